@@ -1,0 +1,168 @@
+"""The edge: lists, NumPy arrays and tensors become checked tensors here, once, and nowhere else.
+
+Callers say what they have (`as_logits`, `as_probs`, `from_logits=True`); nothing is guessed from the values. Below the
+edge everything is torch and trusted. Dense predictions (n, k, *space) with labels (n, *space) become rows.
+"""
+
+import warnings
+from collections.abc import Iterator
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from temperance.errors import InputError
+
+ArrayLike: TypeAlias = Tensor | npt.ArrayLike
+
+# How far a row of probabilities may be from summing to one. Generous enough for values rounded to four decimals in a
+# text file, far too small for logits, scores or independent (multilabel) probabilities to pass.
+SUM_TOLERANCE = {torch.float16: 1e-2, torch.bfloat16: 5e-2, torch.float32: 1e-3, torch.float64: 1e-3}
+
+# Rows are taken in blocks of about this many bytes, so that the passes over a block after the first find it in cache.
+BLOCK_BYTES = {"cpu": 1 << 22, "cuda": 1 << 28}
+
+
+def to_tensor(values: ArrayLike, name: str) -> Tensor:
+    """Any array as a detached tensor on its own device, without a copy where that is possible."""
+    if isinstance(values, Tensor):
+        return values.detach()
+    try:
+        array = np.asarray(values)
+    except ValueError:
+        raise InputError(f"{name} must be a rectangular array of numbers; its rows differ in length") from None
+    if array.dtype.kind not in "fiub":
+        raise InputError(f"{name} must be an array of numbers; got dtype {array.dtype}")
+    if array.dtype.kind == "f" and array.dtype.itemsize > 8:
+        array = array.astype(np.float64)
+    if not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))
+    if any(stride < 0 for stride in array.strides):
+        array = np.ascontiguousarray(array)
+    with warnings.catch_warnings():
+        # A read-only array (a memory-mapped file) is fine here: nothing writes to its input.
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable", category=UserWarning)
+        return torch.from_numpy(array)
+
+
+def as_scores(values: ArrayLike, name: str) -> Tensor:
+    """Logits or probabilities as a float tensor (n, k) or (n, k, *space); the values are not looked at yet."""
+    scores = to_tensor(values, name)
+    if scores.ndim == 1:
+        raise InputError(
+            f"{name} must have a row for each sample and a column for each class; got shape {shape_of(scores)}. "
+            "For a binary classifier stack both columns: numpy.stack([1 - p, p], axis=1)"
+        )
+    if scores.ndim < 2:
+        raise InputError(f"{name} must have shape (n, k) or (n, k, ...); got shape {shape_of(scores)}")
+    if not scores.is_floating_point():
+        if scores.dtype == torch.bool or scores.is_complex():
+            raise InputError(f"{name} must be floating-point numbers; got {scores.dtype}")
+        scores = scores.double()
+    if scores.dtype not in SUM_TOLERANCE:
+        scores = scores.float()
+    if scores.numel() == 0:
+        raise InputError(f"{name} is empty: its shape is {shape_of(scores)}")
+    return scores
+
+
+def as_labels(labels: ArrayLike, scores: Tensor, *, ignore_index: int | None = None) -> Tensor:
+    """Labels as int64 class numbers that fit `scores`, on its device; `ignore_index` marks unlabelled places."""
+    given = to_tensor(labels, "labels")
+    n, k, *space = scores.shape
+    if given.shape == scores.shape:
+        raise InputError(f"labels must be class numbers {(n, *space)}; these look one-hot: pass labels.argmax(1)")
+    if given.ndim == len(space) + 2 and given.shape[1] == 1 and given.shape[0] == n:
+        given = given.squeeze(1)
+    if given.shape != (n, *space):
+        raise InputError(
+            f"labels must have shape {(n, *space)} to fit predictions {shape_of(scores)}; got {shape_of(given)}"
+        )
+    if given.is_floating_point() or given.is_complex() or given.dtype == torch.bool:
+        raise InputError(f"labels must be class numbers; got {given.dtype}. If they are, pass labels.astype(int)")
+    checked = given.to(device=scores.device, dtype=torch.int64)
+    wrong = (checked < 0) | (checked >= k)
+    if ignore_index is not None:
+        wrong &= checked != ignore_index
+    if bool(wrong.any()):
+        at = tuple(int(i) for i in wrong.nonzero()[0])
+        where = f"row {at[0]}" if len(at) == 1 else f"position {at}"
+        hint = " (is it an ignore_index?)" if space and ignore_index is None else ""
+        raise InputError(f"labels must lie in 0 … {k - 1} for {k} classes; {where} has {int(checked[at])}{hint}")
+    return checked
+
+
+def check_probs(rows: Tensor, first_row: int = 0, *, tolerance: float) -> Tensor:
+    """The largest value of each row, after making sure that every row is a probability distribution."""
+    top, total, low = rows.amax(1), rows.sum(1), rows.amin()
+    # Written so that NaN fails: every comparison with it is false.
+    if bool((low >= -1e-6) & ((total - 1).abs().amax() <= tolerance)):
+        return top
+    refuse_non_finite(rows, "probs", first_row)
+    bad = (rows.amin(1) < -1e-6) | ((total - 1).abs() > tolerance)
+    i = int(bad.nonzero()[0])
+    what = f"contains {float(rows[i].amin()):.4g}" if float(rows[i].amin()) < 0 else f"sums to {float(total[i]):.6g}"
+    raise InputError(
+        f"probs must be rows of non-negative numbers that sum to 1; row {first_row + i} {what}. "
+        "If these are logits, pass from_logits=True (on the command line: store them under the name logits)"
+    )
+
+
+def check_logits(rows: Tensor, first_row: int = 0) -> None:
+    """Make sure that no logit is NaN or infinite."""
+    low, high = rows.aminmax()
+    if not bool(torch.isfinite(low) & torch.isfinite(high)):
+        refuse_non_finite(rows, "logits", first_row)
+
+
+def refuse_non_finite(rows: Tensor, name: str, first_row: int = 0) -> None:
+    """Raise, naming the place, if any value is NaN or infinite."""
+    bad = ~torch.isfinite(rows)
+    if bool(bad.any()):
+        i, j = (int(v) for v in bad.nonzero()[0])
+        value = float(rows[i, j])
+        hint = "; log-probabilities of zero can be given as a large negative number" if value == -float("inf") else ""
+        raise InputError(f"{name} must be finite; row {first_row + i}, column {j} is {value}{hint}")
+
+
+def as_logits(values: ArrayLike) -> Tensor:
+    """Logits as a checked float tensor (n, k) or (n, k, *space)."""
+    logits = as_scores(values, "logits")
+    check_logits(flatten(logits))
+    return logits
+
+
+def as_probs(values: ArrayLike) -> Tensor:
+    """Probabilities as a checked float tensor (n, k) or (n, k, *space)."""
+    probs = as_scores(values, "probs")
+    check_probs(flatten(probs), tolerance=SUM_TOLERANCE[probs.dtype])
+    return probs
+
+
+def flatten(scores: Tensor) -> Tensor:
+    """(n, k, *space) as rows (n · space, k)."""
+    return scores if scores.ndim == 2 else scores.movedim(1, -1).reshape(-1, scores.shape[1])
+
+
+def unflatten(rows: Tensor, shape: torch.Size) -> Tensor:
+    """The inverse of `flatten` for predictions of this shape; rows may have any number of columns."""
+    return rows if len(shape) == 2 else rows.reshape(shape[0], *shape[2:], -1).movedim(-1, 1)
+
+
+def blocks(scores: Tensor, labels: Tensor, *, ignore_index: int | None = None) -> Iterator[tuple[Tensor, Tensor, int]]:
+    """Rows and labels in blocks that stay in cache, each with the number of its first sample; ignored ones left out."""
+    bytes_each = scores[0].numel() * scores.element_size()
+    step = max(1, BLOCK_BYTES.get(scores.device.type, BLOCK_BYTES["cpu"]) // bytes_each)
+    for start in range(0, len(scores), step):
+        rows, y = flatten(scores[start : start + step]), labels[start : start + step].reshape(-1)
+        if ignore_index is not None and bool((y == ignore_index).any()):
+            keep = y != ignore_index
+            rows, y = rows[keep], y[keep]
+        if len(y):
+            yield rows, y, start
+
+
+def shape_of(tensor: Tensor) -> tuple[int, ...]:
+    return tuple(tensor.shape)

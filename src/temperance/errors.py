@@ -1,0 +1,57 @@
+"""What can go wrong, as sentences for the reader.
+
+TemperanceError
+├── InputError          the data, a setting or a name is not what was expected (also a ValueError)
+├── FileError           a file cannot be read, understood or written
+├── NotFittedError      a calibrator was used before it was fitted
+└── MissingExtraError   an optional dependency is not installed (also an ImportError)
+
+The command line prints the message of any of these on one line and exits with code 2.
+"""
+
+import difflib
+from collections.abc import Iterable
+
+
+class TemperanceError(Exception):
+    """Base of every error that temperance raises on purpose."""
+
+
+class InputError(TemperanceError, ValueError):
+    """The data, a setting or a name is not what was expected."""
+
+
+class FileError(TemperanceError):
+    """A file cannot be read, understood or written."""
+
+
+class NotFittedError(TemperanceError):
+    """A calibrator was used before it was fitted."""
+
+
+class MissingExtraError(TemperanceError, ImportError):
+    """An optional dependency is not installed."""
+
+    def __init__(self, package: str, extra: str, purpose: str) -> None:
+        super().__init__(f"{purpose} needs {package}: pip install 'temperance[{extra}]'")
+
+
+def unknown_name(kind: str, name: str, known: Iterable[str]) -> InputError:
+    """The error for a name that is not registered, with the nearest names that are."""
+    known = sorted(known)
+    near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+    hint = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(known)}"
+    return InputError(f"there is no {kind} named {name!r}; {hint}")
+
+
+def one_of(setting: str, value: object, allowed: Iterable[str]) -> None:
+    """Refuse a value that is not among the allowed ones."""
+    allowed = tuple(allowed)
+    if value not in allowed:
+        raise InputError(f"{setting} must be one of {', '.join(allowed)}; got {value!r}")
+
+
+def at_least(setting: str, value: object, low: int) -> None:
+    """Refuse anything but a whole number of at least `low`."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < low:
+        raise InputError(f"{setting} must be a whole number of at least {low}; got {value!r}")

@@ -1,0 +1,165 @@
+"""What a metric is: a statistic of the predictions, a value of that statistic, and claims that the tests verify."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from temperance.arrays import ArrayLike
+from temperance.errors import unknown_name
+from temperance.metrics.batch import Batch, batches
+from temperance.metrics.stats import Samples, Statistic
+from temperance.registry import Registry, first_line, plain_name
+
+
+class Metric:
+    """A registered metric; call it on predictions.
+
+    `metric(probs, labels)` is the number. `metric.stats(probs, labels)` is the statistic behind it, which adds, and
+    `metric.value(stats)` the number of a statistic: `m.value(m.stats(a) + m.stats(b))` measures both sets together.
+    """
+
+    def __init__(
+        self,
+        of_batch: Callable[..., Statistic],
+        of_stats: Callable[..., float],
+        *,
+        title: str,
+        range: tuple[float, float],
+        lower_is_better: bool | None,
+        perfect: float | None,
+        headline: bool,
+        percent: bool,
+        proper: bool,
+        quadratic: bool,
+    ) -> None:
+        self.of_batch = of_batch
+        self.of_stats = of_stats
+        self.name = plain_name(of_stats.__name__)
+        self.summary = first_line(of_stats.__doc__)
+        self.title = title
+        self.range = range
+        self.lower_is_better = lower_is_better
+        self.perfect = perfect
+        self.headline = headline
+        self.percent = percent
+        self.proper = proper
+        self.quadratic = quadratic
+        self.stats_options = _keyword_options(of_batch)
+        self.value_options = _keyword_options(of_stats)
+        self.__doc__ = inspect.cleandoc(of_stats.__doc__ or "")
+        self.__name__ = of_stats.__name__
+        self.__module__ = of_stats.__module__
+        self.__signature__ = _signature(self)
+
+    def __call__(
+        self,
+        probs: ArrayLike,
+        labels: ArrayLike,
+        *,
+        from_logits: bool = False,
+        ignore_index: int | None = None,
+        **options: Any,
+    ) -> float:
+        found = self.stats(probs, labels, from_logits=from_logits, ignore_index=ignore_index, **options)
+        return self.value(found, **options)
+
+    def stats(
+        self,
+        probs: ArrayLike,
+        labels: ArrayLike,
+        *,
+        from_logits: bool = False,
+        ignore_index: int | None = None,
+        **options: Any,
+    ) -> Statistic:
+        """The statistic of these predictions."""
+        return self.stats_of(batches(probs, labels, from_logits=from_logits, ignore_index=ignore_index), **options)
+
+    def stats_of(self, parts: Iterable[Batch], **options: Any) -> Statistic:
+        """The statistic of checked predictions that come in batches."""
+        own = self._chosen(options, self.stats_options)
+        found = [self.of_batch(part, **own) for part in parts]
+        return found[0] if len(found) == 1 else type(found[0]).combine(found)
+
+    def value(self, stats: Statistic, **options: Any) -> float:
+        """The number of a statistic."""
+        return float(self.of_stats(stats, **self._chosen(options, self.value_options)))
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Every setting with its default."""
+        return {**self.stats_options, **self.value_options}
+
+    def _chosen(self, options: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
+        for name in options:
+            if name not in self.options:
+                raise unknown_name(f"setting of {self.name}", name, self.options)
+        return {name: value for name, value in options.items() if name in own}
+
+    def __repr__(self) -> str:
+        return f"<metric {self.__name__}{self.__signature__}>"
+
+
+METRICS: Registry[Metric] = Registry("metric")
+
+
+def metric(
+    of_batch: Callable[..., Statistic],
+    *,
+    title: str,
+    range: tuple[float, float],
+    lower_is_better: bool | None = True,
+    perfect: float | None = 0.0,
+    headline: bool = False,
+    percent: bool = False,
+    proper: bool = False,
+    quadratic: bool = False,
+) -> Callable[[Callable[..., float]], Metric]:
+    """Register a metric: the decorated function is its value, `of_batch` the statistic that it is a value of.
+
+    range            every value lies in it
+    lower_is_better  None for a test statistic or a p-value, which has no better
+    perfect          the value when every sample is predicted rightly with probability one
+    headline         part of the short table
+    percent          shown multiplied by 100
+    proper           least, on average, for the true probabilities
+    quadratic        takes time quadratic in n, so intervals use smaller resamples
+    """
+
+    def register(of_stats: Callable[..., float]) -> Metric:
+        return METRICS.add(
+            Metric(
+                of_batch,
+                of_stats,
+                title=title,
+                range=range,
+                lower_is_better=lower_is_better,
+                perfect=perfect,
+                headline=headline,
+                percent=percent,
+                proper=proper,
+                quadratic=quadratic,
+            )
+        )
+
+    return register
+
+
+def grows(stats: Statistic) -> bool:
+    """Does this statistic keep its rows, so that its memory grows with the data?"""
+    return isinstance(stats, Samples)
+
+
+def _keyword_options(function: Callable[..., Any]) -> dict[str, Any]:
+    parameters = inspect.signature(function).parameters.values()
+    return {p.name: p.default for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY}
+
+
+def _signature(found: Metric) -> inspect.Signature:
+    call = inspect.signature(Metric.__call__)
+    shared = [p for p in call.parameters.values() if p.name != "self" and p.kind is not inspect.Parameter.VAR_KEYWORD]
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    own = [inspect.Parameter(name, keyword, default=value) for name, value in found.options.items()]
+    return inspect.Signature([*shared, *own], return_annotation=float)

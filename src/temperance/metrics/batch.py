@@ -1,0 +1,123 @@
+"""A block of checked predictions, and what the metrics share about it, computed once."""
+
+from collections.abc import Iterator
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from temperance.arrays import SUM_TOLERANCE, ArrayLike, as_labels, as_scores, blocks, check_logits, check_probs
+from temperance.errors import InputError
+
+# A tie for the largest probability needs two of them, so it is possible only up to one half (plus what rounding adds).
+TIE_LIMIT = 0.5 + 1e-2
+
+# Probabilities of zero are taken for this in logarithms; logits need no such floor.
+LOG_FLOOR = 1e-12
+
+
+class Batch:
+    """Rows of logits or probabilities with their labels; everything derived is in float64 and computed on first use."""
+
+    def __init__(self, scores: Tensor, labels: Tensor, *, from_logits: bool, first_row: int = 0) -> None:
+        self.from_logits = from_logits
+        self.labels = labels
+        self.scores = scores if scores.dtype in (torch.float32, torch.float64) else scores.float()
+        if from_logits:
+            check_logits(self.scores, first_row)
+            self._top = self.scores.amax(1)
+        else:
+            self._top = check_probs(self.scores, first_row, tolerance=SUM_TOLERANCE[scores.dtype])
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def k(self) -> int:
+        return self.scores.shape[1]
+
+    def select(self, index: Tensor) -> "Batch":
+        """The same predictions for some of the rows, already checked."""
+        part = object.__new__(Batch)
+        part.from_logits, part.labels = self.from_logits, self.labels[index]
+        part.scores, part._top = self.scores[index], self._top[index]
+        return part
+
+    @cached_property
+    def log_probs(self) -> Tensor:
+        """(n, k) natural logarithms."""
+        if self.from_logits:
+            return self.scores.double().log_softmax(1)
+        return self.scores.double().clamp_min(LOG_FLOOR).log_()
+
+    @cached_property
+    def probs(self) -> Tensor:
+        """(n, k)."""
+        return self.log_probs.exp() if self.from_logits else self.scores.double()
+
+    @cached_property
+    def confidence(self) -> Tensor:
+        """(n,) the largest probability of each row."""
+        if self.from_logits:
+            return (self._top.double() - self._log_normaliser).exp_()
+        return self._top.double()
+
+    @cached_property
+    def _log_normaliser(self) -> Tensor:
+        return self.scores.double().logsumexp(1)
+
+    @cached_property
+    def _may_tie(self) -> Tensor:
+        return self.confidence <= TIE_LIMIT
+
+    @cached_property
+    def prediction(self) -> Tensor:
+        """(n,) the most probable class; of several, the lowest."""
+        prediction = self.scores.argmax(1)
+        tied = self._may_tie.nonzero().squeeze(1)
+        if len(tied):
+            is_top = self.scores[tied] == self._top[tied, None]
+            columns = torch.arange(self.k, device=self.scores.device)
+            prediction[tied] = torch.where(is_top, columns, self.k).amin(1)
+        return prediction
+
+    @cached_property
+    def correct(self) -> Tensor:
+        """(n,) bool: is the prediction the label? Found without an argmax, which costs several times as much."""
+        correct = self._label_score == self._top
+        tied = (correct & self._may_tie).nonzero().squeeze(1)
+        if len(tied):
+            columns = torch.arange(self.k, device=self.scores.device)
+            is_earlier = columns < self.labels[tied, None]
+            correct[tied] = ~((self.scores[tied] == self._top[tied, None]) & is_earlier).any(1)
+        return correct
+
+    @cached_property
+    def _label_score(self) -> Tensor:
+        return self.scores.gather(1, self.labels[:, None]).squeeze(1)
+
+    @cached_property
+    def nll(self) -> Tensor:
+        """(n,) minus the log-probability of the label."""
+        if self.from_logits:
+            return self._log_normaliser - self._label_score.double()
+        return -self._label_score.double().clamp_min(LOG_FLOOR).log()
+
+    @cached_property
+    def label_prob(self) -> Tensor:
+        """(n,) the probability of the label."""
+        return (-self.nll).exp() if self.from_logits else self._label_score.double()
+
+
+def batches(
+    scores: ArrayLike, labels: ArrayLike, *, from_logits: bool = False, ignore_index: int | None = None
+) -> Iterator[Batch]:
+    """Checked predictions in blocks that stay in cache."""
+    given = as_scores(scores, "logits" if from_logits else "probs")
+    truth = as_labels(labels, given, ignore_index=ignore_index)
+    empty = True
+    for rows, y, first_row in blocks(given, truth, ignore_index=ignore_index):
+        empty = False
+        yield Batch(rows, y, from_logits=from_logits, first_row=first_row)
+    if empty:
+        raise InputError(f"every label is ignore_index={ignore_index}: there is nothing to measure")

@@ -1,0 +1,98 @@
+"""Calibration error of the predicted class, over confidence bins.
+
+Bins are (lo, hi] by default, as in Guo et al. (2017) and most research code; netcal, relplot and torchmetrics use
+[lo, hi) (`closed="left"`). Edges are exact, and a confidence of exactly 0 or 1 belongs to the first or last bin.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+from temperance.errors import at_least
+from temperance.metrics.base import metric
+from temperance.metrics.stats import Bins, predicted_class_bins, top_label_bins
+
+
+@metric(top_label_bins, title="ECE", range=(0, 1), headline=True, percent=True)
+def ece(bins: Bins) -> float:
+    """Expected calibration error: the mean gap between confidence and accuracy.
+
+    ECE = Σ_b n_b / n · |accuracy(b) − confidence(b)| over `n_bins` bins of equal width; empty bins count nothing.
+    It is biased upwards: a calibrated model does not measure zero, the less so the fewer samples or the more bins.
+
+    >>> round(ece([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7]], [0, 1, 1], n_bins=5), 6)
+    0.2
+    """
+    return float((bins.weight * bins.gap.abs()).sum())
+
+
+@metric(top_label_bins, title="MCE", range=(0, 1), headline=True, percent=True)
+def mce(bins: Bins, *, min_count: int = 1) -> float:
+    """Maximum calibration error: the largest gap of any bin that is not empty.
+
+    A bin of three samples can decide it; `min_count` leaves out bins with fewer samples than that.
+
+    >>> round(mce([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7]], [0, 1, 1], n_bins=5), 6)
+    0.25
+    """
+    at_least("min_count", min_count, 1)
+    gaps = bins.gap.abs()[bins.count >= min_count]
+    return float(gaps.max()) if len(gaps) else math.nan
+
+
+@metric(top_label_bins, title="RMS error", range=(0, 1), percent=True)
+def rms_ce(bins: Bins) -> float:
+    """Root mean square calibration error: like ECE, but large gaps weigh more.
+
+    sqrt(Σ_b n_b / n · (accuracy(b) − confidence(b))²), also called the L2 calibration error.
+
+    >>> round(rms_ce([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7]], [0, 1, 1], n_bins=5), 6)
+    0.212132
+    """
+    return math.sqrt(float((bins.weight * bins.gap.square()).sum()))
+
+
+@metric(top_label_bins, title="debiased L2", range=(0, 1), percent=True)
+def debiased_l2(bins: Bins) -> float:
+    """Root mean square calibration error without the part that is sampling noise.
+
+    From each squared gap the variance of a bin's accuracy, a(1 − a) / (n_b − 1), is taken off (Kumar, Liang and Ma,
+    2019, Definition 5.1). What is left can be negative; it is then 0. Bins of one sample say nothing and are left out.
+    """
+    enough = bins.count > 1
+    accuracy = bins.hits.double() / bins.count.clamp_min(1)
+    noise = accuracy * (1 - accuracy) / (bins.count - 1).clamp_min(1)
+    squared = float((bins.weight * (bins.gap.square() - noise) * enough).sum())
+    return math.sqrt(max(squared, 0.0))
+
+
+@metric(top_label_bins, title="debiased ECE", range=(0, 1), percent=True)
+def debiased_ece(bins: Bins) -> float:
+    """Expected calibration error without the part that is sampling noise.
+
+    A bin of n_b samples with gap g measures |g + noise|, on average more than |g|. With normal noise of variance
+    a(1 − a) / n_b that average is known (a folded normal), and its excess over |g| is taken off, down to 0.
+    """
+    accuracy = bins.hits.double() / bins.count.clamp_min(1)
+    gap = bins.gap.abs()
+    excess = _folded_normal_mean(gap, (accuracy * (1 - accuracy) / bins.count.clamp_min(1)).sqrt()) - gap
+    return max(float((bins.weight * (gap - excess)).sum()), 0.0)
+
+
+def _folded_normal_mean(mean: Tensor, deviation: Tensor) -> Tensor:
+    """E|X| for X normal, exact also where the deviation is 0."""
+    ratio = mean / deviation.clamp_min(1e-300)
+    density = deviation * math.sqrt(2 / math.pi) * torch.exp(-ratio.square() / 2)
+    return density + mean * torch.erf(ratio / math.sqrt(2))
+
+
+@metric(predicted_class_bins, title="top-label-conditional ECE", range=(0, 1), percent=True)
+def conditional_ece(bins: Bins) -> float:
+    """Calibration error of the predicted class, for each predicted class apart.
+
+    Gupta and Ramdas (2022): confidence should be right given *which* class was predicted, not only on average over
+    all. The mean over samples of the gap in their own (class, bin) cell; never below ECE with the same bins.
+    """
+    n = bins.count.sum().clamp_min(1)
+    return float((bins.hits - bins.confidence).abs().sum() / n)

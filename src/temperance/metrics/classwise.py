@@ -1,0 +1,69 @@
+"""Calibration error of every class's probability, not only of the predicted one."""
+
+from torch import Tensor
+
+from temperance.errors import one_of
+from temperance.metrics.base import metric
+from temperance.metrics.stats import Bins, class_bins
+
+NORMS = ("samples", "labels")
+CLASSES = ("all", "present")
+
+
+def class_errors(bins: Bins, *, norm: str = "samples") -> Tensor:
+    """Each class's calibration error, from `class_bins`. (k,)
+
+    norm="samples" divides by the number of samples n (Kull et al. 2019; Nixon et al. 2019, who call the mean SCE);
+    norm="labels" by the number n_j that carry the label j, another reading of CTS eq. 2, n / n_j times as large, NaN
+    for a class without any.
+    """
+    return _per_class(bins, bins.gap.abs(), norm)
+
+
+def class_under(bins: Bins, *, norm: str = "samples") -> Tensor:
+    """The part of each class's error from bins where it happens more often than predicted (CTS eq. 3). (k,)"""
+    return _per_class(bins, bins.gap.clamp_min(0), norm)
+
+
+def class_over(bins: Bins, *, norm: str = "samples") -> Tensor:
+    """The part of each class's error from bins where it happens less often than predicted (CTS eq. 4). (k,)"""
+    return _per_class(bins, -bins.gap.clamp_max(0), norm)
+
+
+def _per_class(bins: Bins, gap: Tensor, norm: str) -> Tensor:
+    one_of("norm", norm, NORMS)
+    error = (bins.count * gap).sum(-1)
+    return error / (bins.n if norm == "samples" else bins.hits.sum(-1))
+
+
+def _mean_over_classes(bins: Bins, errors: Tensor, classes: str) -> float:
+    one_of("classes", classes, CLASSES)
+    if classes == "present":
+        errors = errors[bins.hits.sum(-1) > 0]
+    return float(errors.nanmean())
+
+
+@metric(class_bins, title="classwise ECE", range=(0, float("inf")), headline=True, percent=True)
+def classwise_ece(bins: Bins, *, norm: str = "samples", classes: str = "all") -> float:
+    """Classwise expected calibration error: ECE of each class's probability, averaged over classes.
+
+    (1/k) Σ_j Σ_b n_jb / n · |frequency − mean probability|, every sample binned by its probability of class j. With
+    many classes most probabilities are near 0 and so is this mean: compare it only at equal k. `classes="present"`
+    leaves out classes without a label, `norm="labels"` divides by n_j (see `class_errors`).
+
+    >>> round(classwise_ece([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7]], [0, 1, 1], n_bins=5), 6)
+    0.4
+    """
+    return _mean_over_classes(bins, class_errors(bins, norm=norm), classes)
+
+
+@metric(class_bins, title="classwise under-confidence", range=(0, float("inf")), percent=True)
+def classwise_under(bins: Bins, *, norm: str = "samples", classes: str = "all") -> float:
+    """The under-confident part of classwise ECE: bins where a class happens more often than predicted."""
+    return _mean_over_classes(bins, class_under(bins, norm=norm), classes)
+
+
+@metric(class_bins, title="classwise over-confidence", range=(0, float("inf")), percent=True)
+def classwise_over(bins: Bins, *, norm: str = "samples", classes: str = "all") -> float:
+    """The over-confident part of classwise ECE: bins where a class happens less often than predicted."""
+    return _mean_over_classes(bins, class_over(bins, norm=norm), classes)

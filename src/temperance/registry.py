@@ -1,0 +1,67 @@
+"""One table per kind of thing: metrics, calibrators, objectives, losses, heads.
+
+An entry carries its name, its first docstring line and its claims; the command line, the docs, the report and the
+contract tests read them from here, so that nothing about a method is written down twice.
+"""
+
+from collections.abc import Iterator
+from typing import Generic, Protocol, TypeVar
+
+from temperance.errors import unknown_name
+
+
+class Entry(Protocol):
+    """What every registered thing has."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def summary(self) -> str: ...
+
+
+E = TypeVar("E", bound=Entry)
+
+
+class Registry(Generic[E]):
+    """Registered things by their plain command-line name, in the order they were defined."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self._entries: dict[str, E] = {}
+
+    def add(self, entry: E) -> E:
+        if entry.name in self._entries:
+            raise RuntimeError(f"two {self.kind}s are named {entry.name!r}")
+        self._entries[entry.name] = entry
+        return entry
+
+    def __getitem__(self, name: str) -> E:
+        try:
+            return self._entries[name]
+        except KeyError:
+            raise unknown_name(self.kind, name, self._entries) from None
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._entries
+
+    def __iter__(self) -> Iterator[E]:
+        return iter(self._entries.values())
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    @property
+    def names(self) -> list[str]:
+        return list(self._entries)
+
+
+def plain_name(identifier: str) -> str:
+    """`adaptive_ece` and `ClassTemperature` as they are written on the command line."""
+    words = "".join(f"-{c.lower()}" if c.isupper() else c for c in identifier).strip("-")
+    return words.replace("_", "-")
+
+
+def first_line(doc: str | None) -> str:
+    """The first line of a docstring, which says in plain words what the thing is."""
+    return (doc or "").strip().split("\n")[0].rstrip(".")
