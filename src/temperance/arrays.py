@@ -21,8 +21,8 @@ ArrayLike: TypeAlias = Tensor | npt.ArrayLike
 # text file, far too small for logits, scores or independent (multilabel) probabilities to pass.
 SUM_TOLERANCE = {torch.float16: 1e-2, torch.bfloat16: 5e-2, torch.float32: 1e-3, torch.float64: 1e-3}
 
-# Rows are taken in blocks of about this many bytes, so that the passes over a block after the first find it in cache.
-BLOCK_BYTES = {"cpu": 1 << 22, "cuda": 1 << 28}
+# Rows are taken in blocks of about this many values, so that the passes over a block after the first find it in cache.
+BLOCK_VALUES = {"cpu": 1 << 20, "cuda": 1 << 26}
 
 
 def to_tensor(values: ArrayLike, name: str) -> Tensor:
@@ -153,8 +153,7 @@ def unflatten(rows: Tensor, shape: torch.Size) -> Tensor:
 
 def blocks(scores: Tensor, labels: Tensor, *, ignore_index: int | None = None) -> Iterator[tuple[Tensor, Tensor, int]]:
     """Rows and labels in blocks that stay in cache, each with the number of its first sample; ignored ones left out."""
-    bytes_each = scores[0].numel() * scores.element_size()
-    step = max(1, BLOCK_BYTES.get(scores.device.type, BLOCK_BYTES["cpu"]) // bytes_each)
+    step = max(1, BLOCK_VALUES.get(scores.device.type, BLOCK_VALUES["cpu"]) // scores[0].numel())
     for start in range(0, len(scores), step):
         rows, y = flatten(scores[start : start + step]), labels[start : start + step].reshape(-1)
         if ignore_index is not None and bool((y == ignore_index).any()):

@@ -79,24 +79,30 @@ class Metric:
 
     def stats_of(self, parts: Iterable[Batch], **options: Any) -> Statistic:
         """The statistic of checked predictions that come in batches."""
-        own = self._chosen(options, self.stats_options)
+        own = self.own_stats_options(options)
         found = [self.of_batch(part, **own) for part in parts]
         return found[0] if len(found) == 1 else type(found[0]).combine(found)
 
     def value(self, stats: Statistic, **options: Any) -> float:
         """The number of a statistic."""
-        return float(self.of_stats(stats, **self._chosen(options, self.value_options)))
+        self.check(options)
+        return float(self.of_stats(stats, **{k: v for k, v in options.items() if k in self.value_options}))
 
     @property
     def options(self) -> dict[str, Any]:
         """Every setting with its default."""
         return {**self.stats_options, **self.value_options}
 
-    def _chosen(self, options: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
+    def own_stats_options(self, options: dict[str, Any]) -> dict[str, Any]:
+        """Those of the options that shape the statistic."""
+        self.check(options)
+        return {name: value for name, value in options.items() if name in self.stats_options}
+
+    def check(self, options: dict[str, Any]) -> None:
+        """Refuse a setting that this metric does not have."""
         for name in options:
             if name not in self.options:
                 raise unknown_name(f"setting of {self.name}", name, self.options)
-        return {name: value for name, value in options.items() if name in own}
 
     def __repr__(self) -> str:
         return f"<metric {self.__name__}{self.__signature__}>"

@@ -1,0 +1,201 @@
+"""How far to trust a measured value: bootstrap intervals, and a paired test between two sets of predictions.
+
+Statistics add, so a resample of the data is a weighted sum of the statistics of its parts. The rows are dealt at
+random to a few hundred parts, the statistic of each is computed once, and a resample costs one row of a matrix
+product, whatever the size of the data. Metrics that keep their rows are resampled row by row; where that would be slow
+the resamples are smaller than the data and the interval is shrunk by the square root of the ratio.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from temperance.arrays import ArrayLike
+from temperance.errors import InputError, at_least
+from temperance.metrics.base import Metric
+from temperance.metrics.batch import Batch, batches
+from temperance.metrics.stats import Additive, Samples, Statistic
+
+N_PARTS = 500
+SPREAD = 8  # how many batches of a long file contribute to each part
+LINEAR_ROWS = 20_000
+QUADRATIC_ROWS = 1_000
+SLAB_VALUES = 1 << 24  # resampled statistics held at a time
+
+Parts = list[Statistic]
+Request = tuple[Metric, dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A value, and the bounds between which the true one lies with probability `level`."""
+
+    value: float
+    low: float
+    high: float
+    level: float
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The metric of the first predictions minus that of the second, on the same samples."""
+
+    value: float
+    low: float
+    high: float
+    level: float
+    p_value: float
+
+
+def interval(
+    metric: Metric,
+    probs: ArrayLike,
+    labels: ArrayLike,
+    *,
+    from_logits: bool = False,
+    ignore_index: int | None = None,
+    level: float = 0.95,
+    n_resamples: int = 500,
+    generator: torch.Generator | None = None,
+    **options: Any,
+) -> Interval:
+    """A metric with its bootstrap interval.
+
+    The basic (reflected) bootstrap: it takes off the upward bias that binned errors have, which the percentile
+    bootstrap would double. The interval is cut at the metric's range and widened to hold the measured value.
+    """
+    found = list(batches(probs, labels, from_logits=from_logits, ignore_index=ignore_index))
+    (parts,) = deal(found, sum(map(len, found)), [(metric, options)], generator)
+    draws = resample(metric, parts, n_resamples, generator, **options)
+    return draws.interval(metric.value(combine(parts), **options), metric.range, level)
+
+
+def difference(
+    metric: Metric,
+    probs_a: ArrayLike,
+    probs_b: ArrayLike,
+    labels: ArrayLike,
+    *,
+    from_logits: bool = False,
+    ignore_index: int | None = None,
+    level: float = 0.95,
+    n_resamples: int = 500,
+    seed: int = 0,
+    **options: Any,
+) -> Difference:
+    """Metric of a minus metric of b on the same samples, with its interval and the p-value of no difference.
+
+    Both are resampled with the same rows, so what they have in common cancels: two methods can differ significantly
+    although their own intervals overlap.
+    """
+    values, draws = [], []
+    for probs in (probs_a, probs_b):
+        generator = torch.Generator().manual_seed(seed)
+        found = list(batches(probs, labels, from_logits=from_logits, ignore_index=ignore_index))
+        (parts,) = deal(found, sum(map(len, found)), [(metric, options)], generator)
+        values.append(metric.value(combine(parts), **options))
+        draws.append(resample(metric, parts, n_resamples, generator, **options))
+    return draws[0].minus(draws[1]).difference(values[0] - values[1], level)
+
+
+@dataclass(frozen=True)
+class Draws:
+    """A metric's values on resamples, each `share` of the data's size."""
+
+    values: Tensor
+    share: float
+
+    def minus(self, other: Draws) -> Draws:
+        """Differences, where both were drawn with the same rows."""
+        return Draws(self.values - other.values, self.share)
+
+    def _deviations(self, value: float) -> Tensor:
+        # Smaller resamples have a larger bias, so they say how the value varies but not how far it is off.
+        centre = value if self.share == 1 else float(self.values.nanmean())
+        return (self.values - centre) * math.sqrt(self.share)
+
+    def interval(self, value: float, bounds: tuple[float, float], level: float) -> Interval:
+        """The basic bootstrap interval, cut at the metric's range and widened to hold the measured value."""
+        low, high = self._reflected(value, level)
+        return Interval(value, min(max(low, bounds[0]), value), max(min(high, bounds[1]), value), level)
+
+    def difference(self, value: float, level: float) -> Difference:
+        """The basic bootstrap interval of a difference, and how often chance alone gives one as large."""
+        low, high = self._reflected(value, level)
+        extreme = int((self._deviations(value).abs() >= abs(value)).sum())
+        return Difference(value, low, high, level, (1 + extreme) / (1 + len(self.values)))
+
+    def _reflected(self, value: float, level: float) -> tuple[float, float]:
+        if not 0 < level < 1:
+            raise InputError(f"level must lie between 0 and 1; got {level!r}")
+        tails = torch.tensor([(1 + level) / 2, (1 - level) / 2], dtype=torch.float64)
+        up, down = torch.nanquantile(self._deviations(value).cpu(), tails).tolist()
+        return value - up, value - down
+
+
+def deal(
+    found: Iterable[Batch], n: int, requests: Sequence[Request], generator: torch.Generator | None = None
+) -> list[Parts]:
+    """For each metric the statistics of parts of the rows, dealt at random; together they are all of the data.
+
+    Metrics with the same statistic share it. A metric that keeps its rows has a single part.
+    """
+    keys = [(metric.of_batch, tuple(sorted(metric.own_stats_options(options).items()))) for metric, options in requests]
+    gathered: dict[Any, list[Parts]] = {key: [[] for _ in range(N_PARTS)] for key in keys}
+    offset = 0
+    for batch in found:
+        pieces = min(N_PARTS, len(batch), max(1, math.ceil(N_PARTS * SPREAD * len(batch) / max(n, 1))))
+        order = torch.randperm(len(batch), generator=generator).to(batch.labels.device)
+        split = [batch.select(index) for index in order.chunk(pieces)] if pieces > 1 else [batch]
+        for (of_batch, options), parts in gathered.items():
+            whole = of_batch(batch, **dict(options))
+            if isinstance(whole, Samples):
+                parts[0].append(whole)
+            else:
+                for i, piece in enumerate(split):
+                    parts[(offset + i) % N_PARTS].append(of_batch(piece, **dict(options)))
+        offset += len(split)
+    return [[combine(part) for part in gathered[key] if part] for key in keys]
+
+
+def combine(parts: Parts) -> Statistic:
+    """The statistic of all parts together."""
+    return parts[0] if len(parts) == 1 else type(parts[0]).combine(parts)
+
+
+def resample(
+    metric: Metric, parts: Parts, n_resamples: int, generator: torch.Generator | None = None, **options: Any
+) -> Draws:
+    """The metric's values on bootstrap resamples."""
+    at_least("n_resamples", n_resamples, 2)
+    if isinstance(parts[0], Samples):
+        drawn, share = _redrawn(parts[0], QUADRATIC_ROWS if metric.quadratic else LINEAR_ROWS, n_resamples, generator)
+    else:
+        drawn, share = _reweighted(parts, n_resamples, generator), 1.0
+    return Draws(torch.tensor([metric.value(stats, **options) for stats in drawn], dtype=torch.float64), share)
+
+
+def _redrawn(
+    rows: Samples, most: int, n_resamples: int, generator: torch.Generator | None
+) -> tuple[Iterator[Statistic], float]:
+    size = min(len(rows), most)
+    device = next(iter(rows.tensors().values())).device
+    chosen = (torch.randint(len(rows), (size,), generator=generator).to(device) for _ in range(n_resamples))
+    return (rows.select(index) for index in chosen), size / len(rows)
+
+
+def _reweighted(parts: Parts, n_resamples: int, generator: torch.Generator | None) -> Iterator[Statistic]:
+    additive = [part for part in parts if isinstance(part, Additive)]
+    size = sum(tensor.numel() for tensor in additive[0].tensors().values())
+    slab = max(1, min(n_resamples, SLAB_VALUES // size))
+    for start in range(0, n_resamples, slab):
+        chosen = torch.randint(len(additive), (min(slab, n_resamples - start), len(additive)), generator=generator)
+        weights = torch.zeros(chosen.shape, dtype=torch.float64)
+        weights.scatter_add_(1, chosen, torch.ones_like(weights))
+        yield from type(additive[0]).weighted(additive, weights)
