@@ -5,22 +5,11 @@ contract tests read them from here, so that nothing about a method is written do
 """
 
 from collections.abc import Iterator
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 from temperance.errors import unknown_name
 
-
-class Entry(Protocol):
-    """What every registered thing has."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def summary(self) -> str: ...
-
-
-E = TypeVar("E", bound=Entry)
+E = TypeVar("E")
 
 
 class Registry(Generic[E]):
@@ -30,10 +19,10 @@ class Registry(Generic[E]):
         self.kind = kind
         self._entries: dict[str, E] = {}
 
-    def add(self, entry: E) -> E:
-        if entry.name in self._entries:
-            raise RuntimeError(f"two {self.kind}s are named {entry.name!r}")
-        self._entries[entry.name] = entry
+    def add(self, name: str, entry: E) -> E:
+        if name in self._entries:
+            raise RuntimeError(f"two {self.kind}s are named {name!r}")
+        self._entries[name] = entry
         return entry
 
     def __getitem__(self, name: str) -> E:

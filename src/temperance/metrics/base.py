@@ -135,20 +135,19 @@ def metric(
     """
 
     def register(of_stats: Callable[..., float]) -> Metric:
-        return METRICS.add(
-            Metric(
-                of_batch,
-                of_stats,
-                title=title,
-                range=range,
-                lower_is_better=lower_is_better,
-                perfect=perfect,
-                headline=headline,
-                percent=percent,
-                proper=proper,
-                quadratic=quadratic,
-            )
+        found = Metric(
+            of_batch,
+            of_stats,
+            title=title,
+            range=range,
+            lower_is_better=lower_is_better,
+            perfect=perfect,
+            headline=headline,
+            percent=percent,
+            proper=proper,
+            quadratic=quadratic,
         )
+        return METRICS.add(found.name, found)
 
     return register
 

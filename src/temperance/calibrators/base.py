@@ -1,0 +1,233 @@
+"""What a calibrator is: fitted on logits and labels, it turns logits into log-probabilities.
+
+A method writes `_fit` and `_calibrate`, nothing else. What it learns it keeps in float64 buffers, so that a fitted
+calibrator moves, saves and loads like any other layer and can be the last one of a network.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, ClassVar, Self, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from temperance.arrays import ArrayLike, as_labels, as_logits, flatten, unflatten
+from temperance.errors import FileError, InputError, NotFittedError, unknown_name
+from temperance.files import atomic_write
+from temperance.registry import Registry, first_line, plain_name
+
+FORMAT = 1
+
+
+class Calibrator(nn.Module):
+    """Turns logits into calibrated probabilities.
+
+    `fit(logits, labels)` learns from held-out predictions and forgets any earlier fit; `predict_proba(logits)` gives
+    probabilities; called as a layer it gives log-probabilities. Everything is computed in float64.
+    """
+
+    name: ClassVar[str]
+    summary: ClassVar[str]
+    family: ClassVar[str]
+    preserves_argmax: ClassVar[bool]
+    takes_objective: ClassVar[bool]
+    min_samples: ClassVar[int]
+
+    n_classes: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.info: dict[str, Any] = {}
+
+    # What a method writes.
+
+    def _fit(self, logits: Tensor, labels: Tensor) -> None:
+        """Learn from float64 logits (n, k) and int64 labels (n,); keep what is learnt with `_keep`."""
+        raise NotImplementedError
+
+    def _calibrate(self, logits: Tensor) -> Tensor:
+        """Log-probabilities (n, k) of float64 logits (n, k)."""
+        raise NotImplementedError
+
+    # What everyone calls.
+
+    def fit(self, logits: ArrayLike, labels: ArrayLike, *, ignore_index: int | None = None) -> Self:
+        """Learn from logits (n, k) or (n, k, *space) and labels that the network was not trained on."""
+        given = as_logits(logits)
+        truth = as_labels(labels, given, ignore_index=ignore_index).reshape(-1)
+        rows = flatten(given).double()
+        if ignore_index is not None:
+            rows, truth = rows[truth != ignore_index], truth[truth != ignore_index]
+        self._check_fit(rows, truth)
+        self._forget()
+        with torch.no_grad():
+            self._fit(rows, truth)
+        self._keep("n_classes", torch.tensor(rows.shape[1], device=rows.device))
+        return self
+
+    def forward(self, logits: Tensor) -> Tensor:
+        """Log-probabilities, of the logits' shape and at least float32, as the last layer of a network."""
+        rows = flatten(logits)
+        if rows.shape[1] != self.k:
+            raise InputError(f"this calibrator was fitted on {self.k} classes; these logits have {rows.shape[1]}")
+        found = self._calibrate(rows.double())
+        return unflatten(found.to(torch.promote_types(logits.dtype, torch.float32)), logits.shape)
+
+    def predict_proba(self, logits: ArrayLike) -> Any:
+        """Calibrated probabilities in float64, of the logits' shape: a tensor for a tensor, else a NumPy array."""
+        given = as_logits(logits)
+        refuse_probs(flatten(given))
+        with torch.no_grad():
+            probs = self(given.double()).exp_()
+        return probs if isinstance(logits, Tensor) else _as_numpy(probs)
+
+    @property
+    def k(self) -> int:
+        """The number of classes it was fitted on."""
+        if "n_classes" not in self._buffers:
+            raise NotFittedError(f"this {self.name} calibrator is not fitted yet: call fit(logits, labels) first")
+        return int(self.n_classes)
+
+    @property
+    def n_parameters(self) -> int:
+        """How many numbers it learnt."""
+        return sum(buffer.numel() for name, buffer in self.state_dict().items() if not name.endswith("n_classes"))
+
+    def get_params(self) -> dict[str, Any]:
+        """The settings it was made with."""
+        return {name: getattr(self, name) for name in settings_of(type(self))}
+
+    def _keep(self, name: str, value: Tensor) -> None:
+        """Keep something learnt."""
+        self.register_buffer(name, value.detach().clone())
+
+    def _restore(self, tensors: dict[str, Tensor]) -> None:
+        """Take back what a file kept; a method made of other calibrators rebuilds them here."""
+        for name, tensor in tensors.items():
+            self._keep(name, tensor)
+
+    def _forget(self) -> None:
+        self._buffers.clear()
+        self._modules.clear()
+        self.info = {}
+
+    def _check_fit(self, logits: Tensor, labels: Tensor) -> None:
+        n, k = logits.shape
+        if k < 2:
+            raise InputError(f"{self.name} needs at least two classes to fit; the logits have {k}")
+        if n < self.min_samples:
+            raise InputError(f"{self.name} needs at least {self.min_samples} samples to fit; got {n}")
+        if int(labels.min()) == int(labels.max()):
+            raise InputError(f"{self.name} needs labels of at least two classes to fit; all {n} are {int(labels[0])}")
+        refuse_probs(logits)
+
+    def extra_repr(self) -> str:
+        return ", ".join(f"{name}={value!r}" for name, value in self.get_params().items())
+
+    # Files: safetensors for what it learnt, JSON in its header for the rest. Nothing is ever unpickled.
+
+    def save(self, path: str | Path) -> None:
+        """Write the fitted calibrator to one .safetensors file."""
+        header = {
+            "temperance": str(FORMAT),
+            "method": self.name,
+            "classes": str(self.k),
+            "settings": json.dumps(self.get_params()),
+            "info": json.dumps(self.info),
+        }
+        tensors = {name: tensor.contiguous().cpu() for name, tensor in self.state_dict().items()}
+        with atomic_write(Path(path)) as temporary:
+            save_file(tensors, temporary, metadata=header)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Calibrator:
+        """Read a calibrator that `save` wrote, of whichever method."""
+        return load_calibrator(path)
+
+
+CALIBRATORS: Registry[type[Calibrator]] = Registry("calibrator")
+
+C = TypeVar("C", bound=type[Calibrator])
+
+
+def calibrator(
+    *, family: str, preserves_argmax: bool, takes_objective: bool = False, min_samples: int = 1, name: str | None = None
+) -> Callable[[C], C]:
+    """Register a calibrator with its claims.
+
+    family           the page of the docs it belongs to
+    preserves_argmax no prediction changes, on any logits
+    takes_objective  `objective=` chooses what it minimises
+    min_samples      with fewer it refuses to fit
+    """
+
+    def register(cls: C) -> C:
+        cls.name = name or plain_name(cls.__name__)
+        cls.summary = first_line(cls.__doc__)
+        cls.family = family
+        cls.preserves_argmax = preserves_argmax
+        cls.takes_objective = takes_objective
+        cls.min_samples = min_samples
+        CALIBRATORS.add(cls.name, cls)
+        return cls
+
+    return register
+
+
+def settings_of(cls: type[Calibrator]) -> dict[str, Any]:
+    """The settings of a method with their defaults."""
+    parameters = inspect.signature(cls).parameters.values()
+    return {p.name: p.default for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY}
+
+
+def make_calibrator(name: str, **settings: Any) -> Calibrator:
+    """A calibrator by its plain name."""
+    cls = CALIBRATORS[name]
+    known = settings_of(cls)
+    for setting in settings:
+        if setting not in known:
+            raise unknown_name(f"setting of {name}", setting, known)
+    return cls(**settings)
+
+
+def load_calibrator(path: str | Path) -> Calibrator:
+    """Read a calibrator from a file that `save` wrote."""
+    path = Path(path)
+    if not path.is_file():
+        raise FileError(f"{path}: there is no such file")
+    try:
+        with safe_open(path, framework="pt") as file:
+            header = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (not a mapping)
+    except (SafetensorError, OSError) as error:
+        raise FileError(f"{path}: not a readable calibrator file ({error})") from None
+    if "temperance" not in header:
+        raise FileError(f"{path}: a safetensors file, but not one that temperance saved a calibrator in")
+    if not header["temperance"].isdigit() or int(header["temperance"]) > FORMAT:
+        raise FileError(f"{path}: written in format {header['temperance']}, newer than this temperance reads ({FORMAT})")
+    try:
+        found = make_calibrator(header["method"], **json.loads(header["settings"]))
+        found.info = json.loads(header["info"])
+    except (KeyError, ValueError, TypeError, InputError) as error:
+        raise FileError(f"{path}: its header is damaged or from another version ({error})") from None
+    found._restore(tensors)
+    return found
+
+
+def refuse_probs(logits: Tensor) -> None:
+    """Refuse rows that are probabilities: as logits they would be silently wrong."""
+    if bool(logits.amin() >= 0) and bool(((logits.sum(1) - 1).abs() <= 1e-4).all()):
+        raise InputError("these logits are probabilities (rows sum to 1): pass log-probabilities, numpy.log(probs)")
+
+
+def _as_numpy(tensor: Tensor) -> npt.NDArray[np.float64]:
+    array: npt.NDArray[np.float64] = tensor.cpu().numpy()
+    return array

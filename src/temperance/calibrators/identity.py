@@ -1,0 +1,19 @@
+"""No calibration at all: what every other method is compared with."""
+
+from torch import Tensor
+
+from temperance.calibrators.base import Calibrator, calibrator
+
+
+@calibrator(family="baseline", preserves_argmax=True)
+class Identity(Calibrator):
+    """The network's own softmax, unchanged."""
+
+    def _check_fit(self, logits: Tensor, labels: Tensor) -> None:
+        """Nothing is learnt, so nothing can be too little."""
+
+    def _fit(self, logits: Tensor, labels: Tensor) -> None:
+        pass
+
+    def _calibrate(self, logits: Tensor) -> Tensor:
+        return logits.log_softmax(1)
