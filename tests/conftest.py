@@ -1,0 +1,43 @@
+"""What the tests share: golden vectors, real predictions where they are at hand, and random ones."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+
+ROOT = Path(__file__).resolve().parent.parent
+SHARED = ROOT.parent / "shared" / "data"
+
+
+@pytest.fixture(scope="session")
+def vectors() -> Any:
+    """Hand-checkable numbers, computed independently of this package."""
+    return json.loads((ROOT / "tests" / "golden" / "vectors.json").read_text())
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """The folder of real predictions beside the checkout; a test that needs it is skipped elsewhere."""
+    if not SHARED.is_dir():
+        pytest.skip("needs the real predictions in ../shared/data")
+    return SHARED
+
+
+@pytest.fixture(scope="session")
+def fixture_a(vectors: Any) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
+    """Six samples of three classes: logits and labels."""
+    found = vectors["fixture_A"]
+    return np.array(found["logits"]), np.array(found["labels"])
+
+
+def random_predictions(n: int, k: int, seed: int = 0, sharpness: float = 2.0) -> tuple[torch.Tensor, torch.Tensor]:
+    """Logits that are right more often than not and too sure of it, and their labels."""
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.randint(k, (n,), generator=generator)
+    logits = torch.randn(n, k, generator=generator, dtype=torch.float64)
+    logits[torch.arange(n), labels] += 1.5
+    return sharpness * logits, labels
