@@ -110,14 +110,19 @@ class Batch:
 
 
 def batches(
-    scores: ArrayLike, labels: ArrayLike, *, from_logits: bool = False, ignore_index: int | None = None
+    scores: ArrayLike,
+    labels: ArrayLike,
+    *,
+    from_logits: bool = False,
+    ignore_index: int | None = None,
+    first_row: int = 0,
 ) -> Iterator[Batch]:
-    """Checked predictions in blocks that stay in cache."""
+    """Checked predictions in blocks that stay in cache; `first_row` is what errors count rows from."""
     given = as_scores(scores, "logits" if from_logits else "probs")
     truth = as_labels(labels, given, ignore_index=ignore_index)
     empty = True
-    for rows, y, first_row in blocks(given, truth, ignore_index=ignore_index):
+    for rows, y, start in blocks(given, truth, ignore_index=ignore_index):
         empty = False
-        yield Batch(rows, y, from_logits=from_logits, first_row=first_row)
+        yield Batch(rows, y, from_logits=from_logits, first_row=first_row + start)
     if empty:
         raise InputError(f"every label is ignore_index={ignore_index}: there is nothing to measure")

@@ -27,6 +27,18 @@ def ece(bins: Bins) -> float:
     return float((bins.weight * bins.gap.abs()).sum())
 
 
+@metric(top_label_bins, title="confidence gap", range=(-1, 1), lower_is_better=None, headline=True, percent=True)
+def confidence_gap(bins: Bins) -> float:
+    """Mean confidence minus accuracy: positive is over-confident, negative under-confident.
+
+    Near zero it does not mean calibrated: over-confidence in one place can hide under-confidence in another.
+
+    >>> round(confidence_gap([[0.9, 0.1], [0.8, 0.2]], [0, 1]), 6)
+    0.35
+    """
+    return float((bins.confidence.sum() - bins.hits.sum()) / bins.n)
+
+
 @metric(top_label_bins, title="MCE", range=(0, 1), headline=True, percent=True)
 def mce(bins: Bins, *, min_count: int = 1) -> float:
     """Maximum calibration error: the largest gap of any bin that is not empty.

@@ -1,5 +1,8 @@
 """Calibration error of every class's probability, not only of the predicted one."""
 
+import math
+
+import torch
 from torch import Tensor
 
 from temperance.errors import one_of
@@ -33,7 +36,10 @@ def class_over(bins: Bins, *, norm: str = "samples") -> Tensor:
 def _per_class(bins: Bins, gap: Tensor, norm: str) -> Tensor:
     one_of("norm", norm, NORMS)
     error = (bins.count * gap).sum(-1)
-    return error / (bins.n if norm == "samples" else bins.hits.sum(-1))
+    if norm == "samples":
+        return error / bins.n
+    n_label = bins.hits.sum(-1)
+    return torch.where(n_label > 0, error / n_label, math.nan)
 
 
 def _mean_over_classes(bins: Bins, errors: Tensor, classes: str) -> float:

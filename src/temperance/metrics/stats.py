@@ -180,7 +180,8 @@ def class_bins(batch: Batch, *, n_bins: int = 15, closed: str = "right") -> Bins
     index = (flat % batch.k) * n_bins + bin_index(value, n_bins, closed)
     shape = (batch.k, n_bins)
     count = torch.bincount(index, minlength=batch.k * n_bins).reshape(shape)
-    confidence = torch.bincount(index, value, minlength=batch.k * n_bins).reshape(shape)
+    # bincount forgets the type of its weights when there are none.
+    confidence = torch.bincount(index, value, minlength=batch.k * n_bins).double().reshape(shape)
     count[:, 0] += len(batch) - count.sum(1)
     confidence[:, 0] += probs.sum(0, dtype=torch.float64) - confidence.sum(1)
     label_index = batch.labels * n_bins + bin_index(batch.label_prob, n_bins, closed)

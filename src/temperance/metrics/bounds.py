@@ -1,0 +1,126 @@
+"""How low a calibration error can go for a model with a given error rate, and the maps that go there.
+
+The selective-risk paper (its section 4.1, after Ma and Blaschko, 2021) bounds ECE from below by error rate / k. The
+bound holds for the supremum over all binnings of the data at hand, which puts every sample into a bin of its own. It
+does not hold for a fixed number of bins, nor for the population as the paper prints it: ten samples with confidence
+0.6, six of them right, have ECE 0 and error rate / k = 0.2 (k = 2).
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from temperance.arrays import ArrayLike, as_scores, unflatten
+from temperance.metrics.base import metric
+from temperance.metrics.batch import Batch, batches
+from temperance.metrics.stats import Sums, summed
+
+
+def confidence_gap_sums(batch: Batch) -> Sums:
+    """The sum of each sample's own gap, |correct − confidence|."""
+    return summed((batch.correct.double() - batch.confidence).abs())
+
+
+def class_gap_sums(batch: Batch) -> Sums:
+    """The sum of each sample's gap over its k probabilities, which is 2 (1 − p_y) for a row that sums to 1, over k."""
+    return summed(2 * (1 - batch.label_prob).clamp_min(0) / batch.k)
+
+
+def error_over_k_sums(batch: Batch) -> Sums:
+    """The number of wrong predictions, over k."""
+    return summed((~batch.correct).double() / batch.k)
+
+
+@metric(confidence_gap_sums, title="ECE, supremum", range=(0, 1), percent=True)
+def ece_sup(sums: Sums) -> float:
+    """The most that ECE can be under any binning: every sample in a bin of its own.
+
+    sup ECE = mean |correct − confidence|. No ECE of the same predictions is above it, and it is at least
+    `error_over_k` (Lemma 4.1 of the selective-risk paper). It is not an estimate of the calibration error: a perfectly
+    calibrated model with confidence 0.6 has 0.48.
+
+    >>> round(ece_sup([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7]], [0, 1, 1]), 6)
+    0.4
+    """
+    return float(sums.mean)
+
+
+@metric(class_gap_sums, title="classwise ECE, supremum", range=(0, 1), percent=True)
+def classwise_ece_sup(sums: Sums) -> float:
+    """The most that classwise ECE can be under any binning: every sample in a bin of its own.
+
+    sup cwECE = mean of Σ_c |1[c = y] − p_c| / k = mean of 2 (1 − p_y) / k. It is at least `error_over_k` (Proposition
+    4.3 of the selective-risk paper), and equal to it, against the paper's strict sign, when there is no error and
+    every row is one-hot, or when every row either is that or has p_y = 1/2 and counts as wrong.
+
+    >>> round(classwise_ece_sup([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7]], [0, 1, 1]), 6)
+    0.4
+    """
+    return float(sums.mean)
+
+
+@metric(error_over_k_sums, title="error rate / k", range=(0, 0.5), percent=True)
+def error_over_k(sums: Sums) -> float:
+    """Error rate divided by the number of classes: a floor under `ece_sup` and `classwise_ece_sup`.
+
+    What calibration after training cannot go below unless it changes predictions. It is no floor under an ECE with a
+    fixed number of bins, which can be 0 for any error rate.
+
+    >>> round(error_over_k([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7]], [0, 1, 1]), 6)
+    0.166667
+    """
+    return float(sums.mean)
+
+
+def oracle_map(probs: ArrayLike, labels: ArrayLike, *, from_logits: bool = False) -> tuple[Tensor, Tensor]:
+    """The probabilities of least `ece_sup` for these predictions, if one knew which are right; and the predictions.
+
+    Right rows become one-hot, wrong ones uniform (Proposition 4.2 of the selective-risk paper). This attains the floor,
+    error rate / k, as long as correctness is judged by the predictions returned here: the largest of a uniform row is
+    class 0, so predicting again from the new rows changes the accuracy.
+
+    >>> oracle_map([[0.7, 0.3], [0.7, 0.3]], [0, 1])
+    (tensor([[1.0000, 0.0000],
+            [0.5000, 0.5000]], dtype=torch.float64), tensor([0, 0]))
+    """
+    return _mapped(probs, labels, from_logits, lambda wrong, prediction: torch.full_like(wrong, 1 / wrong.shape[1]))
+
+
+def half_map(probs: ArrayLike, labels: ArrayLike, *, from_logits: bool = False) -> tuple[Tensor, Tensor]:
+    """Probabilities of lower `classwise_ece_sup`, if one knew which predictions are right; and the predictions.
+
+    Right rows become one-hot; in wrong ones the largest probability becomes m = min(1/2, p) (Proposition 4.4 of the
+    selective-risk paper). The paper leaves the others as they are, and the row no longer sums to 1; here they are
+    scaled to 1 − m in all, or share it evenly where they are all 0. The error never rises, but error rate / k is
+    reached only where p_y = 1/2. Judge correctness by the predictions returned: at 1/2 another class may tie.
+
+    >>> half_map([[0.8, 0.15, 0.05]], [1])
+    (tensor([[0.5000, 0.3750, 0.1250]], dtype=torch.float64), tensor([0]))
+    """
+    return _mapped(probs, labels, from_logits, _halved)
+
+
+def _halved(rows: Tensor, prediction: Tensor) -> Tensor:
+    at = prediction[:, None]
+    top = rows.gather(1, at)
+    others = rows.scatter(1, at, 0.0)
+    total = others.sum(1, keepdim=True)
+    shares = torch.where(total > 0, others / total, 1 / (rows.shape[1] - 1))
+    return torch.where(top > 0.5, (0.5 * shares).scatter(1, at, 0.5), rows)
+
+
+def _mapped(
+    probs: ArrayLike, labels: ArrayLike, from_logits: bool, of_wrong: Callable[[Tensor, Tensor], Tensor]
+) -> tuple[Tensor, Tensor]:
+    """One-hot rows where the prediction is right, `of_wrong(rows, prediction)` elsewhere; and the predictions."""
+    given = as_scores(probs, "logits" if from_logits else "probs")
+    rows, predictions = [], []
+    for batch in batches(given, labels, from_logits=from_logits):
+        mapped = torch.zeros_like(batch.probs).scatter_(1, batch.prediction[:, None], 1.0)
+        wrong = ~batch.correct
+        mapped[wrong] = of_wrong(batch.probs[wrong], batch.prediction[wrong])
+        rows.append(mapped)
+        predictions.append(batch.prediction)
+    prediction = torch.cat(predictions).reshape(given.shape[0], *given.shape[2:])
+    return unflatten(torch.cat(rows), given.shape), prediction

@@ -1,0 +1,131 @@
+"""What was measured: frozen rows in long form, and where they came from.
+
+The terminal table, JSON, CSV and the HTML report are pure functions of these.
+"""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+import json
+import math
+import platform
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import temperance
+
+
+@dataclass(frozen=True)
+class Row:
+    """One metric of one method on one part of the data, with its interval."""
+
+    source: str
+    split: str
+    group: str
+    method: str
+    params: dict[str, Any]
+    metric: str
+    value: float
+    low: float
+    high: float
+    n: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """Enough to run it again: versions, seed, settings, the input's hash, the device and the command."""
+
+    inputs: dict[str, str]
+    settings: dict[str, Any]
+    seed: int
+    device: str
+    versions: dict[str, str]
+    commit: str
+    command: str
+    created: str
+
+    @classmethod
+    def of(cls, inputs: dict[str, str], settings: dict[str, Any], seed: int, device: str = "cpu") -> Provenance:
+        """The provenance of something that is being computed now, from inputs {name: sha256}."""
+        return cls(
+            inputs=inputs,
+            settings=settings,
+            seed=seed,
+            device=device,
+            versions={
+                "temperance": temperance.__version__,
+                "torch": torch.__version__,
+                "numpy": np.__version__,
+                "python": platform.python_version(),
+            },
+            commit=_commit(),
+            command=" ".join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+            created=datetime.now(UTC).isoformat(timespec="seconds"),
+        )
+
+
+@dataclass(frozen=True)
+class Results:
+    """Rows with their provenance."""
+
+    rows: tuple[Row, ...]
+    provenance: Provenance = field(repr=False)
+
+    def row(self, metric: str, *, group: str = "", method: str | None = None) -> Row:
+        """The row of a metric."""
+        for row in self.rows:
+            if row.metric == metric and row.group == group and method in (None, row.method):
+                return row
+        raise KeyError(f"no row for {metric!r} (group {group!r}, method {method!r})")
+
+    def to_json(self, **extra: Any) -> str:
+        """Everything as JSON; numbers that are not finite become null."""
+        found = {"provenance": dataclasses.asdict(self.provenance), **extra}
+        found["rows"] = [dataclasses.asdict(row) for row in self.rows]
+        return json.dumps(_finite(found), indent=2, ensure_ascii=False) + "\n"
+
+    def to_csv(self) -> str:
+        """The rows as CSV, with params as JSON in one column."""
+        names = [f.name for f in dataclasses.fields(Row)]
+        out = io.StringIO()
+        writer = csv.writer(out, lineterminator="\n")
+        writer.writerow(names)
+        for row in self.rows:
+            cells = dataclasses.asdict(row) | {"params": json.dumps(row.params, sort_keys=True)}
+            writer.writerow([cells[name] for name in names])
+        return out.getvalue()
+
+
+def shown(value: float, *, percent: bool) -> str:
+    """A number as people read it: percent with two decimals, else four significant digits."""
+    if not math.isfinite(value):
+        return "–"
+    return f"{100 * value:.2f} %" if percent else f"{value:.4g}"
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _commit() -> str:
+    """The commit of the source this runs from, or nothing where it is installed without one."""
+    here = Path(__file__).resolve().parents[2]
+    if not (here / ".git").exists():
+        return ""
+    found = subprocess.run(["git", "-C", str(here), "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True)
+    return found.stdout.strip()

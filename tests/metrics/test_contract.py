@@ -1,0 +1,144 @@
+"""What every registered metric must do, read from the registry: none is exempt by name."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from conftest import random_predictions
+
+from temperance import metrics
+from temperance.errors import InputError
+from temperance.metrics import METRICS, Metric
+from temperance.metrics.stats import Additive
+from temperance.metrics.stream import Stream
+
+each_metric = pytest.mark.parametrize("metric", list(METRICS), ids=METRICS.names)
+
+
+def predictions(n: int = 300, k: int = 4, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    logits, labels = random_predictions(n, k, seed)
+    return logits.softmax(1), labels
+
+
+@each_metric
+def test_statistics_add(metric: Metric) -> None:
+    probs, labels = predictions()
+    whole = metric(probs, labels)
+    for cut in (1, 137, 299):
+        parts = metric.stats(probs[:cut], labels[:cut]) + metric.stats(probs[cut:], labels[cut:])
+        assert metric.value(parts) == pytest.approx(whole, abs=1e-12)
+
+
+@each_metric
+def test_stream_gives_the_value_of_the_whole(metric: Metric) -> None:
+    probs, labels = predictions()
+    stream = Stream(metric)
+    for start in range(0, len(labels), 77):
+        stream.update(probs[start : start + 77], labels[start : start + 77])
+    assert stream.value == pytest.approx(metric(probs, labels), abs=1e-12)
+    assert stream.grows is not isinstance(stream.stats, Additive)
+
+
+@each_metric
+def test_value_lies_in_its_range(metric: Metric) -> None:
+    low, high = metric.range
+    for seed, n in enumerate((1, 2, 3, 10, 300)):
+        if metric.quadratic and n == 1:
+            continue
+        value = metric(*predictions(n, 3, seed))
+        assert low <= value <= high or math.isnan(value)
+
+
+@each_metric
+def test_perfect_predictions(metric: Metric) -> None:
+    if metric.perfect is None:
+        return
+    labels = torch.arange(60) % 3
+    probs = torch.nn.functional.one_hot(labels, 3).double()
+    assert metric(probs, labels) == pytest.approx(metric.perfect, abs=1e-9)
+
+
+@each_metric
+def test_order_of_samples_does_not_matter(metric: Metric) -> None:
+    probs, labels = predictions()
+    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(1))
+    assert metric(probs[order], labels[order]) == pytest.approx(metric(probs, labels), abs=1e-9)
+
+
+@each_metric
+def test_kinds_of_input_agree(metric: Metric) -> None:
+    logits, labels = random_predictions(200, 4)
+    probs = logits.softmax(1)
+    value = metric(probs, labels)
+    assert metric(probs.numpy(), labels.numpy()) == value
+    assert metric(probs.tolist(), labels.tolist()) == value
+    assert metric(probs, labels.to(torch.uint8)) == value
+    assert metric(logits, labels, from_logits=True) == pytest.approx(value, abs=1e-9)
+    assert metric(probs.float(), labels) == pytest.approx(value, abs=1e-3)
+
+
+@each_metric
+def test_dense_predictions_are_rows(metric: Metric) -> None:
+    probs, labels = predictions(2 * 3 * 5)
+    dense = probs.reshape(2, 3, 5, 4).movedim(-1, 1)
+    truth = labels.reshape(2, 3, 5)
+    assert metric(dense, truth) == pytest.approx(metric(probs, labels), abs=1e-12)
+    some = truth.clone()
+    some[0, 0] = 255
+    kept = some.reshape(-1) != 255
+    assert metric(dense, some, ignore_index=255) == pytest.approx(metric(probs[kept], labels[kept]), abs=1e-12)
+
+
+@each_metric
+def test_proper_scores_are_least_for_the_truth(metric: Metric) -> None:
+    if not metric.proper:
+        return
+    truth = torch.tensor([0.6, 0.3, 0.1], dtype=torch.float64)
+    labels = torch.tensor([0] * 6 + [1] * 3 + [2])
+
+    def expected(forecast: torch.Tensor) -> float:
+        return metric(forecast.expand(10, 3), labels)
+
+    best = expected(truth)
+    for other in ([0.5, 0.4, 0.1], [0.7, 0.2, 0.1], [1 / 3, 1 / 3, 1 / 3], [0.6, 0.25, 0.15]):
+        assert expected(torch.tensor(other, dtype=torch.float64)) > best + 1e-6
+
+
+@each_metric
+def test_unknown_setting_is_refused_with_a_suggestion(metric: Metric) -> None:
+    probs, labels = predictions(10)
+    with pytest.raises(InputError, match="setting of"):
+        metric(probs, labels, no_such_setting=1)
+    with pytest.raises(InputError, match="setting of"):
+        Stream(metric, no_such_setting=1)
+
+
+@each_metric
+def test_metric_is_documented_and_public(metric: Metric) -> None:
+    assert metric.summary and len(metric.summary) < 120
+    assert getattr(metrics, metric.__name__) is metric
+    assert metric.__name__ in metrics.__all__
+
+
+@each_metric
+def test_absent_classes_and_certain_predictions_are_finite(metric: Metric) -> None:
+    labels = torch.tensor([0, 0, 1, 1, 0, 1])
+    probs = torch.tensor([[1.0, 0, 0, 0], [0.5, 0.5, 0, 0], [0, 1, 0, 0], [1, 0, 0, 0], [0.25] * 4, [0, 0, 0, 1]])
+    assert math.isfinite(metric(probs, labels))
+
+
+@each_metric
+def test_saturated_logits_are_finite(metric: Metric) -> None:
+    logits, labels = random_predictions(50, 4)
+    logits = torch.where(logits > 0, 1e4, -1e4) + logits
+    assert math.isfinite(metric(logits, labels, from_logits=True))
+
+
+def test_defaults_are_documented_in_the_signature() -> None:
+    assert "n_bins=15" in repr(metrics.ece)
+
+
+def test_numpy_scalars_survive() -> None:
+    probs, labels = predictions(20)
+    assert metrics.accuracy(probs.numpy().astype(np.float16), labels.numpy().astype(np.int8)) <= 1
