@@ -105,6 +105,12 @@ class Calibrator(nn.Module):
         """The settings it was made with."""
         return {name: getattr(self, name) for name in settings_of(type(self))}
 
+    @classmethod
+    def claims(cls) -> dict[str, Any]:
+        """What is said of it in the registry; the tests verify it."""
+        names = ("family", "preserves_argmax", "takes_objective", "min_samples")
+        return {name: getattr(cls, name) for name in names}
+
     def _keep(self, name: str, value: Tensor) -> None:
         """Keep something learnt."""
         self.register_buffer(name, value.detach().clone())
@@ -212,7 +218,7 @@ def load_calibrator(path: str | Path) -> Calibrator:
     if "temperance" not in header:
         raise FileError(f"{path}: a safetensors file, but not one that temperance saved a calibrator in")
     if not header["temperance"].isdigit() or int(header["temperance"]) > FORMAT:
-        raise FileError(f"{path}: written in format {header['temperance']}, newer than this temperance reads ({FORMAT})")
+        raise FileError(f"{path}: written in format {header['temperance']}, newer than this version reads ({FORMAT})")
     try:
         found = make_calibrator(header["method"], **json.loads(header["settings"]))
         found.info = json.loads(header["info"])

@@ -93,6 +93,12 @@ class Metric:
         """Every setting with its default."""
         return {**self.stats_options, **self.value_options}
 
+    @property
+    def claims(self) -> dict[str, Any]:
+        """What is said of it in the registry; the tests verify it."""
+        names = ("range", "lower_is_better", "perfect", "headline", "percent", "proper", "quadratic")
+        return {name: getattr(self, name) for name in names}
+
     def own_stats_options(self, options: dict[str, Any]) -> dict[str, Any]:
         """Those of the options that shape the statistic."""
         self.check(options)

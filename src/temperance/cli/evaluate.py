@@ -1,0 +1,62 @@
+"""temperance evaluate PRED: how far to trust a model's confidence."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from temperance.cli.output import add_output_options, check_outputs, emit, progress_bar
+
+if TYPE_CHECKING:
+    from temperance.predictions import Predictions
+
+
+def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser("evaluate", help="measure the calibration of a file of predictions")
+    parser.add_argument("predictions", type=Path, metavar="PRED", help=".npz, .safetensors, .parquet or .csv")
+    parser.add_argument("--split", choices=("val", "test"), help="which pair, in a file with both (default: test)")
+    add_measuring_options(parser)
+    parser.set_defaults(run=run)
+
+
+def add_measuring_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--metrics", default="", metavar="NAMES", help="comma-separated names, or all")
+    parser.add_argument("--n-bins", type=int, default=15, metavar="N", help="bins for binned metrics (15)")
+    parser.add_argument(
+        "--bootstrap", type=int, default=500, metavar="N", help="resamples for intervals (500; 0: none)"
+    )
+    parser.add_argument("--by", choices=("group",), help="measure each group apart, too")
+    parser.add_argument("--calibrator", type=Path, metavar="CAL", help="measure what a saved calibrator makes of it")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the resampling (0)")
+    add_output_options(parser)
+
+
+def run(args: argparse.Namespace) -> None:
+    from temperance.predictions import read_predictions
+
+    check_outputs(args)
+    measure(read_predictions(args.predictions, split=args.split), args)
+
+
+def measure(predictions: Predictions, args: argparse.Namespace) -> None:
+    """Evaluate as the options say, print, write the files."""
+    from temperance.calibrators.base import load_calibrator
+    from temperance.evaluate import evaluate
+
+    with progress_bar() as tell:
+        found = evaluate(
+            predictions,
+            calibrator=load_calibrator(args.calibrator) if args.calibrator else None,
+            metrics=[name.strip() for name in args.metrics.split(",") if name.strip()],
+            n_bins=args.n_bins,
+            bootstrap=args.bootstrap,
+            by_group=args.by == "group",
+            seed=args.seed,
+            progress=tell,
+        )
+    if args.report:
+        from temperance.report import write_report
+
+        write_report(found, args.report)
+    emit(found, args)

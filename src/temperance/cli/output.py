@@ -1,0 +1,64 @@
+"""What the commands share: where results go, and progress on stderr."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from temperance.files import atomic_write, check_writable
+
+if TYPE_CHECKING:
+    from temperance.evaluate import Progress as Callback
+    from temperance.results import Results
+
+STDOUT = Path("-")
+
+
+def add_output_options(parser: argparse.ArgumentParser) -> None:
+    """--json, --csv and --report, the same for every command that measures."""
+    where = {"nargs": "?", "const": STDOUT, "type": Path, "metavar": "FILE"}
+    parser.add_argument("--json", help="write JSON to FILE, or to standard output instead of the table", **where)
+    parser.add_argument("--csv", help="write CSV to FILE, or to standard output instead of the table", **where)
+    parser.add_argument("--report", type=Path, metavar="FILE.html", help="write a self-contained HTML report")
+
+
+def check_outputs(args: argparse.Namespace) -> None:
+    """Refuse outputs that cannot be written before any work is done."""
+    for path in (args.json, args.csv, args.report):
+        if path is not None and path != STDOUT:
+            check_writable(path)
+
+
+def emit(results: Results, args: argparse.Namespace) -> None:
+    """Print the table, unless JSON or CSV goes to standard output, and write the files."""
+    to_stdout = False
+    for path, text in ((args.json, results.to_json), (args.csv, results.to_csv)):
+        if path == STDOUT:
+            to_stdout = True
+            sys.stdout.write(text())
+        elif path is not None:
+            with atomic_write(path) as temporary:
+                temporary.write_text(text(), encoding="utf-8")
+    if not to_stdout:
+        Console().print(results)
+
+
+@contextmanager
+def progress_bar() -> Iterator[Callback]:
+    """A progress bar on stderr, where that is a terminal and the work takes long enough to show one."""
+    console = Console(stderr=True)
+    columns = (TextColumn("[dim]{task.description}"), BarColumn(bar_width=30), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("", total=None)
+
+        def tell(done: int, steps: int, what: str) -> None:
+            bar.update(task, completed=done, total=steps, description=what)
+
+        yield tell

@@ -1,0 +1,189 @@
+"""Measure one set of predictions: every metric with its interval, and the statistics that the report draws."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.table import Table
+
+from temperance.arrays import ArrayLike
+from temperance.calibrators.base import Calibrator
+from temperance.errors import InputError, at_least
+from temperance.metrics import METRICS, Metric
+from temperance.metrics.batch import Batch, batches
+from temperance.metrics.selective import Ranked, RiskCoverage
+from temperance.metrics.significance import Parts, Request, combine, deal, resample
+from temperance.metrics.stats import Bins
+from temperance.predictions import Predictions, read_predictions
+from temperance.results import Provenance, Results, Row, shown
+from temperance.verdict import verdict
+
+# Called with (steps done, steps in all, what is being done); the command line hangs a progress bar on it.
+Progress = Callable[[int, int, str], None]
+
+
+def no_progress(done: int, steps: int, what: str) -> None:
+    """Say nothing."""
+
+
+@dataclass(frozen=True)
+class Evaluation(Results):
+    """The metrics of one set of predictions, and the statistics behind the pictures."""
+
+    reliability: Bins
+    classwise: Bins
+    risk_coverage: RiskCoverage
+    class_names: tuple[str, ...]
+
+    @property
+    def verdict(self) -> str:
+        """One paragraph in plain words: over- or under-confident, where, and what to do."""
+        return verdict(self.reliability, self.classwise, self.class_names)
+
+    def to_json(self, **extra: Any) -> str:
+        return super().to_json(verdict=self.verdict, **extra)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        settings = self.provenance.settings
+        title = f"{self.rows[0].source}  ·  {settings['n']:,} samples, {settings['k']} classes"
+        grouped = any(row.group for row in self.rows)
+        table = Table(title=title, title_justify="left", title_style="bold")
+        if grouped:
+            table.add_column("group")
+        table.add_column("metric")
+        table.add_column("value", justify="right")
+        table.add_column(f"{settings['level']:.0%} interval", justify="right", style="dim", no_wrap=True)
+        table.add_column("what it is", style="dim", overflow="ellipsis", no_wrap=True, ratio=1)
+        for i, row in enumerate(self.rows):
+            metric = METRICS[row.metric]
+            bounds = f"{shown(row.low, percent=metric.percent)} … {shown(row.high, percent=metric.percent)}"
+            last = i + 1 == len(self.rows) or self.rows[i + 1].group != row.group
+            cells = [metric.title, shown(row.value, percent=metric.percent), bounds, metric.summary]
+            table.add_row(*([row.group or "all"] if grouped else []), *cells, end_section=last)
+        yield table
+        yield ""
+        yield self.verdict
+
+
+def evaluate(
+    predictions: Predictions | str | Path | ArrayLike,
+    labels: ArrayLike | None = None,
+    *,
+    from_logits: bool = False,
+    calibrator: Calibrator | None = None,
+    metrics: Sequence[str] = (),
+    n_bins: int = 15,
+    bootstrap: int = 500,
+    level: float = 0.95,
+    by_group: bool = False,
+    seed: int = 0,
+    progress: Progress = no_progress,
+) -> Evaluation:
+    """Measure predictions: a file, a `Predictions`, or probabilities (with `from_logits=True` logits) and labels.
+
+    metrics     their names, "all" for every one; by default the headline ones
+    n_bins      for every metric that has bins
+    bootstrap   resamples for the intervals; 0 for none
+    by_group    measure each group of the predictions apart, too
+    calibrator  measure what this fitted calibrator makes of the logits
+
+    >>> found = evaluate([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7]] * 40, [0, 1, 1] * 40)
+    >>> round(found.row("accuracy").value, 4)
+    0.6667
+    """
+    data = as_predictions(predictions, labels, from_logits=from_logits)
+    at_least("bootstrap", bootstrap, 0)
+    chosen: list[Request] = [(m, {"n_bins": n_bins} if "n_bins" in m.options else {}) for m in chosen_metrics(metrics)]
+    drawn: list[Request] = [(METRICS[name], {"n_bins": n_bins}) for name in ("ece", "classwise-ece")]
+    drawn.append((METRICS["aurc"], {}))
+    groups = ["", *data.group_names] if by_group else [""]
+    if by_group and len(groups) == 1:
+        raise InputError(f"{data.source} has no groups: store them as groups (or a column group), one for each sample")
+
+    method = calibrator.name if calibrator else "uncalibrated"
+    settings_of_calibrator = {"calibrator": calibrator.get_params()} if calibrator else {}
+    rows: list[Row] = []
+    pictures: list[Parts] = []
+    steps = len(groups) * (len(chosen) + 1)
+    for group in groups:
+        progress(len(rows), steps, f"reading {data.source}")
+        requests = [*chosen, *drawn] if group == "" else chosen
+        n = data.group_size(group) if group else data.n
+        found = checked_batches(data, group=group, calibrator=calibrator)
+        dealt = deal(found, n, requests, torch.Generator().manual_seed(seed))
+        pictures = pictures or dealt[len(chosen) :]
+        for (metric, options), parts in zip(chosen, dealt, strict=False):
+            progress(len(rows) + 1, steps, metric.title)
+            start = time.perf_counter()
+            value, low, high = measured(metric, parts, options, bootstrap=bootstrap, level=level, seed=seed)
+            params = {"metric": options, **settings_of_calibrator}
+            seconds = time.perf_counter() - start
+            rows.append(
+                Row(data.source, data.split or "", group, method, params, metric.name, value, low, high, n, seconds)
+            )
+    progress(steps, steps, "done")
+    reliability, classwise, ranked = (combine(parts) for parts in pictures)
+    settings = {"n_bins": n_bins, "bootstrap": bootstrap, "level": level, "n": data.n, "k": data.k}
+    return Evaluation(
+        rows=tuple(rows),
+        provenance=Provenance.of({data.source: data.fingerprint}, settings, seed),
+        reliability=cast(Bins, reliability),
+        classwise=cast(Bins, classwise),
+        risk_coverage=RiskCoverage.of(cast(Ranked, ranked)),
+        class_names=data.class_names or tuple(map(str, range(data.k))),
+    )
+
+
+def as_predictions(
+    predictions: Predictions | str | Path | ArrayLike, labels: ArrayLike | None, *, from_logits: bool
+) -> Predictions:
+    """Whatever the caller has, as `Predictions`."""
+    if isinstance(predictions, Predictions | str | Path):
+        if labels is not None or from_logits:
+            raise InputError("a file or a Predictions brings its own labels and says whether it holds logits")
+        return predictions if isinstance(predictions, Predictions) else read_predictions(predictions)
+    if labels is None:
+        raise InputError("arrays need labels: evaluate(probs, labels)")
+    return Predictions.of(predictions, labels, from_logits=from_logits)
+
+
+def chosen_metrics(names: Sequence[str]) -> list[Metric]:
+    """The metrics of these names: the headline ones for none, every one for "all"."""
+    if not names:
+        return [metric for metric in METRICS if metric.headline]
+    return list(METRICS) if "all" in names else [METRICS[name] for name in names]
+
+
+def measured(
+    metric: Metric, parts: Parts, options: dict[str, Any], *, bootstrap: int, level: float, seed: int
+) -> tuple[float, float, float]:
+    """The value and its interval, NaN without resamples; the same whichever other metrics are measured."""
+    value = metric.value(combine(parts), **options)
+    if not bootstrap:
+        return value, math.nan, math.nan
+    draws = resample(metric, parts, bootstrap, torch.Generator().manual_seed(seed), **options)
+    found = draws.interval(value, metric.range, level)
+    return value, found.low, found.high
+
+
+def checked_batches(data: Predictions, *, group: str = "", calibrator: Calibrator | None = None) -> Iterator[Batch]:
+    """Predictions in checked blocks: those of one group, and as a calibrator makes them, if asked."""
+    first_row = 0
+    for scores, labels, groups in data.chunks():
+        size = len(labels)
+        from_logits = data.from_logits
+        if group:
+            assert groups is not None
+            scores, labels = scores[groups == group], labels[groups == group]
+        if calibrator is not None:
+            scores, from_logits = calibrator.predict_proba(scores), False
+        if len(labels):
+            yield from batches(scores, labels, from_logits=from_logits, first_row=first_row)
+        first_row += size
