@@ -55,3 +55,9 @@ def at_least(setting: str, value: object, low: int) -> None:
     """Refuse anything but a whole number of at least `low`."""
     if isinstance(value, bool) or not isinstance(value, int) or value < low:
         raise InputError(f"{setting} must be a whole number of at least {low}; got {value!r}")
+
+
+def positive_fraction(setting: str, value: object) -> None:
+    """Refuse anything but a number above 0 and up to 1."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1:
+        raise InputError(f"{setting} must be a fraction above 0 and up to 1; got {value!r}")

@@ -1,0 +1,110 @@
+"""Telling unfamiliar inputs apart: does the confidence score rank in-distribution samples above the others?
+
+In-distribution is the positive class, and higher scores mean more familiar. These measure two sets of scores rather
+than probabilities and labels, so they are plain functions and not in the table of metrics.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from temperance.arrays import ArrayLike, shape_of, to_tensor
+from temperance.errors import InputError, one_of, positive_fraction
+from temperance.metrics import scores
+from temperance.metrics.stats import Samples
+
+
+@dataclass(frozen=True)
+class Detection(Samples):
+    """Scores of samples from both sides, and which are in-distribution. (n,) each"""
+
+    score: Tensor
+    inside: Tensor
+
+
+@dataclass(frozen=True)
+class OODResult:
+    """How well a score detects out-of-distribution samples.
+
+    auroc   probability that an in-distribution sample scores higher; 0.5 is chance, 1 perfect
+    fpr95   share of out-of-distribution samples accepted when 95 % of the others are; 0 is perfect
+    """
+
+    auroc: float
+    fpr95: float
+
+
+def detection(id_scores: ArrayLike, ood_scores: ArrayLike) -> Detection:
+    """The statistic behind the measures below: both sets of scores, checked. Those of several files add."""
+    inside = _checked(id_scores, "id_scores")
+    outside = _checked(ood_scores, "ood_scores").to(inside.device)
+    is_inside = torch.arange(len(inside) + len(outside), device=inside.device) < len(inside)
+    return Detection(torch.cat([inside, outside]), is_inside)
+
+
+def auroc(id_scores: ArrayLike, ood_scores: ArrayLike) -> float:
+    """Area under the ROC curve: how often an in-distribution sample scores higher than another; equal counts half.
+
+    >>> auroc([0.99, 0.95, 0.9, 0.8, 0.6], [0.97, 0.7, 0.5, 0.4])
+    0.75
+    """
+    return auroc_of(detection(id_scores, ood_scores))
+
+
+def fpr_at_tpr(id_scores: ArrayLike, ood_scores: ArrayLike, *, tpr: float = 0.95, threshold: str = "step") -> float:
+    """The share of out-of-distribution samples accepted at the threshold that accepts 95 % of the others.
+
+    Accepted is a score of at least the threshold. threshold="step" takes the largest that accepts a share of `tpr` or
+    more; "percentile" interpolates between two scores, as numpy.percentile does and as BalCAL's program reports it.
+
+    >>> fpr_at_tpr([0.99, 0.95, 0.9, 0.8, 0.6], [0.97, 0.7, 0.5, 0.4])
+    0.5
+    """
+    return fpr_of(detection(id_scores, ood_scores), tpr=tpr, threshold=threshold)
+
+
+def ood(id_probs: ArrayLike, ood_probs: ArrayLike, *, score: str = "msp", from_logits: bool = False) -> OODResult:
+    """AUROC and FPR95 of a model's predictions on its own data against those on unfamiliar data.
+
+    >>> ood([[0.9, 0.1], [0.2, 0.8]], [[0.5, 0.5], [0.4, 0.6]])
+    OODResult(auroc=1.0, fpr95=0.0)
+    """
+    found = detection(
+        *(scores.score(probs, score, from_logits=from_logits).reshape(-1) for probs in (id_probs, ood_probs))
+    )
+    return OODResult(auroc_of(found), fpr_of(found))
+
+
+def auroc_of(found: Detection) -> float:
+    """`auroc` of the statistic: P(inside > outside) + ½ P(equal), counted in whole numbers."""
+    inside, outside = found.score[found.inside], found.score[~found.inside].sort().values
+    below = torch.searchsorted(outside, inside)
+    not_above = torch.searchsorted(outside, inside, right=True)
+    return int((below + not_above).sum()) / (2 * len(inside) * len(outside))
+
+
+def fpr_of(found: Detection, *, tpr: float = 0.95, threshold: str = "step") -> float:
+    """`fpr_at_tpr` of the statistic."""
+    positive_fraction("tpr", tpr)
+    one_of("threshold", threshold, ("step", "percentile"))
+    inside = found.score[found.inside].sort(descending=True).values
+    if threshold == "step":
+        accepted = torch.arange(1, len(inside) + 1, dtype=torch.float64, device=inside.device)
+        limit = inside[torch.searchsorted(accepted / accepted[-1], tpr)]
+    else:
+        position = tpr * (len(inside) - 1)
+        low = int(position)
+        limit = torch.lerp(inside[low], inside[min(low + 1, len(inside) - 1)], position - low)
+    return float((found.score[~found.inside] >= limit).double().mean())
+
+
+def _checked(values: ArrayLike, name: str) -> Tensor:
+    found = to_tensor(values, name)
+    if found.ndim != 1 or len(found) == 0:
+        raise InputError(f"{name} must be one score for each of at least one sample; got shape {shape_of(found)}")
+    found = found.double()
+    if not bool(torch.isfinite(found).all()):
+        i = int((~torch.isfinite(found)).nonzero()[0])
+        raise InputError(f"{name} must be finite; number {i} is {float(found[i])}")
+    return found

@@ -1,0 +1,114 @@
+"""Confidence scores: how sure a prediction looks, as one number for each sample; higher is surer.
+
+Selective prediction and the detection of unfamiliar inputs rank samples by one of these. Each is a differentiable
+function of a tensor (n, k), so that losses can use it, and an entry of `SCORES`, so that metrics can name it.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from temperance.arrays import ArrayLike, as_scores
+from temperance.errors import InputError
+from temperance.metrics.batch import Batch, batches
+from temperance.registry import Registry, first_line, plain_name
+
+
+@dataclass(frozen=True)
+class Score:
+    """A registered confidence score.
+
+    function   (n, k) → (n,), differentiable; of probabilities, or of logits where `of_logits` is true
+    of_batch   the float64 scores of checked predictions
+    """
+
+    name: str
+    summary: str
+    function: Callable[..., Tensor]
+    of_batch: Callable[[Batch], Tensor]
+    of_logits: bool
+
+
+SCORES: Registry[Score] = Registry("confidence score")
+
+
+def score(probs: ArrayLike, name: str = "msp", *, from_logits: bool = False) -> Tensor:
+    """The confidence score of each sample, in float64. (n,) or, for dense predictions, (n, *space)
+
+    >>> score([[0.7, 0.2, 0.1], [0.4, 0.3, 0.3]], "margin")
+    tensor([0.5000, 0.1000], dtype=torch.float64)
+    """
+    entry = SCORES[name]
+    given = as_scores(probs, "logits" if from_logits else "probs")
+    n, _, *space = given.shape
+    no_labels = torch.zeros((n, *space), dtype=torch.int64, device=given.device)
+    found = [entry.of_batch(batch) for batch in batches(given, no_labels, from_logits=from_logits)]
+    return torch.cat(found).reshape(n, *space)
+
+
+def _registered(
+    of_batch: Callable[[Batch], Tensor], *, of_logits: bool = False
+) -> Callable[[Callable[..., Tensor]], Callable[..., Tensor]]:
+    def register(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        name = plain_name(function.__name__)
+        SCORES.add(name, Score(name, first_line(function.__doc__), function, of_batch, of_logits))
+        return function
+
+    return register
+
+
+def _energy_of_batch(batch: Batch) -> Tensor:
+    if not batch.from_logits:
+        raise InputError(
+            "the energy score needs logits; got probabilities, whose scale is lost. "
+            "Pass logits with from_logits=True, or choose msp, margin or negative-entropy"
+        )
+    return energy(batch.scores.double())
+
+
+@_registered(lambda batch: batch.confidence)
+def msp(probs: Tensor) -> Tensor:
+    """Maximum softmax probability: the confidence itself. (n, k) → (n,) in [1/k, 1]"""
+    return probs.amax(1)
+
+
+@_registered(lambda batch: margin(batch.probs))
+def margin(probs: Tensor) -> Tensor:
+    """The largest probability minus the second largest. (n, k) → (n,) in [0, 1]
+
+    With a single class the second is taken for 0.
+    """
+    if probs.shape[1] == 1:
+        return probs[:, 0]
+    first, second = probs.topk(2, dim=1).values.unbind(1)
+    return first - second
+
+
+@_registered(lambda batch: negative_entropy(batch.probs))
+def negative_entropy(probs: Tensor, *, normalised: bool = False) -> Tensor:
+    """Minus the entropy of the probabilities, in nats: Σ_j p_j ln p_j. (n, k) → (n,) in [−ln k, 0]
+
+    0 · ln 0 counts as 0. `normalised=True` gives 1 + Σ_j p_j ln p_j / ln k, from 0 (uniform) to 1 (one-hot; also for a
+    single class). The program of the selective-risk paper has the sign of its minimum wrong there, which makes the
+    normalised score 1 for every sample.
+    """
+    k = probs.shape[1]
+    # The floor is far below any rounding error, and it keeps the gradient at a probability of zero finite.
+    floored = probs.clamp_min(torch.finfo(probs.dtype).tiny)
+    total = (floored * floored.log()).sum(1)
+    if not normalised:
+        return total
+    return 1 + total / math.log(k) if k > 1 else torch.ones_like(total)
+
+
+@_registered(_energy_of_batch, of_logits=True)
+def energy(logits: Tensor) -> Tensor:
+    """Minus the free energy of the logits: ln Σ_j exp(z_j). (n, k) → (n,)
+
+    Liu et al. (2020), at temperature 1. It reads the scale of the logits, which a softmax takes away: logits that are
+    really log-probabilities all score 0.
+    """
+    return logits.logsumexp(1)

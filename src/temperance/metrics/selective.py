@@ -1,0 +1,216 @@
+"""Selective prediction: how the error falls when the least confident predictions are left out.
+
+Sort the samples by a confidence score, surest first. Keeping the first m of n is a coverage of m / n, and the mean
+loss of those m is the selective risk. Every metric here reads the curve of risk against coverage, and so does the plot.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from temperance.arrays import ArrayLike
+from temperance.errors import InputError, one_of, positive_fraction
+from temperance.metrics.base import metric
+from temperance.metrics.batch import Batch, batches
+from temperance.metrics.scores import SCORES
+from temperance.metrics.stats import Samples
+from temperance.numerics import stable_order
+
+LOSSES: dict[str, Callable[[Batch], Tensor]] = {
+    "zero-one": lambda batch: (~batch.correct).double(),
+    "nll": lambda batch: batch.nll,
+}
+TIES = ("stable", "mean")
+
+
+@dataclass(frozen=True)
+class Ranked(Samples):
+    """Each sample's confidence score and its loss. (n,)"""
+
+    score: Tensor
+    loss: Tensor
+
+
+def ranked(batch: Batch, *, score: str = "msp", loss: str = "zero-one") -> Ranked:
+    """Each sample's confidence score and its loss: 1 for a wrong prediction ("zero-one"), or its NLL ("nll")."""
+    one_of("loss", loss, LOSSES)
+    return Ranked(SCORES[score].of_batch(batch), LOSSES[loss](batch))
+
+
+@dataclass(frozen=True)
+class RiskCoverage:
+    """The risk–coverage curve, from the surest sample alone to all of them. (n,) each
+
+    coverage    share of the samples kept: 1/n, 2/n … 1
+    risk        mean loss of those kept
+    threshold   confidence score of the last one kept
+    """
+
+    coverage: Tensor
+    risk: Tensor
+    threshold: Tensor
+
+    @classmethod
+    def of(cls, samples: Ranked, *, ties: str = "stable") -> "RiskCoverage":
+        """The curve of a statistic. Equal scores keep the data's order; `ties="mean"` averages over their orders."""
+        one_of("ties", ties, TIES)
+        order = stable_order(-samples.score)
+        threshold, total = samples.score[order], samples.loss[order].cumsum(0)
+        if ties == "mean":
+            total = _straight_within_ties(total, threshold)
+        kept = torch.arange(1, len(total) + 1, dtype=torch.float64, device=total.device)
+        return cls(kept / kept[-1], total / kept, threshold)
+
+    def coverage_at(self, threshold: float) -> float:
+        """The share of samples that score at least `threshold`."""
+        return self._kept(threshold) / len(self.threshold)
+
+    def selective_risk(self, threshold: float) -> float:
+        """The mean loss of the samples that score at least `threshold`; NaN if there are none."""
+        kept = self._kept(threshold)
+        return float(self.risk[kept - 1]) if kept else math.nan
+
+    def _kept(self, threshold: float) -> int:
+        return int((self.threshold >= threshold).sum())
+
+
+def _straight_within_ties(total: Tensor, threshold: Tensor) -> Tensor:
+    """The cumulative loss when each sample's loss is replaced by the mean of those with its score."""
+    _, group, size = torch.unique_consecutive(threshold, return_inverse=True, return_counts=True)
+    end = size.cumsum(0)
+    after = total[end - 1]
+    before = torch.cat([after.new_zeros(1), after[:-1]])
+    place = torch.arange(1, len(total) + 1, device=total.device) - (end - size)[group]
+    # Multiplied before divided, so that the last of a group, whose place is the group's size, stays exact.
+    straight: Tensor = before[group] + (after - before)[group] * place / size[group]
+    return straight
+
+
+def risk_coverage_curve(
+    probs: ArrayLike,
+    labels: ArrayLike,
+    *,
+    score: str = "msp",
+    loss: str = "zero-one",
+    ties: str = "stable",
+    from_logits: bool = False,
+    ignore_index: int | None = None,
+) -> RiskCoverage:
+    """Selective risk at every coverage, as plotted; the mean of `risk` is `aurc`.
+
+    >>> curve = risk_coverage_curve([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7]], [0, 1, 1])
+    >>> curve.risk
+    tensor([0.0000, 0.5000, 0.3333], dtype=torch.float64)
+    >>> curve.coverage_at(0.75), curve.selective_risk(0.75)
+    (0.6666666666666666, 0.5)
+    """
+    parts = batches(probs, labels, from_logits=from_logits, ignore_index=ignore_index)
+    return RiskCoverage.of(Ranked.combine([ranked(part, score=score, loss=loss) for part in parts]), ties=ties)
+
+
+def harmonic_weights(n: int) -> Tensor:
+    """What each sample's loss counts in AURC, from the least confident to the surest; their mean is 1. (n,)
+
+    α_r = H_n − H_{n−r} = ψ(n + 1) − ψ(n − r + 1) for the ascending rank r = 1 … n, so that AURC = mean of α_r · loss,
+    exactly. The population form −ln(1 − G) is infinite for the surest sample; this is not.
+
+    >>> harmonic_weights(4)
+    tensor([0.2500, 0.5833, 1.0833, 2.0833], dtype=torch.float64)
+    """
+    rank = torch.arange(1, n + 1, dtype=torch.float64)
+    return torch.digamma(rank.new_tensor(n + 1)) - torch.digamma(n - rank + 1)
+
+
+@metric(ranked, title="AURC", range=(0, math.inf), headline=True, percent=True)
+def aurc(samples: Ranked, *, area: str = "mean", ties: str = "stable") -> float:
+    """Area under the risk–coverage curve: the mean error when only the surest predictions are kept, over all coverages.
+
+    AURC = (1/n) Σ_m (1/m) Σ_{i≤m} loss_(i), surest first (Geifman et al., 2019). It rewards accuracy as well as a good
+    order of the confidences; for the order alone see `eaurc`. Equal scores keep the order of the data by default, so
+    where many confidences are exactly 1 shuffling changes the value; `ties="mean"` averages over their orders.
+    `area="trapezoid"` is the trapezoidal area from coverage 1/n to 1, divided by its width, as torch-uncertainty
+    reports it. `loss="nll"` ranks the log-loss instead of the error.
+
+    >>> round(aurc([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7]], [0, 1, 1]), 6)
+    0.277778
+    """
+    one_of("area", area, ("mean", "trapezoid"))
+    risk = RiskCoverage.of(samples, ties=ties).risk
+    if area == "trapezoid" and len(risk) > 1:
+        return float((risk[1:] + risk[:-1]).mean()) / 2
+    return float(risk.mean())
+
+
+@metric(ranked, title="E-AURC", range=(0, math.inf), headline=True, percent=True)
+def eaurc(samples: Ranked, *, optimum: str = "asymptotic", ties: str = "stable") -> float:
+    """Excess AURC: what the order of the confidences adds to the area that a perfect order would have.
+
+    E-AURC = AURC − (e + (1 − e) ln(1 − e)) at error rate e (Geifman et al., 2019): the area when every wrong prediction
+    comes last, for n → ∞. At small n a perfect order still measures a little above 0; `optimum="exact"` takes off the
+    perfect area of these n samples, and is the only one for `loss="nll"`.
+
+    >>> round(eaurc([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7]], [0, 1, 1]), 6)
+    0.214755
+    >>> round(eaurc([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7]], [0, 1, 1], optimum="exact"), 6)
+    0.166667
+    """
+    one_of("optimum", optimum, ("asymptotic", "exact"))
+    area = RiskCoverage.of(samples, ties=ties).risk.mean()
+    if optimum == "exact":
+        best = RiskCoverage.of(Ranked(-samples.loss, samples.loss)).risk.mean()
+    elif bool(((samples.loss == 0) | (samples.loss == 1)).all()):
+        right = 1 - samples.loss.mean()
+        best = 1 - right + torch.special.xlogy(right, right)
+    else:
+        raise InputError('optimum="asymptotic" holds for the zero-one loss only; pass optimum="exact"')
+    return max(float(area - best), 0.0)
+
+
+@metric(ranked, title="AUGRC", range=(0, math.inf), percent=True)
+def augrc(samples: Ranked, *, ties: str = "stable") -> float:
+    """Area under the generalised risk–coverage curve: the mean share of samples that are kept and wrong.
+
+    AUGRC = (1/n) Σ_m (1/n) Σ_{i≤m} loss_(i), surest first (Traub et al., 2024). AURC divides by the number kept, so its
+    few surest samples weigh most; here an error weighs by its rank. The paper's program takes the trapezoidal area from
+    coverage 0 with equal scores averaged, which is `ties="mean"` less (error rate) / 2n.
+
+    >>> round(augrc([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7]], [0, 1, 1]), 6)
+    0.222222
+    """
+    curve = RiskCoverage.of(samples, ties=ties)
+    return float((curve.risk * curve.coverage).mean())
+
+
+@metric(ranked, title="risk at coverage", range=(0, math.inf), percent=True)
+def risk_at_coverage(samples: Ranked, *, coverage: float = 0.9, ties: str = "stable") -> float:
+    """The error that is left when only the surest share of the predictions is kept, 90 % unless told.
+
+    The selective risk of the fewest samples that are at least `coverage` of all. A threshold on the confidence cannot
+    separate equal scores; see `ties` in `aurc`.
+
+    >>> risk_at_coverage([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7]], [0, 1, 1], coverage=0.5)
+    0.5
+    """
+    positive_fraction("coverage", coverage)
+    curve = RiskCoverage.of(samples, ties=ties)
+    return float(curve.risk[torch.searchsorted(curve.coverage, coverage)])
+
+
+@metric(ranked, title="coverage at risk", range=(0, 1), lower_is_better=False, perfect=1.0, percent=True)
+def coverage_at_risk(samples: Ranked, *, risk: float = 0.05, ties: str = "stable") -> float:
+    """How many of the predictions can be kept with an error of at most 5 %, or another risk.
+
+    The largest coverage whose selective risk is at most `risk`, 0 if there is none. Risk does not rise steadily with
+    coverage, so smaller coverages may be worse. It is chosen on the data it is measured on: not a guarantee.
+
+    >>> round(coverage_at_risk([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7]], [0, 1, 1]), 6)
+    0.333333
+    """
+    if not risk >= 0:
+        raise InputError(f"risk must be a number of at least 0; got {risk!r}")
+    curve = RiskCoverage.of(samples, ties=ties)
+    allowed = curve.coverage[curve.risk <= risk]
+    return float(allowed[-1]) if len(allowed) else 0.0

@@ -1,0 +1,114 @@
+"""Out-of-distribution detection: golden numbers, scikit-learn, brute force, limits."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from conftest import random_predictions
+from temperance.errors import InputError
+from temperance.metrics import OODResult, auroc, fpr_at_tpr, ood, score
+from temperance.metrics.ood import Detection, auroc_of, detection, fpr_of
+
+# A coarse grid ties often.
+some_scores = st.lists(st.sampled_from([i / 8 for i in range(-8, 9)]), min_size=1, max_size=30)
+
+
+def test_golden(vectors: Any) -> None:
+    v = vectors["ood"]
+    assert auroc(v["id_conf"], v["ood_conf"]) == v["auroc"]
+    assert fpr_at_tpr(v["id_conf"], v["ood_conf"]) == v["fpr95_step"]
+    assert fpr_at_tpr(v["id_conf"], v["ood_conf"], threshold="percentile") == v["fpr95_percentile"]
+
+
+@pytest.mark.parametrize("threshold, limit", [("step", 0.6), ("percentile", 0.64)])
+def test_thresholds(vectors: Any, threshold: str, limit: float) -> None:
+    inside = vectors["ood"]["id_conf"]
+    assert limit == vectors["ood"][f"thr_{threshold}"]
+    assert fpr_at_tpr(inside, [limit + 1e-9], threshold=threshold) == 1.0
+    assert fpr_at_tpr(inside, [limit - 1e-9], threshold=threshold) == 0.0
+
+
+@given(some_scores, some_scores)
+def test_brute_force(inside: list[float], outside: list[float]) -> None:
+    pairs = [(a > b) + 0.5 * (a == b) for a in inside for b in outside]
+    assert auroc(inside, outside) == pytest.approx(np.mean(pairs), abs=1e-15)
+    for tpr in (0.07, 0.5, 0.8, 0.95, 1.0):
+        limit = max(t for t in inside if np.mean(np.array(inside) >= t) >= tpr)
+        assert fpr_at_tpr(inside, outside, tpr=tpr) == np.mean(np.array(outside) >= limit)
+
+
+@given(some_scores, some_scores)
+def test_swapping_the_sides_turns_it_round(inside: list[float], outside: list[float]) -> None:
+    assert auroc(inside, outside) == pytest.approx(1 - auroc(outside, inside), abs=1e-15)
+
+
+def test_scikit_learn_agrees() -> None:
+    metrics = pytest.importorskip("sklearn.metrics")
+    rng = np.random.default_rng(0)
+    inside, outside = rng.normal(1, 1, 3000).round(2), rng.normal(0, 1, 2000).round(2)
+    truth = np.concatenate([np.ones(3000), np.zeros(2000)])
+    both = np.concatenate([inside, outside])
+    assert auroc(inside, outside) == pytest.approx(metrics.roc_auc_score(truth, both), abs=1e-12)
+    fpr, tpr, _ = metrics.roc_curve(truth, both, drop_intermediate=False)
+    assert fpr_at_tpr(inside, outside) == pytest.approx(fpr[np.argmax(tpr >= 0.95)], abs=1e-12)
+
+
+@pytest.mark.parametrize("tpr", [0.5, 0.8, 0.95, 1.0])
+def test_percentile_is_that_of_numpy(tpr: float) -> None:
+    rng = np.random.default_rng(1)
+    for n in (1, 2, 19, 500):
+        inside, outside = rng.random(n), rng.random(800)
+        limit = np.percentile(inside, 100 * (1 - tpr))
+        assert fpr_at_tpr(inside, outside, tpr=tpr, threshold="percentile") == np.mean(outside >= limit)
+
+
+def test_limits() -> None:
+    assert (auroc([0.5] * 7, [0.5] * 3), fpr_at_tpr([0.5] * 7, [0.5] * 3)) == (0.5, 1.0)
+    assert (auroc([2.0, 3.0], [0.0, 1.0]), fpr_at_tpr([2.0, 3.0], [0.0, 1.0])) == (1.0, 0.0)
+    assert (auroc([0.0], [1.0]), fpr_at_tpr([0.0], [1.0])) == (0.0, 1.0)
+    for threshold in ("step", "percentile"):
+        assert fpr_at_tpr([0.5] * 7, [0.5] * 3, threshold=threshold) == 1.0
+
+
+def test_statistics_add() -> None:
+    rng = np.random.default_rng(2)
+    inside, outside = rng.random(50), rng.random(40)
+    both = detection(inside[:20], outside[:10]) + detection(inside[20:], outside[10:])
+    assert isinstance(both, Detection) and len(both) == 90
+    assert auroc_of(both) == auroc(inside, outside)
+    assert fpr_of(both) == fpr_at_tpr(inside, outside)
+
+
+@pytest.mark.parametrize("name", ["msp", "margin", "negative-entropy", "energy"])
+def test_of_predictions(name: str) -> None:
+    familiar, _ = random_predictions(200, 4, sharpness=3.0)
+    strange, _ = random_predictions(100, 4, seed=1, sharpness=1.0)
+    found = ood(familiar, strange, score=name, from_logits=True)
+    a, b = (score(logits, name, from_logits=True) for logits in (familiar, strange))
+    assert found == OODResult(auroc(a, b), fpr_at_tpr(a, b))
+    assert found.auroc > 0.7
+    assert ood(familiar.numpy(), strange.tolist(), score=name, from_logits=True) == found
+
+
+def test_predictions_of_other_classes_can_be_compared() -> None:
+    assert ood(torch.tensor([[0.9, 0.1]]), torch.tensor([[0.4, 0.3, 0.3]])) == OODResult(1.0, 0.0)
+
+
+def test_bad_input_is_refused() -> None:
+    for inside, outside, name in (([], [0.5], "id_scores"), ([0.5], [], "ood_scores"), ([[0.5]], [0.5], "id_scores")):
+        for measure in (auroc, fpr_at_tpr):
+            with pytest.raises(InputError, match=f"{name} must be one score"):
+                measure(inside, outside)
+    with pytest.raises(InputError, match="ood_scores must be finite; number 1 is nan"):
+        auroc([0.5], [0.1, float("nan")])
+    for tpr in (0.0, 1.5, -1, float("nan"), "0.95"):
+        with pytest.raises(InputError, match="tpr must be a fraction"):
+            fpr_at_tpr([0.5], [0.5], tpr=tpr)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="threshold must be one of step, percentile"):
+        fpr_at_tpr([0.5], [0.5], threshold="linear")
+    with pytest.raises(InputError, match="energy score needs logits"):
+        ood([[0.5, 0.5]], [[0.5, 0.5]], score="energy")
