@@ -168,3 +168,6 @@ def test_limits() -> None:
         assert ece_sup(sure, wrong) == classwise_ece_sup(sure, wrong) == 1.0
         assert error_over_k(sure, wrong) == 0.5
     assert ece_sup([[1.0]], [0]) == classwise_ece_sup([[1.0]], [0]) == error_over_k([[1.0]], [0]) == 0.0
+    for mapping in (oracle_map, half_map):
+        probs, prediction = mapping([[1.0]], [0])
+        assert (probs.tolist(), prediction.tolist()) == ([[1.0]], [0])

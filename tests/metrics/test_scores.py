@@ -57,9 +57,9 @@ def test_kinds_of_input_agree(entry: Score) -> None:
     found = score(logits, entry.name, from_logits=True)
     assert found.shape == (200,) and found.dtype == torch.float64
     assert torch.equal(score(logits.numpy(), entry.name, from_logits=True), found)
-    given = logits if entry.of_logits else logits.softmax(1)
+    given = logits if entry.needs_logits else logits.softmax(1)
     assert torch.allclose(entry.function(given), found, atol=1e-12)
-    if not entry.of_logits:
+    if not entry.needs_logits:
         assert torch.allclose(score(given, entry.name), found, atol=1e-12)
     dense = logits.reshape(4, 50, 5).movedim(-1, 1)
     assert torch.allclose(score(dense, entry.name, from_logits=True), found.reshape(4, 50), atol=1e-12)
@@ -78,7 +78,7 @@ def test_gradients(entry: Score) -> None:
     logits = torch.tensor([[2.0, 1.0, 0.0], [0.3, 0.2, 1.1]], dtype=torch.float64, requires_grad=True)
 
     def of_logits(z: torch.Tensor) -> torch.Tensor:
-        return entry.function(z if entry.of_logits else z.softmax(1))
+        return entry.function(z if entry.needs_logits else z.softmax(1))
 
     assert torch.autograd.gradcheck(of_logits, (logits,))
     # Logits so far apart that the smaller probabilities are exactly zero.

@@ -166,7 +166,7 @@ def test_excess_is_never_negative(found: tuple[list[float], list[float]]) -> Non
     stats = ranked(*found)
     exact = eaurc.value(stats, optimum="exact")
     assert 0 <= exact <= eaurc.value(stats) + 1e-12
-    # The area that "exact" takes off, as METHODS writes it.
+    # The area when the wrong predictions come last: no risk until they begin.
     n, wrong = len(found[1]), int(sum(found[1]))
     best = sum((m - (n - wrong)) / m for m in range(n - wrong + 1, n + 1)) / n
     assert exact == pytest.approx(aurc.value(stats) - best, abs=1e-12)

@@ -1,0 +1,120 @@
+"""The edge: what is accepted, and the sentence that refuses what is not."""
+
+import warnings
+
+import numpy as np
+import pytest
+import torch
+
+from temperance.arrays import as_labels, as_logits, as_probs, as_scores, flatten, unflatten
+from temperance.errors import InputError
+from temperance.metrics import accuracy, ece
+
+GOOD = np.array([[0.7, 0.2, 0.1], [0.1, 0.8, 0.1]])
+LABELS = np.array([0, 1])
+
+
+@pytest.mark.parametrize(
+    ("probs", "labels", "sentence"),
+    [
+        (np.array([[2.0, -1.0, 0.5], [0.1, 3.0, 1.0]]), LABELS, r"row 0 contains -1.*from_logits=True"),
+        (np.array([[0.9, 0.9, 0.9], [0.1, 0.8, 0.1]]), LABELS, r"row 0 sums to 2.7.*from_logits=True"),
+        (np.array([[0.7, 0.2, 0.1], [0.3, 0.3, 0.3]]), LABELS, r"row 1 sums to 0.9"),
+        (np.array([[0.7, 0.4, -0.1], [0.1, 0.8, 0.1]]), LABELS, r"row 0 contains -0.1"),
+        (np.array([[0.7, np.nan, 0.1], [0.1, 0.8, 0.1]]), LABELS, r"row 0, column 1 is nan"),
+        (np.array([[0.7, 0.2, 0.1], [0.1, np.inf, 0.1]]), LABELS, r"row 1, column 1 is inf"),
+        (GOOD, np.array([0, 3]), r"labels must lie in 0 … 2.*row 1 has 3"),
+        (GOOD, np.array([-1, 0]), r"row 0 has -1"),
+        (GOOD, np.array([0.0, 1.0]), r"class numbers; got torch.float64.*astype\(int\)"),
+        (GOOD, np.array([True, False]), r"class numbers; got torch.bool"),
+        (GOOD, np.array([[1, 0, 0], [0, 1, 0]]), r"one-hot: pass labels.argmax\(1\)"),
+        (GOOD, np.array([0, 1, 2]), r"labels must have shape \(2,\).*got \(3,\)"),
+        (GOOD, np.array(["cat", "dog"]), r"labels must be an array of numbers"),
+        (np.array([0.7, 0.3]), LABELS, r"stack both columns"),
+        (np.zeros((0, 3)), np.zeros(0, int), r"empty"),
+        (np.array(0.5), LABELS, r"shape"),
+        ([[0.5, 0.5], [1.0]], LABELS, r"rectangular"),
+        (np.array([[{}, {}]]), LABELS, r"array of numbers; got dtype object"),
+    ],
+)
+def test_bad_predictions_are_refused_with_a_sentence(probs: object, labels: object, sentence: str) -> None:
+    with pytest.raises(InputError, match=sentence):
+        ece(probs, labels)  # type: ignore[arg-type]
+
+
+def test_logits_that_look_like_probabilities_are_not_guessed() -> None:
+    logits = np.array([[0.1, 0.9], [0.8, 0.3]])
+    with pytest.raises(InputError, match="from_logits=True"):
+        ece(logits, [1, 0])
+    assert ece(logits, [1, 0], from_logits=True) == pytest.approx(1 - 0.5 * (0.6899744811 + 0.6224593312))
+
+
+def test_infinite_logits_are_refused_by_place() -> None:
+    with pytest.raises(InputError, match=r"row 1, column 0 is -inf; log-probabilities"):
+        ece(np.array([[0.0, 1.0], [-np.inf, 0.0]]), LABELS, from_logits=True)
+
+
+def test_rows_are_counted_over_the_whole_input() -> None:
+    probs = np.full((300_000, 10), 0.1)
+    probs[250_000, 3] = 0.9
+    with pytest.raises(InputError, match="row 250000 sums to 1.8"):
+        ece(probs, np.zeros(300_000, int))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_float_types(dtype: torch.dtype) -> None:
+    probs = torch.tensor(GOOD, dtype=dtype)
+    assert ece(probs, LABELS) == pytest.approx(0.25, abs=2e-3)
+    assert as_probs(probs).dtype == dtype
+
+
+def test_kinds_of_arrays() -> None:
+    expected = ece(GOOD, LABELS)
+    assert ece(GOOD.tolist(), LABELS.tolist()) == expected
+    assert ece(GOOD.astype(">f8"), LABELS.astype(">i4")) == expected
+    assert ece(GOOD[::-1], LABELS[::-1]) == expected
+    assert ece(np.asfortranarray(GOOD), LABELS[:, None]) == expected
+    assert ece(torch.tensor(GOOD, requires_grad=True), LABELS) == expected
+    assert ece(GOOD.astype(np.longdouble), LABELS) == expected
+
+
+def test_integer_probabilities_are_numbers_too() -> None:
+    assert accuracy(np.eye(3, dtype=int), np.arange(3)) == 1
+
+
+def test_read_only_arrays_give_no_warning() -> None:
+    frozen = GOOD.copy()
+    frozen.flags.writeable = False
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ece(frozen, LABELS)
+
+
+def test_inputs_are_not_changed() -> None:
+    probs, labels = torch.tensor(GOOD), torch.tensor(LABELS)
+    before = probs.clone(), labels.clone()
+    ece(probs, labels)
+    assert torch.equal(probs, before[0]) and torch.equal(labels, before[1])
+
+
+def test_dense_round_trip() -> None:
+    dense = torch.randn(2, 3, 4, 5)
+    assert torch.equal(unflatten(flatten(dense), dense.shape), dense)
+    flat = torch.randn(7, 3)
+    assert flatten(flat) is flat and unflatten(flat, flat.shape) is flat
+
+
+def test_everything_ignored_is_refused() -> None:
+    with pytest.raises(InputError, match="every label is ignore_index=255"):
+        ece(np.full((1, 2, 2, 2), 0.5), np.full((1, 2, 2), 255), ignore_index=255)
+
+
+def test_dense_labels_out_of_range_hint_at_ignore_index() -> None:
+    with pytest.raises(InputError, match="is it an ignore_index"):
+        ece(np.full((1, 2, 2, 2), 0.5), np.full((1, 2, 2), 255))
+
+
+def test_checked_edges_return_tensors() -> None:
+    scores = as_scores(GOOD, "probs")
+    assert as_labels(LABELS, scores).dtype == torch.int64
+    assert as_logits([[1, -1]]).dtype == torch.float64
