@@ -1,0 +1,306 @@
+"""What a parametric calibrator minimises.
+
+Every objective is a weighted sum over rows, Σ_i c_i · loss_i, so that it can be summed block by block. Some choose
+their weights from how well each row or class is fitted so far; they do that in `reweigh`, between steps, and the
+weights stand still while an optimiser looks at them.
+"""
+
+import inspect
+import math
+import warnings
+from collections.abc import Callable
+from typing import Any, ClassVar, TypeVar
+
+import numpy as np
+import torch
+from scipy.optimize import minimize
+from torch import Tensor
+
+from temperance.errors import InputError, at_least, one_of, unknown_name
+from temperance.registry import Registry, first_line, plain_name
+
+
+class Objective:
+    """A differentiable function of log-probabilities and labels; one is made for each fit.
+
+    `objective(log_probs, labels)` looks at the losses, renews the weights and gives the value: one step of a plain
+    training loop. A solver that keeps the weights still or walks over blocks of rows takes the parts: `losses` of the
+    rows of a block, their `weights`, and `reweigh` when it is time.
+    """
+
+    name: ClassVar[str]
+    summary: ClassVar[str]
+
+    # Linear in the log-probabilities, therefore convex in any parameters that the logits are linear in.
+    convex: bool
+    # `reweigh` has something to do.
+    adapts: bool = False
+
+    def __call__(self, log_probs: Tensor, labels: Tensor) -> Tensor:
+        k = log_probs.shape[1]
+        losses = self.losses(log_probs, labels)
+        self.reweigh(losses.detach(), labels, k)
+        return (self.weights(labels, k).to(losses.dtype) * losses).sum()
+
+    def target(self, scores: Tensor, labels: Tensor) -> Tensor:
+        """The score of the label, or the mean score under a softer target. (n,)"""
+        return scores.gather(1, labels[:, None]).squeeze(1)
+
+    def losses(self, log_probs: Tensor, labels: Tensor) -> Tensor:
+        """The loss of each row. (n,)"""
+        return -self.target(log_probs, labels)
+
+    def weights(self, labels: Tensor, k: int) -> Tensor:
+        """How much each row counts, in float64. (n,)"""
+        return torch.full(labels.shape, 1 / len(labels), dtype=torch.float64, device=labels.device)
+
+    def reweigh(self, losses: Tensor, labels: Tensor, k: int) -> float:
+        """Choose the weights anew from the losses (n,) reached so far; the largest relative change of a weight."""
+        return 0.0
+
+    @property
+    def info(self) -> dict[str, Any]:
+        """What it chose, for the record."""
+        return {}
+
+
+OBJECTIVES: Registry[type[Objective]] = Registry("objective")
+
+Kind = TypeVar("Kind", bound=type[Objective])
+
+
+def objective(*, convex: bool) -> Callable[[Kind], Kind]:
+    """Register an objective. `convex` claims that it is linear in the log-probabilities while its weights stand."""
+
+    def register(cls: Kind) -> Kind:
+        cls.name = plain_name(cls.__name__)
+        cls.summary = first_line(cls.__doc__)
+        cls.convex = convex
+        OBJECTIVES.add(cls.name, cls)
+        return cls
+
+    return register
+
+
+def make_objective(name: str, **settings: Any) -> Objective:
+    """A fresh objective by its plain name.
+
+    >>> make_objective("label-smoothing", smoothing=0.1).convex
+    True
+    """
+    cls = OBJECTIVES[name]
+    known = inspect.signature(cls).parameters
+    for setting in settings:
+        if setting not in known:
+            raise unknown_name(f"setting of {name}", setting, known)
+    return cls(**settings)
+
+
+# ------------------------------------------------------------------------------------------------------- fixed weights
+
+
+@objective(convex=True)
+class Nll(Objective):
+    """Negative log-likelihood: mean −log p(label), the usual choice."""
+
+
+@objective(convex=True)
+class ClassBalancedNll(Objective):
+    """Negative log-likelihood in which every class counts the same.
+
+    The mean over the classes that occur of their mean −log p(label). It is what `class-scaled` would be without its
+    scaling, and so the baseline that tells the two effects apart on unbalanced data.
+    """
+
+    def weights(self, labels: Tensor, k: int) -> Tensor:
+        count = torch.bincount(labels, minlength=k)
+        share = 1 / (count.clamp_min(1) * (count > 0).sum()).double()
+        return share[labels]
+
+
+@objective(convex=True)
+class LabelSmoothing(Objective):
+    """Cross-entropy with a softened label: the target gives `smoothing` evenly to all classes.
+
+    The target is (1 − ε) · one-hot + ε / k, torch's convention; those who spread theirs over the k − 1 wrong classes
+    mean the same by ε (k − 1) / k. Its optimum is deliberately less sure than the data: as a way to fit a calibrator
+    it over-softens.
+    """
+
+    def __init__(self, *, smoothing: float = 0.05) -> None:
+        _between("smoothing", smoothing, 0, 1)
+        self.smoothing = smoothing
+
+    def target(self, scores: Tensor, labels: Tensor) -> Tensor:
+        return (1 - self.smoothing) * super().target(scores, labels) + self.smoothing * scores.mean(1)
+
+
+@objective(convex=False)
+class Brier(Objective):
+    """Brier score: mean squared distance to the one-hot label, which bounds what one confident mistake can cost."""
+
+    def losses(self, log_probs: Tensor, labels: Tensor) -> Tensor:
+        # Σ_j (p_j − 1[j = y])² = Σ_j p_j² − 2 p_y + 1.
+        label_prob = self.target(log_probs, labels).exp()
+        return (2 * log_probs).exp().sum(1) - 2 * label_prob + 1
+
+
+# ------------------------------------------------------------------------------------------------------- chosen weights
+
+
+@objective(convex=False)
+class Focal(Objective):
+    """Focal loss: −(1 − p)^gamma · log p of the label, which lets well-fitted samples count less.
+
+    `detach_weight=True` takes (1 − p)^gamma for a fixed weight in each step, as the SCTL authors' program does; then
+    the objective is linear in log p between two looks at the weights. Its optimum is less sure than the data.
+
+    Lin et al., Focal loss for dense object detection, 2017; Mukhoti et al., Calibrating deep neural networks using
+    focal loss, 2020.
+    """
+
+    def __init__(self, *, gamma: float = 3.0, detach_weight: bool = False) -> None:
+        _between("gamma", gamma, 0, 100)
+        if not isinstance(detach_weight, bool):
+            raise InputError(f"detach_weight must be true or false; got {detach_weight!r}")
+        self.gamma = gamma
+        self.convex = self.adapts = detach_weight
+        self._focus: Tensor | None = None
+
+    def losses(self, log_probs: Tensor, labels: Tensor) -> Tensor:
+        losses = super().losses(log_probs, labels)
+        return losses if self.adapts else self._focus_of(losses) * losses
+
+    def weights(self, labels: Tensor, k: int) -> Tensor:
+        even = super().weights(labels, k)
+        return even if self._focus is None else even * self._focus
+
+    def reweigh(self, losses: Tensor, labels: Tensor, k: int) -> float:
+        if not self.adapts:
+            return 0.0
+        before, self._focus = self._focus, self._focus_of(losses.double())
+        return _largest_change(before, self._focus)
+
+    def _focus_of(self, losses: Tensor) -> Tensor:
+        # 1 − p without cancellation where p is nearly 1; the floor keeps the slope of a power below 1 finite.
+        return (-torch.expm1(-losses)).clamp_min(1e-30) ** self.gamma
+
+
+@objective(convex=True)
+class ClassScaled(Objective):
+    """Class-wise loss scaling (SCTL): classes that fit badly count more, so that losses even out.
+
+    Σ_j (1 + w_j) L_j over the classes that occur (eq. 8), with L_j the class's loss and
+    w_j = β / (1 + exp(−L̄_j / α)) − β / 2 (eq. 5) of its normalised loss L̄. The weights are constants to the optimiser
+    and are renewed by `reweigh`: the first time with α = 1 and β = 1.5; the second time α and β are chosen to make the
+    predicted spread of the class losses small (eq. 6), and then they stay.
+
+    normalise     "nd" (L − mean) / std, "mm" (L − min) / (max − min), "cm" (L − mean) / (max − min); no spread, no
+                  scaling
+    class_reduce  "mean" over a class's samples, as in the authors' program, which balances unequal classes too; "sum"
+                  as printed in eq. 3
+    ddof          of the std: 1 in the program, 0 in eq. 4
+    step          how eq. 6 predicts the next losses: "paper" L0 − w (L1 − L0) as printed and programmed;
+                  "first-order" L0 + (1 + w)(L1 − L0), which is what a step along the scaled loss does
+
+    Jung et al., Scaling of class-wise training losses for post-hoc calibration, ICML 2023.
+    """
+
+    adapts = True
+
+    # The box that the authors' program searches; α ends at ln(k) / 2.
+    FIRST_ALPHA, FIRST_BETA = 1.0, 1.5
+    LOW_ALPHA = 0.1
+    BETA_RANGE = (1.5, 2.0)
+
+    def __init__(
+        self, *, normalise: str = "nd", class_reduce: str = "mean", ddof: int = 1, step: str = "paper"
+    ) -> None:
+        one_of("normalise", normalise, ("nd", "mm", "cm"))
+        one_of("class_reduce", class_reduce, ("mean", "sum"))
+        one_of("step", step, ("paper", "first-order"))
+        at_least("ddof", ddof, 0)
+        self.normalise = normalise
+        self.class_reduce = class_reduce
+        self.ddof = ddof
+        self.step = step
+        self.alpha, self.beta = self.FIRST_ALPHA, self.FIRST_BETA
+        self.class_weights: Tensor | None = None
+        self._looks = 0
+        self._first_losses = torch.empty(0)
+
+    def weights(self, labels: Tensor, k: int) -> Tensor:
+        each = torch.ones(k, dtype=torch.float64, device=labels.device)
+        if self.class_reduce == "mean":
+            each = each / torch.bincount(labels, minlength=k).clamp_min(1)
+        if self.class_weights is not None:
+            each = each * (1 + self.class_weights)
+        return each[labels]
+
+    def reweigh(self, losses: Tensor, labels: Tensor, k: int) -> float:
+        count = torch.bincount(labels, minlength=k)
+        present = count > 0
+        reached = torch.bincount(labels, losses.double(), minlength=k)[present]
+        if self.class_reduce == "mean":
+            reached = reached / count[present]
+        if self._looks == 0:
+            self._first_losses = reached
+        elif self._looks == 1:
+            self.alpha, self.beta = self._choose(self._first_losses, reached, k)
+        self._looks += 1
+        before = self.class_weights
+        self.class_weights = torch.zeros(k, dtype=torch.float64, device=labels.device)
+        self.class_weights[present] = scale(self._normalised(reached), self.alpha, self.beta)
+        return _largest_change(None if before is None else 1 + before, 1 + self.class_weights)
+
+    def _normalised(self, losses: Tensor) -> Tensor:
+        centre = losses.amin() if self.normalise == "mm" else losses.mean()
+        if self.normalise == "nd":
+            # Fewer classes than degrees of freedom have no spread to speak of.
+            spread = losses.std(correction=self.ddof) if len(losses) > max(self.ddof, 1) else losses.new_zeros(())
+        else:
+            spread = losses.amax() - losses.amin()
+        even = not bool(spread > 1e-12 * losses.abs().amax())
+        return torch.zeros_like(losses) if even else (losses - centre) / spread
+
+    def _choose(self, before: Tensor, after: Tensor, k: int) -> tuple[float, float]:
+        """The α and β that make the predicted spread of the class losses least (eq. 6)."""
+        alpha_range = (self.LOW_ALPHA, max(math.log(k) / 2, self.LOW_ALPHA))
+        first, second = before.cpu().numpy(), after.cpu().numpy()
+        normalised = self._normalised(after).cpu()
+        change = second - first
+
+        def spread(shape: Any) -> float:
+            w = scale(normalised, float(shape[0]), float(shape[1])).numpy()
+            predicted = first - w * change if self.step == "paper" else first + (1 + w) * change
+            return float(np.linalg.norm(predicted - second.mean()))
+
+        start = (min(max(self.FIRST_ALPHA, alpha_range[0]), alpha_range[1]), self.FIRST_BETA)
+        with warnings.catch_warnings():
+            # SLSQP clips a step that leaves the box by a rounding error, and says so.
+            warnings.simplefilter("ignore", RuntimeWarning)
+            found = minimize(spread, start, method="SLSQP", bounds=(alpha_range, self.BETA_RANGE))
+        # At a corner of the box SLSQP may report failure though it is there; worse than the start is a real failure.
+        better = np.isfinite(found.x).all() and spread(found.x) <= spread(start)
+        return (float(found.x[0]), float(found.x[1])) if better else (self.FIRST_ALPHA, self.FIRST_BETA)
+
+    @property
+    def info(self) -> dict[str, Any]:
+        weights = [] if self.class_weights is None else self.class_weights.tolist()
+        return {"alpha": self.alpha, "beta": self.beta, "class_weights": weights}
+
+
+def scale(normalised: Tensor, alpha: float, beta: float) -> Tensor:
+    """The weight of a class from its normalised loss, between −β/2 and β/2 (SCTL eq. 5)."""
+    return beta * torch.sigmoid(normalised / alpha) - beta / 2
+
+
+def _between(setting: str, value: object, low: float, high: float) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+        raise InputError(f"{setting} must be a number from {low} to {high}; got {value!r}")
+
+
+def _largest_change(before: Tensor | None, after: Tensor) -> float:
+    if before is None:
+        return math.inf
+    return float((after - before).abs().amax() / after.abs().amax().clamp_min(1e-300))
