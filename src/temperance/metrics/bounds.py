@@ -1,9 +1,9 @@
 """How low a calibration error can go for a model with a given error rate, and the maps that go there.
 
-The selective-risk paper (its section 4.1, after Ma and Blaschko, 2021) bounds ECE from below by error rate / k. The
-bound holds for the supremum over all binnings of the data at hand, which puts every sample into a bin of its own. It
-does not hold for a fixed number of bins, nor for the population as the paper prints it: ten samples with confidence
-0.6, six of them right, have ECE 0 and error rate / k = 0.2 (k = 2).
+Zhou, Gruber, Popordanoska and Blaschko (2025, section 4.1, after Ma and Blaschko, 2021) bound ECE from below by error
+rate / k. The bound holds for the supremum over all binnings of the data at hand, which puts every sample into a bin of
+its own. It does not hold for a fixed number of bins, nor for the population as they print it: ten samples with
+confidence 0.6, six of them right, have ECE 0 and error rate / k = 0.2 (k = 2).
 """
 
 from collections.abc import Callable
@@ -36,9 +36,9 @@ def error_over_k_sums(batch: Batch) -> Sums:
 def ece_sup(sums: Sums) -> float:
     """The most that ECE can be under any binning: every sample in a bin of its own.
 
-    sup ECE = mean |correct − confidence|. No ECE of the same predictions is above it, and it is at least
-    `error_over_k` (Lemma 4.1 of the selective-risk paper). It is not an estimate of the calibration error: a perfectly
-    calibrated model with confidence 0.6 has 0.48.
+    sup ECE = mean |correct − confidence|. No ECE of the same predictions is above it, and it is at least `error_over_k`
+    (Zhou et al., 2025, Lemma 4.1). It is not an estimate of the calibration error: a perfectly calibrated model with
+    confidence 0.6 has 0.48.
 
     >>> round(ece_sup([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7]], [0, 1, 1]), 6)
     0.4
@@ -50,9 +50,9 @@ def ece_sup(sums: Sums) -> float:
 def classwise_ece_sup(sums: Sums) -> float:
     """The most that classwise ECE can be under any binning: every sample in a bin of its own.
 
-    sup cwECE = mean of Σ_c |1[c = y] − p_c| / k = mean of 2 (1 − p_y) / k. It is at least `error_over_k` (Proposition
-    4.3 of the selective-risk paper), and equal to it, against the paper's strict sign, when there is no error and
-    every row is one-hot, or when every row either is that or has p_y = 1/2 and counts as wrong.
+    sup cwECE = mean of Σ_c |1[c = y] − p_c| / k = mean of 2 (1 − p_y) / k. It is at least `error_over_k` (Zhou et al.,
+    2025, Proposition 4.3). Their strict sign fails where every right row is one-hot and every wrong one has p_y = 1/2,
+    tied with the prediction: there the two are equal, as they are for a model without error that is always certain.
 
     >>> round(classwise_ece_sup([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7]], [0, 1, 1]), 6)
     0.4
@@ -76,9 +76,9 @@ def error_over_k(sums: Sums) -> float:
 def oracle_map(probs: ArrayLike, labels: ArrayLike, *, from_logits: bool = False) -> tuple[Tensor, Tensor]:
     """The probabilities of least `ece_sup` for these predictions, if one knew which are right; and the predictions.
 
-    Right rows become one-hot, wrong ones uniform (Proposition 4.2 of the selective-risk paper). This attains the floor,
-    error rate / k, as long as correctness is judged by the predictions returned here: the largest of a uniform row is
-    class 0, so predicting again from the new rows changes the accuracy.
+    Right rows become one-hot, wrong ones uniform (Zhou et al., 2025, Proposition 4.2). This attains the floor, error
+    rate / k, as long as correctness is judged by the predictions returned here: the largest of a uniform row is class
+    0, so predicting again from the new rows changes the accuracy.
 
     >>> oracle_map([[0.7, 0.3], [0.7, 0.3]], [0, 1])
     (tensor([[1.0000, 0.0000],
@@ -90,10 +90,10 @@ def oracle_map(probs: ArrayLike, labels: ArrayLike, *, from_logits: bool = False
 def half_map(probs: ArrayLike, labels: ArrayLike, *, from_logits: bool = False) -> tuple[Tensor, Tensor]:
     """Probabilities of lower `classwise_ece_sup`, if one knew which predictions are right; and the predictions.
 
-    Right rows become one-hot; in wrong ones the largest probability becomes m = min(1/2, p) (Proposition 4.4 of the
-    selective-risk paper). The paper leaves the others as they are, and the row no longer sums to 1; here they are
-    scaled to 1 − m in all, or share it evenly where they are all 0. The error never rises, but error rate / k is
-    reached only where p_y = 1/2. Judge correctness by the predictions returned: at 1/2 another class may tie.
+    Right rows become one-hot; in wrong ones the largest probability becomes m = min(1/2, p) (Zhou et al., 2025,
+    Proposition 4.4). They leave the others as they are, and the row no longer sums to 1; here the others are scaled to
+    1 − m in all, or share it evenly where they are all 0. The supremum never rises, but it reaches error rate / k only
+    where p_y becomes 1/2. Judge correctness by the predictions returned: at 1/2 another class may tie.
 
     >>> half_map([[0.8, 0.15, 0.05]], [1])
     (tensor([[0.5000, 0.3750, 0.1250]], dtype=torch.float64), tensor([0]))
@@ -106,7 +106,7 @@ def _halved(rows: Tensor, prediction: Tensor) -> Tensor:
     top = rows.gather(1, at)
     others = rows.scatter(1, at, 0.0)
     total = others.sum(1, keepdim=True)
-    shares = torch.where(total > 0, others / total, 1 / (rows.shape[1] - 1))
+    shares = torch.where(total > 0, others / total, 1 / max(rows.shape[1] - 1, 1))
     return torch.where(top > 0.5, (0.5 * shares).scatter(1, at, 0.5), rows)
 
 

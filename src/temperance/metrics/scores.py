@@ -21,7 +21,7 @@ from temperance.registry import Registry, first_line, plain_name
 class Score:
     """A registered confidence score.
 
-    function   (n, k) → (n,), differentiable; of probabilities, or of logits where `of_logits` is true
+    function   (n, k) → (n,), differentiable; of probabilities, or of logits where `needs_logits` is true
     of_batch   the float64 scores of checked predictions
     """
 
@@ -29,7 +29,7 @@ class Score:
     summary: str
     function: Callable[..., Tensor]
     of_batch: Callable[[Batch], Tensor]
-    of_logits: bool
+    needs_logits: bool
 
 
 SCORES: Registry[Score] = Registry("confidence score")
@@ -50,11 +50,11 @@ def score(probs: ArrayLike, name: str = "msp", *, from_logits: bool = False) -> 
 
 
 def _registered(
-    of_batch: Callable[[Batch], Tensor], *, of_logits: bool = False
+    of_batch: Callable[[Batch], Tensor], *, needs_logits: bool = False
 ) -> Callable[[Callable[..., Tensor]], Callable[..., Tensor]]:
     def register(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
         name = plain_name(function.__name__)
-        SCORES.add(name, Score(name, first_line(function.__doc__), function, of_batch, of_logits))
+        SCORES.add(name, Score(name, first_line(function.__doc__), function, of_batch, needs_logits))
         return function
 
     return register
@@ -92,8 +92,8 @@ def negative_entropy(probs: Tensor, *, normalised: bool = False) -> Tensor:
     """Minus the entropy of the probabilities, in nats: Σ_j p_j ln p_j. (n, k) → (n,) in [−ln k, 0]
 
     0 · ln 0 counts as 0. `normalised=True` gives 1 + Σ_j p_j ln p_j / ln k, from 0 (uniform) to 1 (one-hot; also for a
-    single class). The program of the selective-risk paper has the sign of its minimum wrong there, which makes the
-    normalised score 1 for every sample.
+    single class). The program of Zhou et al. (2025) has the sign of the minimum wrong there, which makes the normalised
+    score 1 for every sample.
     """
     k = probs.shape[1]
     # The floor is far below any rounding error, and it keeps the gradient at a probability of zero finite.
@@ -104,7 +104,7 @@ def negative_entropy(probs: Tensor, *, normalised: bool = False) -> Tensor:
     return 1 + total / math.log(k) if k > 1 else torch.ones_like(total)
 
 
-@_registered(_energy_of_batch, of_logits=True)
+@_registered(_energy_of_batch, needs_logits=True)
 def energy(logits: Tensor) -> Tensor:
     """Minus the free energy of the logits: ln Σ_j exp(z_j). (n, k) → (n,)
 
