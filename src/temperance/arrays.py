@@ -141,6 +141,11 @@ def as_probs(values: ArrayLike) -> Tensor:
     return probs
 
 
+def log_probs(probs: Tensor) -> Tensor:
+    """Probabilities as float64 log-probabilities, zeros as the smallest that float64 can hold."""
+    return probs.double().clamp_min(torch.finfo(torch.float64).tiny).log()
+
+
 def flatten(scores: Tensor) -> Tensor:
     """(n, k, *space) as rows (n · space, k)."""
     return scores if scores.ndim == 2 else scores.movedim(1, -1).reshape(-1, scores.shape[1])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,7 @@ import torch
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 
-from temperance.arrays import ArrayLike
+from temperance.arrays import ArrayLike, as_labels, as_scores, flatten, log_probs
 from temperance.calibrators.base import Calibrator
 from temperance.errors import InputError, at_least
 from temperance.metrics import METRICS, Metric
@@ -22,6 +23,7 @@ from temperance.metrics.selective import Ranked, RiskCoverage
 from temperance.metrics.significance import Parts, Request, combine, deal, resample
 from temperance.metrics.stats import Bins
 from temperance.predictions import Predictions, read_predictions
+from temperance.predictions.checks import Text
 from temperance.results import Provenance, Results, Row, shown
 from temperance.verdict import verdict
 
@@ -52,20 +54,23 @@ class Evaluation(Results):
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         settings = self.provenance.settings
-        title = f"{self.rows[0].source}  ·  {settings['n']:,} samples, {settings['k']} classes"
+        source = Path(self.rows[0].source).name
+        title = f"{source} · {settings['n']:,} samples · {settings['k']} classes"
         grouped = any(row.group for row in self.rows)
+        explained = options.max_width >= 110
         table = Table(title=title, title_justify="left", title_style="bold")
         if grouped:
-            table.add_column("group")
-        table.add_column("metric")
-        table.add_column("value", justify="right")
+            table.add_column("group", no_wrap=True)
+        table.add_column("metric", no_wrap=True)
+        table.add_column("value", justify="right", no_wrap=True)
         table.add_column(f"{settings['level']:.0%} interval", justify="right", style="dim", no_wrap=True)
-        table.add_column("what it is", style="dim", overflow="ellipsis", no_wrap=True, ratio=1)
+        if explained:
+            table.add_column("what it is", style="dim")
         for i, row in enumerate(self.rows):
             metric = METRICS[row.metric]
             bounds = f"{shown(row.low, percent=metric.percent)} … {shown(row.high, percent=metric.percent)}"
             last = i + 1 == len(self.rows) or self.rows[i + 1].group != row.group
-            cells = [metric.title, shown(row.value, percent=metric.percent), bounds, metric.summary]
+            cells = [metric.title, shown(row.value, percent=metric.percent), bounds, *[metric.summary] * explained]
             table.add_row(*([row.group or "all"] if grouped else []), *cells, end_section=last)
         yield table
         yield ""
@@ -77,6 +82,7 @@ def evaluate(
     labels: ArrayLike | None = None,
     *,
     from_logits: bool = False,
+    ignore_index: int | None = None,
     calibrator: Calibrator | None = None,
     metrics: Sequence[str] = (),
     n_bins: int = 15,
@@ -98,24 +104,21 @@ def evaluate(
     >>> round(found.row("accuracy").value, 4)
     0.6667
     """
-    data = as_predictions(predictions, labels, from_logits=from_logits)
+    data = as_predictions(predictions, labels, from_logits=from_logits, ignore_index=ignore_index)
     at_least("bootstrap", bootstrap, 0)
     chosen: list[Request] = [(m, {"n_bins": n_bins} if "n_bins" in m.options else {}) for m in chosen_metrics(metrics)]
     drawn: list[Request] = [(METRICS[name], {"n_bins": n_bins}) for name in ("ece", "classwise-ece")]
     drawn.append((METRICS["aurc"], {}))
-    groups = ["", *data.group_names] if by_group else [""]
-    if by_group and len(groups) == 1:
-        raise InputError(f"{data.source} has no groups: store them as groups (or a column group), one for each sample")
+    sizes = {"": data.n} | (group_sizes(data) if by_group else {})
 
     method = calibrator.name if calibrator else "uncalibrated"
     settings_of_calibrator = {"calibrator": calibrator.get_params()} if calibrator else {}
     rows: list[Row] = []
     pictures: list[Parts] = []
-    steps = len(groups) * (len(chosen) + 1)
-    for group in groups:
+    steps = len(sizes) * (len(chosen) + 1)
+    for group, n in sizes.items():
         progress(len(rows), steps, f"reading {data.source}")
         requests = [*chosen, *drawn] if group == "" else chosen
-        n = data.group_size(group) if group else data.n
         found = checked_batches(data, group=group, calibrator=calibrator)
         dealt = deal(found, n, requests, torch.Generator().manual_seed(seed))
         pictures = pictures or dealt[len(chosen) :]
@@ -142,7 +145,11 @@ def evaluate(
 
 
 def as_predictions(
-    predictions: Predictions | str | Path | ArrayLike, labels: ArrayLike | None, *, from_logits: bool
+    predictions: Predictions | str | Path | ArrayLike,
+    labels: ArrayLike | None,
+    *,
+    from_logits: bool = False,
+    ignore_index: int | None = None,
 ) -> Predictions:
     """Whatever the caller has, as `Predictions`."""
     if isinstance(predictions, Predictions | str | Path):
@@ -151,13 +158,26 @@ def as_predictions(
         return predictions if isinstance(predictions, Predictions) else read_predictions(predictions)
     if labels is None:
         raise InputError("arrays need labels: evaluate(probs, labels)")
-    return Predictions.of(predictions, labels, from_logits=from_logits)
+    scores = as_scores(predictions, "logits" if from_logits else "probs")
+    truth = as_labels(labels, scores, ignore_index=ignore_index).reshape(-1)
+    rows, kept = flatten(scores), truth != ignore_index
+    return Predictions.of(rows[kept], truth[kept], from_logits=from_logits)
+
+
+def group_sizes(data: Predictions) -> dict[str, int]:
+    """How many samples each group has, groups in alphabetical order."""
+    if not data.has_groups:
+        raise InputError(f"{data.source} has no groups: store them under the name groups, one for each sample")
+    found: Counter[str] = Counter()
+    for chunk in data.chunks():
+        found.update(cast(Text, chunk.groups).tolist())
+    return dict(sorted(found.items()))
 
 
 def chosen_metrics(names: Sequence[str]) -> list[Metric]:
     """The metrics of these names: the headline ones for none, every one for "all"."""
     if not names:
-        return [metric for metric in METRICS if metric.headline]
+        return sorted((metric for metric in METRICS if metric.headline), key=lambda metric: metric.headline)
     return list(METRICS) if "all" in names else [METRICS[name] for name in names]
 
 
@@ -180,10 +200,11 @@ def checked_batches(data: Predictions, *, group: str = "", calibrator: Calibrato
         size = len(labels)
         from_logits = data.from_logits
         if group:
-            assert groups is not None
-            scores, labels = scores[groups == group], labels[groups == group]
+            mine = torch.from_numpy(cast(Text, groups) == group).to(labels.device)
+            scores, labels = scores[mine], labels[mine]
         if calibrator is not None:
-            scores, from_logits = calibrator.predict_proba(scores), False
+            logits = scores if from_logits else log_probs(scores)
+            scores, from_logits = calibrator.predict_proba(logits), False
         if len(labels):
             yield from batches(scores, labels, from_logits=from_logits, first_row=first_row)
         first_row += size

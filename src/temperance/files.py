@@ -1,47 +1,123 @@
-"""Writing files so that nobody ever sees half of one."""
+"""Files are written whole or not at all, and what is wrong with one that is read is said in a sentence."""
 
-from __future__ import annotations
-
+import errno
 import os
-import tempfile
+import secrets
+import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from temperance.errors import FileError
+from temperance.errors import FileError, InputError, TemperanceError
 
-
-def check_writable(path: Path) -> None:
-    """Refuse a path that cannot be written, before any work is done for it."""
-    folder = path.parent
-    if path.is_dir():
-        raise FileError(f"{path}: this is a folder; name a file to write")
-    if not folder.is_dir():
-        raise FileError(f"{path}: the folder {folder} does not exist")
-    if not os.access(folder, os.W_OK):
-        raise FileError(f"{path}: no permission to write in {folder}")
+PathLike = str | os.PathLike[str]
 
 
 @contextmanager
-def atomic_write(path: Path) -> Iterator[Path]:
-    """A temporary path beside `path`, which takes its place, complete and on disk, when the block ends well.
+def atomic_write(path: PathLike) -> Iterator[Path]:
+    """A temporary path to write to, which takes the place of `path` in one step when the block ends without an error.
 
-    On an error, or if the process is killed, whatever was at `path` before is still there, whole.
+    Until then, and after any error or a killed process, what was at `path` before is still there, untouched. The
+    temporary file lies in the same folder, since only there can it be moved in one step, and keeps the suffix, by
+    which some writers choose their format.
+
+    >>> with atomic_write("numbers.txt") as temporary:  # doctest: +SKIP
+    ...     temporary.write_text("1 2 3")
     """
-    check_writable(path)
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
-    os.close(handle)
-    temporary = Path(name)
+    # Behind a symbolic link it is the file that is replaced, not the link.
+    target = Path(os.path.realpath(path))
+    temporary = target.with_name(f".{secrets.token_hex(8)}{target.suffix}")
     try:
+        kept_mode = _mode_of_replaceable(path, target)
+        temporary.touch(exist_ok=False)
         yield temporary
-        with temporary.open("rb+") as file:
-            os.fsync(file.fileno())
-        # mkstemp files are private; the result should be as readable as any file this user makes.
-        umask = os.umask(0)
-        os.umask(umask)
-        temporary.chmod(0o666 & ~umask)
-        temporary.replace(path)
+        if kept_mode is not None:
+            temporary.chmod(kept_mode)
+        with temporary.open("r+b") as handle:
+            os.fsync(handle.fileno())
+        temporary.replace(target)
+        _sync_folder(target.parent)
     except OSError as error:
-        raise FileError(f"{path}: could not be written ({error.strerror or error})") from None
+        raise FileError(f"{path} cannot be written: {_reason(error)}") from error
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink()
+
+
+def check_writable(path: PathLike) -> None:
+    """Refuse a path that cannot be written, before any work is done for it."""
+    target = Path(os.path.realpath(path))
+    _mode_of_replaceable(path, target)
+    if not os.access(target.parent, os.W_OK):
+        raise FileError(f"{path} cannot be written: no permission in the folder {target.parent}")
+
+
+def _mode_of_replaceable(path: PathLike, target: Path) -> int | None:
+    """The permissions of the file that is about to be replaced, if there is one, after making sure that it may be."""
+    if not target.parent.is_dir():
+        raise FileError(f"{path} cannot be written: there is no folder {target.parent}; create it first")
+    if not target.exists():
+        return None
+    if target.is_dir():
+        raise FileError(f"{path} cannot be written: it is a folder; name a file inside it")
+    if not target.is_file():
+        raise FileError(f"{path} cannot be written: it is a device or a pipe; name an ordinary file")
+    if not os.access(target, os.W_OK):
+        raise FileError(f"{path} cannot be written: it is write-protected; allow writing or choose another name")
+    return stat.S_IMODE(target.stat().st_mode)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make the new name last through a power failure, on systems that can open a folder."""
+    with suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+@contextmanager
+def reading(path: PathLike) -> Iterator[None]:
+    """Read and parse a file inside this block: all that goes wrong in it becomes one sentence that names the file.
+
+    An InputError about what the file holds gets its name in front. Parsers raise almost anything on broken bytes;
+    every other error here is therefore taken to mean that the file is damaged, and stays attached as the cause.
+    """
+    found = Path(path)
+    try:
+        if found.is_dir():
+            raise FileError(f"{path} is a folder; name a file inside it")
+        if not found.exists():
+            raise FileError(f"{path} does not exist; check the name and the folder")
+        if not found.is_file():
+            raise FileError(f"{path} is a device or a pipe; name an ordinary file")
+        if found.stat().st_size == 0:
+            raise FileError(f"{path} is empty (0 bytes); write it again")
+        yield
+    except InputError as error:
+        raise FileError(f"{path}: {_printable(str(error))}") from error
+    except TemperanceError:
+        raise
+    except MemoryError as error:
+        raise FileError(f"{path} does not fit in memory; read it in chunks, or take fewer rows") from error
+    except Exception as error:
+        # A broken archive can send its reader to an impossible place, which the system calls an invalid argument.
+        if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
+            raise FileError(f"{path} cannot be read: {_reason(error)}") from error
+        raise FileError(
+            f"{path} cannot be read as {found.suffix or 'a file of this kind'}: it is damaged, cut short or another "
+            f"kind of file ({_reason(error)}); write it again"
+        ) from error
+
+
+def _reason(error: Exception) -> str:
+    """What the system or a parser says, as part of a sentence: on one line, not too long."""
+    said = (isinstance(error, OSError) and error.strerror) or str(error) or type(error).__name__
+    line = _printable(" ".join(str(said).split())).rstrip(".")
+    return line if len(line) <= 160 else f"{line[:160]} …"
+
+
+def _printable(text: str) -> str:
+    """Text out of a file may hold line breaks and terminal commands; here they are only shown."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)

@@ -77,4 +77,4 @@ def _who(bins: Bins, names: Sequence[str], most: int = 3) -> str:
 
 
 def _direction(over: Tensor, under: Tensor) -> str:
-    return "predicted too often" if float(over) > float(under) else "predicted too rarely"
+    return "over-confident" if float(over) > float(under) else "under-confident"

@@ -15,13 +15,13 @@ from typing import Any, ClassVar, Self, TypeVar
 import numpy as np
 import numpy.typing as npt
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from temperance.arrays import ArrayLike, as_labels, as_logits, flatten, unflatten
 from temperance.errors import FileError, InputError, NotFittedError, unknown_name
-from temperance.files import atomic_write
+from temperance.files import atomic_write, reading
 from temperance.registry import Registry, first_line, plain_name
 
 FORMAT = 1
@@ -206,25 +206,18 @@ def make_calibrator(name: str, **settings: Any) -> Calibrator:
 
 def load_calibrator(path: str | Path) -> Calibrator:
     """Read a calibrator from a file that `save` wrote."""
-    path = Path(path)
-    if not path.is_file():
-        raise FileError(f"{path}: there is no such file")
-    try:
+    with reading(path):
         with safe_open(path, framework="pt") as file:
             header = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (not a mapping)
-    except (SafetensorError, OSError) as error:
-        raise FileError(f"{path}: not a readable calibrator file ({error})") from None
-    if "temperance" not in header:
-        raise FileError(f"{path}: a safetensors file, but not one that temperance saved a calibrator in")
-    if not header["temperance"].isdigit() or int(header["temperance"]) > FORMAT:
-        raise FileError(f"{path}: written in format {header['temperance']}, newer than this version reads ({FORMAT})")
-    try:
+        if "temperance" not in header:
+            raise FileError(f"{path} is not a file that temperance saved a calibrator in")
+        if not header["temperance"].isdigit() or int(header["temperance"]) > FORMAT:
+            raise FileError(f"{path} is of format {header['temperance']}, newer than this version reads ({FORMAT})")
         found = make_calibrator(header["method"], **json.loads(header["settings"]))
         found.info = json.loads(header["info"])
-    except (KeyError, ValueError, TypeError, InputError) as error:
-        raise FileError(f"{path}: its header is damaged or from another version ({error})") from None
-    found._restore(tensors)
+        found._restore(tensors)
+        found.k  # noqa: B018  (raises if what it learnt is missing)
     return found
 
 

@@ -23,9 +23,9 @@ STDOUT = Path("-")
 
 def add_output_options(parser: argparse.ArgumentParser) -> None:
     """--json, --csv and --report, the same for every command that measures."""
-    where = {"nargs": "?", "const": STDOUT, "type": Path, "metavar": "FILE"}
-    parser.add_argument("--json", help="write JSON to FILE, or to standard output instead of the table", **where)
-    parser.add_argument("--csv", help="write CSV to FILE, or to standard output instead of the table", **where)
+    for kind in ("json", "csv"):
+        text = f"write {kind.upper()} to FILE, or to standard output instead of the table"
+        parser.add_argument(f"--{kind}", nargs="?", const=STDOUT, type=Path, metavar="FILE", help=text)
     parser.add_argument("--report", type=Path, metavar="FILE.html", help="write a self-contained HTML report")
 
 

@@ -1,9 +1,12 @@
 """Metrics turn probabilities into numbers; each is a plain call over statistics that add."""
 
+from temperance.metrics.adaptive import adaptive_ece, classwise_adaptive_ece, ece_sweep
 from temperance.metrics.base import METRICS, Metric
 from temperance.metrics.binned import conditional_ece, confidence_gap, debiased_ece, debiased_l2, ece, mce, rms_ce
 from temperance.metrics.bounds import classwise_ece_sup, ece_sup, error_over_k, half_map, oracle_map
 from temperance.metrics.classwise import classwise_ece, classwise_over, classwise_under
+from temperance.metrics.goodness import ks, ks_p_value, kuiper, kuiper_p_value, spiegelhalter_p_value, spiegelhalter_z
+from temperance.metrics.kernel import kde_ece, kde_ece_canonical, kde_ece_marginal
 from temperance.metrics.ood import OODResult, auroc, fpr_at_tpr, ood
 from temperance.metrics.proper import accuracy, brier, class_loss_spread, nll
 from temperance.metrics.refinement import brier_calibration, brier_refinement, nll_calibration, nll_refinement
@@ -17,6 +20,7 @@ from temperance.metrics.selective import (
     risk_at_coverage,
     risk_coverage_curve,
 )
+from temperance.metrics.smooth import mmce, smooth_ece
 
 __all__ = [
     "METRICS",
@@ -25,6 +29,7 @@ __all__ = [
     "OODResult",
     "RiskCoverage",
     "accuracy",
+    "adaptive_ece",
     "augrc",
     "aurc",
     "auroc",
@@ -32,6 +37,7 @@ __all__ = [
     "brier_calibration",
     "brier_refinement",
     "class_loss_spread",
+    "classwise_adaptive_ece",
     "classwise_ece",
     "classwise_ece_sup",
     "classwise_over",
@@ -44,10 +50,19 @@ __all__ = [
     "eaurc",
     "ece",
     "ece_sup",
+    "ece_sweep",
     "error_over_k",
     "fpr_at_tpr",
     "half_map",
+    "kde_ece",
+    "kde_ece_canonical",
+    "kde_ece_marginal",
+    "ks",
+    "ks_p_value",
+    "kuiper",
+    "kuiper_p_value",
     "mce",
+    "mmce",
     "nll",
     "nll_calibration",
     "nll_refinement",
@@ -57,4 +72,7 @@ __all__ = [
     "risk_coverage_curve",
     "rms_ce",
     "score",
+    "smooth_ece",
+    "spiegelhalter_p_value",
+    "spiegelhalter_z",
 ]

@@ -29,7 +29,7 @@ class Metric:
         range: tuple[float, float],
         lower_is_better: bool | None,
         perfect: float | None,
-        headline: bool,
+        headline: int,
         percent: bool,
         proper: bool,
         quadratic: bool,
@@ -124,7 +124,7 @@ def metric(
     range: tuple[float, float],
     lower_is_better: bool | None = True,
     perfect: float | None = 0.0,
-    headline: bool = False,
+    headline: int = 0,
     percent: bool = False,
     proper: bool = False,
     quadratic: bool = False,
@@ -134,7 +134,7 @@ def metric(
     range            every value lies in it
     lower_is_better  None for a test statistic or a p-value, which has no better
     perfect          the value when every sample is predicted rightly with probability one
-    headline         part of the short table
+    headline         its place in the short table; 0 if it has none
     percent          shown multiplied by 100
     proper           least, on average, for the true probabilities
     quadratic        takes time quadratic in n, so intervals use smaller resamples

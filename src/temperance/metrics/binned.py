@@ -14,7 +14,7 @@ from temperance.metrics.base import metric
 from temperance.metrics.stats import Bins, predicted_class_bins, top_label_bins
 
 
-@metric(top_label_bins, title="ECE", range=(0, 1), headline=True, percent=True)
+@metric(top_label_bins, title="ECE", range=(0, 1), headline=5, percent=True)
 def ece(bins: Bins) -> float:
     """Expected calibration error: the mean gap between confidence and accuracy.
 
@@ -27,7 +27,7 @@ def ece(bins: Bins) -> float:
     return float((bins.weight * bins.gap.abs()).sum())
 
 
-@metric(top_label_bins, title="confidence gap", range=(-1, 1), lower_is_better=None, headline=True, percent=True)
+@metric(top_label_bins, title="confidence gap", range=(-1, 1), lower_is_better=None, headline=4, percent=True)
 def confidence_gap(bins: Bins) -> float:
     """Mean confidence minus accuracy: positive is over-confident, negative under-confident.
 
@@ -39,7 +39,7 @@ def confidence_gap(bins: Bins) -> float:
     return float((bins.confidence.sum() - bins.hits.sum()) / bins.n)
 
 
-@metric(top_label_bins, title="MCE", range=(0, 1), headline=True, percent=True)
+@metric(top_label_bins, title="MCE", range=(0, 1), headline=8, percent=True)
 def mce(bins: Bins, *, min_count: int = 1) -> float:
     """Maximum calibration error: the largest gap of any bin that is not empty.
 

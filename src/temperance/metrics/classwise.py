@@ -49,7 +49,7 @@ def _mean_over_classes(bins: Bins, errors: Tensor, classes: str) -> float:
     return float(errors.nanmean())
 
 
-@metric(class_bins, title="classwise ECE", range=(0, float("inf")), headline=True, percent=True)
+@metric(class_bins, title="classwise ECE", range=(0, float("inf")), headline=9, percent=True)
 def classwise_ece(bins: Bins, *, norm: str = "samples", classes: str = "all") -> float:
     """Classwise expected calibration error: ECE of each class's probability, averaged over classes.
 

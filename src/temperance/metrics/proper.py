@@ -30,7 +30,7 @@ def class_nll_sums(batch: Batch) -> Sums:
     return Sums(count, torch.bincount(batch.labels, batch.nll, minlength=batch.k))
 
 
-@metric(correct_sums, title="accuracy", range=(0, 1), lower_is_better=False, perfect=1.0, headline=True, percent=True)
+@metric(correct_sums, title="accuracy", range=(0, 1), lower_is_better=False, perfect=1.0, headline=1, percent=True)
 def accuracy(sums: Sums) -> float:
     """Accuracy: how often the most probable class is the label; of tied classes the lowest counts.
 
@@ -52,7 +52,7 @@ def nll(sums: Sums) -> float:
     return float(sums.mean)
 
 
-@metric(brier_sums, title="Brier", range=(0, 2), headline=True, proper=True)
+@metric(brier_sums, title="Brier", range=(0, 2), headline=3, proper=True)
 def brier(sums: Sums) -> float:
     """Brier score: the mean squared distance to the one-hot label, from 0 to 2.
 

@@ -124,7 +124,7 @@ def harmonic_weights(n: int) -> Tensor:
     return torch.digamma(rank.new_tensor(n + 1)) - torch.digamma(n - rank + 1)
 
 
-@metric(ranked, title="AURC", range=(0, math.inf), headline=True, percent=True)
+@metric(ranked, title="AURC", range=(0, math.inf), headline=10, percent=True)
 def aurc(samples: Ranked, *, area: str = "mean", ties: str = "stable") -> float:
     """Area under the risk–coverage curve: the mean error when only the surest predictions are kept, over all coverages.
 
@@ -144,7 +144,7 @@ def aurc(samples: Ranked, *, area: str = "mean", ties: str = "stable") -> float:
     return float(risk.mean())
 
 
-@metric(ranked, title="E-AURC", range=(0, math.inf), headline=True, percent=True)
+@metric(ranked, title="E-AURC", range=(0, math.inf), headline=11, percent=True)
 def eaurc(samples: Ranked, *, optimum: str = "asymptotic", ties: str = "stable") -> float:
     """Excess AURC: what the order of the confidences adds to the area that a perfect order would have.
 

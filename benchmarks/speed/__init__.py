@@ -1,0 +1,1 @@
+"""How fast temperance is beside its peers: `python -m benchmarks.speed`."""

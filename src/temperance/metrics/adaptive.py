@@ -1,0 +1,121 @@
+"""Calibration error over bins that hold equally many samples, so that none is empty and none holds nearly all."""
+
+import torch
+from torch import Tensor
+
+from temperance.errors import at_least, one_of
+from temperance.metrics.base import metric
+from temperance.metrics.classwise import CLASSES
+from temperance.metrics.stats import FullRows, TopLabels, full_rows, top_labels
+from temperance.numerics import prefix_sums, stable_order
+
+RULES = ("sorted", "interp", "quantile-left")
+
+
+@metric(top_labels, title="adaptive ECE", range=(0, 1), headline=6, percent=True)
+def adaptive_ece(samples: TopLabels, *, n_bins: int = 15, rule: str = "sorted") -> float:
+    """Adaptive expected calibration error: ECE over bins of equally many samples.
+
+    Σ_b n_b / n · |accuracy(b) − confidence(b)| (Nguyen and O'Connor, 2015). Programs cut the bins differently:
+
+    rule="sorted"         the sorted samples in min(n_bins, n) runs, the first n mod n_bins of them one longer; samples
+                          of one confidence may be parted, in the order they came
+    rule="interp"         edges interpolated between the sorted confidences, bins (lo, hi], as in the programs of focal
+                          calibration, MbLS, ACLS and AdaFocal: every sample at the lowest confidence is left out, while
+                          the sum is still divided by n
+    rule="quantile-left"  edges at sorted confidences, bins [lo, hi), the last one closed, as in AURC's program
+
+    >>> probs = [[0.9, 0.1], [0.8, 0.2], [0.4, 0.6], [0.55, 0.45]]
+    >>> round(adaptive_ece(probs, [0, 1, 1, 0], n_bins=2), 6)
+    0.3875
+    """
+    return _adaptive_error(samples.confidence, samples.correct, n_bins, rule)
+
+
+@metric(full_rows, title="classwise adaptive ECE", range=(0, 1), percent=True)
+def classwise_adaptive_ece(samples: FullRows, *, n_bins: int = 15, rule: str = "sorted", classes: str = "all") -> float:
+    """Classwise adaptive ECE: adaptive ECE of each class's probability, averaged over classes.
+
+    As `adaptive_ece` with every sample ranked by its probability of the class and the event that it is the label;
+    `classes="present"` leaves out classes without a label. With many classes most probabilities are near 0 and so is
+    this mean: compare it only at equal k.
+    """
+    one_of("classes", classes, CLASSES)
+    columns = torch.arange(samples.probs.shape[1]) if classes == "all" else samples.labels.unique()
+    errors = [_adaptive_error(samples.probs[:, j], samples.labels == j, n_bins, rule) for j in columns.tolist()]
+    return sum(errors) / len(errors)
+
+
+def _adaptive_error(value: Tensor, happened: Tensor, n_bins: int, rule: str) -> float:
+    at_least("n_bins", n_bins, 1)
+    one_of("rule", rule, RULES)
+    n = len(value)
+    if rule == "sorted":
+        cuts = even_cuts(n, min(n_bins, n))
+        order = stable_order(value, cuts.tolist())
+    else:
+        order = stable_order(value)
+        cuts = _edge_cuts(value[order], n_bins, rule)
+    total = prefix_sums((happened.double() - value)[order])
+    return float(total[cuts.to(total.device)].diff().abs().sum() / n)
+
+
+def even_cuts(n: int, n_bins: int) -> Tensor:
+    """Where n samples are cut into runs of equal length, give or take one: the longer ones first. (n_bins + 1,)"""
+    return _cut(torch.arange(n_bins + 1), n, n_bins)
+
+
+def _cut(index: Tensor, n: int, n_bins: int) -> Tensor:
+    return index * (n // n_bins) + index.clamp_max(n % n_bins)
+
+
+def _edge_cuts(ranked: Tensor, n_bins: int, rule: str) -> Tensor:
+    """Where edges among the sorted values cut them. (n_bins + 1,)"""
+    n, index = len(ranked), torch.arange(n_bins + 1, device=ranked.device)
+    if rule == "quantile-left":
+        cuts = torch.searchsorted(ranked, ranked[index * (n - 1) // n_bins])
+        cuts[-1] = n
+        return cuts
+    place, part = (index * n // n_bins).clamp_max(n - 1), (index * n % n_bins) / n_bins
+    low, high = ranked[place], ranked[(place + 1).clamp_max(n - 1)]
+    return torch.searchsorted(ranked, low + part * (high - low), right=True)
+
+
+@metric(top_labels, title="ECE sweep", range=(0, 1), percent=True)
+def ece_sweep(samples: TopLabels) -> float:
+    """Sweep ECE: adaptive ECE with as many bins as leave accuracy rising with confidence.
+
+    Bins of equally many samples, the largest number b of them such that the accuracies never fall from one bin to the
+    next with b or any fewer bins (Roelofs, Cain, Shlens and Mozer, 2022), whose estimate of a calibrated model's
+    error is less biased than that of a fixed number. Here with absolute gaps, as ECE; the paper also squares them.
+    """
+    order = stable_order(samples.confidence)
+    correct = samples.correct[order]
+    total = prefix_sums(correct.double() - samples.confidence[order])
+    cuts = even_cuts(len(correct), _most_rising_bins(correct.cpu()))
+    return float(total[cuts.to(total.device)].diff().abs().sum() / len(correct))
+
+
+def _most_rising_bins(correct: Tensor) -> int:
+    """The largest number of even runs whose share of hits never falls, as with every smaller number."""
+    n, hits = len(correct), prefix_sums(correct)
+    right, wrong = correct.nonzero(), (~correct).nonzero()
+    if not len(right) or not len(wrong) or int(right[0]) > int(wrong[-1]):
+        return n
+    # Bins before the first hit have accuracy 0 and bins after the last miss have 1: only those between can fall.
+    first, last = int(right[0]), int(wrong[-1])
+    n_bins = 1
+    while n_bins < n:
+        among = torch.arange(_bin_at(first, n, n_bins + 1), _bin_at(last, n, n_bins + 1) + 2)
+        cuts = _cut(among, n, n_bins + 1)
+        count, found = cuts.diff(), hits[cuts].diff()
+        # Accuracies compared as fractions of whole numbers, so that equal ones are equal.
+        if bool((found[:-1] * count[1:] > found[1:] * count[:-1]).any()):
+            break
+        n_bins += 1
+    return n_bins
+
+
+def _bin_at(position: int, n: int, n_bins: int) -> int:
+    """The run of `even_cuts` that holds a position."""
+    return max(position // (n // n_bins + 1), (position - n % n_bins) // (n // n_bins))

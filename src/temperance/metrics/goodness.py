@@ -1,0 +1,166 @@
+"""Tests of calibration without bins: could these outcomes have come from these confidences?
+
+Under the hypothesis that each prediction is right with a chance of exactly its confidence c, correct − c has mean 0 and
+variance c (1 − c), and its sums behave like Brownian motion. A p-value is the chance of a statistic at least this
+large then. Confidences of exactly 0 or 1 have no variance: where none has any, p is 1 if every prediction came out as
+it had to and 0 if one did not.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from temperance.metrics.base import metric
+from temperance.metrics.batch import Batch
+from temperance.metrics.stats import Additive, TopLabels, top_labels
+from temperance.numerics import prefix_sums, stable_order
+
+# Brownian motion on [0, 1] goes further than this but for a chance below 1e-50.
+SURELY_EXCEEDED = 0.1
+
+# ----------------------------------------------------------------------------------------------- cumulative differences
+
+
+@metric(top_labels, title="KS", range=(0, 1), percent=True)
+def ks(samples: TopLabels) -> float:
+    """Kolmogorov–Smirnov calibration error: the largest gap that builds up in order of confidence.
+
+    max_m |(1/n) Σ_{i≤m} (correct_i − c_i)|, lowest confidence first (Gupta et al., 2021). No bins, no settings. Samples
+    of equal confidence are taken in together, so that their order does not matter.
+
+    >>> round(ks([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7]], [0, 1, 1]), 6)
+    0.166667
+    """
+    return float(_walk(samples).abs().max())
+
+
+@metric(top_labels, title="KS p-value", range=(0, 1), lower_is_better=None, perfect=1.0)
+def ks_p_value(samples: TopLabels) -> float:
+    """How likely a KS error this large is if the confidences are right: small is evidence of miscalibration.
+
+    KS over its standard deviation sqrt(Σ c (1 − c)) / n against the largest absolute value of Brownian motion on [0, 1]
+    (Arrieta-Ibarra, Gujral, Tannen, Tygert and Xu, 2022). Asymptotic: trust it from about a hundred samples on.
+    """
+    return brownian_maximum_tail(_standardised(float(_walk(samples).abs().max()), samples))
+
+
+@metric(top_labels, title="Kuiper", range=(0, 1), percent=True)
+def kuiper(samples: TopLabels) -> float:
+    """Kuiper calibration error: the largest gap of any range of confidences.
+
+    The highest minus the lowest value of the sums in `ks`, 0 among them: the largest |Σ (correct_i − c_i)| / n over the
+    samples between two confidences (Tygert, 2022). At least KS, and at most twice it.
+
+    >>> round(kuiper([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7]], [0, 1, 1]), 6)
+    0.266667
+    """
+    walk = _walk(samples)
+    return float(walk.max() - walk.min())
+
+
+@metric(top_labels, title="Kuiper p-value", range=(0, 1), lower_is_better=None, perfect=1.0)
+def kuiper_p_value(samples: TopLabels) -> float:
+    """How likely a Kuiper error this large is if the confidences are right: small is evidence of miscalibration.
+
+    As `ks_p_value`, against the range (highest minus lowest value) of Brownian motion on [0, 1] (Feller, 1951).
+    """
+    walk = _walk(samples)
+    return brownian_range_tail(_standardised(float(walk.max() - walk.min()), samples))
+
+
+def _walk(samples: TopLabels) -> Tensor:
+    """(1/n) Σ (correct − c) over the samples up to each distinct confidence, and 0 before the first."""
+    order = stable_order(samples.confidence)
+    confidence = samples.confidence[order]
+    sums = prefix_sums(samples.correct[order].double() - confidence)
+    ends = torch.ones(len(sums), dtype=torch.bool, device=sums.device)
+    ends[1:-1] = confidence[1:] != confidence[:-1]
+    return sums[ends] / len(confidence)
+
+
+def _standardised(gap: float, samples: TopLabels) -> float:
+    """A gap of the walk over the standard deviation of its end."""
+    return _ratio(gap, math.sqrt(float(_variance(samples.confidence).sum())) / len(samples))
+
+
+def _variance(confidence: Tensor) -> Tensor:
+    # Rows may sum to a little more than 1, so confidences may exceed it.
+    return (confidence * (1 - confidence)).clamp_min(0)
+
+
+def _ratio(difference: float, deviation: float) -> float:
+    """A difference in standard deviations: 0 if there is none, infinite if nothing could explain it."""
+    if difference == 0:
+        return 0.0
+    return difference / deviation if deviation > 0 else math.copysign(math.inf, difference)
+
+
+def brownian_maximum_tail(x: float) -> float:
+    """The chance that the largest absolute value of Brownian motion on [0, 1] exceeds x.
+
+    Two series of one function; each is used where a few terms are exact.
+    """
+    if x < SURELY_EXCEEDED:
+        return 1.0
+    if x < 1.5:
+        odd = (1, 3, 5, 7)
+        terms = ((-1) ** i / m * math.exp(-((m * math.pi / x) ** 2) / 8) for i, m in enumerate(odd))
+        return 1 - 4 / math.pi * math.fsum(terms)
+    return 4 * math.fsum((-1) ** i * _normal_tail((2 * i + 1) * x) for i in range(4))
+
+
+def brownian_range_tail(x: float) -> float:
+    """The chance that the highest minus the lowest value of Brownian motion on [0, 1] exceeds x (Feller, 1951).
+
+    Two series of one function; each is used where a few terms are exact.
+    """
+    if x < SURELY_EXCEEDED:
+        return 1.0
+    if x < 2:
+        angles = (m * math.pi for m in (1, 3, 5, 7))
+        return 1 - 8 * math.fsum((1 / x**2 + 1 / a**2) * math.exp(-((a / x) ** 2) / 2) for a in angles)
+    return 8 * math.fsum((-1) ** (m - 1) * m * _normal_tail(m * x) for m in range(1, 7))
+
+
+def _normal_tail(x: float) -> float:
+    return math.erfc(x / math.sqrt(2)) / 2
+
+
+# -------------------------------------------------------------------------------------------------------- Spiegelhalter
+
+
+@dataclass(frozen=True)
+class ScoreSums(Additive):
+    """Spiegelhalter's statistic before the division: the sum of (correct − c)(1 − 2c), and its variance. ()"""
+
+    score: Tensor
+    variance: Tensor
+
+
+def score_sums(batch: Batch) -> ScoreSums:
+    """The excess of the Brier score over what the confidences themselves expect, and its variance."""
+    slope = 1 - 2 * batch.confidence
+    score = (batch.correct.double() - batch.confidence) * slope
+    return ScoreSums(score.sum(), (slope.square() * _variance(batch.confidence)).sum())
+
+
+@metric(score_sums, title="Spiegelhalter z", range=(-math.inf, math.inf), lower_is_better=None)
+def spiegelhalter_z(sums: ScoreSums) -> float:
+    """Spiegelhalter's z: by how many standard deviations the top-label Brier score differs from what is expected.
+
+    Σ (correct − c)(1 − 2c) / sqrt(Σ (1 − 2c)² c (1 − c)) (Spiegelhalter, 1986): about standard normal if confidences
+    are right; where they are above one half, positive is over-confident. Without variance (every c is 0, 1/2 or 1) it
+    is 0 if nothing differs from what was expected, else infinite. Errors in both directions can cancel in it.
+
+    >>> round(spiegelhalter_z([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7]], [0, 1, 1]), 6)
+    0.725866
+    """
+    return _ratio(float(sums.score), math.sqrt(float(sums.variance)))
+
+
+@metric(score_sums, title="Spiegelhalter p-value", range=(0, 1), lower_is_better=None, perfect=1.0)
+def spiegelhalter_p_value(sums: ScoreSums) -> float:
+    """How likely a Spiegelhalter z this far from 0 is if the confidences are right, on either side."""
+    return 2 * _normal_tail(abs(_ratio(float(sums.score), math.sqrt(float(sums.variance)))))

@@ -1,0 +1,152 @@
+"""Calibration error by kernel density estimates on the simplex (Popordanoska, Sayer and Blaschko, 2022).
+
+How often each label comes with a prediction f_i is estimated from the other samples near it,
+
+    Ê[y | f_i] = Σ_{j≠i} k(f_i; f_j) y_j / Σ_{j≠i} k(f_i; f_j),
+
+where k(·; f_j) is the density of a Dirichlet distribution with α = f_j / bandwidth + 1, which stays on the simplex; for
+the probability f of one event a Beta distribution, which is that of (f, 1 − f). Time grows with n², memory with n: the
+kernel is taken some rows at a time. What takes and gives tensors here is differentiable, so that a loss can use it.
+"""
+
+import math
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+from torch.nn.functional import one_hot
+
+from temperance.errors import InputError
+from temperance.metrics.base import metric
+from temperance.metrics.stats import FullRows, TopLabels, full_rows, top_labels
+
+# Predictions are kept this far from the edge of the simplex, where the kernel's logarithm is infinite.
+MARGIN = 1e-9
+
+# The kernel is taken for as many rows at once as make this many values, which stay in cache.
+TILE_VALUES = {"cpu": 1 << 19, "cuda": 1 << 25}
+
+LOO = "loo"
+
+
+def loo_bandwidths() -> Tensor:
+    """The bandwidths that leave-one-out maximum likelihood chooses from."""
+    return torch.cat([torch.logspace(-5, -1, 15, dtype=torch.float64), torch.linspace(0.2, 1, 5, dtype=torch.float64)])
+
+
+def canonical_error(probs: Tensor, labels: Tensor, bandwidth: float, *, p: float = 1) -> Tensor:
+    """Σ_c |Ê[y_c | f] − f_c|^p, averaged over samples."""
+    targets = one_hot(labels, probs.shape[1]).to(probs.dtype)
+    return (neighbour_mean(probs, targets, bandwidth) - probs).abs().pow(p).sum(1).mean()
+
+
+def binary_error(value: Tensor, happened: Tensor, bandwidth: float, *, p: float = 1) -> Tensor:
+    """|Ê[happened | value] − value|^p, averaged over samples, for the probability of one event."""
+    targets = happened.to(value.dtype)[:, None]
+    return (neighbour_mean(two_sided(value), targets, bandwidth).squeeze(1) - value).abs().pow(p).mean()
+
+
+def two_sided(value: Tensor) -> Tensor:
+    """The probability of an event as a distribution over it and its opposite. (n, 2)"""
+    return torch.stack([value, 1 - value], dim=1)
+
+
+def neighbour_mean(points: Tensor, targets: Tensor, bandwidth: float) -> Tensor:
+    """For each point (n, d) the kernel-weighted mean of the other points' targets (n, t). (n, t)
+
+    log k(f_i; f_j) = Σ_c (α_jc − 1) ln f_ic − ln B(α_j) is one matrix product. Weights are relative to the largest of
+    their row, so that their sum is at least 1 however far away the other points are.
+    """
+    points = points.clamp(MARGIN, 1 - MARGIN)
+    left = torch.cat([points.log(), points.new_ones(len(points), 1)], dim=1)
+    right = torch.cat([points / bandwidth, -_log_norm(points, bandwidth)[:, None]], dim=1)
+    summands = torch.cat([targets.T, targets.new_ones(1, len(targets))])  # rows: the product is then three times as fast
+    means = []
+    for log_kernel in _others(left, right):
+        highest = log_kernel.detach().amax(1, keepdim=True)
+        sums = log_kernel.sub_(highest).exp_() @ summands.T
+        means.append(sums[:, :-1] / sums[:, -1:])
+    return torch.cat(means)
+
+
+def loo_log_likelihood(points: Tensor, bandwidths: Tensor) -> Tensor:
+    """The log-likelihood of each point (n, d) under the density of the others, summed, for each bandwidth."""
+    points = points.clamp(MARGIN, 1 - MARGIN)
+    settings = [(bandwidth, _log_norm(points, bandwidth)) for bandwidth in bandwidths.tolist()]
+    total = points.new_zeros(len(settings))
+    for product in _others(points.log(), points):
+        total += torch.stack([(product / b - log_norm).logsumexp(1).sum() for b, log_norm in settings])
+    return total - len(points) * math.log(len(points) - 1)
+
+
+def _log_norm(points: Tensor, bandwidth: float) -> Tensor:
+    """ln B(α) = Σ_c ln Γ(α_c) − ln Γ(Σ_c α_c). (n,)"""
+    alpha = points / bandwidth + 1
+    return alpha.lgamma().sum(1) - alpha.sum(1).lgamma()
+
+
+def _others(left: Tensor, right: Tensor) -> Iterator[Tensor]:
+    """left @ right.T some rows at a time, −∞ where a sample meets itself. (rows, n) each"""
+    n = len(left)
+    if n < 2:
+        raise InputError("a kernel estimate leaves each sample out in turn, so it needs at least 2 samples; got 1")
+    step = max(1, TILE_VALUES.get(left.device.type, TILE_VALUES["cpu"]) // n)
+    for start in range(0, n, step):
+        product = left[start : start + step] @ right.T
+        product.diagonal(start).fill_(-math.inf)
+        yield product
+
+
+def _chosen(bandwidth: float | str, points: Tensor) -> float:
+    if bandwidth == LOO:
+        grid = loo_bandwidths()
+        return float(grid[int(loo_log_likelihood(points, grid).argmax())])
+    if isinstance(bandwidth, bool) or not isinstance(bandwidth, int | float) or not 0 < bandwidth < math.inf:
+        raise InputError(f"bandwidth must be a number above 0, or {LOO} to choose it by likelihood; got {bandwidth!r}")
+    return bandwidth
+
+
+def _check_power(p: object) -> None:
+    if isinstance(p, bool) or not isinstance(p, int | float) or not 1 <= p < math.inf:
+        raise InputError(f"p must be a number of at least 1; got {p!r}")
+
+
+@metric(top_labels, title="KDE ECE", range=(0, 1), percent=True, quadratic=True)
+def kde_ece(samples: TopLabels, *, p: float = 1, bandwidth: float | str = 0.02) -> float:
+    """Kernel calibration error of the predicted class: ECE with Beta kernels in place of bins.
+
+    The mean of |Ê[correct | c_i] − c_i|^p; the root 1/p is not taken, as in the authors' program. `bandwidth="loo"`
+    takes the one of `loo_bandwidths` under which the confidences are most likely, each given the others.
+    """
+    _check_power(p)
+    chosen = _chosen(bandwidth, two_sided(samples.confidence))
+    return float(binary_error(samples.confidence, samples.correct, chosen, p=p))
+
+
+# One correct sample in a class of its own has no neighbour that tells so, hence no value for perfect predictions here.
+@metric(full_rows, title="KDE marginal CE", range=(0, math.inf), perfect=None, percent=True, quadratic=True)
+def kde_ece_marginal(samples: FullRows, *, p: float = 1, bandwidth: float | str = 0.02) -> float:
+    """Kernel calibration error of each class's probability, summed over classes.
+
+    Σ_c of the mean of |Ê[y = c | f_ic] − f_ic|^p with Beta kernels, the root not taken. A sum, not a mean as in
+    `classwise_ece`: for two classes it is twice the error of one. `bandwidth="loo"` chooses for each class apart.
+    """
+    _check_power(p)
+    total = 0.0
+    for j in range(samples.probs.shape[1]):
+        value = samples.probs[:, j]
+        chosen = _chosen(bandwidth, two_sided(value))
+        total += float(binary_error(value, samples.labels == j, chosen, p=p))
+    return total
+
+
+@metric(full_rows, title="KDE canonical CE", range=(0, 2), perfect=None, percent=True, quadratic=True)
+def kde_ece_canonical(samples: FullRows, *, p: float = 1, bandwidth: float | str = 0.02) -> float:
+    """Kernel calibration error of the whole distribution: is it right given all of it, not only its largest part?
+
+    The mean of Σ_c |Ê[y_c | f_i] − f_ic|^p with Dirichlet kernels, the root not taken. Neighbours are few in many
+    dimensions: with more than about ten classes it takes many samples to tell miscalibration from their lack.
+    """
+    _check_power(p)
+    chosen = _chosen(bandwidth, samples.probs)
+    return float(canonical_error(samples.probs, samples.labels, chosen, p=p))

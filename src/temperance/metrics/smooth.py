@@ -1,0 +1,88 @@
+"""Calibration error without bins: kernels that are smooth in the confidence, so that the value is too."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from scipy.optimize import brentq
+from torch import Tensor
+
+from temperance.metrics.base import metric
+from temperance.metrics.batch import Batch
+from temperance.metrics.stats import Additive, TopLabels, top_labels
+from temperance.numerics import prefix_sums, stable_order
+
+GRID = 4096  # points on [0, 1]: four to the narrowest bandwidth
+NARROWEST = 1e-3
+
+MMCE_WIDTH = 0.4
+
+
+@dataclass(frozen=True)
+class Residuals(Additive):
+    """The samples' number and the sums of confidence minus correctness at the points of a grid on [0, 1]."""
+
+    count: Tensor
+    residual: Tensor
+
+
+def residuals(batch: Batch) -> Residuals:
+    """Confidence minus correctness on a grid, each sample shared between the two points beside its confidence."""
+    residual = batch.confidence - batch.correct.double()
+    place = batch.confidence.clamp(0, 1) * GRID - 0.5
+    low = place.floor()
+    share = place - low
+    # The first and last point stand half a step inside; beyond them lies their own mirror image.
+    left, right = low.long().clamp_min_(0), (low.long() + 1).clamp_max_(GRID - 1)
+    on_grid = torch.bincount(left, residual * (1 - share), minlength=GRID)
+    on_grid += torch.bincount(right, residual * share, minlength=GRID)
+    return Residuals(torch.tensor(len(batch), device=residual.device), on_grid)
+
+
+@metric(residuals, title="smooth ECE", range=(0, 1), headline=7, percent=True)
+def smooth_ece(grid: Residuals) -> float:
+    """Smooth ECE: calibration error after smoothing with a Gaussian kernel whose width the data choose.
+
+    smECE_σ = ∫ |(1/n) Σ_i K_σ(t, c_i) (c_i − correct_i)| dt, with K_σ the Gaussian of standard deviation σ reflected at
+    0 and 1. It falls as σ grows, and the value is taken where the two meet, smECE_σ = σ (Błasiok and Nakkiran, 2023),
+    which needs no setting and moves little when the predictions do. σ is at least 0.001.
+
+    relplot mirrors a grid whose end points stand for themselves and their image at once, so that samples within about
+    0.001 of confidence 1 count half; where a network is often sure its value is far above the definition's (DenseNet-40
+    on CIFAR-10: 0.082 instead of 0.055). It also rounds σ up to a multiple of 1/1024.
+
+    >>> round(smooth_ece([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7]], [0, 1, 1]), 4)
+    0.142
+    """
+    # Reflected at both ends the residuals repeat with period 2, where smoothing scales each frequency.
+    mirrored = torch.cat([grid.residual, grid.residual.flip(0)]) / grid.count
+    spectrum = torch.fft.rfft(mirrored)
+    angular = math.pi * torch.arange(GRID + 1, device=mirrored.device)
+
+    def error(bandwidth: float) -> float:
+        smoothed = torch.fft.irfft(spectrum * torch.exp(-(angular * bandwidth).square() / 2))
+        return float(smoothed[:GRID].abs().sum())
+
+    narrow = error(NARROWEST)
+    if narrow <= NARROWEST:
+        return narrow
+    return float(brentq(lambda bandwidth: error(bandwidth) - bandwidth, NARROWEST, 2.0))
+
+
+@metric(top_labels, title="MMCE", range=(0, 1), percent=True)
+def mmce(samples: TopLabels, *, squared: bool = False) -> float:
+    """Maximum mean calibration error: a kernel distance between confidence and correctness.
+
+    MMCE² = (1/n²) Σ_ij r_i r_j exp(−|c_i − c_j| / 0.4) with r = correct − c (Kumar, Sarawagi and Jain, 2018, with the
+    Laplacian kernel of their experiments); `squared=True` leaves out the root, as some programs do. Exact in
+    O(n log n): in order of confidence the kernel is a product of a factor of i and a factor of j.
+
+    >>> round(mmce([[0.9, 0.1], [0.6, 0.4]], [0, 1], squared=True), 6)
+    0.078329
+    """
+    order = stable_order(samples.confidence)
+    confidence = samples.confidence[order]
+    residual = samples.correct[order].double() - confidence
+    before = prefix_sums(residual * torch.exp(confidence / MMCE_WIDTH))[:-1] * torch.exp(-confidence / MMCE_WIDTH)
+    total = max(float((residual * (residual + 2 * before)).sum()), 0.0) / len(confidence) ** 2
+    return total if squared else math.sqrt(total)

@@ -1,0 +1,126 @@
+"""What can be one set of predictions: shapes and types, looked at before any value is read."""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from temperance.errors import InputError
+
+Text = npt.NDArray[np.str_]
+
+
+@dataclass(frozen=True)
+class Described:
+    """An array as its file describes it: its shape, NumPy's letter for its kind, and its type as a reader knows it."""
+
+    shape: tuple[int, ...]
+    kind: str
+    dtype: str
+
+
+def described(values: Tensor | npt.NDArray[Any]) -> Described:
+    """The same for an array in memory."""
+    if isinstance(values, Tensor):
+        kinds = {torch.bool: "b"} | dict.fromkeys((torch.uint8, torch.uint16, torch.uint32, torch.uint64), "u")
+        other = "f" if values.is_floating_point() else "c" if values.is_complex() else "i"
+        return Described(tuple(values.shape), kinds.get(values.dtype, other), str(values.dtype).removeprefix("torch."))
+    return Described(values.shape, values.dtype.kind, str(values.dtype))
+
+
+def check_set(
+    name: str, scores: Described, labels: Described, groups: Described | None, class_names: tuple[str, ...] | None
+) -> None:
+    """Refuse what cannot be predictions, labels and groups of one set of samples."""
+    if scores.kind not in "fiu":
+        raise InputError(f"{name} must be floating-point numbers; got {scores.dtype}")
+    if len(scores.shape) == 1:
+        raise InputError(
+            f"{name} must have a row for each sample and a column for each class; got shape {scores.shape}. "
+            "For a binary classifier stack both columns: numpy.stack([1 - p, p], axis=1)"
+        )
+    if len(scores.shape) != 2:
+        raise InputError(
+            f"{name} must have shape (n, k); got {scores.shape}. "
+            "Make a row of each pixel or token: numpy.moveaxis(x, 1, -1).reshape(-1, x.shape[1])"
+        )
+    n, k = scores.shape
+    if n < 1 or k < 1:
+        raise InputError(f"{name} must have at least one row and one column; got shape {scores.shape}")
+    _check_labels(labels, n, k, class_names)
+    if groups is not None:
+        if groups.shape != (n,):
+            raise InputError(f"groups must have shape {(n,)}, one for each row of {name}; got {groups.shape}")
+        if groups.kind not in "Uiu":
+            raise InputError(f"groups must be text or integers; got {groups.dtype}. Pass groups.astype(str)")
+    if class_names is not None and len(class_names) != k:
+        raise InputError(f"class_names must have {k} names, one for each column of {name}; got {len(class_names)}")
+
+
+def _check_labels(labels: Described, n: int, k: int, class_names: tuple[str, ...] | None) -> None:
+    if labels.shape == (n, k) and k > 1:
+        raise InputError(f"labels must be class numbers {(n,)}; these look one-hot: pass labels.argmax(1)")
+    if labels.shape not in ((n,), (n, 1)):
+        raise InputError(f"labels must have shape {(n,)} to fit predictions {(n, k)}; got {labels.shape}")
+    if labels.kind == "U":
+        if class_names is None:
+            raise InputError("labels are text, but no class names say which class each one is; give class_names too")
+    elif labels.kind not in "iu":
+        raise InputError(f"labels must be class numbers; got {labels.dtype}. If they are, pass labels.astype(int)")
+
+
+def as_class_names(names: Iterable[Any]) -> tuple[str, ...]:
+    """Class names as different, non-empty strings."""
+    # A string itself is a sequence of strings, and hardly ever meant.
+    given = [names] if isinstance(names, str) else list(names)
+    if not given or not all(isinstance(name, str) and name for name in given):
+        raise InputError(f"class_names must be non-empty strings, one for each class; got {shown(map(repr, given))}")
+    found = tuple(np.array(given, dtype=np.str_).tolist())
+    if len(set(found)) < len(found):
+        twice = next(name for i, name in enumerate(found) if name in found[:i])
+        raise InputError(f"class_names must be different from each other; {twice!r} occurs more than once")
+    return found
+
+
+def names_from_json(name: str, text: str | bytes) -> list[str]:
+    """A list of names from a file's metadata."""
+    try:
+        names = json.loads(text)
+    except (ValueError, RecursionError):
+        names = None
+    if not isinstance(names, list) or not all(isinstance(entry, str) for entry in names):
+        raise InputError(f"{name} in the metadata must be a JSON list of strings")
+    return names
+
+
+def label_numbers(labels: Tensor | npt.NDArray[Any], class_names: tuple[str, ...] | None, first_row: int = 0) -> Tensor:
+    """Labels as int64 class numbers (n,); text is looked up among the class names."""
+    if isinstance(labels, Tensor):
+        return labels.detach().to(torch.int64).reshape(-1)
+    if labels.dtype.kind != "U":
+        return torch.from_numpy(labels.astype(np.int64).reshape(-1))
+    known = {name: i for i, name in enumerate(class_names or ())}
+    names, place = np.unique(labels.reshape(-1), return_inverse=True)
+    numbers = np.array([known.get(name, -1) for name in names.tolist()], dtype=np.int64)[place.reshape(-1)]
+    if (numbers < 0).any():
+        row = int((numbers < 0).argmax())
+        raise unknown_label(str(labels.reshape(-1)[row]), f"row {first_row + row}", class_names)
+    return torch.from_numpy(numbers)
+
+
+def unknown_label(label: str, where: str, class_names: tuple[str, ...] | None) -> InputError:
+    """The error for a label that is neither a class number nor a class name."""
+    names = f" or one of the class names {shown(class_names)}" if class_names else ", since the classes have no names"
+    return InputError(f"labels must be class numbers{names}; {where} has {label!r}")
+
+
+def shown(names: Iterable[str], limit: int = 12) -> str:
+    """A list for a sentence, cut short when it is long."""
+    known: Sequence[str] = list(names)
+    rest = f", … ({len(known)} in all)" if len(known) > limit else ""
+    return ", ".join(known[:limit]) + rest if known else "nothing"

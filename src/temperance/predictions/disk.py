@@ -1,0 +1,58 @@
+"""Predictions from and to files, by their suffix."""
+
+from pathlib import Path
+from typing import Protocol
+
+from temperance.errors import FileError, InputError, one_of
+from temperance.files import PathLike, atomic_write, reading
+from temperance.predictions import csv, npz, parquet, safetensors
+from temperance.predictions.core import Predictions
+
+
+class Format(Protocol):
+    """What the module of a format offers."""
+
+    def read(self, path: Path, split: str | None) -> Predictions: ...
+
+    def write(self, path: Path, predictions: Predictions) -> None: ...
+
+
+FORMATS: dict[str, Format] = {".npz": npz, ".safetensors": safetensors, ".parquet": parquet, ".csv": csv}
+
+
+def read_predictions(path: PathLike, split: str | None = None) -> Predictions:
+    """Open a file of predictions; its rows stay there until they are asked for.
+
+    It holds `logits` or `probs` with `labels`, perhaps `class_names` and `groups`; a .npz or .safetensors file may
+    instead hold two such sets, with `val_` and `test_` before these names, of which `split` ("val" or "test") names
+    one. Without it, that is the test set; the `split` of the result says so.
+    """
+    if split is not None:
+        one_of("split", split, ("val", "test"))
+    with reading(path):
+        return _format_of(path).read(Path(path), split)
+
+
+def read_pair(path: PathLike) -> tuple[Predictions, Predictions]:
+    """The val_ and the test_ set of a file that holds both: one to fit, one to measure what was fitted."""
+    return read_predictions(path, "val"), read_predictions(path, "test")
+
+
+def write_predictions(path: PathLike, predictions: Predictions) -> None:
+    """Write predictions to a file, whole or not at all; reading them back gives the same values.
+
+    Types may widen: a .csv has float64 only, and .npz and .parquet have no bfloat16, which becomes float32 there.
+    """
+    chosen = _format_of(path)
+    with atomic_write(path) as temporary:
+        try:
+            chosen.write(temporary, predictions)
+        except UnicodeEncodeError as error:
+            raise InputError(f"{path} cannot be written: the name {error.object!r} is not valid Unicode") from None
+
+
+def _format_of(path: PathLike) -> Format:
+    suffix = Path(path).suffix.lower()
+    if suffix not in FORMATS:
+        raise FileError(f"{path} must be a file in one of the formats {', '.join(FORMATS)}; its suffix is {suffix!r}")
+    return FORMATS[suffix]

@@ -1,0 +1,135 @@
+"""Predictions in NumPy's .npz: an array for each key, class names as text.
+
+Members are read as a stream, stored or compressed alike, so that a chunk of rows is all that is ever held, and their
+checksums are verified at the end. (A memory map would count every page read as used memory, cannot serve compressed
+members, and kills the process when another one shortens the file.) Nothing is ever unpickled.
+"""
+
+import math
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+from zipfile import ZIP_DEFLATED, ZIP_STORED, ZipFile, ZipInfo
+
+import numpy as np
+import numpy.lib.format as npy
+import numpy.typing as npt
+import torch
+
+from temperance.errors import InputError
+from temperance.predictions.checks import Described, as_class_names
+from temperance.predictions.core import Predictions
+from temperance.predictions.keyed import open_set
+
+# No deflated data expands further than this; what declares that it does is not what it says.
+DEFLATE_LIMIT = 1032
+
+HEADER_READERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
+
+
+class Member(NamedTuple):
+    """An array in the archive: how it is laid out, and the stream at its first value."""
+
+    shape: tuple[int, ...]
+    is_fortran: bool
+    dtype: np.dtype[Any]
+    stream: IO[bytes]
+
+
+class NpzFile:
+    """An archive of arrays; it is opened for each pass over one of them and closed again."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with ZipFile(path) as archive:
+            self._members = {name.removesuffix(".npy"): name for name in archive.namelist()}
+
+    def keys(self) -> list[str]:
+        return list(self._members)
+
+    def describe(self, key: str) -> Described:
+        with self._open(key) as member:
+            return Described(member.shape, member.dtype.kind, str(member.dtype))
+
+    def class_names(self) -> tuple[str, ...] | None:
+        if "class_names" not in self._members:
+            return None
+        found = self.describe("class_names")
+        if found.kind != "U" or len(found.shape) != 1:
+            raise InputError(f"class_names must be a list of text; got {found.dtype} of shape {found.shape}")
+        return as_class_names(name for piece in self.pieces("class_names", rows=1024) for name in piece.tolist())
+
+    def pieces(self, key: str, rows: int) -> Iterator[npt.NDArray[Any]]:
+        with self._open(key) as member:
+            n = member.shape[0]
+            if member.is_fortran:
+                # Column after column: no row is complete before the last column is read.
+                whole = _take(member, member.shape, order="F")
+                yield from (whole[start : start + rows] for start in range(0, n, rows))
+            else:
+                for start in range(0, n, rows):
+                    yield _take(member, (min(rows, n - start), *member.shape[1:]), order="C")
+
+    groups = pieces
+
+    @contextmanager
+    def _open(self, key: str) -> Iterator[Member]:
+        with ZipFile(self.path) as archive:
+            info = archive.getinfo(self._members[key])
+            _check_size(info, self.path.stat().st_size)
+            with archive.open(info) as stream:
+                read_header = HEADER_READERS.get(npy.read_magic(stream))
+                if read_header is None:
+                    raise ValueError(f"{key} has an unknown .npy version")
+                with warnings.catch_warnings():
+                    # NumPy and Python comment on odd headers; what matters is checked below.
+                    warnings.simplefilter("ignore")
+                    shape, is_fortran, dtype = read_header(stream)
+                if dtype.hasobject:
+                    raise InputError(
+                        f"{key} is an array of Python objects; reading it means unpickling, which can run any code and "
+                        f"is refused. Save it as numbers, or as text: {key}.astype(str)"
+                    )
+                if min(shape, default=0) < 0 or math.prod(shape) * dtype.itemsize != info.file_size - stream.tell():
+                    raise ValueError(f"{key} declares shape {shape}, which is not the size of its data")
+                yield Member(shape, is_fortran and len(shape) > 1, dtype, stream)
+
+
+def _check_size(info: ZipInfo, archive_size: int) -> None:
+    """Refuse declared sizes that cannot be true, before any memory is asked for on their word."""
+    if info.compress_type not in (ZIP_STORED, ZIP_DEFLATED):
+        raise ValueError(f"{info.filename} is compressed in a way that NumPy does not write")
+    expansion = DEFLATE_LIMIT if info.compress_type == ZIP_DEFLATED else 1
+    if info.compress_size > archive_size or info.file_size > expansion * info.compress_size:
+        raise ValueError(f"{info.filename} declares {info.file_size} bytes, more than the file can hold")
+
+
+def _take(member: Member, shape: tuple[int, ...], order: Any) -> npt.NDArray[Any]:
+    size = math.prod(shape) * member.dtype.itemsize
+    data = member.stream.read(size)
+    if len(data) != size:
+        raise ValueError("the data ends too early")
+    return np.frombuffer(data, member.dtype).reshape(shape, order=order)
+
+
+def read(path: Path, split: str | None) -> Predictions:
+    return open_set(NpzFile(path), split)
+
+
+def write(path: Path, predictions: Predictions) -> None:
+    scores = predictions.scores.cpu()
+    arrays: dict[str, Any] = {
+        # NumPy has no bfloat16; float32 holds its values exactly.
+        "logits" if predictions.from_logits else "probs": (
+            scores.float() if scores.dtype == torch.bfloat16 else scores
+        ).numpy(),
+        "labels": predictions.labels.cpu().numpy(),
+    }
+    if predictions.groups is not None:
+        arrays["groups"] = predictions.groups
+    if predictions.class_names is not None:
+        arrays["class_names"] = np.array(predictions.class_names)
+    with path.open("wb") as handle:
+        np.savez(handle, **arrays)
