@@ -1,5 +1,6 @@
 """The greedy search for class temperatures: equal to the direct search, and what it promises."""
 
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -7,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import SHARED, random_predictions
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from conftest import SHARED, random_predictions
 from temperance.calibrators import greedy
 from temperance.calibrators.greedy import ClassTemperatureGreedy
 from temperance.errors import InputError
@@ -180,7 +181,7 @@ def test_promises_hold_on_real_predictions(shared_data: Path, name: str) -> None
     logits, labels = fit_part(shared_data / "logits" / f"{name}.npz")
     found = ClassTemperatureGreedy(start=0.5, step=0.5).fit(logits, labels)
     history = found.info["ece"]
-    assert all(after <= before for before, after in zip(history, history[1:], strict=False))
+    assert all(after <= before for before, after in itertools.pairwise(history))
     assert min(found.info["accuracy"]) == found.info["accuracy"][0]
     probs = found.predict_proba(logits)
     assert ece(probs, labels) == pytest.approx(history[-1], abs=1e-9)

@@ -88,6 +88,7 @@ class ClassTemperatureGreedy(Calibrator):
         scan = _Scan(logits, labels, grid[first].expand(k).clone(), self.n_bins)
         chosen = [first] * k
         eces, counts = [best.ece], [best.correct]
+        converged = False
         for sweep in range(self.sweeps):
             before = list(chosen)
             scan.refresh()
@@ -100,7 +101,8 @@ class ClassTemperatureGreedy(Calibrator):
                 self._report(sweep * k + j + 1, k)
             eces.append(best.ece)
             counts.append(best.correct)
-            if chosen == before:
+            converged = chosen == before
+            if converged:
                 break
         self._report(self.sweeps * k, k)
         self._keep("temperatures", scan.temperatures)
@@ -108,7 +110,7 @@ class ClassTemperatureGreedy(Calibrator):
             "start_temperature": float(grid[first]),
             "ece": eces,
             "accuracy": [count / n for count in counts],
-            "converged": len(eces) > 1 and chosen == before,
+            "converged": converged,
         }
 
     def _calibrate(self, logits: Tensor) -> Tensor:
@@ -223,15 +225,15 @@ class _Scan:
         for part in _split(torch.stack(columns, 1), len(candidates)):
             z, bar, top, total, base, delta = part.T.contiguous()
             column = z / candidates[:, None]
-            hits = torch.addcmul(base, (column > bar).double(), delta)
+            wins = torch.gt(column, bar, out=torch.empty_like(column))  # as numbers, without a detour over booleans
+            hits = torch.addcmul(base, wins, delta)
             correct += hits.sum(1)
             ratio = column.sub_(top).clamp_(max=700).exp_()
             confidence = ratio.clamp(min=1).div_(ratio.add_(total))
             index = self._bin(confidence, candidates, first)
             gap.scatter_add_(1, index, hits.sub_(confidence))
             first += len(part)
-        found = zip((gap.abs().sum(1) / len(self.labels)).tolist(), correct.tolist(), strict=True)
-        return [_Outcome(ece, int(count)) for ece, count in found]
+        return _outcomes(gap, correct, len(self.labels))
 
     def _without(self, j: int) -> _Rows:
         column = self.logits[:, j] / self.temperatures[j]
@@ -250,9 +252,10 @@ class _Scan:
         # The upper half of the last bin is moved to its middle: 1 is an edge, but nothing lies beyond it.
         scaled = (confidence * self.n_bins).clamp_(max=self.n_bins - 0.5)
         index = scaled.long()
-        from_middle = scaled.frac_().sub_(0.5).abs_()
-        if float(from_middle.amax()) > 0.5 - NEAR_EDGE:
-            candidate, row = (from_middle > 0.5 - NEAR_EDGE).nonzero(as_tuple=True)
+        above = scaled.frac_()
+        low, high = above.aminmax()
+        if bool((low < NEAR_EDGE) | (high > 1 - NEAR_EDGE)):
+            candidate, row = ((above < NEAR_EDGE) | (above > 1 - NEAR_EDGE)).nonzero(as_tuple=True)
             scaled_logits = self.logits[first + row] / self.temperatures
             scaled_logits[:, self.j] = self.logits[first + row, self.j] / candidates[candidate]
             exact = _confidence(scaled_logits)
@@ -271,12 +274,18 @@ def _best_single(logits: Tensor, labels: Tensor, grid: Tensor, n_bins: int) -> t
             confidence, hits = _confidence(scaled), scaled.argmax(1) == y
             gap[i].index_add_(0, _exact_bin(confidence, n_bins), hits.double() - confidence)
             correct[i] += hits.sum()
-    outcomes = [_Outcome(*pair) for pair in zip((gap.abs().sum(1) / len(labels)).tolist(), correct.tolist(), strict=True)]
+    outcomes = _outcomes(gap, correct, len(labels))
     at = 0
     for i, outcome in enumerate(outcomes):
         if outcome.ece < outcomes[at].ece - SLACK:
             at = i
     return at, outcomes[at]
+
+
+def _outcomes(gap: Tensor, correct: Tensor, n: int) -> list[_Outcome]:
+    """From Σ (correct − confidence) of each bin (candidates, n_bins), and the number of correct rows (candidates,)."""
+    eces = (gap.abs().sum(1) / n).tolist()
+    return [_Outcome(ece, int(count)) for ece, count in zip(eces, correct.tolist(), strict=True)]
 
 
 def _confidence(scaled: Tensor) -> Tensor:
@@ -297,4 +306,4 @@ def _just_below(values: Tensor, *, where: Tensor) -> Tensor:
 
 def _split(rows: Tensor, width: int) -> tuple[Tensor, ...]:
     """Rows in blocks that stay in cache when each takes up `width` values."""
-    return rows.split(max(1, BLOCK_VALUES.get(rows.device.type, BLOCK_VALUES["cpu"]) // width))
+    return torch.split(rows, max(1, BLOCK_VALUES.get(rows.device.type, BLOCK_VALUES["cpu"]) // width))
