@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -75,6 +75,7 @@ def test_golden_half_map_by_hand(vectors: Any) -> None:
 
 
 @given(some_predictions())
+@settings(max_examples=60, deadline=None)
 def test_suprema_are_over_all_binnings(found: tuple[Any, Any]) -> None:
     probs, labels = found
     for n_bins in (1, 3, 15, 1000):
@@ -92,6 +93,7 @@ def test_distinct_confidences_attain_the_supremum() -> None:
 
 
 @given(some_predictions())
+@settings(max_examples=60, deadline=None)
 def test_slow_reference(found: tuple[Any, Any]) -> None:
     probs, labels = found
     n, k = probs.shape
@@ -102,6 +104,7 @@ def test_slow_reference(found: tuple[Any, Any]) -> None:
 
 
 @given(some_predictions())
+@settings(max_examples=60, deadline=None)
 def test_oracle_map_attains_the_floor(found: tuple[Any, Any]) -> None:
     probs, labels = found
     mapped, prediction = oracle_map(probs, labels)
@@ -119,6 +122,7 @@ def test_predicting_again_from_the_oracle_map_changes_accuracy() -> None:
 
 
 @given(some_predictions())
+@settings(max_examples=60, deadline=None)
 def test_half_map_never_raises_the_error(found: tuple[Any, Any]) -> None:
     probs, labels = found
     mapped, prediction = half_map(probs, labels)

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conftest import random_predictions
@@ -33,6 +33,7 @@ def test_thresholds(vectors: Any, threshold: str, limit: float) -> None:
 
 
 @given(some_scores, some_scores)
+@settings(max_examples=60, deadline=None)
 def test_brute_force(inside: list[float], outside: list[float]) -> None:
     pairs = [(a > b) + 0.5 * (a == b) for a in inside for b in outside]
     assert auroc(inside, outside) == pytest.approx(np.mean(pairs), abs=1e-15)
@@ -42,6 +43,7 @@ def test_brute_force(inside: list[float], outside: list[float]) -> None:
 
 
 @given(some_scores, some_scores)
+@settings(max_examples=60, deadline=None)
 def test_swapping_the_sides_turns_it_round(inside: list[float], outside: list[float]) -> None:
     assert auroc(inside, outside) == pytest.approx(1 - auroc(outside, inside), abs=1e-15)
 

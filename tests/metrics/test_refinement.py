@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conftest import random_predictions
@@ -53,6 +53,7 @@ def log_loss(said: Array, event: Array) -> float:
 
 
 @given(top_labels)
+@settings(max_examples=60, deadline=None)
 def test_slow_reference(pairs: list[tuple[float, bool]]) -> None:
     found = stats(pairs)
     confidence, correct = found.confidence.numpy(), found.correct.double().numpy()
@@ -68,6 +69,7 @@ def test_slow_reference(pairs: list[tuple[float, bool]]) -> None:
 
 
 @given(top_labels)
+@settings(max_examples=60, deadline=None)
 def test_a_strictly_increasing_map_changes_calibration_only(pairs: list[tuple[float, bool]]) -> None:
     found = stats(pairs)
     moved = TopLabels(found.confidence.square() / 2 + found.confidence / 4, found.correct)
@@ -139,6 +141,7 @@ def test_a_certain_mistake_costs_the_floor() -> None:
 
 
 @given(top_labels)
+@settings(max_examples=60, deadline=None)
 def test_claimed_ranges(pairs: list[tuple[float, bool]]) -> None:
     found = stats(pairs)
     for name in ("brier-calibration", "brier-refinement", "nll-calibration", "nll-refinement"):

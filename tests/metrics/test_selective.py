@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from conftest import random_predictions
@@ -97,6 +97,7 @@ def test_golden_harmonic_weights(vectors: Any) -> None:
 
 
 @given(real_losses)
+@settings(max_examples=60, deadline=None)
 def test_weighted_form_equals_cumulative_form(found: tuple[list[float], list[float]]) -> None:
     score, loss = found
     # Of equal scores the first to come is the surer, so it has the higher ascending rank.
@@ -115,6 +116,7 @@ def test_harmonic_weights_are_sums_of_reciprocals(n: int) -> None:
 
 @given(samples)
 @example(([0.5], [1.0]))
+@settings(max_examples=60, deadline=None)
 def test_slow_reference(found: tuple[list[float], list[float]]) -> None:
     score, loss = np.array(found[0]), np.array(found[1])
     n, risks = len(loss), slow_risks(score, loss)
@@ -137,6 +139,7 @@ def test_slow_reference(found: tuple[list[float], list[float]]) -> None:
 
 
 @given(samples)
+@settings(max_examples=60, deadline=None)
 def test_selective_risk_at_a_threshold(found: tuple[list[float], list[float]]) -> None:
     score, loss = np.array(found[0]), np.array(found[1])
     for ties in ("stable", "mean"):
@@ -150,9 +153,8 @@ def test_selective_risk_at_a_threshold(found: tuple[list[float], list[float]]) -
                 assert math.isnan(curve.selective_risk(threshold))
 
 
-@given(
-    st.lists(st.tuples(st.sampled_from([0.2, 0.5, 0.8]), st.sampled_from([0.0, 1.0])), min_size=1, max_size=5),
-)
+@given(st.lists(st.tuples(st.sampled_from([0.2, 0.5, 0.8]), st.sampled_from([0.0, 1.0])), min_size=1, max_size=4))
+@settings(max_examples=60, deadline=None)
 def test_mean_of_ties_is_the_mean_over_their_orders(pairs: list[tuple[float, float]]) -> None:
     every = [ranked(*zip(*order, strict=True)) for order in itertools.permutations(pairs)]
     for metric in (aurc, augrc):
@@ -162,6 +164,7 @@ def test_mean_of_ties_is_the_mean_over_their_orders(pairs: list[tuple[float, flo
 
 
 @given(samples)
+@settings(max_examples=60, deadline=None)
 def test_excess_is_never_negative(found: tuple[list[float], list[float]]) -> None:
     stats = ranked(*found)
     exact = eaurc.value(stats, optimum="exact")
