@@ -8,12 +8,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
-from rich.console import Console, ConsoleOptions, RenderResult
-from rich.table import Table
-
 from temperance.arrays import ArrayLike, as_labels, as_scores, flatten, log_probs
 from temperance.calibrators.base import Calibrator
 from temperance.errors import InputError, at_least
@@ -26,6 +23,9 @@ from temperance.predictions import Predictions, read_predictions
 from temperance.predictions.checks import Text
 from temperance.results import Provenance, Results, Row, shown
 from temperance.verdict import verdict
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderResult
 
 # Called with (steps done, steps in all, what is being done); the command line hangs a progress bar on it.
 Progress = Callable[[int, int, str], None]
@@ -53,6 +53,8 @@ class Evaluation(Results):
         return super().to_json(verdict=self.verdict, **extra)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        from rich.table import Table
+
         settings = self.provenance.settings
         source = Path(self.rows[0].source).name
         title = f"{source} · {settings['n']:,} samples · {settings['k']} classes"
@@ -160,8 +162,10 @@ def as_predictions(
         raise InputError("arrays need labels: evaluate(probs, labels)")
     scores = as_scores(predictions, "logits" if from_logits else "probs")
     truth = as_labels(labels, scores, ignore_index=ignore_index).reshape(-1)
-    rows, kept = flatten(scores), truth != ignore_index
-    return Predictions.of(rows[kept], truth[kept], from_logits=from_logits)
+    rows = flatten(scores)
+    if ignore_index is not None:
+        rows, truth = rows[truth != ignore_index], truth[truth != ignore_index]
+    return Predictions.of(rows, truth, from_logits=from_logits)
 
 
 def group_sizes(data: Predictions) -> dict[str, int]:

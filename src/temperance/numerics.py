@@ -22,8 +22,8 @@ def stable_order(values: Tensor, cuts: Sequence[int] | None = None) -> Tensor:
     keys = ((ordered.long() << 32) | torch.arange(len(values))).numpy()
     if cuts is None:
         keys.sort()
-    else:
-        keys.partition([cut for cut in cuts if 0 < cut < len(keys)])
+    elif inner := [cut for cut in cuts if 0 < cut < len(keys)]:
+        keys.partition(inner)
     return torch.from_numpy(keys & np.int64(0xFFFFFFFF))
 
 
@@ -32,3 +32,11 @@ def prefix_sums(values: Tensor) -> Tensor:
     total = values.new_zeros(len(values) + 1, dtype=torch.float64 if values.is_floating_point() else torch.int64)
     total[1:] = values.cumsum(0, dtype=total.dtype)
     return total
+
+
+def isotonic(values: Tensor, weights: Tensor) -> Tensor:
+    """The non-decreasing sequence nearest to `values` in weighted squares, in float64. (n,)"""
+    from scipy.optimize import isotonic_regression  # here, because it takes longer to import than torch's own parts
+
+    fitted = isotonic_regression(values.double().cpu().numpy(), weights=weights.double().cpu().numpy()).x
+    return torch.from_numpy(fitted).to(values.device)

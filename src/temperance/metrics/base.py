@@ -110,11 +110,20 @@ class Metric:
             if name not in self.options:
                 raise unknown_name(f"setting of {self.name}", name, self.options)
 
+    def __reduce__(self) -> tuple[Callable[[str], Metric], tuple[str]]:
+        # A metric is its registry entry: other processes have it too, under the same name.
+        return registered, (self.name,)
+
     def __repr__(self) -> str:
         return f"<metric {self.__name__}{self.__signature__}>"
 
 
 METRICS: Registry[Metric] = Registry("metric")
+
+
+def registered(name: str) -> Metric:
+    """The metric of this name."""
+    return METRICS[name]
 
 
 def metric(

@@ -58,7 +58,7 @@ def classwise_ece(bins: Bins, *, norm: str = "samples", classes: str = "all") ->
     leaves out classes without a label, `norm="labels"` divides by n_j (see `class_errors`).
 
     >>> round(classwise_ece([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7]], [0, 1, 1], n_bins=5), 6)
-    0.4
+    0.366667
     """
     return _mean_over_classes(bins, class_errors(bins, norm=norm), classes)
 

@@ -60,7 +60,9 @@ def neighbour_mean(points: Tensor, targets: Tensor, bandwidth: float) -> Tensor:
     points = points.clamp(MARGIN, 1 - MARGIN)
     left = torch.cat([points.log(), points.new_ones(len(points), 1)], dim=1)
     right = torch.cat([points / bandwidth, -_log_norm(points, bandwidth)[:, None]], dim=1)
-    summands = torch.cat([targets.T, targets.new_ones(1, len(targets))])  # rows: the product is then three times as fast
+    summands = torch.cat(
+        [targets.T, targets.new_ones(1, len(targets))]
+    )  # rows: the product is then three times as fast
     means = []
     for log_kernel in _others(left, right):
         highest = log_kernel.detach().amax(1, keepdim=True)

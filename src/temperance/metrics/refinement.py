@@ -9,12 +9,12 @@ right, with the score's uncertainty and discrimination left together as refineme
 from collections.abc import Callable
 
 import torch
-from scipy.optimize import isotonic_regression
 from torch import Tensor
 
 from temperance.metrics.base import metric
 from temperance.metrics.batch import LOG_FLOOR
 from temperance.metrics.stats import TopLabels, top_labels
+from temperance.numerics import isotonic
 
 # The total score of predictions in groups: of the probability said in each, how many were right, and how many wrong.
 GroupScore = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -36,8 +36,7 @@ def split(samples: TopLabels, total: GroupScore) -> tuple[float, float]:
     confidence, group, count = torch.unique(samples.confidence, return_inverse=True, return_counts=True)
     right = torch.bincount(group, samples.correct.double(), minlength=len(count))
     wrong = count - right
-    fitted = isotonic_regression((right / count).cpu().numpy(), weights=count.double().cpu().numpy()).x
-    repaired = torch.from_numpy(fitted).to(right.device).clamp(0, 1)
+    repaired = isotonic(right / count, count).clamp(0, 1)
     refinement = float(total(repaired, right, wrong)) / len(group)
     return max(float(total(confidence, right, wrong)) / len(group) - refinement, 0.0), refinement
 

@@ -4,7 +4,6 @@ import math
 from dataclasses import dataclass
 
 import torch
-from scipy.optimize import brentq
 from torch import Tensor
 
 from temperance.metrics.base import metric
@@ -57,16 +56,17 @@ def smooth_ece(grid: Residuals) -> float:
     # Reflected at both ends the residuals repeat with period 2, where smoothing scales each frequency.
     mirrored = torch.cat([grid.residual, grid.residual.flip(0)]) / grid.count
     spectrum = torch.fft.rfft(mirrored)
-    angular = math.pi * torch.arange(GRID + 1, device=mirrored.device)
+    angular = math.pi * torch.arange(GRID + 1, dtype=torch.float64, device=mirrored.device)
 
     def error(bandwidth: float) -> float:
         smoothed = torch.fft.irfft(spectrum * torch.exp(-(angular * bandwidth).square() / 2))
         return float(smoothed[:GRID].abs().sum())
 
-    narrow = error(NARROWEST)
-    if narrow <= NARROWEST:
-        return narrow
-    return float(brentq(lambda bandwidth: error(bandwidth) - bandwidth, NARROWEST, 2.0))
+    from scipy.optimize import brentq  # here, because it takes longer to import than torch's own parts
+
+    if error(NARROWEST) <= NARROWEST:
+        return error(NARROWEST)
+    return min(error(brentq(lambda bandwidth: error(bandwidth) - bandwidth, NARROWEST, 2.0)), 1.0)
 
 
 @metric(top_labels, title="MMCE", range=(0, 1), percent=True)

@@ -1,7 +1,7 @@
 """What can be one set of predictions: shapes and types, looked at before any value is read."""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -83,7 +83,7 @@ def as_class_names(names: Iterable[Any]) -> tuple[str, ...]:
     found = tuple(np.array(given, dtype=np.str_).tolist())
     if len(set(found)) < len(found):
         twice = next(name for i, name in enumerate(found) if name in found[:i])
-        raise InputError(f"class_names must be different from each other; {twice!r} occurs more than once")
+        raise InputError(f"class_names must be different from each other; {shown([repr(twice)])} occurs more than once")
     return found
 
 
@@ -116,11 +116,11 @@ def label_numbers(labels: Tensor | npt.NDArray[Any], class_names: tuple[str, ...
 def unknown_label(label: str, where: str, class_names: tuple[str, ...] | None) -> InputError:
     """The error for a label that is neither a class number nor a class name."""
     names = f" or one of the class names {shown(class_names)}" if class_names else ", since the classes have no names"
-    return InputError(f"labels must be class numbers{names}; {where} has {label!r}")
+    return InputError(f"labels must be class numbers{names}; {where} has {shown([repr(label)])}")
 
 
 def shown(names: Iterable[str], limit: int = 12) -> str:
-    """A list for a sentence, cut short when it is long."""
-    known: Sequence[str] = list(names)
+    """A list for a sentence; a long one is cut short, and so is a long entry, which a broken file can have."""
+    known = [name if len(name) <= 40 else f"{name[:40]}…" for name in names]
     rest = f", … ({len(known)} in all)" if len(known) > limit else ""
     return ", ".join(known[:limit]) + rest if known else "nothing"

@@ -40,7 +40,7 @@ def find_columns(names: Iterable[str], split: str | None) -> Columns:
         )
     if len(set(known)) < len(known):
         twice = next(name for i, name in enumerate(known) if name in known[:i])
-        raise InputError(f"the column {twice!r} occurs more than once; keep one")
+        raise InputError(f"the column {shown([repr(twice)])} occurs more than once; keep one")
     scores = {
         what: [name for name in known if name == what or name.startswith(f"{what}_")] for what in ("logits", "probs")
     }
@@ -74,7 +74,9 @@ def _in_class_order(columns: list[str], what: str) -> tuple[list[str], tuple[str
         return columns, as_class_names(classes.values())
     if len(numbered) < len(columns):
         other = next(column for column in columns if column not in numbered)
-        raise InputError(f"classes have numbers or names, not both: {numbered[0]} beside {other}; rename one of them")
+        raise InputError(
+            f"classes have numbers or names, not both: {shown([numbered[0]])} beside {shown([other])}; rename one"
+        )
     ordered = sorted(columns, key=lambda column: int(classes[column]))
     if [int(classes[column]) for column in ordered] != list(range(len(columns))):
         raise InputError(f"classes must be numbered 0 … {len(columns) - 1}; found {shown(ordered)}")

@@ -74,7 +74,7 @@ class Predictions:
     k: int
     has_groups: bool
     class_names: tuple[str, ...] | None = field(repr=False)
-    read: Callable[[int], Iterator[Chunk]] = field(repr=False)
+    _read: Callable[[int], Iterator[Chunk]] = field(repr=False)
 
     @classmethod
     def of(
@@ -125,7 +125,7 @@ class Predictions:
         if rows is None:
             rows = max(1, CHUNK_BYTES // (8 * self.k))
         at_least("rows", rows, 1)
-        return self._counted(self.read(rows))
+        return self._counted(self._read(rows))
 
     def _counted(self, chunks: Iterator[Chunk]) -> Iterator[Chunk]:
         seen = 0

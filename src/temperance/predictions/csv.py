@@ -16,7 +16,7 @@ import torch
 
 from temperance.errors import InputError
 from temperance.files import reading
-from temperance.predictions.checks import Described, Text, check_set, unknown_label
+from temperance.predictions.checks import Described, Text, check_set, shown, unknown_label
 from temperance.predictions.columns import Columns, find_columns, is_whole_number
 from temperance.predictions.core import Chunk, Predictions
 
@@ -161,7 +161,9 @@ def _plain_pieces(table: Table) -> Iterator[Piece]:
 
 def _not_a_number(table: Table, block: list[tuple[int, list[str]]], places: list[int]) -> InputError:
     line, i, cell = next((n, i, cells[i]) for n, cells in block for i in places if not _is_number(cells[i]))
-    return InputError(f"{table.header[i]} must be a number in each line; line {line} has {cell!r}")
+    return InputError(
+        f"{shown([table.header[i]])} must be a number in each line; line {line} has {shown([repr(cell)])}"
+    )
 
 
 def _lines(path: Path) -> Iterator[tuple[int, list[str]]]:
@@ -194,7 +196,8 @@ def write(path: Path, predictions: Predictions) -> None:
             "numbers in a .csv; write .parquet, .npz or .safetensors"
         )
     with path.open("w", newline="", encoding="utf-8") as handle:
-        writer = csv.writer(handle, lineterminator="\n")
+        # All text is in quotes; otherwise the writer leaves them off a carriage return, which readers take for a new line.
+        writer = csv.writer(handle, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)
         groups_header = ["group"] if predictions.has_groups else []
         writer.writerow([*(f"{name}_{each}" for each in classes), "label", *groups_header])
         for chunk in predictions.chunks():

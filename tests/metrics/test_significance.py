@@ -1,0 +1,115 @@
+"""Intervals cover the truth as often as they say, and the paired test finds what is there and nothing else."""
+
+from typing import Any
+
+import pytest
+import torch
+from conftest import random_predictions
+
+from temperance.errors import InputError
+from temperance.metrics import METRICS, accuracy, adaptive_ece, ece, nll
+from temperance.metrics.batch import batches
+from temperance.metrics.significance import LINEAR_ROWS, N_PARTS, combine, deal, difference, interval, resample
+
+
+def overconfident(n: int, generator: torch.Generator) -> tuple[Any, Any]:
+    """Two classes; says 0.70 or 0.90, is right 60 % and 80 % of the time: the true ECE is 0.10."""
+    says = torch.where(torch.rand(n, generator=generator) < 0.5, 0.7, 0.9).double()
+    right = torch.rand(n, generator=generator) < says - 0.1
+    return torch.stack([says, 1 - says], 1), (~right).long()
+
+
+@pytest.mark.parametrize("metric", [ece, accuracy, nll, adaptive_ece], ids=lambda m: m.name)
+def test_intervals_cover_the_truth(metric: Any) -> None:
+    generator = torch.Generator().manual_seed(1)
+    truth = metric(*overconfident(400_000, generator))
+    options = {"n_bins": 10} if "n_bins" in metric.options else {}
+    covered = 0
+    for _ in range(100):
+        found = interval(metric, *overconfident(1000, generator), n_resamples=120, generator=generator, **options)
+        covered += found.low <= truth <= found.high
+    assert covered >= 86  # 95 expected; fewer than 86 has a chance below 0.001 even if 93 % were true
+
+
+def test_a_calibrated_model_s_interval_reaches_zero() -> None:
+    generator = torch.Generator().manual_seed(0)
+    says = torch.rand(3000, generator=generator).double() / 2 + 0.5
+    right = torch.rand(3000, generator=generator) < says
+    found = interval(ece, torch.stack([says, 1 - says], 1), (~right).long(), generator=generator)
+    assert found.low < 0.004 and found.value <= found.high
+
+
+@pytest.mark.parametrize("name", METRICS.names)
+def test_every_metric_has_an_interval_that_holds_its_value(name: str) -> None:
+    logits, labels = random_predictions(120, 3)
+    metric = METRICS[name]
+    found = interval(metric, logits, labels, from_logits=True, n_resamples=20, generator=torch.Generator().manual_seed(0))
+    low, high = metric.range
+    assert low <= found.low <= found.value <= found.high <= high
+    assert found.value == pytest.approx(metric(logits, labels, from_logits=True), abs=1e-12)
+
+
+def test_dealt_parts_are_all_of_the_data() -> None:
+    logits, labels = random_predictions(3000, 4)
+    found = list(batches(logits, labels, from_logits=True))
+    for metric in (ece, nll, adaptive_ece):
+        (parts,) = deal(found, 3000, [(metric, {})], torch.Generator().manual_seed(0))
+        assert metric.value(combine(parts)) == pytest.approx(metric(logits, labels, from_logits=True), abs=1e-12)
+        assert len(parts) == (1 if metric is adaptive_ece else N_PARTS)
+
+
+def test_long_data_in_many_batches_is_dealt_evenly() -> None:
+    logits, labels = random_predictions(6000, 4)
+    found = [b for i in range(0, 6000, 60) for b in batches(logits[i : i + 60], labels[i : i + 60], from_logits=True)]
+    (parts,) = deal(found, 6000, [(ece, {})], torch.Generator().manual_seed(0))
+    sizes = [int(part.count.sum()) for part in parts if hasattr(part, "count")]
+    assert sum(sizes) == 6000 and len(sizes) == N_PARTS and max(sizes) < 40
+
+
+def test_large_resamples_are_smaller_than_the_data_and_scaled() -> None:
+    says = torch.rand(4 * LINEAR_ROWS, generator=torch.Generator().manual_seed(0)).double() / 2 + 0.5
+    probs, labels = torch.stack([says, 1 - says], 1), torch.zeros(len(says), dtype=torch.int64)
+    found = list(batches(probs, labels))
+    (parts,) = deal(found, len(says), [(adaptive_ece, {})])
+    draws = resample(adaptive_ece, parts, 5, torch.Generator().manual_seed(0))
+    assert draws.share == 0.25
+    wide = draws.interval(0.25, (0, 1), 0.95)
+    assert wide.high - wide.low < 0.01
+
+
+def test_the_paired_test_sees_a_small_difference_that_intervals_hide() -> None:
+    logits, labels = random_predictions(2000, 5, sharpness=2.0)
+    better = logits / 1.25
+    found = difference(nll, logits, better, labels, from_logits=True)
+    own = interval(nll, logits, labels, from_logits=True, generator=torch.Generator().manual_seed(0))
+    assert found.value > 0 and found.p_value < 0.01 and found.low > 0
+    assert found.high - found.low < own.high - own.low
+
+
+def test_no_difference_is_not_significant() -> None:
+    logits, labels = random_predictions(500, 5)
+    same = difference(ece, logits, logits.clone(), labels, from_logits=True)
+    assert same.value == 0 and same.p_value == 1
+    generator = torch.Generator().manual_seed(0)
+    rejected = 0
+    for seed in range(60):
+        noise = torch.randn(2, 400, 4, generator=generator, dtype=torch.float64)
+        base, truth = random_predictions(400, 4, seed)
+        rejected += difference(nll, base + noise[0], base + noise[1], truth, from_logits=True, n_resamples=200).p_value < 0.05
+    assert rejected <= 9
+
+
+def test_settings_are_checked() -> None:
+    probs, labels = [[0.9, 0.1], [0.2, 0.8]], [0, 1]
+    with pytest.raises(InputError, match="level must lie between 0 and 1"):
+        interval(ece, probs, labels, level=95)
+    with pytest.raises(InputError, match="n_resamples"):
+        interval(ece, probs, labels, n_resamples=1)
+
+
+def test_seeded_results_repeat() -> None:
+    logits, labels = random_predictions(300, 4)
+    first, second = (
+        interval(ece, logits, labels, from_logits=True, generator=torch.Generator().manual_seed(3)) for _ in range(2)
+    )
+    assert first == second

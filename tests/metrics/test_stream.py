@@ -1,0 +1,99 @@
+"""Streams: the same numbers as the whole, in constant memory, across processes, beyond what float32 can count."""
+
+import multiprocessing
+import pickle
+import subprocess
+import sys
+
+import pytest
+import torch
+from conftest import random_predictions
+
+from temperance.errors import InputError
+from temperance.metrics import METRICS, classwise_ece, ece
+from temperance.metrics.stream import Stream
+
+
+def feed(seed: int) -> Stream:
+    logits, labels = random_predictions(500, 5, seed)
+    stream = Stream(ece, n_bins=10)
+    stream.update(logits, labels, from_logits=True)
+    return stream
+
+
+def test_streams_of_two_processes_add() -> None:
+    with multiprocessing.get_context("spawn").Pool(2) as pool:
+        first, second = pool.map(feed, [0, 1])
+    logits, labels = zip(*(random_predictions(500, 5, seed) for seed in (0, 1)), strict=True)
+    whole = ece(torch.cat(logits), torch.cat(labels), from_logits=True, n_bins=10)
+    assert (first + second).value == pytest.approx(whole, abs=1e-12)
+
+
+@pytest.mark.parametrize("name", METRICS.names)
+def test_streams_survive_pickling(name: str) -> None:
+    stream = Stream(METRICS[name])
+    logits, labels = random_predictions(30, 3)
+    stream.update(logits, labels, from_logits=True)
+    assert pickle.loads(pickle.dumps(stream)).value == stream.value
+
+
+def test_only_like_streams_add() -> None:
+    with pytest.raises(InputError, match="same metric"):
+        Stream(ece) + Stream(classwise_ece)
+    with pytest.raises(InputError, match="same settings"):
+        Stream(ece, n_bins=10) + Stream(ece, n_bins=15)
+
+
+def test_an_empty_stream_says_so() -> None:
+    with pytest.raises(InputError, match="seen no predictions"):
+        _ = Stream(ece).value
+
+
+def test_other_numbers_of_classes_do_not_add() -> None:
+    stream = Stream(classwise_ece)
+    stream.update([[0.5, 0.5]], [0])
+    with pytest.raises(InputError, match="do not add"):
+        stream.update([[0.5, 0.25, 0.25]], [0])
+
+
+def test_a_refused_update_leaves_the_stream_as_it_was() -> None:
+    stream = Stream(ece)
+    stream.update([[0.9, 0.1]], [0])
+    before = stream.value
+    with pytest.raises(InputError):
+        stream.update([[2.0, 3.0]], [0])
+    assert stream.value == before
+
+
+LONG_RUN = """
+import resource, torch
+from temperance.metrics import ece
+from temperance.metrics.stream import Stream
+
+def chunk(i):  # the same two million rows each time, at another confidence: the sum is known exactly
+    confidence = 0.50 + (i % 15 + 0.5) / 30
+    probs = torch.tensor([confidence, 1 - confidence], dtype=torch.float32).expand(2_000_000, 2).contiguous()
+    labels = (torch.arange(2_000_000) % 4 == 0).long()
+    return probs, labels
+
+stream = Stream(ece)
+for i in range(2): stream.update(*chunk(i))
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+for i in range(2, 15): stream.update(*chunk(i))
+grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+each = [float(torch.tensor(0.50 + (i + 0.5) / 30, dtype=torch.float32)) for i in range(15)]
+bins = {}
+for c in each: bins.setdefault(-int(-c * 15 // 1), []).append(c)
+exact = sum(abs(0.75 * len(cs) - sum(cs)) for cs in bins.values()) / 15
+print(int(stream.stats.count.sum()), grown, abs(stream.value - exact))
+"""
+
+
+@pytest.mark.slow
+def test_thirty_million_samples_exactly_in_constant_memory() -> None:
+    found = subprocess.run([sys.executable, "-c", LONG_RUN], capture_output=True, text=True, check=True)
+    count, grown_kilobytes, error = found.stdout.split()
+    assert int(count) == 30_000_000 > 2**24
+    assert int(grown_kilobytes) < 30_000
+    assert float(error) < 1e-12
+

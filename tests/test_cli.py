@@ -1,0 +1,204 @@
+"""The command line as a user meets it: real files, wrong input on purpose, one sentence and exit code 2."""
+
+import csv
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import random_predictions
+
+from temperance.cli import main
+from temperance.metrics import METRICS, ece
+from temperance.predictions import Predictions, write_predictions
+
+
+@pytest.fixture
+def arrays() -> tuple[Any, Any]:
+    logits, labels = random_predictions(400, 4)
+    return logits.numpy(), labels.numpy()
+
+
+@pytest.fixture
+def good(tmp_path: Path, arrays: tuple[Any, Any]) -> Path:
+    path = tmp_path / "good.npz"
+    np.savez(path, logits=arrays[0], labels=arrays[1], groups=np.array(["day", "night"] * 200))
+    return path
+
+
+def refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    """Run a command that must fail; the one line it says."""
+    assert main(arguments) == 2
+    out = capsys.readouterr()
+    assert out.out == ""
+    assert out.err.count("\n") == 1 and out.err.startswith("temperance: ") and "Traceback" not in out.err
+    return out.err
+
+
+def test_a_table_and_a_verdict(good: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["evaluate", str(good), "--bootstrap", "20"]) == 0
+    out = capsys.readouterr().out
+    assert "ECE" in out and "accuracy" in out and "confident" in out
+
+
+def test_json_has_everything(good: Path, arrays: tuple[Any, Any], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["evaluate", str(good), "--json", "--bootstrap", "20", "--n-bins", "10", "--metrics", "all"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    rows = {row["metric"]: row for row in found["rows"]}
+    assert set(rows) == set(METRICS.names)
+    assert rows["ece"]["value"] == pytest.approx(ece(*arrays, from_logits=True, n_bins=10))
+    assert rows["ece"]["low"] <= rows["ece"]["value"] <= rows["ece"]["high"]
+    assert found["provenance"]["seed"] == 0 and found["provenance"]["inputs"][str(good)]
+    assert "confident" in found["verdict"]
+
+
+def test_csv_and_groups(good: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out.csv"
+    assert main(["evaluate", str(good), "--csv", str(out), "--bootstrap", "0", "--by", "group", "--metrics", "ece"]) == 0
+    assert "night" in capsys.readouterr().out
+    rows = list(csv.DictReader(io.StringIO(out.read_text())))
+    assert [(row["group"], row["n"]) for row in rows] == [("", "400"), ("day", "200"), ("night", "200")]
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".safetensors", ".parquet", ".csv"])
+def test_every_format_gives_the_same_numbers(
+    suffix: str, tmp_path: Path, arrays: tuple[Any, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / f"pred{suffix}"
+    write_predictions(path, Predictions.of(*arrays, from_logits=True))
+    assert main(["evaluate", str(path), "--json", "--bootstrap", "0", "--metrics", "ece,nll"]) == 0
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    assert rows[0]["value"] == pytest.approx(ece(*arrays, from_logits=True), abs=1e-12)
+
+
+def test_the_report_is_written(good: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "report.html"
+    assert main(["evaluate", str(good), "--report", str(path), "--bootstrap", "20"]) == 0
+    assert path.read_text().lstrip().lower().startswith("<!doctype html>")
+
+
+def test_demo(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["demo", "--bootstrap", "0"]) == 0
+    assert "10,000 samples" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("kind", ["metrics", "calibrators"])
+def test_list(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", kind]) == 0
+    assert main(["list", kind, "--json"]) == 0
+    out = capsys.readouterr().out
+    entries = json.loads(out[out.index("\n[") :])
+    assert all({"name", "summary", "settings", "claims"} <= set(entry) for entry in entries)
+
+
+# ------------------------------------------------------------------------------------------------------ wrong on purpose
+
+PROBS = np.array([[0.7, 0.2, 0.1], [0.1, 0.8, 0.1], [0.3, 0.3, 0.4]])
+LABELS = np.array([0, 1, 2])
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        ({"probs": PROBS * 5 - 1, "labels": LABELS}, "store them under the name logits"),
+        ({"probs": PROBS * 0.9, "labels": LABELS}, "sums to 0.9"),
+        ({"logits": np.where(PROBS > 0.7, np.nan, PROBS), "labels": LABELS}, "row 1, column 1 is nan"),
+        ({"logits": np.where(PROBS > 0.7, np.inf, PROBS), "labels": LABELS}, "row 1, column 1 is inf"),
+        ({"probs": PROBS, "labels": np.array([0, 1, 3])}, "labels must lie in 0 … 2"),
+        ({"probs": PROBS, "labels": LABELS.astype(float)}, "labels"),
+        ({"probs": PROBS, "labels": np.eye(3, dtype=int)}, "one-hot"),
+        ({"probs": PROBS, "labels": LABELS[:2]}, "labels"),
+        ({"probs": PROBS[:0], "labels": LABELS[:0]}, "at least one row"),
+        ({"scores": PROBS, "labels": LABELS}, "logits"),
+        ({"probs": PROBS}, "labels"),
+        ({"probs": np.array([[{}]]), "labels": LABELS}, "pickl"),
+    ],
+)
+def test_wrong_content(content: Any, sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, out = tmp_path / "bad.npz", tmp_path / "out.json"
+    np.savez(path, **content)
+    assert sentence in refused(["evaluate", str(path), "--json", str(out)], capsys)
+    assert not out.exists()
+
+
+def test_wrong_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = tmp_path / "text.npz"
+    text.write_text("hello")
+    empty = tmp_path / "empty.csv"
+    empty.touch()
+    for path in (text, empty, tmp_path, tmp_path / "nowhere.npz", tmp_path / "pred.docx"):
+        assert str(path) in refused(["evaluate", str(path)], capsys)
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".safetensors", ".parquet", ".csv"])
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
+def test_cut_files(
+    suffix: str, share: float, tmp_path: Path, arrays: tuple[Any, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / f"pred{suffix}"
+    write_predictions(path, Predictions.of(*arrays, from_logits=True))
+    whole = path.read_bytes()
+    cut = int(len(whole) * share)
+    if suffix == ".csv":  # a text file cut after a line is a shorter file: cut inside a number
+        cut = whole.rindex(b"\n", 0, cut) + 3
+    path.write_bytes(whole[:cut])
+    assert str(path) in refused(["evaluate", str(path)], capsys)
+
+
+def test_wrong_options(good: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "did you mean ece" in refused(["evaluate", str(good), "--metrics", "ecee"], capsys)
+    assert "n_bins must be a whole number of at least 1" in refused(["evaluate", str(good), "--n-bins", "0"], capsys)
+    assert "bootstrap" in refused(["evaluate", str(good), "--bootstrap", "-1"], capsys)
+    no_groups = tmp_path / "plain.npz"
+    np.savez(no_groups, probs=PROBS, labels=LABELS)
+    assert "has no groups" in refused(["evaluate", str(no_groups), "--by", "group"], capsys)
+
+
+def test_unwritable_outputs_are_refused_first(good: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for path in (tmp_path, tmp_path / "no" / "folder.json"):
+        for option in ("--json", "--csv", "--report"):
+            assert "cannot be written" in refused(["evaluate", str(good), option, str(path)], capsys)
+
+
+def test_a_missing_calibrator_file(good: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "does not exist" in refused(["evaluate", str(good), "--calibrator", str(tmp_path / "no.safetensors")], capsys)
+
+
+def test_debug_shows_the_traceback(tmp_path: Path) -> None:
+    with pytest.raises(Exception, match="does not exist"):
+        main(["--debug", "evaluate", str(tmp_path / "nowhere.npz")])
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-c", "import sys; from temperance.cli import main; sys.exit(main())", *arguments]
+
+
+def test_output_into_a_closed_pipe_is_quiet(good: Path) -> None:
+    run = subprocess.Popen(
+        command("evaluate", str(good), "--json", "--bootstrap", "0"), stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert run.stdout and run.stderr
+    with run.stderr:
+        run.stdout.close()
+        assert run.stderr.read() == b"" and run.wait() == 0
+
+
+@pytest.mark.slow
+def test_a_killed_run_leaves_no_half_written_output(tmp_path: Path) -> None:
+    logits, labels = random_predictions(20_000, 50)
+    path, out = tmp_path / "pred.npz", tmp_path / "out" / "report.html"
+    out.parent.mkdir()
+    out.write_text("before")
+    np.savez(path, logits=logits.numpy(), labels=labels.numpy())
+    run = subprocess.Popen(command("evaluate", str(path), "--report", str(out), "--bootstrap", "5000"))
+    time.sleep(4)
+    os.kill(run.pid, signal.SIGKILL)
+    run.wait()
+    assert out.read_text() == "before" and os.listdir(out.parent) == ["report.html"]

@@ -1,0 +1,72 @@
+"""Everything that the docs show is run: doctests, README and docs code blocks, links between pages."""
+
+import doctest
+import importlib
+import pkgutil
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import temperance
+from temperance.metrics import METRICS, Metric
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("**/*.md"))]
+MODULES = [m.name for m in pkgutil.walk_packages(temperance.__path__, "temperance.") if not m.name.endswith("__main__")]
+
+
+def run_examples(text: str, globs: dict[str, object], name: str) -> None:
+    examples = doctest.DocTestParser().get_doctest(text, dict(globs), name, None, 0)
+    results = doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS).run(examples)
+    assert results.failed == 0
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_docstring_examples(name: str) -> None:
+    module = importlib.import_module(name)
+    for test in doctest.DocTestFinder(exclude_empty=True).find(module, name):
+        assert doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS).run(test).failed == 0
+
+
+@pytest.mark.parametrize("metric", list(METRICS), ids=METRICS.names)
+def test_metric_examples(metric: Metric) -> None:
+    run_examples(metric.__doc__ or "", vars(importlib.import_module(metric.__module__)), metric.name)
+
+
+def code_blocks(page: Path, language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", page.read_text(), re.DOTALL)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_python_blocks_run(page: Path, tmp_path: Path) -> None:
+    """The Python of a page runs from top to bottom as one program, in an empty folder."""
+    program = "\n".join(code_blocks(page, "python"))
+    if program:
+        found = subprocess.run([sys.executable, "-W", "error", "-c", program], cwd=tmp_path, capture_output=True, text=True)
+        assert found.returncode == 0, found.stderr
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_between_pages_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text()):
+        if "://" not in target:
+            assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_public_names_are_what_is_exported() -> None:
+    """`temperance`, its metrics, its calibrators: `__all__` is sorted, complete and importable."""
+    for name in ("temperance", "temperance.metrics", "temperance.calibrators", "temperance.predictions"):
+        module = importlib.import_module(name)
+        assert list(module.__all__) == sorted(module.__all__, key=lambda n: (not n.isupper(), not n[0].isupper(), n))
+        for public in module.__all__:
+            assert hasattr(module, public)
+
+
+def test_import_is_light() -> None:
+    """`import temperance` brings in no optional dependency, and little beside torch."""
+    program = "import sys, temperance; print(sorted({'matplotlib', 'pyarrow', 'sklearn', 'pandas', 'scipy', 'rich'} & set(sys.modules)))"
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"
