@@ -1,15 +1,16 @@
 """Equal-mass bins: golden numbers, slow references of each rule, properties, limits."""
 
+import itertools
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
-from conftest import random_predictions
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from conftest import random_predictions
 from temperance.errors import InputError
 from temperance.metrics import adaptive_ece, classwise_adaptive_ece, ece, ece_sweep
 from temperance.metrics.adaptive import RULES, even_cuts
@@ -32,11 +33,11 @@ def slow_adaptive(confidence: Array, correct: Array, n_bins: int, rule: str) -> 
         bins = np.array_split(order, min(n_bins, n))
     elif rule == "interp":
         edges = np.interp(np.arange(n_bins + 1) * n / n_bins, np.arange(n), ranked)
-        pairs = zip(edges[:-1], edges[1:], strict=True)
+        pairs = itertools.pairwise(edges)
         bins = [np.flatnonzero((confidence > low) & (confidence <= high)) for low, high in pairs]
     else:
         edges = ranked[[i * (n - 1) // n_bins for i in range(n_bins + 1)]]
-        pairs = zip(edges[:-1], edges[1:], strict=True)
+        pairs = itertools.pairwise(edges)
         bins = [np.flatnonzero((confidence >= low) & (confidence < high)) for low, high in pairs]
         last = np.flatnonzero(confidence == edges[-1])
         bins[-1] = np.union1d(bins[-1], last)
@@ -50,7 +51,7 @@ def slow_sweep(confidence: Array, correct: Array) -> float:
         bins = np.array_split(order, n_bins)
         # Multiplied out, so that equal accuracies compare equal.
         shares = [(int(correct[b].sum()), len(b)) for b in bins]
-        if any(h1 * n2 > h2 * n1 for (h1, n1), (h2, n2) in zip(shares, shares[1:], strict=False)):
+        if any(h1 * n2 > h2 * n1 for (h1, n1), (h2, n2) in itertools.pairwise(shares)):
             break
         best = sum(len(b) * abs(correct[b].mean() - confidence[b].mean()) for b in bins) / len(order)
     return best

@@ -7,11 +7,11 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
-from conftest import random_predictions
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from conftest import random_predictions
 from temperance.errors import InputError
 from temperance.metrics import kde_ece, kde_ece_canonical, kde_ece_marginal, kernel
 from temperance.metrics.kernel import (

@@ -6,10 +6,10 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
-from conftest import random_predictions
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from conftest import random_predictions
 from temperance.metrics import ece, mmce, smooth_ece
 from temperance.metrics.smooth import NARROWEST
 from temperance.metrics.stats import TopLabels

@@ -41,8 +41,9 @@ def classwise_adaptive_ece(samples: FullRows, *, n_bins: int = 15, rule: str = "
     this mean: compare it only at equal k.
     """
     one_of("classes", classes, CLASSES)
-    columns = torch.arange(samples.probs.shape[1]) if classes == "all" else samples.labels.unique()
-    errors = [_adaptive_error(samples.probs[:, j], samples.labels == j, n_bins, rule) for j in columns.tolist()]
+    counted = torch.bincount(samples.labels, minlength=samples.probs.shape[1]).tolist()
+    columns = [j for j, count in enumerate(counted) if count or classes == "all"]
+    errors = [_adaptive_error(samples.probs[:, j], samples.labels == j, n_bins, rule) for j in columns]
     return sum(errors) / len(errors)
 
 
@@ -76,7 +77,7 @@ def _edge_cuts(ranked: Tensor, n_bins: int, rule: str) -> Tensor:
         cuts = torch.searchsorted(ranked, ranked[index * (n - 1) // n_bins])
         cuts[-1] = n
         return cuts
-    place, part = (index * n // n_bins).clamp_max(n - 1), (index * n % n_bins) / n_bins
+    place, part = (index * n // n_bins).clamp_max(n - 1), (index * n % n_bins).double() / n_bins
     low, high = ranked[place], ranked[(place + 1).clamp_max(n - 1)]
     return torch.searchsorted(ranked, low + part * (high - low), right=True)
 
