@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
+
 from temperance.arrays import ArrayLike, as_labels, as_scores, flatten, log_probs
 from temperance.calibrators.base import Calibrator
 from temperance.errors import InputError, at_least
@@ -45,6 +46,12 @@ class Evaluation(Results):
     class_names: tuple[str, ...]
 
     @property
+    def title(self) -> str:
+        """The file's name and size."""
+        settings = self.provenance.settings
+        return f"{Path(self.rows[0].source).name} · {settings['n']:,} samples · {settings['k']} classes"
+
+    @property
     def verdict(self) -> str:
         """One paragraph in plain words: over- or under-confident, where, and what to do."""
         return verdict(self.reliability, self.classwise, self.class_names)
@@ -56,11 +63,9 @@ class Evaluation(Results):
         from rich.table import Table
 
         settings = self.provenance.settings
-        source = Path(self.rows[0].source).name
-        title = f"{source} · {settings['n']:,} samples · {settings['k']} classes"
         grouped = any(row.group for row in self.rows)
         explained = options.max_width >= 110
-        table = Table(title=title, title_justify="left", title_style="bold")
+        table = Table(title=self.title, title_justify="left", title_style="bold")
         if grouped:
             table.add_column("group", no_wrap=True)
         table.add_column("metric", no_wrap=True)

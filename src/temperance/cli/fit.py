@@ -1,0 +1,62 @@
+"""temperance fit METHOD PRED -o CAL and temperance apply CAL PRED -o OUT: one calibrator, to keep and to use."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from temperance.files import check_writable
+
+
+def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser("fit", help="fit one calibrator and save it")
+    parser.add_argument("method", metavar="METHOD", help="a name that `temperance list calibrators` shows")
+    parser.add_argument(
+        "predictions", type=Path, metavar="PRED", help="held-out predictions (val, in a file with both)"
+    )
+    parser.add_argument("-o", "--output", type=Path, required=True, metavar="CAL", help="the file to save it in")
+    parser.add_argument("--objective", metavar="NAME", help="what it minimises: nll, class-scaled, brier, …")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a setting of the method")
+    parser.set_defaults(run=run)
+
+    use = commands.add_parser("apply", help="calibrate predictions with a saved calibrator")
+    use.add_argument("calibrator", type=Path, metavar="CAL")
+    use.add_argument("predictions", type=Path, metavar="PRED", help=".npz, .safetensors, .parquet or .csv")
+    use.add_argument("-o", "--output", type=Path, required=True, metavar="OUT", help="where the probabilities go")
+    use.add_argument("--split", choices=("val", "test"), help="which pair, in a file with both (default: test)")
+    use.set_defaults(run=run_apply)
+
+
+def run(args: argparse.Namespace) -> None:
+    from rich.console import Console
+
+    from temperance.compare import Method, logits_of
+    from temperance.predictions import read_predictions
+
+    check_writable(args.output)
+    objective = [f"objective={args.objective}"] if args.objective else []
+    method = Method.parse(":".join([args.method, *objective, *args.set]))
+    data = read_predictions(args.predictions)
+    if data.split is not None:
+        data = read_predictions(args.predictions, split="val")
+    found = method.make().fit(logits_of(data), data.labels)
+    found.save(args.output)
+    Console().print(f"fitted {method.label} on {data.n:,} samples; saved in {args.output}", highlight=False)
+    for name, value in found.info.items():
+        Console().print(f"  {name}: {value}", style="dim", highlight=False)
+
+
+def run_apply(args: argparse.Namespace) -> None:
+    from rich.console import Console
+
+    from temperance.calibrators import load_calibrator
+    from temperance.compare import logits_of
+    from temperance.predictions import Predictions, read_predictions, write_predictions
+
+    check_writable(args.output)
+    found = load_calibrator(args.calibrator)
+    data = read_predictions(args.predictions, split=args.split)
+    probs = found.predict_proba(logits_of(data))
+    calibrated = Predictions.of(probs, data.labels, class_names=data.class_names, groups=data.groups)
+    write_predictions(args.output, calibrated)
+    Console().print(f"calibrated {data.n:,} samples with {found.name}; probabilities in {args.output}", highlight=False)
