@@ -5,6 +5,7 @@ import json
 import struct
 import subprocess
 import sys
+import tracemalloc
 import warnings
 import zipfile
 from collections.abc import Callable
@@ -258,6 +259,18 @@ def test_npz_that_expands_to_more_than_it_declares(tmp_path: Path) -> None:
     member = npy(header, LOGITS.tobytes() + b"\0" * 10_000_000)
     path = crafted(tmp_path / "p.npz", member, compression=zipfile.ZIP_DEFLATED)
     assert "damaged" in refusal(rewritten_sizes(path, len(member) - 10_000_000))
+
+
+def test_npz_header_that_expands_without_end(tmp_path: Path) -> None:
+    size = 1 << 26
+    member = b"\x93NUMPY\2\0" + struct.pack("<I", size) + b" " * size
+    path = crafted(tmp_path / "p.npz", member, compression=zipfile.ZIP_DEFLATED)
+    tracemalloc.start()
+    try:
+        assert "damaged" in refusal(path)
+        assert tracemalloc.get_traced_memory()[1] < size // 8
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize("compression", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])

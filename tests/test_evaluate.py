@@ -1,0 +1,139 @@
+"""Evaluating: the same numbers as the metrics alone, whatever the source, and a verdict that fits them."""
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import random_predictions
+from rich.console import Console
+
+import temperance
+from temperance import Predictions, evaluate
+from temperance.calibrators import Identity
+from temperance.errors import InputError
+from temperance.metrics import METRICS, ece
+from temperance.predictions import write_predictions
+
+
+def confident(n: int, gap: float, seed: int = 0) -> tuple[Any, Any]:
+    """Two classes; says between 0.6 and 0.95 and is right `gap` less often than that."""
+    generator = torch.Generator().manual_seed(seed)
+    says = 0.6 + 0.35 * torch.rand(n, generator=generator).double()
+    right = torch.rand(n, generator=generator) < says - gap
+    return torch.stack([says, 1 - says], 1), (~right).long()
+
+
+def test_rows_are_the_metrics() -> None:
+    logits, labels = random_predictions(500, 4)
+    found = evaluate(logits, labels, from_logits=True, metrics=["all"], n_bins=10, bootstrap=5)
+    assert [row.metric for row in found.rows] == METRICS.names
+    for row in found.rows:
+        metric = METRICS[row.metric]
+        options = {"n_bins": 10} if "n_bins" in metric.options else {}
+        assert row.value == pytest.approx(metric(logits, labels, from_logits=True, **options), abs=1e-12)
+        assert row.low <= row.value <= row.high and row.n == 500
+
+
+def test_an_interval_does_not_depend_on_the_other_metrics() -> None:
+    logits, labels = random_predictions(300, 4)
+    alone = evaluate(logits, labels, from_logits=True, metrics=["ece"], bootstrap=50)
+    among = evaluate(logits, labels, from_logits=True, bootstrap=50)
+    assert alone.row("ece").low == among.row("ece").low
+
+
+def test_headline_metrics_are_the_default_in_their_order() -> None:
+    probs, labels = confident(100, 0.1)
+    found = [METRICS[row.metric] for row in evaluate(probs, labels, bootstrap=0).rows]
+    assert [metric.headline for metric in found] == sorted(m.headline for m in METRICS if m.headline)
+
+
+def test_groups(tmp_path: Path) -> None:
+    probs, labels = confident(300, 0.1)
+    groups = np.array(["a", "b", "a"] * 100)
+    write_predictions(tmp_path / "p.npz", Predictions.of(probs, labels, groups=groups))
+    found = evaluate(tmp_path / "p.npz", by_group=True, bootstrap=0, metrics=["ece"])
+    mask = torch.tensor(groups == "b")
+    assert found.row("ece", group="b").value == pytest.approx(ece(probs[mask], labels[mask]))
+    assert (found.row("ece", group="b").n, found.row("ece").n) == (100, 300)
+
+
+def test_dense_predictions_with_ignored_pixels() -> None:
+    probs, labels = confident(60, 0.1)
+    dense = probs.reshape(3, 4, 5, 2).movedim(-1, 1)
+    truth = labels.reshape(3, 4, 5).clone()
+    truth[0] = 255
+    found = evaluate(dense, truth, ignore_index=255, bootstrap=0)
+    assert found.row("ece").value == pytest.approx(ece(probs[20:], labels[20:])) and found.row("ece").n == 40
+
+
+def test_a_calibrator_is_measured() -> None:
+    logits, labels = random_predictions(200, 3)
+    plain = evaluate(logits, labels, from_logits=True, bootstrap=0)
+    same = evaluate(logits, labels, from_logits=True, bootstrap=0, calibrator=Identity().fit(logits, labels))
+    assert same.row("nll").value == pytest.approx(plain.row("nll").value, abs=1e-9)
+    assert same.rows[0].method == "identity" and plain.rows[0].method == "uncalibrated"
+    probs = torch.tensor([[1.0, 0.0], [0.3, 0.7], [0.6, 0.4]])
+    from_probs = evaluate(probs, [0, 1, 0], bootstrap=0, calibrator=Identity().fit([[0.0, 1.0]] * 2, [0, 1]))
+    assert from_probs.row("nll").value == pytest.approx(evaluate(probs, [0, 1, 0], bootstrap=0).row("nll").value)
+
+
+@pytest.mark.parametrize(
+    ("gap", "word"), [(0.15, "Over-confident."), (-0.05, "Under-confident."), (0.0, "Calibrated, as far as 20,000")]
+)
+def test_the_verdict_says_which_way(gap: float, word: str) -> None:
+    found = evaluate(*confident(20_000, gap), bootstrap=0).verdict
+    assert found.startswith(word)
+    assert ("temperance compare" in found) == (gap != 0)
+
+
+def test_the_verdict_sees_errors_that_cancel() -> None:
+    over, under = confident(10_000, 0.12), confident(10_000, -0.05, seed=1)
+    wide = torch.cat([over[0] * 0 + torch.tensor([0.95, 0.05], dtype=torch.float64), under[0]])
+    labels = torch.cat([(torch.rand(10_000, generator=torch.Generator().manual_seed(2)) > 0.9).long(), under[1]])
+    assert evaluate(wide, labels, bootstrap=0).verdict.startswith("Over-confident in some places")
+
+
+def test_the_verdict_names_the_classes() -> None:
+    logits, labels = random_predictions(3000, 5, sharpness=3.0)
+    found = evaluate(Predictions.of(logits, labels, from_logits=True, class_names=["ant", "bee", "cat", "dog", "eel"]), bootstrap=0)
+    assert any(f"{name} (over-confident)" in found.verdict for name in ("ant", "bee", "cat", "dog", "eel"))
+
+
+def test_json_csv_and_table_agree() -> None:
+    found = evaluate(*confident(50, 0.1), bootstrap=0)
+    as_json = json.loads(found.to_json())
+    assert as_json["rows"][0]["value"] == found.rows[0].value
+    assert as_json["rows"][0]["low"] is None  # no resamples, no interval
+    assert as_json["provenance"]["versions"]["temperance"] == temperance.__version__
+    assert found.to_csv().count("\n") == len(found.rows) + 1
+    for width in (60, 80, 140):
+        console = Console(width=width, record=True, file=io.StringIO())
+        console.print(found)
+        text = console.export_text()
+        assert "accuracy" in text and max(map(len, text.splitlines())) <= width
+
+
+def test_one_sample() -> None:
+    found = evaluate([[0.6, 0.4]], [0], bootstrap=5)
+    assert found.row("accuracy").value == 1 and found.verdict
+
+
+def test_wrong_calls() -> None:
+    with pytest.raises(InputError, match="arrays need labels"):
+        evaluate([[0.6, 0.4]])
+    with pytest.raises(InputError, match="brings its own labels"):
+        evaluate("file.npz", [0])
+    with pytest.raises(InputError, match="no metric named 'eec'; did you mean"):
+        evaluate([[0.6, 0.4]], [0], metrics=["eec"])
+    with pytest.raises(KeyError, match="no row"):
+        evaluate([[0.6, 0.4]], [0], bootstrap=0).row("nonsense")
+
+
+def test_progress_is_told() -> None:
+    told: list[tuple[int, int]] = []
+    evaluate(*confident(50, 0.1), bootstrap=0, progress=lambda done, steps, what: told.append((done, steps)))
+    assert told == sorted(told) and told[-1][0] == told[-1][1]
