@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from temperance.errors import FileError, InputError
@@ -100,6 +100,7 @@ def test_what_is_refused(probs: object, labels: object, options: dict[str, objec
 # --------------------------------------------------------------------------------------------------- chunks and splits
 
 
+@settings(deadline=None)
 @given(n=st.integers(1, 40), rows=st.integers(1, 50))
 def test_chunks_are_all_rows_in_order(n: int, rows: int) -> None:
     data = numbered(n)
@@ -121,6 +122,7 @@ def test_the_default_chunk_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [len(labels) for _, labels, _ in numbered(10).chunks()] == [4, 4, 2]
 
 
+@settings(deadline=None)
 @given(data=st.data(), n=st.integers(1, 30))
 def test_select_takes_rows_in_the_order_asked_for(data: st.DataObject, n: int) -> None:
     index = data.draw(st.lists(st.integers(0, n - 1), min_size=1, max_size=40))
@@ -157,6 +159,7 @@ def test_split_at() -> None:
             numbered(5).split_at(row)
 
 
+@settings(deadline=None)
 @given(n=st.integers(2, 50), seed=st.integers(0, 5))
 def test_halves_share_no_row_and_lose_none(n: int, seed: int) -> None:
     first, second = numbered(n).halves(seed)
@@ -193,6 +196,7 @@ def test_the_fingerprint_is_of_the_content() -> None:
     assert len({known, *(other.fingerprint for other in others)}) == len(others) + 1
 
 
+@settings(deadline=None)
 @given(size=st.integers(1, 9))
 def test_the_fingerprint_has_a_form_that_others_can_compute(size: int) -> None:
     data = numbered(9)

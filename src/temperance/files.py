@@ -21,8 +21,8 @@ def atomic_write(path: PathLike) -> Iterator[Path]:
     temporary file lies in the same folder, since only there can it be moved in one step, and keeps the suffix, by
     which some writers choose their format.
 
-    >>> with atomic_write("numbers.txt") as temporary:  # doctest: +SKIP
-    ...     temporary.write_text("1 2 3")
+        with atomic_write("numbers.txt") as temporary:
+            temporary.write_text("1 2 3")
     """
     # Behind a symbolic link it is the file that is replaced, not the link.
     target = Path(os.path.realpath(path))

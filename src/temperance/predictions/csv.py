@@ -43,7 +43,8 @@ class Table(NamedTuple):
 
 
 def read(path: Path, split: str | None) -> Predictions:
-    header = next(_lines(path))[1]
+    """Open the predictions in a .csv file."""
+    _, header = next(_lines(path), (0, []))
     columns = _find_columns(header, split)
     table = Table(path, header, columns.scores, columns.labels, columns.groups)
     n, k = sum(len(piece.labels) for piece in _pieces(table._replace(scores=(), groups=None))), len(columns.scores)
@@ -64,7 +65,7 @@ def read(path: Path, split: str | None) -> Predictions:
 
 
 def _find_columns(header: list[str], split: str | None) -> Columns:
-    if all(_is_number(cell) for cell in header):
+    if header and all(_is_number(cell) for cell in header):
         raise InputError("the first line is numbers; it must name the columns: logits_0,logits_1,…,label")
     columns = find_columns(header, split)
     if columns.is_list:
@@ -187,6 +188,7 @@ def _is_number(cell: str) -> bool:
 
 
 def write(path: Path, predictions: Predictions) -> None:
+    """Write predictions as a .csv file."""
     name = "logits" if predictions.from_logits else "probs"
     numbers = tuple(map(str, range(predictions.k)))
     classes = predictions.class_names or numbers
@@ -196,7 +198,7 @@ def write(path: Path, predictions: Predictions) -> None:
             "numbers in a .csv; write .parquet, .npz or .safetensors"
         )
     with path.open("w", newline="", encoding="utf-8") as handle:
-        # All text is in quotes; otherwise the writer leaves them off a carriage return, which readers take for a new line.
+        # All text in quotes: the writer would leave them off a carriage return, which readers take for a new line.
         writer = csv.writer(handle, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)
         groups_header = ["group"] if predictions.has_groups else []
         writer.writerow([*(f"{name}_{each}" for each in classes), "label", *groups_header])

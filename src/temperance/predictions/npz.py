@@ -5,6 +5,7 @@ checksums are verified at the end. (A memory map would count every page read as 
 members, and kills the process when another one shortens the file.) Nothing is ever unpickled.
 """
 
+import io
 import math
 import warnings
 from collections.abc import Iterator
@@ -25,6 +26,9 @@ from temperance.predictions.keyed import open_set
 
 # No deflated data expands further than this; what declares that it does is not what it says.
 DEFLATE_LIMIT = 1032
+
+# NumPy accepts headers of up to 10,000 bytes, but only after it has read however many they claim to be.
+HEADER_BYTES = 1 << 14
 
 HEADER_READERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
 
@@ -80,21 +84,31 @@ class NpzFile:
             info = archive.getinfo(self._members[key])
             _check_size(info, self.path.stat().st_size)
             with archive.open(info) as stream:
-                read_header = HEADER_READERS.get(npy.read_magic(stream))
-                if read_header is None:
-                    raise ValueError(f"{key} has an unknown .npy version")
-                with warnings.catch_warnings():
-                    # NumPy and Python comment on odd headers; what matters is checked below.
-                    warnings.simplefilter("ignore")
-                    shape, is_fortran, dtype = read_header(stream)
-                if dtype.hasobject:
-                    raise InputError(
-                        f"{key} is an array of Python objects; reading it means unpickling, which can run any code and "
-                        f"is refused. Save it as numbers, or as text: {key}.astype(str)"
-                    )
-                if min(shape, default=0) < 0 or math.prod(shape) * dtype.itemsize != info.file_size - stream.tell():
-                    raise ValueError(f"{key} declares shape {shape}, which is not the size of its data")
+                head = io.BytesIO(stream.read(HEADER_BYTES))
+            shape, is_fortran, dtype = _read_header(head, key)
+            if min(shape, default=0) < 0 or math.prod(shape) * dtype.itemsize != info.file_size - head.tell():
+                raise ValueError(f"{key} declares shape {shape}, which is not the size of its data")
+            # Opened again instead of moved back, which would end the verification of the checksum.
+            with archive.open(info) as stream:
+                stream.read(head.tell())
                 yield Member(shape, is_fortran and len(shape) > 1, dtype, stream)
+
+
+def _read_header(head: IO[bytes], key: str) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """An array's shape, whether it lies column after column, and its type."""
+    read_header = HEADER_READERS.get(npy.read_magic(head))
+    if read_header is None:
+        raise ValueError(f"{key} has an unknown .npy version")
+    with warnings.catch_warnings():
+        # NumPy and Python comment on odd headers; what matters is checked.
+        warnings.simplefilter("ignore")
+        shape, is_fortran, dtype = read_header(head)
+    if dtype.hasobject:
+        raise InputError(
+            f"{key} is an array of Python objects; reading it means unpickling, which can run any code and is refused. "
+            f"Save it as numbers, or as text: {key}.astype(str)"
+        )
+    return shape, is_fortran, dtype
 
 
 def _check_size(info: ZipInfo, archive_size: int) -> None:
@@ -115,10 +129,12 @@ def _take(member: Member, shape: tuple[int, ...], order: Any) -> npt.NDArray[Any
 
 
 def read(path: Path, split: str | None) -> Predictions:
+    """Open the predictions in a .npz file."""
     return open_set(NpzFile(path), split)
 
 
 def write(path: Path, predictions: Predictions) -> None:
+    """Write predictions as a .npz file."""
     scores = predictions.scores.cpu()
     arrays: dict[str, Any] = {
         # NumPy has no bfloat16; float32 holds its values exactly.

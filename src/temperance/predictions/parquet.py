@@ -16,7 +16,7 @@ import torch
 from temperance.arrays import as_scores
 from temperance.errors import InputError, MissingExtraError
 from temperance.files import reading
-from temperance.predictions.checks import Described, as_class_names, check_set, label_numbers, names_from_json
+from temperance.predictions.checks import Described, as_class_names, check_set, label_numbers, names_from_json, shown
 from temperance.predictions.columns import Columns, find_columns
 from temperance.predictions.core import Chunk, Predictions
 
@@ -25,16 +25,16 @@ BUFFER_BYTES = 1 << 16
 
 
 def read(path: Path, split: str | None) -> Predictions:
+    """Open the predictions in a .parquet file."""
     with _open(path) as file:
         schema, n = file.schema_arrow, file.metadata.num_rows
         columns = find_columns(schema.names, split)
-        first = next(file.iter_batches(batch_size=1, columns=columns.used), None)
+        k = _list_length(file, columns.name) if columns.is_list else len(columns.scores)
     stored = (schema.metadata or {}).get(b"class_names")
     names = columns.class_names if stored is None else as_class_names(names_from_json("class_names", stored))
-    scores = _describe_scores(schema, columns, first, n)
+    scores = _describe_scores(schema, columns, (n, k))
     groups = None if columns.groups is None else _describe(schema.field(columns.groups).type, (n,))
     check_set(columns.name, scores, _describe(schema.field(columns.labels).type, (n,)), groups, names)
-    k = scores.shape[1]
 
     def read_rows(rows: int) -> Iterator[Chunk]:
         start = 0
@@ -51,6 +51,7 @@ def read(path: Path, split: str | None) -> Predictions:
 
 
 def write(path: Path, predictions: Predictions) -> None:
+    """Write predictions as a .parquet file."""
     batches = (_batch(chunk, predictions) for chunk in predictions.chunks())
     first = next(batches)
     names = predictions.class_names
@@ -85,7 +86,8 @@ def _pyarrow() -> tuple[Any, Any]:
 
 
 def _open(path: Path) -> Any:
-    return _pyarrow()[1].ParquetFile(path, buffer_size=BUFFER_BYTES, page_checksum_verification=True)
+    options = {"buffer_size": BUFFER_BYTES, "pre_buffer": False, "page_checksum_verification": True}
+    return _pyarrow()[1].ParquetFile(path, **options)
 
 
 def _describe(arrow_type: Any, shape: tuple[int, ...]) -> Described:
@@ -100,17 +102,26 @@ def _is_text(arrow_type: Any) -> bool:
     return bool(types.is_string(arrow_type) or types.is_large_string(arrow_type))
 
 
-def _describe_scores(schema: Any, columns: Columns, first: Any, n: int) -> Described:
-    """The scores as they will be read, from the types of the columns and the first row."""
+def _list_length(file: Any, column: str) -> int:
+    """How many numbers the list in the first row has."""
+    first = next(file.iter_batches(batch_size=1, columns=[column]), None)
     if first is None:
-        return Described((0, len(columns.scores)), "f", "")
-    found = [schema.field(column).type for column in columns.scores]
-    if columns.is_list:
-        if not hasattr(found[0], "value_type"):
-            raise InputError(f"the column {columns.name} must hold a list of numbers in each row; got {found[0]}")
-        return _describe(found[0].value_type, (n, len(first.column(columns.name)[0] or ())))
-    described = [_describe(column_type, (n, len(found))) for column_type in found]
-    return next((column for column in described if column.kind not in "fi"), described[0])
+        return 0
+    if not hasattr(first.column(column).type, "value_type"):
+        raise InputError(
+            f"the column {column} must hold a list of numbers in each row; got {first.column(column).type}"
+        )
+    row = first.column(column)[0].as_py()
+    if row is None:
+        raise _missing(column, 0)
+    return len(row)
+
+
+def _describe_scores(schema: Any, columns: Columns, shape: tuple[int, int]) -> Described:
+    """The scores as they will be read; if the columns differ in type, one that does not hold numbers speaks for all."""
+    types = [schema.field(column).type for column in columns.scores]
+    found = [_describe(each.value_type if columns.is_list else each, shape) for each in types]
+    return next((column for column in found if column.kind not in "fi"), found[0])
 
 
 def _scores(batch: Any, columns: Columns, k: int, start: int) -> npt.NDArray[Any]:
@@ -135,9 +146,12 @@ def _values(batch: Any, column: str, start: int) -> npt.NDArray[Any]:
 
 def _to_numpy(values: Any, column: str, start: int, *, per_row: int) -> npt.NDArray[Any]:
     if values.null_count:
-        row = start + int(values.is_null().to_numpy(zero_copy_only=False).argmax()) // per_row
-        raise InputError(f"the column {column} has no value in row {row}; fill it in or leave the row out")
+        raise _missing(column, start + int(values.is_null().to_numpy(zero_copy_only=False).argmax()) // per_row)
     if _pyarrow()[0].types.is_dictionary(values.type):
         values = values.dictionary_decode()
     array: npt.NDArray[Any] = values.to_numpy(zero_copy_only=False)
     return array.astype(np.str_) if array.dtype.kind == "O" else array
+
+
+def _missing(column: str, row: int) -> InputError:
+    return InputError(f"the column {shown([column])} has no value in row {row}; fill it in or leave the row out")

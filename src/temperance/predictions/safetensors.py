@@ -71,10 +71,12 @@ class SafetensorsFile:
 
 
 def read(path: Path, split: str | None) -> Predictions:
+    """Open the predictions in a .safetensors file."""
     return open_set(SafetensorsFile(path), split)
 
 
 def write(path: Path, predictions: Predictions) -> None:
+    """Write predictions as a .safetensors file."""
     tensors = {
         "logits" if predictions.from_logits else "probs": predictions.scores.contiguous(),
         "labels": predictions.labels.contiguous(),
