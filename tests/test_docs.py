@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tables import filled
 
 import temperance
 from temperance.metrics import METRICS, Metric
@@ -54,6 +55,12 @@ def test_links_between_pages_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text()):
         if "://" not in target:
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_tables_are_up_to_date() -> None:
+    """What `python scripts/tables.py` would write is what is there."""
+    for page in sorted((ROOT / "docs").glob("*.md")):
+        assert filled(page.read_text()) == page.read_text(), f"run scripts/tables.py: {page.name} is out of date"
 
 
 def test_public_names_are_what_is_exported() -> None:
