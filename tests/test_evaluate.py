@@ -61,6 +61,12 @@ def test_groups(tmp_path: Path) -> None:
     assert (found.row("ece", group="b").n, found.row("ece").n) == (100, 300)
 
 
+def test_a_group_without_a_name_is_not_the_whole() -> None:
+    probs, labels = confident(100, 0.1)
+    found = evaluate(Predictions.of(probs, labels, groups=[""] * 40 + ["b"] * 60), by_group=True, bootstrap=0)
+    assert {(row.group, row.n) for row in found.rows} == {("", 100), ("(no name)", 40), ("b", 60)}
+
+
 def test_dense_predictions_with_ignored_pixels() -> None:
     probs, labels = confident(60, 0.1)
     dense = probs.reshape(3, 4, 5, 2).movedim(-1, 1)
@@ -99,7 +105,9 @@ def test_the_verdict_sees_errors_that_cancel() -> None:
 
 def test_the_verdict_names_the_classes() -> None:
     logits, labels = random_predictions(3000, 5, sharpness=3.0)
-    found = evaluate(Predictions.of(logits, labels, from_logits=True, class_names=["ant", "bee", "cat", "dog", "eel"]), bootstrap=0)
+    found = evaluate(
+        Predictions.of(logits, labels, from_logits=True, class_names=["ant", "bee", "cat", "dog", "eel"]), bootstrap=0
+    )
     assert any(f"{name} (over-confident)" in found.verdict for name in ("ant", "bee", "cat", "dog", "eel"))
 
 

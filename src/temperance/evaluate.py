@@ -116,7 +116,9 @@ def evaluate(
     chosen: list[Request] = [(m, {"n_bins": n_bins} if "n_bins" in m.options else {}) for m in chosen_metrics(metrics)]
     drawn: list[Request] = [(METRICS[name], {"n_bins": n_bins}) for name in ("ece", "classwise-ece")]
     drawn.append((METRICS["aurc"], {}))
-    sizes = {"": data.n} | (group_sizes(data) if by_group else {})
+    sizes: dict[str | None, int] = {None: data.n}
+    if by_group:
+        sizes.update(group_sizes(data))
 
     method = calibrator.name if calibrator else "uncalibrated"
     settings_of_calibrator = {"calibrator": calibrator.get_params()} if calibrator else {}
@@ -125,7 +127,7 @@ def evaluate(
     steps = len(sizes) * (len(chosen) + 1)
     for group, n in sizes.items():
         progress(len(rows), steps, f"reading {data.source}")
-        requests = [*chosen, *drawn] if group == "" else chosen
+        requests = [*chosen, *drawn] if group is None else chosen
         found = checked_batches(data, group=group, calibrator=calibrator)
         dealt = deal(found, n, requests, torch.Generator().manual_seed(seed))
         pictures = pictures or dealt[len(chosen) :]
@@ -136,7 +138,19 @@ def evaluate(
             params = {"metric": options, **settings_of_calibrator}
             seconds = time.perf_counter() - start
             rows.append(
-                Row(data.source, data.split or "", group, method, params, metric.name, value, low, high, n, seconds)
+                Row(
+                    data.source,
+                    data.split or "",
+                    group_name(group),
+                    method,
+                    params,
+                    metric.name,
+                    value,
+                    low,
+                    high,
+                    n,
+                    seconds,
+                )
             )
     progress(steps, steps, "done")
     reliability, classwise, ranked = (combine(parts) for parts in pictures)
@@ -173,6 +187,11 @@ def as_predictions(
     return Predictions.of(rows, truth, from_logits=from_logits)
 
 
+def group_name(group: str | None) -> str:
+    """A group in a row: nothing for the whole, and something to read for a group whose name is empty."""
+    return "" if group is None else group or "(no name)"
+
+
 def group_sizes(data: Predictions) -> dict[str, int]:
     """How many samples each group has, groups in alphabetical order."""
     if not data.has_groups:
@@ -202,13 +221,15 @@ def measured(
     return value, found.low, found.high
 
 
-def checked_batches(data: Predictions, *, group: str = "", calibrator: Calibrator | None = None) -> Iterator[Batch]:
+def checked_batches(
+    data: Predictions, *, group: str | None = None, calibrator: Calibrator | None = None
+) -> Iterator[Batch]:
     """Predictions in checked blocks: those of one group, and as a calibrator makes them, if asked."""
     first_row = 0
     for scores, labels, groups in data.chunks():
         size = len(labels)
         from_logits = data.from_logits
-        if group:
+        if group is not None:
             mine = torch.from_numpy(cast(Text, groups) == group).to(labels.device)
             scores, labels = scores[mine], labels[mine]
         if calibrator is not None:
