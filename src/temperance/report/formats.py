@@ -1,0 +1,43 @@
+"""Numbers as the page writes them: a true minus sign, and before a percent sign a space that does not break."""
+
+from __future__ import annotations
+
+import math
+import re
+
+from temperance.metrics import METRICS
+from temperance.results import Row, shown
+
+PERCENT = "\u00a0%"
+
+
+def percent(value: float, digits: int = 2) -> str:
+    """0.0866 as 8.66 %."""
+    return f"{100 * value:.{digits}f}{PERCENT}"
+
+
+def percent_range(low: float, high: float, digits: int) -> str:
+    """Two shares with one percent sign."""
+    return f"{100 * low:.{digits}f}\u00a0–\u00a0{percent(high, digits)}"
+
+
+def value_of(row: Row) -> str:
+    """The value of a metric, as its registry entry says that it is read."""
+    return _typeset(row, row.value)
+
+
+def interval_of(row: Row, between: str = "–") -> str:
+    """The interval of a metric, or a dash where none was measured."""
+    if math.isnan(row.low):
+        return "–"
+    return f"{_typeset(row, row.low).removesuffix(PERCENT)}\u00a0{between}\u00a0{_typeset(row, row.high)}"
+
+
+def set_percent_signs(text: str) -> str:
+    """Text with its percent signs set off in the one way of this page."""
+    return re.sub(r"(\d) ?%", rf"\1{PERCENT}", text)
+
+
+def _typeset(row: Row, value: float) -> str:
+    text = shown(value, percent=METRICS[row.metric].percent)
+    return set_percent_signs(re.sub("^-", "−", text))

@@ -1,0 +1,310 @@
+"""The evaluation as one HTML page that needs nothing else: no network, no other file, no script to be read."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import PurePath
+
+from temperance.evaluate import Evaluation
+from temperance.files import PathLike, atomic_write
+from temperance.metrics import METRICS
+from temperance.metrics.binned import ece
+from temperance.report import charts
+from temperance.report.formats import interval_of, percent, percent_range, value_of
+from temperance.report.markup import Markup, join, tag
+from temperance.report.numbers import ClassError, bars, worst_classes
+from temperance.report.page import (
+    SHOWN_ROWS,
+    Cell,
+    Stack,
+    definitions,
+    folded,
+    headline,
+    legend,
+    page,
+    prose,
+    searchable,
+    section,
+    split,
+    table,
+)
+from temperance.results import Provenance, Row
+
+WORST = 15  # classes shown without unfolding the table
+COVERAGES = (1.0, 0.9, 0.8, 0.7, 0.5, 0.3)
+GROUP_METRICS = ("ece", "accuracy", "confidence-gap", "nll")  # the first of them ranks the groups
+
+
+def write_report(evaluation: Evaluation, path: PathLike) -> None:
+    """Write an evaluation as one HTML file that opens anywhere: pictures, numbers, and what they mean."""
+    text = evaluation_page(evaluation)
+    with atomic_write(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def evaluation_page(evaluation: Evaluation) -> str:
+    """The page: the answer first, then the pictures, then every number, then how it was made."""
+    name = PurePath(evaluation.rows[0].source).name
+    parts = [
+        opening(evaluation),
+        reliability_section(evaluation),
+        histogram_section(evaluation),
+        classwise_section(evaluation),
+        risk_coverage_section(evaluation),
+        groups_section(evaluation),
+        metrics_section(evaluation),
+        provenance_section(evaluation.provenance),
+    ]
+    return page(f"{name} – calibration report", *parts)
+
+
+def opening(evaluation: Evaluation) -> Markup:
+    """What was measured, the verdict, and the three numbers it rests on."""
+    row, bins = evaluation.rows[0], evaluation.reliability
+    n, k = int(bins.n), len(evaluation.class_names)
+    about = [row.split, f"{n:,} samples", f"{k:,} classes", row.method]
+    answer, _, reasons = evaluation.verdict.partition(". ")
+    confidence, accuracy = float(bins.confidence.sum()) / n, int(bins.hits.sum()) / n
+    points = f"{100 * abs(confidence - accuracy):.2f}"
+    gap = f"{points} points {'above' if confidence > accuracy else 'below'} accuracy"
+    return join(
+        [
+            tag(
+                "header",
+                tag("p", "Calibration report", class_="eyebrow"),
+                tag("h1", PurePath(row.source).name),
+                tag("p", " · ".join(filter(None, about)), class_="about"),
+            ),
+            tag(
+                "section",
+                tag("p", prose(answer.rstrip(".") + "."), class_="verdict"),
+                tag("p", prose(reasons)),
+                headline(
+                    [
+                        ("Accuracy", percent(accuracy), _bounds(evaluation, "accuracy")),
+                        ("Mean confidence", percent(confidence), "the same as accuracy" if points == "0.00" else gap),
+                        ("Calibration error", percent(ece.value(bins)), _bounds(evaluation, "ece")),
+                    ]
+                ),
+            ),
+        ]
+    )
+
+
+def _bounds(evaluation: Evaluation, metric: str) -> str:
+    """The interval of a metric, where it was measured."""
+    for row in evaluation.rows:
+        if row.metric == metric and not row.group and not math.isnan(row.low):
+            return f"between {interval_of(row, 'and')}"
+    return ""
+
+
+def reliability_section(evaluation: Evaluation) -> Markup:
+    bins = evaluation.reliability
+    digits = 0 if len(bins.count) <= 50 else 1
+    rows = [
+        (
+            percent_range(bar.left, bar.right, digits),
+            f"{bar.count:,}",
+            percent(bar.confidence),
+            percent(bar.accuracy),
+            percent_range(bar.low, bar.high, 1),
+        )
+        for bar in bars(bins)
+    ]
+    return section(
+        "Is the confidence right?",
+        split(
+            charts.reliability(bins),
+            tag(
+                "p",
+                "Each bar is how often predictions of about that confidence were right. If confidence meant what it "
+                "says, every dot would lie on the dashed line.",
+            ),
+            legend(
+                [
+                    ("bar", "accuracy in the bin"),
+                    ("over", "over-confident: right less often than it says"),
+                    ("under", "under-confident: right more often than it says"),
+                    ("over chance", "pale: could be chance"),
+                    ("whisker", "95 % interval of the accuracy"),
+                    ("guide", "perfect calibration"),
+                ]
+            ),
+            tag("p", "The strip below counts the samples: a gap matters as much as the samples it has."),
+            folded(
+                "The numbers in this picture",
+                table(("Confidence", "Samples", "Mean", "Accuracy", "95\u00a0% interval"), rows),
+            ),
+        ),
+    )
+
+
+def histogram_section(evaluation: Evaluation) -> Markup:
+    surest_first = evaluation.risk_coverage.threshold
+    n = len(surest_first)
+    half, most = (float(surest_first[_at_least(share, n) - 1]) for share in (0.5, 0.9))
+    return section(
+        "How sure is the model?",
+        split(
+            charts.histogram(evaluation.reliability),
+            tag("p", "The share of predictions at each confidence. In a calibrated model the two upright lines meet."),
+            tag(
+                "p",
+                f"Half of the predictions are at least {percent(half)} sure, nine in ten at least {percent(most)}.",
+            ),
+        ),
+    )
+
+
+def classwise_section(evaluation: Evaluation) -> Markup:
+    """The worst classes as bars, and every class in a table that can be searched."""
+    worst = worst_classes(evaluation.classwise, evaluation.class_names)
+    columns = ("Class", "Labels", "Expected", "", "Error")
+    largest = worst[0].error
+    # A full bar is the worst class, but no less than a quarter of a class's average share: small errors look small.
+    scale = 100 / max(largest, 0.25 / len(worst))
+    digits = max(2, 2 - math.floor(math.log10(100 * largest))) if largest else 2
+    rows: list[list[Cell]] = [
+        [
+            entry.name,
+            f"{entry.labels:,}",
+            f"{entry.predicted:,.1f}",
+            Stack(round(scale * entry.over, 1), round(scale * entry.under, 1), _told(entry, digits)),
+            percent(entry.error, digits),
+        ]
+        for entry in worst
+    ]
+    more = (
+        folded(f"All {len(rows):,} classes", searchable("classes", columns, rows, "classes"))
+        if len(rows) > WORST
+        else Markup()
+    )
+    return section(
+        "Which classes are off?",
+        tag(
+            "p",
+            "How far each class's probability is from how often it is the label, worst first. The sum of its "
+            "probabilities is the number of labels that the model expects.",
+        ),
+        legend([("over", "probability too high"), ("under", "probability too low")]),
+        table(columns, rows[:WORST], "classes"),
+        more,
+    )
+
+
+def _told(entry: ClassError, digits: int) -> str:
+    return f"{percent(entry.over, digits)} too high, {percent(entry.under, digits)} too low"
+
+
+def risk_coverage_section(evaluation: Evaluation) -> Markup:
+    curve = evaluation.risk_coverage
+    n = len(curve.coverage)
+    kept = sorted({_at_least(share, n) for share in COVERAGES}, reverse=True)
+    rows = [
+        (
+            f"{percent(m / n, 0)}",
+            percent(float(curve.risk[m - 1])),
+            percent(float(curve.threshold[m - 1])),
+        )
+        for m in kept
+    ]
+    return section(
+        "If the model may decline, what error remains?",
+        split(
+            charts.risk_coverage(curve),
+            tag("p", "Answering only the surest predictions leaves fewer errors, if confidence ranks them well."),
+            legend(
+                [
+                    ("curve", "this model"),
+                    ("best", "if every error were among the least sure"),
+                    ("guide", "if confidence said nothing"),
+                ]
+            ),
+            table(("Answered", "Error among them", "Confidence at least"), rows),
+        ),
+    )
+
+
+def groups_section(evaluation: Evaluation) -> Markup:
+    """Each group with its interval beside the whole, the worst first; nothing where there are no groups."""
+    grouped = [row for row in evaluation.rows if row.group]
+    if not grouped:
+        return Markup()
+    measured = {(row.group, row.metric): row for row in evaluation.rows}
+    names = [name for name in GROUP_METRICS if (grouped[0].group, name) in measured] or [grouped[0].metric]
+    ranked = METRICS[names[0]]
+    rows = [row for row in grouped if row.metric == ranked.name and not math.isnan(row.value)]
+    rows.sort(key=lambda row: row.value, reverse=ranked.lower_is_better is not False)
+    whole = measured["", ranked.name]
+    ends = [end for row in (*rows, whole) for end in (row.low, row.value, row.high) if not math.isnan(end)]
+    low, high = min(0.0, *ends), max(ends)
+    cells = [
+        (
+            row.group,
+            _dot_strip(row, whole, low, high or 1.0),
+            *(value_of(measured[row.group, name]) for name in names),
+            f"{row.n:,}",
+        )
+        for row in rows[:SHOWN_ROWS]
+    ]
+    more = f" The first {SHOWN_ROWS} of {len(rows):,} groups are shown." if len(rows) > SHOWN_ROWS else ""
+    return section(
+        "By group",
+        tag(
+            "p",
+            f"{ranked.title} of each group as a dot with its interval, the worst first; the upright line is all "
+            f"samples together ({value_of(whole)}).{more}",
+        ),
+        table(("Group", "", *(METRICS[name].title for name in names), "Samples"), cells, "groups"),
+    )
+
+
+def _dot_strip(row: Row, whole: Row, low: float, high: float) -> Markup:
+    """A dot with its interval, and the line of all samples together."""
+
+    def place(value: float) -> float:
+        return 100 * (value - low) / (high - low)
+
+    marks = [tag("i", class_="whole", style=f"left:{place(whole.value):.1f}%")]
+    if not math.isnan(row.low):
+        width = place(row.high) - place(row.low)
+        marks.append(tag("i", class_="range", style=f"left:{place(row.low):.1f}%;width:{width:.1f}%"))
+    marks.append(tag("i", class_="point", style=f"left:{place(row.value):.1f}%"))
+    return tag("div", *marks, class_="strip", title=interval_of(row))
+
+
+def metrics_section(evaluation: Evaluation) -> Markup:
+    level = evaluation.provenance.settings["level"]
+    rows = [(_named_metric(row), value_of(row), interval_of(row)) for row in evaluation.rows if not row.group]
+    return section("Every number", table(("Metric", "Value", f"{100 * level:g}\u00a0% interval"), rows, "metrics"))
+
+
+def _named_metric(row: Row) -> Markup:
+    metric = METRICS[row.metric]
+    return join([tag("span", metric.title), tag("small", prose(metric.summary))])
+
+
+def provenance_section(provenance: Provenance) -> Markup:
+    """Enough to measure it again, for those who ask."""
+    entries = [
+        ("Measured", provenance.created),
+        ("Command", provenance.command),
+        *(("Input", f"{name}, SHA-256 {digest}") for name, digest in provenance.inputs.items()),
+        ("Settings", _listed(provenance.settings)),
+        ("Seed", str(provenance.seed)),
+        ("Device", provenance.device),
+        ("Versions", _listed(provenance.versions)),
+        ("Commit", provenance.commit),
+    ]
+    return tag("footer", folded("How this was measured", definitions(entry for entry in entries if entry[1])))
+
+
+def _listed(values: Mapping[str, object]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in values.items())
+
+
+def _at_least(share: float, n: int) -> int:
+    """The fewest of n samples that are that share of them."""
+    return math.ceil(share * n - 1e-9)

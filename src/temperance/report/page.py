@@ -1,0 +1,126 @@
+"""The parts that every report page is made of: a skeleton that loads nothing, sections, tables, figures."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from importlib.resources import files
+from typing import NamedTuple
+
+from temperance.report.formats import set_percent_signs
+from temperance.report.markup import Markup, escaped, join, tag
+
+SHOWN_ROWS = 100  # of a long table; the others are found by searching
+
+
+class Stack(NamedTuple):
+    """A bar of an over- and an under-confident part, in percent of its full width, and the same in words."""
+
+    over: float
+    under: float
+    told: str
+
+
+Cell = str | Stack
+
+
+def page(title: str, *parts: Markup) -> str:
+    """A whole page in one file. Its policy forbids the browser to load anything, or to run any script but ours."""
+    style, script = _asset("page.css"), _asset("page.js")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    policy = f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
+    head = tag(
+        "head",
+        tag("meta", charset="utf-8"),
+        tag("meta", http_equiv="Content-Security-Policy", content=policy),
+        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        tag("meta", name="color-scheme", content="light dark"),
+        tag("title", title),
+        tag("link", rel="icon", href="data:,"),
+        tag("style", style),
+    )
+    body = tag("body", tag("main", *parts), tag("script", script))
+    return f"<!doctype html>\n{tag('html', head, body, lang='en')}\n"
+
+
+def section(title: str, *parts: Markup) -> Markup:
+    return tag("section", tag("h2", title), *parts)
+
+
+def split(picture: Markup, *beside: Markup) -> Markup:
+    """A picture with text beside it, or below it on a narrow screen."""
+    return tag("div", tag("figure", picture), tag("div", *beside), class_="split")
+
+
+def headline(figures: Iterable[tuple[str, str, str]]) -> Markup:
+    """A few large figures: what it is, the number, a note."""
+    cards = (
+        tag("div", tag("dt", name), tag("dd", tag("b", number), tag("small", note))) for name, number, note in figures
+    )
+    return tag("dl", *cards, class_="headline")
+
+
+def legend(entries: Iterable[tuple[str, str]]) -> Markup:
+    """What the colours and lines mean: a class of page.css and its meaning."""
+    items = (tag("li", tag("i", class_=f"key {class_}"), meaning) for class_, meaning in entries)
+    return tag("ul", *items, class_="legend")
+
+
+def folded(summary: str, *parts: Markup) -> Markup:
+    """Something that opens when it is asked for."""
+    return tag("details", tag("summary", summary), *parts)
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[Cell]], class_: str | None = None) -> Markup:
+    """The first column names the row, the others are numbers. A wide table scrolls by itself, not with the page."""
+    heads = (tag("th", name, scope="col") for name in columns)
+    body = (tag("tr", tag("th", _content(first), scope="row"), *map(_cell, rest)) for first, *rest in rows)
+    found = tag("table", tag("thead", tag("tr", *heads)), tag("tbody", *body), class_=class_)
+    return tag("div", found, class_="scroll")
+
+
+def searchable(name: str, columns: Sequence[str], rows: Sequence[Sequence[Cell]], class_: str) -> Markup:
+    """A long table: its first rows, and all of them as data that the search field looks through."""
+    data = json.dumps(rows, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
+    note = f"{min(len(rows), SHOWN_ROWS):,} of {len(rows):,} shown" if len(rows) > SHOWN_ROWS else ""
+    return tag(
+        "div",
+        tag("input", type="search", placeholder=f"Search {name}", aria_label=f"Search {name}", hidden=True),
+        tag("output", note),
+        table(columns, rows[:SHOWN_ROWS], class_),
+        tag("script", Markup(data), type="application/json"),
+        class_="searchable",
+        data_most=SHOWN_ROWS,
+    )
+
+
+def definitions(entries: Iterable[tuple[str, str]]) -> Markup:
+    """Names and what they stand for."""
+    return tag("dl", *(join([tag("dt", name), tag("dd", value)]) for name, value in entries), class_="definitions")
+
+
+def prose(text: str) -> Markup:
+    """Plain text with `code` in backticks."""
+    pieces = set_percent_signs(text).split("`")
+    return join(tag("code", piece) if i % 2 else piece for i, piece in enumerate(pieces))
+
+
+def stacked_bar(stack: Stack) -> Markup:
+    """A bar in a table; page.js makes the same one."""
+    sides = (("over", stack.over), ("under", stack.under))
+    parts = (tag("i", class_=side, style=f"width:{share}%") for side, share in sides)
+    return tag("div", *parts, class_="stacked", role="img", title=stack.told, aria_label=stack.told)
+
+
+def _cell(cell: Cell) -> Markup:
+    return tag("td", _content(cell))
+
+
+def _content(cell: Cell) -> Markup:
+    return escaped(cell) if isinstance(cell, str) else stacked_bar(cell)
+
+
+def _asset(name: str) -> Markup:
+    return Markup(files("temperance.report").joinpath(name).read_text(encoding="utf-8"))

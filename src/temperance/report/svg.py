@@ -1,0 +1,98 @@
+"""A plot area in SVG: data coordinates in, shapes out.
+
+Colours, fonts and strokes are classes of page.css, so that a picture follows the reader's light or dark theme. Sizes
+are in units of the viewBox: a picture is `WIDTH` wide, which is close to its size on a phone, so that its text stays
+readable there and grows a little on a desk.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from temperance.report.formats import PERCENT
+from temperance.report.markup import Markup, join, tag
+
+WIDTH = 420
+LEFT, RIGHT = 46, 402  # where the plot area begins and ends
+INNER = RIGHT - LEFT
+
+
+@dataclass(frozen=True)
+class Scale:
+    """A straight line from data to picture: `low` is drawn at `start`, `high` at `end`."""
+
+    low: float
+    high: float
+    start: float
+    end: float
+
+    def __call__(self, value: float) -> float:
+        share = (value - self.low) / (self.high - self.low)
+        return self.start + share * (self.end - self.start)
+
+
+@dataclass(frozen=True)
+class Plot:
+    """A rectangle with an x and a y scale."""
+
+    x: Scale
+    y: Scale
+
+    def box(self, left: float, right: float, low: float, high: float, class_: str) -> Markup:
+        """A filled rectangle, a little narrower than its sides, and high enough to be seen."""
+        height = max(self.y(low) - self.y(high), 1.0)
+        x, width = self.x(left), self.x(right) - self.x(left)
+        return tag("rect", x=x + 0.5, y=self.y(low) - height, width=width - 1, height=height, class_=class_)
+
+    def line(self, points: Sequence[tuple[float, float]], class_: str) -> Markup:
+        """Straight lines through the points."""
+        return tag("path", d="M" + "L".join(f"{self.x(x):.1f},{self.y(y):.1f}" for x, y in points), class_=class_)
+
+    def dot(self, x: float, y: float, class_: str) -> Markup:
+        return tag("circle", cx=self.x(x), cy=self.y(y), r=2.6, class_=class_)
+
+    def label(self, x: float, y: float, text: str, *, anchor: str = "start", dx: float = 0, dy: float = 0) -> Markup:
+        """Text beside a point."""
+        return label(self.x(x) + dx, self.y(y) + dy, text, anchor=anchor)
+
+    def x_axis(self, ticks: Sequence[float], title: str) -> Markup:
+        """Numbers below the plot, in percent, and what they are."""
+        bottom = self.y.start
+        marks = [label(self.x(t), bottom + 16, tick_text(t), anchor="middle") for t in ticks]
+        return join([*marks, label((LEFT + RIGHT) / 2, bottom + 34, title, anchor="middle")])
+
+    def y_axis(self, ticks: Sequence[float], texts: Sequence[str]) -> Markup:
+        """Numbers to the left, with a faint line across at each."""
+        parts = []
+        for value, text in zip(ticks, texts, strict=True):
+            parts.append(self.line([(self.x.low, value), (self.x.high, value)], "grid"))
+            parts.append(self.label(self.x.low, value, text, anchor="end", dx=-6, dy=4))
+        return join(parts)
+
+
+def label(x: float, y: float, text: str, *, anchor: str = "start") -> Markup:
+    return tag("text", text, x=float(x), y=float(y), text_anchor=anchor)
+
+
+def picture(height: float, description: str, *parts: Markup) -> Markup:
+    """The finished picture, with a description for those who do not see it."""
+    return tag("svg", *parts, viewBox=f"0 0 {WIDTH} {height:g}", role="img", aria_label=description)
+
+
+def tick_text(value: float) -> str:
+    """A share beside an axis: 20 %, 2.5 %."""
+    return f"{100 * value:.3g}{PERCENT}"
+
+
+def round_ticks(high: float, about: int) -> list[float]:
+    """Multiples of 1, 2 or 5 times a power of ten, from 0 to `high`.
+
+    >>> round_ticks(0.31, 4)
+    [0.0, 0.1, 0.2, 0.3]
+    """
+    raw = high / about
+    power = 10.0 ** math.floor(math.log10(raw))
+    step = next(m * power for m in (1, 2, 5, 10) if m * power >= raw * (1 - 1e-9))
+    return [i * step for i in range(math.floor(high / step + 1e-9) + 1)]

@@ -1,0 +1,287 @@
+"""The page holds the numbers of the evaluation, loads nothing, and shows what users wrote as text."""
+
+import dataclasses
+import json
+import math
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from conftest import random_predictions
+from temperance.errors import FileError
+from temperance.evaluate import Evaluation, evaluate
+from temperance.metrics import METRICS
+from temperance.predictions import Predictions
+from temperance.report import write_report
+from temperance.report.html import evaluation_page
+from temperance.report.markup import VOID, Markup, join, tag
+from temperance.report.numbers import bars, worst_classes
+from temperance.report.svg import Plot, Scale, round_ticks
+
+NASTY = ("<script>alert(1)</script>", "</script><img src=x onerror=alert(2)>", "a & \"b\" 'c'", "ж — 日本")
+GROUPS = ("north", "south", "<script>alert(3)</script>")
+
+
+class Page(HTMLParser):
+    """A page as its elements: (name, attributes, text directly inside), and a check that all are closed in order."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None], list[str]]] = []
+        self.open: list[int] = []
+        self.feed(text)
+        self.close()
+        assert not self.open, "an element is not closed"
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs), []))
+        if tag not in VOID:
+            self.open.append(len(self.elements) - 1)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.elements[self.open.pop()][0] == tag, f"</{tag}> closes another element"
+
+    def handle_data(self, data: str) -> None:
+        if self.open:
+            self.elements[self.open[-1]][2].append(data)
+
+    def all(self, name: str, class_: str | None = None) -> list[tuple[dict[str, str | None], str]]:
+        return [
+            (attributes, "".join(text))
+            for element, attributes, text in self.elements
+            if element == name and (class_ is None or class_ in (attributes.get("class") or "").split())
+        ]
+
+    @property
+    def text(self) -> str:
+        return " ".join("".join(text) for element, _, text in self.elements if element not in ("script", "style"))
+
+
+def measured(n: int, k: int, bootstrap: int = 20, names: tuple[str, ...] | None = None) -> Evaluation:
+    logits, labels = random_predictions(n, k)
+    return evaluate(Predictions.of(logits, labels, from_logits=True, class_names=names), bootstrap=bootstrap)
+
+
+@pytest.fixture(scope="module")
+def evaluation() -> Evaluation:
+    return measured(500, 20)
+
+
+@pytest.fixture(scope="module")
+def grouped() -> Evaluation:
+    logits, labels = random_predictions(300, 4)
+    groups = [GROUPS[i % 3] for i in range(300)]
+    predictions = Predictions.of(logits, labels, from_logits=True, class_names=NASTY, groups=groups)
+    return evaluate(predictions, bootstrap=20, by_group=True)
+
+
+# ------------------------------------------------------------------------------------------------------------ the file
+
+
+def test_the_file_is_the_page(evaluation: Evaluation, tmp_path: Path) -> None:
+    write_report(evaluation, tmp_path / "report.html")
+    assert (tmp_path / "report.html").read_text(encoding="utf-8") == evaluation_page(evaluation)
+    assert list(tmp_path.iterdir()) == [tmp_path / "report.html"]
+
+
+def test_the_same_evaluation_is_the_same_page(evaluation: Evaluation) -> None:
+    assert evaluation_page(evaluation) == evaluation_page(dataclasses.replace(evaluation))
+
+
+def test_a_folder_that_is_not_there_is_a_sentence(evaluation: Evaluation, tmp_path: Path) -> None:
+    with pytest.raises(FileError, match="no folder"):
+        write_report(evaluation, tmp_path / "nowhere" / "report.html")
+
+
+def test_nothing_is_loaded(evaluation: Evaluation) -> None:
+    text = evaluation_page(evaluation)
+    page = Page(text)
+    for _, attributes, _ in page.elements:
+        assert not {"src", "srcset", "data", "action"} & set(attributes)
+        assert attributes.get("href", "data:,") == "data:,"
+    assert not re.search(r"https?://|@import|url\(", text)
+    (policy,) = (a["content"] for a, _ in page.all("meta") if a.get("http-equiv") == "Content-Security-Policy")
+    assert policy is not None and "default-src 'none'" in policy
+
+
+def test_it_parses_with_a_heading_for_every_section(grouped: Evaluation) -> None:
+    page = Page(evaluation_page(grouped))
+    assert len(page.all("h1")) == 1
+    assert len(page.all("h2")) == 6
+    assert all(attributes.get("aria-label") for attributes, _ in page.all("svg"))
+
+
+# ---------------------------------------------------------------------------------------------------------- the numbers
+
+
+def test_verdict_and_headline(evaluation: Evaluation) -> None:
+    page = Page(evaluation_page(evaluation))
+    (answer,) = page.all("p", "verdict")
+    assert evaluation.verdict.startswith(answer[1])
+    for metric in ("accuracy", "ece"):
+        assert f"{100 * evaluation.row(metric).value:.2f}\u00a0%" in [text for _, text in page.all("b")]
+
+
+def test_every_metric_is_there_with_its_explanation(evaluation: Evaluation) -> None:
+    page = Page(evaluation_page(evaluation))
+    titles = [text for _, text in page.all("span")]
+    for row in evaluation.rows:
+        metric = METRICS[row.metric]
+        assert metric.title in titles
+        assert metric.summary.split("`")[0] in page.text
+
+
+def test_bars_stand_at_the_height_of_the_frequency(evaluation: Evaluation) -> None:
+    page = Page(evaluation_page(evaluation))
+    found = bars(evaluation.reliability)
+    rects = [{k: float(v or 0) for k, v in a.items() if k != "class"} for a, _ in page.all("rect", "bar")][: len(found)]
+    dots = [(float(a["cx"] or 0), float(a["cy"] or 0)) for a, _ in page.all("circle", "dot")]
+    assert len(dots) == len(found)
+    path = next(a["d"] for a, _ in page.all("path", "guide"))
+    (left, bottom), (right, top) = (tuple(map(float, p.split(","))) for p in (path or "")[1:].split("L"))
+    for bar, rect, (x, y) in zip(found, rects, dots, strict=True):
+        height = bar.accuracy * (bottom - top)
+        assert rect["height"] == pytest.approx(max(height, 1), abs=0.02)
+        assert rect["y"] + rect["height"] == pytest.approx(bottom, abs=0.02)
+        assert y == pytest.approx(bottom - height, abs=0.02)
+        assert x == pytest.approx(left + bar.confidence * (right - left), abs=0.02)
+
+
+def test_gaps_have_the_colour_of_their_side(evaluation: Evaluation) -> None:
+    page = Page(evaluation_page(evaluation))
+    found = bars(evaluation.reliability)
+    assert len(page.all("rect", "over")) == sum(bar.over for bar in found)
+    assert len(page.all("rect", "under")) == sum(not bar.over for bar in found)
+    assert len(page.all("rect", "chance")) == sum(bar.chance for bar in found)
+
+
+def test_classes_are_worst_first_and_all_can_be_searched(evaluation: Evaluation) -> None:
+    page = Page(evaluation_page(evaluation))
+    (data,) = (text for a, text in page.all("script") if a.get("type") == "application/json")
+    rows = json.loads(data)
+    worst = worst_classes(evaluation.classwise, evaluation.class_names)
+    assert [row[0] for row in rows] == [entry.name for entry in worst]
+    assert [row[1] for row in rows] == [str(entry.labels) for entry in worst]
+    for (*_, (over, under, _), error), entry in zip(rows, worst, strict=True):
+        assert over + under <= 100.2
+        assert float(error.split("\u00a0")[0]) == pytest.approx(100 * entry.error, abs=0.005)
+
+
+def test_groups_are_worst_first(grouped: Evaluation) -> None:
+    page = Page(evaluation_page(grouped))
+    names = [text for _, text in page.all("th") if text in GROUPS]
+    assert len(names) == 3 and names == sorted(names, key=lambda group: -grouped.row("ece", group=group).value)
+    assert len(page.all("i", "point")) == 3
+    assert not Page(evaluation_page(measured(50, 3))).all("i", "point")
+
+
+def test_without_intervals_there_are_dashes() -> None:
+    found = measured(100, 3, bootstrap=0)
+    assert all(math.isnan(row.low) for row in found.rows)
+    page = Page(evaluation_page(found))
+    assert "nan" not in page.text.lower().split()
+    assert [text for _, text in page.all("td")].count("–") == len(found.rows)
+    assert not any(text.startswith("between") for _, text in page.all("small"))
+
+
+def test_provenance_is_complete(evaluation: Evaluation) -> None:
+    text = Page(evaluation_page(evaluation)).text
+    provenance = evaluation.provenance
+    for value in (*provenance.inputs.values(), *provenance.versions.values(), provenance.created):
+        assert value in text
+
+
+# ----------------------------------------------------------------------------------------------------- what users wrote
+
+
+def test_what_users_wrote_is_text(grouped: Evaluation) -> None:
+    rows = tuple(dataclasses.replace(row, source=f"<b>{NASTY[1]}") for row in grouped.rows)
+    inputs = {"<b>": "0" * 64}
+    provenance = dataclasses.replace(grouped.provenance, command="temperance <i>x</i>", inputs=inputs)
+    page = Page(evaluation_page(dataclasses.replace(grouped, rows=rows, provenance=provenance)))
+    assert not page.all("img")
+    assert not page.all("b", "none") and all("class" not in a for a, _ in page.all("b"))
+    assert len(page.all("script")) == 1  # ours
+    assert set(NASTY) <= {text for _, text in page.all("th")}
+    assert "temperance <i>x</i>" in page.text
+
+
+def test_names_cannot_end_the_data_block() -> None:
+    names = tuple(f"{NASTY[j % 4]} {j}" for j in range(20))
+    page = Page(evaluation_page(measured(200, 20, names=names)))
+    (data,) = (text for a, text in page.all("script") if a.get("type") == "application/json")
+    assert {row[0] for row in json.loads(data)} == set(names)
+
+
+@given(st.text(), st.text())
+def test_markup_escapes_all_text(content: str, value: str) -> None:
+    class Reader(HTMLParser):
+        seen = ""
+        title: str | None = None
+
+        def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+            assert tag == "p"
+            self.title = dict(attrs)["title"]
+
+        def handle_data(self, data: str) -> None:
+            self.seen += data
+
+    reader = Reader()
+    reader.feed(tag("p", content, title=value))
+    reader.close()
+    assert reader.seen == content
+    assert reader.title == value
+
+
+def test_markup_is_not_escaped_twice() -> None:
+    assert tag("p", tag("b", "<")) == "<p><b>&lt;</b></p>"
+    assert join([Markup("<br>"), "<"], " & ") == "<br> &amp; &lt;"
+    assert tag("input", hidden=True, title=None, size=2.50) == '<input hidden size="2.5">'
+
+
+# ---------------------------------------------------------------------------------------------------------------- sizes
+
+
+@pytest.mark.parametrize(("n", "k", "n_bins"), [(1, 2, 15), (1, 3, 1), (5, 3, 15), (200, 2, 300)])
+def test_any_size_is_a_page(n: int, k: int, n_bins: int) -> None:
+    logits, labels = random_predictions(n, k)
+    found = evaluate(Predictions.of(logits, labels, from_logits=True), bootstrap=2, n_bins=n_bins)
+    text = evaluation_page(found)
+    for attributes, _ in (*Page(text).all("rect"), *Page(text).all("path")):
+        assert "nan" not in str(attributes) and "inf" not in str(attributes)
+
+
+def test_a_perfect_and_a_hopeless_model_are_pages() -> None:
+    for probs in (torch.eye(3, dtype=torch.float64), torch.eye(3, dtype=torch.float64).roll(1, 0)):
+        Page(evaluation_page(evaluate(Predictions.of(probs, torch.arange(3)), bootstrap=2)))
+
+
+def test_a_thousand_classes_stay_small() -> None:
+    names = tuple(f"a class with a rather long name, number {j}" for j in range(1000))
+    text = evaluation_page(measured(2000, 1000, bootstrap=2, names=names))
+    assert len(text.encode()) < 1_000_000
+    assert len(Page(text).all("tr")) < 250
+
+
+# ------------------------------------------------------------------------------------------------------------------ svg
+
+
+@given(st.floats(1e-6, 1e6), st.integers(1, 8))
+def test_ticks_are_few_round_and_inside(high: float, about: int) -> None:
+    ticks = round_ticks(high, about)
+    assert ticks[0] == 0 and ticks[-1] <= high * (1 + 1e-9)
+    assert 1 <= len(ticks) <= about + 1
+    if len(ticks) > 1:
+        mantissa = ticks[1] / 10 ** math.floor(math.log10(ticks[1]) + 1e-9)
+        assert min(abs(mantissa - m) for m in (1, 2, 5, 10)) < 1e-6
+
+
+def test_a_box_stands_on_its_base_and_is_never_invisible() -> None:
+    plot = Plot(Scale(0, 1, 0, 100), Scale(0, 1, 100, 0))
+    assert plot.box(0.2, 0.4, 0, 0.5, "bar") == ('<rect x="20.5" y="50" width="19" height="50" class="bar"></rect>')
+    assert 'y="99" width="19" height="1"' in plot.box(0.2, 0.4, 0, 1e-9, "bar")

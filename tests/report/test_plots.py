@@ -1,0 +1,262 @@
+"""The figures draw the numbers of the statistic, and leave Matplotlib as they found it."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, cast
+
+import matplotlib
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from matplotlib.axes import Axes
+from matplotlib.container import BarContainer
+from matplotlib.figure import Figure
+from scipy.stats import binomtest
+
+from conftest import random_predictions
+from temperance.errors import InputError
+from temperance.metrics import aurc, classwise_ece, ece, risk_coverage_curve
+from temperance.metrics.selective import RiskCoverage
+from temperance.metrics.stats import Bins
+from temperance.report import (
+    draw_classwise,
+    draw_confidence_histogram,
+    draw_reliability,
+    draw_reliability_pair,
+    draw_risk_coverage,
+)
+from temperance.report.numbers import bars, highest_risk, thinned, wilson, worst_classes
+
+
+@pytest.fixture(scope="module")
+def bins() -> Bins:
+    logits, labels = random_predictions(400, 5)
+    return cast(Bins, ece.stats(logits, labels, from_logits=True))
+
+
+@pytest.fixture(scope="module")
+def class_bins() -> Bins:
+    logits, labels = random_predictions(400, 30)
+    return cast(Bins, classwise_ece.stats(logits, labels, from_logits=True))
+
+
+def container(ax: Axes, label: str) -> list[Any]:
+    """The bars that carry this label."""
+    return [p for c in ax.containers if c.get_label() == label for p in cast(BarContainer, c).patches]
+
+
+def drawn(figure: Any) -> None:
+    """Run all of Matplotlib's drawing, so that what fails only then fails here."""
+    figure.canvas.draw()
+
+
+# ------------------------------------------------------------------------------------------------------------- numbers
+
+
+@given(n=st.integers(1, 5000), share=st.floats(0, 1))
+def test_wilson_is_scipys(n: int, share: float) -> None:
+    hits = round(share * n)
+    low, high = wilson(torch.tensor(hits), torch.tensor(n))
+    expected = binomtest(hits, n).proportion_ci(method="wilson")
+    assert float(low) == pytest.approx(expected.low, abs=1e-12)
+    assert float(high) == pytest.approx(expected.high, abs=1e-12)
+    assert float(low) <= hits / n <= float(high)
+
+
+def test_bars_leave_out_empty_bins_and_keep_the_order() -> None:
+    bins = Bins(torch.tensor([0, 4, 0, 2]), torch.tensor([0.0, 1.6, 0.0, 1.8]).double(), torch.tensor([0, 1, 0, 2]))
+    first, second = bars(bins)
+    assert (first.left, first.right, first.count) == (0.25, 0.5, 4)
+    assert (first.confidence, first.accuracy) == pytest.approx((0.4, 0.25))
+    assert first.over and first.chance
+    assert (second.left, second.right, second.accuracy) == (0.75, 1.0, 1.0)
+    assert not second.over
+
+
+def test_a_gap_is_chance_until_there_are_enough_samples() -> None:
+    few, many = (
+        bars(Bins(torch.tensor([m]), torch.tensor([0.8 * m]).double(), torch.tensor([m // 2])))[0] for m in (4, 400)
+    )
+    assert few.chance and not many.chance
+
+
+def test_worst_classes_are_in_order_and_add_up(class_bins: Bins) -> None:
+    found = worst_classes(class_bins)
+    errors = [entry.error for entry in found]
+    assert errors == sorted(errors, reverse=True)
+    assert all(entry.over + entry.under == pytest.approx(entry.error) for entry in found)
+    assert np.mean(errors) == pytest.approx(classwise_ece.value(class_bins))
+    assert sum(entry.labels for entry in found) == 400
+    assert sum(entry.predicted for entry in found) == pytest.approx(400)
+
+
+def test_names_must_fit_the_classes(class_bins: Bins) -> None:
+    with pytest.raises(InputError, match="2 names for 30 classes"):
+        worst_classes(class_bins, ["a", "b"])
+
+
+def test_thinning_keeps_both_ends_and_the_values() -> None:
+    logits, labels = random_predictions(5000, 3)
+    curve = risk_coverage_curve(logits, labels, from_logits=True)
+    few = thinned(curve, 100)
+    assert len(few.coverage) == 100
+    assert few.coverage[0] == curve.coverage[0] and few.coverage[-1] == 1
+    whole = dict(zip(curve.coverage.tolist(), curve.risk.tolist(), strict=True))
+    assert all(whole[c] == r for c, r in zip(few.coverage.tolist(), few.risk.tolist(), strict=True))
+
+
+@pytest.mark.parametrize("n", [1, 2, 60])
+def test_the_risk_axis_has_room_for_a_perfect_and_a_hopeless_model(n: int) -> None:
+    ones = torch.ones(n, dtype=torch.float64)
+    coverage = ones.cumsum(0) / n
+    assert highest_risk(RiskCoverage(coverage, 0 * ones, ones)) > 0
+    assert highest_risk(RiskCoverage(coverage, ones, ones)) > 1
+
+
+# ------------------------------------------------------------------------------------------------------------- figures
+
+
+def test_reliability_bars_are_the_frequencies(bins: Bins) -> None:
+    ax = draw_reliability(bins)
+    full = bins.count > 0
+    assert [bar.get_height() for bar in container(ax, "accuracy")] == pytest.approx(bins.frequency[full].tolist())
+    assert [bar.get_x() for bar in container(ax, "accuracy")] == pytest.approx(bins.edges[:-1][full].tolist())
+    drawn(ax.figure)
+
+
+def test_reliability_gaps_are_the_gaps(bins: Bins) -> None:
+    ax = draw_reliability(bins)
+    for label, sign in (("over-confident", -1), ("under-confident", 1)):
+        expected = {
+            round(left, 9): abs(gap)
+            for left, gap, count in zip(bins.edges[:-1].tolist(), bins.gap.tolist(), bins.count.tolist(), strict=True)
+            if count and (gap < 0) == (sign < 0)
+        }
+        found = {round(bar.get_x(), 9): bar.get_height() for bar in container(ax, label)}
+        assert found == pytest.approx(expected)
+
+
+def test_reliability_counts_are_the_counts(bins: Bins) -> None:
+    (strip,) = draw_reliability(bins).child_axes
+    heights = [bar.get_height() for bar in cast(BarContainer, strip.containers[0]).patches]
+    assert heights == bins.count[bins.count > 0].tolist()
+
+
+def test_reliability_is_named_with_its_ece(bins: Bins) -> None:
+    assert f"ECE {100 * ece.value(bins):.2f} %" in draw_reliability(bins).get_title(loc="left")
+
+
+def test_a_pair_shares_a_figure(bins: Bins) -> None:
+    before, after = draw_reliability_pair(bins, bins)
+    assert before.figure is after.figure
+    assert before.get_title(loc="left").startswith("before") and after.get_title(loc="left").startswith("after")
+    drawn(before.figure)
+
+
+def test_histogram_bars_are_shares_with_both_means_marked(bins: Bins) -> None:
+    ax = draw_confidence_histogram(bins)
+    heights = [bar.get_height() for bar in cast(BarContainer, ax.containers[0]).patches]
+    assert heights == pytest.approx(bins.weight[bins.count > 0].tolist())
+    confidence, accuracy = (line.get_xdata()[0] for line in ax.lines)  # type: ignore[index]
+    assert confidence == pytest.approx(float(bins.confidence.sum() / bins.n))
+    assert accuracy == pytest.approx(float(bins.hits.sum() / bins.n))
+    drawn(ax.figure)
+
+
+def test_classwise_shows_the_worst_first_in_two_parts(class_bins: Bins) -> None:
+    names = [f"class ${j}$" for j in range(30)]
+    ax = draw_classwise(class_bins, names=names, most=4)
+    worst = worst_classes(class_bins, names)[:4]
+    assert [bar.get_width() for bar in container(ax, "over-confident")] == pytest.approx([100 * c.over for c in worst])
+    assert [bar.get_width() for bar in container(ax, "under-confident")] == pytest.approx(
+        [100 * c.under for c in worst]
+    )
+    assert [text.get_text().replace("\\$", "$") for text in ax.get_yticklabels()] == [c.name for c in worst]
+    top, bottom = ax.get_ylim()[1], ax.get_ylim()[0]
+    assert top < bottom  # the worst is on top
+    drawn(ax.figure)
+
+
+def test_risk_coverage_draws_the_curve() -> None:
+    logits, labels = random_predictions(50, 4)
+    curve = risk_coverage_curve(logits, labels, from_logits=True)
+    ax = draw_risk_coverage(curve)
+    line = ax.lines[-1]
+    assert np.array_equal(line.get_xdata(), curve.coverage.numpy())
+    assert np.array_equal(line.get_ydata(), curve.risk.numpy())
+    drawn(ax.figure)
+
+
+@pytest.mark.parametrize("n_bins", [1, 15, 200])
+@pytest.mark.parametrize("n", [1, 3])
+def test_few_samples_and_any_number_of_bins(n: int, n_bins: int) -> None:
+    logits, labels = random_predictions(n, 3)
+    bins = ece.stats(logits, labels, from_logits=True, n_bins=n_bins)
+    drawn(draw_reliability(bins).figure)
+    drawn(draw_confidence_histogram(bins).figure)
+    drawn(draw_classwise(classwise_ece.stats(logits, labels, from_logits=True, n_bins=n_bins)).figure)
+    drawn(draw_risk_coverage(risk_coverage_curve(logits, labels, from_logits=True)).figure)
+
+
+def test_given_axes_are_drawn_on(bins: Bins) -> None:
+    ax = Figure().add_subplot()
+    assert draw_reliability(bins, ax) is ax
+    assert draw_confidence_histogram(bins, ax) is ax
+
+
+def test_settings_are_left_alone(bins: Bins) -> None:
+    before = dict(matplotlib.rcParams)
+    drawn(draw_reliability(bins).figure)
+    assert dict(matplotlib.rcParams) == before
+
+
+# -------------------------------------------------------------------------------------------------------------- refusal
+
+
+def test_each_function_names_the_statistic_it_wants(bins: Bins, class_bins: Bins) -> None:
+    with pytest.raises(InputError, match=r"ece\.stats.*shape \(30, 15\)"):
+        draw_reliability(class_bins)
+    with pytest.raises(InputError, match=r"classwise_ece\.stats.*shape \(15,\)"):
+        draw_classwise(bins)
+    with pytest.raises(InputError, match=r"ece\.stats.*got Ranked"):
+        draw_confidence_histogram(aurc.stats([[0.9, 0.1]], [0]))
+    with pytest.raises(InputError, match=r"risk_coverage_curve.*got Bins"):
+        draw_risk_coverage(cast(RiskCoverage, bins))
+    with pytest.raises(InputError, match="most must be"):
+        draw_classwise(class_bins, most=0)
+
+
+def run_python(program: str, folder: Path) -> str:
+    done = subprocess.run([sys.executable, "-c", program], cwd=folder, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+def test_matplotlib_is_imported_only_to_draw_and_never_opens_windows(tmp_path: Path) -> None:
+    program = """
+import sys
+from temperance.metrics import ece
+from temperance.report import draw_reliability, write_report
+print("matplotlib" in sys.modules)
+draw_reliability(ece.stats([[0.9, 0.1]], [0])).figure.savefig("found.png")
+print("matplotlib.pyplot" in sys.modules)
+"""
+    assert run_python(program, tmp_path).split() == ["False", "False"]
+    assert (tmp_path / "found.png").stat().st_size > 1000
+
+
+def test_without_matplotlib_the_error_says_what_to_install(tmp_path: Path) -> None:
+    program = """
+import sys
+sys.modules["matplotlib"] = None
+from temperance.errors import MissingExtraError
+from temperance.metrics import ece
+from temperance.report import draw_reliability
+try:
+    draw_reliability(ece.stats([[0.9, 0.1]], [0]))
+except MissingExtraError as error:
+    print(error)
+"""
+    assert run_python(program, tmp_path) == "drawing needs matplotlib: pip install 'temperance[report]'"
