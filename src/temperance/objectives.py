@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from scipy.optimize import minimize
 from torch import Tensor
+from torch.nn.functional import nll_loss
 
 from temperance.errors import InputError, at_least, one_of, unknown_name
 from temperance.registry import Registry, first_line, plain_name
@@ -102,6 +103,9 @@ def make_objective(name: str, **settings: Any) -> Objective:
 @objective(convex=True)
 class Nll(Objective):
     """Negative log-likelihood: mean −log p(label), the usual choice."""
+
+    def __call__(self, log_probs: Tensor, labels: Tensor) -> Tensor:
+        return nll_loss(log_probs, labels)
 
 
 @objective(convex=True)
@@ -225,33 +229,45 @@ class ClassScaled(Objective):
         self.ddof = ddof
         self.step = step
         self.alpha, self.beta = self.FIRST_ALPHA, self.FIRST_BETA
-        self.class_weights: Tensor | None = None
+        self.class_weights = torch.empty(0, dtype=torch.float64)
+        self._first_losses = self.class_weights
         self._looks = 0
-        self._first_losses = torch.empty(0)
+
+    def __call__(self, log_probs: Tensor, labels: Tensor) -> Tensor:
+        k = log_probs.shape[1]
+        losses = self._class_losses(self.losses(log_probs, labels), labels, k)
+        present = torch.bincount(labels, minlength=k) > 0
+        self._renew(losses.detach().double(), present)
+        scaled = self.class_weights[present].to(losses.dtype) * losses  # eq. 7
+        return (losses + scaled).sum()
 
     def weights(self, labels: Tensor, k: int) -> Tensor:
-        each = torch.ones(k, dtype=torch.float64, device=labels.device)
+        each = 1 + (self.class_weights if len(self.class_weights) else labels.new_zeros(k).double())
         if self.class_reduce == "mean":
             each = each / torch.bincount(labels, minlength=k).clamp_min(1)
-        if self.class_weights is not None:
-            each = each * (1 + self.class_weights)
         return each[labels]
 
     def reweigh(self, losses: Tensor, labels: Tensor, k: int) -> float:
-        count = torch.bincount(labels, minlength=k)
-        present = count > 0
-        reached = torch.bincount(labels, losses.double(), minlength=k)[present]
-        if self.class_reduce == "mean":
-            reached = reached / count[present]
+        present = torch.bincount(labels, minlength=k) > 0
+        return self._renew(self._class_losses(losses.double(), labels, k), present)
+
+    def _class_losses(self, losses: Tensor, labels: Tensor, k: int) -> Tensor:
+        """The loss of each class that occurs (eq. 3)."""
+        count = [n for n in torch.bincount(labels, minlength=k).tolist() if n]
+        by_class = losses[torch.argsort(labels, stable=True)].split(count)
+        return torch.stack([rows.mean() if self.class_reduce == "mean" else rows.sum() for rows in by_class])
+
+    def _renew(self, reached: Tensor, present: Tensor) -> float:
+        k = len(present)
         if self._looks == 0:
             self._first_losses = reached
         elif self._looks == 1:
             self.alpha, self.beta = self._choose(self._first_losses, reached, k)
-        self._looks += 1
-        before = self.class_weights
-        self.class_weights = torch.zeros(k, dtype=torch.float64, device=labels.device)
+        before = 1 + self.class_weights if self._looks else None
+        self.class_weights = torch.zeros(k, dtype=torch.float64, device=reached.device)
         self.class_weights[present] = scale(self._normalised(reached), self.alpha, self.beta)
-        return _largest_change(None if before is None else 1 + before, 1 + self.class_weights)
+        self._looks += 1
+        return _largest_change(before, 1 + self.class_weights)
 
     def _normalised(self, losses: Tensor) -> Tensor:
         centre = losses.amin() if self.normalise == "mm" else losses.mean()
@@ -286,8 +302,7 @@ class ClassScaled(Objective):
 
     @property
     def info(self) -> dict[str, Any]:
-        weights = [] if self.class_weights is None else self.class_weights.tolist()
-        return {"alpha": self.alpha, "beta": self.beta, "class_weights": weights}
+        return {"alpha": self.alpha, "beta": self.beta, "class_weights": self.class_weights.tolist()}
 
 
 def scale(normalised: Tensor, alpha: float, beta: float) -> Tensor:

@@ -1,0 +1,261 @@
+"""The optimisers that parametric calibrators share.
+
+`minimise` goes to the optimum, with a test of the gradient; `train` runs a published program's optimiser for as many
+steps as it did, wherever that ends, so that its table can be reproduced. Both take a `Problem`: an objective as a
+function of the calibrator's parameters.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from scipy.optimize import minimize as scipy_minimize
+from torch import Tensor
+
+from temperance.arrays import blocks
+from temperance.calibrators.base import Calibrator
+from temperance.errors import InputError, one_of
+from temperance.objectives import Objective, make_objective
+
+# At the optimum no component of the gradient is larger than this.
+TOLERANCE = 1e-6
+
+# Weights that change less than this from one solution to the next have settled.
+SETTLED = 1e-7
+MAX_ROUNDS = 200
+
+# Learning rates and numbers of steps of the SCTL authors' program.
+SCHEDULE = ((0.02, 1000),)
+SLOW_SCHEDULE = ((0.005, 200), (0.003, 400), (0.001, 400))
+
+P = TypeVar("P", float, Tensor)
+
+
+class Parametric(Calibrator):
+    """A calibrator with a few parameters that minimise an objective.
+
+    objective           what to minimise, by name
+    objective_settings  its settings
+    solver              "exact" goes to the optimum; "released" stops where the SCTL authors' program stops
+    """
+
+    def __init__(
+        self, *, objective: str = "nll", objective_settings: dict[str, Any] | None = None, solver: str = "exact"
+    ) -> None:
+        super().__init__()
+        self.objective = objective
+        self.objective_settings = objective_settings
+        self.solver = solver
+
+    def _make_objective(self) -> Objective:
+        one_of("solver", self.solver, ("exact", "released"))
+        settings = self.objective_settings
+        if settings is not None and not isinstance(settings, dict):
+            raise InputError(f"objective_settings must be a dictionary; got {settings!r}")
+        return make_objective(self.objective, **(settings or {}))
+
+
+@dataclass(frozen=True)
+class Solution:
+    """Where an optimiser ended, and what it says about that."""
+
+    parameters: Tensor
+    info: dict[str, Any] = field(default_factory=dict)
+
+
+class Problem:
+    """An objective as a function of parameters (p,), summed over blocks of rows.
+
+    forward  log-probabilities (m, k) of rows of the inputs (m, d) with these parameters
+    inputs   the logits, or they and what else `forward` needs of each row; then `k` says how many classes there are
+    penalty  a function of the parameters alone, added to the objective
+    """
+
+    def __init__(
+        self,
+        objective: Objective,
+        forward: Callable[[Tensor, Tensor], Tensor],
+        inputs: Tensor,
+        labels: Tensor,
+        *,
+        k: int | None = None,
+        penalty: Callable[[Tensor], Tensor] | None = None,
+    ) -> None:
+        self.objective = objective
+        self.forward = forward
+        self.inputs = inputs
+        self.labels = labels
+        self.k = inputs.shape[1] if k is None else k
+        self.penalty = penalty
+
+    def __call__(self, parameters: Tensor) -> tuple[float, Tensor]:
+        """The value and its gradient, with the weights as they stand."""
+        weights = self.objective.weights(self.labels, self.k)
+        with torch.enable_grad():
+            free = parameters.detach().requires_grad_()
+            value, gradient = 0.0, torch.zeros_like(free)
+            for rows, y, first in blocks(self.inputs, self.labels):
+                losses = self.objective.losses(self.forward(rows, free), y)
+                part = (weights[first : first + len(y)].to(losses.dtype) * losses).sum()
+                gradient += torch.autograd.grad(part, free)[0]
+                value += float(part.detach())
+            if self.penalty is not None:
+                part = self.penalty(free)
+                gradient += torch.autograd.grad(part, free)[0]
+                value += float(part.detach())
+        return value, gradient
+
+    @torch.no_grad()
+    def losses(self, parameters: Tensor) -> Tensor:
+        """The loss of each row. (n,)"""
+        parts = [
+            self.objective.losses(self.forward(rows, parameters), y) for rows, y, _ in blocks(self.inputs, self.labels)
+        ]
+        return torch.cat(parts)
+
+    def reweigh(self, parameters: Tensor) -> float:
+        """Let the objective choose its weights anew; how much they changed."""
+        if not self.objective.adapts:
+            return 0.0
+        return self.objective.reweigh(self.losses(parameters), self.labels, self.k)
+
+
+# --------------------------------------------------------------------------------------------------------- the optimum
+
+
+def minimise(
+    problem: Problem,
+    start: Tensor,
+    *,
+    low: Tensor | float | None = None,
+    high: Tensor | float | None = None,
+    max_steps: int = 2000,
+) -> Solution:
+    """The parameters in [low, high] with the least value, by L-BFGS-B in float64.
+
+    Equal bounds hold a parameter where it is. An objective that chooses its weights is solved with the weights still,
+    again and again until they settle. If the gradient never gets below 1e-6 the record says how small it got.
+    """
+
+    def solve(parameters: Tensor) -> Tensor:
+        found = descend(problem, parameters, low, high, max_steps)
+        record.update(found.info)
+        return found.parameters
+
+    record: dict[str, Any] = {}
+    parameters = start.detach().double().clone()
+    if problem.objective.adapts:
+        parameters, rounds = settle(problem.reweigh, solve, parameters)
+        record |= rounds | problem.objective.info
+        record["converged"] = record["converged"] and rounds["weights_settled"]
+    else:
+        parameters = solve(parameters)
+    return Solution(parameters, record)
+
+
+def settle(reweigh: Callable[[P], float], solve: Callable[[P], P], start: P) -> tuple[P, dict[str, Any]]:
+    """Solve with the weights still, choose them anew, and so on until they no longer change.
+
+    Weights can overshoot, so that each solution drives them back to the last; the steps then get shorter.
+    """
+    reweigh(start)
+    here, change, pace, rounds = start, math.inf, 1.0, 0
+    while change > SETTLED and rounds < MAX_ROUNDS:
+        there = solve(here)
+        here = here + pace * (there - here)
+        before, change = change, reweigh(here)
+        pace = pace / 2 if change > 0.9 * before else pace
+        rounds += 1
+    return here, {"rounds": rounds, "weights_settled": change <= SETTLED, "weights_change": change}
+
+
+def descend(
+    problem: Callable[[Tensor], tuple[float, Tensor]],
+    start: Tensor,
+    low: Tensor | float | None,
+    high: Tensor | float | None,
+    max_steps: int,
+) -> Solution:
+    """One run of L-BFGS-B on a value and its gradient."""
+    bounds = None
+    if low is not None or high is not None:
+        bounds = np.stack([_limit(low, start, -math.inf), _limit(high, start, math.inf)], axis=1)
+        start = torch.from_numpy(np.clip(start.cpu().numpy(), bounds[:, 0], bounds[:, 1])).to(start.device)
+
+    def value_and_gradient(x: npt.NDArray[np.float64]) -> tuple[float, npt.NDArray[np.float64]]:
+        value, gradient = problem(torch.from_numpy(x.copy()).to(start.device))
+        return value, gradient.cpu().numpy()
+
+    found = scipy_minimize(
+        value_and_gradient,
+        start.cpu().numpy(),
+        jac=True,
+        method="L-BFGS-B",
+        bounds=bounds,
+        # No test of the value: on a flat bottom it would stop too early.
+        options={"maxcor": 30, "ftol": 0.0, "gtol": TOLERANCE / 10, "maxiter": max_steps, "maxfun": 2 * max_steps},
+    )
+    slope = found.jac if bounds is None else found.x - np.clip(found.x - found.jac, bounds[:, 0], bounds[:, 1])
+    gradient = float(np.abs(slope).max())
+    info = {
+        "converged": gradient <= TOLERANCE,
+        "gradient": gradient,
+        "value": float(found.fun),
+        "steps": int(found.nit),
+    }
+    return Solution(torch.from_numpy(found.x).to(start.device), info)
+
+
+def _limit(limit: Tensor | float | None, like: Tensor, otherwise: float) -> npt.NDArray[np.float64]:
+    value = otherwise if limit is None else limit
+    array: npt.NDArray[np.float64] = torch.as_tensor(value, dtype=torch.float64).expand(like.shape).cpu().numpy()
+    return array
+
+
+# ----------------------------------------------------------------------------------------------- the released programs
+
+
+def train(problem: Problem, start: Tensor, *, optimiser: str = "lbfgs") -> Solution:
+    """The SCTL authors' optimiser, step by step: L-BFGS without a line search, or Adam, on all rows at once.
+
+    Learning rate 0.02 for 1000 steps; with label smoothing or focal loss 0.005 for 200, then 0.003 and 0.001 for 400
+    each, begun afresh each time. Weights are chosen anew at every evaluation. It computes in float32, as that program
+    does, because its L-BFGS stops when rounding makes two values equal, well before the optimum; the last digits
+    therefore differ between processors. Where it diverges the last finite parameters are kept.
+    """
+    inputs, labels = problem.inputs.float(), problem.labels
+    parameters = start.detach().float().clone().requires_grad_()
+    finite, value, gradient, steps = parameters.detach().clone(), math.nan, math.nan, 0
+
+    def closure() -> float:
+        nonlocal finite, value, gradient, steps
+        with torch.enable_grad():
+            loss = problem.objective(problem.forward(inputs, parameters), labels)
+            if problem.penalty is not None:
+                loss = loss + problem.penalty(parameters)
+            slope = torch.autograd.grad(loss, parameters)[0]
+        reached, steepest = float(loss.detach()), float(slope.abs().amax())
+        if math.isfinite(reached) and math.isfinite(steepest):
+            finite, value, gradient = parameters.detach().clone(), reached, steepest
+        parameters.grad = slope
+        steps += 1
+        return reached
+
+    slow = problem.objective.name in ("label-smoothing", "focal")
+    for rate, n_steps in SLOW_SCHEDULE if slow else SCHEDULE:
+        if optimiser == "lbfgs":
+            lbfgs = torch.optim.LBFGS([parameters], lr=rate, max_iter=n_steps)
+            lbfgs.step(closure)  # type: ignore[no-untyped-call]
+        else:
+            adam = torch.optim.Adam([parameters], lr=rate)
+            for _ in range(n_steps):
+                adam.step(closure)
+    reached = parameters.detach()
+    if not bool(torch.isfinite(reached).all()):
+        reached = finite
+    info = {"converged": gradient <= TOLERANCE, "gradient": gradient, "value": value, "steps": steps}
+    return Solution(reached.double(), info | problem.objective.info)
