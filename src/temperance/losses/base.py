@@ -40,6 +40,7 @@ class Rows:
         self._log_probs: Tensor | None = None
         self._probs: Tensor | None = None
         self._nll: Tensor | None = None
+        self._top: tuple[Tensor, Tensor] | None = None
 
     @property
     def k(self) -> int:
@@ -65,6 +66,24 @@ class Rows:
         if self._nll is None:
             self._nll = F.nll_loss(self.log_probs, self.labels, reduction="none")
         return self._nll
+
+    @property
+    def top(self) -> tuple[Tensor, Tensor]:
+        """The largest probability, and which class has it. (n,), (n,)"""
+        if self._top is None:
+            log_prob, prediction = self.log_probs.max(1)
+            self._top = log_prob.exp(), prediction
+        return self._top
+
+    @property
+    def confidence(self) -> Tensor:
+        """The largest probability. (n,)"""
+        return self.top[0]
+
+    @property
+    def correct(self) -> Tensor:
+        """Is the most probable class the label? (n,) bool"""
+        return self.top[1] == self.labels
 
     @property
     def kept(self) -> Tensor:
@@ -380,6 +399,12 @@ def number(setting: str, value: object, low: float = -math.inf, high: float = ma
     if not low <= value <= high:
         bounds = f"of at least {low:g}" if high == math.inf else f"from {low:g} to {high:g}"
         raise InputError(f"{setting} must be a number {bounds}; got {value!r}")
+
+
+def positive(setting: str, value: object) -> None:
+    """Refuse anything but a finite number above 0."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+        raise InputError(f"{setting} must be a number above 0; got {value!r}")
 
 
 def switch(setting: str, value: object) -> None:

@@ -34,10 +34,13 @@ def loo_bandwidths() -> Tensor:
     return torch.cat([torch.logspace(-5, -1, 15, dtype=torch.float64), torch.linspace(0.2, 1, 5, dtype=torch.float64)])
 
 
-def canonical_error(probs: Tensor, labels: Tensor, bandwidth: float, *, p: float = 1) -> Tensor:
-    """Σ_c |Ê[y_c | f] − f_c|^p, averaged over samples."""
+def canonical_error(
+    probs: Tensor, labels: Tensor, bandwidth: float, *, p: float = 1, counted: Tensor | None = None
+) -> Tensor:
+    """Σ_c |Ê[y_c | f] − f_c|^p, averaged over samples; over those that are `counted` (n,), if only some are."""
     targets = one_hot(labels, probs.shape[1]).to(probs.dtype)
-    return (neighbour_mean(probs, targets, bandwidth) - probs).abs().pow(p).sum(1).mean()
+    errors = (neighbour_mean(probs, targets, bandwidth, counted=counted) - probs).abs().pow(p).sum(1)
+    return errors.mean() if counted is None else (errors * counted).sum() / counted.sum().clamp_min(1)
 
 
 def binary_error(value: Tensor, happened: Tensor, bandwidth: float, *, p: float = 1) -> Tensor:
@@ -51,11 +54,12 @@ def two_sided(value: Tensor) -> Tensor:
     return torch.stack([value, 1 - value], dim=1)
 
 
-def neighbour_mean(points: Tensor, targets: Tensor, bandwidth: float) -> Tensor:
+def neighbour_mean(points: Tensor, targets: Tensor, bandwidth: float, *, counted: Tensor | None = None) -> Tensor:
     """For each point (n, d) the kernel-weighted mean of the other points' targets (n, t). (n, t)
 
     log k(f_i; f_j) = Σ_c (α_jc − 1) ln f_ic − ln B(α_j) is one matrix product. Weights are relative to the largest of
-    their row, so that their sum is at least 1 however far away the other points are.
+    their row, so that their sum is at least 1 however far away the other points are. Points that are not `counted` (n,)
+    are nobody's neighbours; a point without neighbours gets 0.
     """
     points = points.clamp(MARGIN, 1 - MARGIN)
     left = torch.cat([points.log(), points.new_ones(len(points), 1)], dim=1)
@@ -65,9 +69,11 @@ def neighbour_mean(points: Tensor, targets: Tensor, bandwidth: float) -> Tensor:
     )  # rows: the product is then three times as fast
     means = []
     for log_kernel in _others(left, right):
-        highest = log_kernel.detach().amax(1, keepdim=True)
+        if counted is not None:
+            log_kernel.masked_fill_(~counted, -math.inf)
+        highest = log_kernel.detach().amax(1, keepdim=True).clamp_min(torch.finfo(points.dtype).min)
         sums = log_kernel.sub_(highest).exp_() @ summands.T
-        means.append(sums[:, :-1] / sums[:, -1:])
+        means.append(sums[:, :-1] / sums[:, -1:].clamp_min(0.5))
     return torch.cat(means)
 
 
@@ -99,13 +105,23 @@ def _others(left: Tensor, right: Tensor) -> Iterator[Tensor]:
         yield product
 
 
-def _chosen(bandwidth: float | str, points: Tensor) -> float:
+def loo_bandwidth(points: Tensor) -> float:
+    """The bandwidth under which the points (n, d) are most likely, each given the others."""
+    grid = loo_bandwidths()
+    return float(grid[int(loo_log_likelihood(points, grid).argmax())])
+
+
+def check_bandwidth(bandwidth: object) -> None:
+    """Refuse anything but a number above 0, or the word for choosing it."""
     if bandwidth == LOO:
-        grid = loo_bandwidths()
-        return float(grid[int(loo_log_likelihood(points, grid).argmax())])
+        return
     if isinstance(bandwidth, bool) or not isinstance(bandwidth, int | float) or not 0 < bandwidth < math.inf:
         raise InputError(f"bandwidth must be a number above 0, or {LOO} to choose it by likelihood; got {bandwidth!r}")
-    return bandwidth
+
+
+def _chosen(bandwidth: float | str, points: Tensor) -> float:
+    check_bandwidth(bandwidth)
+    return bandwidth if isinstance(bandwidth, int | float) else loo_bandwidth(points)
 
 
 def _check_power(p: object) -> None:

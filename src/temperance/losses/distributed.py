@@ -1,0 +1,89 @@
+"""One batch over several processes: what a loss needs of all of them, with gradients.
+
+A batch-level loss is a function of the whole batch, and under `torch.distributed` that batch is spread over processes.
+Such a loss adds up or gathers its small statistics (sums, confidences), in the forward and in the backward pass, so
+that training on several processes is training on one:
+
+    reduction="mean"   the mean of the processes' values is the value of one process on all rows, and gradients averaged
+                       over processes, as `DistributedDataParallel` does, are its gradients; also if the batches differ
+                       in size, where a process's value counts its share of the rows
+    reduction="sum"    the sum of the processes' values is the value of one process, and summed gradients are its
+                       gradients; averaged ones are smaller by the number of processes, as with torch's losses
+
+Rows are in the order of ranks. All processes of the default group must call the loss alike, or they wait for each other
+for ever; after `loss.eval()` it is the business of one process, as with `SyncBatchNorm`.
+
+Losses of single samples need nothing of this: the mean over processes is the mean over all rows wherever the batches
+(and, with class weights, their weights) are equal.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor
+
+from temperance.losses.base import Loss, Rows
+
+
+class BatchLevel(Loss):
+    """A loss of the whole batch, which may be spread over processes."""
+
+    def _all_sum(self, values: Tensor) -> Tensor:
+        """The sum of `values` over the processes."""
+        return all_sum(values) if self._spread else values
+
+    def _all_rows(self, values: Tensor) -> tuple[Tensor, slice]:
+        """The rows of all processes, and which of them are our own. (n, …) → (N, …)"""
+        return all_rows(values) if self._spread else (values, slice(None))
+
+    def _reduce(self, losses: Tensor, rows: Rows, shape: torch.Size) -> Tensor:
+        value = super()._reduce(losses, rows, shape)
+        if self.reduction != "mean" or not self._spread:
+            return value
+        counts = torch.ones_like(losses) if self.weight is None else self.weight.to(losses.dtype)[rows.labels]
+        own = (counts * rows.kept).sum()
+        total = all_sum(own)
+        return value * own * (processes() / torch.where(total > 0, total, 1))
+
+    @property
+    def _spread(self) -> bool:
+        return self.training and processes() > 1
+
+
+def processes() -> int:
+    """How many processes share the batch: 1 without an initialised process group."""
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+
+
+def all_sum(values: Tensor) -> Tensor:
+    """The sum of `values` over all processes, on each of them; its gradient is summed alike."""
+    summed: Tensor = _AllSum.apply(values)  # type: ignore[no-untyped-call]
+    return summed
+
+
+def all_rows(values: Tensor) -> tuple[Tensor, slice]:
+    """The rows of all processes in the order of ranks, on each of them, and which are our own. (n, …) → (N, …)"""
+    rank = dist.get_rank()
+    sizes = torch.zeros(processes(), dtype=torch.int64, device=values.device)
+    sizes[rank] = len(values)
+    counts = all_sum(sizes).tolist()
+    before, after = sum(counts[:rank]), sum(counts[rank + 1 :])
+    # Everyone's rows at their place among zeros add up to all rows, and the gradient of a row comes from everyone.
+    spread = F.pad(values, [0, 0] * (values.ndim - 1) + [before, after])
+    return all_sum(spread), slice(before, before + len(values))
+
+
+class _AllSum(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, values: Tensor) -> Tensor:
+        total = values.clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(total)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        return all_sum(gradients[0])
