@@ -189,6 +189,13 @@ def test_without_intervals_there_are_dashes() -> None:
     assert not any(text.startswith("between") for _, text in page.all("small"))
 
 
+def test_at_least_is_never_rounded_up() -> None:
+    probs = torch.tensor([[0.99999, 0.00001]] * 4, dtype=torch.float64)
+    text = Page(evaluation_page(evaluate(Predictions.of(probs, [0, 0, 0, 1]), bootstrap=2))).text
+    assert "at least 99.99\u00a0% sure" in text
+    assert "at least 100" not in text
+
+
 def test_provenance_is_complete(evaluation: Evaluation) -> None:
     text = Page(evaluation_page(evaluation)).text
     provenance = evaluation.provenance

@@ -16,6 +16,11 @@ def percent(value: float, digits: int = 2) -> str:
     return f"{100 * value:.{digits}f}{PERCENT}"
 
 
+def percent_down(value: float) -> str:
+    """As `percent`, rounded down, so that "at least" stays true: 0.99999 is 99.99 %."""
+    return percent(math.floor(value * 1e4 + 1e-9) / 1e4)
+
+
 def percent_range(low: float, high: float, digits: int) -> str:
     """Two shares with one percent sign."""
     return f"{100 * low:.{digits}f}\u00a0–\u00a0{percent(high, digits)}"

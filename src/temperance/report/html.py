@@ -11,7 +11,7 @@ from temperance.files import PathLike, atomic_write
 from temperance.metrics import METRICS
 from temperance.metrics.binned import ece
 from temperance.report import charts
-from temperance.report.formats import interval_of, percent, percent_range, value_of
+from temperance.report.formats import interval_of, percent, percent_down, percent_range, value_of
 from temperance.report.markup import Markup, join, tag
 from temperance.report.numbers import ClassError, bars, worst_classes
 from temperance.report.page import (
@@ -152,7 +152,8 @@ def histogram_section(evaluation: Evaluation) -> Markup:
             tag("p", "The share of predictions at each confidence. In a calibrated model the two upright lines meet."),
             tag(
                 "p",
-                f"Half of the predictions are at least {percent(half)} sure, nine in ten at least {percent(most)}.",
+                f"Half of the predictions are at least {percent_down(half)} sure, "
+                f"nine in ten at least {percent_down(most)}.",
             ),
         ),
     )
@@ -206,7 +207,7 @@ def risk_coverage_section(evaluation: Evaluation) -> Markup:
         (
             f"{percent(m / n, 0)}",
             percent(float(curve.risk[m - 1])),
-            percent(float(curve.threshold[m - 1])),
+            percent_down(float(curve.threshold[m - 1])),
         )
         for m in kept
     ]

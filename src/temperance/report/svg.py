@@ -89,8 +89,8 @@ def tick_text(value: float) -> str:
 def round_ticks(high: float, about: int) -> list[float]:
     """Multiples of 1, 2 or 5 times a power of ten, from 0 to `high`.
 
-    >>> round_ticks(0.31, 4)
-    [0.0, 0.1, 0.2, 0.3]
+    >>> round_ticks(27, 4)
+    [0.0, 10.0, 20.0]
     """
     raw = high / about
     power = 10.0 ** math.floor(math.log10(raw))
