@@ -1,0 +1,116 @@
+"""Focal loss whose gammas follow the calibration error of the validation set."""
+
+from __future__ import annotations
+
+from typing import Unpack
+
+import torch
+from torch import Tensor
+
+from temperance.errors import InputError, at_least
+from temperance.losses.base import Loss, Rows, TorchOptions, Used, loss, number
+from temperance.losses.focal import one_minus_p
+
+
+def adafocal(logits: Tensor, labels: Tensor, *, edges: Tensor, gammas: Tensor) -> Tensor:
+    """AdaFocal loss of each row, given inner bin edges (b − 1,) and gammas (b,): see `AdaFocal`. (n, k), (n,) → (n,)"""
+    return _adafocal(Rows(logits, labels).nll, edges, gammas)
+
+
+@loss(
+    name="adafocal",
+    paper="Ghosh, Schaaf and Gormley, AdaFocal: calibration-aware adaptive focal loss, NeurIPS 2022",
+    learns_from="validation",
+    equals_cross_entropy_at={"initial_gamma": 0.0},
+    hyper_parameters=(
+        Used(
+            "CIFAR-10",
+            {"rate": 1.0, "switch_at": 0.2, "min_gamma": -2.0, "max_gamma": 20.0, "initial_gamma": 1.0, "n_bins": 15},
+            "AdaFocal program",
+        ),
+    ),
+)
+class AdaFocal(Loss):
+    """AdaFocal: focal loss with a gamma for each range of confidence, set by the validation set's calibration error.
+
+    A sample takes the gamma of the bin that its label's probability p falls in: −(1 − p)^gamma · log p if gamma ≥ 0,
+    else −(1 + p)^|gamma| · log p. After each epoch `update(logits, labels)` with the validation set makes equal-mass
+    bins of its confidences and, with gap = mean confidence − accuracy of a bin, multiplies the bin's gamma by
+    exp(rate · gap) (by exp(−rate · gap) if it is negative). A gamma nearer to 0 than `switch_at` changes sides, to
+    ∓switch_at; all stay within min_gamma … max_gamma. A bin without samples keeps its gamma.
+
+    Bin edges are interpolated between sorted confidences as in the authors' program, in (low, high]; the first and the
+    last bin are open to the outside. The program sums over the batch and clips the gradient norm at 2.
+
+    >>> loss = AdaFocal(n_bins=2)
+    >>> loss.update(torch.tensor([[3.0, 0.0], [2.0, 0.0], [1.0, 0.0], [0.0, 0.5]]), torch.tensor([1, 0, 0, 1]))
+    >>> loss.gammas
+    tensor([0.7747, 2.5924])
+    """
+
+    edges: Tensor
+    gammas: Tensor
+
+    def __init__(
+        self,
+        *,
+        initial_gamma: float = 1.0,
+        rate: float = 1.0,
+        switch_at: float = 0.2,
+        min_gamma: float = -2.0,
+        max_gamma: float = 20.0,
+        n_bins: int = 15,
+        **options: Unpack[TorchOptions],
+    ) -> None:
+        super().__init__(**options)
+        number("rate", rate, 0)
+        number("switch_at", switch_at, 0)
+        number("min_gamma", min_gamma, -100, 0)
+        number("max_gamma", max_gamma, 0, 100)
+        number("initial_gamma", initial_gamma, min_gamma, max_gamma)
+        at_least("n_bins", n_bins, 1)
+        self.initial_gamma = initial_gamma
+        self.rate = rate
+        self.switch_at = switch_at
+        self.min_gamma = min_gamma
+        self.max_gamma = max_gamma
+        self.n_bins = n_bins
+        self.register_buffer("edges", torch.linspace(0, 1, n_bins + 1)[1:-1].contiguous())
+        self.register_buffer("gammas", torch.full((n_bins,), float(initial_gamma)))
+
+    def _losses(self, rows: Rows) -> Tensor:
+        return _adafocal(rows.nll, self.edges, self.gammas)
+
+    def _update(self, rows: Rows) -> None:
+        confidence, correct = rows.confidence[rows.kept], rows.correct[rows.kept]
+        if not len(confidence):
+            raise InputError("AdaFocal is updated with predictions on the validation set; none of these samples counts")
+        self.edges.copy_(equal_mass_edges(confidence.double(), self.n_bins))
+        bins = torch.bucketize(confidence, self.edges.to(confidence.dtype))
+        count = torch.bincount(bins, minlength=self.n_bins)
+        surplus = torch.bincount(bins, confidence.double() - correct.double(), minlength=self.n_bins)
+        gap = surplus / count.clamp_min(1)
+        self.gammas.copy_(torch.where(count > 0, self._step(self.gammas.double(), gap), self.gammas))
+
+    def _step(self, gammas: Tensor, gap: Tensor) -> Tensor:
+        """The gammas after one look at the gaps."""
+        moved = gammas * torch.exp(torch.where(gammas > 0, self.rate, -self.rate) * gap)
+        other_side = torch.where(moved > 0, -self.switch_at, self.switch_at)
+        return torch.where(moved.abs() < self.switch_at, other_side, moved).clamp(self.min_gamma, self.max_gamma)
+
+
+def equal_mass_edges(values: Tensor, n_bins: int) -> Tensor:
+    """The inner edges of bins with about equally many values, interpolated between sorted values. (n_bins − 1,)"""
+    ordered = values.sort().values
+    n = len(ordered)
+    position = (torch.arange(1, n_bins, device=values.device, dtype=values.dtype) * n / n_bins).clamp_max(n - 1)
+    below = position.floor().long()
+    above = (below + 1).clamp_max(n - 1)
+    return ordered[below] + (position - below) * (ordered[above] - ordered[below])
+
+
+def _adafocal(nll: Tensor, edges: Tensor, gammas: Tensor) -> Tensor:
+    bins = torch.bucketize(torch.exp(-nll.detach()), edges.to(nll.dtype))
+    gamma = gammas.to(nll.dtype)[bins]
+    rest = one_minus_p(nll)
+    return torch.where(gamma >= 0, rest, 2 - rest) ** gamma.abs() * nll

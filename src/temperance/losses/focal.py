@@ -1,0 +1,217 @@
+"""Cross-entropy weighted by the label's probability: focal, its sample-dependent and inverse forms, dual focal."""
+
+from __future__ import annotations
+
+from typing import Unpack
+
+import torch
+from torch import Tensor
+
+from temperance.errors import InputError, one_of
+from temperance.losses.base import Loss, Rows, TorchOptions, Used, loss, number, switch
+
+# Beyond it the inverse focal loss rises with the label's probability somewhere: 1 / W(1/e), W Lambert's function.
+REVERSAL_GAMMA = 3.591121476668622
+
+# Larger powers serve nobody and could overflow float32.
+MAX_GAMMA = 100.0
+
+# 1 − p is kept above this, so that the slope of a power below one stays finite where the label is certain.
+FLOOR = 1e-30
+
+
+def focal(logits: Tensor, labels: Tensor, *, gamma: float = 3.0, detach_weight: bool = False) -> Tensor:
+    """Focal loss of each row: see `Focal`. (n, k), (n,) → (n,)"""
+    return _focal(Rows(logits, labels).nll, gamma, detach_weight)
+
+
+def flsd(logits: Tensor, labels: Tensor, *, low_gamma: float = 5.0, gamma: float = 3.0, below: float = 0.2) -> Tensor:
+    """Sample-dependent focal loss of each row: see `FLSD`. (n, k), (n,) → (n,)"""
+    return _flsd(Rows(logits, labels).nll, low_gamma, gamma, below)
+
+
+def inverse_focal(logits: Tensor, labels: Tensor, *, gamma: float = 2.0) -> Tensor:
+    """Inverse focal loss of each row: see `InverseFocal`. (n, k), (n,) → (n,)"""
+    return _inverse_focal(Rows(logits, labels).nll, gamma)
+
+
+def dual_focal(logits: Tensor, labels: Tensor, *, gamma: float = 5.0, behaviour: str = "released") -> Tensor:
+    """Dual focal loss of each row: see `DualFocal`. (n, k), (n,) → (n,)"""
+    return _dual_focal(Rows(logits, labels), gamma, behaviour)
+
+
+@loss(
+    paper="Lin et al., Focal loss for dense object detection, ICCV 2017; for calibration Mukhoti et al., NeurIPS 2020",
+    equals_cross_entropy_at={"gamma": 0.0},
+    hyper_parameters=(
+        Used("CIFAR-10, CIFAR-100, Tiny-ImageNet, ImageNet, VOC", {"gamma": 3.0}, "Mukhoti et al. and MbLS programs"),
+        Used("CIFAR-10, CIFAR-100", {"gamma": 1.0}, "MDCA, as the base that its penalty is added to"),
+    ),
+)
+class Focal(Loss):
+    """Focal loss: cross-entropy that lets samples count less the better they are fitted.
+
+    −(1 − p)^gamma · log p of the label. Its gradient is g(p) times that of cross-entropy with
+    g = (1 − p)^gamma − gamma (1 − p)^(gamma − 1) p ln p. It is not proper: its optimum is less sure than the data.
+
+    detach_weight  hold (1 − p)^gamma constant in the gradient
+
+    >>> logits, labels = torch.tensor([[2.0, 1.0, 0.0], [0.5, 2.5, 0.3]]), torch.tensor([0, 1])
+    >>> Focal(gamma=2.0)(logits, labels)
+    tensor(0.0271)
+    """
+
+    def __init__(self, *, gamma: float = 3.0, detach_weight: bool = False, **options: Unpack[TorchOptions]) -> None:
+        super().__init__(**options)
+        number("gamma", gamma, 0, MAX_GAMMA)
+        switch("detach_weight", detach_weight)
+        self.gamma = gamma
+        self.detach_weight = detach_weight
+
+    def _losses(self, rows: Rows) -> Tensor:
+        return _focal(rows.nll, self.gamma, self.detach_weight)
+
+
+@loss(
+    name="flsd",
+    paper="Mukhoti et al., Calibrating deep neural networks using focal loss, NeurIPS 2020",
+    equals_cross_entropy_at={"low_gamma": 0.0, "gamma": 0.0},
+    hyper_parameters=(
+        Used(
+            "CIFAR-10, CIFAR-100, Tiny-ImageNet",
+            {"low_gamma": 5.0, "gamma": 3.0, "below": 0.2},
+            "Mukhoti et al.: FLSD-53; FL-53 in Zhou et al. 2025",
+        ),
+    ),
+)
+class FLSD(Loss):
+    """Sample-dependent focal loss (FLSD-53): a larger gamma for samples whose label is improbable.
+
+    Focal loss with gamma = `low_gamma` where p of the label is below `below`, else `gamma`; the choice carries no
+    gradient, and the value jumps there. The rule looks at the label's probability: the ACLS paper's supplement states
+    it with the largest one. In the authors' program the gamma above 0.5 is the one it was made with, so that any but 3
+    silently changes the rule.
+    """
+
+    def __init__(
+        self, *, low_gamma: float = 5.0, gamma: float = 3.0, below: float = 0.2, **options: Unpack[TorchOptions]
+    ) -> None:
+        super().__init__(**options)
+        number("low_gamma", low_gamma, 0, MAX_GAMMA)
+        number("gamma", gamma, 0, MAX_GAMMA)
+        number("below", below, 0, 1)
+        self.low_gamma = low_gamma
+        self.gamma = gamma
+        self.below = below
+
+    def _losses(self, rows: Rows) -> Tensor:
+        return _flsd(rows.nll, self.low_gamma, self.gamma, self.below)
+
+
+@loss(
+    paper="Wang, Feng and Zhang, Rethinking calibration of deep neural networks, NeurIPS 2021; Zhou et al. 2025",
+    equals_cross_entropy_at={"gamma": 0.0},
+    hyper_parameters=(
+        Used("CIFAR-10, ResNet-50", {"gamma": 2.0}, "Zhou et al. 2025, App. Table 2"),
+        Used("CIFAR-10, ResNet-110", {"gamma": 3.0}, "Zhou et al. 2025, App. Table 2"),
+        Used("CIFAR-10, WRN-28-10", {"gamma": 1.5}, "Zhou et al. 2025, App. Table 2"),
+        Used("CIFAR-10, PreResNet-56", {"gamma": 2.0}, "Zhou et al. 2025, App. Table 2"),
+        Used("CIFAR-100, ResNet-50, WRN-28-10, PreResNet-56", {"gamma": 1.0}, "Zhou et al. 2025, App. Table 2"),
+        Used("CIFAR-100, ResNet-110", {"gamma": 1.5}, "Zhou et al. 2025, App. Table 2"),
+        Used("Tiny-ImageNet, ViT-S, Swin-T", {"gamma": 1.0}, "Zhou et al. 2025, App. Table 2"),
+    ),
+)
+class InverseFocal(Loss):
+    """Inverse focal loss: cross-entropy that lets samples count more the better they are fitted.
+
+    −(1 + p)^gamma · log p of the label (Zhou et al., Def. 3.2), with slope −gamma (1 + p)^(gamma − 1) ln p −
+    (1 + p)^gamma / p; they print its first term with the other sign. Beyond gamma = 1/W(1/e) = 3.591121 the slope is
+    positive around p = 0.278: there the loss pushes the label's probability down. Such a gamma is refused unless
+    `allow_reversal=True`.
+    """
+
+    def __init__(self, *, gamma: float = 2.0, allow_reversal: bool = False, **options: Unpack[TorchOptions]) -> None:
+        super().__init__(**options)
+        number("gamma", gamma, 0, MAX_GAMMA)
+        switch("allow_reversal", allow_reversal)
+        if gamma > REVERSAL_GAMMA and not allow_reversal:
+            raise InputError(
+                f"gamma of the inverse focal loss should be at most {REVERSAL_GAMMA:.6f}; got {gamma}, with which "
+                "it pushes the label's probability down in places. If that is meant, pass allow_reversal=True"
+            )
+        self.gamma = gamma
+        self.allow_reversal = allow_reversal
+
+    def _losses(self, rows: Rows) -> Tensor:
+        return _inverse_focal(rows.nll, self.gamma)
+
+
+@loss(
+    paper="Tao, Dong and Xu, Dual focal loss for calibration, ICML 2023",
+    equals_cross_entropy_at={"gamma": 0.0},
+    hyper_parameters=(
+        Used("CIFAR-10, ResNet-50", {"gamma": 5.0}, "Zhou et al. 2025, App. Table 2"),
+        Used("CIFAR-10, ResNet-110", {"gamma": 4.5}, "Zhou et al. 2025, App. Table 2"),
+        Used("CIFAR-10, WRN-28-10", {"gamma": 2.6}, "Zhou et al. 2025, App. Table 2"),
+        Used("CIFAR-10, PreResNet-56", {"gamma": 4.0}, "Zhou et al. 2025, App. Table 2"),
+        Used("CIFAR-100, ResNet-50", {"gamma": 5.0}, "Zhou et al. 2025, App. Table 2"),
+        Used("CIFAR-100, ResNet-110", {"gamma": 6.1}, "Zhou et al. 2025, App. Table 2"),
+        Used("CIFAR-100, WRN-28-10", {"gamma": 3.9}, "Zhou et al. 2025, App. Table 2"),
+        Used("CIFAR-100, PreResNet-56", {"gamma": 4.5}, "Zhou et al. 2025, App. Table 2"),
+        Used("Tiny-ImageNet, ViT-S, Swin-T", {"gamma": 1.0}, "Zhou et al. 2025, App. Table 2"),
+    ),
+)
+class DualFocal(Loss):
+    """Dual focal loss: focal loss that also looks at how close the runner-up to the label is.
+
+    −(1 − p_y + p_j)^gamma · log p_y; gradients flow through p_j. Which p_j, is told in three ways:
+
+    behaviour  "released": the largest probability strictly below p_y, 0 if there is none. The authors' program, and
+               what the numbers in later papers were made with;
+               "eq24": the largest among the other classes, in Zhou et al.'s eq. 24;
+               "eq25-26": the same where the label is predicted, else 0; how Zhou et al. describe the program, which for
+               more than two classes it does not do
+    """
+
+    def __init__(self, *, gamma: float = 5.0, behaviour: str = "released", **options: Unpack[TorchOptions]) -> None:
+        super().__init__(**options)
+        number("gamma", gamma, 0, MAX_GAMMA)
+        one_of("behaviour", behaviour, ("released", "eq24", "eq25-26"))
+        self.gamma = gamma
+        self.behaviour = behaviour
+
+    def _losses(self, rows: Rows) -> Tensor:
+        return _dual_focal(rows, self.gamma, self.behaviour)
+
+
+def _focal(nll: Tensor, gamma: float, detach_weight: bool) -> Tensor:
+    weight = one_minus_p(nll) ** gamma
+    return (weight.detach() if detach_weight else weight) * nll
+
+
+def _flsd(nll: Tensor, low_gamma: float, gamma: float, below: float) -> Tensor:
+    improbable = torch.exp(-nll.detach()) < below
+    gammas = torch.where(improbable, nll.new_tensor(low_gamma), nll.new_tensor(gamma))
+    return one_minus_p(nll) ** gammas * nll
+
+
+def _inverse_focal(nll: Tensor, gamma: float) -> Tensor:
+    return (1 + torch.exp(-nll)) ** gamma * nll
+
+
+def _dual_focal(rows: Rows, gamma: float, behaviour: str) -> Tensor:
+    z, label = rows.logits.detach(), rows.labels[:, None]
+    label_logit = z.gather(1, label)
+    # Probabilities are in the order of the logits, and these tell apart what softmax rounds to the same.
+    out = z >= label_logit if behaviour == "released" else torch.zeros_like(z, dtype=torch.bool).scatter(1, label, True)
+    rival_logit, rival = z.masked_fill(out, -torch.inf).max(1, keepdim=True)
+    none = rival_logit == -torch.inf
+    if behaviour == "eq25-26":
+        none = none | (rival_logit > label_logit)
+    rival_prob = rows.log_probs.gather(1, rival).exp().masked_fill(none, 0).squeeze(1)
+    return (one_minus_p(rows.nll) + rival_prob) ** gamma * rows.nll
+
+
+def one_minus_p(nll: Tensor) -> Tensor:
+    """1 − p from −log p, without cancellation where p is nearly 1."""
+    return (-torch.expm1(-nll)).clamp_min(FLOOR)

@@ -1,0 +1,214 @@
+"""Losses that put samples in order: surer where the network has been right more often in training."""
+
+from __future__ import annotations
+
+from typing import Unpack
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from temperance.errors import InputError, at_least, one_of
+from temperance.losses.base import Loss, Regulariser, Rows, TorchOptions, Used, loss, number
+from temperance.losses.distributed import BatchLevel
+from temperance.losses.margin import acls_penalty
+from temperance.losses.selective import SCORES
+
+
+def ranking_penalty(confidence: Tensor, correctness: Tensor) -> Tensor:
+    """What each sample pays for standing in the wrong order to its neighbour: see `CRL`. (n,), (n,) → (n,)
+
+    max(0, |c_i − c_j| − sgn(c_i − c_j)(s_i − s_j)) of confidences s and correctness c; the neighbour j of a sample is
+    the next one in the batch, that of the last is the first. Where both were right equally often no order is asked for.
+    """
+    lead = correctness - correctness.roll(-1)
+    return F.relu(lead.abs() - lead.sign() * (confidence - confidence.roll(-1))) * (lead != 0)
+
+
+class Record(nn.Module):
+    """How often each training sample has been classified rightly."""
+
+    times_right: Tensor
+    epochs: Tensor
+
+    def __init__(self, n_samples: int) -> None:
+        super().__init__()
+        at_least("n_samples", n_samples, 1)
+        self.register_buffer("times_right", torch.zeros(n_samples, dtype=torch.int64))
+        self.register_buffer("epochs", torch.zeros((), dtype=torch.int64))
+
+    def add(self, indices: Tensor, correct: Tensor) -> None:
+        """One more look at these samples. (n,), (n,) bool"""
+        self._check(indices)
+        self.times_right.index_add_(0, indices, correct.long())
+
+    def correctness(self, indices: Tensor) -> Tensor:
+        """(h − min h) / (epochs − min h) of each sample, h how often it was right; 1 where that is 0/0. (n,) → (n,)"""
+        self._check(indices)
+        least = self.times_right.amin()
+        span = self.epochs.clamp_min(1) - least
+        share = (self.times_right[indices] - least) / span.clamp_min(1)
+        return torch.where(span > 0, share, 1.0)
+
+    def _check(self, indices: Tensor) -> None:
+        if torch.compiler.is_compiling() or indices.device.type != "cpu" or not len(indices):
+            return
+        low, high = indices.aminmax()
+        if int(low) < 0 or int(high) >= len(self.times_right):
+            raise InputError(
+                f"indices must lie in 0 … {len(self.times_right) - 1}, as n_samples={len(self.times_right)}; "
+                f"found {int(low if int(low) < 0 else high)}"
+            )
+
+
+class Ranked(BatchLevel, Regulariser):
+    """A penalty that looks at how often samples have been classified rightly."""
+
+    def __init__(self, *, n_samples: int, base: str | Loss, **options: Unpack[TorchOptions]) -> None:
+        super().__init__(base=base, **options)
+        self.record = Record(n_samples)
+
+    @property
+    def n_samples(self) -> int:
+        return len(self.record.times_right)
+
+    def _correctness(self, rows: Rows) -> Tensor:
+        assert rows.indices is not None
+        return self.record.correctness(rows.indices).to(rows.logits.dtype)
+
+    def _update(self, rows: Rows) -> None:
+        super()._update(rows)
+        assert rows.indices is not None
+        # Other processes see other samples, in this epoch; in the next one any of them may be ours.
+        seen, _ = self._all_rows(torch.stack([rows.indices, (rows.correct & rows.kept).long()], 1))
+        self.record.add(*seen.unbind(1))
+
+    def end_epoch(self) -> None:
+        super().end_epoch()
+        self.record.epochs += 1
+
+
+@loss(
+    name="crl",
+    paper="Moon et al., Confidence-aware learning for deep neural networks, ICML 2020",
+    per_sample=False,
+    learns_from="training",
+    needs_indices=True,
+    equals_cross_entropy_at={"strength": 0.0},
+    hyper_parameters=(
+        Used("CIFAR-10, CIFAR-100, Tiny-ImageNet, ImageNet", {"strength": 1.0, "score": "msp"}, "CRL program"),
+    ),
+)
+class CRL(Ranked):
+    """Correctness ranking: a sample that was right more often than its neighbour should look surer, by as much.
+
+    base + strength · max(0, |c_i − c_j| − sgn(c_i − c_j)(s_i − s_j)) with s the confidence score, j the next sample in
+    the batch and c the share of epochs in which a sample was classified rightly, scaled to 0 … 1. The ACLS paper's
+    eq. 18 drops the margin |c_i − c_j|.
+
+    Call it with the samples' numbers, `loss(logits, labels, indices)`; after each batch
+    `loss.update(logits, labels, indices)`, after each epoch `loss.end_epoch()`. In the first epoch all c are 0 and the
+    penalty is too. A pair with an ignored sample does not count.
+
+    n_samples  how many samples the training set has
+    score      "msp", "margin" or "negative-entropy" (scaled to 0 … 1)
+    """
+
+    def __init__(
+        self,
+        *,
+        n_samples: int,
+        strength: float = 1.0,
+        score: str = "msp",
+        base: str | Loss = "cross-entropy",
+        **options: Unpack[TorchOptions],
+    ) -> None:
+        super().__init__(n_samples=n_samples, base=base, **options)
+        number("strength", strength, 0)
+        one_of("score", score, SCORES)
+        self.strength = strength
+        self.score = score
+
+    def _penalty(self, rows: Rows) -> Tensor:
+        penalty = ranking_penalty(SCORES[self.score](rows), self._correctness(rows))
+        return self.strength * penalty * rows.kept.roll(-1)
+
+
+@loss(
+    name="acls-ranking",
+    paper="Park et al., ACLS, ICCV 2023, Table 6: ACLS with CRL's ranking condition in place of the margin",
+    per_sample=False,
+    exact_gradient=False,
+    learns_from="training",
+    needs_indices=True,
+    equals_cross_entropy_at={"margin": 1e6},
+)
+class ACLSRanking(Ranked):
+    """ACLS for samples in the wrong order only: an ablation of the ACLS paper.
+
+    The penalty of `ACLS` (mean over the other classes) for a sample i that was right more often than its neighbour j
+    but looks less sure, or the other way round: where (c_i − c_j)(conf_i − conf_j) < 0. The condition carries no
+    gradient. Records are kept as for `CRL`.
+    """
+
+    def __init__(
+        self,
+        *,
+        n_samples: int,
+        margin: float = 6.0,
+        pos_weight: float = 0.1,
+        neg_weight: float = 0.01,
+        base: str | Loss = "cross-entropy",
+        **options: Unpack[TorchOptions],
+    ) -> None:
+        super().__init__(n_samples=n_samples, base=base, **options)
+        number("margin", margin, 0)
+        number("pos_weight", pos_weight, 0)
+        number("neg_weight", neg_weight, 0)
+        self.margin = margin
+        self.pos_weight = pos_weight
+        self.neg_weight = neg_weight
+
+    def _penalty(self, rows: Rows) -> Tensor:
+        confidence, correctness = rows.confidence.detach(), self._correctness(rows)
+        disordered = (correctness - correctness.roll(-1)) * (confidence - confidence.roll(-1)) < 0
+        penalty = acls_penalty(rows.logits, margin=self.margin, pos_weight=self.pos_weight, neg_weight=self.neg_weight)
+        return penalty * (disordered & rows.kept.roll(-1))
+
+
+@loss(
+    name="crl-margin",
+    paper="Park et al., ACLS, ICCV 2023, Table 6: CRL with a margin condition in place of the ranking",
+    exact_gradient=False,
+    equals_cross_entropy_at={"margin": 1e6},
+)
+class CRLMargin(Regulariser):
+    """CRL's gradient for logits farther apart than `margin` only: an ablation of the ACLS paper.
+
+    The gradient of the penalty is strength · p_top (1 − p_top) at the top class if z_top − min_k z_k ≥ margin, and
+    −strength · p_top p_j at another class if z_top − z_j ≥ margin (eq. 20 with eq. 11). That is no function's gradient,
+    so the value of the penalty is 0, and the loss is the base's.
+    """
+
+    def __init__(
+        self,
+        *,
+        margin: float = 6.0,
+        strength: float = 1.0,
+        base: str | Loss = "cross-entropy",
+        **options: Unpack[TorchOptions],
+    ) -> None:
+        super().__init__(base=base, **options)
+        number("margin", margin, 0)
+        number("strength", strength, 0)
+        self.margin = margin
+        self.strength = strength
+
+    def _penalty(self, rows: Rows) -> Tensor:
+        z, p = rows.logits.detach(), rows.probs.detach()
+        top, prediction = z.max(1, keepdim=True)
+        p_top = p.gather(1, prediction)
+        far = (top - z >= self.margin).to(z.dtype)
+        slope = (-p_top * p * far).scatter(1, prediction, p_top * (1 - p_top) * far.amax(1, keepdim=True))
+        surrogate = (slope * rows.logits).sum(1)
+        return self.strength * (surrogate - surrogate.detach())
