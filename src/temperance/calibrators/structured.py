@@ -1,0 +1,139 @@
+"""Vector and matrix scaling with penalties that know how much n samples can teach about k classes."""
+
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn.functional import linear
+
+from temperance.calibrators.base import calibrator
+from temperance.calibrators.linear import positive
+from temperance.calibrators.regression import Diagonal, Full, Map, fit_map
+from temperance.calibrators.solvers import Parametric
+from temperance.calibrators.temperature import fit_inverse_temperature
+
+
+class Structured(Parametric):
+    """A linear map of temperature-scaled log-probabilities, pulled to the identity the more the fewer samples."""
+
+    kind: ClassVar[Map]
+
+    inverse_temperature: Tensor
+    uniform_share: Tensor
+    bias: Tensor
+
+    def _fit(self, logits: Tensor, labels: Tensor) -> None:
+        n, k = logits.shape
+        identity = self.kind.identity(k).to(logits.device)
+        penalty = self._strengths(k) / n
+        inverse, _ = fit_inverse_temperature(self._make_objective(), logits, labels)
+        self._keep("inverse_temperature", logits.new_tensor(inverse))
+        self._keep("uniform_share", logits.new_tensor(1 / (n + 1)))
+        found = fit_map(
+            self.kind,
+            self._features(logits),
+            labels,
+            self._make_objective(),
+            penalty=penalty.to(logits.device),
+            start=identity,
+            centre=identity,
+        )
+        self.info = found.info | {"temperature": 1 / inverse}
+        self._keep_map(found.parameters)
+
+    def _features(self, logits: Tensor) -> Tensor:
+        """Log-probabilities after temperature scaling, with a little of the uniform distribution mixed in."""
+        probs = (logits * self.inverse_temperature).softmax(1)
+        return (probs * (1 - self.uniform_share) + self.uniform_share / logits.shape[1]).log()
+
+    def _strengths(self, k: int) -> Tensor:
+        """How strongly each parameter is pulled to the identity map, times n."""
+        raise NotImplementedError
+
+    def _keep_map(self, parameters: Tensor) -> None:
+        raise NotImplementedError
+
+
+@calibrator(family="linear", preserves_argmax=False, takes_objective=True)
+class StructuredVector(Structured):
+    """Structured vector scaling (SVS): temperature scaling, then a factor and a shift for each class as the data allow.
+
+    p = softmax((1 + v) ∘ ln q + b), q = (1 − u) softmax(z / T) + u / k with u = 1 / (n + 1). T comes first; v and b
+    then minimise the objective plus (k / n) (`diagonal` · ‖v‖² + `intercept` · ‖b‖²). The penalty fades as samples come
+    in, so it is temperature scaling when there are few for each class and vector scaling when there are many.
+
+    Berta, Holzmüller, Jordan and Bach, Structured matrix scaling for multi-class calibration, AISTATS 2026.
+    """
+
+    kind = Diagonal()
+
+    scale: Tensor
+
+    def __init__(
+        self,
+        *,
+        objective: str = "nll",
+        objective_settings: dict[str, Any] | None = None,
+        diagonal: float = 1.0,
+        intercept: float = 1.0,
+    ) -> None:
+        super().__init__(objective=objective, objective_settings=objective_settings)
+        self.diagonal = diagonal
+        self.intercept = intercept
+
+    def _strengths(self, k: int) -> Tensor:
+        positive("diagonal", self.diagonal)
+        positive("intercept", self.intercept)
+        return torch.tensor([[self.diagonal], [self.intercept]], dtype=torch.float64).expand(2, k) * k
+
+    def _keep_map(self, parameters: Tensor) -> None:
+        self._keep("scale", parameters[0])
+        self._keep("bias", parameters[1])
+
+    def _calibrate(self, logits: Tensor) -> Tensor:
+        return torch.addcmul(self.bias, self._features(logits), self.scale).log_softmax(1)
+
+
+@calibrator(family="linear", preserves_argmax=False, takes_objective=True)
+class StructuredMatrix(Structured):
+    """Structured matrix scaling (SMS): temperature scaling, then a matrix that moves away from it as the data allow.
+
+    p = softmax((I + V) ln q + b), with q as in `structured-vector`. V and b minimise the objective plus
+    (k / n) (`diagonal` · ‖diag V‖² + `intercept` · ‖b‖²) + (k (k − 1) / n) `off_diagonal` · ‖off-diagonal V‖²: what
+    there is more of is held back more, so thousands of parameters can be fitted to thousands of samples.
+
+    Berta, Holzmüller, Jordan and Bach, Structured matrix scaling for multi-class calibration, AISTATS 2026.
+    """
+
+    kind = Full()
+
+    weight: Tensor
+
+    def __init__(
+        self,
+        *,
+        objective: str = "nll",
+        objective_settings: dict[str, Any] | None = None,
+        diagonal: float = 1.0,
+        off_diagonal: float = 1.0,
+        intercept: float = 1.0,
+    ) -> None:
+        super().__init__(objective=objective, objective_settings=objective_settings)
+        self.diagonal = diagonal
+        self.off_diagonal = off_diagonal
+        self.intercept = intercept
+
+    def _strengths(self, k: int) -> Tensor:
+        for setting in ("diagonal", "off_diagonal", "intercept"):
+            positive(setting, getattr(self, setting))
+        strengths = torch.full((k, k + 1), self.off_diagonal * k * (k - 1), dtype=torch.float64)
+        strengths.diagonal().fill_(self.diagonal * k)
+        strengths[:, -1] = self.intercept * k
+        return strengths
+
+    def _keep_map(self, parameters: Tensor) -> None:
+        self._keep("weight", parameters[:, :-1])
+        self._keep("bias", parameters[:, -1])
+
+    def _calibrate(self, logits: Tensor) -> Tensor:
+        return linear(self._features(logits), self.weight, self.bias).log_softmax(1)
