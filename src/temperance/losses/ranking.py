@@ -15,14 +15,22 @@ from temperance.losses.margin import acls_penalty
 from temperance.losses.selective import SCORES
 
 
-def ranking_penalty(confidence: Tensor, correctness: Tensor) -> Tensor:
-    """What each sample pays for standing in the wrong order to its neighbour: see `CRL`. (n,), (n,) → (n,)
+def ranking_penalty(surer: Tensor, righter: Tensor) -> Tensor:
+    """What a sample pays for its order to its neighbour: see `CRL`. (n,), (n,) → (n,)
 
-    max(0, |c_i − c_j| − sgn(c_i − c_j)(s_i − s_j)) of confidences s and correctness c; the neighbour j of a sample is
-    the next one in the batch, that of the last is the first. Where both were right equally often no order is asked for.
+    max(0, |r| − sgn(r) s), where s says how much surer than its neighbour it looks and r how much more often it was
+    right; 0 where r is, as no order is asked for.
     """
-    lead = correctness - correctness.roll(-1)
-    return F.relu(lead.abs() - lead.sign() * (confidence - confidence.roll(-1))) * (lead != 0)
+    return F.relu(righter.abs() - righter.sign() * surer) * (righter != 0)
+
+
+def neighbours(kept: Tensor) -> Tensor:
+    """The next row of the batch that counts, for each row; after the last comes the first. (n,) bool → (n,)"""
+    n = len(kept)
+    places = torch.arange(n, device=kept.device)
+    counted = F.pad(places.masked_fill(~kept, n), (0, 1), value=n)
+    after = counted[1:].flip(0).cummin(0).values.flip(0)
+    return torch.where(after < n, after, counted.amin()).clamp_max(n - 1)
 
 
 class Record(nn.Module):
@@ -72,9 +80,15 @@ class Ranked(BatchLevel, Regulariser):
     def n_samples(self) -> int:
         return len(self.record.times_right)
 
-    def _correctness(self, rows: Rows) -> Tensor:
+    def _order(self, rows: Rows, score: Tensor) -> tuple[Tensor, Tensor]:
+        """How much surer than its neighbour each sample looks, and how much more often it was right. (n,), (n,)"""
         assert rows.indices is not None
-        return self.record.correctness(rows.indices).to(rows.logits.dtype)
+        correctness = self.record.correctness(rows.indices).to(score.dtype)
+        # The neighbour of the last sample is the first one of the next process.
+        everyone, own = self._all_rows(torch.stack([score, correctness, rows.kept.to(score.dtype)], 1))
+        both, kept = everyone[:, :2], everyone[:, 2] > 0
+        surer, righter = (both - both[neighbours(kept)])[own].unbind(1)
+        return surer, righter
 
     def _update(self, rows: Rows) -> None:
         super()._update(rows)
@@ -107,8 +121,8 @@ class CRL(Ranked):
     eq. 18 drops the margin |c_i − c_j|.
 
     Call it with the samples' numbers, `loss(logits, labels, indices)`; after each batch
-    `loss.update(logits, labels, indices)`, after each epoch `loss.end_epoch()`. In the first epoch all c are 0 and the
-    penalty is too. A pair with an ignored sample does not count.
+    `loss.update(logits, labels, indices)`, after each epoch `loss.end_epoch()`. Before the first update all c are equal
+    and there is no penalty.
 
     n_samples  how many samples the training set has
     score      "msp", "margin" or "negative-entropy" (scaled to 0 … 1)
@@ -130,8 +144,7 @@ class CRL(Ranked):
         self.score = score
 
     def _penalty(self, rows: Rows) -> Tensor:
-        penalty = ranking_penalty(SCORES[self.score](rows), self._correctness(rows))
-        return self.strength * penalty * rows.kept.roll(-1)
+        return self.strength * ranking_penalty(*self._order(rows, SCORES[self.score](rows)))
 
 
 @loss(
@@ -170,10 +183,10 @@ class ACLSRanking(Ranked):
         self.neg_weight = neg_weight
 
     def _penalty(self, rows: Rows) -> Tensor:
-        confidence, correctness = rows.confidence.detach(), self._correctness(rows)
-        disordered = (correctness - correctness.roll(-1)) * (confidence - confidence.roll(-1)) < 0
+        surer, righter = self._order(rows, rows.confidence.detach())
+        disordered = surer * righter < 0
         penalty = acls_penalty(rows.logits, margin=self.margin, pos_weight=self.pos_weight, neg_weight=self.neg_weight)
-        return penalty * (disordered & rows.kept.roll(-1))
+        return penalty * disordered
 
 
 @loss(

@@ -42,7 +42,6 @@ class Reweighted(BatchLevel, Regulariser):
     name="aurc",
     paper="Zhou et al., Revisiting reweighted risk for calibration, 2025; Geifman, Uziel and El-Yaniv, ICLR 2019",
     per_sample=False,
-    exact_gradient=False,
 )
 class AURC(Reweighted):
     """The area under the risk–coverage curve as a loss: the surer a prediction, the more its loss counts.

@@ -1,0 +1,508 @@
+"""What every registered loss must do, read from the registry: none is exempt by name."""
+
+import copy
+import math
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from conftest import random_predictions
+from torch import Tensor
+
+from temperance import losses
+from temperance.errors import InputError
+from temperance.losses import LOSSES, CrossEntropy, Focal, Loss, Regulariser, make_loss
+from temperance.losses.base import CLAIMS, settings_of
+
+N_SAMPLES = 60
+
+each_loss = pytest.mark.parametrize("kind", list(LOSSES), ids=LOSSES.names)
+
+
+def make(kind: type[Loss], **settings: Any) -> Loss:
+    """A fresh loss; one with a record of samples has room for all that occur here."""
+    return kind(**({"n_samples": N_SAMPLES} if kind.needs_indices else {}), **settings)
+
+
+def made(kind: type[Loss], **settings: Any) -> Loss:
+    """A loss that has already seen something, if it has a memory."""
+    loss = make(kind, **settings)
+    if loss.learns_from is not None:
+        for seed in (11, 12):
+            logits, labels = random_predictions(N_SAMPLES, 5, seed=seed, sharpness=1.0)
+            loss.end_epoch()
+            loss.update(logits[:50], labels[:50], numbers(labels[:50]))
+    return loss
+
+
+def numbers(labels: Tensor) -> Tensor:
+    return torch.arange(labels.numel()).reshape(labels.shape)
+
+
+def batch(n: int = 24, k: int = 5, seed: int = 0, sharpness: float = 4.0) -> tuple[Tensor, Tensor, Tensor]:
+    """Predictions whose logits are farther apart than every margin in places, in float64."""
+    logits, labels = random_predictions(n, k, seed, sharpness)
+    return logits, labels, numbers(labels)
+
+
+def gradient(loss: Loss, logits: Tensor, labels: Tensor, indices: Tensor) -> Tensor:
+    logits = logits.detach().requires_grad_()
+    return torch.autograd.grad(loss(logits, labels, indices), logits)[0]
+
+
+def close(found: Tensor, expected: Tensor, tolerance: float = 1e-10) -> bool:
+    return torch.allclose(found, expected, rtol=tolerance, atol=tolerance)
+
+
+# --------------------------------------------------------------------------------------------------- as cross-entropy
+
+
+@each_loss
+def test_reductions(kind: type[Loss]) -> None:
+    logits, labels, indices = batch()
+    each = made(kind, reduction="none")(logits, labels, indices)
+    assert each.shape == labels.shape
+    assert close(made(kind)(logits, labels, indices), each.mean())
+    assert close(made(kind, reduction="sum")(logits, labels, indices), each.sum())
+
+
+@each_loss
+def test_class_weights_weigh_samples(kind: type[Loss]) -> None:
+    logits, labels, indices = batch()
+    weight = torch.tensor([0.5, 2.0, 0.0, 1.0, 3.0])
+    each = made(kind, reduction="none")(logits, labels, indices)
+    counts = weight[labels].double()
+    for reduction, expected in {
+        "none": counts * each,
+        "sum": (counts * each).sum(),
+        "mean": (counts * each).sum() / counts.sum(),
+    }.items():
+        assert close(made(kind, weight=weight, reduction=reduction)(logits, labels, indices), expected)
+    assert made(kind, weight=torch.zeros(5))(logits, labels, indices) == 0
+
+
+@each_loss
+@pytest.mark.parametrize("ignore_index", [-100, 255, 3])
+def test_ignored_samples_are_as_if_absent(kind: type[Loss], ignore_index: int) -> None:
+    logits, labels, indices = batch()
+    labels[labels == 3] = 2
+    kept = torch.ones(len(labels), dtype=torch.bool)
+    kept[[0, 4, 5, 6, 23]] = False
+    some = labels.masked_fill(~kept, ignore_index)
+    weight = torch.tensor([0.5, 2.0, 0.0, 1.0, 3.0])
+    for settings in ({}, {"reduction": "sum"}, {"weight": weight}):
+        loss = made(kind, ignore_index=ignore_index, **settings)
+        alone = gradient(loss, logits[kept], labels[kept], indices[kept])
+        assert close(loss(logits, some, indices), loss(logits[kept], labels[kept], indices[kept]))
+        found = gradient(loss, logits, some, indices)
+        assert close(found[kept], alone)
+        assert not found[~kept].any()
+    each = made(kind, ignore_index=ignore_index, reduction="none")(logits, some, indices)
+    assert not each[~kept].any()
+
+
+@each_loss
+def test_memory_takes_no_notice_of_ignored_samples(kind: type[Loss]) -> None:
+    logits, labels, indices = batch()
+    kept = labels != 2
+    with_ignored, without = make(kind), make(kind)
+    with_ignored.update(logits, labels.masked_fill(~kept, -100), indices)
+    without.update(logits[kept], labels[kept], indices[kept])
+    for name, value in with_ignored.state_dict().items():
+        assert torch.equal(value, without.state_dict()[name])
+
+
+@each_loss
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_nothing_to_learn_from_is_zero(kind: type[Loss], reduction: str) -> None:
+    logits, labels, indices = batch(6)
+    for settings in ({}, {"weight": torch.rand(5)}):
+        loss = made(kind, reduction=reduction, **settings)
+        z = logits.clone().requires_grad_()
+        value = loss(z, torch.full_like(labels, -100), indices)
+        assert not value.any()
+        value.sum().backward()  # type: ignore[no-untyped-call]
+        assert z.grad is not None and not z.grad.any()
+        assert not loss(logits[:0], labels[:0], indices[:0]).any()
+
+
+@each_loss
+def test_dense_predictions_are_rows(kind: type[Loss]) -> None:
+    logits, labels, indices = batch(2 * 3 * 4)
+    dense = logits.reshape(2, 3, 4, 5).movedim(-1, 1)
+    truth, places = labels.reshape(2, 3, 4), indices.reshape(2, 3, 4)
+    assert close(made(kind)(dense, truth, places), made(kind)(logits, labels, indices))
+    each = made(kind, reduction="none")
+    assert close(each(dense, truth, places), each(logits, labels, indices).reshape(2, 3, 4))
+    found = gradient(made(kind), dense, truth, places)
+    assert close(found.movedim(1, -1).reshape(-1, 5), gradient(made(kind), logits, labels, indices))
+
+
+@each_loss
+def test_labels_of_any_whole_type(kind: type[Loss]) -> None:
+    logits, labels, indices = batch()
+    loss = made(kind)
+    expected = loss(logits, labels, indices)
+    for dtype in (torch.int32, torch.uint8):
+        assert torch.equal(loss(logits, labels.to(dtype), indices.to(torch.int32)), expected)
+
+
+def test_cross_entropy_is_torchs() -> None:
+    logits, labels, _ = batch()
+    labels[3] = -100
+    weight = torch.rand(5, dtype=torch.float64)
+    for reduction in ("mean", "sum", "none"):
+        for w in (None, weight):
+            found = CrossEntropy(weight=w, reduction=reduction)(logits, labels)
+            assert close(found, F.cross_entropy(logits, labels, weight=w, reduction=reduction))
+
+
+# --------------------------------------------------------------------------------------------------- kinds of numbers
+
+
+@each_loss
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_is_computed_in_float32(kind: type[Loss], dtype: torch.dtype) -> None:
+    logits, labels, indices = batch()
+    half = logits.to(dtype)
+    loss = made(kind)
+    expected = loss(half.float(), labels, indices)
+    assert expected.dtype == torch.float32
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(loss(half, labels, indices), expected)
+        assert torch.equal(loss(half.float(), labels, indices), expected)
+    slope = gradient(loss, half, labels, indices)
+    assert slope.dtype == dtype and bool(torch.isfinite(slope).all())
+
+
+@each_loss
+def test_float32_agrees_with_float64(kind: type[Loss], fixture_a: Any) -> None:
+    logits, labels = (torch.from_numpy(x) for x in fixture_a)
+    indices, loss = numbers(labels), make(kind)
+    exact = loss(logits, labels, indices)
+    assert exact.dtype == torch.float64
+    assert close(loss(logits.float(), labels, indices).double(), exact, 1e-4)
+
+
+@each_loss
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_cuda_agrees_with_cpu(kind: type[Loss]) -> None:
+    logits, labels, indices = batch()
+    labels[3] = -100
+    loss = made(kind)
+    expected = loss(logits, labels, indices), gradient(loss, logits, labels, indices)
+    loss, where = copy.deepcopy(loss).cuda(), {"device": "cuda"}
+    given = logits.float().to(**where), labels.to(**where), indices.to(**where)
+    for found, value in zip((loss(*given), gradient(loss, *given)), expected, strict=True):
+        assert close(found.cpu().double(), value, 1e-4)
+
+
+@each_loss
+@pytest.mark.slow
+def test_compiles_without_a_break(kind: type[Loss]) -> None:
+    logits, labels, indices = batch()
+    labels[3] = -100
+    loss = made(kind, weight=torch.rand(5))
+    torch.compiler.reset()
+    compiled = torch.compile(loss, fullgraph=True, backend="aot_eager")
+    z = logits.clone().requires_grad_()
+    value = compiled(z, labels, indices)
+    assert close(value, loss(logits, labels, indices))
+    value.backward()
+    assert z.grad is not None and close(z.grad, gradient(loss, logits, labels, indices))
+
+
+# ------------------------------------------------------------------------------------------------------- hard batches
+
+
+def hard_batches() -> dict[str, tuple[Tensor, Tensor]]:
+    logits, labels, _ = batch(8, 4)
+    right = logits.argmax(1)
+    huge = torch.where(logits > 0, 1e4, -1e4)
+    return {
+        "one sample": (logits[:1], labels[:1]),
+        "all right": (logits, right),
+        "all wrong": (logits, (right + 1) % 4),
+        "one class": (logits, torch.zeros_like(labels)),
+        "equal logits": (torch.full_like(logits, 0.3), labels),
+        "equal samples": (logits[:1].expand(8, 4), labels),
+        "two classes": (logits[:, :2], labels % 2),
+        "one class only": (logits[:, :1], torch.zeros_like(labels)),
+        "huge and right": (huge + logits, (huge + logits).argmax(1)),
+        "huge and wrong": (huge + logits, (huge + logits).argmin(1)),
+        "all huge": (logits + 1e4, labels),
+        "all tiny": (logits - 1e4, labels),
+    }
+
+
+@each_loss
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("name", hard_batches())
+def test_value_and_gradient_are_finite(kind: type[Loss], dtype: torch.dtype, name: str) -> None:
+    logits, labels = hard_batches()[name]
+    for loss in (make(kind), made(kind)):
+        z = logits.to(dtype)
+        assert bool(torch.isfinite(loss(z, labels, numbers(labels))))
+        assert bool(torch.isfinite(gradient(loss, z, labels, numbers(labels))).all())
+
+
+# --------------------------------------------------------------------------------------------------------- the claims
+
+
+def test_every_claim_is_verified_here() -> None:
+    """A claim that no test reads is a claim that nobody checked."""
+    verified = set()
+    for name, value in globals().items():
+        if name.startswith("test_") and name != "test_every_claim_is_verified_here":
+            verified |= set(value.__code__.co_names)
+    helpers = set(make.__code__.co_names) | set(made.__code__.co_names)
+    assert set(CLAIMS) <= verified | helpers
+
+
+@each_loss
+def test_documented_and_public(kind: type[Loss]) -> None:
+    assert kind.summary and len(kind.summary) < 120
+    assert kind.paper
+    assert getattr(losses, kind.__name__) is kind
+    assert kind.__name__ in losses.__all__
+    assert set(kind.claims()) == set(CLAIMS)
+
+
+@each_loss
+def test_per_sample(kind: type[Loss]) -> None:
+    logits, labels, indices = batch()
+    loss = made(kind, reduction="none")
+    each = loss(logits, labels, indices)
+    alone = torch.cat([loss(logits[i : i + 1], labels[i : i + 1], indices[i : i + 1]) for i in range(len(labels))])
+    assert close(alone, each) == kind.per_sample
+
+
+@each_loss
+def test_shift_invariant(kind: type[Loss]) -> None:
+    logits, labels, indices = batch()
+    shift = torch.linspace(-20, 20, len(labels), dtype=torch.float64)[:, None]
+    loss = made(kind)
+    same_value = close(loss(logits + shift, labels, indices), loss(logits, labels, indices), 1e-9)
+    slopes = (gradient(loss, z, labels, indices) for z in (logits + shift, logits))
+    assert (same_value and close(*slopes, tolerance=1e-9)) == kind.shift_invariant
+
+
+@each_loss
+def test_exact_gradient(kind: type[Loss]) -> None:
+    loss, found = made(kind), []
+    for sharpness in (1.0, 4.0):
+        logits, labels, indices = batch(12, sharpness=sharpness)
+
+        def of_logits(z: Tensor, labels: Tensor = labels, indices: Tensor = indices) -> Tensor:
+            value: Tensor = loss(z, labels, indices)
+            return value
+
+        exact = torch.autograd.gradcheck(of_logits, logits.requires_grad_(), raise_exception=kind.exact_gradient)
+        found.append(exact)
+    assert all(found) == kind.exact_gradient
+
+
+@each_loss
+def test_equals_cross_entropy(kind: type[Loss]) -> None:
+    if kind.equals_cross_entropy_at is None:
+        return
+    logits, labels, indices = batch()
+    loss = make(kind, **kind.equals_cross_entropy_at)
+    assert close(loss(logits, labels, indices), F.cross_entropy(logits, labels))
+    assert close(gradient(loss, logits, labels, indices), gradient(CrossEntropy(), logits, labels, indices))
+
+
+@each_loss
+def test_proper(kind: type[Loss]) -> None:
+    """On average over labels drawn from the truth, the truth is a minimum, and no other forecast is as good."""
+    if not kind.proper:
+        return
+    labels, loss = torch.tensor([0] * 6 + [1] * 3 + [2]), make(kind)
+
+    def expected(forecast: list[float]) -> tuple[Tensor, Tensor]:
+        logits = torch.tensor(forecast, dtype=torch.float64).log().expand(10, 3)
+        given = logits, labels, numbers(labels)
+        return loss(*given), gradient(loss, *given).sum(0)
+
+    best, slope = expected([0.6, 0.3, 0.1])
+    assert close(slope, torch.zeros_like(slope))
+    for other in ([0.5, 0.4, 0.1], [0.7, 0.2, 0.1], [1 / 3, 1 / 3, 1 / 3], [0.6, 0.25, 0.15]):
+        assert expected(other)[0] > best + 1e-6
+
+
+@each_loss
+def test_learns_from(kind: type[Loss]) -> None:
+    """A memory is in the buffers, changes with updates, and goes on bit by bit after save and load."""
+    assert kind.learns_from in (None, "training", "validation")
+    logits, labels, indices = batch()
+    loss = make(kind)
+    before = copy.deepcopy(loss.state_dict())
+    loss.update(logits, labels, indices)
+    after = loss.state_dict()
+    changed = any(not torch.equal(after[name], before[name]) for name in before)
+    assert changed == (kind.learns_from is not None)
+    assert bool(before) == (kind.learns_from is not None)
+    resumed = make(kind)
+    resumed.load_state_dict(after)
+    for seed in (1, 2):
+        other = batch(seed=seed)
+        for one in (loss, resumed):
+            one.update(*other)
+            one.end_epoch()
+        for name, value in loss.state_dict().items():
+            assert torch.equal(value, resumed.state_dict()[name])
+        assert torch.equal(loss(logits, labels, indices), resumed(logits, labels, indices))
+
+
+@each_loss
+def test_training_leaves_the_memory_alone(kind: type[Loss]) -> None:
+    loss = made(kind)
+    before = copy.deepcopy(loss.state_dict())
+    gradient(loss, *batch())
+    for name, value in loss.state_dict().items():
+        assert torch.equal(value, before[name])
+
+
+@each_loss
+def test_needs_indices(kind: type[Loss]) -> None:
+    logits, labels, indices = batch()
+    loss = made(kind)
+    assert ("n_samples" in settings_of(kind)) == kind.needs_indices
+    if kind.needs_indices:
+        for call in (loss, loss.update):
+            with pytest.raises(InputError, match="call it with the samples' numbers"):
+                call(logits, labels)
+        with pytest.raises(InputError, match=f"found {N_SAMPLES}"):
+            loss(logits, labels, indices + N_SAMPLES - 23)
+    else:
+        assert torch.equal(loss(logits, labels), loss(logits, labels, indices))
+
+
+@each_loss
+def test_hyper_parameters_of_the_papers_can_be_set(kind: type[Loss]) -> None:
+    for used in kind.hyper_parameters:
+        loss = make(kind, **used.settings)
+        assert used.data and used.source
+        assert bool(torch.isfinite(loss(*batch())))
+        assert used.settings.items() <= loss.settings.items()
+
+
+@each_loss
+def test_settings_are_kept_and_shown(kind: type[Loss]) -> None:
+    loss = make(kind)
+    known = {name: value for name, value in settings_of(kind).items() if name not in ("n_samples", "base")}
+    assert known.items() <= loss.settings.items()
+    shown = repr(make(kind, reduction="sum"))
+    assert all(f"{name}={value!r}" in shown for name, value in known.items()) and "reduction='sum'" in shown
+
+
+@each_loss
+def test_copies_are_alike(kind: type[Loss]) -> None:
+    loss = made(kind, weight=torch.rand(5))
+    assert torch.equal(copy.deepcopy(loss)(*batch()), loss(*batch()))
+
+
+# -------------------------------------------------------------------------------------------------------- composition
+
+each_regulariser = pytest.mark.parametrize(
+    "kind", [kind for kind in LOSSES if issubclass(kind, Regulariser)], ids=lambda kind: kind.name
+)
+
+
+@each_regulariser
+def test_penalty_is_added_to_any_base(kind: type[Loss]) -> None:
+    given = batch()
+    added = kind._penalty is not Regulariser._penalty  # type: ignore[attr-defined]
+    rest = {}
+    for name, base in {"cross-entropy": CrossEntropy, "focal": Focal}.items():
+        total = made(kind, base=name, reduction="none")(*given)
+        assert torch.equal(made(kind, base=base(), reduction="none")(*given), total)
+        of_base = make_loss(name, reduction="none")(*given)
+        rest[name] = total - of_base if added else total / of_base
+    assert close(rest["cross-entropy"], rest["focal"])
+
+
+@each_regulariser
+def test_base_with_memory_is_fed(kind: type[Loss]) -> None:
+    memory = "crl" if kind.learns_from == "training" else "adafocal"
+    inner = make(LOSSES[memory])
+    before = copy.deepcopy(inner.state_dict())
+    loss = make(kind, base=inner)
+    assert loss.learns_from == inner.learns_from
+    assert loss.needs_indices == (inner.needs_indices or kind.needs_indices)
+    loss.update(*batch())
+    assert any(not torch.equal(value, before[name]) for name, value in inner.state_dict().items())
+
+
+@each_regulariser
+def test_base_has_no_say_in_the_reduction(kind: type[Loss]) -> None:
+    for base in (Focal(reduction="sum"), Focal(weight=torch.ones(5)), Focal(ignore_index=255)):
+        with pytest.raises(InputError, match=f"give weight, ignore_index and reduction to {kind.name}"):
+            make(kind, base=base)
+    with pytest.raises(InputError, match="base must be a loss"):
+        make(kind, base=torch.nn.CrossEntropyLoss())
+    with pytest.raises(InputError, match="did you mean focal"):
+        make(kind, base="focl")
+
+
+def test_memories_of_different_kinds_do_not_mix() -> None:
+    with pytest.raises(InputError, match="learns from training predictions and its base adafocal from validation"):
+        make_loss("crl", n_samples=5, base="adafocal")
+
+
+# -------------------------------------------------------------------------------------------------------------- errors
+
+
+@each_loss
+def test_wrong_input_is_refused_in_a_sentence(kind: type[Loss]) -> None:
+    logits, labels, indices = batch()
+    loss = make(kind)
+    wrong: list[tuple[Tensor, Tensor, str]] = [
+        (logits, labels + 1, "labels must lie in 0 … 4 for 5 classes, or be ignore_index=-100; found 5"),
+        (logits, labels - 1, "found -1"),
+        (logits, labels[:-1], r"labels must be class numbers of shape \(24,\)"),
+        (logits, F.one_hot(labels, 5), r"labels must be class numbers of shape \(24,\) to fit logits \(24, 5\)"),
+        (logits, labels.double(), "labels must be class numbers"),
+        (logits, labels > 1, "labels must be class numbers"),
+        (logits[:, 0], labels, "logits must be floating-point numbers"),
+        (logits.long(), labels, "logits must be floating-point numbers"),
+    ]
+    for z, y, says in wrong:
+        with pytest.raises(InputError, match=says):
+            loss(z, y, indices[: len(y)])
+    with pytest.raises(InputError, match="indices must have the shape of labels"):
+        loss(logits, labels, indices[:-1])
+    with pytest.raises(InputError, match="weight must have one number for each of 5 classes; it has 3"):
+        make(kind, weight=torch.ones(3))(logits, labels, indices)
+
+
+@each_loss
+def test_wrong_settings_are_refused_in_a_sentence(kind: type[Loss]) -> None:
+    for settings, says in (
+        ({"reduction": "avg"}, "reduction must be one of mean, sum, none; got 'avg'"),
+        ({"ignore_index": 1.5}, "ignore_index must be a whole number"),
+        ({"weight": [1.0, 2.0]}, "weight must be a tensor"),
+        ({"weight": torch.tensor([1.0, -2.0])}, "weight must be finite and not negative"),
+        ({"weight": torch.tensor([1.0, math.nan])}, "weight must be finite and not negative"),
+    ):
+        with pytest.raises(InputError, match=says):
+            make(kind, **settings)
+    for name, default in settings_of(kind).items():
+        if isinstance(default, bool):
+            with pytest.raises(InputError, match=f"{name} must be true or false"):
+                make(kind, **{name: "yes"})
+        elif isinstance(default, float):
+            for bad in (math.nan, "much", True):
+                with pytest.raises(InputError, match=name):
+                    make(kind, **{name: bad})
+        elif isinstance(default, str) and name not in ("base", "n_samples"):
+            with pytest.raises(InputError, match=name):
+                make(kind, **{name: "no such"})
+
+
+def test_unknown_names() -> None:
+    with pytest.raises(InputError, match="there is no loss named 'focl'; did you mean focal"):
+        make_loss("focl")
+    with pytest.raises(InputError, match="there is no setting of focal named 'gama'; did you mean gamma"):
+        make_loss("focal", gama=2)
