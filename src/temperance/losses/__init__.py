@@ -8,6 +8,7 @@ from temperance.losses.focal import FLSD, DualFocal, Focal, InverseFocal, dual_f
 from temperance.losses.kernel import KDEXE, MMCE
 from temperance.losses.margin import ACLS, MbLS, acls_penalty, mbls_penalty
 from temperance.losses.marginal import MDCA
+from temperance.losses.mixup import MIT, CutMix, Mixup
 from temperance.losses.pairwise import CPC, cpc_penalty
 from temperance.losses.ranking import CRL, ACLSRanking, CRLMargin, ranking_penalty
 from temperance.losses.selective import AU, AURC
@@ -23,12 +24,14 @@ __all__ = [
     "KDEXE",
     "LOSSES",
     "MDCA",
+    "MIT",
     "MMCE",
     "ACLSRanking",
     "AdaFocal",
     "Brier",
     "CRLMargin",
     "CrossEntropy",
+    "CutMix",
     "DualFocal",
     "EntropyPenalty",
     "Focal",
@@ -36,6 +39,7 @@ __all__ = [
     "LabelSmoothing",
     "Loss",
     "MbLS",
+    "Mixup",
     "Regulariser",
     "SoftAvUC",
     "SoftECE",

@@ -29,7 +29,7 @@ def laplacian_energy(amounts: Tensor, places: Tensor, width: float = MMCE_WIDTH)
 
 @loss(
     name="mmce",
-    paper="Kumar, Sarawagi and Jain, Trainable calibration measures for neural networks from kernel mean embeddings, ICML 2018",
+    paper="Kumar, Sarawagi and Jain, Trainable calibration measures from kernel mean embeddings, ICML 2018",
     per_sample=False,
     equals_cross_entropy_at={"strength": 0.0},
     hyper_parameters=(
@@ -144,5 +144,5 @@ class KDEXE(BatchLevel, Regulariser):
         if isinstance(bandwidth, str):
             neighbours = probs.detach()[counted]
             bandwidth = loo_bandwidth(neighbours) if len(neighbours) > 1 else 1.0
-        error = canonical_error(probs, labels, bandwidth, p=self.p, counted=counted)
+        error = canonical_error(probs, labels, bandwidth, p=self.p, counted=counted) * (counted.sum() > 1)
         return self.strength * (error.detach() if self.detach else error)

@@ -1,0 +1,202 @@
+"""Training on mixtures of images: each transform gives a mixed batch, whose loss any loss can be asked for.
+
+    mix = Mixup(alpha=1.0)
+    mixed = mix(images, labels, generator=generator)
+    mixed.loss(loss, network).backward()
+
+A mixed batch knows its images and labels and how to combine them, so that a training loop is the same for all. Losses
+that remember each training sample get the samples' numbers as `mixed.loss(loss, network, indices)`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from temperance.errors import InputError
+from temperance.losses.base import positive
+
+# A loss: of logits and labels, or with the samples' numbers as a third.
+LossFunction = Callable[..., Tensor]
+Network = Callable[[Tensor], Tensor]
+
+# Two mixtures that differ by less cannot be told apart again.
+SMALLEST_GAP = 1e-3
+MOST_DRAWS = 10_000
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Labels of images that were mixed in pairs: image i with image partner[i]."""
+
+    labels: Tensor
+    partner: Tensor
+
+    def _loss(self, loss: LossFunction, logits: Tensor, indices: Tensor | None, *, of_partner: bool) -> Tensor:
+        chosen = [self.labels] if indices is None else [self.labels, indices]
+        return loss(logits, *(values[self.partner] if of_partner else values for values in chosen))
+
+
+@dataclass(frozen=True)
+class Mixed(Pairs):
+    """A batch of mixed images; of image i the part `share` is its own."""
+
+    images: Tensor
+    share: float
+
+    def loss(self, loss: LossFunction, network: Network, indices: Tensor | None = None) -> Tensor:
+        """share · loss with the images' own labels + (1 − share) · loss with their partners', for one forward pass."""
+        logits = network(self.images)
+        own = self._loss(loss, logits, indices, of_partner=False)
+        return self.share * own + (1 - self.share) * self._loss(loss, logits, indices, of_partner=True)
+
+
+@dataclass(frozen=True)
+class TwiceMixed(Pairs):
+    """Two mixtures of the same pairs of images, of which the parts `shares` are the images' own."""
+
+    images: tuple[Tensor, Tensor]
+    shares: tuple[float, float]
+
+    def logits(self, network: Network) -> tuple[Tensor, Tensor]:
+        """The logits of the images and of their partners, for two forward passes."""
+        return decouple(network(self.images[0]), network(self.images[1]), *self.shares)
+
+    def loss(self, loss: LossFunction, network: Network, indices: Tensor | None = None) -> Tensor:
+        """The mean of the loss of the images and the loss of their partners, whose logits are told apart again."""
+        own, others = self.logits(network)
+        return (
+            self._loss(loss, own, indices, of_partner=False) + self._loss(loss, others, indices, of_partner=True)
+        ) / 2
+
+
+class Mixup:
+    """Mixup: trains on weighted means of two images, with the same weights on their labels.
+
+    x = λ x_i + (1 − λ) x_j and λ · loss(y_i) + (1 − λ) · loss(y_j), λ ~ Beta(alpha, alpha) once for the batch and j a
+    permutation of it (Zhang et al., 2018). A linear loss, such as cross-entropy, then has the mean of both labels.
+
+    >>> images, labels = torch.eye(3).reshape(3, 1, 1, 3), torch.tensor([0, 1, 2])
+    >>> mixed = Mixup()(images, labels, generator=torch.Generator().manual_seed(0))
+    >>> bool((mixed.images.sum((1, 2, 3)) == 1).all()), 0 < mixed.share < 1
+    (True, True)
+    """
+
+    def __init__(self, *, alpha: float = 1.0) -> None:
+        positive("alpha", alpha)
+        self.alpha = alpha
+
+    def __call__(self, images: Tensor, labels: Tensor, *, generator: torch.Generator) -> Mixed:
+        """A mixed batch of images (n, …) and labels (n, …)."""
+        check_batch(images, labels)
+        share = symmetric_beta(self.alpha, generator)
+        partner = permutation(images, generator)
+        return Mixed(labels, partner, torch.lerp(images[partner], images, share), share)
+
+
+class CutMix:
+    """CutMix: trains on images with a rectangle of another image pasted in, labels weighted by area.
+
+    A rectangle with the image's proportions and a part 1 − λ of its area, λ ~ Beta(alpha, alpha), is centred anywhere
+    and cut off at the border; λ is then what is really left of the image (Yun et al., 2019).
+    """
+
+    def __init__(self, *, alpha: float = 1.0) -> None:
+        positive("alpha", alpha)
+        self.alpha = alpha
+
+    def __call__(self, images: Tensor, labels: Tensor, *, generator: torch.Generator) -> Mixed:
+        """A mixed batch of images (n, channels, height, width) and labels (n,)."""
+        check_batch(images, labels)
+        if images.ndim != 4 or labels.ndim != 1:
+            raise InputError(
+                f"CutMix needs images (n, channels, height, width) with one label each; got images "
+                f"{tuple(images.shape)} and labels {tuple(labels.shape)}"
+            )
+        height, width = images.shape[2:]
+        side = (1 - symmetric_beta(self.alpha, generator)) ** 0.5
+        top, bottom = _span(height, side, generator)
+        left, right = _span(width, side, generator)
+        partner = permutation(images, generator)
+        pasted = images.clone()
+        pasted[:, :, top:bottom, left:right] = images[partner, :, top:bottom, left:right]
+        return Mixed(labels, partner, pasted, 1 - (bottom - top) * (right - left) / (height * width))
+
+
+class MIT:
+    """MIT, mixup inference in training: mixes each pair twice and tells the logits apart again, as mixup does not.
+
+    With F1, F2 the logits of the mixtures with λ1 ≥ 1/2 ≥ λ2, the images' own are ((1 − λ2) F1 − (1 − λ1) F2) / (λ1 −
+    λ2) and their partners' (λ1 F2 − λ2 F1) / (λ1 − λ2), which is exact for linear networks; the loss is the mean of
+    both. λ1, λ2 are draws of Beta(alpha, alpha), folded to their side of 1/2 and drawn again until they are `margin`
+    apart. This is MIT-L, which tells apart at the logits; MIT-A does so after every block. Two forward passes.
+
+    >>> images, labels = torch.eye(3).reshape(3, 1, 1, 3), torch.tensor([0, 1, 2])
+    >>> mixed = MIT()(images, labels, generator=torch.Generator().manual_seed(0))
+    >>> own, others = mixed.logits(lambda images: 5 * images.flatten(1))
+    >>> own.argmax(1)
+    tensor([0, 1, 2])
+    """
+
+    def __init__(self, *, alpha: float = 0.5, margin: float = 0.5) -> None:
+        positive("alpha", alpha)
+        if isinstance(margin, bool) or not isinstance(margin, int | float) or not 0 <= margin < 1:
+            raise InputError(f"margin must be a number of at least 0 and below 1; got {margin!r}")
+        self.alpha = alpha
+        self.margin = margin
+
+    def __call__(self, images: Tensor, labels: Tensor, *, generator: torch.Generator) -> TwiceMixed:
+        """Two mixed batches of images (n, …) and labels (n, …)."""
+        check_batch(images, labels)
+        shares = self._shares(generator)
+        partner = permutation(images, generator)
+        others = images[partner]
+        first, second = (torch.lerp(others, images, share) for share in shares)
+        return TwiceMixed(labels, partner, (first, second), shares)
+
+    def _shares(self, generator: torch.Generator) -> tuple[float, float]:
+        for _ in range(MOST_DRAWS):
+            one, other = symmetric_beta(self.alpha, generator), symmetric_beta(self.alpha, generator)
+            high, low = max(one, 1 - one), min(other, 1 - other)
+            if high - low >= max(self.margin, SMALLEST_GAP):
+                return high, low
+        raise InputError(
+            f"no two of {MOST_DRAWS} draws with alpha={self.alpha:g} were {self.margin:g} apart: lower margin or alpha"
+        )
+
+
+def decouple(first: Tensor, second: Tensor, high: float, low: float) -> tuple[Tensor, Tensor]:
+    """The logits a and b, given first = high · a + (1 − high) · b and second = low · a + (1 − low) · b."""
+    gap = high - low
+    return ((1 - low) * first - (1 - high) * second) / gap, (high * second - low * first) / gap
+
+
+def symmetric_beta(alpha: float, generator: torch.Generator) -> float:
+    """A draw from Beta(alpha, alpha)."""
+    from scipy.special import betaincinv  # here, because it takes longer to import than torch's own parts
+
+    uniform = torch.rand((), dtype=torch.float64, generator=generator, device=generator.device)
+    return float(betaincinv(alpha, alpha, float(uniform)))
+
+
+def permutation(images: Tensor, generator: torch.Generator) -> Tensor:
+    """Which image each is mixed with. (n,)"""
+    return torch.randperm(len(images), generator=generator, device=generator.device).to(images.device)
+
+
+def check_batch(images: Tensor, labels: Tensor) -> None:
+    """Refuse images and labels that do not belong together."""
+    if not images.is_floating_point():
+        raise InputError(f"images must be floating-point numbers to be mixed; got {images.dtype}")
+    if len(images) != len(labels):
+        raise InputError(f"there must be labels for every image; got {len(images)} images and {len(labels)} labels")
+
+
+def _span(size: int, side: float, generator: torch.Generator) -> tuple[int, int]:
+    """Where a stretch of length size · side around a random middle begins and ends, cut off at the border."""
+    middle = int(torch.randint(size, (), generator=generator, device=generator.device))
+    half = int(size * side) // 2
+    return max(middle - half, 0), min(middle + half, size)

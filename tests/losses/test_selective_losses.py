@@ -1,0 +1,258 @@
+"""AURC and AU losses: golden numbers, the metric, the weights' shape, the quantile, memory over an epoch."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from conftest import random_predictions
+from temperance.errors import InputError
+from temperance.losses import AU, AURC, CrossEntropy, Focal
+from temperance.losses.base import Rows
+from temperance.losses.selective import SCORES, rank_weights, soft_cdf
+from temperance.metrics import aurc
+from temperance.metrics.selective import harmonic_weights
+
+TINY = 2e-6  # the golden numbers are rounded to six decimals
+
+
+@pytest.fixture
+def a(fixture_a: Any) -> tuple[Tensor, Tensor]:
+    return torch.from_numpy(fixture_a[0]), torch.from_numpy(fixture_a[1])
+
+
+def weights(loss: AU | AURC, logits: Tensor, labels: Tensor) -> Tensor:
+    return loss._weights(loss._rows(logits, labels, None))
+
+
+# ---------------------------------------------------------------------------------------------------------------- aurc
+
+
+def test_aurc_golden(vectors: Any, a: tuple[Tensor, Tensor]) -> None:
+    v = vectors["aurc_loss_A"]
+    assert weights(AURC(), *a).tolist() == pytest.approx(v["alpha"], abs=TINY)
+    assert float(AURC()(*a)) == pytest.approx(v["loss_mean"], abs=TINY)
+
+
+@settings(deadline=None, max_examples=30)
+@given(n=st.integers(1, 200))
+def test_weights_are_harmonic_and_have_mean_one(n: int) -> None:
+    order = torch.randperm(n, generator=torch.Generator().manual_seed(n))
+    found = rank_weights(order / n)
+    assert torch.allclose(found.double().sort().values, harmonic_weights(n), rtol=1e-6)
+    assert float(found.double().mean()) == pytest.approx(1, abs=1e-6)
+
+
+def test_equal_scores_keep_their_order() -> None:
+    assert torch.equal(rank_weights(torch.full((50,), 0.3)), harmonic_weights(50).float())
+    assert torch.equal(rank_weights(torch.full((0,), 0.3)), torch.zeros(0))
+
+
+@pytest.mark.parametrize("score", SCORES)
+def test_the_loss_is_the_metric(score: str) -> None:
+    logits, labels = random_predictions(77, 5)
+    expected = aurc(logits, labels, from_logits=True, loss="nll", score=score)
+    assert float(AURC(score=score)(logits, labels)) == pytest.approx(expected, abs=1e-9)
+
+
+def test_aurc_weights_are_constants_and_any_loss_can_be_weighted(a: tuple[Tensor, Tensor]) -> None:
+    logits = a[0].requires_grad_()
+    focal = Focal(gamma=2.0)
+    alpha = weights(AURC(base=focal), *a)
+    assert not alpha.requires_grad
+    expected = alpha * Focal(gamma=2.0, reduction="none")(logits, a[1])
+    assert torch.allclose(AURC(base=focal, reduction="none")(logits, a[1]), expected)
+
+
+def test_ignored_rows_have_no_rank() -> None:
+    logits, labels = random_predictions(12, 4)
+    ignored = labels.clone()
+    ignored[[0, 3, 11]] = -100
+    kept = ignored >= 0
+    for loss in (AURC(), AU(), AU(low_conf_coverage=0.3, score="margin")):
+        assert torch.allclose(weights(loss, logits, ignored)[kept], weights(loss, logits[kept], labels[kept]))
+
+
+# ------------------------------------------------------------------------------------------------------------------ au
+
+
+def test_soft_cdf_golden(vectors: Any) -> None:
+    v = vectors["soft_cdf_hand"]
+    at = torch.tensor(v["at"], dtype=torch.float64)
+    assert soft_cdf(at, torch.tensor(v["counts"]), v["nu"]).tolist() == pytest.approx(v["G"], abs=TINY)
+    loss = AU(n_bins=v["K_bins"])
+    scores = torch.tensor(v["scores"])
+    rows = Rows(torch.zeros(4, 2), torch.zeros(4, dtype=torch.int64))
+    assert loss._counted(rows, scores).tolist() == v["counts"]
+
+
+@pytest.mark.parametrize(("score", "key"), [("msp", "msp"), ("margin", "margin"), ("negative-entropy", "negent")])
+def test_au_golden(vectors: Any, a: tuple[Tensor, Tensor], score: str, key: str) -> None:
+    v = vectors["au_loss_A"]
+    loss = AU(low_conf_coverage=v["kappa"], cdf_bandwidth=v["nu"], n_bins=v["bins"], score=score, window="batch")
+    assert weights(loss, *a).tolist() == pytest.approx(v[key]["beta"], abs=TINY)
+    assert float(loss(*a)) == pytest.approx(v[key]["loss"], abs=TINY)
+
+
+def test_equal_scores_weigh_alike(vectors: Any) -> None:
+    """What the published program does with every batch when its score is the entropy."""
+    v = vectors["au_released_negentropy_constant_weight"]
+    logits = 1e4 * torch.eye(6, dtype=torch.float64)
+    found = weights(AU(low_conf_coverage=0.5, cdf_bandwidth=v["sigma"]), logits, torch.zeros(6, dtype=torch.int64))
+    assert found.tolist() == pytest.approx(v["beta"], abs=TINY)
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    n=st.integers(1, 80),
+    coverage=st.floats(0, 1),
+    bandwidth=st.floats(0.005, 1),
+    score=st.sampled_from(sorted(SCORES)),
+    seed=st.integers(0, 99),
+)
+def test_weights_grow_with_the_score_up_to_the_cap(
+    n: int, coverage: float, bandwidth: float, score: str, seed: int
+) -> None:
+    logits, labels = random_predictions(n, 4, seed)
+    loss = AU(low_conf_coverage=coverage, cdf_bandwidth=bandwidth, score=score)
+    found = weights(loss, logits, labels)
+    at = SCORES[score](Rows(logits, labels))
+    ordered = found[at.argsort()]
+    assert bool((ordered.diff() >= -1e-7).all())
+    threshold = float(np.quantile(at.numpy(), coverage))
+    capped = found[at >= threshold + 1e-6]
+    assert bool((capped == capped[:1]).all())
+    assert bool(torch.isfinite(found).all()) and bool((found > 0).all())
+
+
+def test_capped_samples_have_no_gradient_through_their_weight() -> None:
+    logits, labels = random_predictions(40, 5)
+    logits.requires_grad_()
+    loss = AU(low_conf_coverage=0.6, reduction="sum")
+    (full,) = torch.autograd.grad(loss(logits, labels), logits)
+    beta = weights(loss, logits, labels).detach()
+    (only_base,) = torch.autograd.grad((beta * CrossEntropy(reduction="none")(logits, labels)).sum(), logits)
+    confidence = logits.detach().softmax(1).amax(1)
+    capped = confidence >= torch.quantile(confidence, 0.6)
+    assert torch.allclose(full[capped], only_base[capped], atol=1e-12)
+    assert bool(((full - only_base)[~capped].abs().amax(1) > 1e-9).all())
+    detached = AU(low_conf_coverage=0.6, reduction="sum", detach_weights=True)
+    (found,) = torch.autograd.grad(detached(logits, labels), logits)
+    assert torch.allclose(found, only_base, atol=1e-12)
+
+
+def test_the_gradient_below_the_threshold_is_eq_27() -> None:
+    """Against finite differences of β_i · CE_i with the counts, the threshold and the clamp held constant."""
+    logits, labels = random_predictions(15, 3)
+    loss = AU(low_conf_coverage=1.0, cdf_bandwidth=0.1, reduction="sum")
+    rows = Rows(logits, labels)
+    counts = loss._counted(rows, rows.confidence)
+
+    def value(z: Tensor) -> Tensor:
+        confidence = z.softmax(1).amax(1)
+        centres = (torch.arange(64, dtype=torch.float64) + 0.5) / 64
+        g = (torch.sigmoid((confidence[:, None] - centres) / 0.1) * counts).sum(1) / 15
+        losses: Tensor = -torch.log(1 - g) * CrossEntropy(reduction="none")(z, labels)
+        return losses[below].sum()
+
+    below = rows.confidence < rows.confidence.amax()
+    z = logits.clone().requires_grad_()
+    (found,) = torch.autograd.grad(loss(z, labels), z)
+    (expected,) = torch.autograd.grad(value(z), z)
+    assert torch.allclose(found[below], expected[below], atol=1e-9)
+
+
+def test_narrow_steps_give_the_ranks() -> None:
+    """With a narrow bandwidth and many bins Ĝ is the rank, up to the sample's own half step."""
+    logits, labels = random_predictions(50, 4)
+    loss = AU(low_conf_coverage=1.0, cdf_bandwidth=1e-6, n_bins=1 << 20)
+    confidence = logits.softmax(1).amax(1)
+    rank = confidence.argsort().argsort() + 1
+    found = 1 - torch.exp(-weights(loss, logits, labels))
+    below = rank < 50
+    assert bool(((found - rank / 50)[below].abs() <= 1 / 50 + 1e-6).all())
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    n=st.integers(1, 120),
+    coverage=st.floats(0, 1),
+    levels=st.sampled_from([1, 3, 1000]),
+    seed=st.integers(0, 999),
+)
+def test_the_counted_quantile_is_the_sorted_one(n: int, coverage: float, levels: int, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    scores = torch.randint(levels + 1, (n,), generator=generator).double() / levels
+    kept = torch.rand(n, generator=generator) < 0.8
+    loss = AU(low_conf_coverage=coverage)
+    found = float(loss._quantile(scores, kept, kept.sum()))
+    if kept.any():
+        assert found == pytest.approx(float(np.quantile(scores[kept].numpy(), coverage)), abs=1.3e-7)
+    else:
+        assert 0 <= found <= 1
+
+
+def test_nothing_is_sorted(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise AssertionError("the AU loss is linear in the batch")
+
+    for name in ("sort", "argsort", "quantile", "topk"):
+        monkeypatch.setattr(torch, name, refuse)
+        monkeypatch.setattr(Tensor, name, refuse)
+    logits, labels = random_predictions(30, 4)
+    assert math.isfinite(float(AU()(logits, labels)))
+
+
+def test_memory_over_an_epoch() -> None:
+    first, labels = random_predictions(40, 4, seed=1)
+    second, others = random_predictions(30, 4, seed=2)
+    loss = AU(low_conf_coverage=0.7)
+    alone = float(loss(second, others))
+    assert alone == float(AU(low_conf_coverage=0.7, window="batch")(second, others))
+
+    before = loss(first, labels)
+    loss.update(first, labels)
+    assert int(loss.histogram.sum()) == 40
+    # The batch counted twice has the distribution of the batch.
+    assert torch.allclose(loss(first, labels), before)
+    after = weights(loss, second, others)
+
+    # The distribution is that of both batches, the threshold that of the second alone.
+    both = Rows(torch.cat([first, second]), torch.cat([labels, others]))
+    confidence = second.softmax(1).amax(1)
+    threshold = torch.quantile(confidence, 0.7)
+    counts = AU()._counted(both, both.confidence)
+    level = soft_cdf(torch.minimum(confidence, threshold), counts, 0.1).clamp(1 / 31, 30 / 31)
+    assert torch.allclose(after, -torch.log(1 - level), atol=1e-6)
+
+    restored = AU(low_conf_coverage=0.7)
+    restored.load_state_dict(loss.state_dict())
+    assert torch.equal(weights(restored, second, others), after)
+    loss.end_epoch()
+    assert float(loss(second, others)) == alone
+    forgetful = AU(window="batch")
+    forgetful.update(first, labels)
+    assert forgetful.learns_from is None and not forgetful.histogram.any()
+
+
+def test_normalised_by_the_share_below_the_threshold(a: tuple[Tensor, Tensor]) -> None:
+    plain, normalised = AU(low_conf_coverage=0.4), AU(low_conf_coverage=0.4, normalise=True)
+    assert float(normalised(*a)) == pytest.approx(float(plain(*a)) / 0.4)
+    with pytest.raises(InputError, match="normalise divides"):
+        AU(low_conf_coverage=0.0, normalise=True)
+
+
+def test_settings_are_checked() -> None:
+    for settings_, message in (
+        ({"low_conf_coverage": 1.5}, "low_conf_coverage must be a number from 0 to 1"),
+        ({"cdf_bandwidth": 0.0}, "cdf_bandwidth must be a number above 0"),
+        ({"score": "energy"}, "score must be one of msp, margin, negative-entropy"),
+        ({"window": "day"}, "window must be one of epoch, batch"),
+    ):
+        with pytest.raises(InputError, match=message):
+            AU(**settings_)
