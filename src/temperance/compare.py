@@ -343,7 +343,7 @@ def _verdict(found: Comparison) -> str:
     text = [
         f"Use {best.label}: {sure} better than no calibration "
         f"(NLL {none.measured['nll'].value:.4f} → {best.measured['nll'].value:.4f}, "
-        f"ECE {none.measured['ece'].value:.2%} → {best.measured['ece'].value:.2%})."
+        f"ECE {shown(none.measured['ece'].value, percent=True)} → {shown(best.measured['ece'].value, percent=True)})."
     ]
     accuracy = best.minus(none, "accuracy")
     if abs(accuracy.value) < 5e-5:

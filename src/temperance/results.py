@@ -111,7 +111,7 @@ def shown(value: float, *, percent: bool) -> str:
     """A number as people read it: percent with two decimals, else four significant digits."""
     if not math.isfinite(value):
         return "–"
-    return f"{100 * value:.2f} %" if percent else f"{value:.4g}"
+    return f"{100 * value:.2f} %" if percent else f"{value:#.4g}"
 
 
 def _finite(value: Any) -> Any:

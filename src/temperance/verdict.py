@@ -20,30 +20,26 @@ def verdict(reliability: Bins, classwise: Bins, class_names: Sequence[str]) -> s
     n = int(reliability.n)
     confidence = float(reliability.confidence.sum()) / n
     accuracy = int(reliability.hits.sum()) / n
-    says = f"On {n:,} samples it is {confidence:.1%} sure on average and right {accuracy:.1%} of the time"
+    sure, right = percent(confidence, 1), percent(accuracy, 1)
+    says = f"On {n:,} samples it is {sure} sure on average and right {right} of the time"
     error, without_noise = ece.value(reliability), debiased_ece.value(reliability)
-    noise = math.sqrt(max(accuracy * (1 - accuracy), 1e-12) / n)
-    if without_noise < max(NEGLIGIBLE, noise):
-        return f"Calibrated, as far as {n:,} samples can tell. {says}, and {_excess(error)} Nothing needs repair."
+    noise = math.sqrt(accuracy * (1 - accuracy) / n)
+    if without_noise < max(NEGLIGIBLE, 2 * noise):
+        by_chance = f"the measured error of {percent(error, 2)} is what chance alone would give"
+        return f"Calibrated, as far as {n:,} samples can tell. {says}, and {by_chance}. Nothing needs repair."
     gap = confidence_gap.value(reliability)
     if abs(gap) < max(0.35 * without_noise, noise):
         head = "Over-confident in some places and under-confident in others, which cancels on average."
     else:
         head = "Over-confident." if gap > 0 else "Under-confident."
+    found = f"{says}: an expected calibration error of {percent(error, 2)}."
     advice = "To repair it without retraining, run `temperance compare` on held-out predictions."
-    return " ".join(
-        [
-            head,
-            f"{says}: an expected calibration error of {error:.2%}.",
-            _where(reliability),
-            _who(classwise, class_names),
-            advice,
-        ]
-    )
+    return " ".join(filter(None, [head, found, _where(reliability), _who(classwise, class_names), advice]))
 
 
-def _excess(error: float) -> str:
-    return f"the measured error of {error:.2%} is what chance alone would give."
+def percent(value: float, digits: int) -> str:
+    """A share as people write it."""
+    return f"{100 * value:.{digits}f} %"
 
 
 def _where(bins: Bins) -> str:
@@ -59,10 +55,10 @@ def _where(bins: Bins) -> str:
     part = slice(low, high + 1)
     count = float(bins.count[part].sum())
     says, is_right = float(bins.confidence[part].sum()) / count, float(bins.hits[part].sum()) / count
-    start, end = float(bins.edges[low]), float(bins.edges[high + 1])
+    start, end = percent(float(bins.edges[low]), 0), percent(float(bins.edges[high + 1]), 0)
     return (
-        f"Predictions with a confidence of {start:.0%} to {end:.0%} carry {sum(share[part]):.0%} of it: "
-        f"they say {says:.0%} and are right {is_right:.0%} of the time."
+        f"Predictions with a confidence of {start} to {end} carry {percent(sum(share[part]), 0)} of it: "
+        f"they say {percent(says, 0)} and are right {percent(is_right, 0)} of the time."
     )
 
 
