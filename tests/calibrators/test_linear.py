@@ -10,7 +10,7 @@ from scipy.optimize import minimize
 from torch import Tensor
 
 from conftest import random_predictions
-from temperance.arrays import BLOCK_VALUES
+from temperance.calibrators import regression
 from temperance.calibrators.linear import (
     RIDGE,
     STRENGTHS,
@@ -190,7 +190,7 @@ def problem_of(kind: Map, n: int = 60, k: int = 4) -> Regression:
 @pytest.mark.parametrize("kind", [Diagonal(), Full()])
 @pytest.mark.parametrize("block", [1 << 20, 30])
 def test_gradient_and_hessian_against_differences(kind: Map, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(BLOCK_VALUES, "cpu", block)
+    monkeypatch.setitem(regression.BLOCK_VALUES, "cpu", block)
     problem = problem_of(kind)
     generator = torch.Generator().manual_seed(0)
     at = problem.centre + 0.3 * torch.randn(problem.centre.shape, generator=generator, dtype=torch.float64)

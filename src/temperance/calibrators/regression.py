@@ -12,9 +12,11 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from temperance.arrays import BLOCK_VALUES
 from temperance.calibrators.solvers import TOLERANCE, Problem, Solution, minimise, settle
 from temperance.objectives import Objective
+
+# Rows are taken in blocks of about this many values: small enough to stay in a core's own cache between passes.
+BLOCK_VALUES = {"cpu": 1 << 17, "cuda": 1 << 26}
 
 MAX_STEPS = 100
 MAX_PRODUCTS = 250
@@ -78,7 +80,7 @@ class Full:
         return parameters.shape[0]
 
     def scores(self, x: Tensor, parameters: Tensor) -> Tensor:
-        return torch.addmm(parameters[:, -1], x, parameters[:, :-1].T)
+        return torch.addmm(parameters[:, -1], x, parameters[:, :-1].T.contiguous())
 
     def pull(self, x: Tensor, rows: Tensor) -> Tensor:
         return torch.cat([rows.T @ x, rows.sum(0)[:, None]], 1)
@@ -303,7 +305,7 @@ def _newton_direction(hessian: Linear, gradient: Tensor, inverse: Linear) -> tup
         residual = residual - length * bent
         towards = inverse(residual)
         before, size = size, float((residual * towards).sum())
-        if size <= enough:
+        if size <= enough or float(residual.abs().amax()) <= TOLERANCE / 2:
             break
         along = towards + (size / before) * along
     return direction, products
