@@ -6,7 +6,7 @@ function of the calibrator's parameters.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -219,13 +219,23 @@ def _limit(limit: Tensor | float | None, like: Tensor, otherwise: float) -> npt.
 # ----------------------------------------------------------------------------------------------- the released programs
 
 
-def train(problem: Problem, start: Tensor, *, optimiser: str = "lbfgs") -> Solution:
-    """The SCTL authors' optimiser, step by step: L-BFGS without a line search, or Adam, on all rows at once.
+def train(
+    problem: Problem,
+    start: Tensor,
+    *,
+    optimiser: str = "lbfgs",
+    schedule: Sequence[tuple[float, int]] | None = None,
+    batch: int | None = None,
+    generator: torch.Generator | None = None,
+) -> Solution:
+    """A published program's optimiser, step by step: L-BFGS without a line search, or Adam.
 
-    Learning rate 0.02 for 1000 steps; with label smoothing or focal loss 0.005 for 200, then 0.003 and 0.001 for 400
-    each, begun afresh each time. Weights are chosen anew at every evaluation. It computes in float32, as that program
-    does, because its L-BFGS stops when rounding makes two values equal, well before the optimum; the last digits
-    therefore differ between processors. Where it diverges the last finite parameters are kept.
+    The default is the SCTL authors': all rows in every step, learning rate 0.02 for 1000 steps; with label smoothing or
+    focal loss 0.005 for 200, then 0.003 and 0.001 for 400 each, begun afresh each time. Another program has another
+    `schedule` of rates and steps, or draws a `batch` of rows for each step of Adam. Weights are chosen anew at every
+    evaluation. It computes in float32, as these programs do, because such an L-BFGS stops when rounding makes two
+    values equal, well before the optimum; the last digits therefore differ between processors. Where it diverges the
+    last finite parameters are kept.
     """
     inputs, labels = problem.inputs.float(), problem.labels
     parameters = start.detach().float().clone().requires_grad_()
@@ -233,8 +243,12 @@ def train(problem: Problem, start: Tensor, *, optimiser: str = "lbfgs") -> Solut
 
     def closure() -> float:
         nonlocal finite, value, gradient, steps
+        rows, y = inputs, labels
+        if batch is not None and batch < len(labels):
+            drawn = torch.randint(len(labels), (batch,), generator=generator).to(labels.device)
+            rows, y = inputs[drawn], labels[drawn]
         with torch.enable_grad():
-            loss = problem.objective(problem.forward(inputs, parameters), labels)
+            loss = problem.objective(problem.forward(rows, parameters), y)
             if problem.penalty is not None:
                 loss = loss + problem.penalty(parameters)
             slope = torch.autograd.grad(loss, parameters)[0]
@@ -245,8 +259,9 @@ def train(problem: Problem, start: Tensor, *, optimiser: str = "lbfgs") -> Solut
         steps += 1
         return reached
 
-    slow = problem.objective.name in ("label-smoothing", "focal")
-    for rate, n_steps in SLOW_SCHEDULE if slow else SCHEDULE:
+    if schedule is None:
+        schedule = SLOW_SCHEDULE if problem.objective.name in ("label-smoothing", "focal") else SCHEDULE
+    for rate, n_steps in schedule:
         if optimiser == "lbfgs":
             lbfgs = torch.optim.LBFGS([parameters], lr=rate, max_iter=n_steps)
             lbfgs.step(closure)  # type: ignore[no-untyped-call]

@@ -1,0 +1,112 @@
+"""Maps with a parameter for each class: temperatures, or one temperature and a bias for each class."""
+
+import torch
+from torch import Tensor
+
+from temperance.calibrators.base import calibrator
+from temperance.calibrators.solvers import Parametric, Problem, minimise, train
+from temperance.calibrators.temperature import S_HIGH, S_LOW, fit_inverse_temperature
+from temperance.errors import InputError
+
+
+@calibrator(family="temperature", preserves_argmax=False, takes_objective=True)
+class ClassTemperature(Parametric):
+    """A temperature for each class, fitted together by gradient.
+
+    p = softmax(z_1 / T_1, …, z_k / T_k), T_j in [0.01, 100], least objective; with a convex one the optimum in 1 / T_j
+    is unique. A class without samples keeps the temperature that is best for all. Predictions can change.
+
+    The trap: a negative logit divided by a large T_j *rises*, so unlike temperature scaling this depends on where the
+    logits' zero is. `centre="mean"` or `"max"` first takes each row's mean or maximum off; by default logits are used
+    as they come, as in both papers.
+
+    Jung et al., Scaling of class-wise training losses for post-hoc calibration, ICML 2023, eq. 15. Frenkel and
+    Goldberger (2021) gave the same map a greedy search instead, here `class-temperature-greedy`.
+    """
+
+    temperatures: Tensor
+
+    def __init__(
+        self,
+        *,
+        centre: str | None = None,
+        objective: str = "nll",
+        objective_settings: dict[str, object] | None = None,
+        solver: str = "exact",
+    ) -> None:
+        super().__init__(objective=objective, objective_settings=objective_settings, solver=solver)
+        self.centre = centre
+
+    def _fit(self, logits: Tensor, labels: Tensor) -> None:
+        if self.centre not in (None, "mean", "max"):
+            raise InputError(f"centre must be mean, max or nothing; got {self.centre!r}")
+        rows = self._centred(logits)
+        shared, _ = fit_inverse_temperature(self._make_objective(), rows, labels)
+        absent = torch.bincount(labels, minlength=logits.shape[1]) == 0
+        objective = self._make_objective()
+        if self.solver == "released":
+            found = train(Problem(objective, _divided, rows, labels), rows.new_ones(rows.shape[1]))
+            inverse = (1 / found.parameters).clamp(S_LOW, S_HIGH)
+        else:
+            # In units of the shared temperature every parameter is of order one, whatever the logits' scale.
+            low, high = (torch.where(absent, 1.0, bound / shared) for bound in (S_LOW, S_HIGH))
+            problem = Problem(objective, lambda z, relative: (z * (relative * shared)).log_softmax(1), rows, labels)
+            found = minimise(problem, rows.new_ones(rows.shape[1]), low=low, high=high)
+            inverse = found.parameters * shared
+        self.info = found.info
+        self._keep("temperatures", 1 / torch.where(absent, shared, inverse))
+
+    def _calibrate(self, logits: Tensor) -> Tensor:
+        return (self._centred(logits) / self.temperatures).log_softmax(1)
+
+    def _centred(self, logits: Tensor) -> Tensor:
+        if self.centre is None:
+            return logits
+        return logits - (logits.mean(1, keepdim=True) if self.centre == "mean" else logits.amax(1, keepdim=True))
+
+
+def _divided(rows: Tensor, temperatures: Tensor) -> Tensor:
+    return (rows / temperatures).log_softmax(1)
+
+
+@calibrator(family="temperature", preserves_argmax=False, takes_objective=True)
+class BiasCorrectedTemperature(Parametric):
+    """Temperature scaling with a bias for each class, which also repairs shifted class frequencies.
+
+    p = softmax(z / T + b), T in [0.01, 100]; convex in (1 / T, b). The biases of the classes that occur have mean 0,
+    and a class without samples has bias 0: nothing is known about it, and a free bias would run to minus infinity.
+    Predictions can change.
+
+    Alexandari, Kundaje and Shrikumar, Maximum likelihood with bias-corrected calibration is hard-to-beat at label
+    shift adaptation, ICML 2020.
+    """
+
+    temperature: Tensor
+    bias: Tensor
+
+    def _fit(self, logits: Tensor, labels: Tensor) -> None:
+        k = logits.shape[1]
+        shared, _ = fit_inverse_temperature(self._make_objective(), logits, labels)
+        present = (torch.bincount(labels, minlength=k) > 0).double()
+
+        def bias(free: Tensor) -> Tensor:
+            return present.to(free) * (free - (free @ present.to(free)) / present.sum().to(free))
+
+        def scaled(rows: Tensor, parameters: Tensor) -> Tensor:
+            return (rows * (parameters[0] * shared) + bias(parameters[1:])).log_softmax(1)
+
+        start = torch.zeros(k + 1, dtype=torch.float64, device=logits.device)
+        start[0] = 1.0
+        problem = Problem(self._make_objective(), scaled, logits, labels)
+        if self.solver == "released":
+            found = train(problem, start)
+        else:
+            low, high = torch.full_like(start, -torch.inf), torch.full_like(start, torch.inf)
+            low[0], high[0] = S_LOW / shared, S_HIGH / shared
+            found = minimise(problem, start, low=low, high=high)
+        self.info = found.info
+        self._keep("temperature", 1 / (found.parameters[0] * shared).clamp(S_LOW, S_HIGH))
+        self._keep("bias", bias(found.parameters[1:]))
+
+    def _calibrate(self, logits: Tensor) -> Tensor:
+        return (logits / self.temperature + self.bias).log_softmax(1)

@@ -1,0 +1,133 @@
+"""Ensemble temperature scaling: temperature scaling mixed with the prediction as it was and with no prediction."""
+
+import math
+import warnings
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.optimize import minimize as scipy_minimize
+from torch import Tensor
+
+from temperance.calibrators.base import calibrator
+from temperance.calibrators.solvers import TOLERANCE, Parametric, Problem, Solution, minimise, settle, train
+from temperance.calibrators.temperature import S_HIGH, S_LOW, fit_inverse_temperature
+from temperance.errors import one_of
+from temperance.objectives import Objective
+
+# At most so much of the uniform prediction: with all of it every class would tie.
+MOST_UNIFORM = 0.999
+
+
+@calibrator(family="temperature", preserves_argmax=True, takes_objective=True)
+class EnsembleTemperature(Parametric):
+    """Temperature scaling mixed with the uncalibrated prediction and the uniform one.
+
+    p = w1 softmax(z / T) + w2 softmax(z) + w3 / k with w ≥ 0 and Σ w = 1: first T, then the weights by SLSQP. Mixing
+    probabilities keeps their order, and w3 bounds what a confident mistake can cost.
+
+    `space="logits"` is the mix as the SCTL paper has it (eq. 13), w1 z / T + w2 z + w3 / k before the softmax. That is
+    temperature scaling over again, with 1 / T′ = w1 / T + w2, since a constant changes nothing; it is here to
+    reproduce that paper's tables.
+
+    Zhang, Kailkhura and Han, Mix-n-Match: ensemble and compositional methods for uncertainty calibration, ICML 2020.
+    """
+
+    temperature: Tensor
+    weights: Tensor
+
+    def __init__(
+        self,
+        *,
+        space: str = "probs",
+        objective: str = "nll",
+        objective_settings: dict[str, Any] | None = None,
+        solver: str = "exact",
+    ) -> None:
+        super().__init__(objective=objective, objective_settings=objective_settings, solver=solver)
+        self.space = space
+
+    def _fit(self, logits: Tensor, labels: Tensor) -> None:
+        one_of("space", self.space, ("probs", "logits"))
+        # One objective for both stages: the weights that it chose in the first go on into the second.
+        objective = self._make_objective()
+        inverse, first = fit_inverse_temperature(objective, logits, labels, self.solver)
+        if self.space == "probs":
+            found = fit_mixture(objective, logits, labels, inverse)
+        else:
+            problem = Problem(objective, lambda z, w: _mix_logits(z, w, inverse), logits, labels)
+            start = logits.new_tensor([1.0, 0.0, 0.0])
+            found = train(problem, start) if self.solver == "released" else minimise(problem, start)
+        self.info = found.info | {"temperature_at_bound": first["at_bound"]}
+        self._keep("temperature", logits.new_tensor(1 / inverse))
+        self._keep("weights", found.parameters)
+
+    def _calibrate(self, logits: Tensor) -> Tensor:
+        if self.space == "logits":
+            # The free weights could turn the order round; as everywhere T′ stays between 0.01 and 100.
+            slope = self.weights[0] / self.temperature + self.weights[1]
+            return (logits * slope.clamp(S_LOW, S_HIGH)).log_softmax(1)
+        scaled, plain, uniform = self.weights.log()
+        scaled = (logits / self.temperature).log_softmax(1) + scaled
+        mixed = torch.logaddexp(scaled, logits.log_softmax(1) + plain)
+        return torch.logaddexp(mixed, uniform - math.log(logits.shape[1]))
+
+
+def _mix_logits(logits: Tensor, weights: Tensor, inverse: float) -> Tensor:
+    mixed = weights[0] * (logits * inverse) + weights[1] * logits + weights[2] / logits.shape[1]
+    return mixed.log_softmax(1)
+
+
+def fit_mixture(objective: Objective, logits: Tensor, labels: Tensor, inverse: float) -> Solution:
+    """The weights of the mixture of probabilities, for a given 1 / T."""
+
+    def mixed(rows: Tensor, weights: Tensor) -> Tensor:
+        k = rows.shape[1]
+        probs = weights[0] * (rows * inverse).softmax(1) + weights[1] * rows.softmax(1) + weights[2] / k
+        return probs.clamp_min(1e-20).log()
+
+    problem = Problem(objective, mixed, logits, labels)
+    record: dict[str, Any] = {}
+
+    def solve(weights: Tensor) -> Tensor:
+        found = _on_the_simplex(problem, weights)
+        record.update(found.info)
+        return found.parameters
+
+    # Not from a corner: where a part has no weight yet, its slope can be beyond any number.
+    start = logits.new_tensor([0.8, 0.1, 0.1])
+    if not objective.adapts:
+        return Solution(solve(start), record)
+    weights, rounds = settle(problem.reweigh, solve, start)
+    record["converged"] = record["converged"] and rounds["weights_settled"]
+    return Solution(weights, record | rounds | objective.info)
+
+
+def _on_the_simplex(problem: Problem, start: Tensor) -> Solution:
+    """The least value over weights that are not negative and sum to one, by SLSQP."""
+
+    def value_and_gradient(x: Any) -> tuple[float, Any]:
+        value, gradient = problem(start.new_tensor(x))
+        return value, gradient.cpu().numpy()
+
+    with warnings.catch_warnings():
+        # SLSQP clips a step that leaves the box by a rounding error, and says so.
+        warnings.simplefilter("ignore", RuntimeWarning)
+        found = scipy_minimize(
+            value_and_gradient,
+            start.cpu().numpy(),
+            jac=True,
+            method="SLSQP",
+            bounds=[(0.0, 1.0), (0.0, 1.0), (0.0, MOST_UNIFORM)],
+            constraints={"type": "eq", "fun": lambda w: w.sum() - 1, "jac": np.ones_like},
+            options={"ftol": 1e-15, "maxiter": 500},
+        )
+    weights = start.new_tensor(found.x).clamp(0, 1)
+    weights[2] = weights[2].clamp_max(MOST_UNIFORM)
+    weights[:2] *= (1 - weights[2]) / weights[:2].sum()
+    value, gradient = problem(weights)
+    # At the optimum no weight can be moved to another part for less.
+    slope = float((weights * (gradient - gradient.amin())).sum())
+    return Solution(
+        weights, {"converged": slope <= TOLERANCE, "gradient": slope, "value": value, "steps": int(found.nit)}
+    )

@@ -1,0 +1,175 @@
+"""Parameterised temperature scaling: a small network that gives every sample its own temperature."""
+
+import math
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import linear
+
+from temperance.calibrators.base import calibrator
+from temperance.calibrators.solvers import Parametric, Problem, minimise, train
+from temperance.calibrators.temperature import HIGH, LOW, fit_inverse_temperature
+from temperance.errors import at_least, one_of
+
+# How many of a sample's largest logits the network sees, and how large they may look to it.
+MOST_INPUTS = 10
+LARGEST_INPUT = 100.0
+
+# The exact solver takes small weights for likely, as much as so many samples would: with a few thousand samples or
+# fewer a free network learns them by heart. Its kinks keep L-BFGS from ever being quite done.
+PRIOR_SAMPLES = 15
+MAX_STEPS = 100
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A shape of the network, where it starts, and how its authors fitted it."""
+
+    hidden: tuple[int, ...]
+    start: str  # the first temperatures: "best" for all samples alike, "one", or "random"
+    absolute: bool  # the authors take the network's absolute value for the temperature
+    schedule: tuple[tuple[float, int], ...] | None
+    batch: int | None
+
+
+PRESETS = {
+    "robust": Preset(hidden=(5, 5), start="best", absolute=True, schedule=None, batch=None),
+    "sctl": Preset(hidden=(2, 2, 2, 2), start="random", absolute=False, schedule=None, batch=None),
+    "paper": Preset(hidden=(5, 5), start="one", absolute=True, schedule=((5e-5, 100_000),), batch=1000),
+}
+
+
+@calibrator(family="temperature", preserves_argmax=True, takes_objective=True)
+class ParameterisedTemperature(Parametric):
+    """A temperature for each sample, which a small network reads off its largest logits.
+
+    p = softmax(z / T(z)), T(z) = |h(z_(1), …, z_(s))| kept in [0.01, 100], h a network with ReLU layers over the s = 10
+    largest logits (all, if there are fewer) in falling order. Since T is positive the order of a sample's classes never
+    changes; that of samples does. The network sees logits beyond ±100 as ±100. If its hidden units die it gives one
+    temperature to all: `info["constant"]` says so.
+
+    preset  "robust": two layers of five, started at plain temperature scaling
+            "sctl": the SCTL authors' four layers of two, started at random; many a start dies, theirs is `seed=1`
+            "paper": the original authors' two layers of five, with their squared error if `objective="brier"`; their
+            program takes 100,000 steps
+    solver  "exact" is L-BFGS with a line search towards a local optimum, with a prior for small weights without which
+            it overfits; "released" the Adam of the preset's authors, without
+    seed    of the first weights
+
+    Tomani, Cremers and Buettner, Parameterized temperature scaling for boosting the expressive power in post-hoc
+    uncertainty calibration, ECCV 2022.
+    """
+
+    def __init__(
+        self,
+        *,
+        preset: str = "robust",
+        seed: int = 0,
+        objective: str = "nll",
+        objective_settings: dict[str, Any] | None = None,
+        solver: str = "exact",
+    ) -> None:
+        super().__init__(objective=objective, objective_settings=objective_settings, solver=solver)
+        self.preset = preset
+        self.seed = seed
+
+    def _fit(self, logits: Tensor, labels: Tensor) -> None:
+        one_of("preset", self.preset, PRESETS)
+        at_least("seed", self.seed, 0)
+        objective, preset, k = self._make_objective(), PRESETS[self.preset], logits.shape[1]
+        exact, generator = self.solver == "exact", torch.Generator().manual_seed(self.seed)
+        features = _features(logits)
+        shape = Shape(features.shape[1], *preset.hidden, 1)
+        start = shape.random(generator)
+        unit = 1.0
+        if preset.start != "random":
+            start[-2].zero_()
+            start[-1].fill_(1.0)
+        if preset.start == "best":
+            unit = 1 / fit_inverse_temperature(self._make_objective(), logits, labels)[0]
+        # L-BFGS wants inputs of like size; afterwards their centre and spread become part of the first layer.
+        centre, spread = torch.zeros_like(features[0]), torch.ones_like(features[0])
+        if exact:
+            centre, spread = features.mean(0), features.std(0, correction=0).clamp_min(1e-6)
+
+        def forward(inputs: Tensor, parameters: Tensor) -> Tensor:
+            found = unit * _network(inputs[:, k:], shape.layers(parameters))
+            return (inputs[:, :k] / (_positive(found) if preset.absolute or exact else found)).log_softmax(1)
+
+        def prior(parameters: Tensor) -> Tensor:
+            weights = torch.cat([weight.flatten() for weight in shape.layers(parameters)[::2]])
+            return strength * weights.square().sum()
+
+        strength = PRIOR_SAMPLES * float(objective.weights(labels, k).mean())
+        inputs = torch.cat([logits, (features - centre) / spread], 1)
+        problem = Problem(objective, forward, inputs, labels, k=k, penalty=prior if exact else None)
+        first = torch.cat([layer.flatten() for layer in start]).to(logits)
+        if exact:
+            found = minimise(problem, first, max_steps=MAX_STEPS)
+        else:
+            schedule, batch = preset.schedule, preset.batch
+            found = train(problem, first, optimiser="adam", schedule=schedule, batch=batch, generator=generator)
+        layers = shape.layers(found.parameters)
+        layers[1] = layers[1] - layers[0] @ (centre / spread)
+        layers[0] = layers[0] / spread
+        layers[-2:] = [unit * layer for layer in layers[-2:]]
+        for name, layer in zip(self._names(), layers, strict=True):
+            self._keep(name, layer)
+        low, high = (float(limit) for limit in self.temperatures(logits).aminmax())
+        self.info = found.info | {"temperature_range": [low, high], "constant": high - low <= 1e-6 * high}
+
+    def temperatures(self, logits: Tensor) -> Tensor:
+        """The temperature of each row of logits. (n, 1)"""
+        return _positive(_network(_features(logits), [getattr(self, name) for name in self._names()]))
+
+    def _calibrate(self, logits: Tensor) -> Tensor:
+        return (logits / self.temperatures(logits)).log_softmax(1)
+
+    def _names(self) -> list[str]:
+        n_layers = len(PRESETS[self.preset].hidden) + 1
+        return [f"{kind}_{i}" for i in range(n_layers) for kind in ("weight", "bias")]
+
+
+def _features(logits: Tensor) -> Tensor:
+    """The largest logits in falling order. (n, s)"""
+    return logits.topk(min(MOST_INPUTS, logits.shape[1]), dim=1).values.clamp(-LARGEST_INPUT, LARGEST_INPUT)
+
+
+def _positive(temperature: Tensor) -> Tensor:
+    return temperature.abs().clamp(LOW, HIGH)
+
+
+def _network(x: Tensor, layers: list[Tensor]) -> Tensor:
+    """Weights and biases in turn, ReLU between the layers. (n, 1)"""
+    for weight, bias in zip(layers[:-2:2], layers[1:-2:2], strict=True):
+        x = linear(x, weight, bias).relu()
+    return linear(x, layers[-2], layers[-1])
+
+
+class Shape:
+    """The numbers of units from the inputs to the output."""
+
+    def __init__(self, *units: int) -> None:
+        self.units = units
+
+    def random(self, generator: torch.Generator) -> list[Tensor]:
+        """Random weights and biases in turn, as torch's own layers begin with them."""
+        layers = []
+        for n_in, n_out in pairwise(self.units):
+            bound = n_in**-0.5
+            for shape in ((n_out, n_in), (n_out,)):
+                layers.append(torch.empty(shape).uniform_(-bound, bound, generator=generator))
+        return layers
+
+    def layers(self, parameters: Tensor) -> list[Tensor]:
+        """Weights and biases in turn, out of one vector."""
+        layers, first = [], 0
+        for n_in, n_out in pairwise(self.units):
+            for shape in ((n_out, n_in), (n_out,)):
+                size = math.prod(shape)
+                layers.append(parameters[first : first + size].reshape(shape))
+                first += size
+        return layers

@@ -1,0 +1,242 @@
+"""Temperature scaling: one number that makes every prediction more or less sure, by NLL or by calibration error."""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from temperance.arrays import blocks
+from temperance.calibrators.base import Calibrator, calibrator
+from temperance.calibrators.solvers import TOLERANCE, Parametric, Problem, minimise, settle, train
+from temperance.errors import at_least
+from temperance.objectives import Objective
+
+# Temperatures stay within these: where the best one is 0 or infinite (no mistakes at all, or nothing but mistakes) the
+# nearest bound is as good in practice, and the record says that it was reached.
+LOW, HIGH = 1e-2, 1e2
+S_LOW, S_HIGH = 1 / HIGH, 1 / LOW
+
+# The first steps look at every so many rows, as long as these are enough to say roughly where the optimum is; two
+# steps over all rows are then enough.
+EVERY, ENOUGH_ROWS = (32, 8), 500
+
+
+@calibrator(family="temperature", preserves_argmax=True, takes_objective=True)
+class Temperature(Parametric):
+    """Temperature scaling: divides the logits by one number, fitted to the labels.
+
+    p = softmax(z / T), T = argmin of the objective (by default NLL) over T in [0.01, 100]. With a convex objective the
+    one optimum in 1 / T is found by safeguarded Newton steps. Order, and so accuracy, never changes. Where T makes no
+    difference, because all logits are equal, it is 1.
+
+    >>> logits = [[4.0, 0.0, 0.0], [0.0, 4.0, 0.0], [4.0, 0.0, 0.0], [0.0, 0.0, 4.0]]
+    >>> round(float(Temperature().fit(logits, [0, 1, 1, 2]).temperature), 6)
+    2.232443
+
+    Guo et al., On calibration of modern neural networks, ICML 2017.
+    """
+
+    temperature: Tensor
+
+    def _fit(self, logits: Tensor, labels: Tensor) -> None:
+        inverse, self.info = fit_inverse_temperature(self._make_objective(), logits, labels, self.solver)
+        self._keep("temperature", logits.new_tensor(1 / inverse))
+
+    def _calibrate(self, logits: Tensor) -> Tensor:
+        return (logits / self.temperature).log_softmax(1)
+
+
+def fit_inverse_temperature(
+    objective: Objective, logits: Tensor, labels: Tensor, solver: str = "exact"
+) -> tuple[float, dict[str, Any]]:
+    """The s = 1 / T that minimises an objective, and the record of how it was found."""
+    if solver == "released":
+        found = train(Problem(objective, _divided, logits, labels), logits.new_ones(1))
+        inverse, info = 1 / float(found.parameters), found.info
+    elif objective.convex:
+        inverse, info = _convex(objective, logits, labels)
+    else:
+        inverse, info = _any_shape(objective, logits, labels)
+    # A released optimiser knows no bounds: past infinity its T is negative, and so is s.
+    within = min(max(inverse, S_LOW), S_HIGH)
+    return within, info | {"at_bound": within in (S_LOW, S_HIGH)}
+
+
+def _divided(rows: Tensor, temperature: Tensor) -> Tensor:
+    return (rows / temperature).log_softmax(1)
+
+
+# --------------------------------------------------------------------------------------------------- convex objectives
+
+
+def _convex(objective: Objective, logits: Tensor, labels: Tensor) -> tuple[float, dict[str, Any]]:
+    n, k = logits.shape
+    record: dict[str, Any] = {}
+
+    def solve(start: float) -> float:
+        weights = objective.weights(labels, k)
+        for every in EVERY if not record else ():
+            if n >= every * ENOUGH_ROWS:
+                some = slice(None, None, every)
+                rough, _ = _newton(objective, logits[some], labels[some], weights[some] * every, start, 1e-3)
+                start = start if rough in (S_LOW, S_HIGH) else rough
+        found, info = _newton(objective, logits, labels, weights, start, TOLERANCE / 10)
+        record.update(info)
+        return found
+
+    def reweigh(s: float) -> float:
+        losses = torch.cat([objective.losses((rows * s).log_softmax(1), y) for rows, y, _ in blocks(logits, labels)])
+        return objective.reweigh(losses, labels, k)
+
+    if not objective.adapts:
+        return solve(1.0), record
+    inverse, rounds = settle(reweigh, solve, 1.0)
+    record["converged"] = record["converged"] and rounds["weights_settled"]
+    return inverse, record | rounds | objective.info
+
+
+def _newton(
+    objective: Objective, logits: Tensor, labels: Tensor, weights: Tensor, s: float, tolerance: float
+) -> tuple[float, dict[str, Any]]:
+    """Where the slope in s, which only rises, is zero: Newton steps, with a bracket for those that go astray."""
+    below, above = 0.0, math.inf  # values of s where the slope is known to be negative, and positive
+    for steps in range(1, 101):
+        slope, *bends = _derivatives(objective, logits, labels, weights, s)
+        step = _root(slope, *bends)
+        below, above = (below, s) if slope > 0 else (s, above)
+        small = abs(slope) <= tolerance
+        if slope == 0 or s == (S_LOW if slope > 0 else S_HIGH):
+            break
+        if small and abs(step) < 0.01 * s:
+            # The last step is not looked at again: so near, it can only help.
+            s = min(max(s + step, S_LOW), S_HIGH)
+            break
+        inside = max(below, S_LOW) < s + step < min(above, S_HIGH)
+        if inside and not small and steps <= 20:
+            s += step
+        elif below == 0:
+            s = S_LOW
+        elif above == math.inf:
+            s = S_HIGH
+        else:
+            s = math.sqrt(below * above)
+    at_bound = s in (S_LOW, S_HIGH)
+    return s, {"converged": at_bound or abs(slope) <= TOLERANCE, "gradient": abs(slope), "steps": steps}
+
+
+def _derivatives(objective: Objective, logits: Tensor, labels: Tensor, weights: Tensor, s: float) -> list[float]:
+    """The first four derivatives in s of Σ_i c_i (log Σ_j exp(s z_ij) − s t_i), t the target's score.
+
+    The derivatives of log Σ exp are the cumulants of z under softmax(s z), here from the moments of x = z − max z.
+    """
+    total = torch.zeros(4, dtype=torch.float64, device=logits.device)
+    ones = logits.new_ones(logits.shape[1])
+    for rows, y, first in blocks(logits, labels):
+        top = rows.amax(1)
+        x = rows - top[:, None]
+        powers = (x * s).exp_()
+        norm = powers @ ones  # much faster than a sum over few columns
+        moments = [(powers.mul_(x) @ ones).div_(norm) for _ in range(4)]
+        m1, m2, m3, m4 = moments
+        square = m1 * m1
+        cumulants = torch.stack(
+            [
+                m1 - (objective.target(rows, y) - top),
+                m2 - square,
+                m3 - 3 * m1 * m2 + 2 * m1 * square,
+                m4 - 4 * m1 * m3 - 3 * m2 * m2 + 12 * square * m2 - 6 * square * square,
+            ]
+        )
+        total += cumulants @ weights[first : first + len(y)]
+    return total.tolist()
+
+
+def _root(slope: float, second: float, third: float, fourth: float) -> float:
+    """The step to where a slope with these derivatives is zero; the Newton step where the higher ones mislead."""
+    if second <= 0:
+        return -math.copysign(math.inf, slope)
+    newton = -slope / second
+    step = newton
+    for _ in range(4):
+        rise = second + step * (third + step * fourth / 2)
+        if rise <= 0:
+            return newton
+        step -= (slope + step * (second + step * (third / 2 + step * fourth / 6))) / rise
+    return step if abs(step - newton) <= abs(newton) else newton
+
+
+# ---------------------------------------------------------------------------------------------------- other objectives
+
+
+def _any_shape(objective: Objective, logits: Tensor, labels: Tensor) -> tuple[float, dict[str, Any]]:
+    """The least of several local optima: the best of a coarse grid over some rows, then a descent over all."""
+
+    def forward(rows: Tensor, log_inverse: Tensor) -> Tensor:
+        return (rows * log_inverse.exp()).log_softmax(1)
+
+    every = max(1, len(logits) // (4 * ENOUGH_ROWS))
+    some = Problem(objective, forward, logits[::every], labels[::every])
+    grid = torch.arange(-18, 19, dtype=torch.float64, device=logits.device) / 18 * math.log(S_HIGH)
+    weights = objective.weights(some.labels, logits.shape[1])
+    values = torch.stack([weights @ some.losses(u) for u in grid])
+    # Of equal ones the middle: T = 1 where it makes no difference.
+    middle_first = (torch.arange(37) - 18).abs().argsort(stable=True)
+    best = grid[middle_first][values[middle_first].argmin()]
+    found = minimise(
+        Problem(objective, forward, logits, labels), best[None], low=math.log(S_LOW), high=math.log(S_HIGH)
+    )
+    return math.exp(float(found.parameters)), found.info
+
+
+# ------------------------------------------------------------------------------------------------- by calibration error
+
+
+@calibrator(family="temperature", preserves_argmax=True)
+class TemperatureEce(Calibrator):
+    """Temperature scaling with the temperature that gives the least ECE on the data it is fitted to.
+
+    T from 0.1, 0.2, …, 10; of equally good ones the smallest. ECE jumps when a sample changes its bin, so a finer grid
+    or a search would follow noise; and what is least on the fitted data is not quite so on new data.
+
+    Frenkel and Goldberger, Network calibration by class-based temperature scaling, 2021; Mukhoti et al., 2020.
+    """
+
+    temperature: Tensor
+
+    def __init__(self, *, n_bins: int = 15) -> None:
+        super().__init__()
+        self.n_bins = n_bins
+
+    def _fit(self, logits: Tensor, labels: Tensor) -> None:
+        at_least("n_bins", self.n_bins, 1)
+        temperatures = GRID.to(logits.device)
+        errors = ece_of_temperatures(logits, labels, temperatures, self.n_bins)
+        best = int((errors == errors.amin()).nonzero()[0])
+        self.info = {"ece": float(errors[best])}
+        self._keep("temperature", temperatures[best])
+
+    def _calibrate(self, logits: Tensor) -> Tensor:
+        return (logits / self.temperature).log_softmax(1)
+
+
+# As whole tenths, each as near as a float64 can be; adding 0.1 again and again drifts.
+GRID = torch.arange(1, 101, dtype=torch.float64) / 10
+
+
+def ece_of_temperatures(logits: Tensor, labels: Tensor, temperatures: Tensor, n_bins: int) -> Tensor:
+    """The ECE on these rows of each temperature, all in one walk over the rows. (t,)"""
+    edges = torch.arange(n_bins + 1, dtype=torch.float64, device=logits.device) / n_bins
+    shift = torch.arange(len(temperatures), device=logits.device)[:, None] * n_bins
+    # Accuracy minus confidence, summed over the samples of each bin: the ECE is the sum of their sizes over n.
+    gaps = torch.zeros(len(temperatures) * n_bins, dtype=torch.float64, device=logits.device)
+    ones, inverse = logits.new_ones(logits.shape[1]), (1 / temperatures).tolist()
+    for rows, y, _ in blocks(logits, labels):
+        x = rows - rows.amax(1, keepdim=True)
+        is_top = x == 0
+        right = is_top.gather(1, y[:, None]).squeeze(1) & (is_top.cumsum(1).gather(1, y[:, None]).squeeze(1) == 1)
+        power = torch.empty_like(x)
+        confidence = torch.stack([1 / (torch.mul(x, s, out=power).exp_() @ ones) for s in inverse])
+        index = (torch.bucketize(confidence, edges) - 1).clamp_(0, n_bins - 1) + shift
+        gaps += torch.bincount(index.reshape(-1), (right.double() - confidence).reshape(-1), minlength=len(gaps))
+    return gaps.reshape(len(temperatures), n_bins).abs().sum(1) / len(logits)
