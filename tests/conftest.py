@@ -8,6 +8,11 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
+from hypothesis import settings
+
+# A busy machine is not a failure.
+settings.register_profile("patient", deadline=None)
+settings.load_profile("patient")
 
 ROOT = Path(__file__).resolve().parent.parent
 SHARED = ROOT.parent / "shared" / "data"

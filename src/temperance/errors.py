@@ -61,3 +61,9 @@ def positive_fraction(setting: str, value: object) -> None:
     """Refuse anything but a number above 0 and up to 1."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1:
         raise InputError(f"{setting} must be a fraction above 0 and up to 1; got {value!r}")
+
+
+def not_negative(setting: str, value: object) -> None:
+    """Refuse anything but a finite number of at least 0."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
+        raise InputError(f"{setting} must be a number of at least 0; got {value!r}")

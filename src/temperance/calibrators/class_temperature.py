@@ -1,11 +1,13 @@
 """Maps with a parameter for each class: temperatures, or one temperature and a bias for each class."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from temperance.calibrators.base import calibrator
 from temperance.calibrators.solvers import Parametric, Problem, minimise, train
-from temperance.calibrators.temperature import S_HIGH, S_LOW, fit_inverse_temperature
+from temperance.calibrators.temperature import S_HIGH, S_LOW, divided, fit_inverse_temperature
 from temperance.errors import InputError
 
 
@@ -31,7 +33,7 @@ class ClassTemperature(Parametric):
         *,
         centre: str | None = None,
         objective: str = "nll",
-        objective_settings: dict[str, object] | None = None,
+        objective_settings: dict[str, Any] | None = None,
         solver: str = "exact",
     ) -> None:
         super().__init__(objective=objective, objective_settings=objective_settings, solver=solver)
@@ -40,33 +42,30 @@ class ClassTemperature(Parametric):
     def _fit(self, logits: Tensor, labels: Tensor) -> None:
         if self.centre not in (None, "mean", "max"):
             raise InputError(f"centre must be mean, max or nothing; got {self.centre!r}")
-        rows = self._centred(logits)
+        objective, rows = self._make_objective(), self._centred(logits)
         shared, _ = fit_inverse_temperature(self._make_objective(), rows, labels)
-        absent = torch.bincount(labels, minlength=logits.shape[1]) == 0
-        objective = self._make_objective()
+        absent = torch.bincount(labels, minlength=rows.shape[1]) == 0
+        start = rows.new_ones(rows.shape[1])
         if self.solver == "released":
-            found = train(Problem(objective, _divided, rows, labels), rows.new_ones(rows.shape[1]))
-            inverse = (1 / found.parameters).clamp(S_LOW, S_HIGH)
+            found = train(Problem(objective, divided, rows, labels), start)
+            inverse = 1 / found.parameters
         else:
             # In units of the shared temperature every parameter is of order one, whatever the logits' scale.
-            low, high = (torch.where(absent, 1.0, bound / shared) for bound in (S_LOW, S_HIGH))
             problem = Problem(objective, lambda z, relative: (z * (relative * shared)).log_softmax(1), rows, labels)
-            found = minimise(problem, rows.new_ones(rows.shape[1]), low=low, high=high)
+            low, high = (torch.where(absent, start, start * (bound / shared)) for bound in (S_LOW, S_HIGH))
+            found = minimise(problem, start, low=low, high=high)
             inverse = found.parameters * shared
-        self.info = found.info
-        self._keep("temperatures", 1 / torch.where(absent, shared, inverse))
+        inverse = torch.where(absent, shared, inverse.clamp(S_LOW, S_HIGH))
+        self.info = found.info | {"absent_classes": absent.nonzero().flatten().tolist()}
+        self._keep("temperatures", 1 / inverse)
 
     def _calibrate(self, logits: Tensor) -> Tensor:
-        return (self._centred(logits) / self.temperatures).log_softmax(1)
+        return divided(self._centred(logits), self.temperatures)
 
     def _centred(self, logits: Tensor) -> Tensor:
         if self.centre is None:
             return logits
         return logits - (logits.mean(1, keepdim=True) if self.centre == "mean" else logits.amax(1, keepdim=True))
-
-
-def _divided(rows: Tensor, temperatures: Tensor) -> Tensor:
-    return (rows / temperatures).log_softmax(1)
 
 
 @calibrator(family="temperature", preserves_argmax=False, takes_objective=True)
@@ -104,7 +103,7 @@ class BiasCorrectedTemperature(Parametric):
             low, high = torch.full_like(start, -torch.inf), torch.full_like(start, torch.inf)
             low[0], high[0] = S_LOW / shared, S_HIGH / shared
             found = minimise(problem, start, low=low, high=high)
-        self.info = found.info
+        self.info = found.info | {"absent_classes": (present == 0).nonzero().flatten().tolist()}
         self._keep("temperature", 1 / (found.parameters[0] * shared).clamp(S_LOW, S_HIGH))
         self._keep("bias", bias(found.parameters[1:]))
 

@@ -44,7 +44,7 @@ class Temperature(Parametric):
         self._keep("temperature", logits.new_tensor(1 / inverse))
 
     def _calibrate(self, logits: Tensor) -> Tensor:
-        return (logits / self.temperature).log_softmax(1)
+        return divided(logits, self.temperature)
 
 
 def fit_inverse_temperature(
@@ -52,8 +52,8 @@ def fit_inverse_temperature(
 ) -> tuple[float, dict[str, Any]]:
     """The s = 1 / T that minimises an objective, and the record of how it was found."""
     if solver == "released":
-        found = train(Problem(objective, _divided, logits, labels), logits.new_ones(1))
-        inverse, info = 1 / float(found.parameters), found.info
+        found = train(Problem(objective, divided, logits, labels), logits.new_ones(1))
+        inverse, info = float(1 / found.parameters), found.info
     elif objective.convex:
         inverse, info = _convex(objective, logits, labels)
     else:
@@ -63,7 +63,8 @@ def fit_inverse_temperature(
     return within, info | {"at_bound": within in (S_LOW, S_HIGH)}
 
 
-def _divided(rows: Tensor, temperature: Tensor) -> Tensor:
+def divided(rows: Tensor, temperature: Tensor) -> Tensor:
+    """Log-probabilities of logits divided by a temperature, or by one for each class."""
     return (rows / temperature).log_softmax(1)
 
 
@@ -212,16 +213,19 @@ class TemperatureEce(Calibrator):
         at_least("n_bins", self.n_bins, 1)
         temperatures = GRID.to(logits.device)
         errors = ece_of_temperatures(logits, labels, temperatures, self.n_bins)
-        best = int((errors == errors.amin()).nonzero()[0])
-        self.info = {"ece": float(errors[best])}
+        best = int((errors <= errors.amin() + ROUNDING).nonzero()[0])
+        self.info = {"ece": float(errors[best]), "at_bound": best in (0, len(GRID) - 1)}
         self._keep("temperature", temperatures[best])
 
     def _calibrate(self, logits: Tensor) -> Tensor:
-        return (logits / self.temperature).log_softmax(1)
+        return divided(logits, self.temperature)
 
 
 # As whole tenths, each as near as a float64 can be; adding 0.1 again and again drifts.
 GRID = torch.arange(1, 101, dtype=torch.float64) / 10
+
+# The errors of two temperatures that differ by less are equal.
+ROUNDING = 1e-12
 
 
 def ece_of_temperatures(logits: Tensor, labels: Tensor, temperatures: Tensor, n_bins: int) -> Tensor:
@@ -236,7 +240,8 @@ def ece_of_temperatures(logits: Tensor, labels: Tensor, temperatures: Tensor, n_
         is_top = x == 0
         right = is_top.gather(1, y[:, None]).squeeze(1) & (is_top.cumsum(1).gather(1, y[:, None]).squeeze(1) == 1)
         power = torch.empty_like(x)
-        confidence = torch.stack([1 / (torch.mul(x, s, out=power).exp_() @ ones) for s in inverse])
+        # exp(−log Σ) rather than 1 / Σ, so that a tie falls into the same bin as when the probabilities are measured.
+        confidence = torch.stack([torch.mul(x, s, out=power).exp_() @ ones for s in inverse]).log_().neg_().exp_()
         index = (torch.bucketize(confidence, edges) - 1).clamp_(0, n_bins - 1) + shift
         gaps += torch.bincount(index.reshape(-1), (right.double() - confidence).reshape(-1), minlength=len(gaps))
     return gaps.reshape(len(temperatures), n_bins).abs().sum(1) / len(logits)

@@ -1,0 +1,147 @@
+"""Maps with bins: in each, the share of samples that turned out right."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from temperance.calibrators.base import calibrator
+from temperance.calibrators.curve import TINY, CurveCalibrator, interleave, merge_steps, steps
+from temperance.calibrators.parametric import fit_platt
+from temperance.errors import at_least, one_of
+from temperance.numerics import prefix_sums
+
+BINS = ("mass", "width")
+
+# Bayesian binning looks at numbers of bins from a tenth of the cube root of n to ten times it, and gives its prior the
+# weight of two samples, as its authors do.
+BBQ_RANGE = 10
+BBQ_PRIOR = 2.0
+
+
+@calibrator(family="binary", preserves_argmax=False, name="histogram")
+class HistogramBinning(CurveCalibrator):
+    """Bins of confidence, and in each the share of samples that turned out right.
+
+    Zadrozny and Elkan (2001). `bins="mass"` has about the same number of samples in each bin (equal probabilities stay
+    together), `bins="width"` the same width; in a bin without samples probabilities stay as they are.
+
+    The default reduction is top-label, unlike the other methods': with many classes nearly all probabilities are near
+    zero, and so would be nearly all bins of equal mass. The trap: within a bin everything is one confidence, so it
+    costs ranking and NLL what it gains in ECE.
+
+    Zadrozny and Elkan, "Obtaining calibrated probability estimates from decision trees and naive Bayesian classifiers"
+    (ICML 2001).
+    """
+
+    def __init__(self, *, reduction: str = "top-label", bins: str = "mass", n_bins: int = 15) -> None:
+        super().__init__(reduction=reduction)
+        self.bins = bins
+        self.n_bins = n_bins
+
+    def _fit_curve(self, probs: Tensor, happened: Tensor) -> tuple[Tensor, Tensor]:
+        one_of("bins", self.bins, BINS)
+        at_least("n_bins", self.n_bins, 1)
+        if self.bins == "mass":
+            cuts = mass_cuts(probs, self.n_bins)
+            edges = midpoints(probs)[cuts]
+        else:
+            edges = torch.arange(self.n_bins + 1, dtype=probs.dtype, device=probs.device) / self.n_bins
+            cuts = torch.searchsorted(probs, edges, right=True)
+            cuts[0], cuts[-1] = 0, len(probs)
+        count, hits = cuts.diff().double(), prefix_sums(happened)[cuts].diff()
+        share = hits / count.clamp_min(1)
+        low, high = edges[:-1], edges[1:]
+        empty = count == 0
+        return interleave(low, high), interleave(torch.where(empty, low, share), torch.where(empty, high, share))
+
+
+@calibrator(family="binary", preserves_argmax=False)
+class ScalingBinning(CurveCalibrator):
+    """Platt scaling, then bins of its output that all say their mean: a map whose error can be measured.
+
+    Kumar, Liang and Ma (2019): whatever the bins, they hide part of the calibration error of a continuous map; of a map
+    with few values they hide nothing. Bins have equal mass. Unlike the mean of the outcomes in a bin, which
+    `HistogramBinning` takes, the mean of the scaled probabilities hardly varies with the sample.
+
+    The paper's theorem asks for three disjoint parts of the data, to scale, to bin and to average; like the authors'
+    program this uses all of it for each, which is better in practice.
+
+    Kumar, Liang and Ma, "Verified uncertainty calibration" (NeurIPS 2019).
+    """
+
+    def __init__(self, *, reduction: str = "top-label", n_bins: int = 15) -> None:
+        super().__init__(reduction=reduction)
+        self.n_bins = n_bins
+
+    def _fit_curve(self, probs: Tensor, happened: Tensor) -> tuple[Tensor, Tensor]:
+        at_least("n_bins", self.n_bins, 1)
+        log_odds = probs.clamp(TINY, 1 - torch.finfo(probs.dtype).eps / 2).logit()
+        slope, intercept = fit_platt(log_odds[None], happened[None]).theta[0]
+        scaled = (slope * log_odds + intercept).sigmoid()
+        cuts = mass_cuts(probs, self.n_bins)
+        return steps(midpoints(probs)[cuts[1:-1]], prefix_sums(scaled)[cuts].diff() / cuts.diff())
+
+
+@calibrator(family="binary", preserves_argmax=False)
+class Bbq(CurveCalibrator):
+    """Histograms with every number of bins, averaged by how well each explains the data: Bayesian binning.
+
+    For every number of bins B from n^⅓ / 10 to 10 n^⅓ a histogram M of equal mass, in each bin a beta prior of weight
+    2 / B whose mean is the bin's centre. The evidence for it (Naeini et al. 2015) is
+
+        Π_b Γ(2/B) / Γ(n_b + 2/B) · Γ(hits_b + α_b) / Γ(α_b) · Γ(misses_b + β_b) / Γ(β_b)
+
+    and the calibrated probability is the mean of (hits_b + α_b) / (n_b + 2/B) over all M, weighted by evidence. A mean
+    of step functions is a step function, and that is what is kept, less steps under 0.001 in log-odds.
+
+    netcal ranks its histograms by BIC by default and uses fewer of them, so it differs in the second decimal.
+
+    Naeini, Cooper and Hauskrecht, "Obtaining well calibrated probabilities using Bayesian binning" (AAAI 2015).
+    """
+
+    def __init__(self, *, reduction: str = "pooled") -> None:
+        super().__init__(reduction=reduction)
+
+    def _fit_curve(self, probs: Tensor, happened: Tensor) -> tuple[Tensor, Tensor]:
+        n, device = len(probs), probs.device
+        typical = n ** (1 / 3)
+        sizes = torch.arange(max(1, int(typical / BBQ_RANGE)), min(n, int(typical * BBQ_RANGE)) + 1, device=device)
+        # The bins of all histograms, one after the other.
+        model = torch.arange(len(sizes), device=device).repeat_interleave(sizes)
+        place = torch.arange(1, len(model) + 1, device=device) - (sizes.cumsum(0) - sizes)[model]
+        end = cut_after(probs, place * n // sizes[model])
+        start = torch.where(place == 1, 0, end.roll(1))
+        count, total = (end - start).double(), prefix_sums(happened)
+        hits = (total[end] - total[start]).double()
+
+        edges = midpoints(probs)
+        centre = ((edges[start] + edges[end]) / 2).clamp(TINY, 1 - torch.finfo(probs.dtype).eps)
+        weight = BBQ_PRIOR / sizes[model].double()
+        a, b = weight * centre, weight * (1 - centre)
+        evidence = torch.lgamma(weight) - torch.lgamma(count + weight)
+        evidence += torch.lgamma(hits + a) - torch.lgamma(a) + torch.lgamma(count - hits + b) - torch.lgamma(b)
+        posterior = torch.bincount(model, evidence).softmax(0)[model]
+
+        # What each bin contributes begins at its start and stops at its end.
+        part = posterior * (hits + a) / (count + weight)
+        mean = part.new_zeros(n + 1).index_add_(0, start, part).index_add_(0, end, -part).cumsum(0)
+        cuts = torch.unique(end)[:-1]
+        return steps(*merge_steps(edges[cuts], mean[torch.cat([cuts.new_zeros(1), cuts])].clamp(0, 1)))
+
+
+def mass_cuts(probs: Tensor, n_bins: int) -> Tensor:
+    """The ranks 0, …, n at which sorted samples are cut into n_bins bins of equal mass, or fewer where samples tie."""
+    ranks = torch.arange(n_bins + 1, device=probs.device) * len(probs) // n_bins
+    cuts: Tensor = torch.unique(torch.where(ranks == 0, 0, cut_after(probs, ranks)))
+    return cuts
+
+
+def cut_after(probs: Tensor, ranks: Tensor) -> Tensor:
+    """How many samples lie at or below the one of each rank (from 1): samples of equal probability are not parted."""
+    return torch.searchsorted(probs, probs[(ranks - 1).clamp_min(0)], right=True)
+
+
+def midpoints(probs: Tensor) -> Tensor:
+    """An edge for each cut of sorted samples: 0, midway between neighbours, 1. (n + 1,)"""
+    return torch.cat([probs.new_zeros(1), (probs[:-1] + probs[1:]) / 2, probs.new_ones(1)])

@@ -1,0 +1,128 @@
+"""From one probability to k: how a method for binary problems calibrates a classifier of many classes.
+
+A binary method learns from the log-odds of an event, and from whether it happened, a map of one number to one number. A
+reduction says which events these are, and how their calibrated probabilities become a row that sums to one:
+
+one-versus-rest  "the label is j", a map for each class j; rows are divided by their sum (Zadrozny and Elkan 2002)
+pooled           "the label is j", one map for all classes together; rows are divided by their sum (Zhang, Kailkhura
+                 and Han 2020, who call it multi-class)
+top-label        "the prediction is right", one map for the confidence; the other classes keep their proportions and
+                 share what it leaves
+
+One-versus-rest sees what is particular to a class, but has only that class's few samples to learn it from: with 1000
+classes and five samples of each it overfits whatever the method. Pooled learns from all k · n pairs, is the safe choice
+for many classes, and keeps the order of the classes. Top-label repairs the confidence and leaves the other classes as
+wrong as they were, which costs NLL; it can push the confidence below another class's probability and so change a
+prediction. With two classes all three are the same, the probability of class 1, and `reduction` makes no difference.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn.functional import logsigmoid
+
+from temperance.arrays import BLOCK_VALUES
+from temperance.calibrators.base import Calibrator
+from temperance.errors import one_of
+
+REDUCTIONS = ("one-versus-rest", "pooled", "top-label")
+
+
+class BinaryCalibrator(Calibrator):
+    """A calibrator that learns maps of one number, lifted to k classes by a reduction.
+
+    A method writes `_fit_binary` and `_map`; both see m binary problems as the rows of a tensor (m, n).
+    """
+
+    def __init__(self, *, reduction: str) -> None:
+        super().__init__()
+        self.reduction = reduction
+
+    # What a method writes.
+
+    def _fit_binary(self, log_odds: Tensor, happened: Tensor) -> dict[str, Tensor]:
+        """What is learnt of each problem from float64 log-odds and bool outcomes (m, n): tensors of m rows."""
+        raise NotImplementedError
+
+    def _map(self, log_odds: Tensor) -> Tensor:
+        """Calibrated log-odds (m, n), finite, of log-odds (m, n)."""
+        raise NotImplementedError
+
+    # What a reduction does with it.
+
+    def _fit(self, logits: Tensor, labels: Tensor) -> None:
+        one_of("reduction", self.reduction, REDUCTIONS)
+        log_odds, happened = self._problems(logits, labels)
+        step = max(1, _block_values(logits) // log_odds.shape[1])
+        parts = [
+            self._fit_binary(*some)
+            for some in zip(torch.split(log_odds, step), torch.split(happened, step), strict=True)
+        ]
+        for name in parts[0]:
+            self._keep(name, stack_ragged([row for part in parts for row in part[name]]))
+
+    def _calibrate(self, logits: Tensor) -> Tensor:
+        step = max(1, _block_values(logits) // logits.shape[1])
+        return torch.cat([self._lift(rows) for rows in torch.split(logits, step)])
+
+    def _problems(self, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """The log-odds of each event and whether it happened. (m, n)"""
+        if logits.shape[1] == 2:
+            return binary_log_odds(logits), (labels == 1)[None]
+        if self.reduction == "top-label":
+            prediction, log_odds = top_log_odds(logits)
+            return log_odds, (labels[:, None] == prediction).T
+        log_odds = class_log_odds(logits).T.contiguous()
+        happened = labels == torch.arange(len(log_odds), device=labels.device)[:, None]
+        return (log_odds.view(1, -1), happened.view(1, -1)) if self.reduction == "pooled" else (log_odds, happened)
+
+    def _lift(self, logits: Tensor) -> Tensor:
+        """Log-probabilities of a block of rows."""
+        if logits.shape[1] == 2:
+            mapped = self._map(binary_log_odds(logits))[0]
+            return torch.stack([logsigmoid(-mapped), logsigmoid(mapped)], dim=1)
+        if self.reduction == "top-label":
+            prediction, log_odds = top_log_odds(logits)
+            mapped = self._map(log_odds).T
+            others = logits.scatter(1, prediction, -torch.inf).log_softmax(1) + logsigmoid(-mapped)
+            return others.scatter(1, prediction, logsigmoid(mapped))
+        log_odds = class_log_odds(logits)
+        if self.reduction == "pooled":
+            mapped = self._map(log_odds.view(1, -1)).view(logits.shape)
+        else:
+            mapped = self._map(log_odds.T).T
+        return logsigmoid(mapped).log_softmax(1)
+
+
+def binary_log_odds(logits: Tensor) -> Tensor:
+    """The log-odds of class 1 of two. (1, n)"""
+    return (logits[:, 1] - logits[:, 0])[None]
+
+
+def top_log_odds(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """The predicted class (n, 1), of equal ones the first, and its log-odds (1, n), exact however sure it is."""
+    prediction = logits.argmax(1, keepdim=True)
+    others = logits.scatter(1, prediction, -torch.inf).logsumexp(1, keepdim=True)
+    return prediction, (logits.gather(1, prediction) - others).T
+
+
+def class_log_odds(logits: Tensor) -> Tensor:
+    """The log-odds of each class against all others, exact also where its probability rounds to one. (n, k)"""
+    log_probs = logits.log_softmax(1)
+    # Below the top a probability is at most one half, so that its complement loses nothing to rounding.
+    log_odds = log_probs - torch.log1p(-log_probs.exp())
+    prediction, top = top_log_odds(logits)
+    return log_odds.scatter(1, prediction, top.T)
+
+
+def stack_ragged(rows: list[Tensor]) -> Tensor:
+    """Rows of different lengths as one tensor, the shorter ones continued with their last value."""
+    if rows[0].ndim == 0:
+        return torch.stack(rows)
+    longest = max(len(row) for row in rows)
+    return torch.stack([torch.cat([row, row[-1:].expand(longest - len(row))]) for row in rows])
+
+
+def _block_values(logits: Tensor) -> int:
+    return BLOCK_VALUES.get(logits.device.type, BLOCK_VALUES["cpu"])
