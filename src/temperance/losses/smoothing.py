@@ -1,0 +1,273 @@
+"""Losses as label smoothing: by how much they move the label of each class, and under which condition.
+
+Park et al. (ACLS, 2023) write the gradient of a loss in the logits as cross-entropy's with a smoothed label,
+
+    ∂L/∂z_j = p_j − (q_j − f_j C_j)  for the predicted class,    p_j − (q_j + f_j C_j)  for every other (eq. 8),
+
+with q the one-hot label, f the smoothing function and C an indicator. Here stand the formulas: `FORMULAS` exactly, and
+`TABLE` as the paper's Table 2 prints them where that differs. `temperance.losses.gradients` finds f and C of any loss.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from temperance.errors import InputError
+from temperance.losses.base import Loss, Regulariser, Rows
+from temperance.losses.cross_entropy import CrossEntropy, LabelSmoothing
+from temperance.losses.focal import FLSD, Focal, InverseFocal
+from temperance.losses.margin import ACLS, MbLS
+from temperance.losses.marginal import MDCA
+from temperance.losses.pairwise import CPC
+from temperance.losses.ranking import CRL, neighbours
+
+# Slopes below this are rounding errors.
+NOTHING = 1e-12
+
+
+@dataclass(frozen=True)
+class Smoothing:
+    """How a loss smooths the labels of some samples.
+
+    f    by how much: the predicted class's label is lowered, the others' are raised. (n, k)
+    C    whether at all. (n, k) bool
+    top  the predicted classes. (n,)
+    """
+
+    f: Tensor
+    C: Tensor
+    top: Tensor
+
+    @classmethod
+    def of_slope(cls, slope: Tensor, top: Tensor, C: Tensor | None = None) -> Smoothing:
+        """From what a loss adds to cross-entropy's gradient (n, k); C is where that is anything, unless told."""
+        f = slope * _signs(slope, top)
+        return cls(f, f.abs() > NOTHING if C is None else C, top)
+
+    @property
+    def amount(self) -> Tensor:
+        """f where C, else 0. (n, k)"""
+        return torch.where(self.C, self.f, 0)
+
+    @property
+    def slope(self) -> Tensor:
+        """What the loss adds to cross-entropy's gradient in the logits. (n, k)"""
+        return self.amount * _signs(self.f, self.top)
+
+    def targets(self, labels: Tensor) -> Tensor:
+        """The labels with which plain cross-entropy would have this gradient. (n,) → (n, k)"""
+        return -self.slope.scatter_add(1, labels[:, None], -torch.ones_like(self.f[:, :1]))
+
+
+def _signs(like: Tensor, top: Tensor) -> Tensor:
+    """1 for the predicted class, −1 for the others. (n, k)"""
+    return torch.full_like(like, -1).scatter(1, top[:, None], 1)
+
+
+Formula = Callable[[Any, Rows], Smoothing]
+FORMULAS: dict[type[Loss], Formula] = {}
+TABLE: dict[type[Loss], Formula] = {}
+
+
+def _formula(formulas: dict[type[Loss], Formula], *kinds: type[Loss]) -> Callable[[Formula], Formula]:
+    def register(formula: Formula) -> Formula:
+        formulas.update(dict.fromkeys(kinds, formula))
+        return formula
+
+    return register
+
+
+def by_formula(loss: Loss, rows: Rows, formulas: dict[type[Loss], Formula]) -> Smoothing:
+    """f and C by the formula for this loss."""
+    kind = type(loss)
+    if kind not in formulas:
+        known = ", ".join(sorted(other.name for other in formulas))
+        raise InputError(f"no formula is known for the gradient of {loss.name}, only for {known}; use autograd")
+    if isinstance(loss, Regulariser) and not isinstance(loss.base, CrossEntropy):
+        raise InputError(f"the formula for {loss.name} is that on cross-entropy; its base is {loss.base.name}")
+    found = formulas[kind](loss, rows)
+    return replace(found, C=found.C & rows.kept[:, None])
+
+
+def _one_hot(rows: Rows) -> Tensor:
+    return torch.zeros_like(rows.probs).scatter(1, rows.labels[:, None], 1)
+
+
+def _is_top(rows: Rows) -> Tensor:
+    return torch.zeros_like(rows.probs, dtype=torch.bool).scatter(1, rows.top[1][:, None], True)
+
+
+def _weights(rows: Rows, at_top: float, elsewhere: float) -> Tensor:
+    """A number for the predicted class and one for the others. (n, k)"""
+    return torch.full_like(rows.probs, elsewhere).masked_fill(_is_top(rows), at_top)
+
+
+def _everywhere(rows: Rows) -> Tensor:
+    return torch.ones_like(rows.probs, dtype=torch.bool)
+
+
+@_formula(TABLE, LabelSmoothing)
+@_formula(FORMULAS, LabelSmoothing)
+def label_smoothing(loss: LabelSmoothing, rows: Rows) -> Smoothing:
+    """ε (1 − 1/k) at the label, ε/k elsewhere."""
+    amount = loss.smoothing if loss.convention == "all" else loss.smoothing * rows.k / (rows.k - 1)
+    return Smoothing.of_slope(amount * (_one_hot(rows) - 1 / rows.k), rows.top[1], _everywhere(rows))
+
+
+@_formula(FORMULAS, Focal, FLSD, InverseFocal)
+def focal(loss: Focal | FLSD | InverseFocal, rows: Rows) -> Smoothing:
+    """(1 − g)(1 − p_y) at the label, (1 − g) p_j elsewhere, as the gradient is g(p_y) times cross-entropy's.
+
+    Table 2 takes these for constants.
+    """
+    p = torch.exp(-rows.nll)
+    if isinstance(loss, InverseFocal):
+        g = (1 + p) ** loss.gamma + loss.gamma * (1 + p) ** (loss.gamma - 1) * p * p.log()
+    else:
+        gamma = torch.full_like(p, loss.gamma)
+        if isinstance(loss, FLSD):
+            gamma = torch.where(p < loss.below, loss.low_gamma, gamma)
+        g = (1 - p) ** gamma
+        if not (isinstance(loss, Focal) and loss.detach_weight):
+            g = g - gamma * (1 - p) ** (gamma - 1) * p * p.log()
+    return Smoothing.of_slope((g - 1)[:, None] * (rows.probs - _one_hot(rows)), rows.top[1], _everywhere(rows))
+
+
+@_formula(FORMULAS, MDCA)
+def mdca(loss: MDCA, rows: Rows) -> Smoothing:
+    """λ p_j (a_j − Σ_c a_c p_c), with λ = strength / k and a the signs of the batch's surplus of each class.
+
+    With the predicted class in surplus and the others short, f is 2λ p (1 − p) and 2λ p_j p_top.
+    """
+    signs = rows.mean(rows.probs - _one_hot(rows)).sign()
+    slope = loss.strength / rows.k * rows.probs * (signs - rows.probs @ signs[:, None])
+    return Smoothing.of_slope(slope, rows.top[1])
+
+
+@_formula(TABLE, MDCA)
+def mdca_table(loss: MDCA, rows: Rows) -> Smoothing:
+    """λ p (1 − p) and λ p_j (1 + p_top): a term is missing."""
+    confidence, top = rows.top
+    p, at_top = rows.probs, confidence[:, None]
+    f = loss.strength / rows.k * torch.where(_is_top(rows), p * (1 - p), p * (1 + at_top))
+    return Smoothing(f, _everywhere(rows), top)
+
+
+def _cpc_weights(loss: CPC, k: int) -> tuple[float, float]:
+    """λ1 of each pair with the label, λ2 of each unordered pair of the others."""
+    return (
+        loss.discrimination_weight / (k - 1),
+        loss.exclusion_weight / (2 * (k - 1) * (k - 2)) if k > 2 else 0.0,
+    )
+
+
+def _cpc_parts(rows: Rows) -> tuple[Tensor, Tensor]:
+    """p_j / (p_y + p_j), and Σ_{c ≠ y} (p_c − p_j) / (p_c + p_j) for the classes but the label. (n, k) each"""
+    z, label = rows.logits, rows.labels[:, None]
+    against_label = torch.sigmoid(z - z.gather(1, label))
+    tilt = torch.tanh((z[:, None, :] - z[:, :, None]) / 2)
+    among_others = tilt.sum(2) - tilt.gather(2, label[:, :, None].expand(-1, rows.k, 1)).squeeze(2)
+    return against_label.scatter(1, label, 0), among_others.scatter(1, label, 0)
+
+
+@_formula(FORMULAS, CPC)
+def cpc(loss: CPC, rows: Rows) -> Smoothing:
+    """−λ1 Σ_{c ≠ y} p_c / (p_y + p_c) at the label; else λ2 Σ_{c ≠ y} (p_c − p_j) / (p_c + p_j) − λ1 p_j / (p_y + p_j).
+
+    Table 2 has the last of these with the other sign.
+    """
+    weight, exclusion = _cpc_weights(loss, rows.k)
+    against_label, among_others = _cpc_parts(rows)
+    label = rows.labels[:, None]
+    slope = weight * against_label.scatter(1, label, -against_label.sum(1, keepdim=True)) - exclusion * among_others
+    return Smoothing.of_slope(slope, rows.top[1], _everywhere(rows))
+
+
+@_formula(TABLE, CPC)
+def cpc_table(loss: CPC, rows: Rows) -> Smoothing:
+    """As printed, for a right prediction."""
+    weight, exclusion = _cpc_weights(loss, rows.k)
+    against_label, among_others = _cpc_parts(rows)
+    at_label = -weight * against_label.sum(1, keepdim=True)
+    f = (weight * against_label + exclusion * among_others).scatter(1, rows.labels[:, None], at_label)
+    return Smoothing(f, _everywhere(rows), rows.top[1])
+
+
+def _below_top(rows: Rows) -> Tensor:
+    """z_top − z_j; at the predicted class itself the distance to the least logit. (n, k)"""
+    z = rows.logits
+    highest = z.amax(1, keepdim=True)
+    return torch.where(_is_top(rows), highest - z.amin(1, keepdim=True), highest - z)
+
+
+@_formula(FORMULAS, MbLS)
+def mbls(loss: MbLS, rows: Rows) -> Smoothing:
+    """λ = strength / k for each class beyond the margin; the predicted class gets all of theirs, unless detached."""
+    is_top, beyond = _is_top(rows), _below_top(rows) > loss.margin
+    active = (beyond & ~is_top).sum(1, keepdim=True) * (0 if loss.detach_max else 1)
+    f = loss.strength / rows.k * torch.where(is_top, active, 1).to(rows.probs.dtype)
+    return Smoothing(f, torch.where(is_top, active > 0, beyond), rows.top[1])
+
+
+@_formula(TABLE, MbLS)
+def mbls_table(loss: MbLS, rows: Rows) -> Smoothing:
+    """λ for each class beyond the margin, nothing for the predicted class: what `detach_max=True` does."""
+    f = torch.full_like(rows.probs, loss.strength / rows.k)
+    return Smoothing(f, (_below_top(rows) >= loss.margin) & ~_is_top(rows), rows.top[1])
+
+
+@_formula(FORMULAS, ACLS)
+def acls(loss: ACLS, rows: Rows) -> Smoothing:
+    """λ (z_top − min z − M) for the predicted class, λ' (z_top − z_j − M) for another: twice Table 2, as is eq. 13."""
+    if loss.variant != "paper":
+        raise InputError('the formula is that of ACLS(variant="paper")')
+    others = loss.neg_weight / (max(rows.k - 1, 1) if loss.neg_agg == "mean" else 1)
+    weight = _weights(rows, loss.pos_weight, others)
+    distance = _below_top(rows) - loss.margin
+    factor = 1.0 if loss.halved else 2.0
+    f = weight * (factor * distance if loss.amount == "adaptive" else 1.0)
+    return Smoothing(f, distance > 0 if loss.condition == "margin" else _everywhere(rows), rows.top[1])
+
+
+@_formula(TABLE, ACLS)
+def acls_table(loss: ACLS, rows: Rows) -> Smoothing:
+    """Eqs 10 and 11, with `pos_weight` and `neg_weight` for λ1 and λ2."""
+    weight = _weights(rows, loss.pos_weight, loss.neg_weight)
+    distance = _below_top(rows) - loss.margin
+    return Smoothing(weight * distance, distance >= 0, rows.top[1])
+
+
+def _of_confidence(slope: Tensor, rows: Rows) -> Tensor:
+    """f of a loss with this slope in the confidence (n,): times p (1 − p) at the top, p_top p_j else. (n, k)"""
+    confidence = rows.confidence[:, None]
+    return slope[:, None] * confidence * torch.where(_is_top(rows), 1 - confidence, rows.probs)
+
+
+@_formula(FORMULAS, CRL)
+def crl(loss: CRL, rows: Rows) -> Smoothing:
+    """λ p (1 − p) and λ p_top p_j if it should be less sure in a pair, minus that if surer.
+
+    A sample is in two pairs, with the next one of the batch and with the one before; a pair counts if it is in the
+    wrong order, or too close.
+    """
+    if loss.score != "msp":
+        raise InputError('the formula is that of CRL(score="msp")')
+    surer, righter = loss._order(rows, rows.confidence)
+    active = (righter.abs() - righter.sign() * surer > 0) & rows.kept
+    own = torch.where(active, -righter.sign(), 0)
+    slope = own.index_add(0, neighbours(rows.kept), -own)
+    f = _of_confidence(loss.strength * torch.where(slope != 0, slope, 1), rows)
+    return Smoothing(f, (slope != 0)[:, None].expand_as(f), rows.top[1])
+
+
+@_formula(TABLE, CRL)
+def crl_table(loss: CRL, rows: Rows) -> Smoothing:
+    """λ p (1 − p) and λ p_top p_j for a sample in the wrong order to its neighbour; the margin is left out."""
+    surer, righter = loss._order(rows, rows.confidence)
+    f = _of_confidence(torch.full_like(surer, loss.strength), rows)
+    return Smoothing(f, (surer * righter < 0)[:, None].expand_as(f), rows.top[1])
