@@ -1,0 +1,99 @@
+"""Fit every calibrator to real predictions: python -m benchmarks.quality FOLDER --out results.jsonl [--methods …]
+
+One JSON line for each (set, method): NLL, 15-bin ECE and accuracy on the test part, with the seconds to fit. Pairs that
+are in the file already are not run again, so a stopped run goes on where it was. `--table` prints the means.
+"""
+
+import argparse
+import json
+import math
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from benchmarks.quality.data import fit_and_test, sets
+from temperance.calibrators import CALIBRATORS
+from temperance.compare import Method, Work
+from temperance.results import Provenance
+
+METRICS = ("nll", "ece", "accuracy", "brier", "classwise-ece")
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def run(folder: Path, out: Path, methods: list[Method]) -> None:
+    """Measure what is not in the file yet."""
+    done = {(row["set"], row["method"]) for row in read(out)}
+    found = Provenance.of({}, {}, seed=0)
+    for name, path in track(list(sets(folder)), description="sets"):
+        todo = [method for method in methods if (name, method.label) not in done]
+        if not todo:
+            continue
+        work = Work(*fit_and_test(path), n_bins=15, bootstrap=2, seed=0)
+        with out.open("a") as file:
+            for method in todo:
+                outcome = work.run(method)
+                row: dict[str, Any] = {"set": name, "method": method.label, "seconds": round(outcome.seconds, 3)}
+                row |= {metric: outcome.measured[metric].value for metric in METRICS if outcome.measured}
+                row |= {"failure": outcome.failure} if outcome.failure else {}
+                file.write(json.dumps(row | {"commit": found.commit, "torch": found.versions["torch"]}) + "\n")
+                file.flush()
+
+
+def means(rows: list[dict[str, Any]]) -> list[tuple[str, int, dict[str, float]]]:
+    """For each method the means over the sets it could be fitted to, lowest NLL first."""
+    by_method: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for row in rows:
+        if "nll" in row:
+            by_method[row["method"]].append(row)
+    found = [
+        (name, len(mine), {key: math.fsum(row[key] for row in mine) / len(mine) for key in (*METRICS, "seconds")})
+        for name, mine in by_method.items()
+    ]
+    return sorted(found, key=lambda entry: entry[2]["nll"])
+
+
+def markdown(rows: list[dict[str, Any]]) -> str:
+    """The means as a Markdown table."""
+    lines = ["| method | sets | NLL | ECE | accuracy | classwise ECE | seconds |", "|---|---|---|---|---|---|---|"]
+    for name, n, mean in means(rows):
+        lines.append(
+            f"| {name} | {n} | {mean['nll']:.4f} | {100 * mean['ece']:.2f} % | {100 * mean['accuracy']:.2f} % "
+            f"| {100 * mean['classwise-ece']:.3f} % | {mean['seconds']:.2f} |"
+        )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--methods", default=",".join(CALIBRATORS.names), help="comma-separated, name:setting=value")
+    parser.add_argument("--table", action="store_true", help="print the means as Markdown")
+    args = parser.parse_args()
+    run(args.folder, args.out, [Method.parse(text) for text in args.methods.split(",")])
+    rows = read(args.out)
+    if args.table:
+        print(markdown(rows))
+        return
+    table = Table("method", "sets", "NLL", "ECE", "accuracy", "seconds")
+    for name, n, mean in means(rows):
+        table.add_row(
+            name,
+            str(n),
+            f"{mean['nll']:.4f}",
+            f"{mean['ece']:.2%}",
+            f"{mean['accuracy']:.2%}",
+            f"{mean['seconds']:.2f}",
+        )
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    main()

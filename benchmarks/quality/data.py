@@ -1,0 +1,32 @@
+"""Real predictions as pairs of a part to fit on and a part to measure on."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+Pair = tuple[Tensor, Tensor, Tensor, Tensor]
+
+
+def sets(folder: Path) -> Iterator[tuple[str, Path]]:
+    """Every .npz of a folder and the folders in it, in a fixed order."""
+    for path in sorted(folder.rglob("*.npz")):
+        with np.load(path) as found:
+            if {"labels", "test_labels"} & set(found.files) and {"logits", "test_logits"} & set(found.files):
+                yield path.stem, path
+
+
+def fit_and_test(path: Path) -> Pair:
+    """The file's own val and test parts, or its first and second half after `default_rng(0).permutation`."""
+    with np.load(path) as found:
+        if "val_logits" in found.files:
+            arrays = [found[name] for name in ("val_logits", "val_labels", "test_logits", "test_labels")]
+        else:
+            logits, labels = found["logits"], found["labels"]
+            order = np.random.default_rng(0).permutation(len(labels))
+            first, second = order[: len(order) // 2], order[len(order) // 2 :]
+            arrays = [logits[first], labels[first], logits[second], labels[second]]
+    fit_z, fit_y, test_z, test_y = (torch.from_numpy(np.ascontiguousarray(array)) for array in arrays)
+    return fit_z.double(), fit_y.long().reshape(-1), test_z.double(), test_y.long().reshape(-1)
