@@ -36,6 +36,9 @@ class Vector(Parametric):
     `ridge` is a penalty on the squared distance from temperature scaling, v = 1 / T and b = 0, in units of 1 / T. The
     default only keeps the parameters finite where the data would not.
 
+    >>> Vector().fit([[0.0, 0.0]] * 4, [0, 0, 0, 1]).predict_proba([[0.0, 0.0]]).round(4)
+    array([[0.75, 0.25]])
+
     Guo et al., On calibration of modern neural networks, ICML 2017.
     """
 
@@ -158,10 +161,10 @@ class MatrixOdir(Parametric):
         if off_diagonal is not None and intercept is not None:
             return (off_diagonal, intercept), []
         search = CrossValidation(features, self.n_folds)
-        off_diagonal_first = search.descend([(off_diagonal or s, intercept or s) for s in strengths])
-        if off_diagonal is not None or intercept is not None:
-            return off_diagonal_first, search.tried
-        return search.descend([(off_diagonal_first[0], s) for s in strengths]), search.tried
+        chosen = search.descend([(off_diagonal or s, intercept or s) for s in strengths])
+        if off_diagonal is None and intercept is None:
+            chosen = search.descend([(chosen[0], s) for s in strengths])
+        return chosen, search.tried
 
 
 @calibrator(family="linear", preserves_argmax=False, takes_objective=True)
