@@ -9,9 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from tables import filled
 
 import temperance
+from tables import filled
 from temperance.metrics import METRICS, Metric
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -46,7 +46,9 @@ def test_python_blocks_run(page: Path, tmp_path: Path) -> None:
     """The Python of a page runs from top to bottom as one program, in an empty folder."""
     program = "\n".join(code_blocks(page, "python"))
     if program:
-        found = subprocess.run([sys.executable, "-W", "error", "-c", program], cwd=tmp_path, capture_output=True, text=True)
+        found = subprocess.run(
+            [sys.executable, "-W", "error", "-c", program], cwd=tmp_path, capture_output=True, text=True
+        )
         assert found.returncode == 0, found.stderr
 
 
@@ -74,6 +76,6 @@ def test_public_names_are_what_is_exported() -> None:
 
 def test_import_is_light() -> None:
     """`import temperance` brings in no optional dependency, and little beside torch."""
-    program = "import sys, temperance; print(sorted({'matplotlib', 'pyarrow', 'sklearn', 'pandas', 'scipy', 'rich'} & set(sys.modules)))"
+    program = "import sys, temperance; print(*sys.modules)"
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert found.stdout.strip() == "[]"
+    assert not {"matplotlib", "pyarrow", "sklearn", "pandas", "scipy", "rich"} & set(found.stdout.split())

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import random_predictions
 from rich.console import Console
 
 import temperance
+from conftest import random_predictions
 from temperance import Predictions, evaluate
 from temperance.calibrators import Identity
 from temperance.errors import InputError

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import random_predictions
 
+from conftest import random_predictions
 from temperance.metrics import (
     adaptive_ece,
     auroc,
@@ -123,7 +123,7 @@ def test_relplot(predictions: tuple[Any, Any]) -> None:
 
 
 def test_netcal_equal_mass_bins(predictions: tuple[Any, Any]) -> None:
-    """Both split the sorted confidences evenly; netcal cuts at interpolated quantiles, which differ by a sample or two."""
+    """Both split the sorted confidences evenly; netcal cuts at interpolated quantiles, a sample or two away."""
     probs, labels = predictions
     module = peer("netcal.metrics")
     with warnings.catch_warnings():

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import random_predictions
 from safetensors.torch import save_file
 
+from conftest import random_predictions
 from temperance import calibrators
 from temperance.calibrators import CALIBRATORS, Calibrator, Identity, load_calibrator, make_calibrator
 from temperance.calibrators.base import FORMAT, settings_of

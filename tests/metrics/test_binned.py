@@ -4,12 +4,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-import reference
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+import reference
 from temperance.metrics import (
     accuracy,
     brier,

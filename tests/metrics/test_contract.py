@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 import torch
-from conftest import random_predictions
 
+from conftest import random_predictions
 from temperance import metrics
 from temperance.errors import InputError
 from temperance.metrics import METRICS, Metric

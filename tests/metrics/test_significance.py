@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import random_predictions
 
+from conftest import random_predictions
 from temperance.errors import InputError
 from temperance.metrics import METRICS, accuracy, adaptive_ece, ece, nll
 from temperance.metrics.batch import batches
@@ -23,7 +23,7 @@ def overconfident(n: int, generator: torch.Generator) -> tuple[Any, Any]:
 def test_intervals_cover_the_truth(metric: Any) -> None:
     generator = torch.Generator().manual_seed(1)
     truth = metric(*overconfident(400_000, generator))
-    options = {"n_bins": 10} if "n_bins" in metric.options else {}
+    options: dict[str, Any] = {"n_bins": 10} if "n_bins" in metric.options else {}
     covered = 0
     for _ in range(100):
         found = interval(metric, *overconfident(1000, generator), n_resamples=120, generator=generator, **options)
@@ -43,7 +43,9 @@ def test_a_calibrated_model_s_interval_reaches_zero() -> None:
 def test_every_metric_has_an_interval_that_holds_its_value(name: str) -> None:
     logits, labels = random_predictions(120, 3)
     metric = METRICS[name]
-    found = interval(metric, logits, labels, from_logits=True, n_resamples=20, generator=torch.Generator().manual_seed(0))
+    found = interval(
+        metric, logits, labels, from_logits=True, n_resamples=20, generator=torch.Generator().manual_seed(0)
+    )
     low, high = metric.range
     assert low <= found.low <= found.value <= found.high <= high
     assert found.value == pytest.approx(metric(logits, labels, from_logits=True), abs=1e-12)
@@ -95,7 +97,9 @@ def test_no_difference_is_not_significant() -> None:
     for seed in range(60):
         noise = torch.randn(2, 400, 4, generator=generator, dtype=torch.float64)
         base, truth = random_predictions(400, 4, seed)
-        rejected += difference(nll, base + noise[0], base + noise[1], truth, from_logits=True, n_resamples=200).p_value < 0.05
+        rejected += (
+            difference(nll, base + noise[0], base + noise[1], truth, from_logits=True, n_resamples=200).p_value < 0.05
+        )
     assert rejected <= 9
 
 

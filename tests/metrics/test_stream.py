@@ -7,8 +7,8 @@ import sys
 
 import pytest
 import torch
-from conftest import random_predictions
 
+from conftest import random_predictions
 from temperance.errors import InputError
 from temperance.metrics import METRICS, classwise_ece, ece
 from temperance.metrics.stream import Stream
@@ -99,4 +99,3 @@ def test_thirty_million_samples_exactly_in_constant_memory() -> None:
     assert int(count) == 30_000_000 > 2**24
     assert int(grown_kilobytes) < 30_000
     assert float(error) < 1e-12
-

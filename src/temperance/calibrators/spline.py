@@ -20,8 +20,10 @@ SMOOTHINGS = tuple(10.0**power for power in range(5, -4, -1))
 # wider ones beyond. That moves the curve by far less than its own error, however many samples there are.
 CELLS = 256
 
-# The knots reach from the lowest hits to the highest misses, leaving out this share of the rarer outcome as outliers.
+# The knots reach from the lowest hits to the highest misses, but for the first share of the rarer outcome as outliers.
+# They cover at least the second, in log-odds: with few samples the overlap can be as good as nothing.
 OUTLIERS = 0.01
+NARROWEST = 2.0
 
 
 @calibrator(family="binary", preserves_argmax=False)
@@ -93,13 +95,14 @@ def overlap(log_odds: Tensor, happened: Tensor, n_intervals: int) -> tuple[Tenso
     n_extremes = int(rank.max()) + 1
     low = torch.where(happened, log_odds, torch.inf).topk(n_extremes, dim=1, largest=False).values.gather(1, rank)
     high = torch.where(happened, -torch.inf, log_odds).topk(n_extremes, dim=1).values.gather(1, rank)
-    # Where a threshold separates the two, the gap between them; where there is only one outcome, anything.
+    # Where a threshold separates the two, the gap between them; where there is only one outcome, around zero.
     low, high = torch.minimum(low, high).nan_to_num(neginf=0.0), torch.maximum(low, high).nan_to_num(posinf=0.0)
-    return low, torch.where(high > low, (high - low) / n_intervals, 1.0)
+    middle, width = (low + high) / 2, (high - low).clamp_min(NARROWEST)
+    return middle - width / 2, width / n_intervals
 
 
 def bending(n_knots: int, like: Tensor) -> tuple[Tensor, Tensor]:
-    """Of natural splines with knots 0, 1, 2, …: g'' at the knots from the heights h, (q, q), and ∫ g''² = |energy h|²."""
+    """Of natural splines with knots 0, 1, 2, …: g'' at the knots is bend · heights, and ∫ g''² is |energy · heights|²."""
     eye = torch.eye(n_knots, dtype=like.dtype, device=like.device)
     differences = eye[:-2] - 2 * eye[1:-1] + eye[2:]
     beside = torch.diag(eye.new_ones(n_knots - 3), 1)

@@ -33,7 +33,7 @@ class Rows:
     def __init__(
         self, logits: Tensor, labels: Tensor, *, ignored: Tensor | None = None, indices: Tensor | None = None
     ) -> None:
-        self.logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        self.logits = logits if logits.dtype in (torch.float32, torch.float64) else logits.float()
         self.labels = labels
         self.ignored = ignored
         self.indices = indices
@@ -57,7 +57,7 @@ class Rows:
     def probs(self) -> Tensor:
         """(n, k)"""
         if self._probs is None:
-            self._probs = self.log_probs.exp()
+            self._probs = F.softmax(self.logits, 1) if self._log_probs is None else self._log_probs.exp()
         return self._probs
 
     @property
@@ -93,7 +93,7 @@ class Rows:
     def mean(self, values: Tensor) -> Tensor:
         """The mean of values (n, …) over the rows that count; 0 if there are none. (…)"""
         if self.ignored is None:
-            return values.sum(0) / max(len(values), 1)
+            return values.mean(0) if len(values) else values.sum(0)
         counted = values.masked_fill(self.ignored.reshape(-1, *[1] * (values.ndim - 1)), 0)
         return counted.sum(0) / self.kept.sum().clamp_min(1)
 
@@ -198,9 +198,6 @@ class Loss(nn.Module):
 
     def _rows(self, logits: Tensor, labels: Tensor, indices: Tensor | None) -> Rows:
         _check_shapes(logits, labels)
-        k = logits.shape[1]
-        if self.weight is not None and len(self.weight) != k:
-            raise InputError(f"weight must have one number for each of {k} classes; it has {len(self.weight)}")
         if indices is None:
             if self.needs_indices:
                 raise InputError(
@@ -210,16 +207,16 @@ class Loss(nn.Module):
         elif indices.shape != labels.shape:
             raise InputError(f"indices must have the shape of labels {shape_of(labels)}; got {shape_of(indices)}")
         else:
-            indices = indices.reshape(-1).long()
-        truth = labels.reshape(-1).long()
-        if self._all_count(truth, k):
+            indices = indices.flatten().long()
+        truth = labels.flatten().long()
+        if self._all_count(truth, logits.shape[1]):
             return Rows(flatten(logits), truth, indices=indices)
         ignored = truth == self.ignore_index
         return Rows(flatten(logits), truth.masked_fill(ignored, 0), ignored=ignored, indices=indices)
 
     def _all_count(self, labels: Tensor, k: int) -> bool:
         """Is it known, without making a GPU wait, that no label is ignored? Refuses labels out of range on the way."""
-        if torch.compiler.is_compiling() or labels.device.type != "cpu" or not len(labels):
+        if torch.compiler.is_compiling() or not labels.is_cpu or not len(labels):
             return False
         low, high = labels.aminmax()
         if int(low) >= 0 and int(high) < k:
@@ -235,22 +232,19 @@ class Loss(nn.Module):
     def _reduce(self, losses: Tensor, rows: Rows, shape: torch.Size) -> Tensor:
         if rows.ignored is not None:
             losses = losses.masked_fill(rows.ignored, 0)
-        if self.weight is not None:
-            counts = self.weight.to(losses.dtype)[rows.labels]
+        weight, counts = self.weight, None
+        if weight is not None:
+            if len(weight) != rows.k:
+                raise InputError(f"weight must have one number for each of {rows.k} classes; it has {len(weight)}")
+            counts = weight.to(losses.dtype)[rows.labels]
             losses = losses * counts
-        elif rows.ignored is None:
-            if self.reduction == "mean" and len(losses):
-                return losses.mean()
-            counts = losses.new_ones(())
-        else:
-            counts = torch.ones_like(losses)
         if self.reduction == "none":
             return losses.reshape(shape)
         if self.reduction == "sum":
             return losses.sum()
-        if rows.ignored is not None:
-            counts = counts.masked_fill(rows.ignored, 0)
-        total = counts.sum()
+        if counts is None:
+            return rows.mean(losses)
+        total = (counts if rows.ignored is None else counts.masked_fill(rows.ignored, 0)).sum()
         return losses.sum() / torch.where(total > 0, total, 1)
 
 
@@ -317,6 +311,8 @@ CLAIMS = (
 )
 
 TORCH_DEFAULTS = {"ignore_index": -100, "reduction": "mean"}
+
+WHOLE = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 L = TypeVar("L", bound=type[Loss])
 
@@ -425,10 +421,9 @@ def _check_shapes(logits: Tensor, labels: Tensor) -> None:
         raise InputError(
             f"logits must be floating-point numbers (N, C) or (N, C, ...); got {logits.dtype} {shape_of(logits)}"
         )
-    expected = (logits.shape[0], *logits.shape[2:])
-    if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
-        raise InputError(f"labels must be class numbers {expected}; got {labels.dtype} {shape_of(labels)}")
-    if labels.shape != expected:
+    expected = logits.shape[:1] + logits.shape[2:]
+    if labels.dtype not in WHOLE or labels.shape != expected:
         raise InputError(
-            f"labels must be class numbers of shape {expected} to fit logits {shape_of(logits)}; got {shape_of(labels)}"
+            f"labels must be class numbers of shape {tuple(expected)} to fit logits {shape_of(logits)}; "
+            f"got {labels.dtype} {shape_of(labels)}"
         )

@@ -81,7 +81,7 @@ def probe(name: str, *, k: int = 10, **settings: Any) -> Loss:
 def sweep(loss: Loss, place: str, *, k: int = 10, points: int = 241) -> Sweep:
     """How a loss smooths the label of a right prediction, at the predicted class or at another.
 
-    place  "top": the predicted class's logit goes from 0 to 20, all others are 0; "other": another class's logit goes
+    place  "top": the predicted class's logit goes from 0 to 15, all others are 0; "other": another class's logit goes
            from −8 to 12, where the predicted class is, and the rest are 0
 
     What a batch-level loss does depends on the batch: here the prediction is the first of an `overconfident_batch`.
@@ -91,7 +91,7 @@ def sweep(loss: Loss, place: str, *, k: int = 10, points: int = 241) -> Sweep:
     logits = torch.zeros(points, k, dtype=torch.float64)
     column = 0 if place == "top" else 1
     if place == "top":
-        logits[:, 0] = torch.linspace(0, 20, points + 1, dtype=torch.float64)[1:]
+        logits[:, 0] = torch.linspace(0, 15, points + 1, dtype=torch.float64)[1:]
     else:
         logits[:, 0] = 12
         logits[:, 1] = torch.linspace(-8, 12, points + 1, dtype=torch.float64)[:-1]

@@ -6,7 +6,7 @@ import html
 from collections.abc import Iterable
 
 # Elements of HTML that have no content and no closing tag.
-VOID = {"br", "input", "link", "meta"}
+VOID = {"br", "img", "input", "link", "meta"}
 
 
 class Markup(str):

@@ -36,7 +36,7 @@ def draw_reliability(bins: Statistic, ax: Axes | None = None) -> Axes:
     The strip below counts the samples. `bins` is `ece.stats(probs, labels)` or an evaluation's `reliability`.
     """
     found = _bins(bins, 1, "ece.stats(probs, labels)")
-    ax = ax or _figure(4.8, 5.6).add_subplot()
+    ax = ax or new_figure(4.8, 5.6).add_subplot()
     shares = bars(found)
     ax.plot([0, 1], [0, 1], color=GUIDE, linewidth=1, linestyle="--", label="calibrated")
     _spans(ax, shares, [0.0] * len(shares), [bar.accuracy for bar in shares], PLAIN, "accuracy")
@@ -65,7 +65,7 @@ def draw_reliability(bins: Statistic, ax: Axes | None = None) -> Axes:
 
 def draw_reliability_pair(before: Statistic, after: Statistic, axes: Sequence[Axes] | None = None) -> tuple[Axes, Axes]:
     """Two reliability diagrams side by side: before and after calibration."""
-    first, second = axes or _figure(9.4, 5.8).subplots(1, 2)
+    first, second = axes or new_figure(9.4, 5.8).subplots(1, 2)
     for bins, ax, name in ((before, first, "before"), (after, second, "after")):
         draw_reliability(bins, ax)
         ax.set_title(f"{name}\n{ax.get_title(loc='left')}", fontsize="medium", loc="left")
@@ -79,7 +79,7 @@ def draw_confidence_histogram(bins: Statistic, ax: Axes | None = None) -> Axes:
     `bins` is `ece.stats(probs, labels)` or an evaluation's `reliability`.
     """
     found = _bins(bins, 1, "ece.stats(probs, labels)")
-    ax = ax or _figure(4.8, 3.4).add_subplot()
+    ax = ax or new_figure(4.8, 3.4).add_subplot()
     shares = bars(found)
     n = int(found.n)
     _spans(ax, shares, [0.0] * len(shares), [bar.count / n for bar in shares], PLAIN, None)
@@ -101,7 +101,7 @@ def draw_classwise(
     found = _bins(bins, 2, "classwise_ece.stats(probs, labels)")
     at_least("most", most, 1)
     worst = worst_classes(found, names)[:most]
-    ax = ax or _figure(4.8, 1.2 + 0.24 * len(worst)).add_subplot()
+    ax = ax or new_figure(4.8, 1.2 + 0.24 * len(worst)).add_subplot()
     rows = range(len(worst))
     over = [100 * entry.over for entry in worst]
     ax.barh(rows, over, height=0.7, color=OVER, label="over-confident")
@@ -122,7 +122,7 @@ def draw_risk_coverage(curve: RiskCoverage, ax: Axes | None = None) -> Axes:
     """
     if not isinstance(curve, RiskCoverage):
         raise InputError(f"expected a RiskCoverage, as risk_coverage_curve(...) gives; got {type(curve).__name__}")
-    ax = ax or _figure(4.8, 3.4).add_subplot()
+    ax = ax or new_figure(4.8, 3.4).add_subplot()
     points = thinned(curve)
     everything = float(curve.risk[-1])
     ax.axhline(everything, color=GUIDE, linewidth=1, linestyle="--")
@@ -136,7 +136,7 @@ def draw_risk_coverage(curve: RiskCoverage, ax: Axes | None = None) -> Axes:
 # --------------------------------------------------------------------------------------------------------------- parts
 
 
-def _figure(width: float, height: float) -> Figure:
+def new_figure(width: float, height: float) -> Figure:
     try:
         from matplotlib.figure import Figure
     except ImportError:
