@@ -118,6 +118,9 @@ class AU(Reweighted):
                        none through τ
     normalise          divide by `low_conf_coverage`, which makes eq. 11 an average over the samples below τ
 
+    Below τ the gradient through β can outweigh that of the loss and push the probability of a right prediction down;
+    `temperance gradients au --figure weights` shows where. `detach_weights=True` avoids it.
+
     Everything is counted, nothing sorted: the cost is linear in the batch. Zhou et al.'s program applies softmax twice
     before the score, which squeezes it into the lowest bins, and normalises the entropy with the wrong sign, which
     makes every weight equal; it also lets a gradient pass through τ. None of that is done here, so its tables are not

@@ -1,0 +1,74 @@
+"""temperance gradients LOSS… -o FILE: a picture of what losses do to predictions."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from temperance.errors import InputError
+from temperance.files import check_writable
+
+if TYPE_CHECKING:
+    from temperance.losses import Loss
+
+FIGURES = {
+    "smoothing": ("label-smoothing", "focal", "cpc", "mdca", "mbls", "acls"),
+    "weights": ("cross-entropy", "focal", "inverse-focal", "aurc", "au:low_conf_coverage=0.5"),
+    "cdf": tuple(f"au:cdf_bandwidth={width}" for width in (0.01, 0.05, 0.1, 0.3)),
+}
+TITLES = {
+    "smoothing": "Losses as label smoothing",
+    "weights": "Losses as weights on cross-entropy",
+    "cdf": "The distribution of confidences, smoothed",
+}
+
+
+def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser("gradients", help="draw what losses do to predictions")
+    parser.add_argument(
+        "losses", nargs="*", metavar="LOSS", help="names that `temperance list losses` shows, as name:setting=value"
+    )
+    parser.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help=".png, .svg or .html")
+    parser.add_argument(
+        "--figure",
+        choices=tuple(FIGURES),
+        default="smoothing",
+        help="smoothing: how they move the label of each class, and when (ACLS); weights: weight, loss and slope over "
+        "the label's probability; cdf: the smoothed distribution of the au loss",
+    )
+    parser.add_argument(
+        "--against", choices=("logit", "probability"), default="logit", help="what smoothing is drawn over (logit)"
+    )
+    parser.add_argument("--classes", type=int, default=10, metavar="K", help="number of classes for smoothing (10)")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> None:
+    from temperance.errors import at_least
+    from temperance.report.gradient_plots import FORMATS, draw_losses, write_figure
+
+    if args.output.suffix.lower() not in FORMATS:
+        raise InputError(f"a figure is written as {', '.join(FORMATS)}; got {args.output.name!r}")
+    check_writable(args.output)
+    at_least("--classes", args.classes, 3)
+    losses = {text: _parsed(text, args.classes) for text in args.losses or FIGURES[args.figure]}
+    figure = draw_losses(losses, args.figure, against=args.against, k=args.classes)
+    about = [(text, f"{loss.summary}. {loss.paper}.") for text, loss in losses.items()]
+    write_figure(figure, args.output, title=TITLES[args.figure], about=about)
+    print(f"drew {', '.join(losses)}; the picture is in {args.output}")
+
+
+def _parsed(text: str, k: int) -> Loss:
+    """A loss as written on the command line: name:setting=value:…"""
+    from temperance.compare import setting_value
+    from temperance.losses.gradients import probe
+
+    name, *pairs = text.strip().split(":")
+    settings = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals:
+            raise InputError(f"a loss's setting is written key=value; got {pair!r} in {text!r}")
+        settings[key.strip().replace("-", "_")] = setting_value(value.strip())
+    return probe(name, k=k, **settings)

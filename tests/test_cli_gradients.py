@@ -1,0 +1,57 @@
+"""temperance gradients: every figure, losses with settings, and what it refuses."""
+
+from pathlib import Path
+
+import pytest
+
+from temperance.cli import main
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--figure", "smoothing"],
+        ["label-smoothing:smoothing=0.1", "crl", "mdca", "--against", "probability", "--classes", "4"],
+        ["--figure", "weights"],
+        ["--figure", "cdf", "au:cdf_bandwidth=0.2"],
+    ],
+    ids=["smoothing", "chosen", "weights", "cdf"],
+)
+def test_figures(arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    target = tmp_path / "figure.svg"
+    assert main(["gradients", *arguments, "-o", str(target)]) == 0
+    assert target.read_text().startswith("<?xml")
+    out, err = capsys.readouterr()
+    assert str(target) in out and not err
+
+
+def test_the_page_says_what_is_shown(tmp_path: Path) -> None:
+    target = tmp_path / "figure.html"
+    assert main(["gradients", "focal:gamma=2", "-o", str(target)]) == 0
+    text = target.read_text()
+    assert "focal:gamma=2" in text and "cross-entropy that lets samples count less" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["focl"], "there is no loss named 'focl'; did you mean focal"),
+        (["focal:gama=2"], "did you mean gamma"),
+        (["focal:gamma"], "written key=value"),
+        (["focal:gamma=-1"], "gamma must be a number"),
+        (["focal", "--figure", "cdf"], "the figure cdf is of the au loss"),
+        (["focal", "--classes", "1"], "--classes must be a whole number of at least 3"),
+    ],
+)
+def test_mistakes_are_one_sentence(
+    arguments: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = tmp_path / "figure.png"
+    assert main(["gradients", *arguments, "-o", str(target)]) == 2
+    assert message in capsys.readouterr().err
+    assert not target.exists()
+
+
+def test_the_format_is_checked_before_any_work(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["gradients", "no-such-loss", "-o", str(tmp_path / "figure.pdf")]) == 2
+    assert "a figure is written as .png, .svg, .html" in capsys.readouterr().err
