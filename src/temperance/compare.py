@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
+from itertools import takewhile
 from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
 BASELINE = "identity"
 MEASURED = ("nll", "ece", "accuracy", "brier", "classwise-ece")
 SIGNIFICANT = 0.05
+FEWEST_RESAMPLES = 20  # with fewer no p-value can be below 0.05
 
 
 @dataclass(frozen=True)
@@ -48,7 +52,7 @@ class Method:
             if not equals:
                 raise InputError(f"a method's setting is written key=value; got {pair!r} in {text!r}")
             settings[key.strip().replace("-", "_")] = setting_value(value.strip())
-        method = cls(name, settings)
+        method = cls(name.strip(), settings)
         method.make()  # refuses an unknown name or setting
         return method
 
@@ -74,7 +78,7 @@ def setting_value(text: str) -> bool | int | float | str | None:
     return text
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Outcome:
     """What became of one method: its measurements on the test part, or why there are none."""
 
@@ -99,6 +103,23 @@ class Outcome:
         value = self.measured[metric].value - other.measured[metric].value
         return self.draws[metric].minus(other.draws[metric]).difference(value, 0.95)
 
+    def differs(self, other: Outcome) -> bool:
+        """Is its NLL significantly above or below another's?"""
+        return self.minus(other, "nll").p_value < SIGNIFICANT
+
+    def worse_than(self, other: Outcome) -> tuple[str, ...]:
+        """In which of NLL, ECE and accuracy it is significantly worse than another."""
+        found = []
+        for name in ("nll", "ece", "accuracy"):
+            by = self.minus(other, name)
+            if by.p_value < SIGNIFICANT and (by.value > 0) == (METRICS[name].lower_is_better is not False):
+                found.append(METRICS[name].title)
+        return tuple(found)
+
+    def improves_on(self, other: Outcome) -> bool:
+        """Is its NLL significantly lower than another's, and nothing significantly worse?"""
+        return METRICS["nll"].title in other.worse_than(self) and not self.worse_than(other)
+
 
 @dataclass(frozen=True)
 class Comparison(Results):
@@ -122,8 +143,7 @@ class Comparison(Results):
 
     def level_with_best(self, outcome: Outcome) -> bool:
         """Is its NLL not significantly above the lowest?"""
-        best = self.ranked[0]
-        return outcome is best or outcome.minus(best, "nll").p_value >= SIGNIFICANT
+        return not outcome.differs(self.ranked[0])
 
     @property
     def verdict(self) -> str:
@@ -138,9 +158,10 @@ class Comparison(Results):
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         from rich.table import Table
+        from rich.text import Text
 
-        title = f"{self.before.title}\n[not bold]{self.split}"
-        table = Table(title=title, title_justify="left", title_style="bold")
+        title = Text.assemble((self.before.title, "bold"), f"\n{self.split}")
+        table = Table(title=title, title_justify="left", title_style="")
         table.add_column("method", no_wrap=True)
         detailed = options.max_width >= 110
         for name in ("NLL", "ECE", "accuracy", *(("parameters", "seconds") if detailed else ())):
@@ -152,30 +173,31 @@ class Comparison(Results):
             moved = "" if outcome is self.baseline or abs(change) < 5e-5 else f" ({100 * change:+.2f})"
             cost = [f"{outcome.n_parameters:,}", f"{outcome.seconds:.2f}"] if detailed else []
             table.add_row(
-                outcome.label,
+                Text(outcome.label),
                 f"{m['nll'].value:.4f}",
                 shown(m["ece"].value, percent=True),
                 f"{shown(m['accuracy'].value, percent=True)}{moved}",
                 *cost,
-                self._remark(outcome),
+                self.remark(outcome),
                 style="bold green" if outcome is self.recommended else "",
             )
         for outcome in self.outcomes:
             if outcome.failure:
-                table.add_row(outcome.label, *["–"] * (5 if detailed else 3), outcome.failure, style="dim")
+                table.add_row(Text(outcome.label), *["–"] * (5 if detailed else 3), Text(outcome.failure), style="dim")
         yield table
         yield ""
-        yield self.verdict
+        yield Text(self.verdict)
 
-    def _remark(self, outcome: Outcome) -> str:
-        if outcome is self.recommended:
-            return "recommended"
-        if outcome is self.baseline:
-            return "no calibration"
-        if self.level_with_best(outcome):
-            return "level with the best"
-        worse = outcome.minus(self.baseline, "nll")
-        return "worse than none" if worse.value > 0 and worse.p_value < SIGNIFICANT else ""
+    def remark(self, outcome: Outcome) -> str:
+        """Where one method stands, in a few words."""
+        worse = outcome.worse_than(self.baseline)
+        remarks = {
+            "recommended": outcome is self.recommended,
+            "no calibration": outcome is self.baseline,
+            "level with the best": outcome is not self.recommended and self.level_with_best(outcome),
+            "worse than none" if "NLL" in worse else f"{' and '.join(worse)} worse than none": bool(worse),
+        }
+        return ", ".join(remark for remark, holds in remarks.items() if holds)
 
 
 def compare(
@@ -198,33 +220,44 @@ def compare(
     jobs      methods fitted at the same time, each in a process of its own
     """
     at_least("jobs", jobs, 1)
-    at_least("bootstrap", bootstrap, 2)
+    at_least("bootstrap", bootstrap, FEWEST_RESAMPLES)
+    chosen = _chosen(methods)
     fit_part, test_part, split = fit_and_test(fit, test, seed)
-    chosen = [Method.parse(text) for text in methods] or [Method(name, {}) for name in CALIBRATORS.names]
-    if BASELINE not in [method.name for method in chosen]:
-        chosen.insert(0, Method(BASELINE, {}))
     work = Work(logits_of(fit_part), fit_part.labels, logits_of(test_part), test_part.labels, n_bins, bootstrap, seed)
-    outcomes = []
-    for done, outcome in enumerate(_run(work, chosen, jobs)):
+    baseline = work.run(Method(BASELINE, {}))
+    if baseline.failure:
+        raise InputError(f"there is nothing to compare: {baseline.failure}")
+    steps = len(chosen) + 2
+    outcomes = [baseline]
+    for outcome in _run(work, chosen, jobs):
         outcomes.append(outcome)
-        progress(done + 1, len(chosen) + 2, outcome.label)
+        progress(len(outcomes), steps, outcome.label)
     outcomes.sort(key=lambda o: o.measured["nll"].value if o.measured else float("inf"))
-    recommended = _recommended(outcomes)
+    recommended = next((o for o in outcomes if not o.failure and o.improves_on(baseline)), baseline)
+    progress(steps - 1, steps, "measuring before and after")
     options: dict[str, Any] = {"n_bins": n_bins, "bootstrap": bootstrap, "seed": seed}
-    progress(len(chosen) + 1, len(chosen) + 2, "measuring before and after")
+    # What was not calibrated goes the same way through a calibrator, so that before and after are measured alike.
+    before, after = (evaluate(test_part, calibrator=o.fitted, **options) for o in (baseline, recommended))
+    progress(steps, steps, "done")
     return Comparison(
         rows=tuple(row for outcome in outcomes for row in _rows(outcome, test_part)),
         provenance=Provenance.of(
-            {fit_part.source: fit_part.fingerprint, test_part.source: test_part.fingerprint},
+            {f"fit: {fit_part.source}": fit_part.fingerprint, f"test: {test_part.source}": test_part.fingerprint},
             {**options, "methods": [method.label for method in chosen], "n_fit": fit_part.n, "n_test": test_part.n},
             seed,
         ),
         outcomes=tuple(outcomes),
         recommended=recommended,
-        before=evaluate(test_part, **options),
-        after=evaluate(test_part, calibrator=recommended.fitted, **options),
+        before=before,
+        after=after,
         split=split,
     )
+
+
+def _chosen(methods: Sequence[str]) -> list[Method]:
+    """The methods to fit, each once; the baseline is always there and not among them."""
+    named = [Method.parse(text) for text in methods] or [Method(name, {}) for name in CALIBRATORS.names]
+    return list({method.label: method for method in named if method.name != BASELINE}.values())
 
 
 def fit_and_test(
@@ -232,17 +265,37 @@ def fit_and_test(
 ) -> tuple[Predictions, Predictions, str]:
     """The part to fit on, the part to measure on, and a sentence that says how they came about."""
     if test is not None:
-        fit_part = fit if isinstance(fit, Predictions) else read_predictions(fit)
+        fit_part = fit if isinstance(fit, Predictions) else read_for_fitting(fit)
         test_part = test if isinstance(test, Predictions) else read_predictions(test)
-        if fit_part.k != test_part.k:
-            raise InputError(f"the two sets must have the same classes; got {fit_part.k} and {test_part.k}")
+        _check_pair(fit_part, test_part)
         return fit_part, test_part, f"fitted on {fit_part.n:,} samples, measured on {test_part.n:,} others"
     whole = fit if isinstance(fit, Predictions) else read_predictions(fit)
     if not isinstance(fit, Predictions) and whole.split is not None:
-        val, test = read_pair(fit)
-        return val, test, f"fitted on its {val.n:,} val samples, measured on its {test.n:,} test samples"
+        val, held_out = read_pair(fit)
+        _check_pair(val, held_out)
+        return val, held_out, f"fitted on its {val.n:,} val samples, measured on its {held_out.n:,} test samples"
     first, second = whole.halves(seed)
     return first, second, f"split at random: fitted on {first.n:,} samples, measured on the other {second.n:,}"
+
+
+def read_for_fitting(path: str | Path) -> Predictions:
+    """The predictions of a file, and of one that holds two sets those to fit on."""
+    found = read_predictions(path)
+    return found if found.split is None else read_predictions(path, "val")
+
+
+def _check_pair(fit: Predictions, test: Predictions) -> None:
+    if fit.k != test.k:
+        raise InputError(f"the two sets must have the same classes; got {fit.k} and {test.k}")
+    for j, (one, other) in enumerate(zip(fit.class_names or (), test.class_names or (), strict=False)):
+        if one != other:
+            raise InputError(
+                f"the two sets must have the same classes; class {j} is {one!r} in one, {other!r} in the other"
+            )
+    if fit.fingerprint == test.fingerprint:
+        raise InputError(
+            "the two sets are the same; a calibrator must be measured on other samples than it was fitted on"
+        )
 
 
 def logits_of(predictions: Predictions) -> Tensor:
@@ -269,10 +322,9 @@ class Work:
             found = method.make().fit(self.fit_logits, self.fit_labels)
             seconds = time.perf_counter() - start
             measured, draws = self._measure(found)
-        except TemperanceError as error:
-            return Outcome(method, None, str(error), time.perf_counter() - start, {}, {})
-        except (ArithmeticError, RuntimeError, ValueError) as error:
-            failure = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+        except Exception as error:  # whatever it is, it must not cost the others
+            said = " ".join(str(error).split())
+            failure = said if isinstance(error, TemperanceError) else f"{type(error).__name__}: {said[:200]}"
             return Outcome(method, None, failure, time.perf_counter() - start, {}, {})
         return Outcome(method, found, "", seconds, measured, draws)
 
@@ -294,27 +346,19 @@ class Work:
 
 
 def _run(work: Work, methods: Sequence[Method], jobs: int) -> Iterator[Outcome]:
-    if jobs == 1:
+    processes = min(jobs, len(methods))
+    if processes < 2:
         yield from map(work.run, methods)
         return
-    with ProcessPoolExecutor(min(jobs, len(methods)), mp_context=get_context("spawn")) as pool:
-        yield from pool.map(work.run, methods)
-
-
-def _recommended(outcomes: Sequence[Outcome]) -> Outcome:
-    """The lowest NLL among the methods that are not significantly worse than none in ECE or accuracy."""
-    baseline = next(outcome for outcome in outcomes if outcome.method.name == BASELINE)
-    for outcome in outcomes:
-        if outcome is baseline:
-            return baseline
-        if outcome.failure:
-            continue
-        ece, accuracy = outcome.minus(baseline, "ece"), outcome.minus(baseline, "accuracy")
-        if not (ece.value > 0 and ece.p_value < SIGNIFICANT) and not (
-            accuracy.value < 0 and accuracy.p_value < SIGNIFICANT
-        ):
-            return outcome
-    return baseline
+    threads = max(1, torch.get_num_threads() // processes)
+    try:
+        with ProcessPoolExecutor(processes, get_context("spawn"), torch.set_num_threads, (threads,)) as pool:
+            # Tensors come back in shared memory, each with an open file: a copy lets go of them.
+            yield from map(copy.deepcopy, pool.map(work.run, methods))
+    except BrokenProcessPool as error:
+        raise TemperanceError(
+            "a process that fitted a method was ended from outside, as happens when memory runs out; try jobs=1"
+        ) from error
 
 
 def _rows(outcome: Outcome, test: Predictions) -> Iterator[Row]:
@@ -336,27 +380,42 @@ def _rows(outcome: Outcome, test: Predictions) -> Iterator[Row]:
 
 def _verdict(found: Comparison) -> str:
     best, none = found.recommended, found.baseline
+    if len(found.ranked) == 1:
+        return "Nothing to recommend: no calibrator could be fitted."
+    lower = list(takewhile(lambda outcome: outcome is not best, found.ranked))
     if best is none:
-        return "Leave it as it is: no calibrator lowers the NLL without making something else significantly worse."
-    nll, ece = best.minus(none, "nll"), best.minus(none, "ece")
-    sure = "significantly" if nll.p_value < SIGNIFICANT else "though not significantly"
-    text = [
-        f"Use {best.label}: {sure} better than no calibration "
-        f"(NLL {none.measured['nll'].value:.4f} → {best.measured['nll'].value:.4f}, "
-        f"ECE {shown(none.measured['ece'].value, percent=True)} → {shown(best.measured['ece'].value, percent=True)})."
-    ]
-    accuracy = best.minus(none, "accuracy")
-    if abs(accuracy.value) < 5e-5:
-        text.append("Accuracy is unchanged.")
+        text = ["Leave it as it is: no calibrator is significantly better than none."]
+        if not lower:
+            text.append("None has a lower NLL on these samples.")
     else:
-        text.append(f"Accuracy changes by {100 * accuracy.value:+.2f} points (p = {accuracy.p_value:.2g}).")
-    level = [o for o in found.ranked if o is not best and found.level_with_best(o)]
-    if level:
-        simplest = min(level, key=lambda outcome: outcome.n_parameters)
-        text.append(
-            f"{len(level)} other{'s are' if len(level) > 1 else ' is'} not significantly different; "
-            f"the simplest of them is {simplest.label}."
-        )
-    if ece.value > 0:
-        text.append("Its ECE is higher, but not significantly.")
+        text = [f"Use {best.label}: significantly better than no calibration.", _change(none, best)]
+    if lower:
+        more = f" and {len(lower) - 3} more" if len(lower) > 3 else ""
+        text.append(f"Lower in NLL but passed over: {', '.join(_objection(o, none) for o in lower[:3])}{more}.")
+    equals = [o for o in found.ranked if o is not best and o.improves_on(none) and not o.differs(best)]
+    if equals:
+        simplest = min(equals, key=lambda outcome: outcome.n_parameters)
+        named = f"; the simplest is {simplest.label}" if simplest.n_parameters < best.n_parameters else ""
+        text.append(f"{len(equals)} other{'s do' if len(equals) > 1 else ' does'} as well{named}.")
     return " ".join(text)
+
+
+def _change(before: Outcome, after: Outcome) -> str:
+    """NLL goes from 1.02 to 0.91, ECE from 8.66 % to 1.25 %, accuracy stays at 75.57 %."""
+    said: list[str] = []
+    for name in ("nll", "ece", "accuracy"):
+        metric = METRICS[name]
+        old, new = (shown(o.measured[name].value, percent=metric.percent) for o in (before, after))
+        chance = " (which could be chance)" if after.minus(before, name).p_value >= SIGNIFICANT else ""
+        goes = "" if said else " goes"
+        said.append(
+            f"{metric.title} stays at {new}" if old == new else f"{metric.title}{goes} from {old} to {new}{chance}"
+        )
+    return ", ".join(said) + "."
+
+
+def _objection(outcome: Outcome, none: Outcome) -> str:
+    """Why a method is not recommended although its NLL is lower."""
+    worse = outcome.worse_than(none)
+    reason = f"{' and '.join(worse)} significantly worse" if worse else "its gain could be chance"
+    return f"{outcome.label} ({reason})"

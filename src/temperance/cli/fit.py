@@ -30,15 +30,12 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 def run(args: argparse.Namespace) -> None:
     from rich.console import Console
 
-    from temperance.compare import Method, logits_of
-    from temperance.predictions import read_predictions
+    from temperance.compare import Method, logits_of, read_for_fitting
 
     check_writable(args.output)
     objective = [f"objective={args.objective}"] if args.objective else []
     method = Method.parse(":".join([args.method, *objective, *args.set]))
-    data = read_predictions(args.predictions)
-    if data.split is not None:
-        data = read_predictions(args.predictions, split="val")
+    data = read_for_fitting(args.predictions)
     found = method.make().fit(logits_of(data), data.labels)
     found.save(args.output)
     Console().print(f"fitted {method.label} on {data.n:,} samples; saved in {args.output}", highlight=False)
