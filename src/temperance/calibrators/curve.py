@@ -64,9 +64,10 @@ class CurveCalibrator(BinaryCalibrator):
 def look_up(x: Tensor, knots: Tensor, values: Tensor) -> Tensor:
     """Each row of x (m, n) on its own broken line (m, l): flat beyond the ends; at a jump, what comes before it."""
     x = x.contiguous().clamp(knots[:, :1], knots[:, -1:])
-    right = torch.searchsorted(knots, x).clamp_(1, knots.shape[1] - 1)
-    x0, x1 = knots.gather(1, right - 1), knots.gather(1, right)
-    y0, y1 = values.gather(1, right - 1), values.gather(1, right)
+    right = torch.searchsorted(knots, x)
+    left = (right - 1).clamp_min(0)
+    x0, x1 = knots.gather(1, left), knots.gather(1, right)
+    y0, y1 = values.gather(1, left), values.gather(1, right)
     return torch.lerp(y0, y1, (x - x0) / (x1 - x0).clamp_min(TINY))
 
 

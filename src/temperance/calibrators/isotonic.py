@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import torch
-from scipy.optimize import isotonic_regression
 from torch import Tensor
 
 from temperance.calibrators.base import calibrator
 from temperance.calibrators.curve import CurveCalibrator, groups, interleave, steps
+from temperance.numerics import isotonic
 
 
 @calibrator(family="binary", preserves_argmax=False)
@@ -18,9 +18,9 @@ class Isotonic(CurveCalibrator):
     violators: blocks of samples, and in each the share that happened. Samples of equal probability are one.
     `interpolate=True` draws a line over the gap between two blocks, as scikit-learn does; False jumps in the middle.
 
-    The trap: with one map for each class (`reduction="one-versus-rest"`, the common choice) it overfits; at 1000
-    classes its NLL is a multiple of temperature scaling's. Pooled over the classes, the default here, it is not, and
-    no prediction changes but by rounding. Where a curve says 0 or 1 the network keeps a share: see `CurveCalibrator`.
+    The trap: with one map for each class (`reduction="one-versus-rest"`, the common choice) it overfits, the more the
+    more classes there are. With one map for all, the default here, its NLL stays near temperature scaling's, and
+    predictions stay. Where the curve says 0 or 1 the network's own probability keeps a share: see `CurveCalibrator`.
 
     >>> calibrator = Isotonic().fit([[0.0, -2.0], [0.0, -1.0], [0.0, 1.0], [0.0, 2.0]], [0, 1, 0, 1])
     >>> calibrator.values.tolist()
@@ -69,7 +69,6 @@ class CentredIsotonic(CurveCalibrator):
 def isotonic_blocks(probs: Tensor, happened: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Isotonic regression of sorted samples: distinct probabilities, their counts; each block's first, last, value."""
     places, count, hits = groups(probs, happened)
-    fit = isotonic_regression((hits / count).cpu().numpy(), weights=count.cpu().numpy())
-    bounds = torch.from_numpy(fit.blocks).to(probs.device)
-    values = torch.from_numpy(fit.x).to(probs.device)[bounds[:-1]].clamp(0, 1)
-    return places, count, bounds[:-1], bounds[1:] - 1, values
+    values, lengths = torch.unique_consecutive(isotonic(hits / count, count).clamp(0, 1), return_counts=True)
+    ends = lengths.cumsum(0) - 1
+    return places, count, ends - lengths + 1, ends, values

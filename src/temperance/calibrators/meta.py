@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import numpy as np
-import numpy.typing as npt
 import torch
-from scipy.optimize import isotonic_regression
 from torch import Tensor
 
 from temperance.calibrators.base import Calibrator, calibrator
+from temperance.calibrators.curve import look_up
 from temperance.calibrators.temperature import fit_inverse_temperature
 from temperance.errors import InputError, positive_fraction
+from temperance.numerics import isotonic
 from temperance.objectives import make_objective
 
 # One sample in ten finds the threshold, at most this many; the rest finds the temperature.
@@ -116,7 +115,8 @@ class MetaAcc(EntropyThreshold):
         others = torch.ones_like(labels, dtype=torch.bool)
         others[drawn] = False
         self.info = {"accuracy": wanted}
-        self._keep_below(float(np.interp(wanted, accuracies, heights)), logits[others], labels[others])
+        threshold = look_up(accuracies.new_full((1, 1), wanted), accuracies[None], heights[None])
+        self._keep_below(float(threshold), logits[others], labels[others])
 
 
 def entropy(logits: Tensor) -> Tensor:
@@ -125,15 +125,15 @@ def entropy(logits: Tensor) -> Tensor:
     return -(log_probs.exp() * log_probs).sum(1)
 
 
-def entropy_for_accuracy(uncertainty: Tensor, right: Tensor) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+def entropy_for_accuracy(uncertainty: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
     """Accuracies of what is kept, ascending, and the entropy up to which it is kept; from samples sorted by entropy."""
     n_bins = min(N_BINS, len(right))
     bins = zip(torch.tensor_split(uncertainty, n_bins), torch.tensor_split(right, n_bins), strict=True)
-    means = np.array([(float(u.mean()), float(r.mean())) for u, r in bins])
-    kept = np.cumsum(means[:, 1]) / np.arange(1, n_bins + 1)
-    accuracies, place, count = np.unique(kept, return_inverse=True, return_counts=True)
-    heights = np.bincount(place, means[:, 0]) / count
-    return accuracies, isotonic_regression(heights, weights=count, increasing=False).x
+    entropies, accuracy = torch.stack([torch.stack([u.mean(), r.mean()]) for u, r in bins], dim=1)
+    kept = accuracy.cumsum(0) / torch.arange(1, n_bins + 1, device=accuracy.device)
+    accuracies, place = torch.unique(kept, return_inverse=True)
+    count = torch.bincount(place)
+    return accuracies, -isotonic(-torch.bincount(place, entropies) / count, count)
 
 
 def _draw(candidates: Tensor, seed: int) -> Tensor:

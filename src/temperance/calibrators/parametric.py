@@ -33,7 +33,7 @@ class Platt(LogisticCalibrator):
 
     >>> logits = [[0.0, -2.0], [0.0, -1.0], [0.0, 1.0], [0.0, 2.0]]
     >>> [round(p, 4) for p in Platt().fit(logits, [0, 1, 0, 1]).predict_proba(logits)[:, 1].tolist()]
-    [0.3375, 0.4155, 0.5845, 0.6625]
+    [0.4002, 0.4496, 0.5504, 0.5998]
 
     Platt, "Probabilistic outputs for support vector machines and comparisons to regularized likelihood methods" (1999).
     """

@@ -102,7 +102,7 @@ def overlap(log_odds: Tensor, happened: Tensor, n_intervals: int) -> tuple[Tenso
 
 
 def bending(n_knots: int, like: Tensor) -> tuple[Tensor, Tensor]:
-    """Of natural splines with knots 0, 1, 2, …: g'' at the knots is bend · heights, and ∫ g''² is |energy · heights|²."""
+    """For natural splines with knots 0, 1, 2, …: g'' at the knots is bend · heights, ∫ g''² is |energy · heights|²."""
     eye = torch.eye(n_knots, dtype=like.dtype, device=like.device)
     differences = eye[:-2] - 2 * eye[1:-1] + eye[2:]
     beside = torch.diag(eye.new_ones(n_knots - 3), 1)
