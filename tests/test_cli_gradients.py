@@ -1,10 +1,12 @@
-"""temperance gradients: every figure, losses with settings, and what it refuses."""
+"""temperance gradients: every figure, losses with settings, and what it refuses; temperance list losses."""
 
+import json
 from pathlib import Path
 
 import pytest
 
 from temperance.cli import main
+from temperance.losses import LOSSES
 
 
 @pytest.mark.parametrize(
@@ -55,3 +57,12 @@ def test_mistakes_are_one_sentence(
 def test_the_format_is_checked_before_any_work(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["gradients", "no-such-loss", "-o", str(tmp_path / "figure.pdf")]) == 2
     assert "a figure is written as .png, .svg, .html" in capsys.readouterr().err
+
+
+def test_losses_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", "losses", "--json"]) == 0
+    found = {entry["name"]: entry for entry in json.loads(capsys.readouterr().out)}
+    assert list(found) == LOSSES.names
+    assert found["focal"]["settings"]["gamma"] == 3.0
+    assert found["crl"]["settings"]["n_samples"] == "required"
+    assert found["mdca"]["claims"]["per_sample"] is False

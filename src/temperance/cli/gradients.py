@@ -22,6 +22,15 @@ TITLES = {
     "weights": "Losses as weights on cross-entropy",
     "cdf": "The distribution of confidences, smoothed",
 }
+READINGS = {
+    "smoothing": "The gradient of each loss is that of cross-entropy with another label: the predicted class's label "
+    "is lowered by f and every other class's raised by f, where the condition C holds (bars). The prediction is right. "
+    "What a batch-level loss does depends on the batch: here one that is too sure of the same class.",
+    "weights": "Each loss as a weight on cross-entropy, over the probability of the label; weights are scaled to a "
+    "mean of 1, to be compared. Where the slope is positive the loss pushes the label's probability down.",
+    "cdf": "The au loss weighs a sample by the share of confidences below its own, with steps smoothed by "
+    "`cdf_bandwidth`: narrow steps follow the ranks, wide ones flatten the weights.",
+}
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -55,7 +64,7 @@ def run(args: argparse.Namespace) -> None:
     losses = {text: _parsed(text, args.classes) for text in args.losses or FIGURES[args.figure]}
     figure = draw_losses(losses, args.figure, against=args.against, k=args.classes)
     about = [(text, f"{loss.summary}. {loss.paper}.") for text, loss in losses.items()]
-    write_figure(figure, args.output, title=TITLES[args.figure], about=about)
+    write_figure(figure, args.output, title=TITLES[args.figure], reading=READINGS[args.figure], about=about)
     print(f"drew {', '.join(losses)}; the picture is in {args.output}")
 
 

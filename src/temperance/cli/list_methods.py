@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import inspect
 import json
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-KINDS = ("metrics", "calibrators")
+KINDS = ("metrics", "calibrators", "losses")
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = commands.add_parser("list", help="name every metric or calibrator, with its settings and claims")
+    parser = commands.add_parser("list", help="name every metric, calibrator or loss, with its settings and claims")
     parser.add_argument("kind", choices=KINDS)
     parser.add_argument("--json", action="store_true", help="as JSON, with settings and claims")
     parser.set_defaults(run=run)
@@ -40,9 +41,21 @@ def described(kind: str) -> list[dict[str, Any]]:
         from temperance.metrics import METRICS
 
         return [{"name": m.name, "summary": m.summary, "settings": m.options, "claims": m.claims} for m in METRICS]
+    if kind == "losses":
+        from temperance.losses import LOSSES, base
+
+        return [
+            {"name": c.name, "summary": c.summary, "settings": _shown(base.settings_of(c)), "claims": c.claims()}
+            for c in LOSSES
+        ]
     from temperance.calibrators import CALIBRATORS
     from temperance.calibrators.base import settings_of
 
     return [
         {"name": c.name, "summary": c.summary, "settings": settings_of(c), "claims": c.claims()} for c in CALIBRATORS
     ]
+
+
+def _shown(settings: dict[str, Any]) -> dict[str, Any]:
+    """Settings with their defaults, or the word for those that have none."""
+    return {name: "required" if value is inspect.Parameter.empty else value for name, value in settings.items()}

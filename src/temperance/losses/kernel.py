@@ -39,7 +39,7 @@ def laplacian_energy(amounts: Tensor, places: Tensor, width: float = MMCE_WIDTH)
     ),
 )
 class MMCE(BatchLevel, Regulariser):
-    """Adds the maximum mean calibration error: a kernel distance between confidence and correctness.
+    """Maximum mean calibration error (MMCE): adds a kernel distance between confidence and correctness.
 
     base + strength · M with u_i = (correct_i − c_i) / n_i and M² = Σ_ij u_i u_j exp(−|c_i − c_j| / 0.4):
 
@@ -101,7 +101,7 @@ class MMCE(BatchLevel, Regulariser):
     ),
 )
 class KDEXE(BatchLevel, Regulariser):
-    """Adds the canonical calibration error of the batch, estimated with Dirichlet kernels.
+    """KDE-XE: adds the canonical calibration error of the batch, estimated with Dirichlet kernels.
 
     base + strength · mean_i Σ_c |Ê[y_c | p_i] − p_ic|^p, where Ê leaves sample i out; see
     `temperance.metrics.kde_ece_canonical`. A batch of one sample has no neighbours and no error.

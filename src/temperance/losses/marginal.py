@@ -21,7 +21,7 @@ from temperance.losses.distributed import BatchLevel
     ),
 )
 class MDCA(BatchLevel, Regulariser):
-    """Adds how far each class's mean probability over the batch is from its share of the labels.
+    """MDCA: adds how far each class's mean probability over the batch is from its share of the labels.
 
     base + strength · (1/k) Σ_c |mean_i p_ic − mean_i 1[y_i = c]|. It needs batches larger than the number of classes to
     say much. The ACLS paper's supplement leaves out 1/k, and its a_c = sgn(|…|), which is always +1, would make the

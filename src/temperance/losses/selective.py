@@ -44,7 +44,7 @@ class Reweighted(BatchLevel, Regulariser):
     per_sample=False,
 )
 class AURC(Reweighted):
-    """The area under the risk–coverage curve as a loss: the surer a prediction, the more its loss counts.
+    """AURC loss: the area under the risk–coverage curve, where the surer a prediction, the more its loss counts.
 
     mean_i α_{r_i} base_i with α_r = H_n − H_{n−r}, r the ascending rank of the confidence score in the batch: exactly
     the empirical AURC of the base loss, whose weights have mean 1. The weights are held constant in the gradient; equal
@@ -103,7 +103,7 @@ def rank_weights(scores: Tensor) -> Tensor:
     ),
 )
 class AU(Reweighted):
-    """The selective-risk area over low thresholds as a loss: weight grows with confidence up to a quantile, then stays.
+    """AU loss: the selective-risk area over low thresholds; weight grows with confidence up to a quantile, then stays.
 
     mean_i β_i base_i with β_i = −ln(1 − Ĝ(g_i)) below τ, −ln(1 − Ĝ(τ)) from there (eqs 16, 17), where g is a
     confidence score, τ the quantile of the batch's scores at `low_conf_coverage`, and Ĝ the scores' distribution

@@ -21,7 +21,7 @@ ENTROPY_MARGIN = 1e-6
 
 @loss(name="soft-ece", paper=KARANDIKAR, per_sample=False, equals_cross_entropy_at={"strength": 0.0})
 class SoftECE(BatchLevel, Regulariser):
-    """Adds the calibration error of the batch over soft bins, to which every sample belongs a little.
+    """Soft-binned ECE: adds the calibration error of the batch over bins to which every sample belongs a little.
 
     base + strength · (Σ_b (S_b / n) |A_b − C_b|^p)^{1/p}: sample i belongs to bin b by
     softmax_b(−(c_i − ξ_b)² / temperature), ξ_b the bin's middle; S_b, A_b and C_b are the bin's weight, accuracy and
@@ -64,7 +64,7 @@ class SoftECE(BatchLevel, Regulariser):
 
 @loss(name="soft-avuc", paper=KARANDIKAR, per_sample=False, equals_cross_entropy_at={"strength": 0.0})
 class SoftAvUC(BatchLevel, Regulariser):
-    """Adds accuracy versus uncertainty: penalises being right but unsure, and being wrong but sure.
+    """Soft accuracy versus uncertainty: penalises being right but unsure, and being wrong but sure.
 
     base + strength · ln(1 + (n_AU + n_IC) / (n_AC + n_IU)), eq. 15: with H the entropy, h = H / ln k and
     s = sigmoid((logit h − logit threshold) / temperature), a sample counts (1 − s)(1 − tanh H) as certain and s tanh H

@@ -21,7 +21,7 @@ from temperance.losses.gradients import (
     sweep,
 )
 from temperance.report.markup import join, tag
-from temperance.report.page import page, prose, section, table
+from temperance.report.page import definitions, page, prose, section
 from temperance.report.plots import GUIDE, new_figure
 
 if TYPE_CHECKING:
@@ -133,14 +133,19 @@ def draw_distribution(found: Distribution) -> Figure:
     return figure
 
 
-def write_figure(figure: Figure, path: PathLike, *, title: str, about: Sequence[tuple[str, str]] = ()) -> None:
-    """Save a figure as .png, .svg or a self-contained .html page, which also lists what it shows: names and words."""
+def write_figure(
+    figure: Figure, path: PathLike, *, title: str, reading: str = "", about: Sequence[tuple[str, str]] = ()
+) -> None:
+    """Save a figure as .png, .svg or a self-contained .html page.
+
+    title, reading, about  on the page: how to read the figure, and names with what they are
+    """
     suffix = Path(path).suffix.lower()
     if suffix not in FORMATS:
         raise InputError(f"a figure is written as {', '.join(FORMATS)}; got {Path(path).name!r}")
     with atomic_write(path) as temporary:
         if suffix == ".html":
-            temporary.write_text(_html(figure, title, about), encoding="utf-8")
+            temporary.write_text(_html(figure, title, reading, about), encoding="utf-8")
         else:
             temporary.write_bytes(_drawn(figure, suffix[1:]))
 
@@ -212,11 +217,10 @@ def _drawn(figure: Figure, kind: str) -> bytes:
     return out.getvalue()
 
 
-def _html(figure: Figure, title: str, about: Sequence[tuple[str, str]]) -> str:
+def _html(figure: Figure, title: str, reading: str, about: Sequence[tuple[str, str]]) -> str:
     data = base64.b64encode(_drawn(figure, "svg")).decode()
     picture = tag("img", src=f"data:image/svg+xml;base64,{data}", alt=title, style="width:100%;background:#fff")
-    parts = [tag("header", tag("h1", title)), tag("figure", picture)]
+    parts = [tag("header", tag("h1", title)), tag("p", prose(reading)), tag("div", picture)]
     if about:
-        rows = [(name, prose(words)) for name, words in about]
-        parts.append(section("What is shown", table(("loss", "what it is"), rows)))
+        parts.append(section("What is shown", definitions((name, prose(words)) for name, words in about)))
     return page(title, join(parts))
