@@ -95,7 +95,7 @@ class Bbq(CurveCalibrator):
     and the calibrated probability is the mean of (hits_b + α_b) / (n_b + 2/B) over all M, weighted by evidence. A mean
     of step functions is a step function, and that is what is kept, less steps under 0.001 in log-odds.
 
-    netcal ranks its histograms by BIC by default and uses fewer of them, so it differs in the second decimal.
+    netcal's method of this name has bins of equal width, ranked by BIC: another method, with other numbers.
 
     Naeini, Cooper and Hauskrecht, "Obtaining well calibrated probabilities using Bayesian binning" (AAAI 2015).
     """

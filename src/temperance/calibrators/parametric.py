@@ -60,8 +60,8 @@ class Beta(LogisticCalibrator):
     two beta distributions. a = b is Platt scaling; a ≠ b bends the two ends apart. The problem is convex, so where the
     free optimum has a negative coefficient the best of those with it held at zero is the answer.
 
-    The targets are Platt's, so that separable data has a finite answer; the authors' program regularises instead, and
-    differs in the fourth decimal.
+    The targets are Platt's, so that separable data has a finite answer; the authors' program regularises instead. With
+    thousands of samples the two differ by less than 0.001.
 
     Kull, Silva Filho and Flach, "Beta calibration: a well-founded and easily implemented improvement on logistic
     calibration for binary classifiers" (AISTATS 2017).
