@@ -4,7 +4,7 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from temperance.calibrators import Temperature
+from temperance.calibrators import Auto
 from temperance.demo import demo_predictions
 from temperance.metrics import ece
 from temperance.report import draw_reliability_pair
@@ -15,7 +15,7 @@ PICTURES = Path(__file__).resolve().parent.parent / "docs" / "pictures"
 def reliability() -> None:
     """Before and after: the picture at the top of the README."""
     val, test = demo_predictions()
-    fitted = Temperature().fit(val.scores, val.labels)
+    fitted = Auto().fit(val.scores, val.labels)
     before = ece.stats(test.scores, test.labels, from_logits=True)
     after = ece.stats(fitted.predict_proba(test.scores), test.labels)
     left, _ = draw_reliability_pair(before, after)

@@ -45,6 +45,8 @@ class Auto(Calibrator):
     def _fit(self, logits: Tensor, labels: Tensor) -> None:
         at_least("folds", self.folds, 2)
         names = list(self.members or MEMBERS)
+        for name in names:
+            make_calibrator(name)  # refuses an unknown name
         fold = self._dealt(len(labels)).to(logits.device)
         predicted, failures = self._cross_fitted(names, logits, labels, fold)
         predicted["identity"] = logits.log_softmax(1)

@@ -16,8 +16,9 @@ LIMIT = 16.0
 # Where the knots lie: the share of samples below each. Errors sit where the network is sure, and most samples too.
 KNOTS = (0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 SAMPLES_PER_KNOT = 40
-ROUGHNESS, DISTANCE = 5.0, 0.1
+ROUGHNESS, DISTANCE = 5.0, 1.0
 FLATTEST = 0.02
+STILL_FIRST = 1e-6
 
 
 @dataclass(frozen=True)
@@ -38,8 +39,8 @@ class MonotoneMap:
         rest = log_probs.scatter(1, index, -torch.inf).logsumexp(1, keepdim=True)
         second = log_probs.scatter(1, index, -torch.inf).amax(1, keepdim=True)
         mapped = self.log_odds((top - rest).squeeze(1).clamp(-LIMIT, LIMIT))[:, None]
-        # Below this the second class, which takes its share of what the first one gives up, would come first.
-        mapped = torch.maximum(mapped, second - rest)
+        # Lower, the second class, which takes its share of what the first one gives up, would come first.
+        mapped = torch.maximum(mapped, second - rest + STILL_FIRST)
         others = log_probs + (F.logsigmoid(-mapped) - rest)
         return others.scatter(1, index, F.logsigmoid(mapped))
 
