@@ -166,7 +166,7 @@ def settle(reweigh: Callable[[P], float], solve: Callable[[P], P], start: P) -> 
     here, change, pace, rounds = start, math.inf, 1.0, 0
     while change > SETTLED and rounds < MAX_ROUNDS:
         there = solve(here)
-        here = here + pace * (there - here)
+        here = there if pace == 1 else here + pace * (there - here)
         before, change = change, reweigh(here)
         pace = pace / 2 if change > 0.9 * before else pace
         rounds += 1

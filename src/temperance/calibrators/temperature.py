@@ -60,7 +60,7 @@ def fit_inverse_temperature(
         inverse, info = _any_shape(objective, logits, labels)
     # A released optimiser knows no bounds: past infinity its T is negative, and so is s.
     within = min(max(inverse, S_LOW), S_HIGH)
-    return within, info | {"at_bound": within in (S_LOW, S_HIGH)}
+    return within, info | {"at_bound": any(math.isclose(within, bound) for bound in (S_LOW, S_HIGH))}
 
 
 def divided(rows: Tensor, temperature: Tensor) -> Tensor:
@@ -77,8 +77,9 @@ def _convex(objective: Objective, logits: Tensor, labels: Tensor) -> tuple[float
 
     def solve(start: float) -> float:
         weights = objective.weights(labels, k)
-        for every in EVERY if not record else ():
-            if n >= every * ENOUGH_ROWS:
+        first_time = not record
+        for every in EVERY:
+            if first_time and n >= every * ENOUGH_ROWS:
                 some = slice(None, None, every)
                 rough, _ = _newton(objective, logits[some], labels[some], weights[some] * every, start, 1e-3)
                 start = start if rough in (S_LOW, S_HIGH) else rough
@@ -138,8 +139,7 @@ def _derivatives(objective: Objective, logits: Tensor, labels: Tensor, weights: 
         x = rows - top[:, None]
         powers = (x * s).exp_()
         norm = powers @ ones  # much faster than a sum over few columns
-        moments = [(powers.mul_(x) @ ones).div_(norm) for _ in range(4)]
-        m1, m2, m3, m4 = moments
+        m1, m2, m3, m4 = ((powers.mul_(x) @ ones).div_(norm) for _ in range(4))
         square = m1 * m1
         cumulants = torch.stack(
             [

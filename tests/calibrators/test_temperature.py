@@ -1,0 +1,283 @@
+"""Temperature scaling: golden numbers, a plain SciPy reference, invariances and degenerate input."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import minimize_scalar
+from scipy.special import log_softmax
+from torch import Tensor
+
+from conftest import random_predictions
+from temperance.calibrators import CALIBRATORS, Temperature, TemperatureEce
+from temperance.calibrators.temperature import GRID, ece_of_temperatures
+from temperance.errors import InputError
+from temperance.metrics import ece, nll
+from temperance.objectives import OBJECTIVES, ClassScaled, make_objective, scale
+
+Array = npt.NDArray[np.float64]
+
+
+def temperature_of(found: Temperature | TemperatureEce) -> float:
+    return float(found.temperature)
+
+
+def value_at(name: str, logits: Tensor, labels: Tensor, s: float, **options: Any) -> float:
+    return float(make_objective(name, **options)((logits * s).log_softmax(1), labels))
+
+
+# ------------------------------------------------------------------------------------------------------------- vectors
+
+
+def test_golden_nll(vectors: Any, fixture_a: tuple[Array, npt.NDArray[np.int64]]) -> None:
+    logits, labels = fixture_a
+    found = Temperature().fit(logits, labels)
+    assert temperature_of(found) == pytest.approx(vectors["ts_nll_A"]["T"], abs=2e-6)
+    assert nll(found.predict_proba(logits), labels) == pytest.approx(vectors["ts_nll_A"]["nll"], abs=1e-6)
+
+
+def test_closed_form(vectors: Any) -> None:
+    golden = vectors["ts_nll_closed"]
+    found = Temperature().fit(golden["logits"], golden["labels"])
+    assert temperature_of(found) == pytest.approx(4 / math.log(6), abs=1e-9)
+    assert nll(found.predict_proba(golden["logits"]), golden["labels"]) == pytest.approx(golden["nll"], abs=1e-6)
+    assert found.info["converged"] and not found.info["at_bound"]
+
+
+def test_golden_ece_grid(vectors: Any, fixture_a: tuple[Array, npt.NDArray[np.int64]]) -> None:
+    golden, closed = vectors["ts_ece_grid"], vectors["ts_nll_closed"]
+    for (logits, labels), key in ((fixture_a, "A"), ((closed["logits"], closed["labels"]), "b")):
+        found = TemperatureEce().fit(logits, labels)
+        assert temperature_of(found) == golden[f"{key}_T"]
+        assert found.info["ece"] == pytest.approx(golden[f"{key}_ece"], abs=1e-6)
+
+
+# ----------------------------------------------------------------------------------------------------------- reference
+
+
+@pytest.mark.parametrize("name", ["nll", "brier", "class-balanced-nll", "label-smoothing", "focal"])
+@pytest.mark.parametrize(("n", "k", "sharpness"), [(300, 3, 4.0), (200, 20, 0.3), (400, 2, 1.0)])
+def test_agrees_with_a_bounded_search(name: str, n: int, k: int, sharpness: float) -> None:
+    logits, labels = random_predictions(n, k, seed=k, sharpness=sharpness)
+    found = Temperature(objective=name).fit(logits, labels)
+    limits = (math.log(0.01), math.log(100))
+    best = minimize_scalar(
+        lambda u: value_at(name, logits, labels, math.exp(u)), bounds=limits, method="bounded", options={"xatol": 1e-9}
+    )
+    assert math.log(temperature_of(found)) == pytest.approx(-best.x, abs=1e-4)
+    assert value_at(name, logits, labels, 1 / temperature_of(found)) <= best.fun + 1e-12
+    assert found.info["converged"]
+
+
+@given(st.integers(0, 10_000), st.integers(2, 12), st.floats(-2, 2), st.integers(5, 400))
+@settings(max_examples=60, deadline=None)
+def test_the_slope_is_zero_at_the_optimum(seed: int, k: int, log_scale: float, n: int) -> None:
+    rng = np.random.default_rng(seed)
+    labels = np.r_[0, 1, rng.integers(k, size=n - 2)]
+    logits = rng.standard_normal((n, k)) * 10**log_scale
+    logits[np.arange(n), labels] += rng.random() * 10**log_scale
+    found = Temperature().fit(logits, labels)
+    s = 1 / temperature_of(found)
+    probs = np.exp(log_softmax(logits * s, axis=1))
+    slope = float(((probs * logits).sum(1) - logits[np.arange(n), labels]).mean())
+    if found.info["at_bound"]:
+        assert slope < 1e-6 if temperature_of(found) == 0.01 else slope > -1e-6
+    else:
+        assert abs(slope) < 1e-6
+
+
+@pytest.mark.parametrize("n", [4000, 20_000])
+def test_many_rows_begin_with_some_of_them(n: int) -> None:
+    """The first steps see a part of the rows; that must not show in the result, even if the part is unlike the rest."""
+    logits, labels = random_predictions(n, 5, sharpness=3.0)
+    logits[::8] *= 5
+    found = Temperature().fit(logits, labels)
+    s = 1 / temperature_of(found)
+    slope = (value_at("nll", logits, labels, s + 1e-4) - value_at("nll", logits, labels, s - 1e-4)) / 2e-4
+    assert abs(slope) < 1e-6
+    assert temperature_of(Temperature().fit(logits.flip(0), labels.flip(0))) == pytest.approx(1 / s, rel=1e-8)
+
+
+@pytest.mark.parametrize("options", [{}, {"normalise": "mm"}, {"class_reduce": "sum"}, {"step": "first-order"}])
+def test_class_scaled_is_at_its_fixed_point(options: dict[str, Any]) -> None:
+    logits, labels = random_predictions(500, 5, sharpness=3.0)
+    logits[labels == 0] *= 2
+    found = Temperature(objective="class-scaled", objective_settings=options).fit(logits, labels)
+    s = 1 / temperature_of(found)
+    assert found.info["converged"] and found.info["weights_settled"]
+    objective = ClassScaled(**options)
+
+    def class_losses(t: float) -> Tensor:
+        return objective._class_losses(objective.losses((logits * t).log_softmax(1), labels), labels, 5)
+
+    weights = scale(objective._normalised(class_losses(s)), found.info["alpha"], found.info["beta"])
+    assert found.info["class_weights"] == pytest.approx(weights.tolist(), abs=1e-6)
+    below, here, above = (float((1 + weights) @ class_losses(t)) for t in (s - 1e-4, s, s + 1e-4))
+    assert abs(above - below) / 2e-4 < 1e-5 * here and here < min(below, above)
+
+
+def test_detached_focal_settles() -> None:
+    logits, labels = random_predictions(500, 4, sharpness=4.0)
+    found = Temperature(objective="focal", objective_settings={"detach_weight": True}).fit(logits, labels)
+    assert found.info["converged"]
+    s = torch.tensor(1 / temperature_of(found), dtype=torch.float64).requires_grad_()
+    loss = make_objective("focal", detach_weight=True)((logits * s).log_softmax(1), labels)
+    assert abs(float(torch.autograd.grad(loss, s)[0])) < 1e-5
+
+
+# --------------------------------------------------------------------------------------------------------------- grids
+
+
+@pytest.mark.parametrize("n_bins", [1, 5, 15])
+def test_every_error_of_the_grid_is_the_metric(n_bins: int) -> None:
+    logits, labels = random_predictions(150, 4)
+    errors = ece_of_temperatures(logits, labels, GRID, n_bins)
+    for t in (0, 4, 9, 30, 99):
+        expected = ece((logits / GRID[t]).softmax(1), labels, n_bins=n_bins)
+        assert float(errors[t]) == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize("k", [2, 5, 15])
+def test_ties_fall_into_the_bins_where_they_are_measured(k: int) -> None:
+    logits = torch.zeros(6, k, dtype=torch.float64)
+    logits[0, 0] = 1.0
+    labels = torch.tensor([0, 1, 0, 1, 0, 1])
+    errors = ece_of_temperatures(logits, labels, GRID[:3], 15)
+    expected = [ece((logits / t).softmax(1), labels) for t in GRID[:3]]
+    assert errors.tolist() == pytest.approx(expected, abs=1e-12)
+
+
+def test_ece_takes_the_first_of_equal_ones() -> None:
+    separable = torch.nn.functional.one_hot(torch.arange(30) % 3, 3).double() * 500
+    found = TemperatureEce().fit(separable, torch.arange(30) % 3)
+    assert temperature_of(found) == 0.1 and found.info == {"ece": 0.0, "at_bound": True}
+
+
+# --------------------------------------------------------------------------------------------------------- invariances
+
+
+@given(st.integers(0, 1000), st.floats(0.1, 10))
+@settings(max_examples=20, deadline=None)
+def test_scaled_logits_have_a_scaled_temperature(seed: int, factor: float) -> None:
+    logits, labels = random_predictions(80, 3, seed=seed)
+    found, scaled = Temperature().fit(logits, labels), Temperature().fit(factor * logits, labels)
+    if not (found.info["at_bound"] or scaled.info["at_bound"]):
+        assert temperature_of(scaled) == pytest.approx(factor * temperature_of(found), rel=1e-6)
+
+
+@pytest.mark.parametrize("name", OBJECTIVES.names)
+def test_log_probabilities_and_order_do_not_matter(name: str) -> None:
+    logits, labels = random_predictions(200, 4)
+    expected = temperature_of(Temperature(objective=name).fit(logits, labels))
+    log_probs = Temperature(objective=name).fit(logits.log_softmax(1), labels)
+    shuffled = Temperature(objective=name).fit(logits.flip(0), labels.flip(0))
+    assert temperature_of(log_probs) == pytest.approx(expected, rel=1e-6)
+    assert temperature_of(shuffled) == pytest.approx(expected, rel=1e-6)
+
+
+def test_single_and_half_precision_agree() -> None:
+    logits, labels = random_predictions(300, 4)
+    rough = logits.half()
+    expected = Temperature().fit(rough.double(), labels)
+    assert temperature_of(Temperature().fit(rough, labels)) == temperature_of(expected)
+
+
+# ---------------------------------------------------------------------------------------------------------- degenerate
+
+
+@pytest.mark.parametrize(
+    ("name", "solver"), [*((name, "exact") for name in OBJECTIVES.names), ("class-scaled", "released")]
+)
+def test_degenerate_data_gives_a_temperature_within_bounds(name: str, solver: str) -> None:
+    labels = torch.arange(12) % 3
+    one_hot = torch.nn.functional.one_hot(labels, 3).double()
+    missing = torch.nn.functional.one_hot(labels % 2, 3).double()
+    noise = torch.randn(12, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    cases = [
+        (torch.zeros(12, 3, dtype=torch.float64), labels),
+        (5 * one_hot, labels),
+        (-5 * one_hot, labels),
+        (2e4 * one_hot - 1e4, labels),
+        (1e4 * noise, labels),
+        (1e-9 * noise, labels),
+        (missing + noise, labels % 2),
+        (one_hot[:3] + noise[:3], labels[:3]),
+        ((one_hot + noise).log_softmax(1), labels),
+    ]
+    for logits, y in cases:
+        found = Temperature(objective=name, solver=solver).fit(logits, y)
+        assert 0.01 <= temperature_of(found) <= 100
+        assert bool(torch.isfinite(found(logits)).all())
+
+
+def test_bounds_are_reached_and_told() -> None:
+    labels = torch.arange(9) % 3
+    one_hot = 2 * torch.nn.functional.one_hot(labels, 3).double()
+    for logits, expected in ((one_hot, 0.01), (-one_hot, 100.0)):
+        for name in ("nll", "class-scaled", "class-balanced-nll"):
+            found = Temperature(objective=name).fit(logits, labels)
+            assert temperature_of(found) == expected and found.info["at_bound"] and found.info["converged"]
+
+
+@pytest.mark.parametrize("name", OBJECTIVES.names)
+def test_one_where_it_makes_no_difference(name: str) -> None:
+    found = Temperature(objective=name).fit(np.full((8, 3), 0.25), np.arange(8) % 3)
+    assert temperature_of(found) == 1 and not found.info["at_bound"]
+
+
+def test_a_single_huge_logit_of_a_wrong_class() -> None:
+    logits, labels = random_predictions(100, 3)
+    logits[0, (labels[0] + 1) % 3] = 1e30
+    found = Temperature().fit(logits, labels)
+    assert temperature_of(found) == 100 and bool(torch.isfinite(found(logits)).all())
+
+
+# ------------------------------------------------------------------------------------------------------------ settings
+
+
+@pytest.mark.parametrize(
+    ("given_settings", "says"),
+    [
+        ({"objective": "nlll"}, "did you mean nll"),
+        ({"objective": "focal", "objective_settings": {"gama": 1}}, "did you mean gamma"),
+        ({"objective_settings": 3}, "objective_settings must be a dictionary"),
+        ({"solver": "newton"}, "solver must be one of exact, released"),
+    ],
+)
+def test_settings_are_checked_when_fitting(given_settings: dict[str, Any], says: str) -> None:
+    made = Temperature(**given_settings)
+    with pytest.raises(InputError, match=says):
+        made.fit(*random_predictions(20, 3))
+
+
+def test_n_bins_is_checked_when_fitting() -> None:
+    with pytest.raises(InputError, match="n_bins must be a whole number of at least 1"):
+        TemperatureEce(n_bins=0).fit(*random_predictions(20, 3))
+
+
+def test_claims() -> None:
+    assert CALIBRATORS["temperature"].takes_objective and not CALIBRATORS["temperature-ece"].takes_objective
+    assert Temperature().fit(*random_predictions(50, 3)).n_parameters == 1
+
+
+# ----------------------------------------------------------------------------------------------------------- real data
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [("c10_vgg19_bn", 1.880), ("c10_unknown", 3.300), ("c100_resnet56", 1.734), ("c100_wideresnet164_nc", 1.123)],
+)
+def test_real_predictions(shared_data: Path, name: str, expected: float) -> None:
+    with np.load(shared_data / "logits" / f"{name}.npz") as file:
+        logits, labels = file["logits"], file["labels"]
+    half = np.random.default_rng(0).permutation(len(labels))[: len(labels) // 2]
+    found = Temperature().fit(logits[half], labels[half])
+    assert temperature_of(found) == pytest.approx(expected, abs=1e-3)
+    assert found.info["gradient"] < 1e-6
