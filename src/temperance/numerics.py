@@ -37,8 +37,7 @@ def prefix_sums(values: Tensor) -> Tensor:
 def root(values: Tensor, p: float = 2) -> Tensor:
     """values^{1/p} of values of at least 0, with a finite gradient: below 1e-10 a straight line to 0."""
     smallest = 1e-10
-    far = values.clamp_min(smallest)
-    return far.pow(1 / p) + (values - far) * smallest ** (1 / p - 1)
+    return torch.where(values > smallest, values.clamp_min(smallest).pow(1 / p), values * smallest ** (1 / p - 1))
 
 
 def isotonic(values: Tensor, weights: Tensor) -> Tensor:
