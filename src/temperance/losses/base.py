@@ -30,6 +30,11 @@ class Rows:
     indices  (n,) int64, which samples of the training set these are, where the caller said so
     """
 
+    _log_probs: Tensor | None = None
+    _probs: Tensor | None = None
+    _nll: Tensor | None = None
+    _top: tuple[Tensor, Tensor] | None = None
+
     def __init__(
         self, logits: Tensor, labels: Tensor, *, ignored: Tensor | None = None, indices: Tensor | None = None
     ) -> None:
@@ -37,10 +42,6 @@ class Rows:
         self.labels = labels
         self.ignored = ignored
         self.indices = indices
-        self._log_probs: Tensor | None = None
-        self._probs: Tensor | None = None
-        self._nll: Tensor | None = None
-        self._top: tuple[Tensor, Tensor] | None = None
 
     @property
     def k(self) -> int:
@@ -163,8 +164,9 @@ class Loss(nn.Module):
         """The loss of a batch; `indices` say which training samples these are, for a loss that `needs_indices`."""
         if torch.is_autocast_enabled(logits.device.type):
             with torch.autocast(logits.device.type, enabled=False):
-                return self._value(logits, labels, indices)
-        return self._value(logits, labels, indices)
+                return self.forward(logits, labels, indices)
+        rows = self._rows(logits, labels, indices)
+        return self._reduce(self._losses(rows), rows, labels.shape)
 
     @torch.no_grad()
     def update(self, logits: Tensor, labels: Tensor, indices: Tensor | None = None) -> None:
@@ -191,10 +193,6 @@ class Loss(nn.Module):
         return ", ".join(f"{name}={value!r}" for name, value in {**own, **unusual}.items())
 
     # From the caller's shapes to rows and back.
-
-    def _value(self, logits: Tensor, labels: Tensor, indices: Tensor | None) -> Tensor:
-        rows = self._rows(logits, labels, indices)
-        return self._reduce(self._losses(rows), rows, labels.shape)
 
     def _rows(self, logits: Tensor, labels: Tensor, indices: Tensor | None) -> Rows:
         _check_shapes(logits, labels)

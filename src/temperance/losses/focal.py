@@ -191,8 +191,7 @@ def _focal(nll: Tensor, gamma: float, detach_weight: bool) -> Tensor:
 
 def _flsd(nll: Tensor, low_gamma: float, gamma: float, below: float) -> Tensor:
     improbable = torch.exp(-nll.detach()) < below
-    gammas = torch.where(improbable, nll.new_tensor(low_gamma), nll.new_tensor(gamma))
-    return one_minus_p(nll) ** gammas * nll
+    return one_minus_p(nll) ** (gamma + (low_gamma - gamma) * improbable.to(nll.dtype)) * nll
 
 
 def _inverse_focal(nll: Tensor, gamma: float) -> Tensor:

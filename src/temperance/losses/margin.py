@@ -16,7 +16,7 @@ def mbls_penalty(logits: Tensor, *, margin: float = 6.0, detach_max: bool = Fals
     top = logits.max(1, keepdim=True).values
     if detach_max:
         top = top.detach()
-    return F.relu(top - margin - logits).mean(1)
+    return F.relu(top - margin - logits, inplace=True).mean(1)
 
 
 def acls_penalty(
@@ -38,7 +38,7 @@ def acls_penalty(
     pos = top - margin if variant == "released" else top - logits.detach().amin(1, keepdim=True) - margin
     neg = held - margin - logits
     if condition == "margin":
-        pos, neg = F.relu(pos), F.relu(neg)
+        pos, neg = F.relu(pos), F.relu(neg, inplace=True)
     else:
         neg = neg.scatter(1, prediction, 0)
     if amount == "adaptive":

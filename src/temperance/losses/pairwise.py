@@ -47,11 +47,9 @@ def pair_spread(z: Tensor) -> tuple[Tensor, Tensor]:
             for other in range(start, m, width):
                 right = rows[:, None, other : other + width]
                 difference = left - right
-                distance = difference.abs()
-                decay = torch.exp(-distance)
-                # softplus(d) + softplus(−d) = |d| + 2 log(1 + e^−|d|), whose slope is tanh(d/2).
-                spread = distance.add_(torch.log1p(decay), alpha=2).sum((1, 2))
-                tilt = (1 - decay).div_(1 + decay).copysign_(difference)
+                # softplus(d) + softplus(−d) = 2 softplus(d) − d, whose slope is tanh(d/2).
+                spread = 2 * F.softplus(difference, threshold=40).sum((1, 2)) - difference.sum((1, 2))
+                tilt = difference.div_(2).tanh_()
                 slope[:, start : start + width] += tilt.sum(2)
                 if other == start:
                     # Every pair twice, and every class with itself.
