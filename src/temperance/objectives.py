@@ -254,7 +254,7 @@ class ClassScaled(Objective):
     def _class_losses(self, losses: Tensor, labels: Tensor, k: int) -> Tensor:
         """The loss of each class that occurs (eq. 3)."""
         count = [n for n in torch.bincount(labels, minlength=k).tolist() if n]
-        by_class = losses[torch.argsort(labels, stable=True)].split(count)
+        by_class = torch.split(losses[torch.argsort(labels, stable=True)], count)
         return torch.stack([rows.mean() if self.class_reduce == "mean" else rows.sum() for rows in by_class])
 
     def _renew(self, reached: Tensor, present: Tensor) -> float:
