@@ -389,14 +389,13 @@ def _verdict(found: Comparison) -> str:
             text.append("None has a lower NLL on these samples.")
     else:
         text = [f"Use {best.label}: significantly better than no calibration.", _change(none, best)]
-    if lower:
-        more = f" and {len(lower) - 3} more" if len(lower) > 3 else ""
-        text.append(f"Lower in NLL but passed over: {', '.join(_objection(o, none) for o in lower[:3])}{more}.")
+    text += _passed_over(lower, none)
     equals = [o for o in found.ranked if o is not best and o.improves_on(none) and not o.differs(best)]
     if equals:
         simplest = min(equals, key=lambda outcome: outcome.n_parameters)
-        named = f"; the simplest is {simplest.label}" if simplest.n_parameters < best.n_parameters else ""
-        text.append(f"{len(equals)} other{'s do' if len(equals) > 1 else ' does'} as well{named}.")
+        others = f" and {len(equals) - 1} other{'s' * (len(equals) > 2)} do" if len(equals) > 1 else " does"
+        simpler = ", and is simpler" if simplest.n_parameters < best.n_parameters else ""
+        text.append(f"{simplest.label}{others} as well{simpler}.")
     return " ".join(text)
 
 
@@ -414,8 +413,15 @@ def _change(before: Outcome, after: Outcome) -> str:
     return ", ".join(said) + "."
 
 
-def _objection(outcome: Outcome, none: Outcome) -> str:
-    """Why a method is not recommended although its NLL is lower."""
-    worse = outcome.worse_than(none)
-    reason = f"{' and '.join(worse)} significantly worse" if worse else "its gain could be chance"
-    return f"{outcome.label} ({reason})"
+def _passed_over(lower: Sequence[Outcome], none: Outcome) -> list[str]:
+    """Why methods with a lower NLL than the recommended one are not recommended."""
+    text = []
+    by_reason: dict[str, list[str]] = {}
+    for outcome in lower:
+        worse = outcome.worse_than(none)
+        reason = f"but {' and '.join(worse)} significantly worse than none" if worse else "which could be chance"
+        by_reason.setdefault(reason, []).append(outcome.label)
+    for reason, (first, *others) in by_reason.items():
+        also = f" and {len(others)} other{'s' * (len(others) > 1)} have" if others else " has"
+        text.append(f"{first}{also} a lower NLL, {reason}.")
+    return text

@@ -12,13 +12,16 @@ from temperance.report.svg import INNER, LEFT, RIGHT, Plot, Scale, label, pictur
 FIFTHS = [0.0, 0.2, 0.4, 0.6, 0.8, 1.0]
 
 
-def reliability(bins: Bins) -> Markup:
-    """Accuracy in each confidence bin, the gap to the mean confidence, and how many samples there are."""
+def reliability(bins: Bins, most: int | None = None) -> Markup:
+    """Accuracy in each confidence bin, the gap to the mean confidence, and how many samples there are.
+
+    `most` is the top of the scale of samples, for pictures that are compared.
+    """
     found = bars(bins)
     top, strip, between = 24.0, 54.0, 38.0
     x = Scale(0, 1, LEFT, RIGHT)
     plot = Plot(x, Scale(0, 1, top + INNER, top))
-    most = max(bar.count for bar in found)
+    most = most or max(bar.count for bar in found)
     counts = Plot(x, Scale(0, most, top + INNER + between + strip, top + INNER + between))
     return picture(
         counts.y.start + 42,
@@ -96,14 +99,19 @@ def _marks(plot: Plot, accuracy: float, confidence: float) -> Markup:
     return join(parts)
 
 
-def risk_coverage(curve: RiskCoverage) -> Markup:
-    """The error among the surest predictions, at every coverage; and if all errors were the least sure."""
-    highest, everything = min(highest_risk(curve), 1.0), float(curve.risk[-1])
+def risk_coverage(curve: RiskCoverage, before: RiskCoverage | None = None) -> Markup:
+    """The error among the surest predictions, at every coverage; and if all errors were the least sure.
+
+    `before` is another curve to see it against.
+    """
+    shown = [curve] if before is None else [before, curve]
+    highest, everything = min(max(map(highest_risk, shown)), 1.0), float(curve.risk[-1])
     plot = Plot(Scale(0, 1, LEFT, RIGHT), Scale(0, highest, 260, 26))
-    points = thinned(curve)
     ticks = round_ticks(highest, 4)
-    drawn = list(zip(points.coverage.tolist(), points.risk.clamp_max(highest).tolist(), strict=True))
-    best = [(c, max(0.0, 1 - (1 - everything) / c)) for c in points.coverage.tolist()]
+    drawn = []
+    for points in map(thinned, shown):
+        drawn.append(list(zip(points.coverage.tolist(), points.risk.clamp_max(highest).tolist(), strict=True)))
+    best = [(coverage, max(0.0, 1 - (1 - everything) / coverage)) for coverage, _ in drawn[-1]]
     return picture(
         302,
         f"Risk-coverage curve: the error is {percent(everything)} when every prediction is kept.",
@@ -111,7 +119,8 @@ def risk_coverage(curve: RiskCoverage) -> Markup:
         plot.y_axis(ticks, [tick_text(t) for t in ticks]),
         plot.line([(0, everything), (1, everything)], "guide"),
         plot.line(best, "best"),
-        plot.line(drawn, "curve"),
+        join(plot.line(points, "curve was") for points in drawn[:-1]),
+        plot.line(drawn[-1], "curve"),
         plot.x_axis(FIFTHS, "answered (coverage)"),
     )
 

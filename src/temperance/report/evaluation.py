@@ -1,4 +1,4 @@
-"""The evaluation as one HTML page that needs nothing else: no network, no other file, no script to be read."""
+"""The page of an evaluation, in sections that the page of a comparison uses too."""
 
 from __future__ import annotations
 
@@ -7,26 +7,29 @@ from collections.abc import Mapping
 from pathlib import PurePath
 
 from temperance.evaluate import Evaluation
-from temperance.files import PathLike, atomic_write
 from temperance.metrics import METRICS
 from temperance.metrics.binned import ece
+from temperance.metrics.stats import Bins
 from temperance.report import charts
-from temperance.report.formats import interval_of, percent, percent_down, percent_range, value_of
+from temperance.report.formats import digits_for, interval_of, percent, percent_down, percent_range, value_of
 from temperance.report.markup import Markup, join, tag
 from temperance.report.numbers import ClassError, bars, worst_classes
 from temperance.report.page import (
     SHOWN_ROWS,
     Cell,
     Stack,
+    answer,
     definitions,
     folded,
-    headline,
+    heading,
     legend,
+    mark,
     page,
     prose,
     searchable,
     section,
     split,
+    strip,
     table,
 )
 from temperance.results import Provenance, Row
@@ -34,13 +37,6 @@ from temperance.results import Provenance, Row
 WORST = 15  # classes shown without unfolding the table
 COVERAGES = (1.0, 0.9, 0.8, 0.7, 0.5, 0.3)
 GROUP_METRICS = ("ece", "accuracy", "confidence-gap", "nll")  # the first of them ranks the groups
-
-
-def write_report(evaluation: Evaluation, path: PathLike) -> None:
-    """Write an evaluation as one HTML file that opens anywhere: pictures, numbers, and what they mean."""
-    text = evaluation_page(evaluation)
-    with atomic_write(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
 
 
 def evaluation_page(evaluation: Evaluation) -> str:
@@ -64,29 +60,19 @@ def opening(evaluation: Evaluation) -> Markup:
     row, bins = evaluation.rows[0], evaluation.reliability
     n, k = int(bins.n), len(evaluation.class_names)
     about = [row.split, f"{n:,} samples", f"{k:,} classes", row.method]
-    answer, _, reasons = evaluation.verdict.partition(". ")
     confidence, accuracy = float(bins.confidence.sum()) / n, int(bins.hits.sum()) / n
     points = f"{100 * abs(confidence - accuracy):.2f}"
     gap = f"{points} points {'above' if confidence > accuracy else 'below'} accuracy"
     return join(
         [
-            tag(
-                "header",
-                tag("p", "Calibration report", class_="eyebrow"),
-                tag("h1", PurePath(row.source).name),
-                tag("p", " · ".join(filter(None, about)), class_="about"),
-            ),
-            tag(
-                "section",
-                tag("p", prose(answer.rstrip(".") + "."), class_="verdict"),
-                tag("p", prose(reasons)),
-                headline(
-                    [
-                        ("Accuracy", percent(accuracy), _bounds(evaluation, "accuracy")),
-                        ("Mean confidence", percent(confidence), "the same as accuracy" if points == "0.00" else gap),
-                        ("Calibration error", percent(ece.value(bins)), _bounds(evaluation, "ece")),
-                    ]
-                ),
+            heading("Calibration report", PurePath(row.source).name, about),
+            answer(
+                evaluation.verdict,
+                [
+                    ("Accuracy", percent(accuracy), _bounds(evaluation, "accuracy")),
+                    ("Mean confidence", percent(confidence), "the same as accuracy" if points == "0.00" else gap),
+                    ("Calibration error", percent(ece.value(bins)), _bounds(evaluation, "ece")),
+                ],
             ),
         ]
     )
@@ -101,22 +87,20 @@ def _bounds(evaluation: Evaluation, metric: str) -> str:
 
 
 def reliability_section(evaluation: Evaluation) -> Markup:
-    bins = evaluation.reliability
-    digits = 0 if len(bins.count) <= 50 else 1
-    rows = [
-        (
-            percent_range(bar.left, bar.right, digits),
-            f"{bar.count:,}",
-            percent(bar.confidence),
-            percent(bar.accuracy),
-            percent_range(bar.low, bar.high, 1),
-        )
-        for bar in bars(bins)
-    ]
     return section(
         "Is the confidence right?",
         split(
-            charts.reliability(bins),
+            charts.reliability(evaluation.reliability),
+            reliability_explained(),
+            folded("The numbers in this picture", reliability_table(evaluation.reliability)),
+        ),
+    )
+
+
+def reliability_explained() -> Markup:
+    """How to read a reliability diagram."""
+    return join(
+        [
             tag(
                 "p",
                 "Each bar is how often predictions of about that confidence were right. If confidence meant what it "
@@ -132,13 +116,25 @@ def reliability_section(evaluation: Evaluation) -> Markup:
                     ("guide", "perfect calibration"),
                 ]
             ),
-            tag("p", "The strip below counts the samples: a gap matters as much as the samples it has."),
-            folded(
-                "The numbers in this picture",
-                table(("Confidence", "Samples", "Mean", "Accuracy", "95\u00a0% interval"), rows),
-            ),
-        ),
+            tag("p", "The strip underneath counts the samples: a gap matters as much as the samples it has."),
+        ]
     )
+
+
+def reliability_table(bins: Bins) -> Markup:
+    """The numbers in a reliability diagram."""
+    digits = 0 if len(bins.count) <= 50 else 1
+    rows = [
+        (
+            percent_range(bar.left, bar.right, digits),
+            f"{bar.count:,}",
+            percent(bar.confidence),
+            percent(bar.accuracy),
+            percent_range(bar.low, bar.high, 1),
+        )
+        for bar in bars(bins)
+    ]
+    return table(("Confidence", "Samples", "Mean", "Accuracy", "95\u00a0% interval"), rows)
 
 
 def histogram_section(evaluation: Evaluation) -> Markup:
@@ -166,7 +162,7 @@ def classwise_section(evaluation: Evaluation) -> Markup:
     largest = worst[0].error
     # A full bar is the worst class, but no less than a quarter of a class's average share: small errors look small.
     scale = 100 / max(largest, 0.25 / len(worst))
-    digits = max(2, 2 - math.floor(math.log10(100 * largest))) if largest else 2
+    digits = digits_for(largest)
     rows: list[list[Cell]] = [
         [
             entry.name,
@@ -202,14 +198,9 @@ def _told(entry: ClassError, digits: int) -> str:
 def risk_coverage_section(evaluation: Evaluation) -> Markup:
     curve = evaluation.risk_coverage
     n = len(curve.coverage)
-    kept = sorted({_at_least(share, n) for share in COVERAGES}, reverse=True)
     rows = [
-        (
-            f"{percent(m / n, 0)}",
-            percent(float(curve.risk[m - 1])),
-            percent_down(float(curve.threshold[m - 1])),
-        )
-        for m in kept
+        (percent(m / n, 0), percent(float(curve.risk[m - 1])), percent_down(float(curve.threshold[m - 1])))
+        for m in answered(n)
     ]
     return section(
         "If the model may decline, what error remains?",
@@ -226,6 +217,11 @@ def risk_coverage_section(evaluation: Evaluation) -> Markup:
             table(("Answered", "Error among them", "Confidence at least"), rows),
         ),
     )
+
+
+def answered(n: int) -> list[int]:
+    """How many of n samples are answered at each of the coverages that are told in numbers, all of them first."""
+    return sorted({_at_least(share, n) for share in COVERAGES}, reverse=True)
 
 
 def groups_section(evaluation: Evaluation) -> Markup:
@@ -268,21 +264,20 @@ def _dot_strip(row: Row, whole: Row, low: float, high: float) -> Markup:
     def place(value: float) -> float:
         return 100 * (value - low) / (high - low)
 
-    marks = [tag("i", class_="whole", style=f"left:{place(whole.value):.1f}%")]
+    marks = [mark("line", place(whole.value))]
     if not math.isnan(row.low):
-        width = place(row.high) - place(row.low)
-        marks.append(tag("i", class_="range", style=f"left:{place(row.low):.1f}%;width:{width:.1f}%"))
-    marks.append(tag("i", class_="point", style=f"left:{place(row.value):.1f}%"))
-    return tag("div", *marks, class_="strip", title=interval_of(row))
+        marks.append(mark("range", place(row.low), place(row.high)))
+    return strip(interval_of(row), *marks, mark("point", place(row.value)))
 
 
 def metrics_section(evaluation: Evaluation) -> Markup:
     level = evaluation.provenance.settings["level"]
-    rows = [(_named_metric(row), value_of(row), interval_of(row)) for row in evaluation.rows if not row.group]
+    rows = [(named_metric(row), value_of(row), interval_of(row)) for row in evaluation.rows if not row.group]
     return section("Every number", table(("Metric", "Value", f"{100 * level:g}\u00a0% interval"), rows, "metrics"))
 
 
-def _named_metric(row: Row) -> Markup:
+def named_metric(row: Row) -> Markup:
+    """A metric with what it is in plain words."""
     metric = METRICS[row.metric]
     return join([tag("span", metric.title), tag("small", prose(metric.summary))])
 
@@ -293,7 +288,8 @@ def provenance_section(provenance: Provenance) -> Markup:
         ("Measured", provenance.created),
         ("Command", provenance.command),
         *(("Input", f"{name}, SHA-256 {digest}") for name, digest in provenance.inputs.items()),
-        ("Settings", _listed(provenance.settings)),
+        ("Settings", _listed({name: value for name, value in provenance.settings.items() if name != "methods"})),
+        ("Methods", ", ".join(provenance.settings.get("methods", ()))),
         ("Seed", str(provenance.seed)),
         ("Device", provenance.device),
         ("Versions", _listed(provenance.versions)),

@@ -26,6 +26,22 @@ def percent_range(low: float, high: float, digits: int) -> str:
     return f"{100 * low:.{digits}f}\u00a0–\u00a0{percent(high, digits)}"
 
 
+def digits_for(largest: float) -> int:
+    """Decimals with which shares up to `largest` are told apart in percent: two, more where all are small."""
+    return max(2, 2 - math.floor(math.log10(100 * largest))) if largest else 2
+
+
+def points(change: float, digits: int = 2) -> str:
+    """A change of a share, in percentage points."""
+    return signed(100 * change, digits)
+
+
+def signed(value: float, digits: int) -> str:
+    """A number with its sign; what is rounded to nothing has none."""
+    text = f"{value:+.{digits}f}"
+    return text.replace("-", "−") if float(text) else text[1:]
+
+
 def value_of(row: Row) -> str:
     """The value of a metric, as its registry entry says that it is read."""
     return _typeset(row, row.value)

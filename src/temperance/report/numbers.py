@@ -97,6 +97,27 @@ def worst_classes(bins: Bins, names: Sequence[str] | None = None) -> list[ClassE
     return [found[j] for j in errors.argsort(descending=True, stable=True).tolist()]
 
 
+@dataclass(frozen=True)
+class ClassChange:
+    """One class: how often it was the label, and its calibration error before and after."""
+
+    name: str
+    labels: int
+    before: float
+    after: float
+
+    @property
+    def change(self) -> float:
+        return self.after - self.before
+
+
+def class_changes(before: Bins, after: Bins, names: Sequence[str]) -> list[ClassChange]:
+    """Every class, the most improved first and the most worsened last."""
+    columns = (before.hits.sum(-1), class_errors(before), class_errors(after))
+    found = [ClassChange(*values) for values in zip(names, *(t.tolist() for t in columns), strict=True)]
+    return sorted(found, key=lambda entry: entry.change)
+
+
 def thinned(curve: RiskCoverage, most: int = 400) -> RiskCoverage:
     """At most that many points of the curve, evenly spaced in coverage, with both ends."""
     n = len(curve.coverage)

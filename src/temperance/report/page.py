@@ -45,6 +45,27 @@ def page(title: str, *parts: Markup) -> str:
     return f"<!doctype html>\n{tag('html', head, body, lang='en')}\n"
 
 
+def heading(kind: str, title: str, about: Iterable[str]) -> Markup:
+    """What the page is about."""
+    return tag(
+        "header",
+        tag("p", kind, class_="eyebrow"),
+        tag("h1", title),
+        tag("p", " · ".join(filter(None, about)), class_="about"),
+    )
+
+
+def answer(verdict: str, figures: Iterable[tuple[str, str, str]]) -> Markup:
+    """The first sentence of the verdict in large, the others, and the figures that it rests on."""
+    first, _, reasons = verdict.partition(". ")
+    return tag(
+        "section",
+        tag("p", prose(first.rstrip(".") + "."), class_="verdict"),
+        tag("p", prose(reasons)),
+        headline(figures),
+    )
+
+
 def section(title: str, *parts: Markup) -> Markup:
     return tag("section", tag("h2", title), *parts)
 
@@ -52,6 +73,12 @@ def section(title: str, *parts: Markup) -> Markup:
 def split(picture: Markup, *beside: Markup) -> Markup:
     """A picture with text beside it, or below it on a narrow screen."""
     return tag("div", tag("figure", picture), tag("div", *beside), class_="split")
+
+
+def pair(*figures: tuple[Markup, Markup]) -> Markup:
+    """Pictures with their captions beside each other, or below each other on a narrow screen."""
+    parts = (tag("figure", tag("figcaption", caption), picture) for caption, picture in figures)
+    return tag("div", *parts, class_="pair")
 
 
 def headline(figures: Iterable[tuple[str, str, str]]) -> Markup:
@@ -75,10 +102,20 @@ def folded(summary: str, *parts: Markup) -> Markup:
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[Cell]], class_: str | None = None) -> Markup:
     """The first column names the row, the others are numbers. A wide table scrolls by itself, not with the page."""
+    return grouped_table(columns, [("", rows)], class_)
+
+
+def grouped_table(
+    columns: Sequence[str], groups: Iterable[tuple[str, Iterable[Sequence[Cell]]]], class_: str | None = None
+) -> Markup:
+    """As `table`, its rows under a title for each group."""
     heads = (tag("th", name, scope="col") for name in columns)
-    body = (tag("tr", tag("th", _content(first), scope="row"), *map(_cell, rest)) for first, *rest in rows)
-    found = tag("table", tag("thead", tag("tr", *heads)), tag("tbody", *body), class_=class_)
-    return tag("div", found, class_="scroll")
+    bodies = []
+    for title, rows in groups:
+        above = tag("tr", tag("th", title, colspan=len(columns), scope="rowgroup")) if title else Markup()
+        lines = (tag("tr", tag("th", _content(first), scope="row"), *map(_cell, rest)) for first, *rest in rows)
+        bodies.append(tag("tbody", above, *lines))
+    return tag("div", tag("table", tag("thead", tag("tr", *heads)), *bodies, class_=class_), class_="scroll")
 
 
 def searchable(name: str, columns: Sequence[str], rows: Sequence[Sequence[Cell]], class_: str) -> Markup:
@@ -112,6 +149,22 @@ def stacked_bar(stack: Stack) -> Markup:
     sides = (("over", stack.over), ("under", stack.under))
     parts = (tag("i", class_=side, style=f"width:{share}%") for side, share in sides)
     return tag("div", *parts, class_="stacked", role="img", title=stack.told, aria_label=stack.told)
+
+
+def noted(text: str, note: str) -> Markup:
+    """A cell of two lines: what it says, and something about it in small."""
+    return join([tag("span", text), tag("small", note)])
+
+
+def strip(told: str, *marks: Markup) -> Markup:
+    """A picture in one line of a table: marks along a scale from 0 to 100, and the same in words."""
+    return tag("div", *marks, class_="strip", role="img", title=told, aria_label=told)
+
+
+def mark(kind: str, at: float, to: float | None = None) -> Markup:
+    """A mark of a strip: a point, a line across, or a range where it has two ends; `kind` is a class of page.css."""
+    width = "" if to is None else f";width:{abs(to - at):.1f}%"
+    return tag("i", class_=kind, style=f"left:{at if to is None else min(at, to):.1f}%{width}")
 
 
 def _cell(cell: Cell) -> Markup:

@@ -1,0 +1,40 @@
+"""An HTML page as its elements, for the tests of reports."""
+
+from html.parser import HTMLParser
+
+from temperance.report.markup import VOID
+
+
+class Page(HTMLParser):
+    """A page as its elements: (name, attributes, text directly inside), and a check that all are closed in order."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None], list[str]]] = []
+        self.open: list[int] = []
+        self.feed(text)
+        self.close()
+        assert not self.open, "an element is not closed"
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs), []))
+        if tag not in VOID:
+            self.open.append(len(self.elements) - 1)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.elements[self.open.pop()][0] == tag, f"</{tag}> closes another element"
+
+    def handle_data(self, data: str) -> None:
+        if self.open:
+            self.elements[self.open[-1]][2].append(data)
+
+    def all(self, name: str, class_: str | None = None) -> list[tuple[dict[str, str | None], str]]:
+        return [
+            (attributes, "".join(text))
+            for element, attributes, text in self.elements
+            if element == name and (class_ is None or class_ in (attributes.get("class") or "").split())
+        ]
+
+    @property
+    def text(self) -> str:
+        return " ".join("".join(text) for element, _, text in self.elements if element not in ("script", "style"))
