@@ -10,13 +10,16 @@ from torch.nn.functional import linear, nll_loss
 
 from temperance.calibrators.base import calibrator
 from temperance.calibrators.regression import Diagonal, Full, Map, fit_map
-from temperance.calibrators.solvers import Parametric, Solution
+from temperance.calibrators.solvers import TOLERANCE, Parametric, Solution
 from temperance.calibrators.temperature import fit_inverse_temperature
 from temperance.errors import InputError, at_least
 from temperance.objectives import Objective, make_objective
 
 # Strengths of the penalty that cross-validation tries, strongest first.
 STRENGTHS = [10.0**power for power in range(6, -3, -1)]
+
+# Slopes this small leave the NLL right to more digits than a comparison of penalties needs.
+ROUGHLY = 1e-4
 
 # From the strongest penalty down the score improves, then the map overfits: this much worse than the best is enough.
 WORSE = 1.01
@@ -198,10 +201,20 @@ class Scaled:
         self.unit = unit
         self.identity = kind.identity(features.shape[1]).to(features.device)
 
-    def fit(self, objective: Objective, penalty: Tensor, start: Tensor | None = None) -> Solution:
+    def fit(
+        self, objective: Objective, penalty: Tensor, *, start: Tensor | None = None, tolerance: float = TOLERANCE
+    ) -> Solution:
         """The best map under a penalty on its distance from the identity."""
-        start = self.identity if start is None else start
-        return fit_map(self.kind, self.x, self.labels, objective, penalty=penalty, start=start, centre=self.identity)
+        return fit_map(
+            self.kind,
+            self.x,
+            self.labels,
+            objective,
+            penalty=penalty,
+            start=self.identity if start is None else start,
+            centre=self.identity,
+            tolerance=tolerance,
+        )
 
     def even_penalty(self, strength: float) -> Tensor:
         """The same strength on every parameter."""
@@ -245,7 +258,7 @@ class CrossValidation:
         found, chosen, least = self.best, pairs[0], math.inf
         for pair in pairs:
             found = [
-                fit.fit(make_objective("nll"), fit.odir_penalty(*pair), start).parameters
+                fit.fit(make_objective("nll"), fit.odir_penalty(*pair), start=start, tolerance=ROUGHLY).parameters
                 for (fit, _), start in zip(self.folds, found, strict=True)
             ]
             score = sum(held_out.nll(p) for (_, held_out), p in zip(self.folds, found, strict=True)) / self.n

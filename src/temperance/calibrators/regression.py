@@ -236,18 +236,26 @@ class Regression:
 
 
 def fit_map(
-    kind: Map, x: Tensor, labels: Tensor, objective: Objective, *, penalty: Tensor, start: Tensor, centre: Tensor
+    kind: Map,
+    x: Tensor,
+    labels: Tensor,
+    objective: Objective,
+    *,
+    penalty: Tensor,
+    start: Tensor,
+    centre: Tensor,
+    tolerance: float = TOLERANCE,
 ) -> Solution:
     """The parameters that minimise the objective plus the penalty on their distance from the centre."""
     if not objective.convex:
         return _minimise_any(kind, x, labels, objective, penalty=penalty, start=start, centre=centre)
     problem = Regression(kind, x, labels, objective, penalty=penalty, centre=centre)
     if not objective.adapts:
-        return newton(problem, start)
+        return newton(problem, start, tolerance)
     record: dict[str, Any] = {}
 
     def solve(parameters: Tensor) -> Tensor:
-        found = newton(problem, parameters)
+        found = newton(problem, parameters, tolerance)
         record.update(found.info)
         return found.parameters
 
@@ -271,26 +279,29 @@ def _minimise_any(
     return Solution(found.parameters.view(start.shape), found.info)
 
 
-def newton(problem: Regression, start: Tensor) -> Solution:
-    """Newton's method with halved steps where a full one does not help, until no slope is above 1e-6."""
+def newton(problem: Regression, start: Tensor, tolerance: float = TOLERANCE) -> Solution:
+    """Newton's method with halved steps where a full one does not help, until no slope is above the tolerance."""
     parameters = start.clone()
     value, gradient = problem(parameters)
     steps, products = 0, MAX_PRODUCTS
-    while steps < MAX_STEPS and float(gradient.abs().amax()) > TOLERANCE:
+    while steps < MAX_STEPS and float(gradient.abs().amax()) > tolerance:
         if products > STALE_AFTER:
             inverse = problem.kind.preconditioner(problem)
-        direction, products = _newton_direction(problem.hessian_times, gradient, inverse)
+        direction, products = _newton_direction(problem.hessian_times, gradient, inverse, tolerance / 2)
         found = _line_search(problem, parameters, direction, value, float((direction * gradient).sum()))
         if found is None:
             break
         parameters, value, gradient = found
         steps += 1
     size = float(gradient.abs().amax())
-    return Solution(parameters, {"converged": size <= TOLERANCE, "gradient": size, "value": value, "steps": steps})
+    return Solution(parameters, {"converged": size <= tolerance, "gradient": size, "value": value, "steps": steps})
 
 
-def _newton_direction(hessian: Linear, gradient: Tensor, inverse: Linear) -> tuple[Tensor, int]:
-    """Minus the inverse Hessian times the gradient, more exactly the nearer the optimum; and the products it took."""
+def _newton_direction(hessian: Linear, gradient: Tensor, inverse: Linear, negligible: float) -> tuple[Tensor, int]:
+    """Minus the inverse Hessian times the gradient, more exactly the nearer the optimum; and the products it took.
+
+    Slopes that are negligible already need no more work.
+    """
     direction, residual = torch.zeros_like(gradient), -gradient
     towards = inverse(residual)
     size = first = float((residual * towards).sum())
@@ -305,7 +316,7 @@ def _newton_direction(hessian: Linear, gradient: Tensor, inverse: Linear) -> tup
         residual = residual - length * bent
         towards = inverse(residual)
         before, size = size, float((residual * towards).sum())
-        if size <= enough or float(residual.abs().amax()) <= TOLERANCE / 2:
+        if size <= enough or float(residual.abs().amax()) <= negligible:
             break
         along = towards + (size / before) * along
     return direction, products
