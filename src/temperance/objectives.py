@@ -13,7 +13,6 @@ from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import torch
-from scipy.optimize import minimize
 from torch import Tensor
 from torch.nn.functional import nll_loss
 
@@ -283,6 +282,8 @@ class ClassScaled(Objective):
         """The α and β that make the predicted spread of the class losses least (eq. 6)."""
         alpha_range = (self.LOW_ALPHA, max(math.log(k) / 2, self.LOW_ALPHA))
         first, second = before.cpu().numpy(), after.cpu().numpy()
+        from scipy.optimize import minimize  # here, because it takes longer to import than all of temperance
+
         normalised = self._normalised(after).cpu()
         change = second - first
 

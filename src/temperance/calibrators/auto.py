@@ -1,12 +1,11 @@
 """Chooses and combines: several calibrators, weighed by how they do on samples they were not fitted on."""
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
 from temperance.calibrators.base import Calibrator, calibrator, make_calibrator
 from temperance.calibrators.monotone import MonotoneMap, fit_monotone, top_log_odds
+from temperance.calibrators.solvers import descend
 from temperance.errors import InputError, at_least
 
 MEMBERS = ("temperature", "structured-vector", "structured-matrix", "kernel-logistic")
@@ -142,22 +141,17 @@ def _pool(log_probs: list[Tensor], weights: list[float]) -> Tensor:
 
 def _pool_weights(log_probs: Tensor, labels: Tensor) -> Tensor:
     """The weights w ≥ 0 (m,) under which the pool of (m, n, k) has the least NLL."""
-    from scipy.optimize import minimize  # here, because it takes longer to import than torch's own parts
-
     m, n = log_probs.shape[:2]
     of_label = log_probs.gather(2, labels.expand(m, n)[:, :, None]).squeeze(2).mean(1)
 
-    def value(parameters: Any) -> tuple[float, Any]:
-        weights = torch.from_numpy(parameters).to(log_probs.device)
+    def value(weights: Tensor) -> tuple[float, Tensor]:
         scores = torch.tensordot(weights, log_probs, 1)
         normaliser = scores.logsumexp(1, keepdim=True)
         probs = (scores - normaliser).exp_()
         gradient = torch.stack([(probs * found).sum() / n for found in log_probs]) - of_label
-        return float(normaliser.mean() - weights @ of_label), gradient.cpu().numpy()
+        return float(normaliser.mean() - weights @ of_label), gradient
 
-    start = torch.full((m,), 1 / m, dtype=torch.float64).numpy()
-    found = minimize(value, start, jac=True, method="L-BFGS-B", bounds=[(0, None)] * m, options={"maxiter": 200})
-    return torch.from_numpy(found.x)
+    return descend(value, torch.full_like(of_label, 1 / m), low=0.0, still=1e-9).parameters
 
 
 def _nll(log_probs: Tensor, labels: Tensor) -> Tensor:

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy.optimize import minimize as scipy_minimize
 from torch import Tensor
 
 from temperance.calibrators.base import calibrator
@@ -105,6 +104,7 @@ def fit_mixture(objective: Objective, logits: Tensor, labels: Tensor, inverse: f
 
 def _on_the_simplex(problem: Problem, start: Tensor) -> Solution:
     """The least value over weights that are not negative and sum to one, by SLSQP."""
+    from scipy.optimize import minimize  # here, because it takes longer to import than all of temperance
 
     def value_and_gradient(x: Any) -> tuple[float, Any]:
         value, gradient = problem(start.new_tensor(x))
@@ -113,7 +113,7 @@ def _on_the_simplex(problem: Problem, start: Tensor) -> Solution:
     with warnings.catch_warnings():
         # SLSQP clips a step that leaves the box by a rounding error, and says so.
         warnings.simplefilter("ignore", RuntimeWarning)
-        found = scipy_minimize(
+        found = minimize(
             value_and_gradient,
             start.cpu().numpy(),
             jac=True,

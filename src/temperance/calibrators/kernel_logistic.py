@@ -7,20 +7,20 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
-from temperance.calibrators.base import calibrator
+from temperance.calibrators.base import Calibrator, calibrator
 from temperance.calibrators.linear import positive
 from temperance.calibrators.regression import Full, Regression
-from temperance.calibrators.solvers import Parametric
+from temperance.calibrators.solvers import descend
 from temperance.calibrators.temperature import fit_inverse_temperature
 from temperance.errors import at_least
-from temperance.objectives import Objective
+from temperance.objectives import Nll
 
 MAX_STEPS = 200
 STANDING_STILL = 1e-6  # relative to the value
 
 
-@calibrator(family="linear", preserves_argmax=False, takes_objective=True)
-class KernelLogistic(Parametric):
+@calibrator(family="linear", preserves_argmax=False)
+class KernelLogistic(Calibrator):
     """Kernel logistic regression on the logits: learns corrections that no linear map of them can make.
 
     p = softmax(u + W φ(u) + b), u the temperature-scaled logits, φ(u) = [u, cos(Ω u + β)]: `features` random waves of
@@ -38,17 +38,8 @@ class KernelLogistic(Parametric):
     weight: Tensor
     bias: Tensor
 
-    def __init__(
-        self,
-        *,
-        objective: str = "nll",
-        objective_settings: dict[str, Any] | None = None,
-        features: int = 200,
-        scale: float = 1.0,
-        ridge: float = 0.5,
-        seed: int = 0,
-    ) -> None:
-        super().__init__(objective=objective, objective_settings=objective_settings)
+    def __init__(self, *, features: int = 200, scale: float = 1.0, ridge: float = 0.5, seed: int = 0) -> None:
+        super().__init__()
         self.features = features
         self.scale = scale
         self.ridge = ridge
@@ -59,7 +50,7 @@ class KernelLogistic(Parametric):
         positive("scale", self.scale)
         positive("ridge", self.ridge)
         n, k = logits.shape
-        inverse, _ = fit_inverse_temperature(self._make_objective(), logits, labels)
+        inverse, _ = fit_inverse_temperature(Nll(), logits, labels)
         self._keep("inverse_temperature", logits.new_tensor(inverse))
         scaled = self._scaled(logits)
         self._keep("centre", scaled.mean(0))
@@ -74,7 +65,7 @@ class KernelLogistic(Parametric):
         identity = torch.zeros(k, x.shape[1] + 1, dtype=torch.float64, device=logits.device)
         identity[:, :k] = torch.eye(k, dtype=torch.float64) * self.spread
         identity[:, -1] = self.centre
-        found, self.info = _fitted(x, labels, self._make_objective(), identity, self.ridge * k / n)
+        found, self.info = _fitted(x, labels, identity, self.ridge * k / n)
         self.info["temperature"] = 1 / inverse
         self._keep("weight", found[:, :-1])
         self._keep("bias", found[:, -1])
@@ -91,31 +82,26 @@ class KernelLogistic(Parametric):
         return linear(self._described(self._scaled(logits)), self.weight, self.bias).log_softmax(1)
 
 
-def _fitted(
-    x: Tensor, labels: Tensor, objective: Objective, identity: Tensor, ridge: float
-) -> tuple[Tensor, dict[str, Any]]:
-    """[W | b] (k, d + 1) of the least objective + ridge · ‖W − W⁰‖² + ‖b − b⁰‖² / n, and how it was found.
+def _fitted(x: Tensor, labels: Tensor, identity: Tensor, ridge: float) -> tuple[Tensor, dict[str, Any]]:
+    """[W | b] (k, d + 1) of the least NLL + ridge · ‖W − W⁰‖² + ‖b − b⁰‖² / n, and how it was found.
 
     The waves overlap, so the problem is solved along the principal axes of the features, scaled to about equal
     curvature: there the penalty is still diagonal, and a quasi-Newton method needs few steps. It stops when the value
     stands still; along directions that hardly matter the gradient may be larger than elsewhere in this package.
     """
-    from scipy.optimize import minimize  # here, because it takes longer to import than torch's own parts
-
     size, axes = torch.linalg.eigh(x.T @ x / len(x))
     probs = linear(x, identity[:, :-1], identity[:, -1]).softmax(1)
     curvature = (probs * (1 - probs)).mean() * size.clamp_min(0) + ridge
     inward, outward = axes / curvature.sqrt(), axes * curvature.sqrt()
     start = torch.cat([identity[:, :-1] @ outward, identity[:, -1:]], 1)
     penalty = torch.cat([ridge / curvature, size.new_tensor([1 / len(x)])]).expand_as(start)
-    problem = Regression(Full(), x @ inward, labels, objective, penalty=penalty, centre=start)
+    problem = Regression(Full(), x @ inward, labels, Nll(), penalty=penalty, centre=start)
 
-    def value(parameters: Any) -> tuple[float, Any]:
-        found, gradient = problem(torch.from_numpy(parameters).to(x.device).view_as(start))
-        return found, gradient.reshape(-1).cpu().numpy()
+    def value(parameters: Tensor) -> tuple[float, Tensor]:
+        found, gradient = problem(parameters.view_as(start))
+        return found, gradient.reshape(-1)
 
-    options = {"maxiter": MAX_STEPS, "ftol": STANDING_STILL, "gtol": 0.0}
-    found = minimize(value, start.reshape(-1).cpu().numpy(), jac=True, method="L-BFGS-B", options=options)
-    there = torch.from_numpy(found.x).to(x.device).view_as(start)
-    info = {"converged": bool(found.nit < MAX_STEPS), "steps": int(found.nit), "value": float(found.fun)}
-    return torch.cat([there[:, :-1] @ inward.T, there[:, -1:]], 1), info | {"gradient": float(abs(found.jac).max())}
+    found = descend(value, start.reshape(-1), max_steps=MAX_STEPS, still=STANDING_STILL)
+    there = found.parameters.view_as(start)
+    info = found.info | {"converged": found.info["steps"] < MAX_STEPS}
+    return torch.cat([there[:, :-1] @ inward.T, there[:, -1:]], 1), info

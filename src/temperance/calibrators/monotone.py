@@ -10,6 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from temperance.calibrators.solvers import descend
+
 # Log-odds beyond these say no more than that the network is certain.
 LIMIT = 16.0
 
@@ -54,32 +56,28 @@ def top_log_odds(log_probs: Tensor) -> Tensor:
 
 def fit_monotone(log_odds: Tensor, correct: Tensor) -> MonotoneMap:
     """The map of confidences under which what happened is most likely, less the penalties."""
-    import numpy as np
-    from scipy.optimize import minimize  # here, because it takes longer to import than torch's own parts
-
     n = len(log_odds)
     wanted = KNOTS[:: max(1, len(KNOTS) * SAMPLES_PER_KNOT // max(n, 1))]
     at = torch.quantile(log_odds, log_odds.new_tensor(wanted))
     knots = at[torch.cat([at.new_ones(1), at.diff()]) > 0]
     design = torch.cat([_segments(log_odds, knots), torch.ones_like(log_odds)[:, None]], 1)
     happened = correct.to(log_odds.dtype)
-    identity = torch.ones(design.shape[1], dtype=log_odds.dtype)
+    identity = torch.ones_like(design[0])
     identity[-1] = 0
+    lowest = torch.full_like(identity, FLATTEST)
+    lowest[-1] = -torch.inf
 
-    def value(parameters: "np.ndarray[tuple[int], np.dtype[np.float64]]") -> tuple[float, object]:
-        theta = torch.from_numpy(parameters).to(log_odds.device)
+    def value(theta: Tensor) -> tuple[float, Tensor]:
         mapped = design @ theta
-        away, bends = theta - identity.to(theta.device), theta[1:-1] - theta[:-2]
+        away, bends = theta - identity, theta[1:-1] - theta[:-2]
         loss = F.softplus(mapped).sum() - (mapped * happened).sum()
         gradient = design.T @ (mapped.sigmoid() - happened) + 2 * DISTANCE * away
         gradient[1:-1] += 2 * ROUGHNESS * bends
         gradient[:-2] -= 2 * ROUGHNESS * bends
         penalty = ROUGHNESS * bends.square().sum() + DISTANCE * away.square().sum()
-        return float(loss + penalty) / n, (gradient / n).cpu().numpy()
+        return float(loss + penalty) / n, gradient / n
 
-    bounds = [(FLATTEST, None)] * (design.shape[1] - 1) + [(None, None)]
-    found = minimize(value, identity.numpy(), jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": 300})
-    theta = torch.from_numpy(found.x).to(log_odds.device)
+    theta = descend(value, identity, low=lowest, still=1e-10).parameters
     return MonotoneMap(knots, theta[:-1], theta[-1])
 
 

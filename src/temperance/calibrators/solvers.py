@@ -13,7 +13,6 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 import torch
-from scipy.optimize import minimize as scipy_minimize
 from torch import Tensor
 
 from temperance.arrays import blocks
@@ -176,11 +175,19 @@ def settle(reweigh: Callable[[P], float], solve: Callable[[P], P], start: P) -> 
 def descend(
     problem: Callable[[Tensor], tuple[float, Tensor]],
     start: Tensor,
-    low: Tensor | float | None,
-    high: Tensor | float | None,
-    max_steps: int,
+    low: Tensor | float | None = None,
+    high: Tensor | float | None = None,
+    max_steps: int = 200,
+    *,
+    still: float = 0.0,
 ) -> Solution:
-    """One run of L-BFGS-B on a value and its gradient."""
+    """One run of L-BFGS-B on a value and its gradient.
+
+    It goes on until the gradient is small: on a flat bottom a test of the value would stop too early. Where that does
+    not matter, `still` stops it when a step gains less than this share of the value.
+    """
+    from scipy.optimize import minimize  # here, because it takes longer to import than all of temperance
+
     bounds = None
     if low is not None or high is not None:
         bounds = np.stack([_limit(low, start, -math.inf), _limit(high, start, math.inf)], axis=1)
@@ -190,14 +197,13 @@ def descend(
         value, gradient = problem(torch.from_numpy(x.copy()).to(start.device))
         return value, gradient.cpu().numpy()
 
-    found = scipy_minimize(
+    found = minimize(
         value_and_gradient,
         start.cpu().numpy(),
         jac=True,
         method="L-BFGS-B",
         bounds=bounds,
-        # No test of the value: on a flat bottom it would stop too early.
-        options={"maxcor": 30, "ftol": 0.0, "gtol": TOLERANCE / 10, "maxiter": max_steps, "maxfun": 2 * max_steps},
+        options={"maxcor": 30, "ftol": still, "gtol": TOLERANCE / 10, "maxiter": max_steps, "maxfun": 2 * max_steps},
     )
     slope = found.jac if bounds is None else found.x - np.clip(found.x - found.jac, bounds[:, 0], bounds[:, 1])
     gradient = float(np.abs(slope).max())

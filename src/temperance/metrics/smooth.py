@@ -62,7 +62,7 @@ def smooth_ece(grid: Residuals) -> float:
         smoothed = torch.fft.irfft(spectrum * torch.exp(-(angular * bandwidth).square() / 2))
         return float(smoothed[:GRID].abs().sum())
 
-    from scipy.optimize import brentq  # here, because it takes longer to import than torch's own parts
+    from scipy.optimize import brentq  # here, because it takes longer to import than all of temperance
 
     if error(NARROWEST) <= NARROWEST:
         return error(NARROWEST)
