@@ -2,6 +2,7 @@
 
 import copy
 import math
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -174,6 +175,30 @@ def test_half_precision_is_computed_in_float32(kind: type[Loss], dtype: torch.dt
         assert torch.equal(loss(half.float(), labels, indices), expected)
     slope = gradient(loss, half, labels, indices)
     assert slope.dtype == dtype and bool(torch.isfinite(slope).all())
+
+
+FUNCTIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "brier": losses.brier,
+    "cross_entropy": losses.cross_entropy,
+    "label_smoothing": losses.label_smoothing,
+    "focal": losses.focal,
+    "flsd": losses.flsd,
+    "inverse_focal": losses.inverse_focal,
+    "dual_focal": losses.dual_focal,
+    "adafocal": lambda z, y: losses.adafocal(z, y, edges=torch.tensor([0.5]), gammas=torch.tensor([1.0, -1.0])),
+    "mbls_penalty": lambda z, y: losses.mbls_penalty(z),
+    "acls_penalty": lambda z, y: losses.acls_penalty(z),
+    "cpc_penalty": losses.cpc_penalty,
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_functions_compute_in_float32_at_least(name: str) -> None:
+    logits, labels, _ = batch()
+    for half in (logits.half(), logits.bfloat16()):
+        found = FUNCTIONS[name](half, labels)
+        assert found.dtype == torch.float32 and torch.equal(found, FUNCTIONS[name](half.float(), labels))
+    assert FUNCTIONS[name](logits, labels).dtype == torch.float64
 
 
 @each_loss

@@ -21,6 +21,11 @@ from temperance.errors import InputError, one_of, unknown_name
 from temperance.registry import Registry, first_line, plain_name
 
 
+def at_least_float32(logits: Tensor) -> Tensor:
+    """Half precision as float32; float32 and float64 as they are."""
+    return logits if logits.dtype in (torch.float32, torch.float64) else logits.float()
+
+
 class Rows:
     """The rows of a batch, with what several terms of a loss need of them: computed once, when first asked for.
 
@@ -38,7 +43,7 @@ class Rows:
     def __init__(
         self, logits: Tensor, labels: Tensor, *, ignored: Tensor | None = None, indices: Tensor | None = None
     ) -> None:
-        self.logits = logits if logits.dtype in (torch.float32, torch.float64) else logits.float()
+        self.logits = at_least_float32(logits)
         self.labels = labels
         self.ignored = ignored
         self.indices = indices
@@ -79,7 +84,16 @@ class Rows:
     @property
     def confidence(self) -> Tensor:
         """The largest probability. (n,)"""
+        if self._top is None and not self.log_probs.requires_grad:
+            # Many times as fast as `max` on a CPU; its gradient would be many times as slow.
+            return self.log_probs.amax(1).exp()
         return self.top[0]
+
+    def detached(self) -> Rows:
+        """The same rows without gradients."""
+        found = Rows(self.logits.detach(), self.labels, ignored=self.ignored, indices=self.indices)
+        found._log_probs = self.log_probs.detach()
+        return found
 
     @property
     def correct(self) -> Tensor:

@@ -8,11 +8,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from temperance.errors import one_of
-from temperance.losses.base import Loss, Regulariser, Rows, TorchOptions, Used, loss, number, switch
+from temperance.losses.base import Loss, Regulariser, Rows, TorchOptions, Used, at_least_float32, loss, number, switch
 
 
 def mbls_penalty(logits: Tensor, *, margin: float = 6.0, detach_max: bool = False) -> Tensor:
     """mean_j ReLU(z_top − z_j − margin) of each row: see `MbLS`. (n, k) → (n,)"""
+    logits = at_least_float32(logits)
     top = logits.max(1, keepdim=True).values
     if detach_max:
         top = top.detach()
@@ -32,6 +33,7 @@ def acls_penalty(
     condition: str = "margin",
 ) -> Tensor:
     """The ACLS penalty of each row: see `ACLS`. (n, k) → (n,)"""
+    logits = at_least_float32(logits)
     top, prediction = logits.max(1, keepdim=True)
     held = top.detach()
     # What is held constant makes the gradient that of eq. 12: down at the top class, up at the others, nothing else.

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from temperance.losses.base import Loss, Regulariser, Rows, TorchOptions, Used, loss, number
+from temperance.losses.base import Loss, Regulariser, Rows, TorchOptions, Used, at_least_float32, loss, number
 
 # Pairs are taken in tiles of about this many values, so that memory does not grow with k².
 TILE_VALUES = {"cpu": 1 << 19, "cuda": 1 << 25}
@@ -17,7 +17,7 @@ def cpc_penalty(
     logits: Tensor, labels: Tensor, *, discrimination_weight: float = 0.1, exclusion_weight: float = 1.0
 ) -> Tensor:
     """The pairwise constraints of each row: see `CPC`. (n, k), (n,) → (n,)"""
-    n, k = logits.shape
+    logits, (n, k) = at_least_float32(logits), logits.shape
     if k == 1:
         return logits.new_zeros(n)
     label = labels[:, None]
@@ -25,16 +25,20 @@ def cpc_penalty(
     others = logits.gather(1, places + (places >= label))
     penalty = discrimination_weight * F.softplus(others - logits.gather(1, label)).mean(1)
     if k > 2:
-        penalty = penalty + exclusion_weight / (2 * (k - 1) * (k - 2)) * pair_spread(others)[0]
+        penalty = penalty + exclusion_weight / (2 * (k - 1) * (k - 2)) * pair_spread(others)
     return penalty
 
 
-@torch.library.custom_op("temperance::pair_spread", mutates_args=())
-def pair_spread(z: Tensor) -> tuple[Tensor, Tensor]:
-    """Σ over pairs a < b of softplus(z_a − z_b) + softplus(z_b − z_a), and its gradient. (n, m) → (n,), (n, m)
+def pair_spread(z: Tensor) -> Tensor:
+    """Σ over pairs a < b of softplus(z_a − z_b) + softplus(z_b − z_a), differentiable once. (n, m) → (n,)
 
-    Both at once and tile by tile: the n · m² differences are never held together, not even for the backward pass.
+    Tile by tile: the n · m² differences are never held together, not even for the backward pass.
     """
+    value: Tensor = torch.ops.temperance.pair_spread(z)[0]
+    return value
+
+
+def _value_and_gradient(z: Tensor) -> tuple[Tensor, Tensor]:
     n, m = z.shape
     value, gradient = z.new_zeros(n), torch.zeros_like(z)
     tile = TILE_VALUES.get(z.device.type, TILE_VALUES["cpu"])
@@ -60,11 +64,6 @@ def pair_spread(z: Tensor) -> tuple[Tensor, Tensor]:
     return value, gradient
 
 
-@pair_spread.register_fake
-def _(z: Tensor) -> tuple[Tensor, Tensor]:
-    return z.new_empty(len(z)), torch.empty_like(z)
-
-
 def _save(ctx: Any, inputs: tuple[Tensor], output: tuple[Tensor, Tensor]) -> None:
     ctx.save_for_backward(output[1])
 
@@ -75,7 +74,12 @@ def _backward(ctx: Any, of_value: Tensor, of_gradient: Tensor) -> Tensor:
     return found
 
 
-pair_spread.register_autograd(_backward, setup_context=_save)
+# An operator of its own, so that a compiler takes the loop over tiles for one step.
+OPERATOR = "temperance::pair_spread"
+torch.library.define(OPERATOR, "(Tensor z) -> (Tensor, Tensor)")
+torch.library.impl(OPERATOR, "default", _value_and_gradient)
+torch.library.register_fake(OPERATOR, lambda z: (z.new_empty(len(z)), torch.empty_like(z)))
+torch.library.register_autograd(OPERATOR, _backward, setup_context=_save)
 
 
 @loss(
