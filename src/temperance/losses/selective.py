@@ -20,7 +20,7 @@ SCORES: dict[str, Callable[[Rows], Tensor]] = {
     "negative-entropy": lambda rows: negative_entropy(rows.probs, normalised=True),
 }
 
-# A quantile is found by counting its first, then its second twelve binary digits: as exact as float32 near 1.
+# A quantile is found by counting its first and then its second twelve binary digits: as exact as float32 near 1.
 DIGITS = 12
 
 # The smoothed distribution is taken for as many samples at once as make this many values, which stay in cache.
@@ -62,7 +62,7 @@ class AURC(Reweighted):
         self.score = score
 
     def _weights(self, rows: Rows) -> Tensor:
-        score = SCORES[self.score](rows).detach()
+        score = SCORES[self.score](rows.detached())
         if rows.ignored is not None:
             score = score.masked_fill(rows.ignored, -1)  # below every score, so that the others' ranks end at n
         everyone, own = self._all_rows(score)
@@ -164,19 +164,22 @@ class AU(Reweighted):
             self.learns_from = self.base.learns_from
 
     def _weights(self, rows: Rows) -> Tensor:
-        score = SCORES[self.score](rows)
-        at = score.detach()
-        batch = self._counted(rows, at)
+        score = SCORES[self.score](rows.detached() if self.detach_weights else rows)
+        weights, slopes = self._found(rows, score.detach())
+        return weights + slopes * (score - score.detach()) if score.requires_grad else weights
+
+    @torch.no_grad()
+    def _found(self, rows: Rows, score: Tensor) -> tuple[Tensor, Tensor]:
+        """The weights of the rows, and their slopes in the score. (n,), (n,)"""
+        batch = self._counted(rows, score)
         n = batch.sum()
-        threshold = self._quantile(at, rows.kept, n)
-        distribution = soft_cdf(torch.cat([score, threshold[None]]), batch + self.histogram, self.cdf_bandwidth)
-        distribution = torch.cat([distribution[:-1], distribution[-1:].detach()])
+        threshold = self._quantile(rows, score, n)
+        level, slope = smoothed(torch.minimum(score, threshold), batch + self.histogram, self.cdf_bandwidth)
         edge = 1 / (n + 1).to(score.dtype)
-        weights = -torch.log1p(-distribution.clamp(edge, 1 - edge))
-        weights = torch.where(at < threshold, weights[:-1], weights[-1])
-        if self.detach_weights:
-            weights = weights.detach()
-        return weights / self.low_conf_coverage if self.normalise else weights
+        kept = level.clamp(edge, 1 - edge)
+        factor = 1 / self.low_conf_coverage if self.normalise else 1.0
+        moves = (score < threshold) & (kept == level)
+        return -factor * torch.log1p(-kept), factor * slope * moves / (1 - kept)
 
     def _update(self, rows: Rows) -> None:
         super()._update(rows)
@@ -193,11 +196,18 @@ class AU(Reweighted):
         place = (score * self.n_bins).long().clamp(0, self.n_bins - 1)
         return self._all_sum(_count(place, rows.kept, self.n_bins))
 
-    def _quantile(self, score: Tensor, kept: Tensor, n: Tensor) -> Tensor:
-        """The quantile at `low_conf_coverage` of the scores that count, between two of them where it falls there. ()
+    def _quantile(self, rows: Rows, score: Tensor, n: Tensor) -> Tensor:
+        """The quantile at `low_conf_coverage` of the scores that count. ()"""
+        if rows.ignored is None and len(score) and not self._spread:
+            return selected_quantile(score, self.low_conf_coverage)
+        return self._counted_quantile(score, rows.kept, n)
 
-        The position is a tensor, since ignored rows are not known without waiting for a GPU; that rules out
-        `torch.kthvalue`. Counting by the digits needs no more than two passes, here or over all processes.
+    def _counted_quantile(self, score: Tensor, kept: Tensor, n: Tensor) -> Tensor:
+        """The same by counting. ()
+
+        How many rows count is not known without waiting for a GPU, and the other processes' scores are not known at
+        all: so the first half of the binary digits is counted, then the second half of those with the right first. What
+        remains is the score itself, or some within 6e-8 of each other.
         """
         size = 1 << DIGITS
         digits = (score.clamp(0, 1) * (size * size)).long().clamp_max(size * size - 1)
@@ -209,31 +219,44 @@ class AU(Reweighted):
         before = torch.where(first > 0, up_to[first - 1], 0)
         inside = torch.stack([_count(low, kept & (high == digit), size) for digit in first.unbind()])
         up_to = self._all_sum(inside).cumsum(1)
-        second = torch.searchsorted(up_to, (wanted - before)[:, None], right=True).squeeze(1).clamp_max(size - 1)
-        below, above = ((first << DIGITS) | second).double() / (size * size)
-        return torch.lerp(below, above, position - position.floor()).to(score.dtype)
+        second = torch.searchsorted(up_to, (wanted - before)[:, None], right=True).clamp_max(size - 1)
+        there = kept & (digits == (first[:, None] << DIGITS | second))
+        found, _ = self._all_rows(score.masked_fill(~there, 0).amax(1)[None] if len(score) else score.new_zeros(1, 2))
+        below, above = found.amax(0)
+        return torch.lerp(below, above, (position - position.floor()).to(score.dtype))
+
+
+def selected_quantile(scores: Tensor, share: float) -> Tensor:
+    """The quantile of scores, between two of them where it falls there, in linear time. (n,) → ()"""
+    position = share * (len(scores) - 1)
+    whole = int(position)
+    below = torch.kthvalue(scores, whole + 1).values
+    above = torch.kthvalue(scores, min(whole + 2, len(scores))).values
+    return torch.lerp(below, above, position - whole)
 
 
 def soft_cdf(scores: Tensor, counts: Tensor, bandwidth: float) -> Tensor:
     """The distribution function of binned scores in [0, 1], smoothed: Σ_b h_b σ((g − c_b) / bandwidth) / Σ_b h_b. (n,)
 
-    c_b are the middles of the bins and h_b, `counts`, how many scores they hold (Zhou et al., eq. 15). Differentiable
-    once, in the scores.
+    c_b are the middles of the bins and h_b, `counts`, how many scores they hold (Zhou et al., eq. 15).
 
     >>> soft_cdf(torch.tensor([0.1, 0.5, 0.9]), torch.tensor([1, 2, 0, 1]), 0.1)
     tensor([0.1396, 0.6386, 0.8878])
     """
+    return smoothed(scores, counts, bandwidth)[0]
+
+
+def smoothed(scores: Tensor, counts: Tensor, bandwidth: float) -> tuple[Tensor, Tensor]:
+    """`soft_cdf` and its slope in the scores; some at a time, so that samples × bins are never held. (n,), (n,)"""
     n_bins = len(counts)
-    at = scores.detach()
-    middles = (torch.arange(n_bins, dtype=at.dtype, device=at.device) + 0.5) / n_bins
-    shares = counts.to(at.dtype) / counts.sum().clamp_min(1)
-    # Value and slope together, so that no matrix of samples and bins is kept for the backward pass.
+    middles = torch.arange(0.5, n_bins, dtype=scores.dtype, device=scores.device) / (n_bins * bandwidth)
+    shares = counts.to(scores.dtype) / counts.sum().clamp_min(1)
     values, slopes = [], []
-    for part in torch.split(at, max(1, TILE_VALUES // n_bins)):
-        steps = ((part[:, None] - middles) / bandwidth).sigmoid()
+    for part in torch.split(scores / bandwidth, max(1, TILE_VALUES // n_bins)):
+        steps = (part[:, None] - middles).sigmoid_()
         values.append(steps @ shares)
-        slopes.append((steps * (1 - steps)) @ shares / bandwidth)
-    return torch.cat(values) + torch.cat(slopes) * (scores - at)
+        slopes.append((values[-1] - steps.square_() @ shares) / bandwidth)
+    return torch.cat(values), torch.cat(slopes)
 
 
 def _count(places: Tensor, counted: Tensor, size: int) -> Tensor:
