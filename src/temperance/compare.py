@@ -25,6 +25,7 @@ from temperance.metrics import METRICS
 from temperance.metrics.batch import batches
 from temperance.metrics.significance import Difference, Draws, Interval, Request, combine, deal, resample
 from temperance.predictions import Predictions, read_pair, read_predictions
+from temperance.registry import parse_entry
 from temperance.results import Provenance, Results, Row, shown
 
 if TYPE_CHECKING:
@@ -45,14 +46,7 @@ class Method:
 
     @classmethod
     def parse(cls, text: str) -> Method:
-        name, *pairs = text.strip().split(":")
-        settings = {}
-        for pair in pairs:
-            key, equals, value = pair.partition("=")
-            if not equals:
-                raise InputError(f"a method's setting is written key=value; got {pair!r} in {text!r}")
-            settings[key.strip().replace("-", "_")] = setting_value(value.strip())
-        method = cls(name.strip(), settings)
+        method = cls(*parse_entry(text))
         method.make()  # refuses an unknown name or setting
         return method
 
@@ -63,19 +57,6 @@ class Method:
     @property
     def label(self) -> str:
         return ":".join([self.name, *(f"{key}={value}" for key, value in self.settings.items())])
-
-
-def setting_value(text: str) -> bool | int | float | str | None:
-    """A setting as written on the command line."""
-    named = {"true": True, "false": False, "none": None}
-    if text.lower() in named:
-        return named[text.lower()]
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
 
 
 @dataclass(frozen=True, eq=False)

@@ -44,6 +44,14 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> InputError:
     return InputError(f"there is no {kind} named {name!r}; {hint}")
 
 
+def known_settings(owner: str, settings: Iterable[str], known: Iterable[str]) -> None:
+    """Refuse a setting that its owner does not have, with the nearest one that it has."""
+    known = tuple(known)
+    for setting in settings:
+        if setting not in known:
+            raise unknown_name(f"setting of {owner}", setting, known)
+
+
 def one_of(setting: str, value: object, allowed: Iterable[str]) -> None:
     """Refuse a value that is not among the allowed ones."""
     allowed = tuple(allowed)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import nll_loss
 
-from temperance.errors import InputError, at_least, one_of, unknown_name
+from temperance.errors import InputError, at_least, known_settings, one_of
 from temperance.registry import Registry, first_line, plain_name
 
 
@@ -89,10 +89,7 @@ def make_objective(name: str, **settings: Any) -> Objective:
     True
     """
     cls = OBJECTIVES[name]
-    known = inspect.signature(cls).parameters
-    for setting in settings:
-        if setting not in known:
-            raise unknown_name(f"setting of {name}", setting, known)
+    known_settings(name, settings, inspect.signature(cls).parameters)
     return cls(**settings)
 
 

@@ -5,9 +5,9 @@ contract tests read them from here, so that nothing about a method is written do
 """
 
 from collections.abc import Iterator
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
-from temperance.errors import unknown_name
+from temperance.errors import InputError, unknown_name
 
 E = TypeVar("E")
 
@@ -54,3 +54,33 @@ def plain_name(identifier: str) -> str:
 def first_line(doc: str | None) -> str:
     """The first line of a docstring, which says in plain words what the thing is."""
     return (doc or "").strip().split("\n")[0].rstrip(".")
+
+
+def parse_entry(text: str) -> tuple[str, dict[str, Any]]:
+    """A registered thing as it is written on the command line: its name and settings.
+
+    >>> parse_entry("temperature:objective=class-scaled")
+    ('temperature', {'objective': 'class-scaled'})
+    >>> parse_entry("focal:gamma=2")
+    ('focal', {'gamma': 2})
+    """
+    name, *pairs = text.strip().split(":")
+    settings = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals:
+            raise InputError(f"a setting is written key=value; got {pair!r} in {text!r}")
+        settings[key.strip().replace("-", "_")] = _value(value.strip())
+    return name.strip(), settings
+
+
+def _value(text: str) -> bool | int | float | str | None:
+    named = {"true": True, "false": False, "none": None}
+    if text.lower() in named:
+        return named[text.lower()]
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text

@@ -20,7 +20,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from temperance.arrays import ArrayLike, as_labels, as_logits, flatten, unflatten
-from temperance.errors import FileError, InputError, NotFittedError, unknown_name
+from temperance.errors import FileError, InputError, NotFittedError, known_settings
 from temperance.files import atomic_write, reading
 from temperance.registry import Registry, first_line, plain_name
 
@@ -197,10 +197,7 @@ def settings_of(cls: type[Calibrator]) -> dict[str, Any]:
 def make_calibrator(name: str, **settings: Any) -> Calibrator:
     """A calibrator by its plain name."""
     cls = CALIBRATORS[name]
-    known = settings_of(cls)
-    for setting in settings:
-        if setting not in known:
-            raise unknown_name(f"setting of {name}", setting, known)
+    known_settings(name, settings, settings_of(cls))
     return cls(**settings)
 
 

@@ -70,14 +70,8 @@ def run(args: argparse.Namespace) -> None:
 
 def _parsed(text: str, k: int) -> Loss:
     """A loss as written on the command line: name:setting=value:…"""
-    from temperance.compare import setting_value
     from temperance.losses.gradients import probe
+    from temperance.registry import parse_entry
 
-    name, *pairs = text.strip().split(":")
-    settings = {}
-    for pair in pairs:
-        key, equals, value = pair.partition("=")
-        if not equals:
-            raise InputError(f"a loss's setting is written key=value; got {pair!r} in {text!r}")
-        settings[key.strip().replace("-", "_")] = setting_value(value.strip())
+    name, settings = parse_entry(text)
     return probe(name, k=k, **settings)

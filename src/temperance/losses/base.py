@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from temperance.arrays import flatten, shape_of
-from temperance.errors import InputError, one_of, unknown_name
+from temperance.errors import InputError, known_settings, one_of
 from temperance.registry import Registry, first_line, plain_name
 
 
@@ -390,10 +390,7 @@ def make_loss(name: str, **settings: Any) -> Loss:
     Focal(gamma=2.0, detach_weight=False, reduction='sum')
     """
     cls = LOSSES[name]
-    known = [*settings_of(cls), *TorchOptions.__annotations__]
-    for setting in settings:
-        if setting not in known:
-            raise unknown_name(f"setting of {name}", setting, known)
+    known_settings(name, settings, [*settings_of(cls), *TorchOptions.__annotations__])
     return cls(**settings)
 
 
