@@ -43,10 +43,10 @@ def make(cls: type[Loss], n: int, **options: Any) -> Loss:
 
 
 def step(loss: Loss, model: nn.Module, rows: tuple[Tensor, ...]) -> dict[str, Tensor]:
-    """Value and gradients of one batch, for a loss that has already seen another one."""
+    """Value, gradients and memory of one batch, for a loss that has already seen another one."""
     features, labels, indices = rows
     numbers = (indices,) if loss.needs_indices else ()
-    if loss.learns_from == "training":
+    if loss.learns_from is not None:
         loss.update(model(-features).detach(), labels, *numbers)
         if loss.needs_indices:
             loss.end_epoch()
@@ -54,7 +54,7 @@ def step(loss: Loss, model: nn.Module, rows: tuple[Tensor, ...]) -> dict[str, Te
     value = loss(model(features), labels, *numbers)
     value.backward()
     gradients = {str(i): p.grad.clone() for i, p in enumerate(model.parameters()) if p.grad is not None}
-    return {"value": value.detach(), **gradients}
+    return {"value": value.detach(), **gradients, **loss.state_dict()}
 
 
 def worker(rank: int, n_processes: int, folder: Path) -> None:

@@ -32,9 +32,13 @@ def test_two_processes_are_one(found: Found, cls: type[Loss], case: str, reducti
     assert torch.allclose(together, alone["value"], atol=1e-6)
     # DistributedDataParallel has averaged the gradients; a sum over processes is twice the average.
     factor = 1 if reduction == "mean" else 2
-    for name in alone.keys() - {"value"}:
+    for name in "01":
         for one in ours:
             assert torch.allclose(factor * one[name], alone[name], atol=1e-6), name
+    # What it remembers of both batches is the same everywhere.
+    for name in alone.keys() - {"value", "0", "1"}:
+        for one in ours:
+            assert torch.allclose(one[name], alone[name]), name
 
 
 def test_without_a_process_group_there_is_one() -> None:

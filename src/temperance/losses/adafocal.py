@@ -9,6 +9,7 @@ from torch import Tensor
 
 from temperance.errors import InputError, at_least
 from temperance.losses.base import Loss, Rows, TorchOptions, Used, loss, number
+from temperance.losses.distributed import all_rows
 from temperance.losses.focal import one_minus_p
 
 
@@ -83,13 +84,15 @@ class AdaFocal(Loss):
         return _adafocal(rows.nll, self.edges, self.gammas)
 
     def _update(self, rows: Rows) -> None:
-        confidence, correct = rows.confidence[rows.kept], rows.correct[rows.kept]
+        # The bins are those of the whole validation set, of which each process may have a part.
+        seen, _ = all_rows(torch.stack([rows.confidence.double(), rows.correct.double()], 1)[rows.kept])
+        confidence, correct = seen.T.contiguous()
         if not len(confidence):
             raise InputError("AdaFocal is updated with predictions on the validation set; none of these samples counts")
-        self.edges.copy_(equal_mass_edges(confidence.double(), self.n_bins))
-        bins = torch.bucketize(confidence, self.edges.to(confidence.dtype))
+        self.edges.copy_(equal_mass_edges(confidence, self.n_bins))
+        bins = torch.bucketize(confidence, self.edges.double())
         count = torch.bincount(bins, minlength=self.n_bins)
-        surplus = torch.bincount(bins, confidence.double() - correct.double(), minlength=self.n_bins)
+        surplus = torch.bincount(bins, confidence - correct, minlength=self.n_bins)
         gap = surplus / count.clamp_min(1)
         self.gammas.copy_(torch.where(count > 0, self._step(self.gammas.double(), gap), self.gammas))
 

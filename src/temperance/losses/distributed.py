@@ -61,12 +61,16 @@ def processes() -> int:
 
 def all_sum(values: Tensor) -> Tensor:
     """The sum of `values` over all processes, on each of them; its gradient is summed alike."""
+    if processes() == 1:
+        return values
     summed: Tensor = _AllSum.apply(values)  # type: ignore[no-untyped-call]
     return summed
 
 
 def all_rows(values: Tensor) -> tuple[Tensor, slice]:
     """The rows of all processes in the order of ranks, on each of them, and which are our own. (n, …) → (N, …)"""
+    if processes() == 1:
+        return values, slice(None)
     rank = dist.get_rank()
     sizes = torch.zeros(processes(), dtype=torch.int64, device=values.device)
     sizes[rank] = len(values)
