@@ -22,7 +22,7 @@ from temperance.predictions import Predictions, write_predictions
 
 @pytest.fixture
 def arrays() -> tuple[Any, Any]:
-    logits, labels = random_predictions(400, 4)
+    logits, labels = random_predictions(400, 4, sharpness=4.0)
     return logits.numpy(), labels.numpy()
 
 
@@ -87,8 +87,9 @@ def test_the_report_is_written(good: Path, tmp_path: Path, capsys: pytest.Captur
 
 
 def test_demo(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["demo", "--bootstrap", "0"]) == 0
-    assert "10,000 samples" in capsys.readouterr().out
+    assert main(["demo", "--bootstrap", "20", "--methods", "temperature"]) == 0
+    out = capsys.readouterr().out
+    assert "10,000 samples" in out and "Use temperature" in out
 
 
 @pytest.mark.parametrize("kind", ["metrics", "calibrators"])

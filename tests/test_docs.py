@@ -16,7 +16,11 @@ from temperance.metrics import METRICS, Metric
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("**/*.md"))]
-MODULES = [m.name for m in pkgutil.walk_packages(temperance.__path__, "temperance.") if not m.name.endswith("__main__")]
+MODULES = [
+    found.name
+    for found in pkgutil.walk_packages(temperance.__path__, "temperance.")
+    if not found.name.split(".")[-1].startswith("_")
+]
 
 
 def run_examples(text: str, globs: dict[str, object], name: str) -> None:
