@@ -11,6 +11,7 @@ class Page(HTMLParser):
     def __init__(self, text: str) -> None:
         super().__init__()
         self.elements: list[tuple[str, dict[str, str | None], list[str]]] = []
+        self.tables: list[tuple[str, list[list[str]]]] = []
         self.open: list[int] = []
         self.feed(text)
         self.close()
@@ -20,6 +21,12 @@ class Page(HTMLParser):
         self.elements.append((tag, dict(attrs), []))
         if tag not in VOID:
             self.open.append(len(self.elements) - 1)
+        if tag == "table":
+            self.tables.append((dict(attrs).get("class") or "", []))
+        elif tag == "tr":
+            self.tables[-1][1].append([])
+        elif tag in ("th", "td"):
+            self.tables[-1][1][-1].append("")
 
     def handle_endtag(self, tag: str) -> None:
         assert self.elements[self.open.pop()][0] == tag, f"</{tag}> closes another element"
@@ -27,6 +34,9 @@ class Page(HTMLParser):
     def handle_data(self, data: str) -> None:
         if self.open:
             self.elements[self.open[-1]][2].append(data)
+            if {self.elements[i][0] for i in self.open} & {"th", "td"}:
+                cells = self.tables[-1][1][-1]
+                cells[-1] += f" {data}" if cells[-1] else data
 
     def all(self, name: str, class_: str | None = None) -> list[tuple[dict[str, str | None], str]]:
         return [
@@ -34,6 +44,10 @@ class Page(HTMLParser):
             for element, attributes, text in self.elements
             if element == name and (class_ is None or class_ in (attributes.get("class") or "").split())
         ]
+
+    def table(self, class_: str) -> list[list[str]]:
+        """The rows of the tables of this class, their heads too: the text of each cell."""
+        return [row for name, rows in self.tables if name == class_ for row in rows]
 
     @property
     def text(self) -> str:

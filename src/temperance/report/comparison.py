@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import PurePath
-from statistics import median
+from statistics import median_high
 
 from temperance.compare import Comparison, Outcome
 from temperance.report import charts
@@ -66,13 +66,9 @@ def _name(found: Comparison) -> str:
 def opening(found: Comparison) -> Markup:
     """What was compared on what, the verdict, and the three numbers it rests on."""
     about = [found.split, f"{len(found.before.class_names):,} classes", f"{len(found.outcomes):,} methods"]
-    figures = [_figure(found, "NLL", "nll"), _figure(found, "Calibration error", "ece")]
-    return join(
-        [
-            heading("Comparison of calibrators", _name(found), about),
-            answer(found.verdict, [*figures, _figure(found, "Accuracy", "accuracy")]),
-        ]
-    )
+    titles = {"nll": "NLL", "ece": "Calibration error", "accuracy": "Accuracy"}
+    figures = [_figure(found, title, metric) for metric, title in titles.items()]
+    return join([heading("Comparison of calibrators", _name(found), about), answer(found.verdict, figures)])
 
 
 def _figure(found: Comparison, title: str, metric: str) -> tuple[str, str, str]:
@@ -92,21 +88,17 @@ def _figure(found: Comparison, title: str, metric: str) -> tuple[str, str, str]:
 
 
 def reliability_pair(found: Comparison) -> Markup:
-    sides = [("Before", found.before), (f"After {found.recommended.label}", found.after)]
-    most = max(int(evaluation.reliability.count.max()) for _, evaluation in sides)
+    sides = [("before", found.before), (f"after {found.recommended.label}", found.after)]
+    most = max(int(side.reliability.count.max()) for _, side in sides)
+    figures = []
+    for name, side in sides:
+        caption = [tag("b", name[0].upper() + name[1:]), f" ECE\u00a0{value_of(side.row('ece'))}"]
+        figures.append((join(caption), charts.reliability(side.reliability, most)))
     return section(
         "Is the confidence right?",
-        pair(
-            *(
-                (
-                    join([tag("b", name), f" ECE {value_of(evaluation.row('ece'))}"]),
-                    charts.reliability(evaluation.reliability, most),
-                )
-                for name, evaluation in sides
-            )
-        ),
+        pair(*figures),
         reliability_explained(),
-        *(folded(f"The numbers: {name}", reliability_table(evaluation.reliability)) for name, evaluation in sides),
+        *(folded(f"The numbers {name}", reliability_table(side.reliability)) for name, side in sides),
     )
 
 
@@ -139,9 +131,10 @@ def ranking_section(found: Comparison) -> Markup:
         grouped_table(("Method", "", "NLL", "ECE", "Accuracy", "Parameters", "Seconds"), groups, "ranking"),
         tag(
             "p",
-            "In small print: 95\u00a0% intervals, and the change of accuracy in points. The intervals of two methods can "
-            "overlap although one is surely better, since both were measured on the same samples. The best of many "
-            "owes a little to luck.",
+            "Below the accuracy is its change in points. ",
+            tag("span", "Below NLL and ECE are 95\u00a0% intervals. ", class_="on-wide-screens"),
+            "The intervals of two methods can overlap although one is surely better, since both were measured on the "
+            "same samples. The best of many owes a little to luck.",
             class_="aside",
         ),
         table(("Could not be fitted", "Why"), failures, "failures") if failures else Markup(),
@@ -171,10 +164,14 @@ def _reach(found: Comparison, outcome: Outcome) -> tuple[float, float]:
 
 
 def _nll_scale(found: Comparison) -> Scale:
-    """From the best to no calibration, or to the middle of the field: what is far worse must not flatten the rest."""
+    """From the best to no calibration or to the middle of the field, and to what ends not far behind that.
+
+    What is far worse must not flatten the rest.
+    """
     ends = [_reach(found, outcome) for outcome in found.ranked]
     low = min(low for low, _ in ends)
-    high = max(_reach(found, found.baseline)[1], median(high for _, high in ends))
+    high = max(_reach(found, found.baseline)[1], median_high(high for _, high in ends))
+    high = max(end for _, end in ends if end <= low + 1.5 * (high - low))
     return Scale(low, high if high > low else low + 1, 0, 100)
 
 
