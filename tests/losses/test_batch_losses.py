@@ -274,6 +274,15 @@ def test_ignored_rows_are_as_good_as_absent(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", PENALTIES)
+def test_overflow_is_passed_on_and_stops_nothing(name: str) -> None:
+    """A step that overflowed in half precision must come out as NaN, for a gradient scaler to skip it."""
+    logits, labels = random_predictions(9, 4)
+    logits[2, 1] = float("inf")
+    for truth in (labels, labels.masked_fill(torch.arange(9) == 5, -100)):
+        assert bool(torch.isnan(PENALTIES[name](logits, truth)))
+
+
+@pytest.mark.parametrize("name", PENALTIES)
 def test_the_penalty_does_not_depend_on_the_order_of_the_batch(name: str) -> None:
     logits, labels = random_predictions(20, 4)
     order = torch.randperm(20, generator=torch.Generator().manual_seed(1))

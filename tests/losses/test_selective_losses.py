@@ -249,6 +249,15 @@ def test_normalised_by_the_share_below_the_threshold(a: tuple[Tensor, Tensor]) -
         AU(low_conf_coverage=0.0, normalise=True)
 
 
+@pytest.mark.parametrize("loss", [AURC(), AU(), AU(window="batch", score="margin")], ids=["aurc", "au", "au-margin"])
+def test_overflow_is_passed_on_and_stops_nothing(loss: AU | AURC) -> None:
+    """A step that overflowed in half precision must come out as NaN, for a gradient scaler to skip it."""
+    logits, labels = random_predictions(9, 4)
+    logits[2, 1] = math.inf
+    for truth in (labels, labels.masked_fill(torch.arange(9) == 5, -100)):
+        assert math.isnan(float(loss(logits, truth)))
+
+
 def test_settings_are_checked() -> None:
     for settings_, message in (
         ({"low_conf_coverage": 1.5}, "low_conf_coverage must be a number from 0 to 1"),

@@ -210,7 +210,7 @@ class AU(Reweighted):
         remains is the score itself, or some within 6e-8 of each other.
         """
         size = 1 << DIGITS
-        digits = (score.clamp(0, 1) * (size * size)).long().clamp_max(size * size - 1)
+        digits = (score * (size * size)).long().clamp(0, size * size - 1)
         high, low = digits >> DIGITS, digits & (size - 1)
         position = self.low_conf_coverage * (n - 1).clamp_min(0).double()
         wanted = torch.stack([position.floor(), position.ceil()])
