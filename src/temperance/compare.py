@@ -374,9 +374,8 @@ def _verdict(found: Comparison) -> str:
     equals = [o for o in found.ranked if o is not best and o.improves_on(none) and not o.differs(best)]
     if equals:
         simplest = min(equals, key=lambda outcome: outcome.n_parameters)
-        others = f" and {len(equals) - 1} other{'s' * (len(equals) > 2)} do" if len(equals) > 1 else " does"
-        simpler = ", and is simpler" if simplest.n_parameters < best.n_parameters else ""
-        text.append(f"{simplest.label}{others} as well{simpler}.")
+        simpler = " (simpler)" if simplest.n_parameters < best.n_parameters else ""
+        text.append(f"As good: {simplest.label}{simpler}{_and_others(len(equals) - 1)}.")
     return " ".join(text)
 
 
@@ -403,6 +402,9 @@ def _passed_over(lower: Sequence[Outcome], none: Outcome) -> list[str]:
         reason = f"but {' and '.join(worse)} significantly worse than none" if worse else "which could be chance"
         by_reason.setdefault(reason, []).append(outcome.label)
     for reason, (first, *others) in by_reason.items():
-        also = f" and {len(others)} other{'s' * (len(others) > 1)} have" if others else " has"
-        text.append(f"{first}{also} a lower NLL, {reason}.")
+        text.append(f"{first}{_and_others(len(others))} {'have' if others else 'has'} a lower NLL, {reason}.")
     return text
+
+
+def _and_others(count: int) -> str:
+    return f" and {count} other{'s' * (count > 1)}" if count else ""

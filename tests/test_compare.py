@@ -1,0 +1,429 @@
+"""Comparing: never on what was fitted, always on the same samples, nothing recommended that chance could explain."""
+
+import dataclasses
+import io
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from rich.console import Console
+from torch import Tensor
+
+from conftest import random_predictions
+from temperance.calibrators import CALIBRATORS, Temperature
+from temperance.calibrators.base import Calibrator
+from temperance.compare import MEASURED, Comparison, Method, Outcome, compare, fit_and_test, read_for_fitting
+from temperance.errors import InputError, TemperanceError
+from temperance.metrics import METRICS
+from temperance.metrics.significance import Draws, Interval
+from temperance.predictions import Predictions, write_predictions
+
+
+def over_confident(n: int = 600, k: int = 4, seed: int = 0) -> Predictions:
+    return Predictions.of(*random_predictions(n, k, seed, sharpness=4.0), from_logits=True)
+
+
+def numbered(n: int, first: int = 0) -> Predictions:
+    """Predictions of which every row can be told from the others."""
+    logits = torch.zeros(n, 3, dtype=torch.float64)
+    logits[:, 0] = torch.arange(first, first + n)
+    return Predictions.of(logits, torch.arange(n) % 3, from_logits=True)
+
+
+def row_numbers(part: Predictions) -> set[float]:
+    return set(part.scores[:, 0].tolist())
+
+
+def pair_file(path: Path, n_val: int, n_test: int) -> Path:
+    val, test = numbered(n_val), numbered(n_test, first=n_val)
+    np.savez(path, val_logits=val.scores, val_labels=val.labels, test_logits=test.scores, test_labels=test.labels)
+    return path
+
+
+@pytest.fixture(scope="module")
+def found() -> Comparison:
+    return compare(over_confident(), methods=["temperature", "vector", "temperature-ece", "isotonic"], bootstrap=50)
+
+
+# ------------------------------------------------------------------------------------------------------ an honest split
+
+
+@pytest.mark.parametrize("n", [2, 7, 100])
+def test_halves_have_no_row_in_common(n: int) -> None:
+    fit, test, said = fit_and_test(numbered(n), None, seed=0)
+    assert not row_numbers(fit) & row_numbers(test)
+    assert row_numbers(fit) | row_numbers(test) == set(range(n))
+    assert said == f"split at random: fitted on {fit.n} samples, measured on the other {test.n}"
+    again, *_ = fit_and_test(numbered(n), None, seed=0)
+    assert torch.equal(again.scores, fit.scores)
+
+
+def test_a_file_with_both_sets_is_fitted_on_val_and_measured_on_test(tmp_path: Path) -> None:
+    path = pair_file(tmp_path / "pair.npz", 4, 6)
+    fit, test, said = fit_and_test(path, None, seed=0)
+    assert (fit.split, test.split) == ("val", "test")
+    assert (row_numbers(fit), row_numbers(test)) == (set(range(4)), set(range(4, 10)))
+    assert said == "fitted on its 4 val samples, measured on its 6 test samples"
+    assert read_for_fitting(path).split == "val"
+
+
+def test_with_another_file_to_measure_on_the_val_set_of_the_first_is_fitted(tmp_path: Path) -> None:
+    path = pair_file(tmp_path / "pair.npz", 4, 6)
+    other = tmp_path / "other.npz"
+    write_predictions(other, numbered(5, first=100))
+    fit, test, _ = fit_and_test(path, other, seed=0)
+    assert (row_numbers(fit), row_numbers(test)) == (set(range(4)), set(range(100, 105)))
+    fit, test, _ = fit_and_test(other, path, seed=0)
+    assert (row_numbers(fit), row_numbers(test)) == (set(range(100, 105)), set(range(4, 10)))
+    fit, test, _ = fit_and_test(path, path, seed=0)
+    assert not row_numbers(fit) & row_numbers(test)
+
+
+def test_sets_that_are_no_pair_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="the same classes; got 4 and 3"):
+        compare(over_confident(k=4), over_confident(k=3))
+    with pytest.raises(InputError, match="must be measured on other samples"):
+        compare(numbered(6), numbered(6))
+    named = [
+        Predictions.of(*random_predictions(9, 2), class_names=names, from_logits=True)
+        for names in (["a", "b"], ["a", "c"])
+    ]
+    with pytest.raises(InputError, match="class 1 is 'b' in one, 'c' in the other"):
+        compare(*named)
+
+
+# ------------------------------------------------------------------------------------------------------------- numbers
+
+
+def test_measurements_are_the_metrics_on_the_test_part(found: Comparison) -> None:
+    fit, test = over_confident().halves(0)
+    for outcome in found.ranked:
+        probs = outcome.method.make().fit(fit.scores, fit.labels).predict_proba(test.scores)
+        for name in MEASURED:
+            assert outcome.measured[name].value == pytest.approx(METRICS[name](probs, test.labels), abs=1e-12)
+            row = found.row(name, method=outcome.label)
+            assert (row.value, row.low, row.n) == (outcome.measured[name].value, outcome.measured[name].low, test.n)
+            assert row.low <= row.value <= row.high
+
+
+def test_before_and_after_are_no_calibration_and_the_recommended_one(found: Comparison) -> None:
+    for side, outcome in ((found.before, found.baseline), (found.after, found.recommended)):
+        for name in ("nll", "ece", "accuracy"):
+            row = side.row(name)
+            assert (row.value, row.low, row.high) == pytest.approx(dataclasses.astuple(outcome.measured[name])[:3])
+
+
+def test_resamples_are_paired(found: Comparison) -> None:
+    one, other = found.ranked[:2]
+    for name in MEASURED:
+        itself = one.minus(one, name)
+        assert (itself.value, itself.low, itself.high, itself.p_value) == (0, 0, 0, 1)
+        by, back = one.minus(other, name), other.minus(one, name)
+        assert by.value == pytest.approx(-back.value) and by.p_value == back.p_value
+    # Much of what one resample does to a method it does to the other: the difference varies less than either.
+    by = one.minus(other, "nll")
+    assert by.high - by.low < 0.5 * (one.measured["nll"].high - one.measured["nll"].low)
+
+
+def test_the_seed_decides(found: Comparison) -> None:
+    same, other = (compare(over_confident(), methods=["temperature"], bootstrap=50, seed=seed) for seed in (0, 1))
+    outcome = next(o for o in found.outcomes if o.label == "temperature")
+    assert same.row("nll", method="temperature").low == outcome.measured["nll"].low
+    assert other.row("nll", method="temperature").value != outcome.measured["nll"].value
+
+
+def test_probabilities_are_as_good_as_logits() -> None:
+    logits, labels = random_predictions(300, 3)
+    as_logits = compare(Predictions.of(logits, labels, from_logits=True), methods=["temperature"], bootstrap=20)
+    as_probs = compare(Predictions.of(logits.softmax(1), labels), methods=["temperature"], bootstrap=20)
+    for one, other in zip(as_logits.rows, as_probs.rows, strict=True):
+        assert one.value == pytest.approx(other.value, abs=1e-6)
+
+
+def test_two_jobs_are_as_good_as_one(found: Comparison) -> None:
+    methods = [outcome.label for outcome in found.outcomes if outcome is not found.baseline]
+    spread = compare(over_confident(), methods=methods, bootstrap=50, jobs=2)
+    assert [row.metric for row in spread.rows] == [row.metric for row in found.rows]
+    for one, other in zip(found.rows, spread.rows, strict=True):
+        assert (one.method, one.params, one.n) == (other.method, other.params, other.n)
+        assert (one.value, one.low, one.high) == pytest.approx((other.value, other.low, other.high), abs=1e-9)
+    assert spread.verdict == found.verdict
+    _, test = over_confident().halves(0)
+    for alone, beside in zip(found.ranked, spread.ranked, strict=True):
+        assert alone.fitted and beside.fitted
+        assert torch.allclose(alone.fitted.predict_proba(test.scores), beside.fitted.predict_proba(test.scores))
+
+
+# ------------------------------------------------------------------------------------------- what is ranked and advised
+
+
+def test_the_lowest_nll_is_first_and_no_calibration_among_them(found: Comparison) -> None:
+    values = [outcome.measured["nll"].value for outcome in found.ranked]
+    assert values == sorted(values)
+    assert found.baseline.label == "identity" and found.baseline in found.ranked
+    assert found.recommended is found.ranked[0]
+    assert found.verdict.startswith(
+        f"Use {found.recommended.label}: significantly better than no calibration. NLL goes"
+    )
+
+
+def made_up(name: str, nll: float, ece: float = 0.1, accuracy: float = 0.7, noise: float = 0.001) -> Outcome:
+    """An outcome whose draws scatter a little around these values."""
+    generator = torch.Generator().manual_seed(len(name))
+    values = {"nll": nll, "ece": ece, "accuracy": accuracy}
+    draws = {k: Draws(v + noise * torch.randn(99, generator=generator).double(), 1.0) for k, v in values.items()}
+    measured = {k: Interval(v, v - noise, v + noise, 0.95) for k, v in values.items()}
+    return Outcome(Method(name, {}), Temperature(), "", 0.1, measured, draws)
+
+
+NONE = made_up("identity", 1.0)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "worse", "improves"),
+    [
+        (made_up("better", 0.9, ece=0.05), (), True),
+        (made_up("only in nll", 0.9), (), True),
+        (made_up("less accurate", 0.9, accuracy=0.65), ("accuracy",), False),
+        (made_up("more accurate", 0.9, accuracy=0.75), (), True),
+        (made_up("higher ece", 0.9, ece=0.2), ("ECE",), False),
+        (made_up("all worse", 1.1, ece=0.2, accuracy=0.6), ("NLL", "ECE", "accuracy"), False),
+        (made_up("perhaps better", 0.99, noise=0.1), (), False),
+        (made_up("the same", 1.0), (), False),
+    ],
+)
+def test_what_counts_as_an_improvement(outcome: Outcome, worse: tuple[str, ...], improves: bool) -> None:
+    assert outcome.worse_than(NONE) == worse
+    assert outcome.improves_on(NONE) is improves
+
+
+def judged(found: Comparison, *outcomes: Outcome, recommended: Outcome) -> Comparison:
+    return dataclasses.replace(found, outcomes=(*outcomes,), recommended=recommended)
+
+
+def test_the_verdict_says_who_was_passed_over_and_why(found: Comparison) -> None:
+    bad, best = made_up("less accurate", 0.8, accuracy=0.65), made_up("better", 0.9, ece=0.05)
+    worst, close = made_up("all worse", 1.1, ece=0.2), made_up("nearly as good", 0.9005)
+    comparison = judged(found, bad, best, close, NONE, worst, recommended=best)
+    assert comparison.verdict == (
+        "Use better: significantly better than no calibration. NLL goes from 1.000 to 0.9000, ECE from 10.00 % to "
+        "5.00 %, accuracy stays at 70.00 %. less accurate has a lower NLL, but accuracy significantly worse than none. "
+        "As good: nearly as good."
+    )
+    remarks = [comparison.remark(outcome) for outcome in comparison.ranked]
+    assert remarks == [
+        "level with the best, accuracy worse than none",
+        "recommended",
+        "",
+        "no calibration",
+        "worse than none",
+    ]
+
+
+def test_the_verdict_where_nothing_helps(found: Comparison) -> None:
+    perhaps, maybe = made_up("perhaps", 0.99, noise=0.1), made_up("may be", 0.995, noise=0.1)
+    assert judged(found, perhaps, maybe, NONE, recommended=NONE).verdict == (
+        "Leave it as it is: no calibrator is significantly better than none. "
+        "perhaps and 1 other have a lower NLL, which could be chance."
+    )
+    assert judged(found, NONE, made_up("worse", 1.2), recommended=NONE).verdict == (
+        "Leave it as it is: no calibrator is significantly better than none. None has a lower NLL on these samples."
+    )
+    assert judged(found, NONE, recommended=NONE).verdict.startswith("Nothing to recommend")
+
+
+def test_no_calibration_is_recommended_where_the_model_is_calibrated() -> None:
+    generator = torch.Generator().manual_seed(0)
+    logits = 1.5 * torch.randn(1000, 4, generator=generator, dtype=torch.float64)
+    labels = torch.multinomial(logits.softmax(1), 1, generator=generator).squeeze(1)
+    data = Predictions.of(logits, labels, from_logits=True)
+    found = compare(data, methods=["temperature", "vector", "isotonic"], bootstrap=50)
+    assert found.recommended is found.baseline and found.verdict.startswith("Leave it as it is")
+
+
+def test_a_less_accurate_method_is_not_recommended_however_low_its_nll(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Class 0 is given a head start: far better in NLL than a model that is wildly sure, but often wrong."""
+
+    class HeadStart(Temperature):
+        def _calibrate(self, logits: Tensor) -> Tensor:
+            favour = torch.zeros(logits.shape[1], dtype=logits.dtype)
+            favour[0] = 1.5
+            return super()._calibrate(logits).add(favour).log_softmax(1)
+
+    HeadStart.name = "head-start"
+    monkeypatch.setitem(CALIBRATORS._entries, "head-start", HeadStart)
+    data = Predictions.of(*random_predictions(1500, 4, sharpness=20.0), from_logits=True)
+    found = compare(data, methods=["head-start"], bootstrap=50)
+    assert found.ranked[0].label == "head-start"
+    assert found.recommended is found.baseline
+    assert "head-start has a lower NLL, but accuracy significantly worse than none" in found.verdict
+
+
+# ------------------------------------------------------------------------------------------------------------- failures
+
+
+@pytest.mark.parametrize("error", [InputError("it has two\nlines"), ZeroDivisionError("by zero"), KeyError("x")])
+def test_a_failure_is_an_outcome(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(self: Calibrator, logits: Tensor, labels: Tensor) -> None:
+        raise error
+
+    monkeypatch.setattr(CALIBRATORS["vector"], "_fit", fail)
+    found = compare(over_confident(), methods=["vector", "temperature"], bootstrap=20)
+    (failed,) = (outcome for outcome in found.outcomes if outcome.failure)
+    assert failed is found.outcomes[-1] and failed not in found.ranked
+    assert failed.failure in ("it has two lines", "ZeroDivisionError: by zero", "KeyError: 'x'")
+    assert json.loads(found.to_json())["failures"] == {"vector": failed.failure}
+    assert (failed.n_parameters, failed.fitted) == (0, None)
+    assert found.recommended.label == "temperature" and "vector" not in found.to_csv()
+
+
+def test_too_few_samples_are_a_failure_of_that_method_alone() -> None:
+    few = Predictions.of(*(t[:5] for t in random_predictions(30, 3)), from_logits=True)
+    found = compare(few, over_confident(60, 3, seed=1), methods=["meta-mis", "temperature"], bootstrap=20)
+    failures = {outcome.label: outcome.failure for outcome in found.outcomes}
+    assert "needs at least 10 samples" in failures["meta-mis"] and not failures["temperature"]
+
+
+def test_where_every_method_fails_nothing_is_recommended() -> None:
+    one_label = Predictions.of(random_predictions(20, 3)[0], [1] * 20, from_logits=True)
+    found = compare(one_label, over_confident(60, 3, seed=1), methods=["temperature"], bootstrap=20)
+    assert found.recommended is found.baseline and found.verdict.startswith("Nothing to recommend")
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_data_that_cannot_be_measured_are_refused_before_anything_is_fitted(which: int) -> None:
+    sets = [over_confident(20, 3, seed=seed) for seed in (0, 1)]
+    broken = sets[which].scores.clone()
+    broken[3, 1] = math.nan
+    sets[which] = Predictions.of(broken, sets[which].labels, from_logits=True)
+    told: list[str] = []
+    with pytest.raises(InputError, match=r"nothing to compare: .*row 3, column 1 is nan"):
+        compare(*sets, bootstrap=20, progress=lambda done, steps, what: told.append(what))
+    assert not told
+
+
+def test_a_process_that_dies_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("temperance.compare.ProcessPoolExecutor", DeadPool)
+    with pytest.raises(TemperanceError, match="try jobs=1"):
+        compare(over_confident(), methods=["temperature", "vector"], bootstrap=20, jobs=2)
+
+
+class DeadPool:
+    """A pool whose processes are gone."""
+
+    def __init__(self, *args: Any) -> None:
+        pass
+
+    def __enter__(self) -> "DeadPool":
+        return self
+
+    def __exit__(self, *args: Any) -> None:
+        pass
+
+    def map(self, *args: Any) -> Any:
+        from concurrent.futures.process import BrokenProcessPool
+
+        raise BrokenProcessPool
+
+
+# -------------------------------------------------------------------------------------------------- methods as written
+
+
+def test_a_method_with_settings() -> None:
+    method = Method.parse(" temperature : objective = class-scaled ")
+    assert (method.name, method.settings) == ("temperature", {"objective": "class-scaled"})
+    assert method.label == "temperature:objective=class-scaled"
+    assert method.make().get_params()["objective"] == "class-scaled"
+    assert Method.parse("histogram:n-bins=7").settings == {"n_bins": 7}
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("temprature", "no calibrator named 'temprature'; did you mean temperature"),
+        ("temperature:objektive=nll", "no setting of temperature named 'objektive'; did you mean objective"),
+        ("temperature:objective", "key=value; got 'objective'"),
+        ("temperature:", "key=value; got ''"),
+        ("", "no calibrator named ''"),
+    ],
+)
+def test_wrong_methods_are_refused_first(text: str, sentence: str) -> None:
+    with pytest.raises(InputError, match=sentence):
+        Method.parse(text)
+    with pytest.raises(InputError, match=sentence):
+        compare("nowhere.npz", methods=[text])
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("3", 3), ("0.5", 0.5), ("1e-3", 0.001), ("true", True), ("False", False), ("none", None), ("nll", "nll")],
+)
+def test_settings_have_the_type_they_look_like(text: str, value: object) -> None:
+    parsed = Method.parse(f"temperature:objective={text}").settings["objective"]
+    assert parsed == value and type(parsed) is type(value)
+
+
+def test_each_method_once() -> None:
+    methods = ["temperature", "temperature", "identity", "temperature:objective=brier"]
+    found = compare(over_confident(60), methods=methods, bootstrap=20)
+    labels = [outcome.label for outcome in found.outcomes]
+    assert sorted(labels) == ["identity", "temperature", "temperature:objective=brier"]
+    assert found.provenance.settings["methods"] == ["temperature", "temperature:objective=brier"]
+
+
+# ------------------------------------------------------------------------------------------------------ what comes out
+
+
+def test_provenance_knows_both_parts(found: Comparison) -> None:
+    fit, test = over_confident().halves(0)
+    assert found.provenance.inputs == {"fit: memory": fit.fingerprint, "test: memory": test.fingerprint}
+    assert (found.provenance.settings["n_fit"], found.provenance.settings["n_test"]) == (300, 300)
+
+
+def test_json_and_csv(found: Comparison) -> None:
+    read = json.loads(found.to_json())
+    assert (read["recommended"], read["verdict"], read["split"]) == (
+        found.recommended.label,
+        found.verdict,
+        found.split,
+    )
+    assert len(read["rows"]) == len(found.rows) == len(found.ranked) * len(MEASURED)
+    assert found.to_csv().count("\n") == len(found.rows) + 1
+
+
+@pytest.mark.parametrize("width", [60, 80, 140])
+def test_the_table_fits_the_terminal(found: Comparison, width: int) -> None:
+    failed = Outcome(Method("odd", {}), None, "what [/failed] [red]so[/red]", 0.1, {}, {})
+    console = Console(width=width, record=True, file=io.StringIO())
+    console.print(dataclasses.replace(found, outcomes=(*found.outcomes, failed)))
+    text = console.export_text()
+    assert max(map(len, text.splitlines())) <= width
+    assert all(outcome.label in text for outcome in found.outcomes)
+    assert found.verdict[:40] in text
+    if width >= 80:
+        assert "[/failed]" in text and "recommended" in text
+    assert ("parameters" in text) == (width >= 110)
+
+
+def test_progress_is_told() -> None:
+    told: list[tuple[int, int]] = []
+    compare(
+        over_confident(60),
+        methods=["temperature", "vector"],
+        bootstrap=20,
+        progress=lambda done, steps, what: told.append((done, steps)),
+    )
+    assert told == sorted(told) and told[-1][0] == told[-1][1]
+
+
+def test_wrong_calls() -> None:
+    with pytest.raises(InputError, match="jobs must be a whole number of at least 1"):
+        compare(over_confident(60), jobs=0)
+    with pytest.raises(InputError, match="bootstrap must be a whole number of at least 20"):
+        compare(over_confident(60), bootstrap=19)
+    with pytest.raises(InputError, match="n_bins must be a whole number of at least 1"):
+        compare(over_confident(60), methods=["temperature"], n_bins=0, bootstrap=20)
