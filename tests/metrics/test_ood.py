@@ -1,5 +1,6 @@
 """Out-of-distribution detection: golden numbers, scikit-learn, brute force, limits."""
 
+import math
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from conftest import random_predictions
 from temperance.errors import InputError
-from temperance.metrics import OODResult, auroc, fpr_at_tpr, ood, score
+from temperance.metrics import OODResult, auroc, fpr_at_tpr, ood, ood_intervals, score
 from temperance.metrics.ood import Detection, auroc_of, detection, fpr_of
 
 # A coarse grid ties often.
@@ -114,3 +115,16 @@ def test_bad_input_is_refused() -> None:
         fpr_at_tpr([0.5], [0.5], threshold="linear")
     with pytest.raises(InputError, match="energy score needs logits"):
         ood([[0.5, 0.5]], [[0.5, 0.5]], score="energy")
+
+
+def test_intervals_cover_the_truth_and_hold_the_value() -> None:
+    generator = torch.Generator().manual_seed(0)
+    truth = 0.5 * (1 + math.erf(1 / 2))  # two normal distributions one apart
+    covered = 0
+    for _ in range(60):
+        inside, outside = 1 + torch.randn(200, generator=generator), torch.randn(150, generator=generator)
+        found = ood_intervals(inside, outside, n_resamples=100, generator=generator)
+        assert found["auroc"].value == auroc(inside, outside)
+        assert found["fpr95"].low <= found["fpr95"].value <= found["fpr95"].high
+        covered += found["auroc"].low <= truth <= found["auroc"].high
+    assert covered >= 50

@@ -7,7 +7,7 @@ from temperance.metrics.bounds import classwise_ece_sup, ece_sup, error_over_k, 
 from temperance.metrics.classwise import classwise_ece, classwise_over, classwise_under
 from temperance.metrics.goodness import ks, ks_p_value, kuiper, kuiper_p_value, spiegelhalter_p_value, spiegelhalter_z
 from temperance.metrics.kernel import kde_ece, kde_ece_canonical, kde_ece_marginal
-from temperance.metrics.ood import OODResult, auroc, fpr_at_tpr, ood
+from temperance.metrics.ood import OODResult, auroc, fpr_at_tpr, ood, ood_intervals
 from temperance.metrics.proper import accuracy, brier, class_loss_spread, nll
 from temperance.metrics.refinement import brier_calibration, brier_refinement, nll_calibration, nll_refinement
 from temperance.metrics.scores import SCORES, score
@@ -67,6 +67,7 @@ __all__ = [
     "nll_calibration",
     "nll_refinement",
     "ood",
+    "ood_intervals",
     "oracle_map",
     "risk_at_coverage",
     "risk_coverage_curve",

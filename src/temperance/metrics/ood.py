@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from temperance.arrays import ArrayLike, shape_of, to_tensor
-from temperance.errors import InputError, one_of, positive_fraction
+from temperance.errors import InputError, at_least, one_of, positive_fraction
 from temperance.metrics import scores
+from temperance.metrics.significance import Draws, Interval
 from temperance.metrics.stats import Samples
 
 
@@ -74,6 +75,34 @@ def ood(id_probs: ArrayLike, ood_probs: ArrayLike, *, score: str = "msp", from_l
         *(scores.score(probs, score, from_logits=from_logits).reshape(-1) for probs in (id_probs, ood_probs))
     )
     return OODResult(auroc_of(found), fpr_of(found))
+
+
+def ood_intervals(
+    id_scores: ArrayLike,
+    ood_scores: ArrayLike,
+    *,
+    level: float = 0.95,
+    n_resamples: int = 500,
+    generator: torch.Generator | None = None,
+) -> dict[str, Interval]:
+    """`auroc` and `fpr95` with bootstrap intervals; each side is resampled by itself.
+
+    >>> found = ood_intervals([0.99, 0.95, 0.9, 0.8, 0.6], [0.97, 0.7, 0.5, 0.4])
+    >>> found["auroc"].value, found["fpr95"].value
+    (0.75, 0.5)
+    """
+    at_least("n_resamples", n_resamples, 2)
+    whole = detection(id_scores, ood_scores)
+    sides = [whole.inside.nonzero().squeeze(1).cpu(), (~whole.inside).nonzero().squeeze(1).cpu()]
+    drawn = []
+    for _ in range(n_resamples):
+        rows = torch.cat([side[torch.randint(len(side), (len(side),), generator=generator)] for side in sides])
+        drawn.append(whole.select(rows.to(whole.score.device)))
+    found = {}
+    for name, measure in (("auroc", auroc_of), ("fpr95", fpr_of)):
+        draws = Draws(torch.tensor([measure(part) for part in drawn], dtype=torch.float64), 1.0)
+        found[name] = draws.interval(measure(whole), (0.0, 1.0), level)
+    return found
 
 
 def auroc_of(found: Detection) -> float:
