@@ -19,7 +19,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from benchmarks.speed import bare  # noqa: F401  (before temperance)
 from benchmarks.speed.data import median
 from temperance.losses import LOSSES, Loss
 
