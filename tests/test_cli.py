@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from commands import refused
 from conftest import random_predictions
 from temperance.cli import main
 from temperance.metrics import METRICS, ece
@@ -31,15 +32,6 @@ def good(tmp_path: Path, arrays: tuple[Any, Any]) -> Path:
     path = tmp_path / "good.npz"
     np.savez(path, logits=arrays[0], labels=arrays[1], groups=np.array(["day", "night"] * 200))
     return path
-
-
-def refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
-    """Run a command that must fail; the one line it says."""
-    assert main(arguments) == 2
-    out = capsys.readouterr()
-    assert out.out == ""
-    assert out.err.count("\n") == 1 and out.err.startswith("temperance: ") and "Traceback" not in out.err
-    return out.err
 
 
 def test_a_table_and_a_verdict(good: Path, capsys: pytest.CaptureFixture[str]) -> None:

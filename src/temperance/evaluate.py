@@ -61,11 +61,12 @@ class Evaluation(Results):
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         from rich.table import Table
+        from rich.text import Text
 
         settings = self.provenance.settings
         grouped = any(row.group for row in self.rows)
         explained = options.max_width >= 110
-        table = Table(title=self.title, title_justify="left", title_style="bold")
+        table = Table(title=Text(self.title), title_justify="left", title_style="bold")
         if grouped:
             table.add_column("group", no_wrap=True)
         table.add_column("metric", no_wrap=True)
@@ -78,10 +79,10 @@ class Evaluation(Results):
             bounds = f"{shown(row.low, percent=metric.percent)} … {shown(row.high, percent=metric.percent)}"
             last = i + 1 == len(self.rows) or self.rows[i + 1].group != row.group
             cells = [metric.title, shown(row.value, percent=metric.percent), bounds, *[metric.summary] * explained]
-            table.add_row(*([row.group or "all"] if grouped else []), *cells, end_section=last)
+            table.add_row(*([Text(row.group or "all")] if grouped else []), *cells, end_section=last)
         yield table
         yield ""
-        yield self.verdict
+        yield Text(self.verdict)
 
 
 def evaluate(

@@ -28,8 +28,6 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 
 
 def run(args: argparse.Namespace) -> None:
-    from rich.console import Console
-
     from temperance.compare import Method, logits_of, read_for_fitting
 
     check_writable(args.output)
@@ -38,14 +36,12 @@ def run(args: argparse.Namespace) -> None:
     data = read_for_fitting(args.predictions)
     found = method.make().fit(logits_of(data), data.labels)
     found.save(args.output)
-    Console().print(f"fitted {method.label} on {data.n:,} samples; saved in {args.output}", highlight=False)
+    print(f"fitted {method.label} on {data.n:,} samples; saved in {args.output}")
     for name, value in found.info.items():
-        Console().print(f"  {name}: {value}", style="dim", highlight=False)
+        print(f"  {name}: {value}")
 
 
 def run_apply(args: argparse.Namespace) -> None:
-    from rich.console import Console
-
     from temperance.calibrators import load_calibrator
     from temperance.compare import logits_of
     from temperance.predictions import Predictions, read_predictions, write_predictions
@@ -56,4 +52,4 @@ def run_apply(args: argparse.Namespace) -> None:
     probs = found.predict_proba(logits_of(data))
     calibrated = Predictions.of(probs, data.labels, class_names=data.class_names, groups=data.groups)
     write_predictions(args.output, calibrated)
-    Console().print(f"calibrated {data.n:,} samples with {found.name}; probabilities in {args.output}", highlight=False)
+    print(f"calibrated {data.n:,} samples with {found.name}; probabilities in {args.output}")

@@ -54,7 +54,11 @@ def emit(results: Results, args: argparse.Namespace) -> None:
 def progress_bar() -> Iterator[Callback]:
     """A progress bar on stderr, where that is a terminal and the work takes long enough to show one."""
     console = Console(stderr=True)
-    columns = (TextColumn("[dim]{task.description}"), BarColumn(bar_width=30), TimeRemainingColumn())
+    columns = (
+        TextColumn("{task.description}", style="dim", markup=False),
+        BarColumn(bar_width=30),
+        TimeRemainingColumn(),
+    )
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("", total=None)
 

@@ -1,0 +1,257 @@
+"""temperance compare, fit and apply as a user meets them: real files, and wrong input on purpose."""
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from commands import refused
+from conftest import random_predictions
+from temperance.calibrators import load_calibrator, make_calibrator
+from temperance.cli import main
+from temperance.compare import compare
+from temperance.evaluate import evaluate
+from temperance.predictions import Predictions, read_predictions, write_predictions
+
+QUICK = ["--methods", "temperature,vector", "--bootstrap", "20"]
+
+
+def predictions(seed: int = 0, n: int = 400, k: int = 4) -> Predictions:
+    logits, labels = random_predictions(n, k, seed, sharpness=4.0)
+    groups = ["day", "night"] * (n // 2)
+    names = ["ant", "bee", "cat", "dog"][:k]
+    return Predictions.of(logits, labels, from_logits=True, class_names=names, groups=groups)
+
+
+@pytest.fixture
+def val(tmp_path: Path) -> Path:
+    write_predictions(tmp_path / "val.npz", predictions(0))
+    return tmp_path / "val.npz"
+
+
+@pytest.fixture
+def test(tmp_path: Path) -> Path:
+    write_predictions(tmp_path / "test.npz", predictions(1))
+    return tmp_path / "test.npz"
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Path:
+    sets = {"val": predictions(0, n=300), "test": predictions(1)}
+    arrays = {f"{name}_{part}": getattr(data, kind) for name, data in sets.items() for part, kind in PARTS.items()}
+    np.savez(tmp_path / "pair.npz", **arrays)
+    return tmp_path / "pair.npz"
+
+
+PARTS = {"logits": "scores", "labels": "labels"}
+
+
+# ------------------------------------------------------------------------------------------------------------- compare
+
+
+def test_a_table_and_a_verdict(val: Path, test: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", str(val), str(test), *QUICK]) == 0
+    out = capsys.readouterr().out
+    assert "fitted on 400 samples, measured on 400 others" in out
+    for word in ("identity", "temperature", "vector", "recommended", "significantly better than no calibration"):
+        assert word in out
+
+
+def test_one_file_is_halved_and_one_with_both_sets_is_not(
+    val: Path, pair: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["compare", str(val), *QUICK]) == 0
+    assert "split at random: fitted on 200 samples, measured on the other 200" in capsys.readouterr().out
+    assert main(["compare", str(pair), *QUICK]) == 0
+    assert "fitted on its 300 val samples, measured on its 400 test samples" in capsys.readouterr().out
+
+
+def test_json_and_csv_are_those_of_the_library(
+    val: Path, test: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "rows.csv"
+    options = ["--n-bins", "10", "--seed", "3", "--json", "--csv", str(out)]
+    assert main(["compare", str(val), str(test), *QUICK, *options]) == 0
+    found = json.loads(capsys.readouterr().out)
+    expected = compare(val, test, methods=["temperature", "vector"], n_bins=10, bootstrap=20, seed=3)
+    assert found["recommended"] == expected.recommended.label and found["verdict"] == expected.verdict
+    assert [row["value"] for row in found["rows"]] == [row.value for row in expected.rows]
+    assert [float(row["low"]) for row in csv.DictReader(io.StringIO(out.read_text()))] == [
+        row.low for row in expected.rows
+    ]
+
+
+def test_what_fails_is_a_row(val: Path, test: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    methods = ["--methods", "temperature, temperature:objective=nonsense", "--bootstrap", "20"]
+    assert main(["compare", str(val), str(test), *methods, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["recommended"] == "temperature"
+    assert "no objective named 'nonsense'" in found["failures"]["temperature:objective=nonsense"]
+    assert main(["compare", str(val), str(test), *methods]) == 0
+    assert "temperature:objective=nonsense" in capsys.readouterr().out
+
+
+def test_the_recommended_one_is_saved_and_can_be_used(
+    val: Path, test: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    saved, report = tmp_path / "cal.safetensors", tmp_path / "report.html"
+    options = ["-o", str(saved), "--report", str(report), "--json"]
+    assert main(["compare", str(val), str(test), *QUICK, *options]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert load_calibrator(saved).name == found["recommended"]
+    assert found["recommended"] in report.read_text() and "Comparison of calibrators" in report.read_text()
+    assert main(["evaluate", str(test), "--calibrator", str(saved), "--json", "--bootstrap", "0"]) == 0
+    rows = {row["metric"]: row["value"] for row in json.loads(capsys.readouterr().out)["rows"]}
+    for row in found["rows"]:
+        if row["method"] == found["recommended"] and row["metric"] in rows:
+            assert rows[row["metric"]] == pytest.approx(row["value"], abs=1e-12)
+
+
+def test_two_jobs(val: Path, test: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = []
+    for jobs in ("1", "2"):
+        assert main(["compare", str(val), str(test), *QUICK, "--jobs", jobs, "--json"]) == 0
+        found.append(json.loads(capsys.readouterr().out))
+    assert found[0]["verdict"] == found[1]["verdict"]
+    for one, other in zip(*(each["rows"] for each in found), strict=True):
+        assert one["value"] == pytest.approx(other["value"], abs=1e-9)
+
+
+# ------------------------------------------------------------------------------------------------------- fit and apply
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".csv"])
+def test_fit_and_apply(suffix: str, val: Path, test: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    saved, out = tmp_path / "cal.safetensors", tmp_path / f"out{suffix}"
+    assert main(["fit", "vector", str(val), "-o", str(saved)]) == 0
+    assert f"fitted vector on 400 samples; saved in {saved}" in "".join(capsys.readouterr().out.splitlines())
+    assert main(["apply", str(saved), str(test), "-o", str(out)]) == 0
+    assert "calibrated 400 samples with vector" in capsys.readouterr().out
+    fitted = make_calibrator("vector").fit(predictions(0).scores, predictions(0).labels)
+    found = read_predictions(out)
+    assert torch.allclose(found.scores, fitted.predict_proba(predictions(1).scores), atol=1e-12)
+    assert torch.equal(found.labels, predictions(1).labels) and not found.from_logits
+    assert found.class_names == ("ant", "bee", "cat", "dog")
+    assert found.groups is not None and found.groups[:2].tolist() == ["day", "night"]
+    assert evaluate(found, bootstrap=0).row("nll").value < evaluate(test, bootstrap=0).row("nll").value
+
+
+def test_fit_with_settings(val: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    saved = tmp_path / "cal.safetensors"
+    assert main(["fit", "temperature", str(val), "-o", str(saved), "--objective", "brier"]) == 0
+    assert "fitted temperature:objective=brier" in capsys.readouterr().out
+    assert load_calibrator(saved).get_params()["objective"] == "brier"
+    assert main(["fit", "histogram", str(val), "-o", str(saved), "--set", "n-bins=5"]) == 0
+    assert load_calibrator(saved).get_params()["n_bins"] == 5
+
+
+def test_of_a_file_with_both_sets_val_is_fitted_and_test_calibrated(
+    pair: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    saved, out = tmp_path / "cal.safetensors", tmp_path / "out.npz"
+    assert main(["fit", "temperature", str(pair), "-o", str(saved)]) == 0
+    assert "on 300 samples" in capsys.readouterr().out
+    for split, n in (([], 400), (["--split", "val"], 300)):
+        assert main(["apply", str(saved), str(pair), "-o", str(out), *split]) == 0
+        assert read_predictions(out).n == n
+
+
+# ----------------------------------------------------------------------------------------------------- wrong on purpose
+
+
+@pytest.fixture
+def three(tmp_path: Path) -> Path:
+    """Predictions over another number of classes."""
+    write_predictions(tmp_path / "three.npz", predictions(2, k=3))
+    return tmp_path / "three.npz"
+
+
+def test_compare_refuses(val: Path, three: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def said(*arguments: str) -> str:
+        return refused(["compare", str(val), *arguments], capsys)
+
+    assert "same classes; got 4 and 3" in said(str(three))
+    assert "measured on other samples" in said(str(val))
+    assert "did you mean temperature" in said("--methods", "temprature")
+    assert "no setting of vector named 'bins'" in said("--methods", "vector:bins=3")
+    assert "key=value" in said("--methods", "vector:3")
+    assert "jobs must be a whole number of at least 1" in said("--jobs", "0")
+    assert "bootstrap must be a whole number of at least 20" in said("--bootstrap", "5")
+    assert "n_bins" in said("--n-bins", "0", "--methods", "temperature")
+    assert "does not exist" in said(str(tmp_path / "nowhere.npz"))
+
+
+def test_fit_refuses(val: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "cal.safetensors"
+
+    def said(method: str, path: Path, *arguments: str) -> str:
+        return refused(["fit", method, str(path), "-o", str(out), *arguments], capsys)
+
+    assert "did you mean temperature" in said("temprature", val)
+    assert "no objective named 'nll2'" in said("temperature", val, "--objective", "nll2")
+    assert "no setting of temperature named 'x'" in said("temperature", val, "--set", "x=1")
+    assert "key=value" in said("temperature", val, "--set", "x")
+    few, one_label = tmp_path / "few.npz", tmp_path / "one.npz"
+    write_predictions(few, predictions(n=4))
+    np.savez(one_label, logits=predictions(n=4).scores, labels=[1] * 4)
+    assert "needs at least 10 samples" in said("meta-mis", few)
+    assert "labels of at least two classes" in said("temperature", one_label)
+    assert not out.exists()
+
+
+def test_apply_refuses(val: Path, three: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    saved, out = tmp_path / "cal.safetensors", tmp_path / "out.npz"
+    main(["fit", "temperature", str(val), "-o", str(saved)])
+    capsys.readouterr()
+    assert "fitted on 4 classes; these logits have 3" in refused(
+        ["apply", str(saved), str(three), "-o", str(out)], capsys
+    )
+    assert "not a file that temperance saved" in refused(
+        ["apply", wrong_file(tmp_path), str(val), "-o", str(out)], capsys
+    )
+    assert "does not exist" in refused(["apply", str(tmp_path / "no"), str(val), "-o", str(out)], capsys)
+    assert "one of the formats" in refused(["apply", str(saved), str(val), "-o", str(tmp_path / "out.txt")], capsys)
+    assert not out.exists() and not (tmp_path / "out.txt").exists()
+
+
+def wrong_file(folder: Path) -> str:
+    """A file of the right format that is no calibrator."""
+    write_predictions(folder / "pred.safetensors", predictions(n=4))
+    return str(folder / "pred.safetensors")
+
+
+def test_unwritable_outputs_are_refused_first(val: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    calibrator = tmp_path / "cal.safetensors"
+    main(["fit", "temperature", str(val), "-o", str(calibrator)])
+    capsys.readouterr()
+    before = sorted(tmp_path.iterdir())
+    for path in (str(tmp_path), str(tmp_path / "no" / "file")):
+        for option in ("-o", "--json", "--csv", "--report"):
+            assert "cannot be written" in refused(["compare", "nowhere.npz", option, path], capsys)
+        assert "cannot be written" in refused(["fit", "temperature", "nowhere.npz", "-o", path], capsys)
+        assert "cannot be written" in refused(["apply", str(calibrator), "nowhere.npz", "-o", path], capsys)
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_odd_names_are_shown_as_they_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Square brackets are markup to the terminal library; in a file's or a class's name they are only brackets."""
+    folder = tmp_path / "[b]["
+    folder.mkdir()
+    path, saved, out = folder / "[red]a].npz", folder / "cal]", folder / "out].npz"
+    logits, labels = random_predictions(200, 3, sharpness=4.0)
+    names = ["[/a]", "[bold]b", "c]"]
+    write_predictions(path, Predictions.of(logits, labels, from_logits=True, class_names=names))
+
+    def told(*arguments: str) -> str:
+        assert main([*arguments]) == 0
+        return "".join(capsys.readouterr().out.splitlines())
+
+    assert "[red]a].npz" in told("compare", str(path), *QUICK, "-o", str(saved))
+    assert str(saved) in told("fit", "temperature", str(path), "-o", str(saved))
+    assert str(out) in told("apply", str(saved), str(path), "-o", str(out))
+    said = told("evaluate", str(path), "--bootstrap", "0")
+    assert "[red]a].npz" in said and "[/a] (" in said
