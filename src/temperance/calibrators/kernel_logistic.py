@@ -63,7 +63,7 @@ class KernelLogistic(Calibrator):
 
         x = self._described(scaled)
         identity = torch.zeros(k, x.shape[1] + 1, dtype=torch.float64, device=logits.device)
-        identity[:, :k] = torch.eye(k, dtype=torch.float64) * self.spread
+        identity[:, :k] = torch.eye(k, dtype=torch.float64, device=logits.device) * self.spread
         identity[:, -1] = self.centre
         found, self.info = _fitted(x, labels, identity, self.ridge * k / n)
         self.info["temperature"] = 1 / inverse
