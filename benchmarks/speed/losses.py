@@ -45,11 +45,14 @@ def batch(shape: tuple[int, ...], device: str) -> tuple[Tensor, Tensor, Tensor]:
     return logits.to(device).requires_grad_(), labels.to(device), numbers.to(device)
 
 
-def contenders(shape: tuple[int, ...], device: str, names: list[str]) -> dict[str, Run]:
+def contenders(shape: tuple[int, ...], device: str, names: list[str], *, compiled: bool) -> dict[str, Run]:
     """Forward and backward of torch's cross-entropy and of each loss."""
     logits, labels, numbers = batch(shape, device)
 
     def of(function: Callable[..., Tensor], *extra: Tensor) -> Run:
+        if compiled:
+            function = torch.compile(function, fullgraph=True, dynamic=False)
+
         def run() -> None:
             logits.grad = None
             torch.autograd.backward(function(logits, labels, *extra))
@@ -100,12 +103,17 @@ def main() -> None:
     parser.add_argument("--shapes", nargs="*", choices=tuple(SHAPES), default=tuple(SHAPES))
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", choices=("cpu", "cuda"))
     parser.add_argument("--seconds", type=float, default=1.0, help="time for each loss at each shape (1)")
+    parser.add_argument("--compile", action="store_true", help="torch.compile them, and torch's cross-entropy too")
     parser.add_argument("--out", type=Path, help="append the medians as JSON lines")
     args = parser.parse_args()
     about = torch.cuda.get_device_name() if args.device == "cuda" else f"{torch.get_num_threads()} threads"
-    print(f"{args.device} ({about}), torch {torch.__version__}; forward and backward, median")
+    how = "compiled" if args.compile else "eager"
+    torch._dynamo.config.recompile_limit = 2 * len(LOSSES)  # each loss is another version of the same forward
+    print(f"{args.device} ({about}), torch {torch.__version__}, {how}; forward and backward, median")
     for name in args.shapes:
-        medians = timed(contenders(SHAPES[name], args.device, args.losses or LOSSES.names), args.device, args.seconds)
+        torch.compiler.reset()
+        runs = contenders(SHAPES[name], args.device, args.losses or LOSSES.names, compiled=args.compile)
+        medians = timed(runs, args.device, args.seconds)
         print(f"\n{name:18} {'milliseconds':>14} {'times torch':>12}  target")
         for loss, value in sorted(medians.items(), key=lambda item: item[1]):
             goal = target(LOSSES[loss]) if loss in LOSSES and name == "128x1000" else None
@@ -114,7 +122,7 @@ def main() -> None:
             print(f"{loss:18} {1000 * value:14.4f} {ratio:12.2f}{verdict}")
         sys.stdout.flush()
         if args.out:
-            record = {"task": f"losses {name}", "device": args.device, "about": about, "seconds": medians}
+            record = {"task": f"losses {name}, {how}", "device": args.device, "about": about, "seconds": medians}
             versions = {"torch": torch.__version__, "python": platform.python_version()}
             with args.out.open("a") as file:
                 file.write(json.dumps(record | {"versions": versions}) + "\n")
