@@ -165,7 +165,9 @@ class Regression:
         self.centre = centre
         self.k = kind.classes(centre)
         self.probs = x.new_empty(len(x), self.k)
-        rows = max(1, BLOCK_VALUES.get(x.device.type, BLOCK_VALUES["cpu"]) // max(self.k, x.shape[1]))
+        # A block yields a gradient of its own, so it should hold more values than there are parameters.
+        values = max(BLOCK_VALUES.get(x.device.type, BLOCK_VALUES["cpu"]), 2 * centre.numel())
+        rows = max(1, values // max(self.k, x.shape[1]))
         self._slices = [slice(i, i + rows) for i in range(0, len(x), rows)]
         self.weigh()
 
