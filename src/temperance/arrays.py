@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from temperance.errors import InputError
+from temperance.numerics import RowExtremes, bounds, row_extremes
 
 ArrayLike: TypeAlias = Tensor | npt.ArrayLike
 
@@ -41,6 +42,8 @@ def to_tensor(values: ArrayLike, name: str) -> Tensor:
         array = array.astype(array.dtype.newbyteorder("="))
     if any(stride < 0 for stride in array.strides):
         array = np.ascontiguousarray(array)
+    if array.flags.writeable:
+        return torch.from_numpy(array)
     with warnings.catch_warnings():
         # A read-only array (a memory-mapped file) is fine here: nothing writes to its input.
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable", category=UserWarning)
@@ -83,6 +86,9 @@ def as_labels(labels: ArrayLike, scores: Tensor, *, ignore_index: int | None = N
     if given.is_floating_point() or given.is_complex() or given.dtype == torch.bool:
         raise InputError(f"labels must be class numbers; got {given.dtype}. If they are, pass labels.astype(int)")
     checked = given.to(device=scores.device, dtype=torch.int64)
+    low, high = bounds(checked)
+    if low >= 0 and high < k:
+        return checked
     wrong = (checked < 0) | (checked >= k)
     if ignore_index is not None:
         wrong &= checked != ignore_index
@@ -94,15 +100,18 @@ def as_labels(labels: ArrayLike, scores: Tensor, *, ignore_index: int | None = N
     return checked
 
 
-def check_probs(rows: Tensor, first_row: int = 0, *, tolerance: float) -> Tensor:
-    """The largest value of each row, after making sure that every row is a probability distribution."""
-    top, total, low = rows.amax(1), rows.sum(1), rows.amin()
+def check_probs(rows: Tensor, labels: Tensor | None = None, *, first_row: int = 0, tolerance: float) -> RowExtremes:
+    """The extremes of rows, after making sure that every row is a probability distribution."""
+    found = row_extremes(rows, labels)
     # Written so that NaN fails: every comparison with it is false.
-    if bool((low >= -1e-6) & ((total - 1).abs().amax() <= tolerance)):
-        return top
+    if found.low >= -1e-6 and 1 - found.lightest <= tolerance and found.heaviest - 1 <= tolerance:
+        return found
     refuse_non_finite(rows, "probs", first_row)
-    bad = (rows.amin(1) < -1e-6) | ((total - 1).abs() > tolerance)
-    i = int(bad.nonzero()[0])
+    total = rows.sum(1, dtype=torch.float64)
+    bad = ((rows.amin(1) < -1e-6) | ((total - 1).abs() > tolerance)).nonzero()
+    if not len(bad):
+        return found  # only the quick sum was that far off
+    i = int(bad[0])
     what = f"contains {float(rows[i].amin()):.4g}" if float(rows[i].amin()) < 0 else f"sums to {float(total[i]):.6g}"
     raise InputError(
         f"probs must be rows of non-negative numbers that sum to 1; row {first_row + i} {what}. "
@@ -156,9 +165,15 @@ def unflatten(rows: Tensor, shape: torch.Size) -> Tensor:
     return rows if len(shape) == 2 else rows.reshape(shape[0], *shape[2:], -1).movedim(-1, 1)
 
 
-def blocks(scores: Tensor, labels: Tensor, *, ignore_index: int | None = None) -> Iterator[tuple[Tensor, Tensor, int]]:
-    """Rows and labels in blocks that stay in cache, each with the number of its first sample; ignored ones left out."""
-    step = max(1, BLOCK_VALUES.get(scores.device.type, BLOCK_VALUES["cpu"]) // scores[0].numel())
+def blocks(
+    scores: Tensor, labels: Tensor, *, ignore_index: int | None = None, step: int | None = None
+) -> Iterator[tuple[Tensor, Tensor, int]]:
+    """Rows and labels in blocks that stay in cache, each with the number of its first sample; ignored ones left out.
+
+    `step` is the number of samples in a block, if another is wanted.
+    """
+    if step is None:
+        step = max(1, BLOCK_VALUES.get(scores.device.type, BLOCK_VALUES["cpu"]) // scores[0].numel())
     for start in range(0, len(scores), step):
         rows, y = flatten(scores[start : start + step]), labels[start : start + step].reshape(-1)
         if ignore_index is not None and bool((y == ignore_index).any()):

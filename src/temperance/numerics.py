@@ -1,10 +1,72 @@
 """Numerical building blocks that know nothing of calibration."""
 
-from collections.abc import Sequence
+import ctypes
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
+
+
+def _compiled() -> Mapping[torch.dtype, Callable[..., None]]:
+    """The functions of _rows.c by the type of value they look at; none where it was not compiled on installation."""
+    try:
+        library = ctypes.CDLL(str(Path(__file__).with_name("_rows.so")))
+        found = {torch.float32: library.look_float32, torch.float64: library.look_float64}
+    except (OSError, AttributeError):
+        return {}
+    pointer, size = ctypes.c_void_p, ctypes.c_ssize_t
+    for function in found.values():
+        function.argtypes = [pointer, pointer, size, size, pointer, pointer, pointer, pointer, ctypes.c_int]
+        function.restype = None
+    return found
+
+
+COMPILED = _compiled()
+
+
+class RowExtremes(NamedTuple):
+    """What a look at rows of numbers shows. NaN in a row makes the sums NaN; its top and its hit then mean nothing."""
+
+    top: Tensor  # (n,) the largest value of each row
+    low: float  # the smallest value of all
+    lightest: float  # the smallest sum of a row
+    heaviest: float  # the largest sum of a row
+    hit: Tensor | None  # (n,) bool: is the row's label the first of its largest values? None if that was not looked at
+
+
+def read_once(rows: Tensor) -> bool:
+    """Does `row_extremes` read these rows only once, and make nothing of their size?"""
+    return rows.ndim == 2 and rows.dtype in COMPILED and rows.device.type == "cpu" and rows.is_contiguous()
+
+
+def row_extremes(rows: Tensor, labels: Tensor | None = None) -> RowExtremes:
+    """The extremes of rows (n, k), and which labels they hit if that costs nothing extra.
+
+    Compiled where it can be: reading 50,000 × 1000 values from memory takes longer than anything done to them.
+    """
+    if not read_once(rows):
+        return RowExtremes(rows.amax(1), float(rows.amin()), *bounds(rows.sum(1).double()), None)
+    n, k = rows.shape
+    top, low, total = (rows.new_empty(n) for _ in range(3))
+    hit = rows.new_empty(n, dtype=torch.bool)
+    truth = None if labels is None else labels.contiguous()
+    outputs = (tensor.data_ptr() for tensor in (top, low, total, hit))
+    look = COMPILED[rows.dtype]
+    look(rows.data_ptr(), None if truth is None else truth.data_ptr(), n, k, *outputs, torch.get_num_threads())
+    return RowExtremes(top, bounds(low)[0], *bounds(total), None if truth is None else hit)
+
+
+def bounds(values: Tensor) -> tuple[float, float]:
+    """The smallest and the largest value; NaN if there is one."""
+    if values.device.type == "cpu":
+        # By NumPy, on one thread: to wake torch's takes longer than to look, and very much longer on a busy machine.
+        array = values.numpy()
+        return array.min().item(), array.max().item()
+    low, high = values.aminmax()
+    return low.item(), high.item()
 
 
 def stable_order(values: Tensor, cuts: Sequence[int] | None = None) -> Tensor:

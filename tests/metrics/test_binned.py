@@ -26,7 +26,7 @@ from temperance.metrics import (
     nll,
     rms_ce,
 )
-from temperance.metrics.classwise import class_errors, class_over, class_under
+from temperance.metrics.classwise import bin_under_over, class_errors, class_over, class_under
 from temperance.metrics.stats import Bins, bin_edges, bin_index
 
 TINY = 2e-6  # the golden numbers are rounded to six decimals
@@ -90,6 +90,16 @@ def test_edges_are_exact_ratios() -> None:
         assert bin_index(just_above, n_bins, "right").tolist() == list(range(n_bins))
 
 
+@pytest.mark.parametrize("closed", ["right", "left"])
+def test_float32_values_beside_an_edge_fall_into_the_same_bins(closed: str) -> None:
+    for n_bins in (*range(1, 40), 1000, 4097):
+        edges = bin_edges(n_bins)
+        at = edges.float()
+        beside = torch.cat([at, *(torch.nextafter(at, torch.tensor(side)) for side in (0.0, 1.0))])
+        looked_up = torch.searchsorted(edges, beside.double(), right=closed == "left") - 1
+        assert torch.equal(bin_index(beside, n_bins, closed).long(), looked_up.clamp(0, n_bins - 1))
+
+
 def test_golden_classwise(vectors: Any, fixture_a: Any) -> None:
     logits, labels = fixture_a
     v = vectors["classwise_A_M5"]
@@ -100,6 +110,8 @@ def test_golden_classwise(vectors: Any, fixture_a: Any) -> None:
     np.testing.assert_allclose(class_over(bins), v["over"], atol=TINY)
     np.testing.assert_allclose(class_errors(bins, norm="labels"), v["per_class_nj_reading"], atol=TINY)
     assert classwise_ece.value(bins) == pytest.approx(v["mean_over_classes"], abs=TINY)
+    for by_bin, by_class in zip(bin_under_over(bins), (v["under"], v["over"]), strict=True):
+        assert float(by_bin.sum()) == pytest.approx(sum(by_class), abs=TINY)
     assert classwise_ece.value(bins, norm="labels") == pytest.approx(v["mean_nj_reading"], abs=TINY)
     fifteen = classwise_ece(logits, labels, from_logits=True)
     assert fifteen == pytest.approx(vectors["classwise_A_M15"]["mean"], abs=TINY)

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from temperance.arrays import ArrayLike
-from temperance.errors import unknown_name
-from temperance.metrics.batch import Batch, batches
+from temperance.errors import known_settings
+from temperance.metrics.batch import NARROW, Batch, batches
 from temperance.metrics.stats import Samples, Statistic
 from temperance.registry import Registry, first_line, plain_name
 
@@ -75,7 +75,9 @@ class Metric:
         **options: Any,
     ) -> Statistic:
         """The statistic of these predictions."""
-        return self.stats_of(batches(probs, labels, from_logits=from_logits, ignore_index=ignore_index), **options)
+        tall = self.of_batch in NARROW
+        found = batches(probs, labels, from_logits=from_logits, ignore_index=ignore_index, tall=tall)
+        return self.stats_of(found, **options)
 
     def stats_of(self, parts: Iterable[Batch], **options: Any) -> Statistic:
         """The statistic of checked predictions that come in batches."""
@@ -106,9 +108,7 @@ class Metric:
 
     def check(self, options: dict[str, Any]) -> None:
         """Refuse a setting that this metric does not have."""
-        for name in options:
-            if name not in self.options:
-                raise unknown_name(f"setting of {self.name}", name, self.options)
+        known_settings(self.name, options, self.options)
 
     def __reduce__(self) -> tuple[Callable[[str], Metric], tuple[str]]:
         # A metric is its registry entry: other processes have it too, under the same name.

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from temperance.metrics.base import metric
-from temperance.metrics.batch import Batch
+from temperance.metrics.batch import Batch, narrow
 from temperance.metrics.stats import Additive, TopLabels, top_labels
 from temperance.numerics import prefix_sums, stable_order
 
@@ -139,6 +139,7 @@ class ScoreSums(Additive):
     variance: Tensor
 
 
+@narrow
 def score_sums(batch: Batch) -> ScoreSums:
     """The excess of the Brier score over what the confidences themselves expect, and its variance."""
     slope = 1 - 2 * batch.confidence

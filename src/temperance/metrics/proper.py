@@ -4,15 +4,17 @@ import torch
 
 from temperance.errors import at_least, one_of
 from temperance.metrics.base import metric
-from temperance.metrics.batch import Batch
+from temperance.metrics.batch import Batch, narrow
 from temperance.metrics.stats import Sums, summed
 
 
+@narrow
 def correct_sums(batch: Batch) -> Sums:
     """How many predictions are right."""
     return summed(batch.correct)
 
 
+@narrow
 def nll_sums(batch: Batch) -> Sums:
     """The sum of minus the log-probability of the label."""
     return summed(batch.nll)
@@ -24,6 +26,7 @@ def brier_sums(batch: Batch, *, mean_over_classes: bool = False) -> Sums:
     return summed(squared / batch.k if mean_over_classes else squared)
 
 
+@narrow
 def class_nll_sums(batch: Batch) -> Sums:
     """For each class, how many samples carry its label and the sum of their NLL. (k,)"""
     count = torch.bincount(batch.labels, minlength=batch.k)

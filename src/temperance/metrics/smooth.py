@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from temperance.metrics.base import metric
-from temperance.metrics.batch import Batch
+from temperance.metrics.batch import Batch, narrow
 from temperance.metrics.stats import Additive, TopLabels, top_labels
 from temperance.numerics import prefix_sums, stable_order
 
@@ -25,6 +25,7 @@ class Residuals(Additive):
     residual: Tensor
 
 
+@narrow
 def residuals(batch: Batch) -> Residuals:
     """Confidence minus correctness on a grid, each sample shared between the two points beside its confidence."""
     residual = batch.confidence - batch.correct.double()

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from temperance.errors import InputError, at_least, one_of
-from temperance.metrics.batch import Batch
+from temperance.metrics.batch import Batch, narrow
 
 
 @dataclass(frozen=True)
@@ -133,36 +133,38 @@ def bin_edges(n_bins: int) -> Tensor:
 
 
 def bin_index(confidence: Tensor, n_bins: int, closed: str) -> Tensor:
-    """The equal-width bin of each float64 confidence: (lo, hi] if `closed` is "right", [lo, hi) if "left"."""
-    scaled = confidence * n_bins
-    index = (scaled.ceil() - 1 if closed == "right" else scaled.floor()).long()
-    # Multiplying rounds, so values beside an edge are looked up among the edges themselves; a search for all is slower.
-    near = ((scaled - scaled.round()).abs() < 1e-9).nonzero().squeeze(1)
-    if len(near):
-        edges = bin_edges(n_bins).to(confidence.device)
-        index[near] = torch.searchsorted(edges, confidence[near], right=closed == "left") - 1
+    """The equal-width bin of each confidence, in int32: (lo, hi] if `closed` is "right", [lo, hi) if "left"."""
+    scaled = confidence.double() * n_bins
+    index = (scaled.ceil().sub_(1) if closed == "right" else scaled.floor()).int()
+    # A float32 times n_bins is exact in float64. A float64 is rounded, so values beside an edge are looked up among the
+    # edges themselves; a search for all is slower.
+    if confidence.dtype == torch.float64:
+        near = (scaled.round().sub_(scaled).abs_() < 1e-9).nonzero().squeeze(1)
+        if len(near):
+            edges = bin_edges(n_bins).to(confidence.device)
+            found = torch.searchsorted(edges, confidence[near], right=closed == "left", out_int32=True)
+            index[near] = found - 1
     return index.clamp_(0, n_bins - 1)
 
 
 def _binned(index: Tensor, confidence: Tensor, hits: Tensor, shape: tuple[int, ...]) -> Bins:
     size = torch.Size(shape).numel()
-    return Bins(
-        torch.bincount(index, minlength=size).reshape(shape),
-        torch.bincount(index, confidence, minlength=size).reshape(shape),
-        torch.bincount(index[hits], minlength=size).reshape(shape),
-    )
+    # Misses and hits side by side: to count both at once takes less time than to pick out the hits.
+    missed, hit = torch.bincount(index.add(hits, alpha=size), minlength=2 * size).reshape(2, *shape)
+    return Bins(missed + hit, torch.bincount(index, confidence, minlength=size).reshape(shape), hit)
 
 
+@narrow
 def top_label_bins(batch: Batch, *, n_bins: int = 15, closed: str = "right") -> Bins:
     """Samples by the confidence of their predicted class; the event is that it is right. (n_bins,)"""
     _check_binning(n_bins, closed)
-    return _binned(bin_index(batch.confidence, n_bins, closed), batch.confidence, batch.correct, (n_bins,))
+    return _binned(bin_index(batch.own_confidence, n_bins, closed), batch.confidence, batch.correct, (n_bins,))
 
 
 def predicted_class_bins(batch: Batch, *, n_bins: int = 15, closed: str = "right") -> Bins:
     """As `top_label_bins`, separately for each predicted class. (k, n_bins)"""
     _check_binning(n_bins, closed)
-    index = batch.prediction * n_bins + bin_index(batch.confidence, n_bins, closed)
+    index = batch.prediction * n_bins + bin_index(batch.own_confidence, n_bins, closed)
     return _binned(index, batch.confidence, batch.correct, (batch.k, n_bins))
 
 
@@ -225,6 +227,7 @@ class TopLabels(Samples):
     correct: Tensor
 
 
+@narrow
 def top_labels(batch: Batch) -> TopLabels:
     """Each sample's confidence and whether its prediction was right."""
     return TopLabels(batch.confidence, batch.correct)

@@ -1,0 +1,97 @@
+/* One look at rows of numbers: the largest and the smallest value of each, their sum, and whether the label comes first
+ * among the largest. It reads memory once, where separate operations read it three times.
+ *
+ * A NaN makes the sum of its row NaN; the other answers for that row then mean nothing.
+ *
+ * numerics.py calls look_float32 and look_float64. Rename them when their arguments change: a library from an earlier
+ * build then counts as missing, and torch does the work.
+ */
+#ifndef REAL
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* The widest instructions that the machine has are chosen when the library is loaded. */
+#if defined(__x86_64__) && defined(__gnu_linux__)
+#define FOR_EACH_CPU __attribute__((target_clones("avx512f", "avx2", "default")))
+#else
+#define FOR_EACH_CPU
+#endif
+
+#define LANES 32        /* columns that are looked at side by side, for the compiler to put into vector registers */
+#define CHUNK (1 << 18) /* values that a thread takes at a time */
+#define PAGE 4096       /* bytes */
+
+#define REAL float
+#define LOOK look_float32
+#define LOOK_AT_SOME look_at_some_float32
+#include "_rows.c"
+
+#undef REAL
+#undef LOOK
+#undef LOOK_AT_SOME
+#define REAL double
+#define LOOK look_float64
+#define LOOK_AT_SOME look_at_some_float64
+#include "_rows.c"
+
+#else /* What follows is compiled for each REAL. */
+
+FOR_EACH_CPU
+static void LOOK_AT_SOME(const REAL *x, const int64_t *label, ptrdiff_t n, ptrdiff_t k,
+                         REAL *top, REAL *low, REAL *total, unsigned char *hit)
+{
+    for (ptrdiff_t i = 0; i < n; i++, x += k) {
+        REAL high = x[0], least = x[0], sum = 0;
+        ptrdiff_t j = 0;
+        if (k >= LANES) {
+            REAL highs[LANES], leasts[LANES], sums[LANES];
+            for (int a = 0; a < LANES; a++)
+                highs[a] = leasts[a] = sums[a] = x[a];
+            for (j = LANES; j + LANES <= k; j += LANES) {
+                /* The processor reads ahead by itself, but only to the end of a page. */
+                if (j % (ptrdiff_t)(PAGE / sizeof(REAL)) == LANES)
+                    __builtin_prefetch((const char *)(x + j) + PAGE);
+                for (int a = 0; a < LANES; a++) {
+                    REAL v = x[j + a];
+                    highs[a] = v > highs[a] ? v : highs[a];
+                    leasts[a] = v < leasts[a] ? v : leasts[a];
+                    sums[a] += v;
+                }
+            }
+            for (int a = 0; a < LANES; a++) {
+                high = highs[a] > high ? highs[a] : high;
+                least = leasts[a] < least ? leasts[a] : least;
+                sum += sums[a];
+            }
+        }
+        for (; j < k; j++) {
+            high = x[j] > high ? x[j] : high;
+            least = x[j] < least ? x[j] : least;
+            sum += x[j];
+        }
+        top[i] = high;
+        low[i] = least;
+        total[i] = sum;
+        if (label) {
+            int first = x[label[i]] == high;
+            /* Of numbers that are not negative, two can both be the largest only up to half of their sum. */
+            if (!(least >= 0 && high > (REAL)0.51 * sum) && first)
+                for (j = 0; j < label[i]; j++)
+                    first &= x[j] != high;
+            hit[i] = (unsigned char)first;
+        }
+    }
+}
+
+void LOOK(const REAL *x, const int64_t *label, ptrdiff_t n, ptrdiff_t k,
+          REAL *top, REAL *low, REAL *total, unsigned char *hit, int threads)
+{
+    ptrdiff_t step = CHUNK / k + 1;
+#pragma omp parallel for num_threads(threads) schedule(dynamic) if (threads > 1 && n > step)
+    for (ptrdiff_t i = 0; i < n; i += step)
+        LOOK_AT_SOME(x + i * k, label ? label + i : label, n - i < step ? n - i : step, k,
+                     top + i, low + i, total + i, hit + i);
+}
+
+#endif
