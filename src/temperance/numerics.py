@@ -104,7 +104,7 @@ def root(values: Tensor, p: float = 2) -> Tensor:
 
 def isotonic(values: Tensor, weights: Tensor) -> Tensor:
     """The non-decreasing sequence nearest to `values` in weighted squares, in float64. (n,)"""
-    from scipy.optimize import isotonic_regression  # here, because it takes longer to import than torch's own parts
+    from scipy.optimize import isotonic_regression  # here, because it takes longer to import than all of temperance
 
     fitted = isotonic_regression(values.double().cpu().numpy(), weights=weights.double().cpu().numpy()).x
     return torch.from_numpy(fitted).to(values.device)

@@ -135,14 +135,15 @@ def bin_edges(n_bins: int) -> Tensor:
 def bin_index(confidence: Tensor, n_bins: int, closed: str) -> Tensor:
     """The equal-width bin of each confidence, in int32: (lo, hi] if `closed` is "right", [lo, hi) if "left"."""
     scaled = confidence.double() * n_bins
-    index = (scaled.ceil().sub_(1) if closed == "right" else scaled.floor()).int()
-    # A float32 times n_bins is exact in float64. A float64 is rounded, so values beside an edge are looked up among the
-    # edges themselves; a search for all is slower.
-    if confidence.dtype == torch.float64:
+    # int() cuts off what is behind the point. For (lo, hi] that is done from above; ceil() would wake torch's threads.
+    index = n_bins - 1 - (n_bins - scaled).int() if closed == "right" else scaled.int()
+    # A float32 times n_bins is exact in float64. Other products are rounded, so values beside an edge are looked up
+    # among the edges themselves; a search for all is slower.
+    if confidence.dtype != torch.float32 or n_bins > 1 << 14:
         near = (scaled.round().sub_(scaled).abs_() < 1e-9).nonzero().squeeze(1)
         if len(near):
             edges = bin_edges(n_bins).to(confidence.device)
-            found = torch.searchsorted(edges, confidence[near], right=closed == "left", out_int32=True)
+            found = torch.searchsorted(edges, confidence[near].double(), right=closed == "left", out_int32=True)
             index[near] = found - 1
     return index.clamp_(0, n_bins - 1)
 
