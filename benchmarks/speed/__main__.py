@@ -6,10 +6,12 @@ how many times longer a peer takes than temperance in the same run.
 
 import argparse
 import json
+import os
 import time
 import warnings
 from pathlib import Path
 
+import torch
 from rich.console import Console
 from rich.table import Table
 
@@ -39,9 +41,12 @@ def timed(task: Task) -> tuple[dict[str, float], dict[str, str]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("tasks", nargs="*", choices=[*all_tasks(), []], help="default: all of them")
+    parser.add_argument("tasks", nargs="*", metavar="TASK", help=f"of {', '.join(all_tasks())}; default: all of them")
     parser.add_argument("--out", type=Path, help="append the medians as JSON lines")
     args = parser.parse_args()
+    for key in args.tasks:
+        if key not in all_tasks():
+            parser.error(f"there is no task {key}; there are {', '.join(all_tasks())}")
     warnings.simplefilter("ignore")
     table = Table("task", "contender", "median s", "times temperance")
     for key in args.tasks or all_tasks():
@@ -54,7 +59,8 @@ def main() -> None:
             table.add_row(task.name, name, "–", why)
         table.add_section()
         if args.out:
-            record = {"task": task.name, "seconds": medians, "missing": missing}
+            machine = {"threads": torch.get_num_threads(), "load": os.getloadavg()[0]}
+            record = {"task": task.name, "seconds": medians, "missing": missing, **machine}
             found = Provenance.of({}, {"rounds": task.rounds}, seed=0)
             with args.out.open("a") as file:
                 file.write(json.dumps(record | {"versions": found.versions, "commit": found.commit}) + "\n")
