@@ -29,14 +29,14 @@ class Task:
 
 
 def top_label(probs: Any, labels: Any) -> tuple[Any, Any]:
-    """Confidence and correctness as a user of a binary library would get them."""
-    prediction = probs.argmax(1)
-    return probs[np.arange(len(probs)), prediction], prediction == labels
+    """Confidence and correctness as a user of a binary library gets them."""
+    return probs.max(axis=1), probs.argmax(axis=1) == labels
 
 
 def numpy_ece(probs: Any, labels: Any, n_bins: int = 15) -> float:
-    """The plain NumPy program that most people write."""
-    confidence, correct = top_label(probs, labels)
+    """A NumPy program that takes care to read the probabilities once."""
+    prediction = probs.argmax(1)
+    confidence, correct = probs[np.arange(len(probs)), prediction], prediction == labels
     index = np.clip(np.ceil(confidence * n_bins).astype(int) - 1, 0, n_bins - 1)
     hits = np.bincount(index, correct, n_bins)
     sums = np.bincount(index, confidence, n_bins)
