@@ -1,21 +1,27 @@
 """temperance makes a classifier's confidence mean what it says.
 
-`evaluate` measures a set of predictions; `metrics`, `calibrators` and `losses` hold the methods one by one.
+`evaluate` measures a set of predictions, `compare` fits and ranks calibrators; `metrics`, `calibrators` and `losses` hold the methods one by one.
 """
+
+from importlib import import_module
+from typing import Any
 
 __version__ = "0.1.0.dev0"
 
-from temperance import calibrators, losses, metrics
+from temperance import calibrators, metrics
+from temperance.compare import Comparison, compare
 from temperance.evaluate import Evaluation, evaluate
 from temperance.metrics.significance import difference, interval
 from temperance.metrics.stream import Stream
 from temperance.predictions import Predictions, read_predictions, write_predictions
 
 __all__ = [
+    "Comparison",
     "Evaluation",
     "Predictions",
     "Stream",
     "calibrators",
+    "compare",
     "difference",
     "evaluate",
     "interval",
@@ -24,3 +30,10 @@ __all__ = [
     "read_predictions",
     "write_predictions",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """`temperance.losses`, imported when it is first asked for: measuring and repairing need none of it."""
+    if name == "losses":
+        return import_module("temperance.losses")
+    raise AttributeError(f"module 'temperance' has no attribute {name!r}")

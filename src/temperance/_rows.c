@@ -3,7 +3,7 @@
  *
  * A NaN makes the sum of its row NaN; the other answers for that row then mean nothing.
  *
- * numerics.py calls look_float32 and look_float64. Rename them when their arguments change: a library from an earlier
+ * numerics.py calls rows_float32 and rows_float64. Rename them when their arguments change: a library from an earlier
  * build then counts as missing, and torch does the work.
  */
 #ifndef REAL
@@ -23,23 +23,23 @@
 #define PAGE 4096       /* bytes */
 
 #define REAL float
-#define LOOK look_float32
-#define LOOK_AT_SOME look_at_some_float32
+#define ROWS rows_float32
+#define CHUNK_OF_ROWS chunk_float32
 #include "_rows.c"
 
 #undef REAL
-#undef LOOK
-#undef LOOK_AT_SOME
+#undef ROWS
+#undef CHUNK_OF_ROWS
 #define REAL double
-#define LOOK look_float64
-#define LOOK_AT_SOME look_at_some_float64
+#define ROWS rows_float64
+#define CHUNK_OF_ROWS chunk_float64
 #include "_rows.c"
 
 #else /* What follows is compiled for each REAL. */
 
 FOR_EACH_CPU
-static void LOOK_AT_SOME(const REAL *x, const int64_t *label, ptrdiff_t n, ptrdiff_t k,
-                         REAL *top, REAL *low, REAL *total, unsigned char *hit)
+static void CHUNK_OF_ROWS(const REAL *x, const int64_t *label, ptrdiff_t n, ptrdiff_t k,
+                          REAL *top, REAL *low, REAL *total, unsigned char *hit)
 {
     for (ptrdiff_t i = 0; i < n; i++, x += k) {
         REAL high = x[0], least = x[0], sum = 0;
@@ -84,14 +84,14 @@ static void LOOK_AT_SOME(const REAL *x, const int64_t *label, ptrdiff_t n, ptrdi
     }
 }
 
-void LOOK(const REAL *x, const int64_t *label, ptrdiff_t n, ptrdiff_t k,
-          REAL *top, REAL *low, REAL *total, unsigned char *hit, int threads)
+/* Any number of threads may call this for the same rows: each takes the chunk that is `next` until none is left. */
+void ROWS(const REAL *x, const int64_t *label, ptrdiff_t n, ptrdiff_t k,
+          REAL *top, REAL *low, REAL *total, unsigned char *hit, ptrdiff_t *next)
 {
-    ptrdiff_t step = CHUNK / k + 1;
-#pragma omp parallel for num_threads(threads) schedule(dynamic) if (threads > 1 && n > step)
-    for (ptrdiff_t i = 0; i < n; i += step)
-        LOOK_AT_SOME(x + i * k, label ? label + i : label, n - i < step ? n - i : step, k,
-                     top + i, low + i, total + i, hit + i);
+    ptrdiff_t step = CHUNK / k + 1, i;
+    while ((i = __atomic_fetch_add(next, step, __ATOMIC_RELAXED)) < n)
+        CHUNK_OF_ROWS(x + i * k, label ? label + i : label, n - i < step ? n - i : step, k,
+                      top + i, low + i, total + i, hit + i);
 }
 
 #endif

@@ -1,7 +1,10 @@
 """Numerical building blocks that know nothing of calibration."""
 
 import ctypes
+import os
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,17 +17,20 @@ def _compiled() -> Mapping[torch.dtype, Callable[..., None]]:
     """The functions of _rows.c by the type of value they look at; none where it was not compiled on installation."""
     try:
         library = ctypes.CDLL(str(Path(__file__).with_name("_rows.so")))
-        found = {torch.float32: library.look_float32, torch.float64: library.look_float64}
+        found = {torch.float32: library.rows_float32, torch.float64: library.rows_float64}
     except (OSError, AttributeError):
         return {}
     pointer, size = ctypes.c_void_p, ctypes.c_ssize_t
     for function in found.values():
-        function.argtypes = [pointer, pointer, size, size, pointer, pointer, pointer, pointer, ctypes.c_int]
+        function.argtypes = [pointer, pointer, size, size, pointer, pointer, pointer, pointer, pointer]
         function.restype = None
     return found
 
 
 COMPILED = _compiled()
+
+# So many values are worth waking another thread for.
+LARGE = 1 << 19
 
 
 class RowExtremes(NamedTuple):
@@ -53,10 +59,33 @@ def row_extremes(rows: Tensor, labels: Tensor | None = None) -> RowExtremes:
     top, low, total = (rows.new_empty(n) for _ in range(3))
     hit = rows.new_empty(n, dtype=torch.bool)
     truth = None if labels is None else labels.contiguous()
-    outputs = (tensor.data_ptr() for tensor in (top, low, total, hit))
-    look = COMPILED[rows.dtype]
-    look(rows.data_ptr(), None if truth is None else truth.data_ptr(), n, k, *outputs, torch.get_num_threads())
+    next_row = ctypes.c_ssize_t(0)
+
+    def look() -> None:
+        inputs = (rows.data_ptr(), None if truth is None else truth.data_ptr(), n, k)
+        outputs = (tensor.data_ptr() for tensor in (top, low, total, hit))
+        COMPILED[rows.dtype](*inputs, *outputs, ctypes.byref(next_row))
+
+    with_helpers(look, torch.get_num_threads() - 1 if rows.numel() > LARGE else 0)
     return RowExtremes(top, bounds(low)[0], *bounds(total), None if truth is None else hit)
+
+
+@cache
+def _pool(process: int) -> ThreadPoolExecutor:
+    """One for each process: a fork has none of its parent's threads."""
+    return ThreadPoolExecutor(max_workers=os.cpu_count())
+
+
+def with_helpers(work: Callable[[], None], helpers: int) -> None:
+    """Call `work`, which takes its share until nothing is left to do, here and in some other threads.
+
+    A helper that has not come to start by the end, because the machine is busy, is not waited for. Torch does wait.
+    """
+    found = [_pool(os.getpid()).submit(work) for _ in range(helpers)]
+    work()
+    for helper in found:
+        if not helper.cancel():
+            helper.result()
 
 
 def bounds(values: Tensor) -> tuple[float, float]:
