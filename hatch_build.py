@@ -1,4 +1,4 @@
-"""Compiles src/temperance/_rows.c where there is a C compiler with OpenMP; elsewhere the package is pure Python."""
+"""Compiles src/temperance/_rows.c where there is a C compiler; elsewhere the package is pure Python."""
 
 import os
 import shlex
@@ -9,7 +9,7 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-FLAGS = ["-O3", "-std=c99", "-fopenmp", "-fPIC", "-shared"]
+FLAGS = ["-O3", "-std=c99", "-fPIC", "-shared"]
 
 
 class CompileRows(BuildHookInterface[Any]):

@@ -33,6 +33,7 @@ def timed(task: Task) -> tuple[dict[str, float], dict[str, str]]:
     seconds: dict[str, list[float]] = {name: [] for name in ready}
     for _ in range(task.rounds):
         for name, run in ready.items():
+            time.sleep(0.05)  # until threads that the one before has left spinning are at rest
             start = time.perf_counter()
             run()
             seconds[name].append(time.perf_counter() - start)

@@ -1,6 +1,7 @@
 """temperance makes a classifier's confidence mean what it says.
 
-`evaluate` measures a set of predictions, `compare` fits and ranks calibrators; `metrics`, `calibrators` and `losses` hold the methods one by one.
+`evaluate` measures a set of predictions, `compare` fits and ranks calibrators; `metrics`, `calibrators` and `losses`
+hold the methods one by one.
 """
 
 from importlib import import_module
