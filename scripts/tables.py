@@ -1,16 +1,23 @@
-"""Write the tables of the docs from the registries: python scripts/tables.py (the tests check that it was run)."""
+"""Write the tables of the docs from registries and results: python scripts/tables.py (the tests check it was run)."""
 
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
 from temperance.cli.list_methods import described
 
-DOCS = Path(__file__).resolve().parent.parent / "docs"
+ROOT = Path(__file__).resolve().parent.parent
+DOCS, RESULTS = ROOT / "docs", ROOT / "benchmarks" / "results"
+sys.path.insert(0, str(ROOT))
+
+from benchmarks.quality.table import markdown, read  # noqa: E402  (needs the root on the path)
 
 
 def table(kind: str) -> str:
-    """Every entry of a registry as a Markdown table."""
+    """Every entry of a registry, or the means of the quality benchmark, as a Markdown table."""
+    if kind == "quality":
+        return markdown(read(RESULTS / "quality.jsonl"))
     rows = [f"| {entry['name']} | {entry['summary']} | {settings(entry)} |" for entry in described(kind)]
     return "\n".join(["| name | what it is | settings |", "|---|---|---|", *rows])
 

@@ -1,0 +1,37 @@
+"""The results of the quality benchmark: rows from the file, means over sets, a table."""
+
+import json
+import math
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+METRICS = ("nll", "ece", "accuracy", "brier", "classwise-ece")
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def means(rows: list[dict[str, Any]]) -> list[tuple[str, int, dict[str, float]]]:
+    """For each method the means over the sets it could be fitted to, lowest NLL first."""
+    by_method: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for row in rows:
+        if "nll" in row:
+            by_method[row["method"]].append(row)
+    found = [
+        (name, len(mine), {key: math.fsum(row[key] for row in mine) / len(mine) for key in (*METRICS, "seconds")})
+        for name, mine in by_method.items()
+    ]
+    return sorted(found, key=lambda entry: entry[2]["nll"])
+
+
+def markdown(rows: list[dict[str, Any]]) -> str:
+    """The means as a Markdown table."""
+    lines = ["| method | sets | NLL | ECE | accuracy | classwise ECE | seconds |", "|---|---|---|---|---|---|---|"]
+    for name, n, mean in means(rows):
+        lines.append(
+            f"| {name} | {n} | {mean['nll']:.4f} | {100 * mean['ece']:.2f} % | {100 * mean['accuracy']:.2f} % "
+            f"| {100 * mean['classwise-ece']:.3f} % | {mean['seconds']:.2f} |"
+        )
+    return "\n".join(lines)
