@@ -2,6 +2,8 @@
 
 import itertools
 import math
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -160,6 +162,19 @@ def test_without_the_library_torch_does_the_work(monkeypatch: pytest.MonkeyPatch
     assert numerics._compiled() == {}
     (tmp_path / "_rows.so").write_text("not a library")
     assert numerics._compiled() == {}
+
+
+def test_helpers_share_the_work_and_are_not_waited_for_if_they_do_not_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    both = threading.Barrier(2)
+    numerics.with_helpers(lambda: both.wait(10), 1)  # broken unless two threads come
+    closed = threading.Event()
+    with ThreadPoolExecutor(1) as busy:
+        busy.submit(closed.wait)
+        monkeypatch.setattr(numerics, "_pool", lambda process: busy)
+        called: list[str] = []
+        numerics.with_helpers(lambda: called.append(threading.current_thread().name), 3)
+        closed.set()
+    assert called == [threading.current_thread().name]
 
 
 def test_the_number_does_not_depend_on_the_way() -> None:

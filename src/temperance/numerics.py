@@ -73,10 +73,10 @@ def row_extremes(rows: Tensor, labels: Tensor | None = None) -> RowExtremes:
 @cache
 def _pool(process: int) -> ThreadPoolExecutor:
     """One for each process: a fork has none of its parent's threads."""
-    return ThreadPoolExecutor(max_workers=os.cpu_count())
+    return ThreadPoolExecutor(os.cpu_count(), "temperance")
 
 
-def with_helpers(work: Callable[[], None], helpers: int) -> None:
+def with_helpers(work: Callable[[], object], helpers: int) -> None:
     """Call `work`, which takes its share until nothing is left to do, here and in some other threads.
 
     A helper that has not come to start by the end, because the machine is busy, is not waited for. Torch does wait.
