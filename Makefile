@@ -12,8 +12,9 @@ demo: $(VENV)/.runs
 	$(BIN)/temperance demo --report demo.html
 	@echo "The full report: demo.html"
 
+# One thread for each test process: several that fill all cores with threads each wait for one another.
 test: check
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto
 
 check: $(VENV)/.tests
 	$(BIN)/ruff check
