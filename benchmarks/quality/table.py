@@ -27,11 +27,14 @@ def means(rows: list[dict[str, Any]]) -> list[tuple[str, int, dict[str, float]]]
 
 
 def markdown(rows: list[dict[str, Any]]) -> str:
-    """The means as a Markdown table."""
-    lines = ["| method | sets | NLL | ECE | accuracy | classwise ECE | seconds |", "|---|---|---|---|---|---|---|"]
-    for name, n, mean in means(rows):
-        lines.append(
-            f"| {name} | {n} | {mean['nll']:.4f} | {100 * mean['ece']:.2f} % | {100 * mean['accuracy']:.2f} % "
-            f"| {100 * mean['classwise-ece']:.3f} % | {mean['seconds']:.2f} |"
-        )
+    """The means as a Markdown table, of the methods that were measured on every set."""
+    found = means(rows)
+    every = max((n for _, n, _ in found), default=0)
+    lines = ["| method | NLL | ECE | accuracy | classwise ECE | seconds |", "|---|---|---|---|---|---|"]
+    for name, n, mean in found:
+        if n == every:
+            lines.append(
+                f"| {name} | {mean['nll']:.4f} | {100 * mean['ece']:.2f} % | {100 * mean['accuracy']:.2f} % "
+                f"| {100 * mean['classwise-ece']:.3f} % | {mean['seconds']:.2f} |"
+            )
     return "\n".join(lines)
