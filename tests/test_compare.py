@@ -4,6 +4,7 @@ import dataclasses
 import io
 import json
 import math
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -307,7 +308,7 @@ def test_data_that_cannot_be_measured_are_refused_before_anything_is_fitted(whic
 
 
 def test_a_process_that_dies_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("temperance.compare.ProcessPoolExecutor", DeadPool)
+    monkeypatch.setattr(sys.modules["temperance.compare"], "ProcessPoolExecutor", DeadPool)
     with pytest.raises(TemperanceError, match="try jobs=1"):
         compare(over_confident(), methods=["temperature", "vector"], bootstrap=20, jobs=2)
 
