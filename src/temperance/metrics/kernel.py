@@ -99,8 +99,11 @@ def _others(left: Tensor, right: Tensor) -> Iterator[Tensor]:
     if n < 2:
         raise InputError("a kernel estimate leaves each sample out in turn, so it needs at least 2 samples; got 1")
     step = max(1, TILE_VALUES.get(left.device.type, TILE_VALUES["cpu"]) // n)
+    # Without a gradient one tile serves all: freed ones between small results are not reused, and add up to n × n.
+    reused = None if left.requires_grad or right.requires_grad else left.new_empty(min(step, n), n)
     for start in range(0, n, step):
-        product = left[start : start + step] @ right.T
+        rows = left[start : start + step]
+        product = rows @ right.T if reused is None else torch.mm(rows, right.T, out=reused[: len(rows)])
         product.diagonal(start).fill_(-math.inf)
         yield product
 
