@@ -104,18 +104,22 @@ def stable_order(values: Tensor, cuts: Sequence[int] | None = None) -> Tensor:
     With `cuts` only the sets between two cuts are right: positions cuts[b] … cuts[b + 1] − 1 hold the indices of these
     ranks in any order, which is all that a sum over them needs and takes a third of the time.
     """
-    single = values.float()
-    if values.device.type != "cpu" or not torch.equal(single.to(values.dtype), values):
+    if values.device.type != "cpu":
+        return torch.argsort(values, stable=True)
+    array = values.numpy()
+    single = array.astype(np.float32)
+    if not np.array_equal(single, array):
         return torch.argsort(values, stable=True)
     # A float32 and an index make one int64 that sorts like the pair, and whole numbers are what NumPy sorts fastest.
-    bits = (single + 0.0).view(torch.int32)  # −0.0 becomes 0.0, which equals it
-    ordered = torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits)  # the bits of negative numbers count down
-    keys = ((ordered.long() << 32) | torch.arange(len(values))).numpy()
+    bits = (single + np.float32(0)).view(np.int32)  # −0.0 becomes 0.0, which equals it
+    bits ^= (bits >> 31) & np.int32(0x7FFFFFFF)  # the bits of negative numbers count down
+    keys = (bits.astype(np.int64) << 32) | np.arange(len(bits))
     if cuts is None:
         keys.sort()
     elif inner := [cut for cut in cuts if 0 < cut < len(keys)]:
         keys.partition(inner)
-    return torch.from_numpy(keys & np.int64(0xFFFFFFFF))
+    keys &= 0xFFFFFFFF
+    return torch.from_numpy(keys)
 
 
 def prefix_sums(values: Tensor) -> Tensor:

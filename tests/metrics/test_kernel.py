@@ -115,7 +115,8 @@ def test_tiles_change_nothing_and_stay_small(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setitem(kernel.TILE_VALUES, "cpu", 101 * 7)
     assert kde_ece_canonical(logits, labels, from_logits=True) == pytest.approx(whole, abs=1e-12)
     assert kde_ece(logits, labels, from_logits=True, bandwidth="loo") == pytest.approx(choice, abs=1e-12)
-    tiles = list(kernel._others(logits, logits))
+    tiles = [tile.clone() for tile in kernel._others(logits, logits)]
+    assert len({tile.data_ptr() for tile in kernel._others(logits, logits)}) == 1  # one tile, filled again and again
     assert sum(len(tile) for tile in tiles) == 101
     assert max(tile.numel() for tile in tiles) <= 101 * 7
     together = torch.cat(tiles)

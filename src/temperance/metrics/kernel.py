@@ -94,7 +94,7 @@ def _log_norm(points: Tensor, bandwidth: float) -> Tensor:
 
 
 def _others(left: Tensor, right: Tensor) -> Iterator[Tensor]:
-    """left @ right.T some rows at a time, −∞ where a sample meets itself. (rows, n) each"""
+    """left @ right.T some rows at a time, −∞ where a sample meets itself; good until the next. (rows, n) each"""
     n = len(left)
     if n < 2:
         raise InputError("a kernel estimate leaves each sample out in turn, so it needs at least 2 samples; got 1")
