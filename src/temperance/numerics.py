@@ -107,7 +107,8 @@ def stable_order(values: Tensor, cuts: Sequence[int] | None = None) -> Tensor:
     if values.device.type != "cpu":
         return torch.argsort(values, stable=True)
     array = values.numpy()
-    single = array.astype(np.float32)
+    with np.errstate(over="ignore"):
+        single = array.astype(np.float32)
     if not np.array_equal(single, array):
         return torch.argsort(values, stable=True)
     # A float32 and an index make one int64 that sorts like the pair, and whole numbers are what NumPy sorts fastest.
