@@ -17,7 +17,8 @@ from hypothesis.extra import numpy as hnp
 
 from temperance import numerics
 from temperance.metrics import ece
-from temperance.numerics import prefix_sums, row_extremes, stable_order
+from temperance.metrics.stats import bin_edges
+from temperance.numerics import bin_sums, prefix_sums, row_extremes, stable_order
 
 # Of few values, so that they tie, with both zeros and both signs.
 few = st.lists(st.sampled_from([-1.5, -1e-30, -0.0, 0.0, 1e-30, 0.1, 0.25, 1.0, 3e38]), min_size=1, max_size=40)
@@ -155,6 +156,42 @@ def test_rows_in_any_layout(way: str) -> None:
     for rows in (wide[:, ::3], wide[::2, 5:25], wide[:20].T[:40, :20], wide[:, :20].half()):
         check_look(rows, labels[: len(rows)], way)
     check_look(wide[:, :20].contiguous(), labels[::2], way)  # labels that do not lie side by side
+
+
+@compiled
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("closed", ["right", "left"])
+def test_sums_over_bins_are_exact_at_the_edges(closed: str, dtype: torch.dtype) -> None:
+    for n_bins in (*range(1, 40), 1000):
+        edges = bin_edges(n_bins)
+        at = edges.to(dtype)
+        beside = [torch.nextafter(at, torch.tensor(side, dtype=dtype)) for side in (-1.0, 2.0)]
+        values = torch.cat([at, *beside, *beside[:1], torch.tensor([-0.1, 0.0, 1.0, 1.1], dtype=dtype)])
+        hits = torch.arange(len(values)) % 3 == 0
+        index = (
+            np.searchsorted(edges.numpy(), values.double().numpy(), side="left" if closed == "right" else "right") - 1
+        )
+        index = index.clip(0, n_bins - 1)
+        found = bin_sums(values, hits, edges, closed=closed)
+        assert found is not None
+        count, total, hit = (tensor.numpy() for tensor in found)
+        np.testing.assert_array_equal(count, np.bincount(index, minlength=n_bins))
+        np.testing.assert_array_equal(hit, np.bincount(index[hits.numpy()], minlength=n_bins))
+        np.testing.assert_allclose(total, np.bincount(index, values.double().numpy(), n_bins), rtol=1e-14, atol=1e-14)
+
+
+@compiled
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_sums_over_bins_of_columns_that_do_not_lie_side_by_side(dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(0)
+    values, hits = torch.rand(1000, 3, dtype=dtype, generator=generator), torch.rand(1000, 2, generator=generator) < 0.3
+    strided = bin_sums(values[:, 1], hits[:, 1], bin_edges(15), closed="right")
+    packed = bin_sums(values[:, 1].clone(), hits[:, 1].clone(), bin_edges(15), closed="right")
+    assert strided is not None and packed is not None
+    assert all(torch.equal(a, b) for a, b in zip(strided, packed, strict=True))
+    assert int(packed[0].sum()) == 1000 and int(packed[2].sum()) == int(hits[:, 1].sum())
+    assert float(packed[1].sum()) == pytest.approx(float(values[:, 1].double().sum()))
+    assert bin_sums(values.half()[:, 1], hits[:, 1], bin_edges(15), closed="right") is None
 
 
 def test_without_the_library_torch_does_the_work(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

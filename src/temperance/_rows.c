@@ -1,10 +1,10 @@
 /* One look at rows of numbers: the largest and the smallest value of each, their sum, and whether the label comes first
- * among the largest. It reads memory once, where separate operations read it three times.
+ * among the largest. It reads memory once, where separate operations read it three times. And sums over bins.
  *
  * A NaN makes the sum of its row NaN; the other answers for that row then mean nothing.
  *
- * numerics.py calls rows_float32 and rows_float64. Rename them when their arguments change: a library from an earlier
- * build then counts as missing, and torch does the work.
+ * numerics.py calls the functions that are not static. Rename them when their arguments change: a library from an
+ * earlier build then counts as missing, and torch does the work.
  */
 #ifndef REAL
 
@@ -21,18 +21,22 @@
 #define LANES 32        /* columns that are looked at side by side, for the compiler to put into vector registers */
 #define CHUNK (1 << 18) /* values that a thread takes at a time */
 #define PAGE 4096       /* bytes */
+#define TURNS 4         /* sets of bins that are filled in turn: adding to the same number again has to wait for it */
 
 #define REAL float
 #define ROWS rows_float32
 #define CHUNK_OF_ROWS chunk_float32
+#define BINS bins_float32
 #include "_rows.c"
 
 #undef REAL
 #undef ROWS
 #undef CHUNK_OF_ROWS
+#undef BINS
 #define REAL double
 #define ROWS rows_float64
 #define CHUNK_OF_ROWS chunk_float64
+#define BINS bins_float64
 #include "_rows.c"
 
 #else /* What follows is compiled for each REAL. */
@@ -92,6 +96,25 @@ void ROWS(const REAL *x, const int64_t *label, ptrdiff_t n, ptrdiff_t k,
     while ((i = __atomic_fetch_add(next, step, __ATOMIC_RELAXED)) < n)
         CHUNK_OF_ROWS(x + i * k, label ? label + i : label, n - i < step ? n - i : step, k,
                       top + i, low + i, total + i, hit + i);
+}
+
+/* Values by bin of equal width, (lo, hi] or [lo, hi): how many, their sum, how many of them hit; TURNS times n_bins of
+ * each. Dividing finds the bin up to rounding, the edges themselves decide. */
+void BINS(const REAL *value, const unsigned char *hit, ptrdiff_t n, const double *edge, ptrdiff_t n_bins,
+          int closed_right, int64_t *count, double *total, int64_t *hits)
+{
+    for (ptrdiff_t i = 0; i < n; i++) {
+        double v = value[i];
+        ptrdiff_t b = (ptrdiff_t)(v * (double)n_bins);
+        b = b < 0 ? 0 : b < n_bins ? b : n_bins - 1;
+        /* What is seldom so is asked first. */
+        b -= (closed_right ? v <= edge[b] : v < edge[b]) && b > 0;
+        b += (closed_right ? v > edge[b + 1] : v >= edge[b + 1]) && b < n_bins - 1;
+        b += i % TURNS * n_bins;
+        count[b] += 1;
+        total[b] += v;
+        hits[b] += hit[i];
+    }
 }
 
 #endif

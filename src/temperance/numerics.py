@@ -2,7 +2,7 @@
 
 import ctypes
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
@@ -13,21 +13,32 @@ import torch
 from torch import Tensor
 
 
-def _compiled() -> Mapping[torch.dtype, Callable[..., None]]:
-    """The functions of _rows.c by the type of value they look at; none where it was not compiled on installation."""
+class Compiled(NamedTuple):
+    """The functions of _rows.c for one type of value."""
+
+    rows: Callable[..., None]
+    bins: Callable[..., None]
+
+
+def _compiled() -> dict[torch.dtype, Compiled]:
+    """What was compiled on installation, by the type of value: nothing where there was no C compiler."""
     try:
         library = ctypes.CDLL(str(Path(__file__).with_name("_rows.so")))
-        found = {torch.float32: library.rows_float32, torch.float64: library.rows_float64}
+        rows, bins = ((library[f"{name}_float32"], library[f"{name}_float64"]) for name in ("rows", "bins"))
     except (OSError, AttributeError):
         return {}
-    pointer, size = ctypes.c_void_p, ctypes.c_ssize_t
-    for function in found.values():
+    pointer, size, flag = ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int
+    for function in rows:
         function.argtypes = [pointer, pointer, size, size, pointer, pointer, pointer, pointer, pointer]
+    for function in bins:
+        function.argtypes = [pointer, pointer, size, pointer, size, flag, pointer, pointer, pointer]
+    for function in (*rows, *bins):
         function.restype = None
-    return found
+    return dict(zip((torch.float32, torch.float64), map(Compiled, rows, bins), strict=True))
 
 
 COMPILED = _compiled()
+TURNS = 4  # as in _rows.c
 
 # So many values are worth waking another thread for.
 LARGE = 1 << 19
@@ -64,10 +75,25 @@ def row_extremes(rows: Tensor, labels: Tensor | None = None) -> RowExtremes:
     def look() -> None:
         inputs = (rows.data_ptr(), None if truth is None else truth.data_ptr(), n, k)
         outputs = (tensor.data_ptr() for tensor in (top, low, total, hit))
-        COMPILED[rows.dtype](*inputs, *outputs, ctypes.byref(next_row))
+        COMPILED[rows.dtype].rows(*inputs, *outputs, ctypes.byref(next_row))
 
     with_helpers(look, torch.get_num_threads() - 1 if rows.numel() > LARGE else 0)
     return RowExtremes(top, bounds(low)[0], *bounds(total), None if truth is None else hit)
+
+
+def bin_sums(values: Tensor, hits: Tensor, edges: Tensor, *, closed: str) -> tuple[Tensor, Tensor, Tensor] | None:
+    """How many values lie in each bin of equal width, their sum, and how many of them hit; None if not compiled.
+
+    Bins are (lo, hi] if `closed` is "right", [lo, hi) if "left"; what is beyond 0 or 1 counts to the first or last.
+    """
+    if values.device.type != "cpu" or values.dtype not in COMPILED:
+        return None
+    values, hits, n_bins = values.contiguous(), hits.contiguous(), len(edges) - 1
+    count, hit = torch.zeros(2, TURNS, n_bins, dtype=torch.int64)
+    total = torch.zeros(TURNS, n_bins, dtype=torch.float64)
+    inputs = (values.data_ptr(), hits.data_ptr(), len(values), edges.data_ptr(), n_bins, closed == "right")
+    COMPILED[values.dtype].bins(*inputs, count.data_ptr(), total.data_ptr(), hit.data_ptr())
+    return count.sum(0), total.sum(0), hit.sum(0)
 
 
 @cache

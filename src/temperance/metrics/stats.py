@@ -18,6 +18,7 @@ from torch import Tensor
 
 from temperance.errors import InputError, at_least, one_of
 from temperance.metrics.batch import Batch, narrow
+from temperance.numerics import bin_sums
 
 
 @dataclass(frozen=True)
@@ -159,6 +160,9 @@ def _binned(index: Tensor, confidence: Tensor, hits: Tensor, shape: tuple[int, .
 def top_label_bins(batch: Batch, *, n_bins: int = 15, closed: str = "right") -> Bins:
     """Samples by the confidence of their predicted class; the event is that it is right. (n_bins,)"""
     _check_binning(n_bins, closed)
+    quick = bin_sums(batch.own_confidence, batch.correct, bin_edges(n_bins), closed=closed)
+    if quick is not None:
+        return Bins(*quick)
     return _binned(bin_index(batch.own_confidence, n_bins, closed), batch.confidence, batch.correct, (n_bins,))
 
 
