@@ -1,0 +1,179 @@
+"""Pictures and their labels in memory, in batches, with random crops and flips.
+
+Pictures are uint8 (n, height, width, channels) until the network, a quarter of what float32 would take; `normalised`
+makes them what a network reads. What is drawn for a sample depends on its number alone, not on its place in a batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol, Self
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from temperance.arrays import ArrayLike, shape_of, to_tensor
+from temperance.errors import InputError, at_least
+
+Device = str | torch.device
+
+# So many batches are gathered and moved at once: a gather of one batch is too small to be worth starting.
+BATCHES_AT_ONCE = 64
+
+
+class Batch(NamedTuple):
+    """A few samples of a part, on the device asked for."""
+
+    pixels: Tensor  # uint8 (b, h, w, c)
+    labels: Tensor  # int64 (b,)
+    indices: Tensor  # int64 (b,): which samples of the part
+
+
+class Moves(NamedTuple):
+    """One random crop and flip for each sample of a part."""
+
+    top: Tensor  # int64 (n,), 0 … 2·pad
+    left: Tensor  # int64 (n,), 0 … 2·pad
+    flip: Tensor  # bool (n,)
+    pad: int  # width of the black border that is cropped again, in pixels
+
+    def take(self, index: Tensor) -> Moves:
+        """The moves of these samples."""
+        return Moves(self.top[index], self.left[index], self.flip[index], self.pad)
+
+
+def draw_moves(n: int, *, pad: int = 4, flip: bool = True, generator: torch.Generator) -> Moves:
+    """Draw where each of n samples is cropped and whether it is mirrored, with a generator of the CPU.
+
+    A picture is given a black border of `pad` pixels and cropped to its size at one of (2·pad + 1)² places; half of
+    them are mirrored.
+    """
+    at_least("pad", pad, 0)
+    top, left = torch.randint(2 * pad + 1, (2, n), generator=generator)
+    mirrored = torch.rand(n, generator=generator) < 0.5
+    return Moves(top, left, mirrored if flip else torch.zeros_like(mirrored), pad)
+
+
+def moved(pixels: Tensor, moves: Moves) -> Tensor:
+    """Pictures cropped and flipped, each by its own move: one gather for all. (b, h, w, c) → (b, h, w, c)"""
+    b, h, w, c = pixels.shape
+    device, pad = pixels.device, moves.pad
+    top, left, flip = (each.to(device, non_blocking=True)[:, None] for each in (moves.top, moves.left, moves.flip))
+    steps = torch.arange(w, device=device)
+    rows = top + torch.arange(h, device=device)
+    columns = left + torch.where(flip, steps.flip(0), steps)
+    # Whole pixels are selected by one number each, which takes half the time of indexing by picture, row and column.
+    first = torch.arange(b, device=device)[:, None] * (h + 2 * pad)
+    chosen = (first + rows)[:, :, None] * (w + 2 * pad) + columns[:, None, :]
+    padded = F.pad(pixels, (0, 0, pad, pad, pad, pad))
+    return padded.reshape(-1, c).index_select(0, chosen.reshape(-1)).reshape(b, h, w, c)
+
+
+def normalised(pixels: Tensor, mean: Tensor | Sequence[float], std: Tensor | Sequence[float]) -> Tensor:
+    """Pictures as a network reads them: float32 (n, channels, height, width), channels-last in memory.
+
+    (pixel / 255 − mean) / std, with mean and standard deviation by channel of pixels in [0, 1]. Given as tensors on the
+    pixels' device they cost no copy.
+
+    >>> normalised(torch.tensor([[[[0], [255]]]], dtype=torch.uint8), [0.5], [0.25])
+    tensor([[[[-2.,  2.]]]])
+    """
+    shift = 255 * torch.as_tensor(mean, dtype=torch.float32, device=pixels.device)
+    scale = 255 * torch.as_tensor(std, dtype=torch.float32, device=pixels.device)
+    return ((pixels.float() - shift) / scale).permute(0, 3, 1, 2)
+
+
+class Part(Protocol):
+    """The samples of one part of a data set: what is trained on, or predicted."""
+
+    @property
+    def labels(self) -> Tensor:
+        """Class numbers. int64 (n,)"""
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Height, width and channels of every picture."""
+
+    def __len__(self) -> int: ...
+
+    def to(self, device: Device) -> Self:
+        """The part with what is in memory on this device; files stay where they are."""
+
+    def take(self, index: Tensor) -> Self:
+        """These samples, in this order."""
+
+    def batches(self, order: Tensor, size: int, *, device: Device, moves: Moves | None = None) -> Iterator[Batch]:
+        """The samples of `order`, in that order, `size` at a time (the last batch may be smaller).
+
+        With moves, one for each sample of the part, a sample is cropped and flipped by its own.
+        """
+
+
+@dataclass(frozen=True, eq=False)
+class Images:
+    """Pictures in memory."""
+
+    pixels: Tensor  # uint8 (n, h, w, c)
+    labels: Tensor  # int64 (n,)
+
+    def __post_init__(self) -> None:
+        if self.pixels.ndim != 4 or self.pixels.dtype != torch.uint8:
+            raise InputError(
+                f"pictures must be uint8 (n, height, width, channels); got {self.pixels.dtype} {shape_of(self.pixels)}"
+            )
+        if self.labels.dtype != torch.int64 or self.labels.shape != self.pixels.shape[:1]:
+            raise InputError(
+                f"labels must be int64 ({len(self.pixels)},) to fit {len(self.pixels)} pictures; "
+                f"got {self.labels.dtype} {shape_of(self.labels)}"
+            )
+
+    def __len__(self) -> int:
+        return len(self.pixels)
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Height, width and channels of every picture."""
+        _, h, w, c = self.pixels.shape
+        return h, w, c
+
+    def to(self, device: Device) -> Images:
+        """The same pictures on this device."""
+        return Images(self.pixels.to(device), self.labels.to(device))
+
+    def take(self, index: Tensor) -> Images:
+        """These pictures, in this order."""
+        index = index.to(self.pixels.device)
+        return Images(self.pixels[index], self.labels[index])
+
+    def batches(self, order: Tensor, size: int, *, device: Device, moves: Moves | None = None) -> Iterator[Batch]:
+        """The samples of `order`, `size` at a time, cropped and flipped by their moves: see `Part.batches`."""
+        check_moves(moves, len(self))
+        for start in range(0, len(order), BATCHES_AT_ONCE * size):
+            index = order[start : start + BATCHES_AT_ONCE * size]
+            some = self.take(index).to(device)
+            pixels = some.pixels if moves is None else moved(some.pixels, moves.take(index.to(moves.top.device)))
+            index = index.to(device)
+            for first in range(0, len(index), size):
+                batch = slice(first, first + size)
+                yield Batch(pixels[batch], some.labels[batch], index[batch])
+
+
+def check_moves(moves: Moves | None, n: int) -> None:
+    """Refuse moves that were drawn for another number of samples."""
+    if moves is not None and len(moves.top) != n:
+        raise InputError(f"moves must be drawn for the {n} samples of the part; these are for {len(moves.top)}")
+
+
+def as_images(pixels: ArrayLike, labels: ArrayLike) -> Images:
+    """Arrays as checked pictures: pixels uint8 (n, h, w, c), or (n, h, w) for grey ones; labels are class numbers."""
+    given = to_tensor(pixels, "images")
+    if given.ndim == 3:
+        given = given[..., None]
+    numbers = to_tensor(labels, "labels")
+    if numbers.is_floating_point() or numbers.is_complex() or numbers.dtype == torch.bool:
+        raise InputError(f"labels must be class numbers; got {numbers.dtype}")
+    if numbers.ndim == 2 and numbers.shape[1] == 1:
+        numbers = numbers[:, 0]
+    return Images(given.contiguous(), numbers.long())
