@@ -4,6 +4,7 @@ TemperanceError
 ├── InputError          the data, a setting or a name is not what was expected (also a ValueError)
 ├── FileError           a file cannot be read, understood or written
 ├── NotFittedError      a calibrator was used before it was fitted
+├── DeviceError         a device is not there, or too small
 └── MissingExtraError   an optional dependency is not installed (also an ImportError)
 
 The command line prints the message of any of these on one line and exits with code 2.
@@ -27,6 +28,10 @@ class FileError(TemperanceError):
 
 class NotFittedError(TemperanceError):
     """A calibrator was used before it was fitted."""
+
+
+class DeviceError(TemperanceError):
+    """A device is not there, or too small."""
 
 
 class MissingExtraError(TemperanceError, ImportError):

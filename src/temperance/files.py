@@ -4,9 +4,13 @@ import errno
 import os
 import secrets
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
 
 from temperance.errors import FileError, InputError, TemperanceError
 
@@ -109,6 +113,24 @@ def reading(path: PathLike) -> Iterator[None]:
             f"{path} cannot be read as {found.suffix or 'a file of this kind'}: it is damaged, cut short or another "
             f"kind of file ({_reason(error)}); write it again"
         ) from error
+
+
+def write_tensors(path: PathLike, tensors: Mapping[str, Tensor], header: Mapping[str, str]) -> None:
+    """Write tensors and a header of text to one .safetensors file, whole or not at all."""
+    # A copy of each: the format knows no two names for one tensor, which tied weights would be.
+    held = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+    with atomic_write(path) as temporary:
+        try:
+            save_file(held, temporary, metadata=dict(header))
+        except SafetensorError as error:
+            # The library wraps the system's errors, a full disk among them, in its own kind.
+            raise OSError(str(error)) from error
+
+
+def read_tensors(path: PathLike) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """The tensors and the header of a .safetensors file. Nothing is ever unpickled."""
+    with reading(path), safe_open(path, framework="pt") as file:
+        return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
 
 
 def _reason(error: Exception) -> str:

@@ -15,13 +15,11 @@ from typing import Any, ClassVar, Self, TypeVar
 import numpy as np
 import numpy.typing as npt
 import torch
-from safetensors import safe_open
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from temperance.arrays import ArrayLike, as_labels, as_logits, flatten, unflatten
 from temperance.errors import FileError, InputError, NotFittedError, known_settings
-from temperance.files import atomic_write, reading
+from temperance.files import read_tensors, reading, write_tensors
 from temperance.registry import Registry, first_line, plain_name
 
 FORMAT = 1
@@ -149,9 +147,7 @@ class Calibrator(nn.Module):
             "settings": json.dumps(self.get_params()),
             "info": json.dumps(self.info),
         }
-        tensors = {name: tensor.contiguous().cpu() for name, tensor in self.state_dict().items()}
-        with atomic_write(Path(path)) as temporary:
-            save_file(tensors, temporary, metadata=header)
+        write_tensors(path, self.state_dict(), header)
 
     @classmethod
     def load(cls, path: str | Path) -> Calibrator:
@@ -203,10 +199,8 @@ def make_calibrator(name: str, **settings: Any) -> Calibrator:
 
 def load_calibrator(path: str | Path) -> Calibrator:
     """Read a calibrator from a file that `save` wrote."""
+    tensors, header = read_tensors(path)
     with reading(path):
-        with safe_open(path, framework="pt") as file:
-            header = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (not a mapping)
         if "temperance" not in header:
             raise FileError(f"{path} is not a file that temperance saved a calibrator in")
         if not header["temperance"].isdigit() or int(header["temperance"]) > FORMAT:
