@@ -17,8 +17,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from temperance.errors import FileError
-from temperance.predictions import read_pair, read_predictions
+from temperance.errors import FileError, InputError
+from temperance.predictions import Predictions, read_pair, read_predictions, write_pair
 
 LOGITS = np.arange(12, dtype=np.float32).reshape(4, 3)
 LABELS = np.array([0, 1, 2, 1])
@@ -366,3 +366,17 @@ def test_a_large_file_is_read_in_little_memory(tmp_path: Path, save: Save) -> No
     assert by_chunks < 150
     # The measure itself works: all at once takes the 400 MB that there are.
     assert whole > 350
+
+
+def test_a_pair_of_sets_comes_back_as_it_was(tmp_path: Path) -> None:
+    names = ["cat", "dog"]
+    val = Predictions.of([[2.0, 1.0], [0.5, 0.0]], [0, 1], from_logits=True, class_names=names)
+    test = Predictions.of([[1.0, 3.0]], [1], from_logits=True, class_names=names)
+    write_pair(tmp_path / "both.npz", val, test)
+    for found, meant in zip(read_pair(tmp_path / "both.npz"), (val, test), strict=True):
+        assert torch.equal(found.scores, meant.scores) and torch.equal(found.labels, meant.labels)
+        assert found.class_names == ("cat", "dog") and found.from_logits
+    with pytest.raises(FileError, match="as .npz"):
+        write_pair(tmp_path / "both.csv", val, test)
+    with pytest.raises(InputError, match="same classes"):
+        write_pair(tmp_path / "both.npz", val, Predictions.of([[1.0, 3.0]], [1], from_logits=True))

@@ -51,6 +51,16 @@ def write_predictions(path: PathLike, predictions: Predictions) -> None:
             raise InputError(f"{path} cannot be written: the name {error.object!r} is not valid Unicode") from None
 
 
+def write_pair(path: PathLike, val: Predictions, test: Predictions) -> None:
+    """Write the validation and the test set of one model to one .npz file, for `read_pair` and the command line."""
+    if Path(path).suffix.lower() != ".npz":
+        raise FileError(f"a pair of sets is written as .npz; got {path}")
+    if val.class_names != test.class_names or val.k != test.k:
+        raise InputError("the validation and the test set must be of the same classes")
+    with atomic_write(path) as temporary:
+        npz.write_pair(temporary, val, test)
+
+
 def _format_of(path: PathLike) -> Format:
     suffix = Path(path).suffix.lower()
     if suffix not in FORMATS:

@@ -135,17 +135,30 @@ def read(path: Path, split: str | None) -> Predictions:
 
 def write(path: Path, predictions: Predictions) -> None:
     """Write predictions as a .npz file."""
+    _save(path, _arrays(predictions), predictions.class_names)
+
+
+def write_pair(path: Path, val: Predictions, test: Predictions) -> None:
+    """Write a validation and a test set as one .npz file."""
+    _save(path, _arrays(val, "val_") | _arrays(test, "test_"), test.class_names)
+
+
+def _arrays(predictions: Predictions, prefix: str = "") -> dict[str, npt.NDArray[Any]]:
     scores = predictions.scores.cpu()
-    arrays: dict[str, Any] = {
+    arrays: dict[str, npt.NDArray[Any]] = {
         # NumPy has no bfloat16; float32 holds its values exactly.
-        "logits" if predictions.from_logits else "probs": (
+        f"{prefix}{'logits' if predictions.from_logits else 'probs'}": (
             scores.float() if scores.dtype == torch.bfloat16 else scores
         ).numpy(),
-        "labels": predictions.labels.cpu().numpy(),
+        f"{prefix}labels": predictions.labels.cpu().numpy(),
     }
     if predictions.groups is not None:
-        arrays["groups"] = predictions.groups
-    if predictions.class_names is not None:
-        arrays["class_names"] = np.array(predictions.class_names)
+        arrays[f"{prefix}groups"] = predictions.groups
+    return arrays
+
+
+def _save(path: Path, arrays: dict[str, npt.NDArray[Any]], class_names: tuple[str, ...] | None) -> None:
+    if class_names is not None:
+        arrays["class_names"] = np.array(class_names)
     with path.open("wb") as handle:
-        np.savez(handle, **arrays)
+        np.savez(handle, **arrays)  # type: ignore[arg-type]
