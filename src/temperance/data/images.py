@@ -6,6 +6,7 @@ makes them what a network reads. What is drawn for a sample depends on its numbe
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, Self
@@ -19,8 +20,8 @@ from temperance.errors import InputError, at_least
 
 Device = str | torch.device
 
-# So many batches are gathered and moved at once: a gather of one batch is too small to be worth starting.
-BATCHES_AT_ONCE = 64
+# About so many bytes are gathered and moved at once, 64 batches of CIFAR: one batch is too small to be worth starting.
+BYTES_AT_ONCE = 64 * 128 * 32 * 32 * 3
 
 
 class Batch(NamedTuple):
@@ -41,6 +42,7 @@ class Moves(NamedTuple):
 
     def take(self, index: Tensor) -> Moves:
         """The moves of these samples."""
+        index = index.to(self.top.device)
         return Moves(self.top[index], self.left[index], self.flip[index], self.pad)
 
 
@@ -150,14 +152,13 @@ class Images:
     def batches(self, order: Tensor, size: int, *, device: Device, moves: Moves | None = None) -> Iterator[Batch]:
         """The samples of `order`, `size` at a time, cropped and flipped by their moves: see `Part.batches`."""
         check_moves(moves, len(self))
-        for start in range(0, len(order), BATCHES_AT_ONCE * size):
-            index = order[start : start + BATCHES_AT_ONCE * size]
+        at_once = size * max(1, BYTES_AT_ONCE // (size * math.prod(self.shape)))
+        for start in range(0, len(order), at_once):
+            index = order[start : start + at_once]
             some = self.take(index).to(device)
-            pixels = some.pixels if moves is None else moved(some.pixels, moves.take(index.to(moves.top.device)))
-            index = index.to(device)
-            for first in range(0, len(index), size):
-                batch = slice(first, first + size)
-                yield Batch(pixels[batch], some.labels[batch], index[batch])
+            pixels = some.pixels if moves is None else moved(some.pixels, moves.take(index))
+            parts = (torch.split(each, size) for each in (pixels, some.labels, index.to(device)))
+            yield from map(Batch, *parts)
 
 
 def check_moves(moves: Moves | None, n: int) -> None:
