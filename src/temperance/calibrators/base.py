@@ -214,7 +214,12 @@ def load_calibrator(path: str | Path) -> Calibrator:
 
 def refuse_probs(logits: Tensor) -> None:
     """Refuse rows that are probabilities: as logits they would be silently wrong."""
-    if bool(logits.amin() >= 0) and bool(((logits.sum(1) - 1).abs() <= 1e-4).all()):
+
+    def are_probs(rows: Tensor) -> bool:
+        return bool(rows.amin() >= 0) and bool(((rows.sum(1) - 1).abs() <= 1e-4).all())
+
+    # Nearly always the first few say no.
+    if are_probs(logits[:8]) and are_probs(logits):
         raise InputError("these logits are probabilities (rows sum to 1): pass log-probabilities, numpy.log(probs)")
 
 

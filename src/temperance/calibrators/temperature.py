@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from temperance.arrays import blocks
+from temperance.arrays import blocks, quick_rows
 from temperance.calibrators.base import Calibrator, calibrator
 from temperance.calibrators.solvers import TOLERANCE, Parametric, Problem, minimise, settle, train
 from temperance.errors import at_least
@@ -24,6 +24,7 @@ EVERY, ENOUGH_ROWS = (32, 8), 500
 
 # A block is gone over a dozen times or more, so it should fit into the processor's nearest large cache.
 BLOCK_VALUES = {"cpu": 1 << 17, "cuda": 1 << 26}
+LOG2_E = math.log2(math.e)
 
 
 @calibrator(family="temperature", preserves_argmax=True, takes_objective=True)
@@ -141,7 +142,7 @@ def _derivatives(objective: Objective, logits: Tensor, labels: Tensor, weights: 
     for rows, y, first in _near_blocks(logits, labels):
         top = rows.amax(1)
         x = rows - top[:, None]
-        powers = (x * s).exp_()
+        powers = (x * (s * LOG2_E)).exp2_()  # half the time of exp on a CPU
         norm = powers @ ones  # much faster than a sum over few columns
         m1, m2, m3, m4 = ((powers.mul_(x) @ ones).div_(norm) for _ in range(4))
         square = m1 * m1
@@ -253,4 +254,4 @@ def ece_of_temperatures(logits: Tensor, labels: Tensor, temperatures: Tensor, n_
 
 def _near_blocks(logits: Tensor, labels: Tensor) -> Iterator[tuple[Tensor, Tensor, int]]:
     values = BLOCK_VALUES.get(logits.device.type, BLOCK_VALUES["cpu"])
-    return blocks(logits, labels, step=max(1, values // logits.shape[1]))
+    return blocks(logits, labels, step=min(quick_rows(logits), max(1, values // logits.shape[1])))
