@@ -1,0 +1,101 @@
+"""A training that can be picked up again: everything that changes while it runs, in one .safetensors file.
+
+Orders, crops, mixtures and dropout are drawn from generators that are made anew for every epoch from the seed and the
+epoch's number, so there is no state of a generator to keep, and a run that was killed anywhere goes on bit for bit.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from temperance.errors import FileError, InputError
+from temperance.files import read_tensors, reading, write_tensors
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Progressed:
+    """How far a training has come: epochs done, one row of the log for each, and which network is the best so far."""
+
+    history: list[dict[str, Any]]
+    best: int | None
+
+    @property
+    def epochs(self) -> int:
+        return len(self.history)
+
+
+def save_checkpoint(
+    path: Path,
+    network: nn.Module,
+    optimiser: torch.optim.Optimizer,
+    loss: nn.Module,
+    configuration: Mapping[str, Any],
+    progressed: Progressed,
+) -> None:
+    """Write a checkpoint, in one step: until it is there the earlier one is."""
+    scalars: dict[str, dict[str, Any]] = {}
+    tensors = {f"network.{name}": tensor for name, tensor in network.state_dict().items()}
+    tensors |= {f"loss.{name}": tensor for name, tensor in loss.state_dict().items()}
+    for place, state in optimiser.state_dict()["state"].items():
+        for name, value in state.items():
+            if isinstance(value, Tensor):
+                tensors[f"optimiser.{place}.{name}"] = value
+            else:
+                scalars.setdefault(str(place), {})[name] = value
+    header = {
+        "temperance_checkpoint": str(FORMAT),
+        "configuration": json.dumps(configuration),
+        "history": json.dumps(progressed.history),
+        "best": json.dumps(progressed.best),
+        "optimiser": json.dumps(scalars),
+    }
+    write_tensors(path, tensors, header)
+
+
+def load_checkpoint(
+    path: Path,
+    network: nn.Module,
+    optimiser: torch.optim.Optimizer,
+    loss: nn.Module,
+    configuration: Mapping[str, Any],
+) -> Progressed:
+    """Put a network, an optimiser and a loss back to where a checkpoint left them."""
+    tensors, header = read_tensors(path)
+    with reading(path):
+        if not header.get("temperance_checkpoint", "").isdigit():
+            raise FileError(f"{path} is not a checkpoint that temperance wrote")
+        if int(header["temperance_checkpoint"]) > FORMAT:
+            raise FileError(f"{path} is of a newer format than this version reads ({FORMAT})")
+        _check_same(path, json.loads(header["configuration"]), configuration)
+        network.load_state_dict(_under("network.", tensors))
+        loss.load_state_dict(_under("loss.", tensors))
+        states: dict[int, dict[str, Any]] = {int(p): dict(s) for p, s in json.loads(header["optimiser"]).items()}
+        for name, tensor in _under("optimiser.", tensors).items():
+            place, _, key = name.partition(".")
+            states.setdefault(int(place), {})[key] = tensor
+        optimiser.load_state_dict({**optimiser.state_dict(), "state": states})
+        return Progressed(json.loads(header["history"]), json.loads(header["best"]))
+
+
+def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+
+
+def _check_same(path: Path, there: Mapping[str, Any], here: Mapping[str, Any]) -> None:
+    """Refuse to go on with other settings than the run began with: the result would be neither of the two."""
+    different = [name for name in {**there, **here} if there.get(name) != json.loads(json.dumps(here.get(name)))]
+    if different:
+        name = different[0]
+        raise InputError(
+            f"this checkpoint belongs to a run with {name} {there.get(name)!r}, not {here.get(name)!r}: resume with "
+            "the same settings, or train in another folder"
+        )

@@ -1,0 +1,164 @@
+"""What a network is: a stem, blocks and pooling make features of images, and a linear classifier logits of those.
+
+An architecture is one function, registered with `@architecture`: its name is the function's, its first docstring line
+is what the command line shows.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from temperance.arrays import shape_of
+from temperance.errors import InputError, at_least, known_settings
+from temperance.registry import Registry, first_line, plain_name
+
+
+class Shape(NamedTuple):
+    """What a network is made for."""
+
+    classes: int
+    image_size: int
+    channels: int
+
+
+class Network(nn.Module):
+    """A classifier of images: `forward` is `classifier(features(images))`.
+
+    stem     makes the first feature map of the images
+    blocks   one after the other
+    tail     what follows the last block; it leaves `width` channels
+    pool     the feature map is averaged to pool × pixels; their values in a row are the features
+
+    It takes images of other sizes than it was made for too. Convolutions start from normal numbers of variance
+    2 / (kernel² · channels out) (He et al., ICCV 2015), BatchNorm at one and zero, the classifier as every `nn.Linear`.
+    """
+
+    # `make_network(network.name, **network.settings)` makes another one.
+    name: str
+    settings: dict[str, Any]
+
+    def __init__(
+        self,
+        shape: Shape,
+        *,
+        stem: nn.Module,
+        blocks: Iterable[nn.Module],
+        tail: nn.Module | None = None,
+        width: int,
+        pool: int = 1,
+    ) -> None:
+        super().__init__()
+        self.channels = shape.channels
+        self.pool = pool
+        self.stem = stem
+        self.blocks = nn.Sequential(*blocks)
+        self.tail = nn.Identity() if tail is None else tail
+        self.classifier = nn.Linear(width * pool**2, shape.classes)
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)
+
+    @property
+    def n_features(self) -> int:
+        return self.classifier.in_features
+
+    def features(self, images: Tensor) -> Tensor:
+        """What the classifier is given. (n, channels, height, width) → (n, n_features)"""
+        if images.ndim != 4 or images.shape[1] != self.channels or not images.is_floating_point():
+            raise InputError(
+                f"images must be normalised numbers (n, {self.channels}, height, width); got {images.dtype} "
+                f"{shape_of(images)}"
+            )
+        maps: Tensor = self.tail(self.blocks(self.stem(images)))
+        if self.pool == 1:
+            return maps.mean((2, 3))
+        height, width = maps.shape[2:]
+        if height % self.pool or width % self.pool:
+            return F.adaptive_avg_pool2d(maps, self.pool).flatten(1)
+        # The same, but for its gradient on a GPU, which then has the same bits every time.
+        return F.avg_pool2d(maps, (height // self.pool, width // self.pool)).flatten(1)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Logits. (n, channels, height, width) → (n, classes)"""
+        logits: Tensor = self.classifier(self.features(images))
+        return logits
+
+    def groups(self) -> list[nn.Module]:
+        """The parts with weights, from the images to the logits: the stem, each block, the tail, the classifier."""
+        parts = [self.stem, *self.blocks, self.tail, self.classifier]
+        return [part for part in parts if any(True for _ in part.parameters())]
+
+
+# ----------------------------------------------------------------------------------------------------------- the table
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """A registered kind of network."""
+
+    name: str
+    summary: str
+    paper: str
+    millions: float
+    build: Callable[..., Network]
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Its settings with their defaults."""
+        parameters = inspect.signature(self.build).parameters.values()
+        return {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
+
+    @property
+    def claims(self) -> dict[str, Any]:
+        """What is said of it in the registry; the tests verify it."""
+        return {"paper": self.paper, "millions": self.millions}
+
+
+NETWORKS: Registry[Architecture] = Registry("network")
+
+Build = Callable[..., Network]
+
+
+def architecture(*, paper: str, millions: float) -> Callable[[Build], Build]:
+    """Register a function of a `Shape`, and of settings by name, that builds a network.
+
+    paper     where it comes from
+    millions  of parameters, to two decimals, for ten classes of 32×32 colour images
+    """
+
+    def register(build: Build) -> Build:
+        name = plain_name(build.__name__)
+        NETWORKS.add(name, Architecture(name, first_line(build.__doc__), paper, millions, build))
+        return build
+
+    return register
+
+
+def make_network(name: str, *, classes: int, image_size: int = 32, channels: int = 3, **settings: Any) -> Network:
+    """A network by its plain name, for square images of at least 8 pixels; its weights come from torch's generator.
+
+    >>> make_network("resnet18", classes=100).n_features
+    512
+    """
+    kind = NETWORKS[name]
+    at_least("classes", classes, 2)
+    at_least("image_size", image_size, 8)
+    at_least("channels", channels, 1)
+    known_settings(name, settings, kind.settings)
+    network = kind.build(Shape(classes, image_size, channels), **settings)
+    network.name = name
+    network.settings = {"classes": classes, "image_size": image_size, "channels": channels, **kind.settings, **settings}
+    return network
+
+
+def conv(c_in: int, c_out: int, kernel: int = 3, stride: int = 1) -> nn.Conv2d:
+    """A convolution that keeps the size of the map, or halves it; the BatchNorm near it has the bias."""
+    return nn.Conv2d(c_in, c_out, kernel, stride, padding=kernel // 2, bias=False)

@@ -1,0 +1,155 @@
+"""How to train: everything about a run but the network, the data and the loss."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from temperance.errors import InputError, at_least, known_settings, not_negative, one_of, positive_fraction
+from temperance.losses.mixup import MIT, CutMix, Mixup
+from temperance.registry import parse_entry
+
+MIXES = {"mixup": Mixup, "cutmix": CutMix, "mit": MIT}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """How to train.
+
+    epochs, batch_size  a batch is that of all processes together; the last, smaller one of an epoch is left out
+    optimiser     "sgd" or "adamw"; momentum and nesterov are SGD's
+    schedule      "steps": the learning rate times `factor` at each of `drops`; "cosine": to 0; "constant"
+    drops         when, as epochs (whole numbers) or as shares of all epochs (below 1)
+    warmup        epochs in which the learning rate rises to its start
+    clip          largest norm of the gradient; None for any
+    crop, flip    crops after a black border of so many pixels, mirrors half of the time
+    mix           "mixup:alpha=1.0", "cutmix" or "mit": train on mixtures of images
+    freeze        freeze the network in so many groups from the classifier down while it trains (PLP)
+    keep          "last": the network of the last epoch; "best": that with the lowest validation loss after the first
+                  third of the epochs, at most 40 of them
+    precision     "float32" or "bfloat16" (autocast); predictions are float32 in either case
+    compile       compile the network; worth its minute where an epoch is long
+    deterministic the same bits again on a GPU, more slowly; on a CPU they are anyway
+    seed          of the order of images, crops, flips, mixtures and dropout
+
+    >>> Recipe(epochs=350, drops=(150, 250)).lr_at(150)
+    0.01
+    """
+
+    epochs: int = 100
+    batch_size: int = 128
+    optimiser: str = "sgd"
+    lr: float = 0.1
+    momentum: float = 0.9
+    nesterov: bool = False
+    weight_decay: float = 5e-4
+    schedule: str = "steps"
+    drops: tuple[float, ...] = (0.43, 0.71)
+    factor: float = 0.1
+    warmup: int = 0
+    clip: float | None = None
+    crop: int = 4
+    flip: bool = True
+    mix: str | None = None
+    freeze: int | None = None
+    keep: str = "last"
+    precision: str = "float32"
+    compile: bool = False
+    deterministic: bool = False
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, low in (("epochs", 1), ("batch_size", 1), ("warmup", 0), ("crop", 0), ("seed", 0)):
+            at_least(name, getattr(self, name), low)
+        for name in ("lr", "momentum", "weight_decay"):
+            not_negative(name, getattr(self, name))
+        positive_fraction("factor", self.factor)
+        one_of("optimiser", self.optimiser, ("sgd", "adamw"))
+        one_of("schedule", self.schedule, ("steps", "cosine", "constant"))
+        one_of("keep", self.keep, ("last", "best"))
+        one_of("precision", self.precision, ("float32", "bfloat16"))
+        if self.clip is not None and not self.clip > 0:
+            raise InputError(f"clip must be a number above 0, or none; got {self.clip!r}")
+        if self.freeze is not None:
+            at_least("freeze", self.freeze, 2)
+        if self.nesterov and not self.momentum:
+            raise InputError("nesterov needs a momentum above 0")
+        object.__setattr__(self, "drops", tuple(self.drops))
+        for drop in self.drops:
+            not_negative("drops", drop)
+        self.mixing()
+
+    @classmethod
+    def of(cls, preset: str | None = None, **settings: Any) -> Recipe:
+        """A recipe from a preset, with other settings in the place of its own."""
+        known_settings("the recipe", settings, (f.name for f in dataclasses.fields(cls)))
+        if preset is not None:
+            one_of("preset", preset, RECIPES)
+        return dataclasses.replace(RECIPES[preset] if preset else cls(), **settings)
+
+    def lr_at(self, epoch: int) -> float:
+        """The learning rate of an epoch, counted from 0."""
+        if epoch < self.warmup:
+            return self.lr * (epoch + 1) / (self.warmup + 1)
+        if self.schedule == "cosine":
+            done = (epoch - self.warmup) / max(self.epochs - self.warmup, 1)
+            return self.lr * (1 + math.cos(math.pi * done)) / 2
+        if self.schedule == "constant":
+            return self.lr
+        passed = sum(epoch >= self._epoch_of(drop) for drop in self.drops)
+        # Rounded, because 0.1 · 0.1 is not 0.01 in binary numbers, and people compare logs.
+        return float(f"{self.lr * self.factor**passed:.12g}")
+
+    def _epoch_of(self, drop: float) -> int:
+        return round(drop * self.epochs) if drop < 1 else int(drop)
+
+    @property
+    def first_kept(self) -> int:
+        """The first epoch, counted from 0, whose network may be the best one."""
+        return min(40, self.epochs // 3)
+
+    def mixing(self) -> Mixup | CutMix | MIT | None:
+        """What mixes the images of a batch, if anything."""
+        if self.mix is None:
+            return None
+        name, settings = parse_entry(self.mix)
+        one_of("mix", name, MIXES)
+        try:
+            return MIXES[name](**settings)
+        except TypeError:
+            raise InputError(f"{name} has no such setting; got {self.mix!r}") from None
+
+    def make_optimiser(self, network: nn.Module) -> torch.optim.Optimizer:
+        """The optimiser of all parameters of a network."""
+        parameters = list(network.parameters())
+        fused = all(parameter.is_cuda for parameter in parameters)
+        if self.optimiser == "adamw":
+            return torch.optim.AdamW(parameters, self.lr, weight_decay=self.weight_decay, fused=fused)
+        return torch.optim.SGD(
+            parameters,
+            self.lr,
+            momentum=self.momentum,
+            nesterov=self.nesterov,
+            weight_decay=self.weight_decay,
+            fused=fused,
+        )
+
+
+# What the papers trained with, by where it is used; "clip" as in the program that the paper builds on.
+RECIPES = {
+    "cifar": Recipe(epochs=350, drops=(150, 250)),
+    "tiny-imagenet": Recipe(drops=(40, 60), batch_size=64, clip=2.0),
+    "imagenet": Recipe(epochs=200, optimiser="adamw", lr=5e-4, weight_decay=0.05, batch_size=256, schedule="cosine"),
+    "selective-cifar10": Recipe(epochs=200, drops=(60, 120, 160), factor=0.2, keep="best"),
+    "selective-cifar100": Recipe(epochs=250, drops=(60, 120, 160), factor=0.2, keep="best"),
+    "selective-tiny-imagenet": Recipe(
+        epochs=90, lr=1e-4, batch_size=256, schedule="cosine", crop=0, flip=False, keep="best"
+    ),
+    "long-tail": Recipe(epochs=200, drops=(100, 150)),
+    "plp": Recipe(epochs=350, drops=(150, 250), freeze=11),
+}

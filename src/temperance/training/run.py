@@ -1,0 +1,114 @@
+"""What a training leaves behind: the network, its log and its predictions, in memory and in a folder.
+
+run.json                what it was: settings, provenance, how the network and data were made, what was measured
+log.jsonl               one line an epoch
+checkpoint.safetensors  to go on from
+network.safetensors     the weights that were kept
+predictions.npz         val_logits, val_labels, test_logits, test_labels, class_names: what `compare` takes
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from temperance.errors import FileError, InputError
+from temperance.files import atomic_write, read_tensors, reading, write_tensors
+from temperance.metrics import accuracy, ece, nll
+from temperance.predictions import Predictions, read_pair, write_pair
+from temperance.results import Provenance
+
+FORMAT = 1
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """A trained network with its log and its predictions.
+
+    history      one row an epoch: lr, loss, accuracy, val_accuracy, val_ece, val_nll, val_loss, seconds
+    predictions  "val" and "test"
+    """
+
+    network: nn.Module
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    history: list[dict[str, Any]]
+    predictions: dict[str, Predictions]
+    folder: Path | None
+    details: dict[str, Any]
+
+
+def write_run(run: Run, configuration: Mapping[str, Any]) -> None:
+    """Write a finished run to its folder."""
+    assert run.folder is not None
+    write_weights(run.folder / "network.safetensors", run.network.state_dict())
+    write_pair(run.folder / "predictions.npz", run.predictions["val"], run.predictions["test"])
+    provenance = Provenance.of({}, dict(configuration), configuration["seed"])
+    about = {
+        "temperance_run": FORMAT,
+        "details": run.details,
+        "mean": run.mean,
+        "std": run.std,
+        "measured": {name: headline(found) for name, found in run.predictions.items()},
+        "provenance": asdict(provenance),
+    }
+    with atomic_write(run.folder / "run.json") as temporary:
+        temporary.write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
+
+
+def read_run(folder: str | Path, network: nn.Module) -> Run:
+    """A finished run from its folder; `network` is one like that which was trained, and gets its weights."""
+    place = Path(folder)
+    about = read_about(place)
+    weights = read_weights(place / "network.safetensors")
+    try:
+        network.load_state_dict(weights)
+    except RuntimeError as error:
+        raise InputError(
+            f"the weights in {place} are of another network: {str(error).splitlines()[-1].strip()}"
+        ) from error
+    with reading(place / "log.jsonl"):
+        history = [json.loads(line) for line in (place / "log.jsonl").read_text(encoding="utf-8").splitlines()]
+    val, test = read_pair(place / "predictions.npz")
+    mean, std = (tuple(about[name]) for name in ("mean", "std"))
+    return Run(network, mean, std, history, {"val": val, "test": test}, place, about["details"])
+
+
+def read_about(folder: Path) -> dict[str, Any]:
+    """What run.json says about a finished run."""
+    if not (folder / "run.json").exists():
+        unfinished = (folder / "checkpoint.safetensors").exists()
+        what = "is a run that has not finished; resume it first" if unfinished else "is not the folder of a run"
+        raise FileError(f"{folder} {what}")
+    with reading(folder / "run.json"):
+        about: dict[str, Any] = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+        if about["temperance_run"] > FORMAT:
+            raise FileError(f"{folder} is of a newer format than this version reads ({FORMAT})")
+    return about
+
+
+def headline(predictions: Predictions) -> dict[str, float]:
+    """Accuracy, ECE and NLL of logits."""
+    given = predictions.scores, predictions.labels
+    return {metric.name: metric(*given, from_logits=True) for metric in (accuracy, ece, nll)}
+
+
+def write_log(path: Path, history: list[dict[str, Any]]) -> None:
+    """Write one line an epoch."""
+    with atomic_write(path) as temporary:
+        temporary.write_text("".join(f"{json.dumps(row)}\n" for row in history), encoding="utf-8")
+
+
+def write_weights(path: Path, weights: Mapping[str, Tensor]) -> None:
+    """Write the weights of a network."""
+    write_tensors(path, weights, {"temperance_weights": str(FORMAT)})
+
+
+def read_weights(path: Path) -> dict[str, Tensor]:
+    """The weights of a network that `write_weights` wrote."""
+    return read_tensors(path)[0]
