@@ -1,5 +1,23 @@
 """Pictures to train and test on: reading data sets, long-tailed subsets, corruptions."""
 
+from temperance.data.files import Files
 from temperance.data.images import Batch, Images, Moves, Part, as_images, draw_moves, normalised
+from temperance.data.longtail import long_tail_counts, long_tailed
+from temperance.data.sets import ImageData, read_images
+from temperance.data.splits import hold_out
 
-__all__ = ["Batch", "Images", "Moves", "Part", "as_images", "draw_moves", "normalised"]
+__all__ = [
+    "Batch",
+    "Files",
+    "ImageData",
+    "Images",
+    "Moves",
+    "Part",
+    "as_images",
+    "draw_moves",
+    "hold_out",
+    "long_tail_counts",
+    "long_tailed",
+    "normalised",
+    "read_images",
+]

@@ -137,11 +137,9 @@ def _rgb(picture: Any) -> Any:
     if picture.mode.startswith("I"):
         # Pillow would cut 16-bit values at 255, and the picture would be white.
         picture = pillow().fromarray((np.asarray(picture).astype(np.int64) >> 8).clip(0, 255).astype(np.uint8))
-    if picture.mode in ("P", "PA", "LA", "RGBA") or "transparency" in picture.info:
-        # What is transparent lies on black; straight to RGB, Pillow would show the colour hidden behind it, or warn.
+    if "transparency" in picture.info:
+        # By way of RGBA Pillow does not warn; what is transparent shows the colour behind it, as elsewhere.
         picture = picture.convert("RGBA")
-        ground = pillow().new("RGBA", picture.size, (0, 0, 0, 255))
-        picture = pillow().alpha_composite(ground, picture)
     return picture.convert("RGB")
 
 

@@ -1,0 +1,214 @@
+"""The official archives of data sets: where they are, how they are recognised, and fetching them to a cache folder."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from dataclasses import dataclass
+from http import HTTPStatus
+from http.client import HTTPException
+from pathlib import Path
+from zipfile import ZipFile
+
+from temperance.errors import FileError
+from temperance.evaluate import Progress, no_progress
+from temperance.files import reading
+
+CHUNK = 1 << 20
+TIMEOUT_S = 30
+# A broken connection is taken up again where it broke, so many times.
+ATTEMPTS = 4
+
+
+@dataclass(frozen=True)
+class Archive:
+    """An official archive of a data set."""
+
+    name: str  # of the file
+    url: str
+    md5: str
+    megabytes: int
+    folder: str  # that it unpacks to
+
+
+ARCHIVES = {
+    archive.name: archive
+    for archive in (
+        Archive(
+            "cifar-10-python.tar.gz",
+            "https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz",
+            "c58f30108f718f92721af3b95e74349a",
+            163,
+            "cifar-10-batches-py",
+        ),
+        Archive(
+            "cifar-100-python.tar.gz",
+            "https://www.cs.toronto.edu/~kriz/cifar-100-python.tar.gz",
+            "eb9058c3a382ffc7106e4002c42a8d85",
+            161,
+            "cifar-100-python",
+        ),
+        Archive(
+            "cifar-10-binary.tar.gz",
+            "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
+            "c32a1d4ab5d03f1284b67883e8d87530",
+            162,
+            "cifar-10-batches-bin",
+        ),
+        Archive(
+            "cifar-100-binary.tar.gz",
+            "https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz",
+            "03b5dce01913d631647c71ecec9e9cb8",
+            161,
+            "cifar-100-binary",
+        ),
+        Archive(
+            "tiny-imagenet-200.zip",
+            "http://cs231n.stanford.edu/tiny-imagenet-200.zip",
+            "90528d7ca1a48142e341f4ef8d21d0de",
+            237,
+            "tiny-imagenet-200",
+        ),
+    )
+}
+
+# The sets that can be asked for by name: the archive that is fetched for each.
+NAMED = {
+    "cifar10": "cifar-10-python.tar.gz",
+    "cifar100": "cifar-100-python.tar.gz",
+    "tiny-imagenet": "tiny-imagenet-200.zip",
+}
+
+
+def default_cache() -> Path:
+    """Where archives are kept: $XDG_CACHE_HOME/temperance, or ~/.cache/temperance."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "temperance"
+
+
+def find_set(name: str, cache: Path, *, download: bool, progress: Progress = no_progress) -> Path:
+    """The path of a set that is asked for by name: in the cache folder, or fetched to it."""
+    archive = ARCHIVES[NAMED[name]]
+    packed, unpacked = cache / archive.name, cache / archive.folder
+    for found in (unpacked, packed):
+        if found.exists() and found.suffix != ".zip":
+            return found
+    if not packed.exists():
+        if not download:
+            raise FileError(
+                f"{name} is not in {cache}; pass download=True to fetch {archive.name} ({archive.megabytes} MB) from "
+                f"{archive.url}, or name the folder that holds it"
+            )
+        fetch(archive, cache, progress)
+    return _unpacked(packed, unpacked, progress) if packed.suffix == ".zip" else packed
+
+
+def check_md5(path: Path, progress: Progress = no_progress) -> Archive:
+    """The official archive that a file is, by its MD5 sum."""
+    with reading(path):
+        found = _md5(path, progress)
+    for archive in ARCHIVES.values():
+        if archive.md5 == found:
+            return archive
+    official = ARCHIVES.get(path.name)
+    if official is None:
+        raise FileError(
+            f"{path} is none of the official archives {', '.join(ARCHIVES)} (its MD5 sum is {found}); unpack it and "
+            "name the folder"
+        )
+    raise FileError(
+        f"{path} is not the official archive: its MD5 sum is {found}, not {official.md5}; it is damaged or cut short, "
+        f"so fetch it again from {official.url}"
+    )
+
+
+def fetch(archive: Archive, folder: Path, progress: Progress = no_progress) -> Path:
+    """Download an archive into a folder, verify it, and only then give it its name.
+
+    What was fetched before a break is kept in a .part file, and the next call goes on from there.
+    """
+    target, part = folder / archive.name, folder / f"{archive.name}.part"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for attempts_left in reversed(range(ATTEMPTS)):
+            try:
+                _fetch_rest(archive.url, part, lambda done, size: progress(done, size, f"fetching {archive.name}"))
+                break
+            except (ConnectionError, TimeoutError, HTTPException):
+                if not attempts_left:
+                    raise
+    except (OSError, HTTPException) as error:
+        raise FileError(
+            f"{archive.name} cannot be fetched from {archive.url} ({_reason(error)}); check the network and try again, "
+            f"which goes on where this broke off, or bring the file to {target} by other means"
+        ) from error
+    found = _md5(part, progress)
+    if found != archive.md5:
+        part.unlink()
+        raise FileError(
+            f"what {archive.url} sent is not the official archive: its MD5 sum is {found}, not {archive.md5}; it was "
+            "thrown away, so try again later"
+        )
+    part.replace(target)
+    return target
+
+
+def _fetch_rest(url: str, part: Path, progress: Callable[[int, int], None]) -> None:
+    """Fetch what is still missing of a file; a server that cannot send a part of it sends all of it again."""
+    have = part.stat().st_size if part.exists() else 0
+    request = urllib.request.Request(url, headers={"Range": f"bytes={have}-"} if have else {})
+    try:
+        response = urllib.request.urlopen(request, timeout=TIMEOUT_S)
+    except urllib.error.HTTPError as error:
+        error.close()
+        if have and error.code == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
+            return  # it was all there
+        raise
+    with response:
+        continues = response.status == HTTPStatus.PARTIAL_CONTENT
+        done = have if continues else 0
+        size = done + int(response.headers.get("Content-Length") or 0)
+        with part.open("ab" if continues else "wb") as file:
+            while chunk := response.read(CHUNK):
+                file.write(chunk)
+                done += len(chunk)
+                progress(done, max(size, done))
+    if done < size:
+        raise ConnectionError(f"the connection broke after {done} of {size} bytes")
+
+
+def _reason(error: Exception) -> str:
+    """Why a connection failed, on one line."""
+    said = getattr(error, "reason", None) or getattr(error, "strerror", None) or error
+    return " ".join((str(said) or type(error).__name__).split())
+
+
+def _unpacked(packed: Path, target: Path, progress: Progress) -> Path:
+    """Unpack a .zip beside itself, whole or not at all, and remove it."""
+    check_md5(packed, progress)
+    try:
+        with tempfile.TemporaryDirectory(dir=packed.parent) as temporary, reading(packed), ZipFile(packed) as archive:
+            members = archive.infolist()
+            for i, member in enumerate(members):
+                archive.extract(member, temporary)
+                if i % 500 == 499 or i + 1 == len(members):
+                    progress(i + 1, len(members), f"unpacking {packed.name}")
+            (Path(temporary) / target.name).rename(target)
+        packed.unlink()
+    except OSError as error:
+        raise FileError(f"{packed} cannot be unpacked: {_reason(error)}") from error
+    return target
+
+
+def _md5(path: Path, progress: Progress = no_progress) -> str:
+    size, done = path.stat().st_size, 0
+    digest = hashlib.md5(usedforsecurity=False)
+    with path.open("rb") as handle:
+        while chunk := handle.read(CHUNK):
+            digest.update(chunk)
+            done += len(chunk)
+            progress(done, size, f"verifying {path.name}")
+    return digest.hexdigest()

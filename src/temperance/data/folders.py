@@ -1,0 +1,117 @@
+"""Data sets of image files: a folder for each class, and Tiny-ImageNet's own layout."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from temperance.data.files import Files, picture_size, pillow
+from temperance.data.source import Source
+from temperance.errors import FileError, InputError
+from temperance.files import reading
+from temperance.predictions.checks import shown
+
+SUFFIXES = frozenset(".bmp .gif .jpeg .jpg .pgm .png .ppm .tif .tiff .webp".split())  # noqa: SIM905 (quoted, unreadable)
+
+# From the numbers of files and labels to a part.
+Maker = Callable[[list[str], list[int]], Files]
+
+
+def is_tiny_imagenet(folder: Path) -> bool:
+    return (folder / "wnids.txt").is_file() and (folder / "val" / "val_annotations.txt").is_file()
+
+
+def read_tiny_imagenet(folder: Path, *, size: int | None, workers: int) -> Source:
+    """Tiny-ImageNet as its authors publish it: 200 classes, 500 training and 50 validation pictures of each.
+
+    The official test pictures have no labels. So the official validation part is the test part here, and validation
+    pictures are held out of the training part, 50 of each class unless told otherwise, as ACLS does it.
+    """
+    classes = _class_folders(folder / "train")
+    make = _maker(size, workers, lambda: _pictures(folder / "train" / classes[0])[0])
+    annotations = folder / "val" / "val_annotations.txt"
+    with reading(annotations):
+        rows = [line.split("\t") for line in annotations.read_text().splitlines() if line]
+        number = {name: i for i, name in enumerate(classes)}
+        if unknown := {row[1] for row in rows} - set(classes):
+            raise InputError(f"the class {min(unknown)} has no folder in {folder / 'train'}")
+        paths = [str(folder / "val" / "images" / row[0]) for row in rows]
+        test = make(paths, [number[row[1]] for row in rows])
+    train = _by_class(folder / "train", classes, make)
+    return Source("tiny-imagenet", train, None, test, _words(folder, classes), split="stratified")
+
+
+def read_image_folder(folder: Path, *, size: int | None, workers: int) -> Source:
+    """A folder with train/CLASS/…, and, if they are there, val/CLASS/… and test/CLASS/…."""
+    classes = _class_folders(folder / "train")
+    make = _maker(size, workers, lambda: _pictures(folder / "train" / classes[0])[0])
+    train = _by_class(folder / "train", classes, make)
+    others: dict[str, Files | None] = {"val": None, "test": None}
+    for name in others:
+        if not (folder / name).is_dir():
+            continue
+        there = _class_folders(folder / name)
+        if unknown := set(there) - set(classes):
+            raise FileError(
+                f"{folder / name} has a folder {min(unknown)!r}, but {folder / 'train'} has none of that name: a class "
+                "that is never trained on cannot be predicted"
+            )
+        others[name] = _by_class(folder / name, classes, make)
+    return Source(folder.resolve().name, train, others["val"], others["test"], tuple(classes))
+
+
+def _maker(size: int | None, workers: int, first: Callable[[], str]) -> Maker:
+    """What makes parts of one size: the given one, or that of the first picture, which all must then have."""
+    pillow()
+    sides = (size, size) if size is not None else picture_size(first())
+
+    def make(paths: list[str], labels: list[int]) -> Files:
+        return Files(tuple(paths), torch.tensor(labels, dtype=torch.int64), sides, size is not None, workers)
+
+    return make
+
+
+def _class_folders(folder: Path) -> list[str]:
+    """The names of the class folders, in alphabetical order."""
+    try:
+        found = sorted(entry.name for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith("."))
+    except OSError as error:
+        raise FileError(f"{folder} cannot be read: {error.strerror}") from error
+    if not found:
+        raise FileError(f"{folder} has no folders in it; put the pictures of each class into a folder of its name")
+    return found
+
+
+def _by_class(folder: Path, classes: list[str], make: Maker) -> Files:
+    """The pictures of every class that has a folder here."""
+    paths: list[str] = []
+    labels: list[int] = []
+    for label, name in enumerate(classes):
+        if (folder / name).is_dir():
+            found = _pictures(folder / name)
+            paths += found
+            labels += [label] * len(found)
+    return make(paths, labels)
+
+
+def _pictures(folder: Path) -> list[str]:
+    """The image files in a class folder and the folders in it, in alphabetical order."""
+    found = sorted(str(file) for file in folder.rglob("*") if file.suffix.lower() in SUFFIXES and file.name[0] != ".")
+    if not found:
+        raise FileError(f"{folder} has no pictures in it ({shown(sorted(SUFFIXES))}); add some or remove the folder")
+    return found
+
+
+def _words(folder: Path, classes: list[str]) -> tuple[str, ...]:
+    """What each class is called: the first of its names, with its number where two have the same."""
+    path = folder / "words.txt"
+    if not path.exists():
+        return tuple(classes)
+    with reading(path):
+        words = dict(line.split("\t", 1) for line in path.read_text().splitlines() if "\t" in line)
+    names = [words.get(name, name).split(",")[0].strip() for name in classes]
+    times = Counter(names)
+    return tuple(name if times[name] == 1 else f"{name} ({wnid})" for name, wnid in zip(names, classes, strict=True))
