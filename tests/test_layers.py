@@ -10,7 +10,7 @@ SOURCE = Path(__file__).resolve().parent.parent / "src" / "temperance"
 LAYERS = [
     {"errors", "arrays", "registry", "numerics", "files"},
     {"metrics", "objectives", "calibrators", "losses"},
-    {"predictions", "results", "verdict", "evaluate", "compare", "data", "demo"},
+    {"predictions", "results", "verdict", "evaluate", "compare", "ood", "data", "demo"},
     {"training", "report", "interop"},
     {"cli"},
 ]

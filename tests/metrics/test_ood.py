@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from conftest import random_predictions
 from temperance.errors import InputError
 from temperance.metrics import OODResult, auroc, fpr_at_tpr, ood, ood_intervals, score
-from temperance.metrics.ood import Detection, auroc_of, detection, fpr_of
+from temperance.metrics.ood import Detection, auroc_of, detection, detection_draws, fpr_of
 
 # A coarse grid ties often.
 some_scores = st.lists(st.sampled_from([i / 8 for i in range(-8, 9)]), min_size=1, max_size=30)
@@ -128,3 +128,17 @@ def test_intervals_cover_the_truth_and_hold_the_value() -> None:
         assert found["fpr95"].low <= found["fpr95"].value <= found["fpr95"].high
         covered += found["auroc"].low <= truth <= found["auroc"].high
     assert covered >= 50
+
+
+def test_draws_are_those_of_resampled_scores() -> None:
+    rng = torch.Generator().manual_seed(1)
+    inside, outside = ((torch.randn(n, generator=rng) * 3).round() for n in (57, 40))  # many ties
+    found = detection_draws(
+        detection(inside, outside), 30, (torch.Generator().manual_seed(2), torch.Generator().manual_seed(3))
+    )
+    first, second = torch.Generator().manual_seed(2), torch.Generator().manual_seed(3)
+    for i in range(30):
+        a = inside[torch.randint(57, (57,), generator=first)]
+        b = outside[torch.randint(40, (40,), generator=second)]
+        assert float(found["auroc"].values[i]) == pytest.approx(auroc(a, b), abs=1e-12)
+        assert float(found["fpr95"].values[i]) == pytest.approx(fpr_at_tpr(a, b), abs=1e-12)

@@ -15,6 +15,8 @@ from temperance.metrics import scores
 from temperance.metrics.significance import Draws, Interval
 from temperance.metrics.stats import Samples
 
+SLAB_VALUES = 1 << 21  # counts of resamples held at a time
+
 
 @dataclass(frozen=True)
 class Detection(Samples):
@@ -91,18 +93,44 @@ def ood_intervals(
     >>> found["auroc"].value, found["fpr95"].value
     (0.75, 0.5)
     """
-    at_least("n_resamples", n_resamples, 2)
     whole = detection(id_scores, ood_scores)
-    sides = [whole.inside.nonzero().squeeze(1).cpu(), (~whole.inside).nonzero().squeeze(1).cpu()]
-    drawn = []
-    for _ in range(n_resamples):
-        rows = torch.cat([side[torch.randint(len(side), (len(side),), generator=generator)] for side in sides])
-        drawn.append(whole.select(rows.to(whole.score.device)))
-    found = {}
-    for name, measure in (("auroc", auroc_of), ("fpr95", fpr_of)):
-        draws = Draws(torch.tensor([measure(part) for part in drawn], dtype=torch.float64), 1.0)
-        found[name] = draws.interval(measure(whole), (0.0, 1.0), level)
-    return found
+    draws = detection_draws(whole, n_resamples, (generator, generator))
+    return {
+        name: draws[name].interval(measure(whole), (0.0, 1.0), level)
+        for name, measure in (("auroc", auroc_of), ("fpr95", fpr_of))
+    }
+
+
+def detection_draws(
+    found: Detection, n_resamples: int, generators: tuple[torch.Generator | None, torch.Generator | None]
+) -> dict[str, Draws]:
+    """`auroc` and `fpr95` of bootstrap resamples, each side drawn with a generator of its own.
+
+    A resample is how often each sample counts, so that the scores are sorted once for all of them.
+    """
+    at_least("n_resamples", n_resamples, 2)
+    inside, order_in = found.score[found.inside].sort()
+    outside, order_out = found.score[~found.inside].sort()
+    n, m = len(inside), len(outside)
+    below, not_above = torch.searchsorted(outside, inside), torch.searchsorted(outside, inside, right=True)
+    slab = max(1, SLAB_VALUES // (n + m))
+    areas, shares = [], []
+    for start in range(0, n_resamples, slab):
+        size = min(slab, n_resamples - start)
+        counts_in = _drawn(n, size, generators[0]).to(inside.device)[:, order_in]
+        counts_out = _drawn(m, size, generators[1]).to(inside.device)[:, order_out]
+        up_to = torch.nn.functional.pad(counts_out.cumsum(1), (1, 0))
+        areas.append((counts_in * (up_to[:, below] + up_to[:, not_above])).sum(1) / (2 * n * m))
+        accepted = counts_in.flip(1).cumsum(1) / n
+        limit = inside[n - 1 - (accepted < 0.95).sum(1)]
+        shares.append(1 - up_to.gather(1, torch.searchsorted(outside, limit)[:, None]).squeeze(1) / m)
+    return {name: Draws(torch.cat(values).cpu(), 1.0) for name, values in (("auroc", areas), ("fpr95", shares))}
+
+
+def _drawn(n: int, times: int, generator: torch.Generator | None) -> Tensor:
+    """How often each of n samples is drawn in so many resamples. (times, n) in float64"""
+    rows = [torch.randint(n, (n,), generator=generator).bincount(minlength=n) for _ in range(times)]
+    return torch.stack(rows).double()
 
 
 def auroc_of(found: Detection) -> float:

@@ -50,6 +50,13 @@ class Plot:
         """Straight lines through the points."""
         return tag("path", d="M" + "L".join(f"{self.x(x):.1f},{self.y(y):.1f}" for x, y in points), class_=class_)
 
+    def area(self, low: Sequence[tuple[float, float]], high: Sequence[tuple[float, float]], class_: str) -> Markup:
+        """What lies between two lines over the same places."""
+        outline = [*high, *reversed(low)]
+        return tag(
+            "path", d="M" + "L".join(f"{self.x(x):.1f},{self.y(y):.1f}" for x, y in outline) + "Z", class_=class_
+        )
+
     def dot(self, x: float, y: float, class_: str) -> Markup:
         return tag("circle", cx=self.x(x), cy=self.y(y), r=2.6, class_=class_)
 
@@ -57,10 +64,11 @@ class Plot:
         """Text beside a point."""
         return label(self.x(x) + dx, self.y(y) + dy, text, anchor=anchor)
 
-    def x_axis(self, ticks: Sequence[float], title: str) -> Markup:
-        """Numbers below the plot, in percent, and what they are."""
+    def x_axis(self, ticks: Sequence[float], title: str, texts: Sequence[str] | None = None) -> Markup:
+        """Numbers below the plot, in percent unless their texts are given, and what they are."""
         bottom = self.y.start
-        marks = [label(self.x(t), bottom + 16, tick_text(t), anchor="middle") for t in ticks]
+        texts = [tick_text(t) for t in ticks] if texts is None else texts
+        marks = [label(self.x(t), bottom + 16, text, anchor="middle") for t, text in zip(ticks, texts, strict=True)]
         return join([*marks, label((LEFT + RIGHT) / 2, bottom + 34, title, anchor="middle")])
 
     def y_axis(self, ticks: Sequence[float], texts: Sequence[str]) -> Markup:
@@ -96,3 +104,19 @@ def round_ticks(high: float, about: int) -> list[float]:
     power = 10.0 ** math.floor(math.log10(raw))
     step = next(m * power for m in (1, 2, 5, 10) if m * power >= raw * (1 - 1e-9))
     return [i * step for i in range(math.floor(high / step + 1e-9) + 1)]
+
+
+def ticks_between(low: float, high: float, about: int) -> list[float]:
+    """Multiples of 1, 2 or 5 times a power of ten that lie between `low` and `high`.
+
+    >>> ticks_between(-1.2, 2.3, 4)
+    [-1.0, 0.0, 1.0, 2.0]
+    """
+    step = round_ticks(high - low, about)[1] if high > low else 1.0
+    first = math.ceil(low / step - 1e-9)
+    return [round(i * step, 12) for i in range(first, math.floor(high / step + 1e-9) + 1)]
+
+
+def number_text(value: float) -> str:
+    """A plain number beside an axis, with a true minus sign."""
+    return f"{value:.6g}".replace("-", "−")

@@ -1,0 +1,46 @@
+"""temperance ood IN OUT…: does a model's confidence tell unfamiliar data from its own?"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from temperance.cli.output import add_output_options, check_outputs, emit, progress_bar
+
+
+def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser("ood", help="measure how well confidence tells unfamiliar data apart")
+    parser.add_argument(
+        "inside", type=Path, metavar="IN", help="predictions on the model's own test data (test, in a file with both)"
+    )
+    parser.add_argument(
+        "outside", type=Path, nargs="+", metavar="OUT", help="the same model's predictions on other data"
+    )
+    parser.add_argument("--scores", default="", metavar="NAMES", help="comma-separated: msp, margin, energy, … (all)")
+    parser.add_argument("--calibrator", type=Path, metavar="CAL", help="apply a saved calibrator to both sides first")
+    parser.add_argument("--bootstrap", type=int, default=500, metavar="N", help="resamples for intervals (500)")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the resampling (0)")
+    add_output_options(parser)
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> None:
+    from temperance.calibrators.base import load_calibrator
+    from temperance.ood import compare_ood
+
+    check_outputs(args)
+    with progress_bar() as tell:
+        found = compare_ood(
+            args.inside,
+            args.outside,
+            scores=[name.strip() for name in args.scores.split(",") if name.strip()],
+            calibrator=load_calibrator(args.calibrator) if args.calibrator else None,
+            bootstrap=args.bootstrap,
+            seed=args.seed,
+            progress=tell,
+        )
+    if args.report:
+        from temperance.report import write_report
+
+        write_report(found, args.report)
+    emit(found, args)

@@ -1,0 +1,125 @@
+"""Pictures of several lines: curves over epochs, steps or severities, with as many colours as there are."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from temperance.report.markup import Markup, join, tag
+from temperance.report.page import legend
+from temperance.report.svg import LEFT, RIGHT, Plot, Scale, label, number_text, picture, tick_text, ticks_between
+
+COLOURS = 6
+TOP, BOTTOM = 26.0, 240.0
+
+
+@dataclass(frozen=True)
+class Line:
+    """A named line through points; values that are not finite leave a gap.
+
+    colour  the number of a colour of page.css
+    kind    "", or "thin" or "was", as page.css draws them
+    band    points of a lower and an upper line, between which it is shaded
+    """
+
+    name: str
+    points: Sequence[tuple[float, float]]
+    colour: int = 0
+    kind: str = ""
+    band: tuple[Sequence[tuple[float, float]], Sequence[tuple[float, float]]] | None = None
+
+    @property
+    def class_(self) -> str:
+        """What page.css calls it."""
+        return " ".join(filter(None, ["line", self.kind, f"series-{self.colour % COLOURS}"]))
+
+
+def line_chart(
+    lines: Sequence[Line],
+    *,
+    y_title: str,
+    x_title: str,
+    percent: bool = False,
+    from_zero: bool = False,
+    log: bool = False,
+    x_ticks: Sequence[float] | None = None,
+    dots: bool = False,
+) -> Markup:
+    """Lines over a common scale.
+
+    percent    y is a share, written in percent
+    from_zero  the y scale begins at 0
+    log        the y scale is logarithmic
+    dots       mark every point
+    """
+    shown = [p for line in lines for p in (*line.points, *(p for edge in line.band or () for p in edge)) if finite(p)]
+    xs, ys = zip(*shown, strict=True)
+    y, ticks = y_scale(min(ys), max(ys), from_zero=from_zero, log=log)
+    low, high = min(xs), max(xs)
+    x = Scale(low, high if high > low else low + 1, LEFT, RIGHT)
+    across = list(x_ticks) if x_ticks is not None else whole_ticks(low, high)
+    plot = Plot(x, y)
+    place: Callable[[float], float] = math.log10 if log else float
+
+    def placed(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+        return [(a, place(b)) for a, b in points]
+
+    parts = []
+    for line in lines:
+        if line.band is not None:
+            low_edge, high_edge = map(placed, line.band)
+            parts.append(plot.area(low_edge, high_edge, f"area series-{line.colour % COLOURS}"))
+    for line in lines:
+        drawn = [plot.line(placed(piece), line.class_) for piece in unbroken(line.points)]
+        if dots:
+            drawn += [plot.dot(*p, f"point series-{line.colour % COLOURS}") for p in placed(line.points) if finite(p)]
+        parts.append(tag("g", tag("title", line.name), *drawn))
+    texts = [tick_text(t) if percent else number_text(t) for t in ticks]
+    return picture(
+        BOTTOM + 42,
+        f"{y_title} over {x_title}: {', '.join(line.name for line in lines)}.",
+        label(0, 12, y_title),
+        plot.y_axis([place(t) for t in ticks], texts),
+        join(parts),
+        plot.x_axis(across, x_title, [number_text(t) for t in across]),
+    )
+
+
+def y_scale(low: float, high: float, *, from_zero: bool, log: bool) -> tuple[Scale, list[float]]:
+    """A scale that holds both ends with a little room, and its ticks."""
+    if log:
+        start, end = math.log10(low), math.log10(high)
+        ticks = [10.0**p for p in range(math.ceil(start - 1e-9), math.floor(end + 1e-9) + 1)]
+        if len(ticks) < 2:
+            ticks = [low, high] if high > low else [low]
+        return Scale(start - 0.05, max(end, start + 0.1) + 0.05, BOTTOM, TOP), ticks
+    low = min(0.0, low) if from_zero else low
+    room = 0.05 * (high - low) or 0.05 * abs(high) or 1.0
+    bottom, top = (low if from_zero and low == 0 else low - room), high + room
+    return Scale(bottom, top, BOTTOM, TOP), ticks_between(bottom, top, 4)
+
+
+def whole_ticks(low: float, high: float) -> list[float]:
+    """Whole numbers below the plot."""
+    return [tick for tick in ticks_between(low, high, 6) if tick == round(tick)] or [low]
+
+
+def finite(point: tuple[float, float]) -> bool:
+    return all(map(math.isfinite, point))
+
+
+def unbroken(points: Sequence[tuple[float, float]]) -> list[list[tuple[float, float]]]:
+    """The stretches of points without a gap."""
+    found: list[list[tuple[float, float]]] = [[]]
+    for point in points:
+        if finite(point):
+            found[-1].append(point)
+        elif found[-1]:
+            found.append([])
+    return [piece for piece in found if piece]
+
+
+def line_legend(lines: Sequence[Line]) -> Markup:
+    """What the lines are."""
+    return legend((f"series {line.class_}", line.name) for line in lines)

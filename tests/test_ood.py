@@ -1,0 +1,168 @@
+"""Telling unfamiliar data apart between files of predictions."""
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from commands import refused
+from conftest import random_predictions
+from temperance.calibrators import make_calibrator
+from temperance.cli import main
+from temperance.errors import InputError
+from temperance.metrics import SCORES, auroc, fpr_at_tpr, score
+from temperance.ood import compare_ood
+from temperance.predictions import Predictions, write_predictions
+
+
+def predictions(seed: int, sharpness: float = 3.0, n: int = 400, k: int = 5) -> Predictions:
+    logits, labels = random_predictions(n, k, seed, sharpness)
+    return Predictions.of(logits, labels, from_logits=True)
+
+
+@pytest.fixture(scope="module")
+def own() -> Predictions:
+    return predictions(0)
+
+
+@pytest.fixture(scope="module")
+def other() -> Predictions:
+    return predictions(1, sharpness=1.0, n=300)
+
+
+# ------------------------------------------------------------------------------------------------------------- numbers
+
+
+def test_values_are_those_of_the_metrics(own: Predictions, other: Predictions) -> None:
+    found = compare_ood(own, other, bootstrap=20)
+    assert found.scores == tuple(SCORES.names)
+    for name in SCORES.names:
+        sides = [score(data.scores, name, from_logits=True) for data in (own, other)]
+        assert found.row("auroc", method=name).value == auroc(*sides)
+        assert found.row("fpr95", method=name).value == fpr_at_tpr(*sides)
+    for row in found.rows:
+        assert 0 <= row.low <= row.value <= row.high <= 1 and row.n == 300 and row.group == ""
+
+
+def test_intervals_are_the_same_whatever_else_is_measured(own: Predictions, other: Predictions) -> None:
+    alone = compare_ood(own, other, scores=["margin"], bootstrap=30, seed=5)
+    both = compare_ood(own, {"a": other, "b": predictions(2, 1.5)}, bootstrap=30, seed=5)
+    for metric in ("auroc", "fpr95"):
+        one, same = alone.row(metric, method="margin"), both.row(metric, group="a", method="margin")
+        assert (one.value, one.low, one.high) == (same.value, same.low, same.high)
+    assert compare_ood(own, other, bootstrap=30, seed=6).row("auroc").low != alone.row("auroc").low
+
+
+def test_several_sets_and_their_mean(own: Predictions, other: Predictions) -> None:
+    found = compare_ood(own, {"near": predictions(2, 2.0, n=100), "far": other}, bootstrap=20)
+    for name in found.scores:
+        values = [found.row("auroc", group=group, method=name).value for group in ("near", "far")]
+        assert found.row("auroc", method=name).value == pytest.approx(sum(values) / 2, abs=1e-12)
+        assert values[0] < values[1]
+    assert found.sizes == {"near": 100, "far": 300}
+
+
+def test_the_same_file_twice_has_two_names(own: Predictions, other: Predictions) -> None:
+    assert list(compare_ood(own, [other, other, other], bootstrap=5).sizes) == ["memory", "memory (2)", "memory (3)"]
+
+
+def test_a_calibrator_is_applied_to_both_sides(own: Predictions, other: Predictions) -> None:
+    held_out = predictions(3)
+    fitted = make_calibrator("vector").fit(held_out.scores, held_out.labels)
+    found = compare_ood(own, other, calibrator=fitted, bootstrap=5)
+    assert found.scores == ("msp", "margin", "negative-entropy")
+    sides = [score(fitted.predict_proba(data.scores), "msp") for data in (own, other)]
+    assert found.row("auroc", method="msp").value == auroc(*sides)
+    with pytest.raises(InputError, match="a calibrator makes probabilities, and the score energy needs logits"):
+        compare_ood(own, other, scores=["energy"], calibrator=fitted)
+
+
+def test_labels_of_other_data_do_not_matter(own: Predictions, other: Predictions) -> None:
+    elsewhere = Predictions.of(other.scores, other.labels + 90, from_logits=True)
+    assert (
+        compare_ood(own, elsewhere, bootstrap=5).row("auroc").value
+        == compare_ood(own, other, bootstrap=5).row("auroc").value
+    )
+
+
+def test_probabilities_have_no_energy(other: Predictions) -> None:
+    probs = Predictions.of(other.scores.softmax(1), other.labels)
+    assert "energy" not in compare_ood(probs, other, bootstrap=5).scores
+    with pytest.raises(InputError, match="energy score needs logits"):
+        compare_ood(probs, other, scores=["energy"], bootstrap=5)
+
+
+def test_histograms_hold_everything(own: Predictions, other: Predictions) -> None:
+    for histogram in compare_ood(own, {"far": other}, bootstrap=5).histograms:
+        for shares in (histogram.inside, histogram.outside["far"]):
+            assert float(shares.sum()) == pytest.approx(1)
+        scores = score(own.scores, histogram.score, from_logits=True)
+        assert float((scores >= histogram.limit).double().mean()) >= 0.95
+        assert float((scores > histogram.limit).double().mean()) < 0.95
+
+
+def test_all_scores_equal() -> None:
+    flat = Predictions.of(torch.zeros(30, 3), [0] * 30, from_logits=True)
+    found = compare_ood(flat, flat, bootstrap=5)
+    for name in found.scores:
+        assert (found.row("auroc", method=name).value, found.row("fpr95", method=name).value) == (0.5, 1.0)
+    assert "does not tell" in found.verdict
+
+
+def test_the_verdict_names_a_better_score() -> None:
+    logits = torch.zeros(600, 2, dtype=torch.float64)
+    logits[:, 0] = torch.rand(600, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    labels = torch.zeros(600, dtype=torch.int64)
+    found = compare_ood(
+        Predictions.of(logits + 5, labels, from_logits=True),
+        Predictions.of(logits, labels, from_logits=True),
+        bootstrap=20,
+    )
+    assert found.best == "energy" and "energy does better: 100.0 %" in found.verdict
+
+
+def test_bad_input(own: Predictions) -> None:
+    with pytest.raises(InputError, match="has 5 classes, memory has 4"):
+        compare_ood(own, predictions(1, k=4))
+    with pytest.raises(InputError, match="at least one set"):
+        compare_ood(own, [])
+    with pytest.raises(InputError, match="no confidence score named 'mps'; did you mean msp"):
+        compare_ood(own, own, scores=["mps"])
+
+
+# -------------------------------------------------------------------------------------------------------- command line
+
+
+@pytest.fixture
+def files(own: Predictions, other: Predictions, tmp_path: Path) -> tuple[str, str]:
+    write_predictions(tmp_path / "own.npz", own)
+    write_predictions(tmp_path / "other.csv", other)
+    return str(tmp_path / "own.npz"), str(tmp_path / "other.csv")
+
+
+def test_a_table(files: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["ood", *files, "--bootstrap", "20"]) == 0
+    out = capsys.readouterr().out
+    for word in ("own.npz (400 samples) against other.csv (300)", "AUROC", "FPR95", "energy", "By msp"):
+        assert word in out
+    assert main(["ood", files[0], files[1], files[1], "--bootstrap", "20", "--scores", "msp,energy"]) == 0
+    out = capsys.readouterr().out
+    assert "other.csv (2)" in out and "mean over the sets" in out and "margin" not in out
+
+
+def test_json_and_report(files: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    report = tmp_path / "ood.html"
+    assert main(["ood", *files, "--bootstrap", "20", "--json", "--report", str(report)]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert len(found["rows"]) == 8 and all(math.isfinite(row["low"]) for row in found["rows"])
+    assert report.read_text().count("<svg") == 4
+
+
+def test_wrong_input_is_a_sentence(files: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "nothing.npz" in refused(["ood", files[0], str(tmp_path / "nothing.npz")], capsys)
+    np.savez(tmp_path / "ten.npz", logits=np.zeros((4, 10)), labels=np.zeros(4, dtype=np.int64))
+    assert "has 5 classes" in refused(["ood", files[0], str(tmp_path / "ten.npz")], capsys)
+    assert "no folder" in refused(["ood", *files, "--report", str(tmp_path / "no" / "r.html")], capsys)
