@@ -1,0 +1,427 @@
+"""Any network as body and classifier: finding the classifier, the body, another head, and what is refused."""
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from temperance.errors import InputError
+from temperance.training.networks import NETWORKS, make_network
+from temperance.training.split import evaluating, split
+
+
+class ResNetLike(nn.Module):
+    """As torchvision's: `fc` at the end, BatchNorm before."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(3, 6, 3)
+        self.bn1 = nn.BatchNorm2d(6)
+        self.avgpool = nn.AdaptiveAvgPool2d(1)
+        self.fc = nn.Linear(6, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.avgpool(F.relu(self.bn1(self.conv1(x))))
+        logits: Tensor = self.fc(torch.flatten(x, 1))
+        return logits
+
+
+class VGGLike(nn.Module):
+    """As torchvision's: a classifier of several layers, dropout before the last."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.features = nn.Sequential(nn.Conv2d(3, 2, 3, 2), nn.ReLU())
+        self.classifier = nn.Sequential(nn.Linear(18, 7), nn.ReLU(), nn.Dropout(0.5), nn.Linear(7, 4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.classifier(torch.flatten(self.features(x), 1))
+        return logits
+
+
+class TimmLike(nn.Module):
+    """The classifier inside a head that is a module of its own, defined before something else."""
+
+    class Head(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm = nn.LayerNorm(3)
+            self.fc = nn.Linear(3, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            logits: Tensor = self.fc(self.norm(x.mean((2, 3))))
+            return logits
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = self.Head()
+        self.mixer = nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.head(self.mixer(x))
+        return logits
+
+
+class TransformerLike(nn.Module):
+    """A class token before the image's patches; functional dropout at the top."""
+
+    scale: Tensor
+
+    def __init__(self, all_tokens: bool = False) -> None:
+        super().__init__()
+        self.token = nn.Parameter(torch.randn(1, 1, 12))
+        self.register_buffer("scale", torch.ones(()))
+        layer = nn.TransformerEncoderLayer(12, 2, 16, batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        self.heads = nn.Sequential()
+        self.heads.add_module("head", nn.Linear(12, 4))
+        self.all_tokens = all_tokens
+
+    def forward(self, x: Tensor) -> Tensor:
+        patches = F.unfold(x, 2, stride=2).transpose(1, 2) * self.scale
+        seen = self.encoder(torch.cat([self.token.expand(len(x), -1, -1), patches], 1))
+        seen = F.dropout(seen, 0.5, self.training)
+        logits: Tensor = self.heads(seen if self.all_tokens else seen[:, 0])
+        return logits
+
+
+class LeNetLike(nn.Module):
+    """No usual name at all."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc1 = nn.Linear(192, 9)
+        self.fc2 = nn.Linear(9, 5)
+        self.fc3 = nn.Linear(5, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.fc3(F.relu(self.fc2(F.relu(self.fc1(x.flatten(1))))))
+        return logits
+
+
+class TwoHeads(nn.Module):
+    """One for classes and one for something else, which is defined last."""
+
+    def __init__(self, both: bool) -> None:
+        super().__init__()
+        self.body = nn.Linear(192, 5)
+        self.head = nn.Linear(5, 4)
+        self.aux = nn.Linear(5, 2)
+        self.both = both
+
+    def forward(self, x: Tensor) -> Any:
+        seen = F.relu(self.body(x.flatten(1)))
+        return (self.head(seen), self.aux(seen)) if self.both else self.head(seen)
+
+
+class HiddenFC(nn.Module):
+    """A usual name for a hidden layer and another for the last."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(192, 5)
+        self.out = nn.Linear(5, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.out(input=F.relu(self.fc(x.flatten(1))))
+        return logits
+
+
+class TwoNames(nn.Module):
+    """One layer under two names, the second of which is used."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(192, 4)
+        self.inner = nn.ModuleDict({"same": self.fc})
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.inner["same"](x.flatten(1))
+        return logits
+
+
+class Then(nn.Module):
+    """A network and what it does with its logits."""
+
+    def __init__(self, do: Any) -> None:
+        super().__init__()
+        self.flat = nn.Flatten()
+        self.fc = nn.Linear(192, 4)
+        self.do = do
+
+    def forward(self, x: Tensor) -> Any:
+        return self.do(self.fc(self.flat(x)))
+
+
+def sequential() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(192, 5), nn.ReLU(), nn.Dropout(), nn.Linear(5, 4))
+
+
+NETS = {
+    "sequential": (sequential, "4", 5),
+    "nested": (lambda: nn.Sequential(ResNetLike(), nn.Identity()), "0.fc", 6),
+    "resnet": (ResNetLike, "fc", 6),
+    "vgg": (VGGLike, "classifier.3", 7),
+    "timm": (TimmLike, "head.fc", 3),
+    "transformer": (TransformerLike, "heads.head", 12),
+    "lenet": (LeNetLike, "fc3", 5),
+    "two heads": (lambda: TwoHeads(both=False), "head", 5),
+    "hidden fc": (HiddenFC, "out", 5),
+    "two names": (TwoNames, "fc", 192),
+    "ours": (lambda: make_network("small-resnet", classes=4, image_size=8), "classifier", 32),
+    "only a layer": (lambda: nn.Sequential(nn.Flatten(), nn.Linear(192, 4)), "1", 192),
+    "half as float": (lambda: Then(lambda z: z.float()), "fc", 192),
+    "temperature one": (lambda: Then(lambda z: z / 1.0), "fc", 192),
+}
+
+each_net = pytest.mark.parametrize(("make", "name", "d"), NETS.values(), ids=NETS.keys())
+
+
+def images(n: int = 3) -> Tensor:
+    return torch.randn(n, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+
+
+def state(network: nn.Module) -> dict[str, Tensor]:
+    return {name: value.clone() for name, value in network.state_dict().items()}
+
+
+def n_hooks(network: nn.Module) -> int:
+    return sum(len(module._forward_hooks) + len(module._forward_pre_hooks) for module in network.modules())
+
+
+# --------------------------------------------------------------------------------------------------------------- parts
+
+
+@each_net
+def test_classifier_on_body_is_the_network(make: Any, name: str, d: int) -> None:
+    network = make().eval()
+    before, x = state(network), images()
+    logits = network(x)
+    parts = split(network)
+    assert parts.name == name
+    assert parts.classifier is network.get_submodule(name)
+    features = parts.body(x)
+    assert features.shape == (3, d)
+    assert torch.allclose(parts.classifier(features), logits, atol=1e-6)
+    # And the network is what it was.
+    assert state(network).keys() == before.keys()
+    assert all(torch.equal(value, before[key]) for key, value in network.state_dict().items())
+    assert n_hooks(network) == 0
+    assert not any(module.training for module in network.modules())
+    assert torch.equal(network(x), logits)
+
+
+@each_net
+def test_another_head_takes_the_classifiers_place(make: Any, name: str, d: int) -> None:
+    network = make().eval()
+    before, x = state(network), images()
+    logits, features = network(x), split(network).body(x)
+    head = nn.Sequential(nn.Linear(d, 2), nn.Tanh(), nn.Linear(2, 6)).eval()
+    joined = split(network).joined(head)
+    assert torch.allclose(joined(x), head(features), atol=1e-6)
+    assert torch.equal(network(x), logits)
+    # Its state is the network's, with the head's in the place of the classifier's.
+    own = {key for key in before if not key.startswith((f"{name}.", "inner."))}
+    found = joined.state_dict()
+    assert own == {key for key in found if not key.startswith((f"{name}.", "inner."))}
+    assert {f"{name}.0.weight", f"{name}.2.bias"} <= found.keys()
+    for key in own:
+        assert found[key].data_ptr() == network.state_dict()[key].data_ptr(), key
+    assert joined.get_submodule(name) is head
+    assert network.get_submodule(name) is split(network).classifier
+
+
+@each_net
+def test_joined_with_its_own_classifier_it_is_the_network(make: Any, name: str, d: int) -> None:
+    network = make().eval()
+    parts = split(network)
+    assert torch.equal(parts.joined(parts.classifier)(images()), network(images()))
+
+
+@pytest.mark.parametrize("name", NETWORKS.names)
+def test_splits_every_network_of_temperance(name: str) -> None:
+    with torch.device("meta"):
+        network = make_network(name, classes=10)
+    parts = split(network)
+    assert parts.name == "classifier"
+    assert parts.classifier is network.classifier
+
+
+def test_what_is_joined_goes_where_the_network_goes() -> None:
+    network = TransformerLike()
+    joined = split(network).joined(nn.Linear(12, 2))
+    joined.double()
+    assert {p.dtype for p in network.encoder.parameters()} == {torch.float64}
+    assert network.token.dtype == torch.float64
+    assert network.scale.dtype == torch.float64
+    assert network.heads.head.weight.dtype == torch.float32  # type: ignore[union-attr]
+
+
+def test_what_is_joined_has_hooks_of_its_own() -> None:
+    network = ResNetLike()
+    joined = split(network).joined(nn.Linear(6, 2))
+    joined.register_forward_hook(lambda *_: None)
+    assert n_hooks(network) == 0
+
+
+def test_a_joined_head_is_trained_and_the_classifier_is_not() -> None:
+    network = ResNetLike()
+    head = nn.Linear(6, 4)
+    split(network).joined(head)(images()).sum().backward()
+    assert head.weight.grad is not None
+    assert network.conv1.weight.grad is not None
+    assert network.fc.weight.grad is None
+
+
+def test_the_body_renews_statistics_only_in_training() -> None:
+    network = ResNetLike()
+    body = split(network).body
+    assert network.bn1.running_mean is not None
+    body.eval()
+    body(images())
+    assert not network.bn1.running_mean.any()
+    body.train()
+    body(images())
+    assert network.bn1.running_mean.any()
+
+
+def test_dropout_is_part_of_the_body() -> None:
+    network = VGGLike()
+    body = split(network).body
+    assert (body(images(50)) == 0).sum() > 100
+    body.eval()
+    assert torch.equal(body(images()), body(images()))
+
+
+def test_the_body_follows_the_mode_of_its_network() -> None:
+    network = TransformerLike()
+    parts = split(network)
+    network.eval()
+    assert not parts.body.training
+    body = parts.body
+    assert torch.equal(body(images()), body(images()))
+    network.train()
+    assert not torch.equal(body(images()), body(images()))
+
+
+def test_the_body_passes_gradients_on() -> None:
+    network = LeNetLike()
+    split(network).body(images()).sum().backward()
+    assert network.fc1.weight.grad is not None
+    assert network.fc3.weight.grad is None
+
+
+def test_wrapped_networks_are_unwrapped() -> None:
+    network = ResNetLike().eval()
+    compiled = torch.compile(network, backend="eager")
+    assert split(compiled).network is network  # type: ignore[arg-type]
+    assert split(nn.DataParallel(network)).network is network
+
+
+def test_in_half_precision_features_are_what_the_classifier_was_given() -> None:
+    network = Then(lambda z: z.float()).eval()
+    with torch.autocast("cpu", torch.bfloat16):
+        assert split(network).body(images()).shape == (3, 192)
+    network = ResNetLike().bfloat16().eval()  # type: ignore[assignment]
+    assert split(network).body(images().bfloat16()).dtype == torch.bfloat16
+
+
+def test_evaluating_gives_every_part_its_mode_back() -> None:
+    network = VGGLike()
+    network.features.eval()
+    with evaluating(network):
+        assert not any(module.training for module in network.modules())
+    assert network.training and network.classifier.training
+    assert not network.features.training
+    with pytest.raises(ZeroDivisionError), evaluating(network):
+        _ = 1 / 0
+    assert network.training
+
+
+def test_an_example_is_tried_without_a_trace() -> None:
+    network = ResNetLike()
+    before = state(network)
+    split(network, example=images())
+    assert network.training
+    assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
+
+
+# ------------------------------------------------------------------------------------------------------- named by hand
+
+
+def test_a_named_classifier() -> None:
+    network = TwoHeads(both=False)
+    assert split(network, "aux").classifier is network.aux
+    assert split(VGGLike(), "classifier").name == "classifier.3"
+    assert split(VGGLike(), "classifier.0").name == "classifier.0"
+    assert split(TimmLike(), "head").name == "head.fc"
+    assert split(TwoNames(), "inner").name == "fc"
+    assert split(TwoNames(), "inner.same").name == "fc"
+
+
+@pytest.mark.parametrize(
+    ("make", "name", "says"),
+    [
+        (ResNetLike, "fcc", "there is no linear layer in the network named 'fcc'; did you mean fc"),
+        (VGGLike, "classifier.9", "did you mean classifier.3 or classifier.0"),
+        (VGGLike, "top", "there is no linear layer in the network named 'top'; known: classifier.0, classifier.3"),
+        (ResNetLike, "conv1", r"the classifier must be a linear layer \(nn.Linear\); conv1 is a Conv2d"),
+        (VGGLike, "features", "features is a Sequential"),
+        (lambda: nn.Conv2d(3, 4, 3), None, "must end with a linear layer .* to be split; this Conv2d has none"),
+        (lambda: nn.Sequential(nn.Linear(4, 1)), None, "a classifier must have at least two classes; 0 gives 1 number"),
+    ],
+)
+def test_what_cannot_be_the_classifier_is_refused_in_a_sentence(make: Any, name: str | None, says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        split(make(), name)
+
+
+TWICE = "the network must call its classifier fc once for a batch; it called it 2 times: name another layer"
+NEVER = "the network must call its classifier aux once for a batch; it called it never"
+LAST = r"the network must give what its classifier fc gives, \(3, 4\); it gives "
+
+
+@pytest.mark.parametrize(
+    ("make", "name", "says"),
+    [
+        (lambda: Then(lambda z: z.softmax(1)), None, LAST + r"other numbers \(3, 4\): name the last layer"),
+        (lambda: Then(lambda z: z / 2), None, LAST + "other numbers"),
+        (lambda: Then(lambda z: z[:, :2]), None, LAST + r"other numbers \(3, 2\)"),
+        (lambda: Then(lambda z: {"logits": z}), None, LAST + "a dict"),
+        (lambda: TwoHeads(both=True), None, r"its classifier head gives, \(3, 4\); it gives a tuple"),
+        (lambda: TwoHeads(both=False), "aux", NEVER),
+        (LeNetLike, "fc2", r"its classifier fc2 gives, \(3, 5\); it gives other numbers \(3, 4\)"),
+        (
+            lambda: TransformerLike(all_tokens=True),
+            None,
+            r"must be given features \(n, d\), a row for each image; it was",
+        ),
+    ],
+)
+def test_a_classifier_without_the_last_word_is_refused_in_a_sentence(make: Any, name: str | None, says: str) -> None:
+    network = make()
+    for use in (lambda: split(network, name, example=images()), lambda: split(network, name).body(images())):
+        with pytest.raises(InputError, match=says):
+            use()
+    assert n_hooks(network) == 0
+
+
+def test_a_classifier_that_is_called_twice_is_refused_in_a_sentence() -> None:
+    network = Then(None)
+    network.do = lambda z: (z + network.fc(torch.zeros(len(z), 192))) / 2
+    with pytest.raises(InputError, match=TWICE):
+        split(network, example=images())
+
+
+def test_no_hook_stays_behind_when_the_network_fails() -> None:
+    network = ResNetLike()
+    with pytest.raises(RuntimeError):
+        split(network).body(torch.zeros(1, 2, 8, 8))
+    assert n_hooks(network) == 0
+
+
+def test_a_head_must_be_a_module() -> None:
+    with pytest.raises(InputError, match="a head must be a module that makes logits of features; got function"):
+        split(ResNetLike()).joined(lambda x: x)  # type: ignore[arg-type]
