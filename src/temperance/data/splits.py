@@ -48,17 +48,14 @@ def hold_out(
 
 def _number(amount: float, n: int) -> int:
     """How many of n samples a fraction or a number means; at least one is held out, and one stays."""
-    if (
-        isinstance(amount, bool)
-        or not isinstance(amount, int | float)
-        or not 0 < amount < n
-        or (amount > 1 and amount != int(amount))
-    ):
+    is_fraction = isinstance(amount, float) and 0 < amount < 1
+    is_number = isinstance(amount, int) and not isinstance(amount, bool) and 0 < amount < n
+    if not is_fraction and not is_number:
         raise InputError(
             f"of {n} samples a fraction between 0 and 1 or a whole number below {n} can be held out; got {amount!r}"
         )
-    # The sum keeps a product like 0.1 · 50,000 = 4999.9999… from losing one.
-    held = int(amount * n + 0.5 + 1e-9) if amount < 1 else int(amount)
+    # A half counts up, and so does one that rounding of the product left just below.
+    held = int(amount * n + 0.5 + 1e-9) if is_fraction else int(amount)
     if not 0 < held < n:
         raise InputError(f"holding out {amount!r} of {n} samples leaves one side empty; choose another fraction")
     return held
