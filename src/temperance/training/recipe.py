@@ -14,7 +14,7 @@ from temperance.errors import InputError, at_least, known_settings, not_negative
 from temperance.losses.mixup import MIT, CutMix, Mixup
 from temperance.registry import parse_entry
 
-MIXES = {"mixup": Mixup, "cutmix": CutMix, "mit": MIT}
+MIXES: dict[str, type[Mixup] | type[CutMix] | type[MIT]] = {"mixup": Mixup, "cutmix": CutMix, "mit": MIT}
 
 
 @dataclass(frozen=True, kw_only=True)

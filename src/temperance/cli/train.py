@@ -1,0 +1,135 @@
+"""temperance train DATA -o RUN: train a network on images, with calibration built in."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from temperance.cli.output import progress_bar
+from temperance.errors import InputError
+
+# Flags that are not settings of the job.
+OUTSIDE = ("config", "output", "resume", "device", "download", "bootstrap", "run", "debug")
+
+
+def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser(
+        "train",
+        help="train a network on images with a loss that keeps confidence honest",
+        argument_default=argparse.SUPPRESS,
+    )
+    parser.add_argument(
+        "data", nargs="?", metavar="DATA", help=".npz, image folder, CIFAR files, or cifar10, cifar100, tiny-imagenet"
+    )
+    parser.add_argument(
+        "-o", "--output", type=Path, required=True, metavar="RUN", help="folder for everything it makes"
+    )
+    parser.add_argument("--config", type=Path, metavar="FILE.toml", help="settings in a file; flags count more")
+    parser.add_argument("--network", metavar="NAME", help="as `temperance list networks` shows (resnet18)")
+    parser.add_argument("--loss", metavar="NAME", help="as `temperance list losses` shows, with :setting=value")
+    parser.add_argument(
+        "--preset", metavar="NAME", help="a published recipe: cifar, tiny-imagenet, selective-cifar10, …"
+    )
+    parser.add_argument("--resume", action="store_true", help="go on where the folder's checkpoint ends")
+    parser.add_argument("--device", metavar="NAME", help="cpu, cuda, cuda:1, … (a GPU if there is one)")
+    parser.add_argument("--download", action="store_true", help="fetch a named data set if it is not there")
+    parser.add_argument("--bootstrap", type=int, metavar="N", help="resamples for intervals (500; 0: none)")
+    add_data_options(parser)
+    add_recipe_options(parser)
+    parser.set_defaults(run=run)
+
+
+def add_data_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("how the data is read")
+    group.add_argument("--val-fraction", type=float, metavar="X", help="share of the training images held out (0.1)")
+    group.add_argument("--split", metavar="NAME", help="how they are chosen: random or stratified")
+    group.add_argument("--split-seed", type=int, metavar="N", help="seed of that choice (0)")
+    group.add_argument("--size", type=int, metavar="PIXELS", help="height and width of images from a folder")
+    group.add_argument("--long-tail", type=float, metavar="X", help="rarest class as a share of the most frequent")
+
+
+def add_recipe_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("the recipe")
+    whole, real = {"type": int, "metavar": "N"}, {"type": float, "metavar": "X"}
+    for name, how, text in (
+        ("epochs", whole, "passes over the training images (100)"),
+        ("batch-size", whole, "images in a step, over all processes (128)"),
+        ("optimiser", {"choices": ("sgd", "adamw")}, "sgd"),
+        ("lr", real, "learning rate at the start (0.1)"),
+        ("momentum", real, "of SGD (0.9)"),
+        ("weight-decay", real, "5e-4"),
+        ("schedule", {"choices": ("steps", "cosine", "constant")}, "of the learning rate (steps)"),
+        ("drops", {"type": numbers, "metavar": "N,N"}, "epochs, or shares of them, at which it drops (0.43,0.71)"),
+        ("factor", real, "what a drop leaves of it (0.1)"),
+        ("warmup", whole, "epochs in which it rises (0)"),
+        ("clip", real, "largest norm of the gradient"),
+        ("crop", whole, "pixels by which crops may be off (4)"),
+        ("mix", {"metavar": "NAME"}, "mixup, cutmix or mit, with :alpha=1.0"),
+        ("freeze", whole, "groups of layers frozen one by one from the classifier down (PLP)"),
+        ("keep", {"choices": ("last", "best")}, "which epoch's network is kept (last)"),
+        ("precision", {"choices": ("float32", "bfloat16")}, "float32"),
+        ("seed", whole, "of weights, order, crops, mixtures (0)"),
+    ):
+        group.add_argument(f"--{name}", help=text, **how)  # type: ignore[arg-type]
+    for name, text in (
+        ("nesterov", "Nesterov's momentum"),
+        ("flip", "mirror images at random (yes)"),
+        ("compile", "compile the network first"),
+        ("deterministic", "the same bits again on a GPU, more slowly"),
+    ):
+        group.add_argument(f"--{name}", action=argparse.BooleanOptionalAction, help=text)
+
+
+def numbers(text: str) -> tuple[float, ...]:
+    """Numbers between commas; whole ones stay whole."""
+    try:
+        return tuple(float(part) if "." in part else int(part) for part in text.split(",") if part.strip())
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"expected numbers between commas, such as 150,250; got {text!r}") from None
+
+
+def run(args: argparse.Namespace) -> None:
+    from temperance.training.job import Job, read_job
+    from temperance.training.processes import rank
+
+    given: dict[str, Any] = vars(args)
+    settings = {name: value for name, value in given.items() if name not in OUTSIDE and value is not None}
+    job = Job.of(**{**(read_job(args.config) if "config" in given else {}), **settings})
+    device = given.get("device") or best_device()
+    with progress_bar() as tell:
+        found = job.run(
+            args.output,
+            device=device,
+            resume="resume" in given,
+            download="download" in given,
+            progress=tell,
+        )
+    if rank() == 0:
+        show(found, bootstrap=given.get("bootstrap", 500))
+
+
+def show(found: Any, *, bootstrap: int) -> None:
+    """Measure the test part, print, and write the page of the run."""
+    from rich.console import Console
+
+    from temperance.evaluate import evaluate
+    from temperance.report import write_report
+
+    Console().print(evaluate(found.predictions["test"], bootstrap=bootstrap))
+    write_report(found, found.folder / "report.html")
+    print(f"the network, its log, predictions and report are in {found.folder}")
+    print(f"next: temperance compare {found.folder / 'predictions.npz'}")
+
+
+def best_device() -> str:
+    """A GPU if there is one."""
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def check_folder(path: Path) -> None:
+    """Refuse a folder for results that is a file."""
+    if path.exists() and not path.is_dir():
+        raise InputError(f"{path} is a file; name a folder")

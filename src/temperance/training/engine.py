@@ -1,0 +1,389 @@
+"""The training loop: a network, images, a loss and a recipe in; a trained network and honest predictions out."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from temperance.data import ImageData, Part, draw_moves, normalised
+from temperance.errors import DeviceError, InputError
+from temperance.evaluate import Progress, no_progress
+from temperance.files import check_writable
+from temperance.losses import Loss, make_loss
+from temperance.losses.distributed import all_sum, processes
+from temperance.metrics import accuracy, ece, nll
+from temperance.predictions import Predictions
+from temperance.registry import parse_entry
+from temperance.training.checkpoint import Progressed, load_checkpoint, save_checkpoint
+from temperance.training.freezing import ProgressiveFreezing
+from temperance.training.networks import Network
+from temperance.training.predict import device_of, predict
+from temperance.training.processes import own_share, process_group, rank, wait
+from temperance.training.recipe import Recipe
+from temperance.training.run import Run, read_weights, write_log, write_run, write_weights
+
+# The progress bar is told this often, in steps.
+TELL_EVERY = 20
+
+
+def train(
+    network: nn.Module,
+    data: ImageData,
+    loss: Loss | str = "cross-entropy",
+    recipe: Recipe | None = None,
+    *,
+    folder: str | Path | None = None,
+    resume: bool = False,
+    details: Mapping[str, Any] | None = None,
+    progress: Progress = no_progress,
+) -> Run:
+    """Train a network where it is, and predict the validation and test parts with it.
+
+    network   any module that makes logits (n, k) of images (n, channels, height, width); on a GPU it is trained there
+    loss      a loss of temperance, or its name, such as "acls:margin=6"
+    folder    where checkpoints, the log, the weights and the predictions go; without it nothing is written
+    resume    go on where the folder's checkpoint ends, bit for bit as if nothing had happened
+    details   kept with the run, such as how the network and the data were made
+
+    Under `torchrun` every process trains on its share of each batch, and several are as one: batch-level losses see the
+    whole batch. On GPUs BatchNorm does so too; on CPUs it takes the statistics of a process's own share.
+    """
+    chosen = recipe or Recipe()
+    place = None if folder is None else Path(folder)
+    device = device_of(network)
+    with process_group(device):
+        training = Training(network, data, loss_for(loss, data), chosen)
+        if place is not None:
+            begin_folder(place, resume=resume)
+        with reproducible(chosen), enough_memory(chosen, place):
+            progressed = training.run(place, resume=resume, progress=progress)
+            predictions = training.predictions()
+        run = Run(network, data.mean, data.std, progressed.history, predictions, place, dict(details or {}))
+        if place is not None and rank() == 0:
+            write_run(run, training.configuration)
+        wait()
+    return run
+
+
+def loss_for(loss: Loss | str, data: ImageData) -> Loss:
+    """A loss by its name and settings; one that keeps a record of every training sample is told how many there are."""
+    if isinstance(loss, Loss):
+        return loss
+    name, settings = parse_entry(loss)
+    from temperance.losses import LOSSES
+
+    if LOSSES[name].needs_indices:
+        settings.setdefault("n_samples", len(data.train))
+    return make_loss(name, **settings)
+
+
+class Training:
+    """A training in progress: what `train` does, epoch by epoch."""
+
+    def __init__(self, network: nn.Module, data: ImageData, loss: Loss, recipe: Recipe) -> None:
+        self.device = device_of(network)
+        self.recipe = recipe
+        self.mix = recipe.mixing()
+        self.data = data
+        self.loss = loss.to(self.device)
+        self.network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        check_together(network, data, loss, recipe)
+        self.train_part = data.train.to(self.device)
+        self.val_part = data.val.to(self.device)
+        self.shift, self.scale = (torch.tensor(values, device=self.device) for values in (data.mean, data.std))
+        # With CUDA graphs, because the host cannot launch kernels this small fast enough.
+        self.graphs = recipe.compile and self.device.type == "cuda"
+        self.optimiser = recipe.make_optimiser(network)
+        self.freezing = ProgressiveFreezing(network, recipe.epochs, groups=recipe.freeze) if recipe.freeze else None
+        self.forward = self._prepared_forward()
+        self.configuration = configuration_of(network, data, loss, recipe)
+
+    def _prepared_forward(self) -> nn.Module:
+        """The network as it is called in training: spread over processes and compiled, where that is asked for."""
+        forward: Any = self.network
+        if processes() > 1:
+            on_gpu = self.device.type == "cuda"
+            together: Any = nn.SyncBatchNorm  # has no types
+            forward = together.convert_sync_batchnorm(forward) if on_gpu else forward
+            forward = nn.parallel.DistributedDataParallel(forward, device_ids=[self.device.index] if on_gpu else None)
+        if self.recipe.compile:
+            forward = torch.compile(forward, mode="reduce-overhead" if self.graphs else None)
+        prepared: nn.Module = forward
+        return prepared
+
+    def run(self, folder: Path | None, *, resume: bool, progress: Progress) -> Progressed:
+        """All epochs that are left, with a checkpoint after each."""
+        history: list[dict[str, Any]] = []
+        best: int | None = None
+        if folder is not None and resume and (folder / "checkpoint.safetensors").exists():
+            found = load_checkpoint(
+                folder / "checkpoint.safetensors", self.network, self.optimiser, self.loss, self.configuration
+            )
+            history, best = found.history, found.best
+        kept = self._weights() if best is None or folder is None else read_weights(folder / "best.safetensors")
+        for epoch in range(len(history), self.recipe.epochs):
+            row = self.epoch(epoch, history, progress)
+            history = [*history, row]
+            if self.recipe.keep == "best" and epoch >= self.recipe.first_kept:
+                lowest = min(row["val_loss"] for row in history[self.recipe.first_kept :])
+                if row["val_loss"] == lowest:
+                    best, kept = epoch, self._weights()
+                    if folder is not None and rank() == 0:
+                        write_weights(folder / "best.safetensors", kept)
+            if folder is not None and rank() == 0:
+                write_log(folder / "log.jsonl", history)
+                save_checkpoint(
+                    folder / "checkpoint.safetensors",
+                    self.network,
+                    self.optimiser,
+                    self.loss,
+                    self.configuration,
+                    Progressed(history, best),
+                )
+            wait()
+        if best is not None:
+            self.network.load_state_dict(kept)
+        return Progressed(history, best)
+
+    def epoch(self, epoch: int, history: list[dict[str, Any]], progress: Progress) -> dict[str, Any]:
+        """One pass over the training part and a look at the validation part; the row of the log about it."""
+        recipe, start = self.recipe, time.perf_counter()
+        for group in self.optimiser.param_groups:
+            group["lr"] = recipe.lr_at(epoch)
+        n, steps = len(self.train_part), len(self.train_part) // recipe.batch_size
+        generator = torch.Generator().manual_seed(seed_of(recipe.seed, epoch))
+        order = torch.randperm(n, generator=generator)[: steps * recipe.batch_size]
+        moves = None
+        if recipe.crop or recipe.flip:
+            moves = draw_moves(n, pad=recipe.crop, flip=recipe.flip, generator=generator)
+        # Batch by batch a stretch each, in the order of ranks: losses that see the whole batch put it together so.
+        size = recipe.batch_size // processes()
+        mine = order.view(steps, processes(), size)[:, rank()].flatten()
+        total, hits = torch.zeros(2, dtype=torch.float64, device=self.device)
+        self.network.train()
+        self.loss.train()
+        with own_randomness(self.device, seed_of(recipe.seed, epoch, rank())):
+            for step, batch in enumerate(self.train_part.batches(mine, size, device=self.device, moves=moves)):
+                if step % TELL_EVERY == 0:
+                    progress(epoch * steps + step, recipe.epochs * steps, told(epoch, recipe.epochs, history))
+                images = normalised(batch.pixels, self.shift, self.scale)
+                value, logits = self._step(epoch, images, batch.labels, batch.indices, generator)
+                total += value
+                if logits is not None:
+                    hits += (logits.argmax(1) == batch.labels).sum()
+        self.loss.end_epoch()
+        mean_loss, share = (all_sum(torch.stack([total, hits])) / processes()).tolist()
+        seconds = time.perf_counter() - start
+        if not math.isfinite(mean_loss):
+            raise InputError(
+                f"the loss became {mean_loss / steps} in epoch {epoch + 1}: lower the learning rate ({recipe.lr:g}), "
+                "or set clip; the checkpoint of the epoch before is intact"
+            )
+        measured = self._validate()
+        return {
+            "epoch": epoch + 1,
+            "lr": recipe.lr_at(epoch),
+            "loss": mean_loss / steps,
+            "accuracy": share / (steps * size) if self.mix is None else None,
+            **measured,
+            "seconds": round(seconds, 4),
+            "seconds_of_validation": round(time.perf_counter() - start - seconds, 4),
+        }
+
+    def _step(
+        self, epoch: int, images: Tensor, labels: Tensor, indices: Tensor, generator: torch.Generator
+    ) -> tuple[Tensor, Tensor | None]:
+        """One step down: the loss of a batch and its logits, where there is one row of them for each image."""
+        known = (indices,) if self.loss.needs_indices else ()
+        logits = None
+        if self.graphs:
+            torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
+        with torch.autocast(self.device.type, torch.bfloat16, self.recipe.precision == "bfloat16"):
+            if self.mix is None:
+                logits = self.forward(images)
+                value = self.loss(logits, labels, *known)
+            else:
+                value = self.mix(images, labels, generator=generator).loss(self.loss, self.forward, *known)
+        if self.loss.reduction == "sum":
+            # Gradients are averaged over processes.
+            value = value * processes()
+        self.optimiser.zero_grad()
+        value.backward()
+        if self.freezing is not None:
+            for parameter in self.freezing.frozen(epoch):
+                parameter.grad = None
+        if self.recipe.clip is not None:
+            nn.utils.clip_grad_norm_(self.network.parameters(), self.recipe.clip)
+        self.optimiser.step()
+        if logits is not None and self.loss.learns_from == "training":
+            self.loss.update(logits.detach(), labels, *known)
+        return value.detach(), logits
+
+    def _validate(self) -> dict[str, float]:
+        """What the network makes of the validation part; a loss that learns from it is shown it."""
+        logits = self._predict(self.val_part, self.recipe.precision)
+        labels = self.val_part.labels.to(self.device)
+        measured = {
+            "val_accuracy": accuracy(logits, labels, from_logits=True),
+            "val_ece": ece(logits, labels, from_logits=True),
+            "val_nll": nll(logits, labels, from_logits=True),
+        }
+        self.loss.eval()
+        with torch.no_grad():
+            # A loss that keeps a record of the training samples says nothing about others.
+            own = self.loss.needs_indices or self.loss.reduction == "sum"
+            measured["val_loss"] = measured["val_nll"] if own else float(self.loss(logits, labels))
+        self.loss.train()
+        if self.loss.learns_from == "validation":
+            mine = own_share(len(labels)).to(self.device)
+            self.loss.update(logits[mine], labels[mine])
+        return measured
+
+    def _predict(self, part: Part, precision: str = "float32") -> Tensor:
+        return predict(self.network, part, mean=self.data.mean, std=self.data.std, precision=precision)
+
+    def predictions(self) -> dict[str, Predictions]:
+        """The float32 logits of the validation and test parts."""
+        return {
+            name: Predictions.of(
+                self._predict(part).cpu(), part.labels.cpu(), from_logits=True, class_names=self.data.class_names
+            )
+            for name, part in (("val", self.val_part), ("test", self.data.test.to(self.device)))
+        }
+
+    def _weights(self) -> dict[str, Tensor]:
+        return {name: tensor.detach().clone() for name, tensor in self.network.state_dict().items()}
+
+
+# ----------------------------------------------------------------------------------------------------------- randomness
+
+
+def seed_of(*numbers: int) -> int:
+    """One seed from several numbers, such as a run's seed and an epoch: near numbers give seeds far apart."""
+    return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0] >> np.uint64(1))
+
+
+@contextmanager
+def own_randomness(device: torch.device, seed: int) -> Iterator[None]:
+    """Torch's own generators, which dropout uses, begin at `seed` here and are as before afterwards."""
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        torch.manual_seed(seed)
+        yield
+
+
+@contextmanager
+def reproducible(recipe: Recipe) -> Iterator[None]:
+    """Let GPUs choose the fastest kernels by timing them, or the same ones every time."""
+    flags: Any = torch.backends.cudnn.flags  # has no types
+    before = torch.are_deterministic_algorithms_enabled()
+    try:
+        if recipe.deterministic:
+            torch.use_deterministic_algorithms(True, warn_only=True)
+        with flags(
+            enabled=True, benchmark=not recipe.deterministic, deterministic=recipe.deterministic, allow_tf32=True
+        ):
+            yield
+    finally:
+        torch.use_deterministic_algorithms(before)
+
+
+# --------------------------------------------------------------------------------------------------------------- checks
+
+
+def check_together(network: nn.Module, data: ImageData, loss: Loss, recipe: Recipe) -> None:
+    """Refuse what does not go together, before anything is trained."""
+    if not any(parameter.requires_grad for parameter in network.parameters()):
+        raise InputError("the network has no parameters to train")
+    n, size = len(data.train), recipe.batch_size
+    if n < size:
+        raise InputError(f"batch_size {size} is more than the {n} training images: lower it")
+    if size % processes():
+        raise InputError(f"batch_size {size} cannot be shared out evenly to {processes()} processes")
+    if loss.reduction == "none":
+        raise InputError(f"the loss must give one number to train with; make it {loss.name}(reduction='mean')")
+    if recipe.mix is not None and loss.learns_from == "training":
+        raise InputError(f"{loss.name} learns from predictions on training images, not on mixtures: leave out mix")
+    height, width, channels = data.train.shape
+    with torch.no_grad():
+        was_training = network.training
+        network.eval()
+        example = torch.zeros(2, channels, height, width, device=device_of(network))
+        try:
+            logits = network(example)
+        except RuntimeError as error:
+            reason = str(error).splitlines()[0]
+            raise InputError(
+                f"the network cannot take images of {height}×{width} pixels and {channels} channels: {reason}"
+            ) from error
+        network.train(was_training)
+    if not isinstance(logits, Tensor) or logits.shape != (2, data.k):
+        found = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+        raise InputError(
+            f"the network must give logits (n, {data.k}) for the {data.k} classes of {data.name}; for two images it "
+            f"gives {found}"
+        )
+
+
+def configuration_of(network: nn.Module, data: ImageData, loss: Loss, recipe: Recipe) -> dict[str, Any]:
+    """What a run is: a checkpoint of another one is refused."""
+    shapes = [(name, tuple(tensor.shape)) for name, tensor in network.state_dict().items()]
+    parameters = sum(parameter.numel() for parameter in network.parameters())
+    kind = network.name if isinstance(network, Network) else type(network).__name__
+    labels = [np.asarray(part.labels.cpu()).tobytes() for part in (data.train, data.val, data.test)]
+    return {
+        "network": f"{kind} of {parameters:,} parameters ({_digest(repr(shapes).encode())})",
+        "data": f"{data.name}, {len(data.train)} + {len(data.val)} + {len(data.test)} images ({_digest(*labels)})",
+        "loss": " ".join(repr(loss).split()),
+        **asdict(recipe),
+    }
+
+
+def _digest(*parts: bytes) -> str:
+    found = hashlib.sha256()
+    for part in parts:
+        found.update(part)
+    return found.hexdigest()[:12]
+
+
+def begin_folder(folder: Path, *, resume: bool) -> None:
+    """Make the folder of a run; refuse one that holds another run, unless it is to be continued."""
+    if not resume and (folder / "checkpoint.safetensors").exists():
+        raise InputError(f"{folder} already holds a run: resume it, or train in another folder")
+    if rank() == 0:
+        if not folder.exists():
+            check_writable(folder)
+            folder.mkdir()
+        check_writable(folder / "checkpoint.safetensors")
+    wait()
+
+
+@contextmanager
+def enough_memory(recipe: Recipe, folder: Path | None) -> Iterator[None]:
+    """Say in a sentence that a GPU's memory was too small."""
+    try:
+        yield
+    except torch.cuda.OutOfMemoryError as error:
+        kept = "" if folder is None else f"; the last checkpoint in {folder} is intact"
+        raise DeviceError(
+            f"the GPU has too little memory for batches of {recipe.batch_size}: lower batch_size, or use "
+            f"precision=bfloat16{kept}"
+        ) from error
+
+
+def told(epoch: int, epochs: int, history: list[dict[str, Any]]) -> str:
+    """How far it is and how it stands, for the progress bar."""
+    now = f"epoch {epoch + 1}/{epochs}"
+    if not history:
+        return now
+    last = history[-1]
+    return f"{now}  loss {last['loss']:.3f}  val {last['val_accuracy']:.1%}  ECE {last['val_ece']:.1%}"

@@ -1,0 +1,140 @@
+"""A whole training as it is written on the command line or in a TOML file, and a finished one opened again."""
+
+from __future__ import annotations
+
+import inspect
+import tomllib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from temperance.data import ImageData, read_images
+from temperance.errors import DeviceError, InputError, known_settings
+from temperance.evaluate import Progress, no_progress
+from temperance.files import reading
+from temperance.registry import parse_entry
+from temperance.training.engine import own_randomness, train
+from temperance.training.networks import Network, make_network
+from temperance.training.processes import local_device, process_group
+from temperance.training.recipe import Recipe
+from temperance.training.run import Run, read_about, read_run
+
+# What `read_images` takes beside the source and changes what is read; where and how is of the moment.
+DATA_OPTIONS = tuple(
+    name
+    for name, parameter in inspect.signature(read_images).parameters.items()
+    if parameter.kind is parameter.KEYWORD_ONLY
+    and name not in ("download", "cache", "workers", "in_memory", "progress")
+)
+RECIPE_OPTIONS = tuple(f.name for f in fields(Recipe))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """A training: which data, which network, which loss, and how.
+
+    data          what `read_images` reads: a file, a folder or the name of a data set
+    network       a name that `temperance list networks` shows, with settings as name:setting=value
+    loss          a name that `temperance list losses` shows, with settings
+    data_options  how the data is read, such as val_fraction
+    """
+
+    data: str
+    network: str = "resnet18"
+    loss: str = "cross-entropy"
+    recipe: Recipe = field(default_factory=Recipe)
+    data_options: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, **settings: Any) -> Job:
+        """A job from settings that stand side by side, as in a TOML file: its own, the data's and the recipe's.
+
+        >>> Job.of(data="digits", network="small-cnn", epochs=3, val_fraction=0.2).recipe.epochs
+        3
+        """
+        own = ("data", "network", "loss", "preset")
+        known_settings("a training", settings, (*own, *RECIPE_OPTIONS, *DATA_OPTIONS))
+        if "data" not in settings:
+            raise InputError("a training needs data: a file, a folder or the name of a data set")
+        recipe = {name: value for name, value in settings.items() if name in RECIPE_OPTIONS}
+        return cls(
+            **{name: str(settings[name]) for name in own[:3] if name in settings},
+            recipe=Recipe.of(settings.get("preset"), **recipe),
+            data_options={name: value for name, value in settings.items() if name in DATA_OPTIONS},
+        )
+
+    def read_data(self, **how: Any) -> ImageData:
+        """The data, read as the job says; `download` and `progress` go to `read_images`."""
+        return read_images(self.data, **self.data_options, **how)
+
+    def make_network(self, data: ImageData) -> Network:
+        """A fresh network for these images; the job's seed is the seed of its weights."""
+        name, settings = parse_entry(self.network)
+        height, _, channels = data.train.shape
+        with own_randomness(torch.device("cpu"), self.recipe.seed):
+            return make_network(name, classes=data.k, image_size=height, channels=channels, **settings)
+
+    def run(
+        self,
+        folder: str | Path,
+        *,
+        device: str = "cpu",
+        resume: bool = False,
+        download: bool = False,
+        progress: Progress = no_progress,
+    ) -> Run:
+        """Train, and leave everything in a folder."""
+        place = usable_device(device)
+        with process_group(place):
+            data = self.read_data(download=download, progress=progress)
+            network = self.make_network(data).to(place)
+            return train(
+                network,
+                data,
+                self.loss,
+                self.recipe,
+                folder=folder,
+                resume=resume,
+                details={"job": self.settings()},
+                progress=progress,
+            )
+
+    def settings(self) -> dict[str, Any]:
+        """What `Job.of` makes the same job of."""
+        return {
+            "data": self.data,
+            "network": self.network,
+            "loss": self.loss,
+            **self.data_options,
+            **asdict(self.recipe),
+        }
+
+
+def read_job(path: str | Path) -> dict[str, Any]:
+    """The settings in a TOML file, for `Job.of`."""
+    with reading(path):
+        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
+
+
+def open_run(folder: str | Path, *, data: str | None = None, device: str = "cpu") -> tuple[Run, ImageData]:
+    """A finished run with its network and its data, read again from where they were; `data` says where they are now."""
+    about = read_about(Path(folder))
+    if "job" not in about["details"]:
+        raise InputError(f"{folder} was trained from Python: read_run(folder, network) opens it")
+    job = Job.of(**{**about["details"]["job"], **({"data": data} if data else {})})
+    found = job.read_data()
+    return read_run(folder, job.make_network(found).to(usable_device(device))), found
+
+
+def usable_device(device: str) -> torch.device:
+    """The device of this name, if it is there."""
+    try:
+        chosen = local_device(device)
+        torch.zeros((), device=chosen)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = str(error).splitlines()[0]
+        raise DeviceError(f"the device {device!r} cannot be used here: {reason}") from None
+    return chosen

@@ -1,0 +1,360 @@
+"""The training loop: it learns, it can be killed anywhere, several processes are one, and refusals are sentences."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from small_images import digits
+from temperance.errors import DeviceError, FileError, InputError
+from temperance.losses import LOSSES, AdaFocal, CrossEntropy, make_loss
+from temperance.predictions import read_pair
+from temperance.training import Recipe, read_run, train
+from temperance.training.engine import enough_memory, seed_of
+from temperance.training.networks import make_network
+
+QUICK = Recipe(epochs=2, batch_size=40, lr=0.05, crop=1, flip=False)
+
+
+def small_network(seed: int = 0, name: str = "small-cnn", **settings: Any) -> nn.Module:
+    with torch.random.fork_rng([]):
+        torch.manual_seed(seed)
+        return make_network(name, classes=10, image_size=8, channels=1, **settings)
+
+
+def weights(network: nn.Module) -> dict[str, Tensor]:
+    return {name: tensor.clone() for name, tensor in network.state_dict().items()}
+
+
+def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+class Killed(Exception):
+    pass
+
+
+def killed_in_epoch(epoch: int) -> Any:
+    """A progress callback that ends the training in the middle of an epoch, counted from 1."""
+    seen: dict[str, int] = {}
+
+    def tell(done: int, steps: int, what: str) -> None:
+        seen[what] = seen.get(what, 0) + 1
+        if what.startswith(f"epoch {epoch}/"):
+            raise Killed
+
+    return tell
+
+
+# ------------------------------------------------------------------------------------------------------------- learning
+
+
+def test_it_learns_and_predicts(tmp_path: Path) -> None:
+    data = digits(1000)
+    recipe = Recipe(epochs=12, batch_size=32, lr=0.05, crop=0, flip=False)
+    run = train(small_network(), data, "cross-entropy", recipe, folder=tmp_path / "run")
+    assert run.history[-1]["loss"] < 0.5 * run.history[0]["loss"]
+    assert run.history[-1]["val_accuracy"] > 0.85
+    val, test = read_pair(tmp_path / "run" / "predictions.npz")
+    assert (val.n, test.n, val.k) == (len(data.val), len(data.test), 10)
+    assert torch.equal(test.scores, run.predictions["test"].scores)
+    assert float((test.scores.argmax(1) == test.labels).double().mean()) > 0.85
+    log = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
+    assert log == run.history and [row["epoch"] for row in log] == list(range(1, 13))
+    about = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert about["measured"]["test"]["accuracy"] == pytest.approx(
+        float((test.scores.argmax(1) == test.labels).double().mean())
+    )
+    again = read_run(tmp_path / "run", small_network(seed=9))
+    assert same(weights(again.network), weights(run.network)) and again.history == run.history
+
+
+@pytest.mark.parametrize("name", LOSSES.names)
+def test_every_loss_trains(name: str) -> None:
+    run = train(small_network(), digits(300), name, QUICK)
+    assert all(torch.isfinite(tensor).all() for tensor in run.network.state_dict().values())
+    assert not same(weights(run.network), weights(small_network()))
+
+
+@pytest.mark.parametrize("mix", ["mixup", "cutmix", "mit"])
+@pytest.mark.parametrize("loss", ["cross-entropy", "acls"])
+def test_mixtures_train_with_any_loss(mix: str, loss: str) -> None:
+    run = train(small_network(), digits(300), loss, Recipe(**{**vars(QUICK), "mix": mix}))
+    assert run.history[-1]["accuracy"] is None and run.history[-1]["loss"] < run.history[0]["loss"]
+
+
+def test_the_same_seed_is_the_same_training() -> None:
+    first, second = (train(small_network(), digits(200), "focal", QUICK) for _ in range(2))
+    other = train(small_network(), digits(200), "focal", Recipe(**{**vars(QUICK), "seed": 1}))
+    assert same(weights(first.network), weights(second.network))
+    assert not same(weights(first.network), weights(other.network))
+
+
+def test_nothing_global_is_touched() -> None:
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    train(small_network(name="small-resnet"), digits(200), "cross-entropy", QUICK)
+    assert torch.equal(torch.rand(3), expected)
+
+
+def test_adamw_cosine_clipping_and_bfloat16() -> None:
+    recipe = Recipe(
+        epochs=3, batch_size=20, optimiser="adamw", lr=0.003, schedule="cosine", clip=1.0, precision="bfloat16", crop=0
+    )
+    run = train(small_network(), digits(300), "mbls", recipe)
+    assert run.history[-1]["loss"] < run.history[0]["loss"]
+    assert run.predictions["test"].scores.dtype == torch.float32
+
+
+def test_the_best_network_is_kept() -> None:
+    recipe = Recipe(epochs=6, batch_size=20, lr=0.5, crop=0, flip=False, keep="best", schedule="constant")
+    run = train(small_network(), digits(300), "cross-entropy", recipe)
+    best = min(run.history[recipe.first_kept :], key=lambda row: row["val_loss"])
+    val = run.predictions["val"]
+    assert float((val.scores.argmax(1) == val.labels).double().mean()) == pytest.approx(best["val_accuracy"])
+
+
+def test_frozen_groups_no_longer_move(tmp_path: Path) -> None:
+    network = small_network()
+    recipe = Recipe(epochs=4, batch_size=40, lr=0.05, crop=0, flip=False, freeze=4)
+    history: dict[int, dict[str, Tensor]] = {}
+
+    def tell(done: int, steps: int, what: str) -> None:
+        history.setdefault(int(what.split()[1].split("/")[0]), weights(network))
+
+    train(network, digits(300), "cross-entropy", recipe, progress=tell)
+    after = weights(network)
+    for name in after:
+        moved = [not torch.equal(history[epoch][name], history.get(epoch + 1, after)[name]) for epoch in range(1, 5)]
+        # From the classifier down, one group less after every epoch; the stem is trained to the end.
+        assert moved == sorted(moved, reverse=True), name
+        assert moved[0] and (moved[-1] == name.startswith("stem"))
+        assert name not in ("classifier.weight", "classifier.bias") or sum(moved) == 1
+
+
+def test_a_loss_that_learns_from_validation_is_shown_it() -> None:
+    loss = AdaFocal()
+    before = {name: tensor.clone() for name, tensor in loss.state_dict().items()}
+    train(small_network(), digits(300), loss, QUICK)
+    assert not same(before, dict(loss.state_dict()))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler on a CPU")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, while it imports its compiler
+def test_compiled_training_is_training() -> None:
+    plain = train(small_network(), digits(120), "cross-entropy", Recipe(**{**vars(QUICK), "epochs": 1}))
+    compiled = train(
+        small_network(), digits(120), "cross-entropy", Recipe(**{**vars(QUICK), "epochs": 1, "compile": True})
+    )
+    for name, tensor in weights(plain.network).items():
+        assert torch.allclose(tensor, weights(compiled.network)[name], atol=1e-5), name
+
+
+# ------------------------------------------------------------------------------------------------------------- resuming
+
+
+@pytest.mark.parametrize(
+    ("loss", "recipe"),
+    [
+        ("cross-entropy", {}),
+        ("adafocal", {"keep": "best"}),
+        ("crl", {"optimiser": "adamw", "lr": 0.01}),
+        ("au", {"freeze": 3}),
+        ("focal", {"mix": "mixup"}),
+    ],
+)
+@pytest.mark.parametrize("epoch", [1, 3])
+def test_a_killed_training_goes_on_bit_for_bit(loss: str, recipe: dict[str, Any], epoch: int, tmp_path: Path) -> None:
+    chosen = Recipe(**{**vars(QUICK), "epochs": 4, **recipe})
+    data = digits(200)
+    whole = train(small_network(name="small-resnet"), data, loss, chosen)
+    with pytest.raises(Killed):
+        network = small_network(name="small-resnet")
+        train(network, data, loss, chosen, folder=tmp_path / "run", progress=killed_in_epoch(epoch))
+    network = small_network(name="small-resnet")
+    resumed = train(network, data, loss, chosen, folder=tmp_path / "run", resume=True)
+    assert same(weights(whole.network), weights(resumed.network))
+    assert torch.equal(whole.predictions["test"].scores, resumed.predictions["test"].scores)
+    untimed = [{name: v for name, v in row.items() if "seconds" not in name} for row in resumed.history]
+    assert untimed == [{name: v for name, v in row.items() if "seconds" not in name} for row in whole.history]
+
+
+SCRIPT = """
+import sys
+import torch
+from small_images import digits
+from temperance.training import Recipe, train
+from temperance.training.networks import make_network
+
+torch.set_num_threads(1)
+torch.manual_seed(0)
+network = make_network("small-cnn", classes=10, image_size=8, channels=1)
+recipe = Recipe(epochs=int(sys.argv[2]), batch_size=40, lr=0.05, crop=1, flip=False)
+train(network, digits(1000), sys.argv[3], recipe, folder=sys.argv[1], resume="--resume" in sys.argv)
+"""
+
+
+def command(*arguments: str, launcher: tuple[str, ...] = ()) -> list[str]:
+    return [sys.executable, *launcher, *arguments]
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1]), "OMP_NUM_THREADS": "1"}
+
+
+@pytest.mark.slow
+def test_kill_nine_and_resume_give_the_same_weights(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    arguments = ["12", "cross-entropy"]
+    subprocess.run(command(str(script), str(tmp_path / "whole"), *arguments), env=environment(), check=True)
+    process = subprocess.Popen(command(str(script), str(tmp_path / "killed"), *arguments), env=environment())
+    log = tmp_path / "killed" / "log.jsonl"
+    while not log.exists() or len(log.read_text().splitlines()) < 3:
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert not (tmp_path / "killed" / "network.safetensors").exists()
+    subprocess.run(
+        command(str(script), str(tmp_path / "killed"), *arguments, "--resume"), env=environment(), check=True
+    )
+    whole, killed = (tmp_path / name / "network.safetensors" for name in ("whole", "killed"))
+    assert whole.read_bytes() == killed.read_bytes()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("loss", ["cross-entropy", "mdca", "crl"])
+def test_two_processes_are_one(loss: str, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    subprocess.run(command(str(script), str(tmp_path / "one"), "3", loss), env=environment(), check=True)
+    two = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+    subprocess.run(
+        command(str(script), str(tmp_path / "two"), "3", loss, launcher=two),
+        env=environment(),
+        check=True,
+        capture_output=True,
+    )
+    one, both = (read_run(tmp_path / name, small_network()) for name in ("one", "two"))
+    for name, tensor in weights(one.network).items():
+        assert torch.allclose(tensor, weights(both.network)[name], atol=1e-5), name
+    for row, other in zip(one.history, both.history, strict=True):
+        for name in ("loss", "accuracy", "val_accuracy", "val_nll"):
+            assert row[name] == pytest.approx(other[name], abs=1e-4), name
+    assert torch.allclose(one.predictions["test"].scores, both.predictions["test"].scores, atol=1e-4)
+
+
+# ------------------------------------------------------------------------------------------------------------- refusing
+
+
+def test_a_folder_with_a_run_is_not_overwritten(tmp_path: Path) -> None:
+    train(small_network(), digits(200), folder=tmp_path / "run", recipe=QUICK)
+    with pytest.raises(InputError, match="already holds a run"):
+        train(small_network(), digits(200), folder=tmp_path / "run", recipe=QUICK)
+
+
+@pytest.mark.parametrize(
+    ("network", "loss", "recipe", "n", "said"),
+    [
+        ("small-resnet", "cross-entropy", {}, 200, "with network 'small-cnn of.*not .small-resnet"),
+        ("small-cnn", "focal", {}, 200, "with loss 'CrossEntropy"),
+        ("small-cnn", "cross-entropy", {"lr": 0.2}, 200, r"with lr 0\.05, not 0\.2"),
+        ("small-cnn", "cross-entropy", {}, 240, "with data"),
+    ],
+)
+def test_a_checkpoint_of_another_run_is_refused(
+    network: str, loss: str, recipe: dict[str, Any], n: int, said: str, tmp_path: Path
+) -> None:
+    train(small_network(), digits(200), folder=tmp_path / "run", recipe=QUICK)
+    before = (tmp_path / "run" / "checkpoint.safetensors").read_bytes()
+    with pytest.raises(FileError, match=said):
+        train(
+            small_network(name=network),
+            digits(n),
+            loss,
+            Recipe(**{**vars(QUICK), **recipe}),
+            folder=tmp_path / "run",
+            resume=True,
+        )
+    assert (tmp_path / "run" / "checkpoint.safetensors").read_bytes() == before
+
+
+def test_a_damaged_checkpoint_is_named(tmp_path: Path) -> None:
+    train(small_network(), digits(200), folder=tmp_path / "run", recipe=QUICK)
+    (tmp_path / "run" / "checkpoint.safetensors").write_bytes(b"damaged")
+    with pytest.raises(FileError, match=r"checkpoint\.safetensors cannot be read"):
+        train(small_network(), digits(200), folder=tmp_path / "run", recipe=QUICK, resume=True)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"recipe": {"batch_size": 1000}}, "batch_size 1000 is more than the .* training images"),
+        ({"loss": CrossEntropy(reduction="none")}, "must give one number"),
+        ({"loss": "au", "recipe": {"mix": "mixup"}}, "not on mixtures"),
+        ({"loss": "focall"}, "did you mean focal"),
+        ({"network": make_network("small-cnn", classes=7, image_size=8, channels=1)}, r"logits \(n, 10\) for the 10"),
+        ({"network": nn.Sequential(nn.Flatten(), nn.Linear(5, 10))}, "cannot take images of 8×8 pixels"),
+        ({"network": nn.Flatten()}, "no parameters"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(changes: dict[str, Any], said: str) -> None:
+    recipe = Recipe(**{**vars(QUICK), **changes.get("recipe", {})})
+    with pytest.raises(InputError, match=said):
+        train(changes.get("network", small_network()), digits(200), changes.get("loss", "cross-entropy"), recipe)
+
+
+def test_a_loss_that_explodes_is_told(tmp_path: Path) -> None:
+    recipe = Recipe(epochs=5, batch_size=20, lr=1e12, crop=0, flip=False)
+    with pytest.raises(InputError, match="lower the learning rate"):
+        train(small_network(), digits(200), make_loss("brier"), recipe, folder=tmp_path / "run")
+
+
+def test_a_full_disk_leaves_the_last_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data, recipe = digits(200), Recipe(**{**vars(QUICK), "epochs": 3})
+    whole = train(small_network(), data, recipe=recipe)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+
+    def fill(done: int, steps: int, what: str) -> None:
+        if what.startswith("epoch 2/"):
+            # As a disk with 10 kB left: what is larger can no longer be written.
+            resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, hard))
+
+    try:
+        with pytest.raises(FileError, match=r"checkpoint\.safetensors cannot be written"):
+            train(small_network(), data, recipe=recipe, folder=tmp_path / "run", progress=fill)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, before)
+    resumed = train(small_network(), data, recipe=recipe, folder=tmp_path / "run", resume=True)
+    assert same(weights(whole.network), weights(resumed.network))
+    assert not [path for path in (tmp_path / "run").iterdir() if path.name.startswith(".")]
+
+
+def test_too_little_memory_on_a_gpu_is_a_sentence(tmp_path: Path) -> None:
+    with (
+        pytest.raises(DeviceError, match=r"batches of 40: lower batch_size.*checkpoint"),
+        enough_memory(QUICK, tmp_path),
+    ):
+        raise torch.cuda.OutOfMemoryError("CUDA out of memory")
+
+
+def test_seeds_of_neighbours_are_far_apart() -> None:
+    seeds = {seed_of(a, b) for a in range(20) for b in range(20)}
+    assert len(seeds) == 400 and max(seeds) < 1 << 63

@@ -1,0 +1,76 @@
+"""Recipes: schedules as the papers print them, and refusals."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from temperance.errors import InputError
+from temperance.losses import MIT, Mixup
+from temperance.training.recipe import RECIPES, Recipe
+
+
+def test_steps_are_where_the_papers_have_them() -> None:
+    recipe = RECIPES["cifar"]
+    assert [recipe.lr_at(epoch) for epoch in (0, 149, 150, 249, 250, 349)] == [0.1, 0.1, 0.01, 0.01, 0.001, 0.001]
+    selective = RECIPES["selective-cifar10"]
+    assert [selective.lr_at(epoch) for epoch in (59, 60, 120, 160, 199)] == [0.1, 0.02, 0.004, 0.0008, 0.0008]
+
+
+def test_drops_may_be_shares_of_the_epochs() -> None:
+    recipe = Recipe(epochs=100)
+    assert [recipe.lr_at(epoch) for epoch in (42, 43, 70, 71)] == [0.1, 0.01, 0.01, 0.001]
+
+
+def test_cosine_begins_at_the_rate_and_ends_near_zero() -> None:
+    recipe = Recipe(schedule="cosine", epochs=10, lr=0.2)
+    rates = [recipe.lr_at(epoch) for epoch in range(10)]
+    assert rates[0] == 0.2 and rates == sorted(rates, reverse=True)
+    assert rates[5] == pytest.approx(0.1) and rates[-1] == pytest.approx(0.1 * (1 + math.cos(0.9 * math.pi)))
+
+
+def test_warm_up_rises_to_the_rate() -> None:
+    recipe = Recipe(schedule="constant", warmup=3, lr=0.4)
+    assert [recipe.lr_at(epoch) for epoch in range(5)] == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.4])
+
+
+def test_what_mixes() -> None:
+    assert Recipe().mixing() is None
+    mixup, mit = Recipe(mix="mixup:alpha=0.3").mixing(), Recipe(mix="mit").mixing()
+    assert isinstance(mixup, Mixup) and mixup.alpha == 0.3
+    assert isinstance(mit, MIT)
+
+
+def test_optimisers_have_the_settings() -> None:
+    network = nn.Linear(2, 2)
+    sgd = Recipe(lr=0.3, nesterov=True).make_optimiser(network)
+    assert isinstance(sgd, torch.optim.SGD) and sgd.defaults["nesterov"] and sgd.defaults["lr"] == 0.3
+    adamw = RECIPES["imagenet"].make_optimiser(network)
+    assert isinstance(adamw, torch.optim.AdamW) and adamw.defaults["weight_decay"] == 0.05
+
+
+def test_a_preset_with_other_settings() -> None:
+    recipe = Recipe.of("cifar", epochs=10, seed=3)
+    assert (recipe.epochs, recipe.drops, recipe.seed) == (10, (150, 250), 3)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"epochs": 0}, "epochs must be a whole number of at least 1"),
+        ({"lr": -1.0}, "lr must be a number of at least 0"),
+        ({"optimiser": "lion"}, "optimiser must be one of sgd, adamw"),
+        ({"schedule": "linear"}, "schedule must be one of"),
+        ({"mix": "blend"}, "mix must be one of mixup, cutmix, mit"),
+        ({"mix": "mixup:beta=2"}, "mixup has no such setting"),
+        ({"clip": 0.0}, "clip must be a number above 0"),
+        ({"freeze": 1}, "freeze must be a whole number of at least 2"),
+        ({"nesterov": True, "momentum": 0.0}, "nesterov needs a momentum"),
+        ({"preset": "cifra"}, "preset must be one of"),
+        ({"epoch": 3}, "did you mean epochs"),
+    ],
+)
+def test_refusals(settings: dict[str, object], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        Recipe.of(**settings)  # type: ignore[arg-type]
