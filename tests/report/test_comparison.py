@@ -16,11 +16,12 @@ from temperance.metrics import METRICS
 from temperance.metrics.classwise import class_errors
 from temperance.predictions import Predictions
 from temperance.report import charts, write_report
-from temperance.report.comparison import MOST_CHANGED, comparison_page
+from temperance.report.comparison import comparison_page
 from temperance.report.evaluation import evaluation_page
 from temperance.report.formats import digits_for, interval_of, points, signed, value_of
 from temperance.report.numbers import bars, class_changes
 from temperance.report.page import mark
+from temperance.report.pairs import MOST_CHANGED
 
 NASTY = ("<script>alert(1)</script>", "</script><img src=x onerror=alert(2)>", "a & \"b\" 'c'", "ж — 日本")
 WRONG = "temperature:objective=<b>x</b>"

@@ -2,60 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import PurePath
 from statistics import median_high
 
 from temperance.compare import Comparison, Outcome
-from temperance.report import charts
 from temperance.report.evaluation import (
-    answered,
     classwise_section,
     metrics_section,
-    named_metric,
     provenance_section,
-    reliability_explained,
     reliability_section,
-    reliability_table,
     risk_coverage_section,
 )
-from temperance.report.formats import digits_for, interval_of, percent, points, signed, value_of
+from temperance.report.formats import interval_of, points, signed, value_of
 from temperance.report.markup import Markup, join, tag
-from temperance.report.numbers import ClassChange, class_changes
 from temperance.report.page import (
     Cell,
     answer,
-    folded,
     grouped_table,
     heading,
     legend,
     mark,
     noted,
     page,
-    pair,
-    searchable,
     section,
-    split,
     strip,
     table,
 )
+from temperance.report.pairs import class_changes_section, metrics_pair, reliability_pair, risk_coverage_pair
 from temperance.report.svg import Scale
 
-MOST_CHANGED = 8  # classes shown on either side without unfolding the table
+SAME_ORDER = "A calibrator that keeps the order of the predictions leaves this curve as it is."
 
 
 def comparison_page(found: Comparison) -> str:
     """The page: the answer, what it changes in pictures, every method, every class, every number."""
     unchanged = found.recommended is found.baseline
-    parts = [
-        opening(found),
-        reliability_section(found.before) if unchanged else reliability_pair(found),
+    before, after, method = found.before, found.after, found.recommended.label
+    sections = [
+        reliability_section(before) if unchanged else reliability_pair(before, after, method),
         ranking_section(found),
-        classwise_section(found.before) if unchanged else class_changes_section(found),
-        risk_coverage_section(found.before) if unchanged else risk_coverage_pair(found),
-        metrics_section(found.before) if unchanged else metrics_pair(found),
-        provenance_section(found.provenance),
+        classwise_section(before) if unchanged else class_changes_section(before, after),
+        risk_coverage_section(before) if unchanged else risk_coverage_pair(before, after, method, SAME_ORDER),
+        metrics_section(before) if unchanged else metrics_pair(before, after),
     ]
+    parts = [opening(found), *sections, provenance_section(found.provenance)]
     return page(f"{_name(found)} – comparison of calibrators", *parts)
 
 
@@ -85,21 +75,6 @@ def _figure(found: Comparison, title: str, metric: str) -> tuple[str, str, str]:
     else:
         notes = [f"{interval_of(old)} before", f"{interval_of(new)} after"]
     return title, moved, join(tag("span", note) for note in notes)
-
-
-def reliability_pair(found: Comparison) -> Markup:
-    sides = [("before", found.before), (f"after {found.recommended.label}", found.after)]
-    most = max(int(side.reliability.count.max()) for _, side in sides)
-    figures = []
-    for name, side in sides:
-        caption = [tag("b", name[0].upper() + name[1:]), f" ECE\u00a0{value_of(side.row('ece'))}"]
-        figures.append((join(caption), charts.reliability(side.reliability, most)))
-    return section(
-        "Is the confidence right?",
-        pair(*figures),
-        reliability_explained(),
-        *(folded(f"The numbers {name}", reliability_table(side.reliability)) for name, side in sides),
-    )
 
 
 def ranking_section(found: Comparison) -> Markup:
@@ -188,92 +163,3 @@ def _nll_strip(found: Comparison, outcome: Outcome, scale: Scale) -> Markup:
     told = f"{by.value:.4f} above the best, between {signed(by.low, 4)} and {signed(by.high, 4)}"
     kind = "point none" if outcome is found.baseline else "point"
     return strip("the best" if outcome is best else told, *marks, mark("range", low, high), mark(kind, scale(value)))
-
-
-def class_changes_section(found: Comparison) -> Markup:
-    """The classes that gained and lost most, and every class in a table that can be searched."""
-    changes = class_changes(found.before.classwise, found.after.classwise, found.before.class_names)
-    better = [entry for entry in changes if entry.change < 0]
-    worse = [entry for entry in reversed(changes) if entry.change > 0]
-    largest = max(max(entry.before, entry.after) for entry in changes)
-    lists = [("Most improved", better[:MOST_CHANGED]), ("Most worsened", worse[:MOST_CHANGED])]
-    return section(
-        "What changed for which class?",
-        tag(
-            "p",
-            f"How far each class's probability is from how often it is the label: {len(better):,} of {len(changes):,} "
-            f"classes got better, {len(worse):,} worse. A class with few labels may change by chance.",
-        ),
-        legend([("point none", "before"), ("point", "after")]),
-        tag("div", *(_change_table(title, entries, largest) for title, entries in lists if entries), class_="pair"),
-        _every_change(changes, largest) if sum(len(entries) for _, entries in lists) < len(changes) else Markup(),
-    )
-
-
-def _change_table(title: str, entries: Sequence[ClassChange], largest: float) -> Markup:
-    place = Scale(0, largest, 0, 100)
-    digits = digits_for(largest)
-    rows = []
-    for entry in entries:
-        before, after = place(entry.before), place(entry.after)
-        told = f"{percent(entry.before, digits)} before, {percent(entry.after, digits)} after"
-        marks = (mark("range", before, after), mark("point none", before), mark("point", after))
-        rows.append((entry.name, strip(told, *marks), percent(entry.before, digits), percent(entry.after, digits)))
-    return table((title, "", "Before", "After"), rows, "changes")
-
-
-def _every_change(changes: Sequence[ClassChange], largest: float) -> Markup:
-    digits = digits_for(largest)
-    rows = [
-        (
-            entry.name,
-            f"{entry.labels:,}",
-            percent(entry.before, digits),
-            percent(entry.after, digits),
-            points(entry.change, digits),
-        )
-        for entry in changes
-    ]
-    columns = ("Class", "Labels", "Before", "After", "Points")
-    return folded(f"All {len(rows):,} classes", searchable("classes", columns, rows, "every-change"))
-
-
-def risk_coverage_pair(found: Comparison) -> Markup:
-    before, after = found.before.risk_coverage, found.after.risk_coverage
-    n = len(after.coverage)
-    rows = [
-        (percent(m / n, 0), percent(float(before.risk[m - 1])), percent(float(after.risk[m - 1]))) for m in answered(n)
-    ]
-    return section(
-        "If the model may decline, what error remains?",
-        split(
-            charts.risk_coverage(after, before),
-            tag(
-                "p",
-                "Answering only the surest predictions leaves fewer errors, if confidence ranks them well. A "
-                "calibrator that keeps the order of the predictions leaves this curve as it is.",
-            ),
-            legend(
-                [
-                    ("curve was", "before"),
-                    ("curve", f"after {found.recommended.label}"),
-                    ("best", "if every error were among the least sure"),
-                    ("guide", "if confidence said nothing"),
-                ]
-            ),
-            table(("Answered", "Error before", "After"), rows),
-        ),
-    )
-
-
-def metrics_pair(found: Comparison) -> Markup:
-    level = found.before.provenance.settings["level"]
-    rows = [
-        (named_metric(old), noted(value_of(old), interval_of(old)), noted(value_of(new), interval_of(new)))
-        for old, new in zip(found.before.rows, found.after.rows, strict=True)
-    ]
-    return section(
-        "Every number",
-        tag("p", f"In small print: {100 * level:g}\u00a0% intervals."),
-        table(("Metric", "Before", "After"), rows, "metrics both"),
-    )

@@ -57,24 +57,30 @@ def evaluation_page(evaluation: Evaluation) -> str:
 
 def opening(evaluation: Evaluation) -> Markup:
     """What was measured, the verdict, and the three numbers it rests on."""
-    row, bins = evaluation.rows[0], evaluation.reliability
-    n, k = int(bins.n), len(evaluation.class_names)
-    about = [row.split, f"{n:,} samples", f"{k:,} classes", row.method]
+    row = evaluation.rows[0]
+    about = [
+        row.split,
+        f"{int(evaluation.reliability.n):,} samples",
+        f"{len(evaluation.class_names):,} classes",
+        row.method,
+    ]
+    return join([heading("Calibration report", PurePath(row.source).name, about), verdict_section(evaluation)])
+
+
+def verdict_section(evaluation: Evaluation) -> Markup:
+    """The verdict and the three numbers it rests on."""
+    bins = evaluation.reliability
+    n = int(bins.n)
     confidence, accuracy = float(bins.confidence.sum()) / n, int(bins.hits.sum()) / n
     points = f"{100 * abs(confidence - accuracy):.2f}"
     gap = f"{points} points {'above' if confidence > accuracy else 'below'} accuracy"
-    return join(
+    return answer(
+        evaluation.verdict,
         [
-            heading("Calibration report", PurePath(row.source).name, about),
-            answer(
-                evaluation.verdict,
-                [
-                    ("Accuracy", percent(accuracy), _bounds(evaluation, "accuracy")),
-                    ("Mean confidence", percent(confidence), "the same as accuracy" if points == "0.00" else gap),
-                    ("Calibration error", percent(ece.value(bins)), _bounds(evaluation, "ece")),
-                ],
-            ),
-        ]
+            ("Accuracy", percent(accuracy), _bounds(evaluation, "accuracy")),
+            ("Mean confidence", percent(confidence), "the same as accuracy" if points == "0.00" else gap),
+            ("Calibration error", percent(ece.value(bins)), _bounds(evaluation, "ece")),
+        ],
     )
 
 

@@ -9,17 +9,28 @@ from temperance.ood import OODComparison
 from temperance.report.comparison import comparison_page
 from temperance.report.evaluation import evaluation_page
 from temperance.report.ood import ood_page
+from temperance.report.training import retraining_page, run_page
+from temperance.training.retrain import Retrained
+from temperance.training.run import Run
+
+Reported = Evaluation | Comparison | OODComparison | Run | Retrained
 
 
-def write_report(found: Evaluation | Comparison | OODComparison, path: PathLike) -> None:
+def write_report(found: Reported, path: PathLike) -> None:
     """Write what was measured as one HTML file that opens anywhere: pictures, numbers, what they mean."""
     with atomic_write(path) as temporary:
         temporary.write_text(_page(found), encoding="utf-8")
 
 
-def _page(found: Evaluation | Comparison | OODComparison) -> str:
-    if isinstance(found, Comparison):
-        return comparison_page(found)
-    if isinstance(found, OODComparison):
-        return ood_page(found)
-    return evaluation_page(found)
+def _page(found: Reported) -> str:
+    match found:
+        case Comparison():
+            return comparison_page(found)
+        case OODComparison():
+            return ood_page(found)
+        case Run():
+            return run_page(found)
+        case Retrained():
+            return retraining_page(found)
+        case _:
+            return evaluation_page(found)

@@ -11,7 +11,7 @@ from temperance.report.page import legend
 from temperance.report.svg import LEFT, RIGHT, Plot, Scale, label, number_text, picture, tick_text, ticks_between
 
 COLOURS = 6
-TOP, BOTTOM = 26.0, 240.0
+BOTTOM = 220.0
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,7 @@ def line_chart(
     *,
     y_title: str,
     x_title: str,
+    captioned: bool = False,
     percent: bool = False,
     from_zero: bool = False,
     log: bool = False,
@@ -48,6 +49,7 @@ def line_chart(
 ) -> Markup:
     """Lines over a common scale.
 
+    captioned  a caption says what y is, so that the picture need not
     percent    y is a share, written in percent
     from_zero  the y scale begins at 0
     log        the y scale is logarithmic
@@ -55,7 +57,8 @@ def line_chart(
     """
     shown = [p for line in lines for p in (*line.points, *(p for edge in line.band or () for p in edge)) if finite(p)]
     xs, ys = zip(*shown, strict=True)
-    y, ticks = y_scale(min(ys), max(ys), from_zero=from_zero, log=log)
+    top = 8.0 if captioned else 26.0
+    y, ticks = y_scale(min(ys), max(ys), top, from_zero=from_zero, log=log)
     low, high = min(xs), max(xs)
     x = Scale(low, high if high > low else low + 1, LEFT, RIGHT)
     across = list(x_ticks) if x_ticks is not None else whole_ticks(low, high)
@@ -79,25 +82,26 @@ def line_chart(
     return picture(
         BOTTOM + 42,
         f"{y_title} over {x_title}: {', '.join(line.name for line in lines)}.",
-        label(0, 12, y_title),
+        Markup() if captioned else label(0, 12, y_title),
         plot.y_axis([place(t) for t in ticks], texts),
         join(parts),
         plot.x_axis(across, x_title, [number_text(t) for t in across]),
     )
 
 
-def y_scale(low: float, high: float, *, from_zero: bool, log: bool) -> tuple[Scale, list[float]]:
+def y_scale(low: float, high: float, top: float, *, from_zero: bool, log: bool) -> tuple[Scale, list[float]]:
     """A scale that holds both ends with a little room, and its ticks."""
     if log:
         start, end = math.log10(low), math.log10(high)
         ticks = [10.0**p for p in range(math.ceil(start - 1e-9), math.floor(end + 1e-9) + 1)]
         if len(ticks) < 2:
             ticks = [low, high] if high > low else [low]
-        return Scale(start - 0.05, max(end, start + 0.1) + 0.05, BOTTOM, TOP), ticks
+        return Scale(start - 0.05, max(end, start + 0.1) + 0.05, BOTTOM, top), ticks
     low = min(0.0, low) if from_zero else low
     room = 0.05 * (high - low) or 0.05 * abs(high) or 1.0
-    bottom, top = (low if from_zero and low == 0 else low - room), high + room
-    return Scale(bottom, top, BOTTOM, TOP), ticks_between(bottom, top, 4)
+    low, high = (low if from_zero and low == 0 else low - room), high + room
+    ticks = next(found for found in (ticks_between(low, high, about) for about in (4, 5, 6, 8)) if len(found) > 2)
+    return Scale(low, high, BOTTOM, top), ticks
 
 
 def whole_ticks(low: float, high: float) -> list[float]:

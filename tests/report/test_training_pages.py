@@ -1,0 +1,167 @@
+"""The pages of a training and of a retraining hold their numbers, load nothing, and draw what the log says."""
+
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from conftest import random_predictions
+from pages import Page
+from temperance.calibrators import make_calibrator
+from temperance.evaluate import Evaluation, evaluate
+from temperance.predictions import Predictions
+from temperance.report import write_report
+from temperance.report.lines import Line, line_chart, unbroken
+from temperance.report.training import retraining_page, run_page, spell
+from temperance.results import Provenance
+from temperance.training.heads import make_head
+from temperance.training.retrain import Retrained
+from temperance.training.run import Run
+
+NASTY = "<script>alert(1)</script>"
+
+
+def predictions(seed: int) -> Predictions:
+    logits, labels = random_predictions(300, 4, seed, sharpness=4.0)
+    return Predictions.of(logits, labels, from_logits=True, class_names=(NASTY, "b", "c", "d"))
+
+
+def history(epochs: int, **more: Any) -> list[dict[str, Any]]:
+    return [
+        {
+            "epoch": e,
+            "lr": 0.1 / e,
+            "loss": 2 / e,
+            "accuracy": 1 - 1 / (e + 1),
+            "val_accuracy": 0.8 - 0.5 / e,
+            "val_ece": 0.1 + 0.01 * e,
+            "val_loss": 1.0,
+            "val_nll": 1.0,
+            "seconds": 2.0,
+            **more,
+        }
+        for e in range(1, epochs + 1)
+    ]
+
+
+def a_run(rows: list[dict[str, Any]], folder: Path | None = None, **job: Any) -> Run:
+    parts = {"val": predictions(0), "test": predictions(1)}
+    return Run(torch.nn.Linear(2, 2), (0.5,), (0.2,), rows, parts, folder, {"job": job} if job else {})
+
+
+@pytest.fixture(scope="module")
+def page() -> Page:
+    return Page(
+        run_page(a_run(history(10), data="digits", network=NASTY, loss="focal:gamma=3", clip=None), bootstrap=0)
+    )
+
+
+# --------------------------------------------------------------------------------------------------------- a training
+
+
+def test_it_says_what_was_trained_and_how_it_did(page: Page) -> None:
+    (about,) = page.all("p", "about")
+    assert about[1] == f"{NASTY} · digits · focal:gamma=3 · 10 epochs · measured on 300 test images"
+    assert page.all("p", "verdict") == [({"class": "verdict"}, "Over-confident.")]
+    assert "It took 20 s, 2 s an epoch." in page.text
+    assert {"Loss", "Accuracy", "Calibration error", "Learning rate"} <= {text for _, text in page.all("b")}
+    assert ({}, "clip") in page.all("dt") and ({}, "none") in page.all("dd")
+
+
+def test_it_has_the_sections_of_an_evaluation(page: Page) -> None:
+    assert len(page.all("h1")) == 1 and len(page.all("h2")) == 6
+    assert all(attributes.get("aria-label") for attributes, _ in page.all("svg"))
+    assert not page.all("script", NASTY)
+
+
+def test_nothing_is_loaded() -> None:
+    text = run_page(a_run(history(3), network=NASTY), bootstrap=0)
+    assert NASTY not in text
+    assert not re.search(r"https?://|@import|url\(", text)
+
+
+def test_curves_go_through_the_log() -> None:
+    rows = history(6)
+    drawn = Page(str(line_chart([Line("loss", [(r["epoch"], r["loss"]) for r in rows])], y_title="", x_title="epoch")))
+    (path,) = [a["d"] for a, _ in drawn.all("path", "line")]
+    points = [tuple(map(float, p.split(","))) for p in (path or "")[1:].split("L")]
+    for (x, y), row in zip(points, rows, strict=True):
+        share = (x - points[0][0]) / (points[-1][0] - points[0][0])
+        assert share == pytest.approx((row["epoch"] - 1) / 5, abs=1e-3)
+        height = (y - points[-1][1]) / (points[0][1] - points[-1][1])
+        assert height == pytest.approx((row["loss"] - rows[-1]["loss"]) / (2 - rows[-1]["loss"]), abs=1e-2)
+
+
+def test_mixtures_have_no_training_accuracy() -> None:
+    lines = [
+        Page(run_page(a_run(rows), bootstrap=0)).all("path", "line") for rows in (history(4), history(4, accuracy=None))
+    ]
+    assert [len(found) for found in lines] == [6, 5]
+
+
+@pytest.mark.parametrize("epochs", [0, 1, 2])
+def test_short_trainings(epochs: int) -> None:
+    page = Page(run_page(a_run(history(epochs)), bootstrap=0))
+    assert len(page.all("circle", "point")) == (6 if epochs else 0) * epochs
+
+
+def test_the_provenance_is_that_of_the_training(tmp_path: Path) -> None:
+    about = '{"temperance_run": 1, "provenance": {"inputs": {}, "settings": {"lr": 1}, "seed": 77, "device": "cuda:3", '
+    about += '"versions": {}, "commit": "", "command": "temperance train digits", "created": "then"}}'
+    (tmp_path / "run.json").write_text(about)
+    write_report(a_run(history(2), tmp_path), tmp_path / "report.html")
+    text = (tmp_path / "report.html").read_text()
+    assert "cuda:3" in text and "temperance train digits" in text and f"<h1>{tmp_path.name}</h1>" in text
+
+
+@given(st.lists(st.floats(-1e6, 1e6) | st.just(math.nan), min_size=1, max_size=30))
+def test_any_curve_can_be_drawn(values: list[float]) -> None:
+    points = list(enumerate(values))
+    pieces = unbroken([(float(x), y) for x, y in points])
+    assert sum(map(len, pieces)) == sum(map(math.isfinite, values))
+    if pieces:
+        drawn = Page(str(line_chart([Line("a", points)], y_title="y", x_title="x")))
+        assert len(drawn.all("path", "line")) == len(pieces)
+        assert "nan" not in str([a for a, _ in drawn.all("path")])
+
+
+@pytest.mark.parametrize(("seconds", "said"), [(0.1234, "0.123 s"), (89, "89 s"), (130, "2.17 min"), (7200, "2 h")])
+def test_durations(seconds: float, said: str) -> None:
+    assert spell(seconds) == said
+
+
+# ------------------------------------------------------------------------------------------------------- a retraining
+
+
+@pytest.fixture(scope="module")
+def evaluations() -> tuple[Evaluation, Evaluation]:
+    fit, test = predictions(0), predictions(1)
+    calibrated = make_calibrator("temperature").fit(fit.scores, fit.labels)
+    return evaluate(test, bootstrap=50), evaluate(test, calibrator=calibrated, bootstrap=50)
+
+
+def retrained(before: Evaluation, after: Evaluation, rows: list[dict[str, Any]]) -> Retrained:
+    return Retrained(before, after, make_head("mac-cal"), rows, Provenance.of({}, {}, 3))
+
+
+def test_what_changed(evaluations: tuple[Evaluation, Evaluation]) -> None:
+    rows = [{"epoch": e, "loss": 1.0 / e, "keep_rate": 0.5 - 0.01 * e, "val_nll": 2.0 / e} for e in range(1, 6)]
+    found = retrained(*evaluations, rows)
+    page = Page(retraining_page(found))
+    assert page.all("p", "verdict") == [({"class": "verdict"}, "Better calibrated.")]
+    assert "Keep rate" in {text for _, text in page.all("b")} and "After mac-cal" in {t for _, t in page.all("b")}
+    assert "accuracy stayed the same" in found.verdict
+    was = [text for _, text in page.all("span", "was")]
+    assert was[0] == f"{100 * evaluations[0].row('ece').value:.2f}\u00a0%"
+
+
+def test_for_the_worse_and_for_nothing(evaluations: tuple[Evaluation, Evaluation]) -> None:
+    before, after = evaluations
+    assert retrained(after, before, []).verdict.startswith("Worse calibrated.")
+    assert retrained(before, before, []).verdict.startswith("No clear change.")
+    assert "get there" not in retraining_page(retrained(before, before, []))
