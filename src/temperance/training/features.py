@@ -208,41 +208,34 @@ def extract_features(
     `copies` more versions of the training images are cropped after a border of `pad` pixels and mirrored.
     """
     from temperance.data import draw_moves, normalised
-    from temperance.training.split import Split, split
+    from temperance.training.split import Split, evaluating, split
 
     at_least("batch_size", batch_size, 1)
     at_least("copies", copies, 0)
     parts = network if isinstance(network, Split) else split(network)
     mean, std = (torch.tensor(values, device=device) for values in (data.mean, data.std))
     body = parts.body.to(device)
-    was_training = body.training
-    body.eval()
 
     def seen(part: Part, moves: Any = None) -> Tensor:
         batches = part.batches(torch.arange(len(part)), batch_size, device=device, moves=moves)
         return torch.cat([body(normalised(batch.pixels, mean, std)).float() for batch in batches])
 
-    try:
-        with torch.inference_mode():
-            train, val, test = (seen(part) for part in (data.train, data.val, data.test))
-            moved = []
-            for copy in range(copies):
-                generator = torch.Generator().manual_seed(seed * 1_000_003 + copy)
-                moves = draw_moves(len(data.train), pad=pad, flip=flip, generator=generator)
-                moved.append(seen(data.train, moves))
-    finally:
-        body.train(was_training)
-    weight, bias = parts.classifier.weight, parts.classifier.bias
-    # What is made in inference mode cannot be trained on; a copy can.
+    with torch.no_grad(), evaluating(body):
+        train, val, test = (seen(part) for part in (data.train, data.val, data.test))
+        moved = []
+        for copy in range(copies):
+            generator = torch.Generator().manual_seed(seed * 1_000_003 + copy)
+            moves = draw_moves(len(data.train), pad=pad, flip=flip, generator=generator)
+            moved.append(seen(data.train, moves))
     return Features.of(
-        train.clone(),
+        train,
         data.train.labels,
-        val_features=val.clone(),
+        val_features=val,
         val_labels=data.val.labels,
-        test_features=test.clone(),
+        test_features=test,
         test_labels=data.test.labels,
-        classifier_weight=weight,
-        classifier_bias=bias,
+        classifier_weight=parts.classifier.weight,
+        classifier_bias=parts.classifier.bias,
         train_copies=torch.stack(moved) if moved else None,
         class_names=data.class_names,
     )

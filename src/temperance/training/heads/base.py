@@ -29,15 +29,13 @@ from temperance.errors import (
     one_of,
     unknown_name,
 )
+from temperance.evaluate import Progress, no_progress
 from temperance.files import read_tensors, reading, write_tensors
 from temperance.losses import LOSSES, Loss, make_loss
 from temperance.registry import Registry, first_line, parse_entry, plain_name
 from temperance.training.features import Features, FeatureSet
 
 FORMAT = 1
-
-# Called after each epoch with its row of the history.
-Progress = Callable[[Mapping[str, Any]], None]
 
 
 class TrainingSettings(TypedDict, total=False):
@@ -158,7 +156,12 @@ class Head(nn.Module):
     # What everyone calls.
 
     def fit(
-        self, features: Features, *, loss: Loss | str = "cross-entropy", seed: int = 0, progress: Progress | None = None
+        self,
+        features: Features,
+        *,
+        loss: Loss | str = "cross-entropy",
+        seed: int = 0,
+        progress: Progress = no_progress,
     ) -> Self:
         """Train on the training part of features, with any loss: its name with settings, "focal:gamma=2", or a loss."""
         self._check_training(seed)
@@ -179,8 +182,7 @@ class Head(nn.Module):
             self._begin(features, generator_of(seed, 0, "cpu"))
         for row in _Loop(self, features, objective, seed):
             self.history.append(row)
-            if progress is not None:
-                progress(row)
+            progress(row["epoch"], self.epochs, f"loss {row['loss']:.4f}")
         with torch.no_grad():
             self._finish(features, generator_of(seed, self.epochs + 1, features.device))
         self.requires_grad_(False)
@@ -316,7 +318,7 @@ class _Loop:
             self.loss.update(self.head._deployed(val.features), val.labels)
         if "val_nll" in row:
             return {}
-        return {f"val_{name}": value for name, value in measured(self.head._deployed, val)._asdict().items()}
+        return on_val(measured(self.head._deployed, val))
 
     def _lr(self, epoch: int) -> float:
         if self.head.schedule == "constant":
@@ -341,6 +343,11 @@ def measured(logits_of: Callable[[Tensor], Tensor], part: FeatureSet) -> Measure
         of_label = log_probs.gather(1, y[:, None])
         sums += torch.stack([(prediction == y).sum().double(), top.double().exp().sum(), -of_label.double().sum()])
     return Measured(*(sums / len(part)).tolist())
+
+
+def on_val(found: Measured) -> dict[str, float]:
+    """What the history says of held-out data."""
+    return {f"val_{name}": value for name, value in found._asdict().items()}
 
 
 def generator_of(seed: int, epoch: int, device: torch.device | str) -> torch.Generator:

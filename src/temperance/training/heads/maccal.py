@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from temperance.errors import InputError, at_least, one_of, positive_fraction
 from temperance.losses.base import positive, switch
 from temperance.training.features import Features
-from temperance.training.heads.base import Head, Measured, TrainingSettings, head, measured
+from temperance.training.heads.base import Head, TrainingSettings, head, measured, on_val
 from temperance.training.heads.linear import check_start
 from temperance.training.heads.masked import ACTIVATIONS, Layout, Used, moved_rate, step_bound
 
@@ -181,26 +181,23 @@ class MaCCal(Head):
             self._trained.copy_(torch.where(self._mask > 0, self._trained, self._before))
 
     def _end_epoch(self, epoch: int, features: Features, generator: torch.Generator) -> dict[str, Any]:
-        self._keep_used(self._as(self.deploy, generator))
-        found, discount = self._measured(features, generator)
+        deployed = self._as(self.deploy, generator)
+        self._keep_used(deployed)
+        used = deployed if self.measure == self.deploy else self._as(self.measure, generator)
+        # On held-out data accuracy is what it is; on the training data it is discounted.
+        held_out = features.val if isinstance(self.acc_discount, str) else None
+        found = measured(
+            lambda x: self._layout.mean_logits(used, self._masked, x), features.train if held_out is None else held_out
+        )
+        row = {"keep_rate": self._keep, "accuracy": found.accuracy, "confidence": found.confidence}
         if self.adapt:
+            discount = 1.0 if isinstance(self.acc_discount, str) else self.acc_discount
             bound = step_bound(epoch, self.epochs, self.first_step, self.last_step)
             q = 1 - self._keep if self.q_means == "sparsity" else self._keep
             q = moved_rate(q, found.confidence, found.accuracy, discount, bound)
             self._next_keep = max(1 - q if self.q_means == "sparsity" else q, self.keep_min)
-        return {"keep_rate": self._keep, "accuracy": found.accuracy, "confidence": found.confidence}
-
-    def _measured(self, features: Features, generator: torch.Generator) -> tuple[Measured, float]:
-        """Confidence and accuracy as the keep rate follows them, and how much the accuracy is discounted."""
-        used = self._as(self.measure, generator)
-
-        def logits(x: Tensor) -> Tensor:
-            return self._layout.mean_logits(used, self._masked, x)
-
-        if features.val is not None and isinstance(self.acc_discount, str):
-            # On held-out data accuracy is what it is.
-            return measured(logits, features.val), 1.0
-        return measured(logits, features.train), float(self.acc_discount)
+        known = held_out is not None and used is deployed
+        return row | (on_val(found) if known else {})
 
     def _finish(self, features: Features, generator: torch.Generator) -> None:
         if not self.history:

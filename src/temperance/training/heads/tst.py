@@ -19,6 +19,7 @@ from temperance.training.heads.base import (
     empty_layer,
     head,
     measured,
+    on_val,
     start_layer,
 )
 
@@ -71,7 +72,7 @@ class _TwoStage(Head):
             self._best_nll = found.nll
             self._best = {name: tensor.clone() for name, tensor in self.state_dict().items()}
             self.info = {"best_epoch": epoch, "val_nll": found.nll}
-        return {f"val_{name}": value for name, value in found._asdict().items()}
+        return on_val(found)
 
     def _finish(self, features: Features, generator: torch.Generator) -> None:
         if self._best:
