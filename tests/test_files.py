@@ -7,9 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from temperance.errors import FileError, InputError
-from temperance.files import atomic_write, check_writable, reading
+from temperance.files import atomic_write, check_writable, make_folder, read_tensors, reading, write_tensors
 
 
 def hidden_files(folder: Path) -> list[str]:
@@ -213,3 +214,21 @@ def test_the_cause_stays_attached(tmp_path: Path) -> None:
     with pytest.raises(FileError) as caught, reading(path):
         raise cause
     assert caught.value.__cause__ is cause
+
+
+def test_tensors_may_be_read_by_those_who_may_read_other_files(tmp_path: Path) -> None:
+    (tmp_path / "plain").touch()
+    write_tensors(tmp_path / "one.safetensors", {"x": torch.ones(2)}, {"said": "so"})
+    assert (tmp_path / "one.safetensors").stat().st_mode == (tmp_path / "plain").stat().st_mode
+    tensors, header = read_tensors(tmp_path / "one.safetensors")
+    assert torch.equal(tensors["x"], torch.ones(2)) and header == {"said": "so"}
+
+
+def test_a_folder_is_made_once_and_a_file_is_none(tmp_path: Path) -> None:
+    make_folder(tmp_path / "new")
+    make_folder(tmp_path / "new")
+    (tmp_path / "file").touch()
+    with pytest.raises(FileError, match="is a file; name a folder"):
+        make_folder(tmp_path / "file")
+    with pytest.raises(FileError, match="create it first"):
+        make_folder(tmp_path / "nowhere" / "new")

@@ -34,9 +34,10 @@ def atomic_write(path: PathLike) -> Iterator[Path]:
     try:
         kept_mode = _mode_of_replaceable(path, target)
         temporary.touch(exist_ok=False)
+        new_mode = stat.S_IMODE(temporary.stat().st_mode)
         yield temporary
-        if kept_mode is not None:
-            temporary.chmod(kept_mode)
+        # Some writers make a file of their own in its place, which nobody else may read.
+        temporary.chmod(new_mode if kept_mode is None else kept_mode)
         with temporary.open("r+b") as handle:
             os.fsync(handle.fileno())
         temporary.replace(target)
@@ -54,6 +55,17 @@ def check_writable(path: PathLike) -> None:
     _mode_of_replaceable(path, target)
     if not os.access(target.parent, os.W_OK):
         raise FileError(f"{path} cannot be written: no permission in the folder {target.parent}")
+
+
+def make_folder(path: PathLike) -> None:
+    """Make a folder for results, unless it is there already."""
+    folder = Path(path)
+    if folder.is_dir():
+        return
+    if folder.exists():
+        raise FileError(f"{path} is a file; name a folder")
+    check_writable(folder)
+    folder.mkdir()
 
 
 def _mode_of_replaceable(path: PathLike, target: Path) -> int | None:

@@ -10,11 +10,11 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-KINDS = ("metrics", "calibrators", "losses")
+KINDS = ("metrics", "calibrators", "losses", "networks", "heads", "recipes", "corruptions")
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = commands.add_parser("list", help="name every metric, calibrator or loss, with its settings and claims")
+    parser = commands.add_parser("list", help="name every metric, calibrator, loss, network or head, with its settings and claims")
     parser.add_argument("kind", choices=KINDS)
     parser.add_argument("--json", action="store_true", help="as JSON, with settings and claims")
     parser.set_defaults(run=run)
@@ -37,22 +37,54 @@ def run(args: argparse.Namespace) -> None:
 
 def described(kind: str) -> list[dict[str, Any]]:
     """Every entry of a registry: name, summary, settings with defaults, claims."""
+    if kind == "recipes":
+        return _recipes()
     if kind == "metrics":
         from temperance.metrics import METRICS
 
-        return [{"name": m.name, "summary": m.summary, "settings": m.options, "claims": m.claims} for m in METRICS]
+        return [_entry(m, m.options, m.claims) for m in METRICS]
+    if kind == "networks":
+        from temperance.training.networks import NETWORKS
+
+        return [_entry(n, n.settings, n.claims) for n in NETWORKS]
+    if kind == "corruptions":
+        from temperance.data.corruptions import CORRUPTIONS
+
+        return [_entry(c, {}, {"family": c.family}) for c in CORRUPTIONS]
     if kind == "losses":
         from temperance.losses import LOSSES, base
 
-        return [
-            {"name": c.name, "summary": c.summary, "settings": _shown(base.settings_of(c)), "claims": c.claims()}
-            for c in LOSSES
-        ]
+        return [_entry(c, _shown(base.settings_of(c)), c.claims()) for c in LOSSES]
+    if kind == "heads":
+        from temperance.training.heads import HEADS
+        from temperance.training.heads.base import settings_of as settings_of_head
+
+        return [_entry(h, settings_of_head(h), {**h.claims(), "presets": h.presets}) for h in HEADS]
     from temperance.calibrators import CALIBRATORS
     from temperance.calibrators.base import settings_of
 
+    return [_entry(c, settings_of(c), c.claims()) for c in CALIBRATORS]
+
+
+def _entry(thing: Any, settings: dict[str, Any], claims: dict[str, Any]) -> dict[str, Any]:
+    return {"name": thing.name, "summary": thing.summary, "settings": settings, "claims": claims}
+
+
+def _recipes() -> list[dict[str, Any]]:
+    """What the papers trained with, by what differs from the default."""
+    from dataclasses import asdict
+
+    from temperance.training.recipe import RECIPES, Recipe
+
+    plain = asdict(Recipe())
     return [
-        {"name": c.name, "summary": c.summary, "settings": settings_of(c), "claims": c.claims()} for c in CALIBRATORS
+        {
+            "name": name,
+            "summary": "a published recipe",
+            "settings": {key: value for key, value in asdict(recipe).items() if value != plain[key]},
+            "claims": {},
+        }
+        for name, recipe in RECIPES.items()
     ]
 
 

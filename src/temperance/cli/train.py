@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from temperance.cli.output import progress_bar
-from temperance.errors import InputError
 
 # Flags that are not settings of the job.
 OUTSIDE = ("config", "output", "resume", "device", "download", "bootstrap", "run", "debug")
@@ -71,7 +70,7 @@ def add_recipe_options(parser: argparse.ArgumentParser) -> None:
         ("precision", {"choices": ("float32", "bfloat16")}, "float32"),
         ("seed", whole, "of weights, order, crops, mixtures (0)"),
     ):
-        group.add_argument(f"--{name}", help=text, **how)  # type: ignore[arg-type]
+        group.add_argument(f"--{name}", help=text, **how)
     for name, text in (
         ("nesterov", "Nesterov's momentum"),
         ("flip", "mirror images at random (yes)"),
@@ -116,7 +115,7 @@ def show(found: Any, *, bootstrap: int) -> None:
     from temperance.evaluate import evaluate
     from temperance.report import write_report
 
-    Console().print(evaluate(found.predictions["test"], bootstrap=bootstrap))
+    Console().print(evaluate(found.folder / "predictions.npz", bootstrap=bootstrap))
     write_report(found, found.folder / "report.html")
     print(f"the network, its log, predictions and report are in {found.folder}")
     print(f"next: temperance compare {found.folder / 'predictions.npz'}")
@@ -127,9 +126,3 @@ def best_device() -> str:
     import torch
 
     return "cuda" if torch.cuda.is_available() else "cpu"
-
-
-def check_folder(path: Path) -> None:
-    """Refuse a folder for results that is a file."""
-    if path.exists() and not path.is_dir():
-        raise InputError(f"{path} is a file; name a folder")

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from temperance.data import ImageData, Part, draw_moves, normalised
 from temperance.errors import DeviceError, InputError
 from temperance.evaluate import Progress, no_progress
-from temperance.files import check_writable
+from temperance.files import check_writable, make_folder
 from temperance.losses import Loss, make_loss
 from temperance.losses.distributed import all_sum, processes
 from temperance.metrics import accuracy, ece, nll
@@ -360,9 +360,7 @@ def begin_folder(folder: Path, *, resume: bool) -> None:
     if not resume and (folder / "checkpoint.safetensors").exists():
         raise InputError(f"{folder} already holds a run: resume it, or train in another folder")
     if rank() == 0:
-        if not folder.exists():
-            check_writable(folder)
-            folder.mkdir()
+        make_folder(folder)
         check_writable(folder / "checkpoint.safetensors")
     wait()
 

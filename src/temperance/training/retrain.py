@@ -2,27 +2,40 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
-from temperance.evaluate import Evaluation
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from temperance.errors import InputError
+from temperance.evaluate import Evaluation, Progress, evaluate, no_progress
+from temperance.losses import Loss
+from temperance.predictions import Predictions, write_pair
+from temperance.registry import parse_entry
 from temperance.results import Provenance, shown
-
-if TYPE_CHECKING:
-    from temperance.training.heads import Head
+from temperance.training.features import Features, FeatureSet, extract_features, read_features, write_features
+from temperance.training.heads import Head, make_head
+from temperance.training.job import open_run, usable_device
+from temperance.training.run import write_log
 
 
 @dataclass(frozen=True, eq=False)
 class Retrained:
     """A head, and the test part with the network's own classifier and with the head in its place.
 
-    history  one row an epoch of the head's training
+    history      one row an epoch of the head's training
+    predictions  "val" and "test", with the head
     """
 
     before: Evaluation
     after: Evaluation
     head: Head
     history: list[dict[str, Any]]
+    predictions: dict[str, Predictions]
     provenance: Provenance
 
     @property
@@ -44,3 +57,87 @@ class Retrained:
             f"{shown(old.value, percent=True)} to {shown(new.value, percent=True)} and NLL from "
             f"{self.before.row('nll').value:.4f} to {self.after.row('nll').value:.4f}; accuracy {points}."
         )
+
+
+def retrain(
+    features: Features,
+    head: Head | str = "mac-cal",
+    *,
+    loss: Loss | str = "cross-entropy",
+    seed: int = 0,
+    bootstrap: int = 500,
+    progress: Progress = no_progress,
+) -> Retrained:
+    """Train a head on features, and measure the test part before and after.
+
+    features  of `extract_features(network, data)` or `read_features(file)`, on the device to train on; without the
+              network's own classifier among them, "before" is a linear one that is trained on them
+    head      a head, or its name, such as "mac-cal:width=256" or "mac-cal:preset=linear-head"
+    """
+    if features.val is None or features.test is None:
+        raise InputError("retraining is judged on held-out data: features need a val and a test part")
+    chosen = head if isinstance(head, Head) else parsed_head(head)
+    before = _classifier_of(features, seed)
+    chosen.fit(features, loss=loss, seed=seed, progress=progress)
+    predictions = {
+        name: _predicted(chosen, part, features.class_names)
+        for name, part in (("val", features.val), ("test", features.test))
+    }
+    old = _predicted(before, features.test, features.class_names)
+    settings = {"head": chosen.name, **chosen.get_params(), "loss": str(loss)}
+    return Retrained(
+        evaluate(old, bootstrap=bootstrap, seed=seed),
+        evaluate(predictions["test"], bootstrap=bootstrap, seed=seed),
+        chosen,
+        chosen.history,
+        predictions,
+        Provenance.of({}, settings, seed, str(features.device)),
+    )
+
+
+def parsed_head(text: str) -> Head:
+    """A head as it is written on the command line, mac-cal:preset=…:width=128."""
+    name, settings = parse_entry(text)
+    return make_head(name, **settings)
+
+
+def features_from(source: str | Path, *, data: str | None = None, device: str = "cpu", copies: int = 0) -> Features:
+    """The features of a run, extracted once and kept in its folder, or those in a file of any network.
+
+    data    where the run's images are now, if not where they were
+    copies  that many more versions of the training images, cropped and mirrored as in the first stage
+    """
+    place = Path(source)
+    if not place.is_dir():
+        return read_features(place).to(usable_device(device))
+    kept = place / (f"features-{copies}.safetensors" if copies else "features.safetensors")
+    weights = place / "network.safetensors"
+    if kept.exists() and weights.exists() and kept.stat().st_mtime >= weights.stat().st_mtime:
+        return read_features(kept).to(usable_device(device))
+    run, images = open_run(place, data=data, device=device)
+    found = extract_features(run.network, images, device=usable_device(device), copies=copies)
+    write_features(kept, found)
+    return found
+
+
+def write_retrained(found: Retrained, folder: str | Path) -> None:
+    """Write the head, its log and its predictions to a folder."""
+    place = Path(folder)
+    found.head.save(place / "head.safetensors")
+    write_log(place / "log.jsonl", found.history)
+    write_pair(place / "predictions.npz", found.predictions["val"], found.predictions["test"])
+
+
+def _classifier_of(features: Features, seed: int) -> Callable[[Tensor], Tensor]:
+    if features.classifier is None:
+        return make_head("linear").fit(features, seed=seed)
+    weight, bias = features.classifier
+    return lambda x: F.linear(x, weight, bias)
+
+
+def _predicted(
+    logits_of: Callable[[Tensor], Tensor], part: FeatureSet, class_names: tuple[str, ...] | None
+) -> Predictions:
+    with torch.no_grad():
+        logits = torch.cat([logits_of(x) for x, _ in part.blocks()])
+    return Predictions.of(logits.cpu(), part.labels.cpu(), from_logits=True, class_names=class_names)

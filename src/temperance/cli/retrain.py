@@ -1,0 +1,55 @@
+"""temperance retrain RUN|FEATURES --head NAME -o OUT: train the classifier again on frozen features."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from temperance.cli.output import progress_bar
+from temperance.cli.train import best_device
+from temperance.files import make_folder
+
+
+def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser("retrain", help="train a network's classifier again, with a head that calibrates")
+    parser.add_argument(
+        "source", type=Path, metavar="RUN", help="folder that `temperance train` made, or a file of features"
+    )
+    parser.add_argument(
+        "-o", "--output", type=Path, required=True, metavar="OUT", help="folder for everything it makes"
+    )
+    parser.add_argument(
+        "--head",
+        default="mac-cal",
+        metavar="NAME",
+        help="as `temperance list heads` shows, with :setting=value (mac-cal)",
+    )
+    parser.add_argument("--loss", default="cross-entropy", metavar="NAME", help="as `temperance list losses` shows")
+    parser.add_argument("--data", metavar="DATA", help="where the images of the run are now, if not where they were")
+    parser.add_argument(
+        "--copies", type=int, default=0, metavar="N", help="also train on N cropped and mirrored copies (0)"
+    )
+    parser.add_argument("--device", metavar="NAME", help="cpu, cuda, … (a GPU if there is one)")
+    parser.add_argument(
+        "--bootstrap", type=int, default=500, metavar="N", help="resamples for intervals (500; 0: none)"
+    )
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of first weights, order and masks (0)")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> None:
+    from temperance.report import write_report
+    from temperance.training.retrain import features_from, parsed_head, retrain, write_retrained
+
+    head = parsed_head(args.head)
+    make_folder(args.output)
+    device = args.device or best_device()
+    with progress_bar() as tell:
+        tell(0, 1, "features")
+        features = features_from(args.source, data=args.data, device=device, copies=args.copies)
+        found = retrain(features, head, loss=args.loss, seed=args.seed, bootstrap=args.bootstrap, progress=tell)
+    write_retrained(found, args.output)
+    write_report(found, args.output / "report.html")
+    print(found.verdict)
+    print(f"the head, its log, predictions and report are in {args.output}")
+    print(f"next: temperance compare {args.output / 'predictions.npz'}")
