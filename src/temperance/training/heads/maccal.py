@@ -27,6 +27,20 @@ ABLATION: dict[str, dict[str, Any]] = {
     "decaying-sparsity": {},
 }
 
+# What keeps the accuracy and gives the best probabilities: the network's own classifier, hardly trained, and the mean
+# over many masks of it, with as many weights dropped as make it as sure on held-out data as it is right.
+KEPT_ACCURACY = {
+    "width": None,
+    "start": "classifier",
+    "keep_prob": 0.6,
+    "acc_discount": "auto",
+    "measure": "mc_masks",
+    "deploy": "mc_masks",
+    "n_masks": 100,
+    "epochs": 10,
+    "lr": 0.001,
+}
+
 # Masked retraining as in the paper's Fig. 1: a few epochs from the network's classifier, a mask for each.
 MOTIVATION = {"width": None, "start": "classifier", "epochs": 5, "adapt": False, "mask_every": "epoch"}
 
@@ -34,7 +48,7 @@ MOTIVATION = {"width": None, "start": "classifier", "epochs": 5, "adapt": False,
 @head(
     name="mac-cal",
     paper="Ni et al., Deep neural network calibration by reducing classifier shift with stochastic masking, 2025",
-    presets={**ABLATION, "motivation": MOTIVATION},
+    presets={**ABLATION, "motivation": MOTIVATION, "kept-accuracy": KEPT_ACCURACY},
 )
 class MaCCal(Head):
     """MaC-Cal: a fresh bottleneck classifier trained with masked weights, whose keep rate follows its overconfidence.
@@ -156,7 +170,7 @@ class MaCCal(Head):
             vector = torch.cat([weight.flatten() / self.keep_prob, bias])
         self._trained = nn.Parameter(vector.to(features.device))
         self._mask = torch.ones_like(self._trained, requires_grad=False)
-        self._before = self._mask
+        self._before, self._drawn = self._mask, torch.empty_like(self._mask[self._masked])
         self._keep = self._next_keep = float(self.keep_prob)
 
     def _begin_epoch(self, generator: torch.Generator) -> None:
@@ -204,13 +218,15 @@ class MaCCal(Head):
             self._keep_used(self._as(self.deploy, generator))
         self.info = {"keep_rate": self._keep}
         del self._trained
-        self._mask = self._before = self.weights.new_empty(0)
+        self._mask = self._before = self._drawn = self.weights.new_empty(0)
 
     def _deployed(self, features: Tensor) -> Tensor:
         return self._layout.mean_logits(Used(self.weights, self.masks), self._masked, features)
 
     def _draw(self, generator: torch.Generator) -> None:
-        self._mask[self._masked].bernoulli_(self._keep, generator=generator)
+        # Three times as fast on a CPU as `bernoulli_`.
+        self._drawn.uniform_(generator=generator)
+        torch.lt(self._drawn, self._keep, out=self._mask[self._masked])
         if self.in_place:
             self._trained.mul_(self._mask)
 
