@@ -298,6 +298,12 @@ def test_wrong_use_is_refused_in_a_sentence(kind: type[Head], features: Features
 def test_divergence_is_a_sentence(kind: type[Head], features: Features) -> None:
     with pytest.raises(InputError, match=f"training of {kind.name} broke down in epoch 1.*lower lr"):
         make_head(kind.name, optimiser="sgd", lr=1e30, epochs=2).fit(features, loss=Focal())
+    head = make(kind).fit(features)
+    head.optimiser, head.lr = "sgd", 1e30
+    with pytest.raises(InputError, match="broke down"):
+        head.fit(features)
+    with pytest.raises(NotFittedError):
+        head(features.train.features)
 
 
 def test_a_loss_that_learns_from_held_out_data_needs_some() -> None:

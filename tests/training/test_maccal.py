@@ -119,10 +119,7 @@ def test_all_weights_kept_is_plain_retraining(features: Features) -> None:
 def test_masked_weights_do_not_move(features: Features) -> None:
     """With one mask for one epoch: "update" leaves dropped weights where they were, "grad" only decays them."""
     settings = {"epochs": 1, "mask_every": "epoch", "adapt": False, "weight_decay": 0.1}
-    before = MaCCal(width=5)
-    before._build(10, 4)
-    before._begin(features, torch.Generator().manual_seed(0))
-    start, n = before._trained.detach(), before._masked.stop
+    start, n = trained(features, width=5, epochs=0), 5 * (10 + 4)
     dropped = (trained(features, width=5, restrict="update", **settings) == start)[:n]
     assert 0.2 < float(dropped.double().mean()) < 0.8
     decayed = trained(features, width=5, restrict="grad", **settings)[:n][dropped]
@@ -224,6 +221,9 @@ def test_auto_discount_closes_the_gap_on_held_out_data(features: Features) -> No
         step = min(max(row["val_confidence"] - row["val_accuracy"], -bound), bound)
         assert after["keep_rate"] == pytest.approx(min(max(row["keep_rate"] - step, 0.05), 1))
     assert abs(row["val_confidence"] - row["val_accuracy"]) < 0.03
+    probs = head(features.train.features).softmax(1)
+    accuracy = float((probs.argmax(1) == features.train.labels).double().mean())
+    assert head.info["acc_discount"] == pytest.approx(float(probs.amax(1).mean()) / accuracy, abs=1e-5)
 
 
 def test_auto_discount_needs_held_out_data(features: Features) -> None:

@@ -257,7 +257,7 @@ def _as_rows(values: ArrayLike, name: str) -> Tensor:
 
 def _as_numbers(labels: ArrayLike, rows: Tensor, k: int, part: str) -> Tensor:
     try:
-        return as_labels(labels, rows.new_empty(0).expand(0, k) if not len(rows) else rows[:, :1].expand(-1, k))
+        return as_labels(labels, rows[:, :1].expand(-1, k))
     except InputError as error:
         raise InputError(f"{part}_{error}") from None
 

@@ -11,7 +11,7 @@ import copy
 import inspect
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Self, TypedDict, TypeVar, Unpack
 
@@ -33,6 +33,7 @@ from temperance.evaluate import Progress, no_progress
 from temperance.files import read_tensors, reading, write_tensors
 from temperance.losses import LOSSES, Loss, make_loss
 from temperance.registry import Registry, first_line, parse_entry, plain_name
+from temperance.training.engine import seed_of
 from temperance.training.features import Features, FeatureSet
 
 FORMAT = 1
@@ -174,18 +175,17 @@ class Head(nn.Module):
             raise InputError(f"{self.name} needs held-out features to choose by: give val_features and val_labels")
         objective = _as_loss(loss, features)
         self._forget()
-        # The epoch 0 belongs to the first values.
         with torch.no_grad():
-            self._shape = features.d, features.k
             self._build(features.d, features.k)
             self.to(features.device)
-            self._begin(features, generator_of(seed, 0, "cpu"))
+            self._begin(features, generator_of("cpu", seed, 0))
         for row in _Loop(self, features, objective, seed):
             self.history.append(row)
             progress(row["epoch"], self.epochs, f"loss {row['loss']:.4f}")
         with torch.no_grad():
-            self._finish(features, generator_of(seed, self.epochs + 1, features.device))
+            self._finish(features, generator_of(features.device, seed, self.epochs + 1))
         self.requires_grad_(False)
+        self._shape = features.d, features.k
         return self
 
     def forward(self, features: Tensor) -> Tensor:
@@ -264,25 +264,27 @@ class _Loop:
         self.loss = loss
         self.seed = seed
         self.optimiser = self._make_optimiser()
+        train, copies = features.train.features, features.copies
+        # Sample i, and where there are copies those of sample i at n + i, 2 n + i, …
+        self.versions = train if copies is None else torch.cat([train, copies.flatten(0, 1)])
 
-    def __iter__(self) -> Any:
+    def __iter__(self) -> Iterator[dict[str, Any]]:
         for epoch in range(1, self.head.epochs + 1):
             yield self._epoch(epoch)
 
     def _epoch(self, epoch: int) -> dict[str, Any]:
         head, features, loss = self.head, self.features, self.loss
-        order_of = generator_of(self.seed, epoch, "cpu")
-        generator = generator_of(self.seed, epoch, features.device)
+        order, version = self._order(epoch)
+        generator = generator_of(features.device, self.seed, epoch, 1)
         for group in self.optimiser.param_groups:
             group["lr"] = self._lr(epoch)
         total = torch.zeros((), device=features.device)
         with torch.no_grad():
             head._begin_epoch(generator)
-        shown = self._shown(order_of)
-        order = torch.randperm(len(features.train), generator=order_of).to(features.device)
         for start in range(0, len(order), head.batch_size):
             index = order[start : start + head.batch_size]
-            batch = Batch(shown(index), features.train.labels[index], index)
+            chosen = index if version is None else version[index]
+            batch = Batch(self.versions.index_select(0, chosen), features.train.labels[index], index)
             value, logits = head._objective(batch, loss, generator)
             self.optimiser.zero_grad()
             value.backward()  # type: ignore[no-untyped-call]
@@ -301,14 +303,15 @@ class _Loop:
             raise InputError(f"training of {head.name} broke down in epoch {epoch}: its loss is not finite; lower lr")
         return row
 
-    def _shown(self, order_of: torch.Generator) -> Callable[[Tensor], Tensor]:
-        """The features of training samples in this epoch: their own, or those of one of their copies."""
-        own, copies = self.features.train.features, self.features.copies
-        if copies is None:
-            return lambda index: own[index]
-        versions = torch.cat([own[None], copies]).flatten(0, 1)
-        which = torch.randint(1 + len(copies), (len(own),), generator=order_of).to(own.device) * len(own)
-        return lambda index: versions[which[index] + index]
+    def _order(self, epoch: int) -> tuple[Tensor, Tensor | None]:
+        """The order of the samples in an epoch, and which version of each is shown, if there are several."""
+        n, device = len(self.features.train), self.features.device
+        generator = generator_of("cpu", self.seed, epoch)
+        order = torch.randperm(n, generator=generator).to(device)
+        if self.features.copies is None:
+            return order, None
+        which = torch.randint(1 + len(self.features.copies), (n,), generator=generator)
+        return order, (which * n + torch.arange(n)).to(device)
 
     def _on_val(self, row: Mapping[str, Any]) -> dict[str, float]:
         val = self.features.val
@@ -350,9 +353,9 @@ def on_val(found: Measured) -> dict[str, float]:
     return {f"val_{name}": value for name, value in found._asdict().items()}
 
 
-def generator_of(seed: int, epoch: int, device: torch.device | str) -> torch.Generator:
-    """The generator of an epoch."""
-    return torch.Generator(device).manual_seed(seed * 1_000_003 + epoch)
+def generator_of(device: torch.device | str, *numbers: int) -> torch.Generator:
+    """A generator of a device, seeded by numbers: a seed, an epoch (0 before the first), what it is for."""
+    return torch.Generator(device).manual_seed(seed_of(*numbers))
 
 
 def start_layer(layer: nn.Linear, generator: torch.Generator) -> None:

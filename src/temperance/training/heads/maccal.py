@@ -63,8 +63,8 @@ class MaCCal(Head):
     start         "random", or "classifier": the network's own, for a single layer
     keep_prob     share of weights that is kept, at first; always, with adapt=False
     keep_min      the keep rate never falls below
-    acc_discount  γ of eq. 12; "auto": none, but confidence and accuracy are measured on held-out features, so that the
-                  loop ends where the two are equal there
+    acc_discount  γ of eq. 12; "auto": none is needed, because confidence and accuracy are measured on held-out
+                  features, so that the loop ends where the two are equal there; `info` says which γ that amounts to
     q_means       "sparsity": q is the share of dropped weights; "retention": of kept ones
     restrict      "grad": masked weights get no gradient, though momentum and weight decay still move them;
                   "update": they do not move at all; "none": they get the gradient as if they were kept
@@ -171,11 +171,11 @@ class MaCCal(Head):
         self._trained = nn.Parameter(vector.to(features.device))
         self._mask = torch.ones_like(self._trained, requires_grad=False)
         self._before, self._drawn = self._mask, torch.empty_like(self._mask[self._masked])
-        self._keep = self._next_keep = float(self.keep_prob)
+        self._rate = self._next_rate = float(self.keep_prob)
 
     def _begin_epoch(self, generator: torch.Generator) -> None:
         # Only now: after the last epoch the rate stays what the head was trained with.
-        self._keep = self._next_keep
+        self._rate = self._next_rate
         if self.mask_every == "epoch":
             self._draw(generator)
 
@@ -196,27 +196,31 @@ class MaCCal(Head):
 
     def _end_epoch(self, epoch: int, features: Features, generator: torch.Generator) -> dict[str, Any]:
         deployed = self._as(self.deploy, generator)
-        self._keep_used(deployed)
+        self._hold(deployed)
         used = deployed if self.measure == self.deploy else self._as(self.measure, generator)
         # On held-out data accuracy is what it is; on the training data it is discounted.
         held_out = features.val if isinstance(self.acc_discount, str) else None
         found = measured(
             lambda x: self._layout.mean_logits(used, self._masked, x), features.train if held_out is None else held_out
         )
-        row = {"keep_rate": self._keep, "accuracy": found.accuracy, "confidence": found.confidence}
+        row = {"keep_rate": self._rate, "accuracy": found.accuracy, "confidence": found.confidence}
         if self.adapt:
             discount = 1.0 if isinstance(self.acc_discount, str) else self.acc_discount
             bound = step_bound(epoch, self.epochs, self.first_step, self.last_step)
-            q = 1 - self._keep if self.q_means == "sparsity" else self._keep
+            q = 1 - self._rate if self.q_means == "sparsity" else self._rate
             q = moved_rate(q, found.confidence, found.accuracy, discount, bound)
-            self._next_keep = max(1 - q if self.q_means == "sparsity" else q, self.keep_min)
+            self._next_rate = max(1 - q if self.q_means == "sparsity" else q, self.keep_min)
         known = held_out is not None and used is deployed
         return row | (on_val(found) if known else {})
 
     def _finish(self, features: Features, generator: torch.Generator) -> None:
         if not self.history:
-            self._keep_used(self._as(self.deploy, generator))
-        self.info = {"keep_rate": self._keep}
+            self._hold(self._as(self.deploy, generator))
+        self.info = {"keep_rate": self._rate}
+        if self.adapt and isinstance(self.acc_discount, str):
+            found = measured(self._deployed, features.train)
+            # The discount at which eq. 12, with these weights measured on the training data, would be at rest.
+            self.info["acc_discount"] = found.confidence / max(found.accuracy, 1e-6)
         del self._trained
         self._mask = self._before = self._drawn = self.weights.new_empty(0)
 
@@ -226,7 +230,7 @@ class MaCCal(Head):
     def _draw(self, generator: torch.Generator) -> None:
         # Three times as fast on a CPU as `bernoulli_`.
         self._drawn.uniform_(generator=generator)
-        torch.lt(self._drawn, self._keep, out=self._mask[self._masked])
+        torch.lt(self._drawn, self._rate, out=self._mask[self._masked])
         if self.in_place:
             self._trained.mul_(self._mask)
 
@@ -237,9 +241,9 @@ class MaCCal(Head):
         if way == "last_mask":
             vector *= self._mask
         elif way == "scaled":
-            vector[self._masked] *= self._keep
-        return Used(vector, drawn.bernoulli_(self._keep, generator=generator).bool())
+            vector[self._masked] *= self._rate
+        return Used(vector, drawn.bernoulli_(self._rate, generator=generator).bool())
 
-    def _keep_used(self, used: Used) -> None:
+    def _hold(self, used: Used) -> None:
         self.weights.copy_(used.weights)
         self.masks.copy_(used.masks)

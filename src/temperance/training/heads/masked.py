@@ -147,7 +147,7 @@ def masked_inference(
     weight, bias = features.classifier
     found = []
     for number, ratio in enumerate(ratios):
-        generator, mask = generator_of(seed, number, weight.device), torch.empty_like(weight)
+        generator, mask = generator_of(weight.device, seed, number), torch.empty_like(weight)
         right, confidences = 0, []
         for x, y in rows.blocks(batch_size):
             log_probs = F.linear(x, weight * mask.bernoulli_(1 - ratio, generator=generator), bias).log_softmax(1)
