@@ -146,7 +146,7 @@ def evaluations() -> tuple[Evaluation, Evaluation]:
 
 
 def retrained(before: Evaluation, after: Evaluation, rows: list[dict[str, Any]]) -> Retrained:
-    return Retrained(before, after, make_head("mac-cal"), rows, Provenance.of({}, {}, 3))
+    return Retrained(before, after, make_head("mac-cal"), rows, {}, Provenance.of({}, {}, 3))
 
 
 def test_what_changed(evaluations: tuple[Evaluation, Evaluation]) -> None:

@@ -63,12 +63,15 @@ def _told(bar: Bar) -> Markup:
     )
 
 
-def histogram(bins: Bins) -> Markup:
-    """The share of samples in each bin, with accuracy and mean confidence marked."""
+def histogram(bins: Bins, highest: float | None = None) -> Markup:
+    """The share of samples in each bin, with accuracy and mean confidence marked.
+
+    `highest` is the top of the scale of shares, for pictures that are compared.
+    """
     found = bars(bins)
     n = int(bins.n)
     confidence, accuracy = float(bins.confidence.sum()) / n, float(bins.hits.sum()) / n
-    highest = max(bar.count for bar in found) / n
+    highest = highest or max(bar.count for bar in found) / n
     plot = Plot(Scale(0, 1, LEFT, RIGHT), Scale(0, highest, 260, 44))
     ticks = round_ticks(highest, 4)
     return picture(

@@ -6,14 +6,16 @@ from temperance.compare import Comparison
 from temperance.evaluate import Evaluation
 from temperance.files import PathLike, atomic_write
 from temperance.ood import OODComparison
+from temperance.report.analysis import analysis_page
 from temperance.report.comparison import comparison_page
 from temperance.report.evaluation import evaluation_page
 from temperance.report.ood import ood_page
 from temperance.report.training import retraining_page, run_page
+from temperance.training.analysis import Analysis
 from temperance.training.retrain import Retrained
 from temperance.training.run import Run
 
-Reported = Evaluation | Comparison | OODComparison | Run | Retrained
+Reported = Evaluation | Comparison | OODComparison | Run | Retrained | Analysis
 
 
 def write_report(found: Reported, path: PathLike) -> None:
@@ -32,5 +34,7 @@ def _page(found: Reported) -> str:
             return run_page(found)
         case Retrained():
             return retraining_page(found)
+        case Analysis():
+            return analysis_page(found)
         case _:
             return evaluation_page(found)

@@ -46,6 +46,7 @@ def line_chart(
     log: bool = False,
     x_ticks: Sequence[float] | None = None,
     dots: bool = False,
+    at: Sequence[tuple[float, str]] = (),
 ) -> Markup:
     """Lines over a common scale.
 
@@ -54,6 +55,7 @@ def line_chart(
     from_zero  the y scale begins at 0
     log        the y scale is logarithmic
     dots       mark every point
+    at         places on the x axis with an upright line and a name
     """
     shown = [p for line in lines for p in (*line.points, *(p for edge in line.band or () for p in edge)) if finite(p)]
     xs, ys = zip(*shown, strict=True)
@@ -78,6 +80,9 @@ def line_chart(
         if dots:
             drawn += [plot.dot(*p, f"point series-{line.colour % COLOURS}") for p in placed(line.points) if finite(p)]
         parts.append(tag("g", tag("title", line.name), *drawn))
+    for value, name in at:
+        parts.append(plot.line([(value, y.low), (value, y.high)], "mark plain"))
+        parts.append(label(x(value) + 4, top + 10, name))
     texts = [tick_text(t) if percent else number_text(t) for t in ticks]
     return picture(
         BOTTOM + 42,

@@ -1,0 +1,58 @@
+"""temperance analyse RUN|PRED… -o PAGE: a page of what the papers look at to understand calibration."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from temperance.cli.output import progress_bar
+from temperance.files import check_writable
+
+
+def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser("analyse", help="draw what is behind a network's confidence, or several side by side")
+    parser.add_argument(
+        "sources",
+        type=Path,
+        nargs="+",
+        metavar="RUN|PRED",
+        help="folders that `temperance train` or `retrain` made, or files of predictions",
+    )
+    parser.add_argument("-o", "--output", type=Path, required=True, metavar="PAGE.html", help="where the page goes")
+    parser.add_argument(
+        "--layer",
+        default="vector",
+        choices=("temperature", "class-temperature", "vector", "matrix"),
+        help="what is trained on the logits to follow its losses (vector)",
+    )
+    parser.add_argument(
+        "--objectives",
+        default="nll,label-smoothing,focal,class-scaled",
+        metavar="NAMES",
+        help="what it is trained with, comma-separated",
+    )
+    parser.add_argument("--steps", type=int, default=300, metavar="N", help="for how long (300)")
+    parser.add_argument("--points", type=int, default=1500, metavar="N", help="samples on a map of the logits (1500)")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the samples that are drawn (0)")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> None:
+    from temperance.report import write_report
+    from temperance.training.analysis import analyse
+
+    check_writable(args.output)
+    with progress_bar() as tell:
+        found = analyse(
+            *args.sources,
+            layer=args.layer,
+            objectives=[name.strip() for name in args.objectives.split(",") if name.strip()],
+            steps=args.steps,
+            points=args.points,
+            seed=args.seed,
+            progress=tell,
+        )
+    write_report(found, args.output)
+    print(f"analysed {', '.join(subject.name for subject in found.subjects)}; the page is {args.output}")
+    for note in found.notes:
+        print(note)
