@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from temperance.data import ImageData, Part, draw_moves, normalised
+from temperance.data import Batch, ImageData, Part, draw_moves, normalised
 from temperance.errors import DeviceError, InputError
 from temperance.evaluate import Progress, no_progress
 from temperance.files import check_writable, make_folder
@@ -106,6 +106,7 @@ class Training:
         self.optimiser = recipe.make_optimiser(network)
         self.freezing = ProgressiveFreezing(network, recipe.epochs, groups=recipe.freeze) if recipe.freeze else None
         self.forward = self._prepared_forward()
+        self.value_of = self._compiled(self._value_of)
         self.configuration = configuration_of(network, data, loss, recipe)
 
     def _prepared_forward(self) -> nn.Module:
@@ -116,10 +117,16 @@ class Training:
             together: Any = nn.SyncBatchNorm  # has no types
             forward = together.convert_sync_batchnorm(forward) if on_gpu else forward
             forward = nn.parallel.DistributedDataParallel(forward, device_ids=[self.device.index] if on_gpu else None)
-        if self.recipe.compile:
-            forward = torch.compile(forward, mode="reduce-overhead" if self.graphs else None)
-        prepared: nn.Module = forward
+        # Mixtures are made between the images and the network; then it is the network alone that is compiled.
+        prepared: nn.Module = forward if self.mix is None else self._compiled(forward)
         return prepared
+
+    def _compiled(self, function: Any) -> Any:
+        return (
+            torch.compile(function, mode="reduce-overhead" if self.graphs else None)
+            if self.recipe.compile
+            else function
+        )
 
     def run(self, folder: Path | None, *, resume: bool, progress: Progress) -> Progressed:
         """All epochs that are left, with a checkpoint after each."""
@@ -176,11 +183,9 @@ class Training:
             for step, batch in enumerate(self.train_part.batches(mine, size, device=self.device, moves=moves)):
                 if step % TELL_EVERY == 0:
                     progress(epoch * steps + step, recipe.epochs * steps, told(epoch, recipe.epochs, history))
-                images = normalised(batch.pixels, self.shift, self.scale)
-                value, logits = self._step(epoch, images, batch.labels, batch.indices, generator)
+                value, right = self._step(epoch, batch, generator)
                 total += value
-                if logits is not None:
-                    hits += (logits.argmax(1) == batch.labels).sum()
+                hits += right
         self.loss.end_epoch()
         mean_loss, share = (all_sum(torch.stack([total, hits])) / processes()).tolist()
         seconds = time.perf_counter() - start
@@ -200,20 +205,14 @@ class Training:
             "seconds_of_validation": round(time.perf_counter() - start - seconds, 4),
         }
 
-    def _step(
-        self, epoch: int, images: Tensor, labels: Tensor, indices: Tensor, generator: torch.Generator
-    ) -> tuple[Tensor, Tensor | None]:
-        """One step down: the loss of a batch and its logits, where there is one row of them for each image."""
-        known = (indices,) if self.loss.needs_indices else ()
-        logits = None
+    def _step(self, epoch: int, batch: Batch, generator: torch.Generator) -> tuple[Tensor, Tensor | float]:
+        """One step down: the loss of a batch, and how many of its images are right (not a number for mixtures)."""
         if self.graphs:
             torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
-        with torch.autocast(self.device.type, torch.bfloat16, self.recipe.precision == "bfloat16"):
-            if self.mix is None:
-                logits = self.forward(images)
-                value = self.loss(logits, labels, *known)
-            else:
-                value = self.mix(images, labels, generator=generator).loss(self.loss, self.forward, *known)
+        if self.mix is None:
+            value, right, logits = self.value_of(*batch)
+        else:
+            value, right, logits = self._mixed_value(batch, generator), math.nan, None
         if self.loss.reduction == "sum":
             # Gradients are averaged over processes.
             value = value * processes()
@@ -226,8 +225,30 @@ class Training:
             nn.utils.clip_grad_norm_(self.network.parameters(), self.recipe.clip)
         self.optimiser.step()
         if logits is not None and self.loss.learns_from == "training":
-            self.loss.update(logits.detach(), labels, *known)
-        return value.detach(), logits
+            self.loss.update(logits.detach(), batch.labels, *self._known(batch.indices))
+        return value.detach(), right
+
+    def _value_of(self, pixels: Tensor, labels: Tensor, indices: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The loss of a batch, how many of its images are right, and its logits."""
+        with self._autocast():
+            logits = self.forward(normalised(pixels, self.shift, self.scale))
+        value = self.loss(logits, labels, *self._known(indices))
+        return value, (logits.detach().argmax(1) == labels).sum(), logits
+
+    def _mixed_value(self, batch: Batch, generator: torch.Generator) -> Tensor:
+        """The loss of mixtures of a batch's images."""
+        assert self.mix is not None
+        mixed = self.mix(normalised(batch.pixels, self.shift, self.scale), batch.labels, generator=generator)
+        with self._autocast():
+            value: Tensor = mixed.loss(self.loss, self.forward, *self._known(batch.indices))
+        return value
+
+    def _known(self, indices: Tensor) -> tuple[Tensor, ...]:
+        """The numbers of the samples, for a loss that keeps a record of them."""
+        return (indices,) if self.loss.needs_indices else ()
+
+    def _autocast(self) -> torch.autocast:
+        return torch.autocast(self.device.type, torch.bfloat16, self.recipe.precision == "bfloat16")
 
     def _validate(self) -> dict[str, float]:
         """What the network makes of the validation part; a loss that learns from it is shown it."""
