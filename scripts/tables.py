@@ -11,13 +11,16 @@ ROOT = Path(__file__).resolve().parent.parent
 DOCS, RESULTS = ROOT / "docs", ROOT / "benchmarks" / "results"
 sys.path.insert(0, str(ROOT))
 
-from benchmarks.quality.table import markdown, read  # noqa: E402  (needs the root on the path)
+from benchmarks.quality import heads  # noqa: E402  (needs the root on the path)
+from benchmarks.quality.table import markdown, read  # noqa: E402
 
 
 def table(kind: str) -> str:
-    """Every entry of a registry, or the means of the quality benchmark, as a Markdown table."""
+    """Every entry of a registry, or the means of a quality benchmark, as a Markdown table."""
     if kind == "quality":
         return markdown(read(RESULTS / "quality.jsonl"))
+    if kind == "head_results":
+        return heads.markdown(read(RESULTS / "heads.jsonl"))
     rows = [f"| {entry['name']} | {entry['summary']} | {settings(entry)} |" for entry in described(kind)]
     return "\n".join(["| name | what it is | settings |", "|---|---|---|", *rows])
 

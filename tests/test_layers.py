@@ -12,7 +12,7 @@ LAYERS = [
     {"metrics", "objectives", "calibrators", "losses"},
     {"predictions", "results", "verdict", "evaluate", "compare", "ood", "data", "demo"},
     {"training", "report", "interop"},
-    {"cli"},
+    {"cli", "__main__"},
 ]
 
 # Within layer 1 the packages stand beside each other and know nothing of their neighbours, but for these.

@@ -1,0 +1,8 @@
+"""python -m temperance: the command line, for launchers such as torchrun."""
+
+import sys
+
+from temperance.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())
