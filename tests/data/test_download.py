@@ -60,7 +60,7 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
             """Say nothing."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as served:
-        threading.Thread(target=served.serve_forever, daemon=True).start()
+        threading.Thread(target=served.serve_forever, args=(0.01,), daemon=True).start()
         found.url = f"http://127.0.0.1:{served.server_port}/{NAME}"
         md5 = download._md5(tmp_path / NAME)
         monkeypatch.setitem(ARCHIVES, NAME, replace(ARCHIVES[NAME], url=found.url, md5=md5))

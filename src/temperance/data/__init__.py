@@ -1,5 +1,6 @@
 """Pictures to train and test on: reading data sets, long-tailed subsets, corruptions."""
 
+from temperance.data.corruptions import CORRUPTIONS, corrupt
 from temperance.data.files import Files
 from temperance.data.images import Batch, Images, Moves, Part, as_images, draw_moves, normalised
 from temperance.data.longtail import long_tail_counts, long_tailed
@@ -7,6 +8,7 @@ from temperance.data.sets import ImageData, read_images
 from temperance.data.splits import hold_out
 
 __all__ = [
+    "CORRUPTIONS",
     "Batch",
     "Files",
     "ImageData",
@@ -14,6 +16,7 @@ __all__ = [
     "Moves",
     "Part",
     "as_images",
+    "corrupt",
     "draw_moves",
     "hold_out",
     "long_tail_counts",

@@ -1,7 +1,7 @@
 """What a corruption is, and how one is applied.
 
 A corruption turns pictures, float32 (n, channels, height, width) in [0, 1], into worse ones; `corrupt` does the rest:
-uint8, memory, limits, chance. Lengths are given for pictures of 32 pixels and grow with the picture.
+uint8, memory, limits, chance. Lengths are given for pictures of 32 × 32 pixels and grow with larger ones.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Corruption:
     family: str  # noise, blur, weather or digital
     settings: tuple[tuple[Any, ...], ...]
     is_random: bool  # another seed gives other pictures
-    grows: bool  # each severity changes pictures more than the one before, measured by the mean change of a pixel
+    grows: bool  # no severity changes pictures less than the one before, measured by the mean change of a pixel
     needs_colour: bool  # grey pictures stay as they are
     in_benchmark: bool  # one of the 15 of the benchmark; the others are its four extra ones
     apply: Callable[..., Tensor]
@@ -139,8 +139,8 @@ def corrupt(
 
 
 def length_scale(x: Tensor) -> float:
-    """How much larger than CIFAR's the pictures are."""
-    return min(x.shape[2:]) / 32
+    """How much larger than CIFAR's the pictures are; for smaller ones lengths stay, or they would be nothing."""
+    return max(1.0, min(x.shape[2:]) / 32)
 
 
 def luminance(x: Tensor) -> Tensor:

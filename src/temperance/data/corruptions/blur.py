@@ -63,7 +63,10 @@ def glass_blur(x: Tensor, draw: Draw, sigma: float, times: int) -> Tensor:
 
 @corruption("blur", (6, 1.0), (6, 1.5), (6, 2.0), (8, 2.0), (9, 2.5))
 def motion_blur(x: Tensor, draw: Draw, radius: float, sigma: float) -> Tensor:
-    """Motion blur: smeared in one direction, as when the camera moves."""
+    """Motion blur: smeared in one direction, as when the camera moves.
+
+    Severities 3 and 4 differ only in where the smear is cut off, far out where nothing is left of it.
+    """
     scale = length_scale(x)
     return motion_blurred(x, radius * scale, sigma * scale, draw.uniform(len(x), low=-45.0, high=45.0))
 

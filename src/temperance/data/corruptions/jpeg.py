@@ -51,6 +51,7 @@ def compressed(x: Tensor, quality: int) -> Tensor:
     ycc = ycc.round().clamp(0, 255)
     brightness = _stored(ycc[:, :1], LUMINANCE, quality)
     colour = _stored(_halved(ycc[:, 1:]), CHROMINANCE, quality)
+    colour = colour[..., : -(-h // 2), : -(-w // 2)]
     colour = F.interpolate(colour, scale_factor=2, mode="bilinear", align_corners=False)[..., :h, :w].round() - 128
     return _mixed(torch.cat([brightness, colour], 1), torch.linalg.inv(to_ycc)).round() / 255
 
@@ -63,7 +64,8 @@ def _mixed(x: Tensor, matrix: Tensor) -> Tensor:
 def _halved(x: Tensor) -> Tensor:
     """Planes at half the resolution; a mean between two levels goes down in one column and up in the next."""
     h, w = x.shape[2:]
-    four = 4 * F.avg_pool2d(F.pad(x, (0, w % 2, 0, h % 2), mode="replicate"), 2)
+    # Rows are completed before they are halved, columns after it.
+    four = 4 * F.avg_pool2d(F.pad(x, (0, -w % (2 * BLOCK), 0, h % 2), mode="replicate"), 2)
     bias = 1 + torch.arange(four.shape[3], device=x.device) % 2
     return ((four.round() + bias) / 4).floor()
 

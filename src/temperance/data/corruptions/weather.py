@@ -42,7 +42,7 @@ def snow(
     n, _, h, w = x.shape
     scale = length_scale(x)
     flakes = mean + deviation * draw.normal(n, 1, h, w)
-    flakes = zoomed(flakes, [max(1.0, flake * scale)])
+    flakes = zoomed(flakes, [flake * scale])
     flakes = torch.where(flakes < threshold, 0.0, flakes).clamp(0, 1)
     angle = draw.uniform(n, low=-135.0, high=-45.0)
     flakes = motion_blurred(flakes, radius * scale, sigma * scale, angle)
