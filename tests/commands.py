@@ -1,8 +1,28 @@
 """Running the command line in tests."""
 
+import io
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+from typing import NamedTuple
+
 import pytest
 
 from temperance.cli import main
+
+
+class Said(NamedTuple):
+    """What a command answered."""
+
+    code: int
+    out: str
+    err: str
+
+
+def run(*arguments: str | Path) -> Said:
+    """Run a command."""
+    with redirect_stdout(io.StringIO()) as out, redirect_stderr(io.StringIO()) as err:
+        code = main([str(argument) for argument in arguments])
+    return Said(code, out.getvalue(), err.getvalue())
 
 
 def refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:

@@ -1,0 +1,194 @@
+"""temperance train and retrain, as a user runs them: small real images, whole folders, wrong input."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from commands import run
+from small_images import digits
+from temperance.data import Images
+from temperance.errors import InputError
+from temperance.predictions import read_pair
+from temperance.training import Job, make_network, open_run, train
+from temperance.training.features import Features, write_features
+
+QUICK = ("--network", "small-cnn", "--epochs", "2", "--batch-size", "40", "--lr", "0.05", "--crop", "1", "--no-flip")
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("images") / "digits.npz"
+    data = digits(400)
+    parts = {}
+    for name, part in (("train", data.train), ("val", data.val), ("test", data.test)):
+        assert isinstance(part, Images)
+        parts |= {f"{name}_images": part.pixels.numpy(), f"{name}_labels": part.labels.numpy()}
+    np.savez(path, **parts)
+    return path
+
+
+@pytest.fixture(scope="module")
+def trained(images: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("trained") / "run"
+    found = run("train", images, "-o", folder, *QUICK, "--loss", "focal:gamma=2", "--bootstrap", "20")
+    assert found.code == 0, found.err
+    assert "ECE" in found.out and "temperance compare" in found.out
+    return folder
+
+
+def test_a_run_holds_everything(trained: Path) -> None:
+    names = {path.name for path in trained.iterdir()}
+    assert names >= {"network.safetensors", "predictions.npz", "report.html", "log.jsonl", "run.json"}
+    about = json.loads((trained / "run.json").read_text())
+    assert about["details"]["job"]["loss"] == "focal:gamma=2" and about["provenance"]["settings"]["epochs"] == 2
+    assert "Training report" in (trained / "report.html").read_text()
+
+
+def test_its_predictions_are_what_compare_takes(trained: Path) -> None:
+    found = run("compare", trained / "predictions.npz", "--methods", "temperature,vector", "--bootstrap", "20")
+    assert found.code == 0 and "temperature" in found.out
+
+
+def test_a_run_is_opened_again(trained: Path) -> None:
+    found, data = open_run(trained)
+    pixels = data.test.to("cpu")
+    assert isinstance(pixels, Images)
+    _, test = read_pair(trained / "predictions.npz")
+    assert len(data.test) == test.n and torch.equal(found.predictions["test"].scores, test.scores)
+
+
+def test_retraining_a_run_and_again_from_its_features(trained: Path, tmp_path: Path) -> None:
+    first = run("retrain", trained, "--head", "mac-cal:epochs=2", "-o", tmp_path / "a", "--bootstrap", "20")
+    assert first.code == 0, first.err
+    assert "expected calibration error went from" in first.out
+    names = {path.name for path in (tmp_path / "a").iterdir()}
+    assert names == {"head.safetensors", "predictions.npz", "report.html", "log.jsonl"}
+    again = run(
+        "retrain",
+        trained / "features.safetensors",
+        "--head",
+        "mac-cal:epochs=2",
+        "-o",
+        tmp_path / "b",
+        "--bootstrap",
+        "0",
+    )
+    assert again.code == 0, again.err
+    one, other = (read_pair(tmp_path / name / "predictions.npz")[1] for name in "ab")
+    assert torch.equal(one.scores, other.scores)
+
+
+def test_retraining_features_of_any_network(tmp_path: Path) -> None:
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.arange(60) % 3
+    x = torch.nn.functional.one_hot(labels, 6).float() + 0.3 * torch.randn(60, 6, generator=generator)
+    parts = {f"{name}_features": x for name in ("train", "val", "test")} | {
+        f"{name}_labels": labels for name in ("train", "val", "test")
+    }
+    write_features(tmp_path / "features.npz", Features.of(**parts))
+    found = run("retrain", tmp_path / "features.npz", "--head", "linear:epochs=2", "-o", tmp_path / "out")
+    assert found.code == 0, found.err
+
+
+def test_settings_from_a_file_and_flags_that_count_more(images: Path, tmp_path: Path) -> None:
+    (tmp_path / "job.toml").write_text(
+        f'data = "{images}"\nnetwork = "small-cnn"\nloss = "mbls"\nepochs = 5\nbatch_size = 40\nflip = false\ncrop = 0\n'
+    )
+    found = run("train", "-o", tmp_path / "run", "--config", tmp_path / "job.toml", "--epochs", "1", "--bootstrap", "0")
+    assert found.code == 0, found.err
+    about = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert about["details"]["job"]["epochs"] == 1 and about["details"]["job"]["loss"] == "mbls"
+
+
+def test_resuming_a_finished_run_changes_nothing(images: Path, tmp_path: Path) -> None:
+    arguments = ("train", images, "-o", tmp_path / "run", *QUICK, "--bootstrap", "0")
+    assert run(*arguments).code == 0
+    before = (tmp_path / "run" / "network.safetensors").read_bytes()
+    found = run(*arguments)
+    assert found.code == 2 and "already holds a run" in found.err
+    assert run(*arguments, "--resume").code == 0
+    assert (tmp_path / "run" / "network.safetensors").read_bytes() == before
+    other = run(*arguments, "--resume", "--lr", "0.2")
+    assert other.code == 2 and "with lr 0.05, not 0.2" in other.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("nowhere.npz",), "nowhere.npz does not exist"),
+        ((), "a training needs data"),
+        (("digits", "--network", "resnet19"), "did you mean resnet"),
+        (("digits", "--loss", "focall"), "did you mean focal"),
+        (("digits", "--preset", "cifra"), "preset must be one of"),
+        (("digits", "--batch-size", "100000"), "batch_size 100000 is more than"),
+        (("digits", "--device", "tpu"), "the device 'tpu' cannot be used here"),
+        (("digits", "--mix", "blend"), "mix must be one of"),
+        (("cifar10",), "download"),
+    ],
+)
+def test_wrong_input_is_one_sentence(
+    arguments: tuple[str, ...], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    network = () if "--network" in arguments else ("--network", "small-cnn")
+    found = run("train", *arguments, "-o", tmp_path / "run", *network)
+    assert found.code == 2 and said in found.err and len(found.err.splitlines()) == 1
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("nowhere",), "nowhere does not exist"),
+        (("{tmp}",), "is not the folder of a run"),
+        (("{run}", "--head", "mac-call"), "did you mean mac-cal"),
+        (("{run}", "--head", "mac-cal:widht=3"), "did you mean width"),
+        (("{run}", "--data", "elsewhere.npz"), "elsewhere.npz does not exist"),
+    ],
+)
+def test_wrong_input_for_retraining(trained: Path, arguments: tuple[str, ...], said: str, tmp_path: Path) -> None:
+    (trained / "features.safetensors").unlink(missing_ok=True)
+    filled = [text.format(tmp=tmp_path, run=trained) for text in arguments]
+    found = run("retrain", *filled, "-o", tmp_path / "out")
+    assert found.code == 2 and said in found.err and len(found.err.splitlines()) == 1
+
+
+def test_an_unfinished_run_is_not_retrained(images: Path, tmp_path: Path) -> None:
+    def stop(done: int, steps: int, what: str) -> None:
+        if what.startswith("epoch 2/"):
+            raise KeyboardInterrupt
+
+    job = Job.of(data=str(images), network="small-cnn", epochs=2, batch_size=40, crop=0, flip=False)
+    with pytest.raises(KeyboardInterrupt):
+        job.run(tmp_path / "run", progress=stop)
+    found = run("retrain", tmp_path / "run", "-o", tmp_path / "out")
+    assert found.code == 2 and "has not finished" in found.err
+
+
+def test_a_run_from_python_is_read_with_its_network(tmp_path: Path) -> None:
+    network = make_network("small-cnn", classes=10, image_size=8, channels=1)
+    job = Job.of(data="digits", epochs=1, batch_size=40, crop=0, flip=False)
+    train(network, digits(200), recipe=job.recipe, folder=tmp_path / "run")
+    with pytest.raises(InputError, match="trained from Python"):
+        open_run(tmp_path / "run")
+
+
+def test_a_network_of_other_classes_is_refused(trained: Path, tmp_path: Path) -> None:
+    data = digits(400)
+    assert isinstance(data.train, Images) and isinstance(data.test, Images)
+    few = data.train.labels < 5
+    np.savez(
+        tmp_path / "five.npz",
+        train_images=data.train.pixels[few].numpy(),
+        train_labels=data.train.labels[few].numpy(),
+        test_images=data.test.pixels[data.test.labels < 5].numpy(),
+        test_labels=data.test.labels[data.test.labels < 5].numpy(),
+    )
+    (trained / "features.safetensors").unlink(missing_ok=True)
+    found = run("retrain", trained, "--data", tmp_path / "five.npz", "-o", tmp_path / "out")
+    assert found.code == 2 and "of another network" in found.err
