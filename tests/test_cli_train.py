@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,7 +25,7 @@ QUICK = ("--network", "small-cnn", "--epochs", "2", "--batch-size", "40", "--lr"
 def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("images") / "digits.npz"
     data = digits(400)
-    parts = {}
+    parts: dict[str, Any] = {}
     for name, part in (("train", data.train), ("val", data.val), ("test", data.test)):
         assert isinstance(part, Images)
         parts |= {f"{name}_images": part.pixels.numpy(), f"{name}_labels": part.labels.numpy()}
@@ -87,7 +88,7 @@ def test_retraining_features_of_any_network(tmp_path: Path) -> None:
     generator = torch.Generator().manual_seed(0)
     labels = torch.arange(60) % 3
     x = torch.nn.functional.one_hot(labels, 6).float() + 0.3 * torch.randn(60, 6, generator=generator)
-    parts = {f"{name}_features": x for name in ("train", "val", "test")} | {
+    parts: dict[str, Any] = {f"{name}_features": x for name in ("train", "val", "test")} | {
         f"{name}_labels": labels for name in ("train", "val", "test")
     }
     write_features(tmp_path / "features.npz", Features.of(**parts))
@@ -97,7 +98,8 @@ def test_retraining_features_of_any_network(tmp_path: Path) -> None:
 
 def test_settings_from_a_file_and_flags_that_count_more(images: Path, tmp_path: Path) -> None:
     (tmp_path / "job.toml").write_text(
-        f'data = "{images}"\nnetwork = "small-cnn"\nloss = "mbls"\nepochs = 5\nbatch_size = 40\nflip = false\ncrop = 0\n'
+        f'data = "{images}"\nnetwork = "small-cnn"\nloss = "mbls"\n'
+        "epochs = 5\nbatch_size = 40\nflip = false\ncrop = 0\n"
     )
     found = run("train", "-o", tmp_path / "run", "--config", tmp_path / "job.toml", "--epochs", "1", "--bootstrap", "0")
     assert found.code == 0, found.err
