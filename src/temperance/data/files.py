@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any
@@ -62,12 +63,13 @@ class Files:
         """The samples of `order`, `size` at a time, cropped and flipped by their moves: see `Part.batches`."""
         check_moves(moves, len(self))
         order = order.cpu()
-        pictures = self._decoded(order.tolist(), ahead=BATCHES_AHEAD * size)
-        for start in range(0, len(order), size):
-            index = order[start : start + size]
-            pixels = torch.stack([next(pictures) for _ in index]).to(device)
-            pixels = pixels if moves is None else moved(pixels, moves.take(index))
-            yield Batch(pixels, self.labels[index].to(device), index.to(device))
+        # Closed at once when the caller stops early, and the threads with it.
+        with closing(self._decoded(order.tolist(), ahead=BATCHES_AHEAD * size)) as pictures:
+            for start in range(0, len(order), size):
+                index = order[start : start + size]
+                pixels = torch.stack([next(pictures) for _ in index]).to(device)
+                pixels = pixels if moves is None else moved(pixels, moves.take(index))
+                yield Batch(pixels, self.labels[index].to(device), index.to(device))
 
     def in_memory(self, progress: Progress = no_progress) -> Images:
         """All pictures, decoded once."""
@@ -78,7 +80,7 @@ class Files:
                 progress(i + 1, len(self), "decoding pictures")
         return Images(pixels, self.labels)
 
-    def _decoded(self, order: range | list[int], ahead: int) -> Iterator[Tensor]:
+    def _decoded(self, order: range | list[int], ahead: int) -> Generator[Tensor]:
         """The pictures of these samples, some of them decoded ahead."""
         if not self.workers:
             yield from (self._decode(i) for i in order)
