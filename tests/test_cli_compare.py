@@ -86,13 +86,27 @@ def test_json_and_csv_are_those_of_the_library(
 
 
 def test_what_fails_is_a_row(val: Path, test: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    methods = ["--methods", "temperature, temperature:objective=nonsense", "--bootstrap", "20"]
+    methods = ["--methods", "temperature, meta-acc:accuracy=0.01", "--bootstrap", "20"]
     assert main(["compare", str(val), str(test), *methods, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["recommended"] == "temperature"
-    assert "no objective named 'nonsense'" in found["failures"]["temperature:objective=nonsense"]
+    assert "accuracy must lie between" in found["failures"]["meta-acc:accuracy=0.01"]
     assert main(["compare", str(val), str(test), *methods]) == 0
-    assert "temperature:objective=nonsense" in capsys.readouterr().out
+    assert "meta-acc:accuracy=0.01" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", ["fit", "compare"])
+def test_a_mistyped_setting_is_refused_before_any_file_is_read(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    method, nowhere = "class-temperature-greedy:sweeps=abc", str(tmp_path / "nowhere.npz")
+    arguments = {
+        "fit": [method, nowhere, "-o", str(tmp_path / "cal.safetensors")],
+        "compare": [nowhere, "--methods", f"temperature,{method}"],
+    }
+    assert main([command, *arguments[command]]) == 2
+    expected = "temperance: class-temperature-greedy: sweeps must be a whole number; got 'abc'\n"
+    assert capsys.readouterr().err == expected
 
 
 def test_the_recommended_one_is_saved_and_can_be_used(
@@ -214,7 +228,9 @@ def test_apply_refuses(val: Path, three: Path, tmp_path: Path, capsys: pytest.Ca
         ["apply", wrong_file(tmp_path), str(val), "-o", str(out)], capsys
     )
     assert "does not exist" in refused(["apply", str(tmp_path / "no"), str(val), "-o", str(out)], capsys)
-    assert "one of the formats" in refused(["apply", str(saved), str(val), "-o", str(tmp_path / "out.txt")], capsys)
+    # The output is looked at before anything is read.
+    nowhere, text = str(tmp_path / "no"), str(tmp_path / "out.txt")
+    assert "out.txt must be a file in one of the formats" in refused(["apply", nowhere, nowhere, "-o", text], capsys)
     assert not out.exists() and not (tmp_path / "out.txt").exists()
 
 

@@ -22,6 +22,7 @@ from temperance.errors import InputError, TemperanceError
 from temperance.metrics import METRICS
 from temperance.metrics.significance import Draws, Interval
 from temperance.predictions import Predictions, write_predictions
+from temperance.registry import parse_entry
 
 
 def over_confident(n: int = 600, k: int = 4, seed: int = 0) -> Predictions:
@@ -350,6 +351,31 @@ def test_a_method_with_settings() -> None:
         ("temperature:objective", "key=value; got 'objective'"),
         ("temperature:", "key=value; got ''"),
         ("", "no calibrator named ''"),
+        ("temperature:objective=nlll", "temperature: there is no objective named 'nlll'; did you mean nll"),
+        ("temperature:objective=3", "temperature: objective must be a name; got 3"),
+        ("temperature:solver=fast", "solver must be one of exact, released; got 'fast'"),
+        ("temperature:objective_settings=x", "objective_settings must be a dictionary or none; got 'x'"),
+        ("temperature-ece:n-bins=0", "n_bins must be a whole number of at least 1; got 0"),
+        ("class-temperature-greedy:sweeps=abc", "sweeps must be a whole number; got 'abc'"),
+        ("class-temperature-greedy:constrained=maybe", "constrained must be true or false; got 'maybe'"),
+        ("class-temperature-greedy:grid=1.5", "grid must be a list of numbers or none; got 1.5"),
+        ("class-temperature-greedy:step=0", "start, stop and step must be a rising grid"),
+        ("class-temperature:centre=median", "centre must be mean, max or nothing; got 'median'"),
+        ("ensemble-temperature:space=log", "space must be one of probs, logits; got 'log'"),
+        ("parameterised-temperature:preset=big", "preset must be one of robust, sctl, paper; got 'big'"),
+        ("vector:ridge=-1", "ridge must be a positive number; got -1"),
+        ("matrix-odir:strengths=10", "strengths must be a list of numbers or none; got 10"),
+        ("dirichlet:off-diagonal=high", "off_diagonal must be a number or none; got 'high'"),
+        ("dirichlet:n-folds=1", "n_folds must be a whole number of at least 2; got 1"),
+        ("structured-matrix:off-diagonal=0", "off_diagonal must be a positive number; got 0"),
+        ("isotonic:reduction=top", "reduction must be one of one-versus-rest, pooled, top-label; got 'top'"),
+        ("isotonic:interpolate=1", "interpolate must be true or false; got 1"),
+        ("histogram:bins=equal", "bins must be one of mass, width; got 'equal'"),
+        ("scaling-binning:n-bins=1.5", "n_bins must be a whole number; got 1.5"),
+        ("spline:smoothing=-1", "smoothing must be a number of at least 0; got -1"),
+        ("meta-mis:alpha=5%", "alpha must be a number; got '5%'"),
+        ("meta-acc:accuracy=97", "accuracy must be a fraction above 0 and up to 1; got 97"),
+        ("auto:folds=many", "folds must be a whole number; got 'many'"),
     ],
 )
 def test_wrong_methods_are_refused_first(text: str, sentence: str) -> None:
@@ -364,7 +390,7 @@ def test_wrong_methods_are_refused_first(text: str, sentence: str) -> None:
     [("3", 3), ("0.5", 0.5), ("1e-3", 0.001), ("true", True), ("False", False), ("none", None), ("nll", "nll")],
 )
 def test_settings_have_the_type_they_look_like(text: str, value: object) -> None:
-    parsed = Method.parse(f"temperature:objective={text}").settings["objective"]
+    parsed = parse_entry(f"temperature:objective={text}")[1]["objective"]
     assert parsed == value and type(parsed) is type(value)
 
 

@@ -220,6 +220,15 @@ def test_settings_are_stored_and_json_able(method: Method) -> None:
 
 
 @each
+def test_a_setting_of_the_wrong_type_is_refused_at_once(method: Method) -> None:
+    for setting in settings_of(method):
+        with pytest.raises(InputError, match=f"^{method.name}: {setting} must be .*; got 1j$"):
+            make_calibrator(method.name, **{setting: 1j})
+        with pytest.raises(InputError, match=f"{setting} must be"):
+            method(**{setting: 1j}).fit(*data())
+
+
+@each
 def test_documented_and_public(method: Method) -> None:
     assert method.summary and len(method.summary) < 120
     assert getattr(calibrators, method.__name__) is method and method.__name__ in calibrators.__all__

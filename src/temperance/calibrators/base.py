@@ -1,7 +1,7 @@
 """What a calibrator is: fitted on logits and labels, it turns logits into log-probabilities.
 
-A method writes `_fit` and `_calibrate`, nothing else. What it learns it keeps in float64 buffers, so that a fitted
-calibrator moves, saves and loads like any other layer and can be the last one of a network.
+A method writes `_fit` and `_calibrate`, and `_check_settings` if it has settings. What it learns it keeps in float64
+buffers, so that a fitted calibrator moves, saves and loads like any other layer and can be the last one of a network.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import inspect
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, ClassVar, Self, TypeVar, get_type_hints
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from temperance.arrays import ArrayLike, as_labels, as_logits, flatten, unflatten
-from temperance.errors import FileError, InputError, NotFittedError, known_settings
+from temperance.errors import FileError, InputError, NotFittedError, known_settings, of_type
 from temperance.files import read_tensors, reading, write_tensors
 from temperance.registry import Registry, first_line, plain_name
 
@@ -55,10 +55,14 @@ class Calibrator(nn.Module):
         """Log-probabilities (n, k) of float64 logits (n, k)."""
         raise NotImplementedError
 
+    def _check_settings(self) -> None:
+        """Refuse values of settings that make no sense; that they are of the right type is known."""
+
     # What everyone calls.
 
     def fit(self, logits: ArrayLike, labels: ArrayLike, *, ignore_index: int | None = None) -> Self:
         """Learn from logits (n, k) or (n, k, *space) and labels that the network was not trained on."""
+        self.check_settings()
         given = as_logits(logits)
         truth = as_labels(labels, given, ignore_index=ignore_index).reshape(-1)
         rows = flatten(given).double()
@@ -102,6 +106,16 @@ class Calibrator(nn.Module):
     def get_params(self) -> dict[str, Any]:
         """The settings it was made with."""
         return {name: getattr(self, name) for name in settings_of(type(self))}
+
+    def check_settings(self) -> None:
+        """Refuse settings that no data could make sense of; `fit` does it too."""
+        types = get_type_hints(type(self).__init__)
+        try:
+            for name, value in self.get_params().items():
+                of_type(name, value, types[name])
+            self._check_settings()
+        except InputError as error:
+            raise InputError(f"{self.name}: {error}") from None
 
     @classmethod
     def claims(cls) -> dict[str, Any]:
@@ -191,10 +205,12 @@ def settings_of(cls: type[Calibrator]) -> dict[str, Any]:
 
 
 def make_calibrator(name: str, **settings: Any) -> Calibrator:
-    """A calibrator by its plain name."""
+    """A calibrator by its plain name; a setting that it does not have, or that makes no sense, is refused at once."""
     cls = CALIBRATORS[name]
     known_settings(name, settings, settings_of(cls))
-    return cls(**settings)
+    found = cls(**settings)
+    found.check_settings()
+    return found
 
 
 def load_calibrator(path: str | Path) -> Calibrator:

@@ -39,9 +39,12 @@ class HistogramBinning(CurveCalibrator):
         self.bins = bins
         self.n_bins = n_bins
 
-    def _fit_curve(self, probs: Tensor, happened: Tensor) -> tuple[Tensor, Tensor]:
+    def _check_settings(self) -> None:
+        super()._check_settings()
         one_of("bins", self.bins, BINS)
         at_least("n_bins", self.n_bins, 1)
+
+    def _fit_curve(self, probs: Tensor, happened: Tensor) -> tuple[Tensor, Tensor]:
         if self.bins == "mass":
             cuts = mass_cuts(probs, self.n_bins)
             edges = midpoints(probs)[cuts]
@@ -74,8 +77,11 @@ class ScalingBinning(CurveCalibrator):
         super().__init__(reduction=reduction)
         self.n_bins = n_bins
 
-    def _fit_curve(self, probs: Tensor, happened: Tensor) -> tuple[Tensor, Tensor]:
+    def _check_settings(self) -> None:
+        super()._check_settings()
         at_least("n_bins", self.n_bins, 1)
+
+    def _fit_curve(self, probs: Tensor, happened: Tensor) -> tuple[Tensor, Tensor]:
         log_odds = probs.clamp(TINY, 1 - torch.finfo(probs.dtype).eps / 2).logit()
         slope, intercept = fit_platt(log_odds[None], happened[None]).theta[0]
         scaled = (slope * log_odds + intercept).sigmoid()

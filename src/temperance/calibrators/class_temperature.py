@@ -39,9 +39,12 @@ class ClassTemperature(Parametric):
         super().__init__(objective=objective, objective_settings=objective_settings, solver=solver)
         self.centre = centre
 
-    def _fit(self, logits: Tensor, labels: Tensor) -> None:
+    def _check_settings(self) -> None:
+        super()._check_settings()
         if self.centre not in (None, "mean", "max"):
             raise InputError(f"centre must be mean, max or nothing; got {self.centre!r}")
+
+    def _fit(self, logits: Tensor, labels: Tensor) -> None:
         objective, rows = self._make_objective(), self._centred(logits)
         shared, _ = fit_inverse_temperature(self._make_objective(), rows, labels)
         absent = torch.bincount(labels, minlength=rows.shape[1]) == 0

@@ -46,8 +46,11 @@ class EnsembleTemperature(Parametric):
         super().__init__(objective=objective, objective_settings=objective_settings, solver=solver)
         self.space = space
 
-    def _fit(self, logits: Tensor, labels: Tensor) -> None:
+    def _check_settings(self) -> None:
+        super()._check_settings()
         one_of("space", self.space, ("probs", "logits"))
+
+    def _fit(self, logits: Tensor, labels: Tensor) -> None:
         # One objective for both stages: the weights that it chose in the first go on into the second.
         objective = self._make_objective()
         inverse, first = fit_inverse_temperature(objective, logits, labels, self.solver)

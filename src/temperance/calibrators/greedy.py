@@ -77,11 +77,14 @@ class ClassTemperatureGreedy(Calibrator):
         self.accuracy_rule = accuracy_rule
         self.search = search
 
-    def _fit(self, logits: Tensor, labels: Tensor) -> None:
+    def _check_settings(self) -> None:
         at_least("n_bins", self.n_bins, 1)
         at_least("sweeps", self.sweeps, 0)
         one_of("accuracy_rule", self.accuracy_rule, ACCURACY_RULES)
         one_of("search", self.search, SEARCHES)
+        self._values()  # refuses what is no grid
+
+    def _fit(self, logits: Tensor, labels: Tensor) -> None:
         n, k = logits.shape
         grid = self._values().to(logits.device)
         first, best = _best_single(logits, labels, grid, self.n_bins)

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -29,8 +29,34 @@ WORSE = 1.01
 RIDGE = 1e-6
 
 
+class Ridged(Parametric):
+    """A linear map of the logits with next to no penalty on it."""
+
+    kind: ClassVar[Map]
+
+    def __init__(
+        self, *, objective: str = "nll", objective_settings: dict[str, Any] | None = None, ridge: float = RIDGE
+    ) -> None:
+        super().__init__(objective=objective, objective_settings=objective_settings)
+        self.ridge = ridge
+
+    def _check_settings(self) -> None:
+        super()._check_settings()
+        positive("ridge", self.ridge)
+
+    def _fit(self, logits: Tensor, labels: Tensor) -> None:
+        features = Scaled(self.kind, logits, labels)
+        found = features.fit(self._make_objective(), features.even_penalty(self.ridge))
+        self.info = found.info
+        self._keep_map(found.parameters, features.unit)
+
+    def _keep_map(self, parameters: Tensor, unit: float) -> None:
+        """Keep the map, for logits that are not multiplied by the unit."""
+        raise NotImplementedError
+
+
 @calibrator(family="linear", preserves_argmax=False, takes_objective=True)
-class Vector(Parametric):
+class Vector(Ridged):
     """Vector scaling: a factor and a shift for each class.
 
     p = softmax(v ∘ z + b), v and b minimising the objective. It can follow a change of how common the classes are,
@@ -45,29 +71,21 @@ class Vector(Parametric):
     Guo et al., On calibration of modern neural networks, ICML 2017.
     """
 
+    kind = Diagonal()
+
     scale: Tensor
     bias: Tensor
 
-    def __init__(
-        self, *, objective: str = "nll", objective_settings: dict[str, Any] | None = None, ridge: float = RIDGE
-    ) -> None:
-        super().__init__(objective=objective, objective_settings=objective_settings)
-        self.ridge = ridge
-
-    def _fit(self, logits: Tensor, labels: Tensor) -> None:
-        positive("ridge", self.ridge)
-        features = Scaled(Diagonal(), logits, labels)
-        found = features.fit(self._make_objective(), features.even_penalty(self.ridge))
-        self.info = found.info
-        self._keep("scale", found.parameters[0] * features.unit)
-        self._keep("bias", found.parameters[1])
+    def _keep_map(self, parameters: Tensor, unit: float) -> None:
+        self._keep("scale", parameters[0] * unit)
+        self._keep("bias", parameters[1])
 
     def _calibrate(self, logits: Tensor) -> Tensor:
         return torch.addcmul(self.bias, logits, self.scale).log_softmax(1)
 
 
 @calibrator(family="linear", preserves_argmax=False, takes_objective=True)
-class Matrix(Parametric):
+class Matrix(Ridged):
     """Matrix scaling: every new logit is a weighted sum of all the old ones. It overfits: see matrix-odir.
 
     p = softmax(W z + b), W and b minimising the objective. With k (k + 1) parameters it learns its samples by heart as
@@ -78,22 +96,14 @@ class Matrix(Parametric):
     Guo et al., On calibration of modern neural networks, ICML 2017.
     """
 
+    kind = Full()
+
     weight: Tensor
     bias: Tensor
 
-    def __init__(
-        self, *, objective: str = "nll", objective_settings: dict[str, Any] | None = None, ridge: float = RIDGE
-    ) -> None:
-        super().__init__(objective=objective, objective_settings=objective_settings)
-        self.ridge = ridge
-
-    def _fit(self, logits: Tensor, labels: Tensor) -> None:
-        positive("ridge", self.ridge)
-        features = Scaled(Full(), logits, labels)
-        found = features.fit(self._make_objective(), features.even_penalty(self.ridge))
-        self.info = found.info
-        self._keep("weight", found.parameters[:, :-1] * features.unit)
-        self._keep("bias", found.parameters[:, -1])
+    def _keep_map(self, parameters: Tensor, unit: float) -> None:
+        self._keep("weight", parameters[:, :-1] * unit)
+        self._keep("bias", parameters[:, -1])
 
     def _calibrate(self, logits: Tensor) -> Tensor:
         return linear(logits, self.weight, self.bias).log_softmax(1)
@@ -133,6 +143,17 @@ class MatrixOdir(Parametric):
         self.strengths = strengths
         self.n_folds = n_folds
 
+    def _check_settings(self) -> None:
+        super()._check_settings()
+        at_least("n_folds", self.n_folds, 2)
+        if self.strengths is not None and not self.strengths:
+            raise InputError("strengths must be positive numbers, at least one; got none")
+        for strength in self.strengths or ():
+            positive("strengths", strength)
+        for setting in ("off_diagonal", "intercept"):
+            if getattr(self, setting) is not None:
+                positive(setting, getattr(self, setting))
+
     def _fit(self, logits: Tensor, labels: Tensor) -> None:
         objective = self._make_objective()
         features = Scaled(Full(), self._features(logits), labels)
@@ -150,17 +171,8 @@ class MatrixOdir(Parametric):
 
     def _choose(self, features: "Scaled") -> tuple[tuple[float, float], list[list[float]]]:
         """λ and μ, and [λ, μ, NLL] of every pair that was tried."""
-        at_least("n_folds", self.n_folds, 2)
         strengths = STRENGTHS if self.strengths is None else sorted(self.strengths, reverse=True)
-        if not strengths:
-            raise InputError("strengths must be positive numbers, at least one; got none")
-        for strength in strengths:
-            positive("strengths", strength)
         off_diagonal, intercept = self.off_diagonal, self.intercept
-        if off_diagonal is not None:
-            positive("off_diagonal", off_diagonal)
-        if intercept is not None:
-            positive("intercept", intercept)
         if off_diagonal is not None and intercept is not None:
             return (off_diagonal, intercept), []
         search = CrossValidation(features, self.n_folds)

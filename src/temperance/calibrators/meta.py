@@ -62,8 +62,10 @@ class MetaMis(EntropyThreshold):
         self.alpha = alpha
         self.seed = seed
 
-    def _fit(self, logits: Tensor, labels: Tensor) -> None:
+    def _check_settings(self) -> None:
         positive_fraction("alpha", self.alpha)
+
+    def _fit(self, logits: Tensor, labels: Tensor) -> None:
         right = (logits.argmax(1) == labels).nonzero().squeeze(1)
         drawn = _draw(right, self.seed)
         # Where no prediction is right there is none that may not become uniform.
@@ -98,9 +100,11 @@ class MetaAcc(EntropyThreshold):
         self.accuracy = accuracy
         self.seed = seed
 
-    def _fit(self, logits: Tensor, labels: Tensor) -> None:
+    def _check_settings(self) -> None:
         if self.accuracy is not None:
             positive_fraction("accuracy", self.accuracy)
+
+    def _fit(self, logits: Tensor, labels: Tensor) -> None:
         drawn = _draw(torch.arange(len(labels), device=labels.device), self.seed)
         uncertainty, order = entropy(logits[drawn]).sort()
         right = (logits[drawn].argmax(1) == labels[drawn])[order].double()

@@ -76,9 +76,12 @@ class ParameterisedTemperature(Parametric):
         self.preset = preset
         self.seed = seed
 
-    def _fit(self, logits: Tensor, labels: Tensor) -> None:
+    def _check_settings(self) -> None:
+        super()._check_settings()
         one_of("preset", self.preset, PRESETS)
         at_least("seed", self.seed, 0)
+
+    def _fit(self, logits: Tensor, labels: Tensor) -> None:
         objective, preset, k = self._make_objective(), PRESETS[self.preset], logits.shape[1]
         exact, generator = self.solver == "exact", torch.Generator().manual_seed(self.seed)
         features = _features(logits)

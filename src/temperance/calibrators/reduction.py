@@ -51,8 +51,10 @@ class BinaryCalibrator(Calibrator):
 
     # What a reduction does with it.
 
-    def _fit(self, logits: Tensor, labels: Tensor) -> None:
+    def _check_settings(self) -> None:
         one_of("reduction", self.reduction, REDUCTIONS)
+
+    def _fit(self, logits: Tensor, labels: Tensor) -> None:
         log_odds, happened = self._problems(logits, labels)
         step = max(1, _block_values(logits) // log_odds.shape[1])
         parts = [

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from temperance.arrays import blocks
 from temperance.calibrators.base import Calibrator
-from temperance.errors import InputError, one_of
+from temperance.errors import one_of
 from temperance.objectives import Objective, make_objective
 
 # At the optimum no component of the gradient is larger than this.
@@ -50,12 +50,12 @@ class Parametric(Calibrator):
         self.objective_settings = objective_settings
         self.solver = solver
 
-    def _make_objective(self) -> Objective:
+    def _check_settings(self) -> None:
         one_of("solver", self.solver, ("exact", "released"))
-        settings = self.objective_settings
-        if settings is not None and not isinstance(settings, dict):
-            raise InputError(f"objective_settings must be a dictionary; got {settings!r}")
-        return make_objective(self.objective, **(settings or {}))
+        self._make_objective()  # refuses an unknown name or setting
+
+    def _make_objective(self) -> Objective:
+        return make_objective(self.objective, **(self.objective_settings or {}))
 
 
 @dataclass(frozen=True)

@@ -53,10 +53,13 @@ class Spline(LogisticCalibrator):
         self.n_knots = n_knots
         self.smoothing = smoothing
 
-    def _fit_binary(self, log_odds: Tensor, happened: Tensor) -> dict[str, Tensor]:
+    def _check_settings(self) -> None:
+        super()._check_settings()
         at_least("n_knots", self.n_knots, 3)
         if self.smoothing is not None:
             not_negative("smoothing", self.smoothing)
+
+    def _fit_binary(self, log_odds: Tensor, happened: Tensor) -> dict[str, Tensor]:
         origin, spacing = overlap(log_odds, happened, self.n_knots - 1)
         place = (log_odds - origin) / spacing
         middle = (self.n_knots - 1) / 2

@@ -81,9 +81,12 @@ class StructuredVector(Structured):
         self.diagonal = diagonal
         self.intercept = intercept
 
-    def _strengths(self, k: int) -> Tensor:
+    def _check_settings(self) -> None:
+        super()._check_settings()
         positive("diagonal", self.diagonal)
         positive("intercept", self.intercept)
+
+    def _strengths(self, k: int) -> Tensor:
         return torch.tensor([[self.diagonal], [self.intercept]], dtype=torch.float64).expand(2, k) * k
 
     def _keep_map(self, parameters: Tensor) -> None:
@@ -123,9 +126,13 @@ class StructuredMatrix(Structured):
         self.off_diagonal = off_diagonal
         self.intercept = intercept
 
+    def _check_settings(self) -> None:
+        super()._check_settings()
+        positive("diagonal", self.diagonal)
+        positive("off_diagonal", self.off_diagonal)
+        positive("intercept", self.intercept)
+
     def _strengths(self, k: int) -> Tensor:
-        for setting in ("diagonal", "off_diagonal", "intercept"):
-            positive(setting, getattr(self, setting))
         strengths = torch.full((k, k + 1), self.off_diagonal * k * (k - 1), dtype=torch.float64)
         strengths.diagonal().fill_(self.diagonal * k)
         strengths[:, -1] = self.intercept * k

@@ -214,8 +214,10 @@ class TemperatureEce(Calibrator):
         super().__init__()
         self.n_bins = n_bins
 
-    def _fit(self, logits: Tensor, labels: Tensor) -> None:
+    def _check_settings(self) -> None:
         at_least("n_bins", self.n_bins, 1)
+
+    def _fit(self, logits: Tensor, labels: Tensor) -> None:
         temperatures = GRID.to(logits.device)
         errors = ece_of_temperatures(logits, labels, temperatures, self.n_bins)
         best = int((errors <= errors.amin() + ROUNDING).nonzero()[0])

@@ -44,9 +44,9 @@ def run(args: argparse.Namespace) -> None:
 def run_apply(args: argparse.Namespace) -> None:
     from temperance.calibrators import load_calibrator
     from temperance.compare import logits_of
-    from temperance.predictions import Predictions, read_predictions, write_predictions
+    from temperance.predictions import Predictions, check_output, read_predictions, write_predictions
 
-    check_writable(args.output)
+    check_output(args.output)
     found = load_calibrator(args.calibrator)
     data = read_predictions(args.predictions, split=args.split)
     probs = found.predict_proba(logits_of(data))

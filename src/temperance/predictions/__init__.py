@@ -1,6 +1,6 @@
 """Predictions with their labels, in memory or on disk as .npz, .safetensors, .parquet or .csv."""
 
 from temperance.predictions.core import Chunk, Predictions
-from temperance.predictions.disk import read_pair, read_predictions, write_pair, write_predictions
+from temperance.predictions.disk import check_output, read_pair, read_predictions, write_pair, write_predictions
 
-__all__ = ["Chunk", "Predictions", "read_pair", "read_predictions", "write_pair", "write_predictions"]
+__all__ = ["Chunk", "Predictions", "check_output", "read_pair", "read_predictions", "write_pair", "write_predictions"]

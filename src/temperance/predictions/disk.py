@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Protocol
 
 from temperance.errors import FileError, InputError, one_of
-from temperance.files import PathLike, atomic_write, reading
+from temperance.files import PathLike, atomic_write, check_writable, reading
 from temperance.predictions import csv, npz, parquet, safetensors
 from temperance.predictions.core import Predictions
 
@@ -36,6 +36,12 @@ def read_predictions(path: PathLike, split: str | None = None) -> Predictions:
 def read_pair(path: PathLike) -> tuple[Predictions, Predictions]:
     """The val_ and the test_ set of a file that holds both: one to fit, one to measure what was fitted."""
     return read_predictions(path, "val"), read_predictions(path, "test")
+
+
+def check_output(path: PathLike) -> None:
+    """Refuse a path that predictions cannot be written to, before any work is done for it."""
+    check_writable(path)
+    _format_of(path)
 
 
 def write_predictions(path: PathLike, predictions: Predictions) -> None:
