@@ -8,10 +8,10 @@ import sys
 from collections.abc import Sequence
 
 from temperance import __version__
-from temperance.cli import analyse, compare, demo, evaluate, fit, gradients, list_methods, ood, retrain, train
+from temperance.cli import analyse, compare, demo, evaluate, fit, gradients, list_methods, ood, retrain, shift, train
 from temperance.errors import TemperanceError
 
-COMMANDS = (demo, evaluate, compare, fit, ood, train, retrain, analyse, gradients, list_methods)
+COMMANDS = (demo, evaluate, compare, fit, ood, train, retrain, shift, analyse, gradients, list_methods)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -99,7 +99,7 @@ def trace_section(traces: Sequence[Trace]) -> Markup:
             Line(trace.objective, list(zip(trace.steps.tolist(), getattr(trace, column).tolist(), strict=True)), i)
             for i, trace in enumerate(traces)
         ]
-        drawn = line_chart(lines, y_title=title, x_title="step", captioned=True, percent=column == "ece")
+        drawn = line_chart(lines, y_title=title, x_title="step", percent=column == "ece")
         figures.append((tag("b", title), drawn))
     rows = [
         (trace.objective, *(_signed_r(trace.correlation(column)) for column in ("total", "spread"))) for trace in traces
@@ -176,9 +176,7 @@ def toy_section(toy: Trace | None, names: Sequence[str]) -> Markup:
         ("ece", "Calibration error"),
     ):
         line = Line(title, list(zip(steps, getattr(toy, column).tolist(), strict=True)), 0)
-        drawn = line_chart(
-            [line], y_title=title, x_title="step", captioned=True, percent=column == "ece", at=marked(toy, a, b)
-        )
+        drawn = line_chart([line], y_title=title, x_title="step", percent=column == "ece", at=marked(toy, a, b))
         figures.append((tag("b", title), drawn))
     figures.insert(1, (tag("b", "Loss of each class"), class_losses(toy, names, marked(toy, a, b))))
     shares = [_share(toy, row) for row in (a, b)]
@@ -231,7 +229,7 @@ def class_losses(trace: Trace, names: Sequence[str], at: Sequence[tuple[float, s
         mine = j in trace.trained
         lines.append(Line(names[j], values, 1 if mine else 0, "" if mine else "thin"))
     lines.sort(key=lambda line: line.kind, reverse=True)
-    return line_chart(lines, y_title="loss of each class", x_title="step", captioned=True, at=at)
+    return line_chart(lines, y_title="loss of each class", x_title="step", at=at)
 
 
 # ----------------------------------------------------------------------------------------------------- class prototypes

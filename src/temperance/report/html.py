@@ -10,12 +10,14 @@ from temperance.report.analysis import analysis_page
 from temperance.report.comparison import comparison_page
 from temperance.report.evaluation import evaluation_page
 from temperance.report.ood import ood_page
+from temperance.report.shift import shift_page
 from temperance.report.training import retraining_page, run_page
 from temperance.training.analysis import Analysis
 from temperance.training.retrain import Retrained
 from temperance.training.run import Run
+from temperance.training.shift import Shift
 
-Reported = Evaluation | Comparison | OODComparison | Run | Retrained | Analysis
+Reported = Evaluation | Comparison | OODComparison | Run | Retrained | Analysis | Shift
 
 
 def write_report(found: Reported, path: PathLike) -> None:
@@ -36,5 +38,7 @@ def _page(found: Reported) -> str:
             return retraining_page(found)
         case Analysis():
             return analysis_page(found)
+        case Shift():
+            return shift_page(found)
         case _:
             return evaluation_page(found)

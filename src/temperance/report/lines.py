@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from temperance.report.markup import Markup, join, tag
@@ -11,7 +11,7 @@ from temperance.report.page import legend
 from temperance.report.svg import LEFT, RIGHT, Plot, Scale, label, number_text, picture, tick_text, ticks_between
 
 COLOURS = 6
-BOTTOM = 220.0
+TOP, BOTTOM = 8.0, 220.0
 
 
 @dataclass(frozen=True)
@@ -40,73 +40,57 @@ def line_chart(
     *,
     y_title: str,
     x_title: str,
-    captioned: bool = False,
     percent: bool = False,
     from_zero: bool = False,
-    log: bool = False,
+    highest: float | None = None,
     x_ticks: Sequence[float] | None = None,
     dots: bool = False,
     at: Sequence[tuple[float, str]] = (),
 ) -> Markup:
-    """Lines over a common scale.
+    """Lines over a common scale; what y is stands in the caption.
 
-    captioned  a caption says what y is, so that the picture need not
     percent    y is a share, written in percent
     from_zero  the y scale begins at 0
-    log        the y scale is logarithmic
+    highest    the largest value on the y scale, for pictures that are compared
     dots       mark every point
     at         places on the x axis with an upright line and a name
     """
     shown = [p for line in lines for p in (*line.points, *(p for edge in line.band or () for p in edge)) if finite(p)]
     xs, ys = zip(*shown, strict=True)
-    top = 8.0 if captioned else 26.0
-    y, ticks = y_scale(min(ys), max(ys), top, from_zero=from_zero, log=log)
+    y, ticks = y_scale(min(ys), max(ys) if highest is None else highest, from_zero=from_zero)
     low, high = min(xs), max(xs)
     x = Scale(low, high if high > low else low + 1, LEFT, RIGHT)
     across = list(x_ticks) if x_ticks is not None else whole_ticks(low, high)
     plot = Plot(x, y)
-    place: Callable[[float], float] = math.log10 if log else float
-
-    def placed(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-        return [(a, place(b)) for a, b in points]
-
     parts = []
     for line in lines:
         if line.band is not None:
-            low_edge, high_edge = map(placed, line.band)
-            parts.append(plot.area(low_edge, high_edge, f"area series-{line.colour % COLOURS}"))
+            parts.append(plot.area(*line.band, f"area series-{line.colour % COLOURS}"))
     for line in lines:
-        drawn = [plot.line(placed(piece), line.class_) for piece in unbroken(line.points)]
+        drawn = [plot.line(piece, line.class_) for piece in unbroken(line.points)]
         if dots:
-            drawn += [plot.dot(*p, f"point series-{line.colour % COLOURS}") for p in placed(line.points) if finite(p)]
+            drawn += [plot.dot(*p, f"point series-{line.colour % COLOURS}") for p in line.points if finite(p)]
         parts.append(tag("g", tag("title", line.name), *drawn))
     for value, name in at:
         parts.append(plot.line([(value, y.low), (value, y.high)], "mark plain"))
-        parts.append(label(x(value) + 4, top + 10, name))
+        parts.append(label(x(value) + 4, TOP + 10, name))
     texts = [tick_text(t) if percent else number_text(t) for t in ticks]
     return picture(
         BOTTOM + 42,
         f"{y_title} over {x_title}: {', '.join(line.name for line in lines)}.",
-        Markup() if captioned else label(0, 12, y_title),
-        plot.y_axis([place(t) for t in ticks], texts),
+        plot.y_axis(ticks, texts),
         join(parts),
         plot.x_axis(across, x_title, [number_text(t) for t in across]),
     )
 
 
-def y_scale(low: float, high: float, top: float, *, from_zero: bool, log: bool) -> tuple[Scale, list[float]]:
+def y_scale(low: float, high: float, *, from_zero: bool) -> tuple[Scale, list[float]]:
     """A scale that holds both ends with a little room, and its ticks."""
-    if log:
-        start, end = math.log10(low), math.log10(high)
-        ticks = [10.0**p for p in range(math.ceil(start - 1e-9), math.floor(end + 1e-9) + 1)]
-        if len(ticks) < 2:
-            ticks = [low, high] if high > low else [low]
-        return Scale(start - 0.05, max(end, start + 0.1) + 0.05, BOTTOM, top), ticks
     low = min(0.0, low) if from_zero else low
     room = 0.05 * (high - low) or 0.05 * abs(high) or 1.0
     low, high = (low if from_zero and low == 0 else low - room), high + room
     ticks = next(found for found in (ticks_between(low, high, about) for about in (4, 5, 6, 8)) if len(found) > 2)
-    return Scale(low, high, BOTTOM, top), ticks
+    return Scale(low, high, BOTTOM, TOP), ticks
 
 
 def whole_ticks(low: float, high: float) -> list[float]:

@@ -129,7 +129,6 @@ def figure(
         lines,
         y_title=title,
         x_title="epoch",
-        captioned=True,
         percent=percent,
         from_zero=from_zero,
         dots=len(history) < 3,

@@ -1,0 +1,75 @@
+"""temperance shift RUN: how a network's calibration holds up when its images get worse."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from temperance.cli.output import add_output_options, check_outputs, emit, progress_bar
+from temperance.cli.train import best_device
+from temperance.errors import InputError
+
+
+def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser("shift", help="measure calibration on corrupted images, by corruption and severity")
+    parser.add_argument("folder", type=Path, metavar="RUN", help="folder that `temperance train` made")
+    parser.add_argument("--data", metavar="DATA", help="where the images of the run are now, if not where they were")
+    parser.add_argument("--head", type=Path, metavar="HEAD", help="measure with a head that `retrain` saved")
+    parser.add_argument(
+        "--calibrator", type=Path, metavar="CAL", help="measure what a saved calibrator makes of it, too"
+    )
+    parser.add_argument(
+        "--corruptions",
+        default="",
+        metavar="NAMES",
+        help="comma-separated: fog, gaussian-noise, … (the fifteen of the benchmark)",
+    )
+    parser.add_argument("--severities", default="1,2,3,4,5", metavar="N,N", help="from 1 to 5 (all)")
+    parser.add_argument("--limit", type=int, metavar="N", help="only so many test images, drawn at random")
+    parser.add_argument("--device", metavar="NAME", help="cpu, cuda, … (a GPU if there is one)")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the corruptions (0)")
+    add_output_options(parser)
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> None:
+    from temperance.calibrators.base import load_calibrator
+    from temperance.training import open_run
+    from temperance.training.shift import some_of, under_shift
+
+    check_outputs(args)
+    severities = _whole_numbers(args.severities)
+    calibrator = load_calibrator(args.calibrator) if args.calibrator else None
+    found, data = open_run(args.folder, data=args.data, device=args.device or best_device())
+    network = found.network
+    if args.head:
+        from temperance.training.heads import load_head
+        from temperance.training.predict import device_of
+        from temperance.training.split import split
+
+        network = split(network).joined(load_head(args.head).to(device_of(network)))
+    with progress_bar() as tell:
+        measured = under_shift(
+            network,
+            data.test if args.limit is None else some_of(data.test, args.limit, seed=args.seed),
+            mean=found.mean,
+            std=found.std,
+            corruptions=[name.strip() for name in args.corruptions.split(",") if name.strip()],
+            severities=severities,
+            seed=args.seed,
+            calibrator=calibrator,
+            name=args.folder.resolve().name,
+            progress=tell,
+        )
+    if args.report:
+        from temperance.report import write_report
+
+        write_report(measured, args.report)
+    emit(measured, args)
+
+
+def _whole_numbers(text: str) -> list[int]:
+    try:
+        return [int(part) for part in text.split(",") if part.strip()]
+    except ValueError:
+        raise InputError(f"--severities must be whole numbers between commas, such as 1,3,5; got {text!r}") from None
