@@ -8,14 +8,15 @@ import torch
 from torch import Tensor
 
 from temperance.errors import InputError, at_least
-from temperance.losses.base import Loss, Rows, TorchOptions, Used, loss, number
+from temperance.losses.base import Rows, SampleLoss, TorchOptions, Used, loss, number
 from temperance.losses.distributed import all_rows
-from temperance.losses.focal import one_minus_p
+from temperance.losses.formula import Parts, Sample, Term, lookup, one_minus_p
+from temperance.losses.rowwise import loss_of
 
 
 def adafocal(logits: Tensor, labels: Tensor, *, edges: Tensor, gammas: Tensor) -> Tensor:
     """AdaFocal loss of each row, given inner bin edges (b − 1,) and gammas (b,): see `AdaFocal`. (n, k), (n,) → (n,)"""
-    return _adafocal(Rows(logits, labels).nll, edges, gammas)
+    return loss_of(logits, labels, Term(_adafocal, (edges, gammas)))
 
 
 @loss(
@@ -31,7 +32,7 @@ def adafocal(logits: Tensor, labels: Tensor, *, edges: Tensor, gammas: Tensor) -
         ),
     ),
 )
-class AdaFocal(Loss):
+class AdaFocal(SampleLoss):
     """AdaFocal: focal loss with a gamma for each range of confidence, set by the validation set's calibration error.
 
     A sample takes the gamma of the bin that its label's probability p falls in: −(1 − p)^gamma · log p if gamma ≥ 0,
@@ -80,8 +81,8 @@ class AdaFocal(Loss):
         self.register_buffer("edges", torch.linspace(0, 1, n_bins + 1)[1:-1].contiguous())
         self.register_buffer("gammas", torch.full((n_bins,), float(initial_gamma)))
 
-    def _losses(self, rows: Rows) -> Tensor:
-        return _adafocal(rows.nll, self.edges, self.gammas)
+    def _term(self, k: int) -> Term:
+        return Term(_adafocal, (self.edges, self.gammas))
 
     def _update(self, rows: Rows) -> None:
         # The bins are those of the whole validation set, of which each process may have a part.
@@ -113,8 +114,9 @@ def equal_mass_edges(values: Tensor, n_bins: int) -> Tensor:
     return ordered[below] + (position - below) * (ordered[above] - ordered[below])
 
 
-def _adafocal(nll: Tensor, edges: Tensor, gammas: Tensor) -> Tensor:
-    bins = torch.bucketize(torch.exp(-nll.detach()), edges.to(nll.dtype))
-    gamma = gammas.to(nll.dtype)[bins]
-    rest = one_minus_p(nll)
-    return torch.where(gamma >= 0, rest, 2 - rest) ** gamma.abs() * nll
+def _adafocal(sample: Sample, edges: Tensor, gammas: Tensor) -> Parts:
+    nll, p, rest = sample.nll, torch.exp(-sample.nll), one_minus_p(sample.nll)
+    gamma = lookup(p, edges, gammas)
+    base = torch.where(gamma >= 0, rest, 2 - rest)
+    weight = base ** gamma.abs()
+    return weight * nll, weight + gamma * weight / base * p * nll, 0.0

@@ -1,14 +1,15 @@
 """What a loss is: rows of logits and labels in, one value a row out, reduced as torch reduces cross-entropy.
 
-A method writes `_losses(rows)`, or `_penalty(rows)` if it is a term added to another loss; `_update(rows)` if it
-remembers something. Shapes, half precision, ignored labels, class weights and the reduction are the business of `Loss`.
+A loss of single samples is a `SampleLoss`, or a `SamplePenalty` on another loss, and writes `_term(k)`: a formula. One
+that looks at the batch writes `_losses(rows)`, or `_penalty(rows)`; `_update(rows)` if it remembers something. Shapes,
+half precision, ignored labels, class weights and the reduction are the business of `Loss`.
 """
 
 from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypedDict, TypeVar, Unpack
 
@@ -18,87 +19,83 @@ from torch import Tensor, nn
 
 from temperance.arrays import flatten, shape_of
 from temperance.errors import InputError, known_settings, one_of
+from temperance.losses.formula import NLL, Term, first_largest, once
+from temperance.losses.rowwise import at_least_float32, row_losses
 from temperance.registry import Registry, first_line, plain_name
-
-
-def at_least_float32(logits: Tensor) -> Tensor:
-    """Half precision as float32; float32 and float64 as they are."""
-    return logits if logits.dtype in (torch.float32, torch.float64) else logits.float()
 
 
 class Rows:
     """The rows of a batch, with what several terms of a loss need of them: computed once, when first asked for.
 
-    logits   (n, k), at least float32
+    given    the logits in the caller's shape (n, k) or (n, k, *space), at least float32
     labels   (n,) int64, every one in 0 … k − 1; an ignored row has some label of these
     ignored  (n,) bool, or None where it is known that no row is
     indices  (n,) int64, which samples of the training set these are, where the caller said so
     """
 
-    _log_probs: Tensor | None = None
-    _probs: Tensor | None = None
-    _nll: Tensor | None = None
-    _top: tuple[Tensor, Tensor] | None = None
+    _confidence: Tensor | None = None
 
     def __init__(
         self, logits: Tensor, labels: Tensor, *, ignored: Tensor | None = None, indices: Tensor | None = None
     ) -> None:
-        self.logits = at_least_float32(logits)
+        self.given = at_least_float32(logits)
         self.labels = labels
         self.ignored = ignored
         self.indices = indices
 
     @property
     def k(self) -> int:
-        return self.logits.shape[1]
+        return self.given.shape[1]
 
-    @property
+    @once
+    def logits(self) -> Tensor:
+        """(n, k)"""
+        return flatten(self.given)
+
+    @once
     def log_probs(self) -> Tensor:
         """(n, k)"""
-        if self._log_probs is None:
-            self._log_probs = F.log_softmax(self.logits, 1)
-        return self._log_probs
+        return F.log_softmax(self.logits, 1)
 
-    @property
+    @once
     def probs(self) -> Tensor:
         """(n, k)"""
-        if self._probs is None:
-            self._probs = F.softmax(self.logits, 1) if self._log_probs is None else self._log_probs.exp()
-        return self._probs
+        return F.softmax(self.logits, 1)
 
-    @property
+    def losses(self, terms: Sequence[Term]) -> Tensor:
+        """The sum of some terms for each row. (n,) The confidence is seen on the way."""
+        losses, confidence = row_losses(self.given, self.labels.view(len(self.given), *self.given.shape[2:]), terms)
+        self._confidence = confidence.flatten()
+        return losses.flatten()
+
+    @once
     def nll(self) -> Tensor:
         """−log p of the label. (n,)"""
-        if self._nll is None:
-            self._nll = F.nll_loss(self.log_probs, self.labels, reduction="none")
-        return self._nll
-
-    @property
-    def top(self) -> tuple[Tensor, Tensor]:
-        """The largest probability, and which class has it. (n,), (n,)"""
-        if self._top is None:
-            log_prob, prediction = self.log_probs.max(1)
-            self._top = log_prob.exp(), prediction
-        return self._top
+        return self.losses(NLL)
 
     @property
     def confidence(self) -> Tensor:
         """The largest probability. (n,)"""
-        if self._top is None and not self.log_probs.requires_grad:
-            # Many times as fast as `max` on a CPU; its gradient would be many times as slow.
-            return self.log_probs.amax(1).exp()
-        return self.top[0]
+        if self._confidence is None:
+            self.losses(NLL)
+        assert self._confidence is not None
+        return self._confidence
 
-    def detached(self) -> Rows:
-        """The same rows without gradients."""
-        found = Rows(self.logits.detach(), self.labels, ignored=self.ignored, indices=self.indices)
-        found._log_probs = self.log_probs.detach()
-        return found
+    @once
+    def prediction(self) -> Tensor:
+        """The most probable class. (n,)"""
+        return first_largest(self.given).flatten()
 
     @property
     def correct(self) -> Tensor:
         """Is the most probable class the label? (n,) bool"""
-        return self.top[1] == self.labels
+        return self.prediction == self.labels
+
+    def detached(self) -> Rows:
+        """The same rows without gradients."""
+        found = Rows(self.given.detach(), self.labels, ignored=self.ignored, indices=self.indices)
+        found._confidence = self.confidence.detach()
+        return found
 
     @property
     def kept(self) -> Tensor:
@@ -165,9 +162,16 @@ class Loss(nn.Module):
 
     # What a method writes.
 
+    def _terms(self, k: int) -> tuple[Term, ...] | None:
+        """The loss for k classes as a sum of formulas, if it is one."""
+        return None
+
     def _losses(self, rows: Rows) -> Tensor:
         """The loss of each row. (n,) What it gives for an ignored row does not matter."""
-        raise NotImplementedError
+        terms = self._terms(rows.k)
+        if terms is None:
+            raise NotImplementedError
+        return rows.losses(terms)
 
     def _update(self, rows: Rows) -> None:
         """Remember what is worth remembering of these predictions, in buffers."""
@@ -179,8 +183,17 @@ class Loss(nn.Module):
         if torch.is_autocast_enabled(logits.device.type):
             with torch.autocast(logits.device.type, enabled=False):
                 return self.forward(logits, labels, indices)
-        rows = self._rows(logits, labels, indices)
-        return self._reduce(self._losses(rows), rows, labels.shape)
+        terms = self._terms(logits.shape[1]) if logits.ndim > 1 else None
+        if terms is None:
+            rows = self._rows(logits, labels, indices)
+            return self._reduce(self._losses(rows), rows, labels.shape)
+        self._check(logits, labels, indices)
+        truth = labels.long()
+        ignore_index = None if self._all_count(truth, logits.shape[1]) else self.ignore_index
+        loss, _ = row_losses(
+            logits, truth, terms, weight=self.weight, ignore_index=ignore_index, reduction=self.reduction
+        )
+        return loss
 
     @torch.no_grad()
     def update(self, logits: Tensor, labels: Tensor, indices: Tensor | None = None) -> None:
@@ -208,27 +221,32 @@ class Loss(nn.Module):
 
     # From the caller's shapes to rows and back.
 
-    def _rows(self, logits: Tensor, labels: Tensor, indices: Tensor | None) -> Rows:
+    def _check(self, logits: Tensor, labels: Tensor, indices: Tensor | None) -> None:
         _check_shapes(logits, labels)
-        if indices is None:
-            if self.needs_indices:
-                raise InputError(
-                    f"{self.name} keeps a record of every training sample: call it with the samples' numbers too, "
-                    "loss(logits, labels, indices)"
-                )
-        elif indices.shape != labels.shape:
+        if indices is None and self.needs_indices:
+            raise InputError(
+                f"{self.name} keeps a record of every training sample: call it with the samples' numbers too, "
+                "loss(logits, labels, indices)"
+            )
+        if indices is not None and indices.shape != labels.shape:
             raise InputError(f"indices must have the shape of labels {shape_of(labels)}; got {shape_of(indices)}")
-        else:
-            indices = indices.flatten().long()
+        if self.weight is not None and len(self.weight) != logits.shape[1]:
+            raise InputError(
+                f"weight must have one number for each of {logits.shape[1]} classes; it has {len(self.weight)}"
+            )
+
+    def _rows(self, logits: Tensor, labels: Tensor, indices: Tensor | None) -> Rows:
+        self._check(logits, labels, indices)
+        indices = None if indices is None else indices.flatten().long()
         truth = labels.flatten().long()
         if self._all_count(truth, logits.shape[1]):
-            return Rows(flatten(logits), truth, indices=indices)
+            return Rows(logits, truth, indices=indices)
         ignored = truth == self.ignore_index
-        return Rows(flatten(logits), truth.masked_fill(ignored, 0), ignored=ignored, indices=indices)
+        return Rows(logits, truth.masked_fill(ignored, 0), ignored=ignored, indices=indices)
 
     def _all_count(self, labels: Tensor, k: int) -> bool:
         """Is it known, without making a GPU wait, that no label is ignored? Refuses labels out of range on the way."""
-        if torch.compiler.is_compiling() or not labels.is_cpu or not len(labels):
+        if torch.compiler.is_compiling() or not labels.is_cpu or not labels.numel():
             return False
         low, high = labels.aminmax()
         if int(low) >= 0 and int(high) < k:
@@ -246,8 +264,6 @@ class Loss(nn.Module):
             losses = losses.masked_fill(rows.ignored, 0)
         weight, counts = self.weight, None
         if weight is not None:
-            if len(weight) != rows.k:
-                raise InputError(f"weight must have one number for each of {rows.k} classes; it has {len(weight)}")
             counts = weight.to(losses.dtype)[rows.labels]
             losses = losses * counts
         if self.reduction == "none":
@@ -258,6 +274,17 @@ class Loss(nn.Module):
             return rows.mean(losses)
         total = (counts if rows.ignored is None else counts.masked_fill(rows.ignored, 0)).sum()
         return losses.sum() / torch.where(total > 0, total, 1)
+
+
+class SampleLoss(Loss):
+    """A loss of single samples, by a formula."""
+
+    def _term(self, k: int) -> Term:
+        """The formula with its settings, for k classes."""
+        raise NotImplementedError
+
+    def _terms(self, k: int) -> tuple[Term, ...]:
+        return (self._term(k),)
 
 
 class Regulariser(Loss):
@@ -295,6 +322,25 @@ class Regulariser(Loss):
 
     def end_epoch(self) -> None:
         self.base.end_epoch()
+
+
+class SamplePenalty(Regulariser):
+    """A penalty on single samples, by a formula."""
+
+    def _term(self, k: int) -> Term:
+        """The formula with its settings, for k classes."""
+        raise NotImplementedError
+
+    def _terms(self, k: int) -> tuple[Term, ...] | None:
+        of_base = self.base._terms(k)
+        return None if of_base is None else (*of_base, self._term(k))
+
+    def _penalty(self, rows: Rows) -> Tensor:
+        return rows.losses((self._term(rows.k),))
+
+    def _losses(self, rows: Rows) -> Tensor:
+        terms = self._terms(rows.k)
+        return super()._losses(rows) if terms is None else rows.losses(terms)
 
 
 # ----------------------------------------------------------------------------------------------------------- the table

@@ -5,30 +5,31 @@ from __future__ import annotations
 from typing import Unpack
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from temperance.errors import InputError, one_of
-from temperance.losses.base import Loss, Rows, TorchOptions, Used, loss, number
+from temperance.losses.base import SampleLoss, TorchOptions, Used, loss, number
+from temperance.losses.formula import NLL, Parts, Sample, Term, one_minus_p, put, total
+from temperance.losses.rowwise import loss_of
 
 
 def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
     """Cross-entropy of each row: see `CrossEntropy`. (n, k), (n,) → (n,)"""
-    return Rows(logits, labels).nll
+    return loss_of(logits, labels, *NLL)
 
 
 def brier(logits: Tensor, labels: Tensor) -> Tensor:
     """Brier score of each row: see `Brier`. (n, k), (n,) → (n,)"""
-    return _brier(Rows(logits, labels))
+    return loss_of(logits, labels, Term(_brier))
 
 
 def label_smoothing(logits: Tensor, labels: Tensor, *, smoothing: float = 0.05, convention: str = "all") -> Tensor:
     """Cross-entropy of each row with a softened label: see `LabelSmoothing`. (n, k), (n,) → (n,)"""
-    return _label_smoothing(Rows(logits, labels), smoothing, convention)
+    return loss_of(logits, labels, _label_smoothing_term(smoothing, convention, logits.shape[1]))
 
 
 @loss(paper="Good, Rational decisions, JRSS B 1952", proper=True, equals_cross_entropy_at={})
-class CrossEntropy(Loss):
+class CrossEntropy(SampleLoss):
     """Cross-entropy: −log p of the label, the usual training loss.
 
     It is what every other loss is measured against, and the base that penalties are added to unless told otherwise.
@@ -38,23 +39,23 @@ class CrossEntropy(Loss):
     tensor(0.3138)
     """
 
-    def _losses(self, rows: Rows) -> Tensor:
-        return rows.nll
+    def _terms(self, k: int) -> tuple[Term, ...]:
+        return NLL
 
 
 @loss(
     paper="Brier, Verification of forecasts expressed in terms of probability, Monthly Weather Review 1950",
     proper=True,
 )
-class Brier(Loss):
+class Brier(SampleLoss):
     """Brier score: the squared distance of the probabilities to the one-hot label, which bounds what a mistake costs.
 
     Σ_j (p_j − 1[j = y])², summed over classes (some divide by k) and from 0 to 2. Its gradient vanishes for a sample
     that is confidently wrong, so training starts more slowly than with cross-entropy.
     """
 
-    def _losses(self, rows: Rows) -> Tensor:
-        return _brier(rows)
+    def _term(self, k: int) -> Term:
+        return Term(_brier)
 
 
 @loss(
@@ -65,7 +66,7 @@ class Brier(Loss):
         Used("CIFAR-10, CIFAR-100", {"smoothing": 0.1, "convention": "others"}, "MDCA program"),
     ),
 )
-class LabelSmoothing(Loss):
+class LabelSmoothing(SampleLoss):
     """Label smoothing: cross-entropy with a target that gives `smoothing` away to the other classes.
 
     convention  "all": the target is 1 − ε + ε/k for the label and ε/k elsewhere (Szegedy et al., torch, ACLS eq. 4);
@@ -83,19 +84,26 @@ class LabelSmoothing(Loss):
         self.smoothing = smoothing
         self.convention = convention
 
-    def _losses(self, rows: Rows) -> Tensor:
-        return _label_smoothing(rows, self.smoothing, self.convention)
+    def _term(self, k: int) -> Term:
+        return _label_smoothing_term(self.smoothing, self.convention, k)
 
 
-def _brier(rows: Rows) -> Tensor:
-    target = torch.zeros_like(rows.logits).scatter_(1, rows.labels[:, None], 1.0)
-    # Fused forward and backward; Σ p² − 2 p_y + 1 would need no target but more passes, and cancels near zero.
-    return F.mse_loss(rows.probs, target, reduction="none").sum(1)
+def _brier(sample: Sample) -> Parts:
+    p, p_label = sample.p, torch.exp(-sample.nll)
+    squares = total(p * p)
+    away = put(p, sample.label, -one_minus_p(sample.nll))  # p − q; Σ p² − 2 p_y + 1 would cancel near zero
+    return total(away * away), 2 * p_label, 2 * p * (p - squares)
 
 
-def _label_smoothing(rows: Rows, smoothing: float, convention: str) -> Tensor:
+def _label_smoothing_term(smoothing: float, convention: str, k: int) -> Term:
     if convention == "others":
-        if rows.k == 1:
+        if k == 1:
             raise InputError("label smoothing over the other classes needs at least two classes; the logits have one")
-        smoothing = smoothing * rows.k / (rows.k - 1)
-    return (1 - smoothing) * rows.nll - smoothing * rows.log_probs.mean(1)
+        smoothing = smoothing * k / (k - 1)
+    return Term(_label_smoothing, (smoothing,))
+
+
+def _label_smoothing(sample: Sample, smoothing: float) -> Parts:
+    mean_log_p = total(sample.z - sample.top) / sample.k + sample.log_confidence
+    value = (1 - smoothing) * sample.nll - smoothing * mean_log_p
+    return value, 1 - smoothing, smoothing * (sample.p - 1 / sample.k)

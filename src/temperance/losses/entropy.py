@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Unpack
 
-from torch import Tensor
-
 from temperance.errors import one_of
-from temperance.losses.base import Loss, Regulariser, Rows, TorchOptions, Used, loss, number
+from temperance.losses.base import Loss, SamplePenalty, TorchOptions, Used, loss, number
+from temperance.losses.formula import Parts, Sample, Term, total
 
 
 @loss(
@@ -21,7 +20,7 @@ from temperance.losses.base import Loss, Regulariser, Rows, TorchOptions, Used, 
         ),
     ),
 )
-class EntropyPenalty(Regulariser):
+class EntropyPenalty(SamplePenalty):
     """Confidence penalty (ECP): rewards the entropy of the probabilities.
 
     base − strength · H with H = −Σ_j p_j ln p_j.
@@ -44,7 +43,12 @@ class EntropyPenalty(Regulariser):
         self.strength = strength
         self.average = average
 
-    def _penalty(self, rows: Rows) -> Tensor:
-        # p ln p from log p, which is finite where p is rounded to 0.
-        negative_entropy = (rows.probs * rows.log_probs).sum(1)
-        return (self.strength if self.average == "sample" else self.strength / rows.k) * negative_entropy
+    def _term(self, k: int) -> Term:
+        return Term(_negative_entropy, (self.strength if self.average == "sample" else self.strength / k,))
+
+
+def _negative_entropy(sample: Sample, strength: float) -> Parts:
+    # log p without the logarithm of a probability, which may be rounded to 0, and but for a constant.
+    log_p = sample.z - sample.top
+    mean = total(sample.p * log_p)
+    return strength * (mean + sample.log_confidence), 0.0, strength * sample.p * (log_p - mean)

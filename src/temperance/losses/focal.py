@@ -8,7 +8,9 @@ import torch
 from torch import Tensor
 
 from temperance.errors import InputError, one_of
-from temperance.losses.base import Loss, Rows, TorchOptions, Used, loss, number, switch
+from temperance.losses.base import SampleLoss, TorchOptions, Used, loss, number, switch
+from temperance.losses.formula import Part, Parts, Sample, Term, first_largest, one_minus_p, pick, put
+from temperance.losses.rowwise import loss_of
 
 # Beyond it the inverse focal loss rises with the label's probability somewhere: 1 / W(1/e), W Lambert's function.
 REVERSAL_GAMMA = 3.591121476668622
@@ -16,28 +18,25 @@ REVERSAL_GAMMA = 3.591121476668622
 # Larger powers serve nobody and could overflow float32.
 MAX_GAMMA = 100.0
 
-# 1 − p is kept above this, so that the slope of a power below one stays finite where the label is certain.
-FLOOR = 1e-30
-
 
 def focal(logits: Tensor, labels: Tensor, *, gamma: float = 3.0, detach_weight: bool = False) -> Tensor:
     """Focal loss of each row: see `Focal`. (n, k), (n,) → (n,)"""
-    return _focal(Rows(logits, labels).nll, gamma, detach_weight)
+    return loss_of(logits, labels, Term(_focal, (gamma,), (detach_weight,)))
 
 
 def flsd(logits: Tensor, labels: Tensor, *, low_gamma: float = 5.0, gamma: float = 3.0, below: float = 0.2) -> Tensor:
     """Sample-dependent focal loss of each row: see `FLSD`. (n, k), (n,) → (n,)"""
-    return _flsd(Rows(logits, labels).nll, low_gamma, gamma, below)
+    return loss_of(logits, labels, Term(_flsd, (low_gamma, gamma, below)))
 
 
 def inverse_focal(logits: Tensor, labels: Tensor, *, gamma: float = 2.0) -> Tensor:
     """Inverse focal loss of each row: see `InverseFocal`. (n, k), (n,) → (n,)"""
-    return _inverse_focal(Rows(logits, labels).nll, gamma)
+    return loss_of(logits, labels, Term(_inverse_focal, (gamma,)))
 
 
 def dual_focal(logits: Tensor, labels: Tensor, *, gamma: float = 5.0, behaviour: str = "released") -> Tensor:
     """Dual focal loss of each row: see `DualFocal`. (n, k), (n,) → (n,)"""
-    return _dual_focal(Rows(logits, labels), gamma, behaviour)
+    return loss_of(logits, labels, Term(_dual_focal, (gamma,), (behaviour,)))
 
 
 @loss(
@@ -48,7 +47,7 @@ def dual_focal(logits: Tensor, labels: Tensor, *, gamma: float = 5.0, behaviour:
         Used("CIFAR-10, CIFAR-100", {"gamma": 1.0}, "MDCA, as the base that its penalty is added to"),
     ),
 )
-class Focal(Loss):
+class Focal(SampleLoss):
     """Focal loss: cross-entropy that lets samples count less the better they are fitted.
 
     −(1 − p)^gamma · log p of the label. Its gradient is g(p) times that of cross-entropy with
@@ -68,8 +67,8 @@ class Focal(Loss):
         self.gamma = gamma
         self.detach_weight = detach_weight
 
-    def _losses(self, rows: Rows) -> Tensor:
-        return _focal(rows.nll, self.gamma, self.detach_weight)
+    def _term(self, k: int) -> Term:
+        return Term(_focal, (self.gamma,), (self.detach_weight,))
 
 
 @loss(
@@ -84,7 +83,7 @@ class Focal(Loss):
         ),
     ),
 )
-class FLSD(Loss):
+class FLSD(SampleLoss):
     """Sample-dependent focal loss (FLSD-53): a larger gamma for samples whose label is improbable.
 
     Focal loss with gamma = `low_gamma` where p of the label is below `below`, else `gamma`; the choice carries no
@@ -104,8 +103,8 @@ class FLSD(Loss):
         self.gamma = gamma
         self.below = below
 
-    def _losses(self, rows: Rows) -> Tensor:
-        return _flsd(rows.nll, self.low_gamma, self.gamma, self.below)
+    def _term(self, k: int) -> Term:
+        return Term(_flsd, (self.low_gamma, self.gamma, self.below))
 
 
 @loss(
@@ -121,7 +120,7 @@ class FLSD(Loss):
         Used("Tiny-ImageNet, ViT-S, Swin-T", {"gamma": 1.0}, "Zhou et al. 2025, App. Table 2"),
     ),
 )
-class InverseFocal(Loss):
+class InverseFocal(SampleLoss):
     """Inverse focal loss: cross-entropy that lets samples count more the better they are fitted.
 
     −(1 + p)^gamma · log p of the label (Zhou et al., Def. 3.2), with slope −gamma (1 + p)^(gamma − 1) ln p −
@@ -142,8 +141,8 @@ class InverseFocal(Loss):
         self.gamma = gamma
         self.allow_reversal = allow_reversal
 
-    def _losses(self, rows: Rows) -> Tensor:
-        return _inverse_focal(rows.nll, self.gamma)
+    def _term(self, k: int) -> Term:
+        return Term(_inverse_focal, (self.gamma,))
 
 
 @loss(
@@ -161,7 +160,7 @@ class InverseFocal(Loss):
         Used("Tiny-ImageNet, ViT-S, Swin-T", {"gamma": 1.0}, "Zhou et al. 2025, App. Table 2"),
     ),
 )
-class DualFocal(Loss):
+class DualFocal(SampleLoss):
     """Dual focal loss: focal loss that also looks at how close the runner-up to the label is.
 
     −(1 − p_y + p_j)^gamma · log p_y; gradients flow through p_j. Which p_j, is told in three ways:
@@ -180,37 +179,42 @@ class DualFocal(Loss):
         self.gamma = gamma
         self.behaviour = behaviour
 
-    def _losses(self, rows: Rows) -> Tensor:
-        return _dual_focal(rows, self.gamma, self.behaviour)
+    def _term(self, k: int) -> Term:
+        return Term(_dual_focal, (self.gamma,), (self.behaviour,))
 
 
-def _focal(nll: Tensor, gamma: float, detach_weight: bool) -> Tensor:
-    weight = one_minus_p(nll) ** gamma
-    return (weight.detach() if detach_weight else weight) * nll
+def _focal(sample: Sample, gamma: Part, detach_weight: bool) -> Parts:
+    nll, rest = sample.nll, one_minus_p(sample.nll)
+    weight = rest**gamma
+    slope = weight if detach_weight else weight + gamma * weight / rest * torch.exp(-nll) * nll
+    return weight * nll, slope, 0.0
 
 
-def _flsd(nll: Tensor, low_gamma: float, gamma: float, below: float) -> Tensor:
-    improbable = torch.exp(-nll.detach()) < below
-    return one_minus_p(nll) ** (gamma + (low_gamma - gamma) * improbable.to(nll.dtype)) * nll
+def _flsd(sample: Sample, low_gamma: float, gamma: float, below: float) -> Parts:
+    improbable = (torch.exp(-sample.nll) < below).to(sample.nll)
+    return _focal(sample, gamma + (low_gamma - gamma) * improbable, False)
 
 
-def _inverse_focal(nll: Tensor, gamma: float) -> Tensor:
-    return (1 + torch.exp(-nll)) ** gamma * nll
+def _inverse_focal(sample: Sample, gamma: float) -> Parts:
+    nll, p = sample.nll, torch.exp(-sample.nll)
+    weight = (1 + p) ** gamma
+    return weight * nll, weight - gamma * weight / (1 + p) * p * nll, 0.0
 
 
-def _dual_focal(rows: Rows, gamma: float, behaviour: str) -> Tensor:
-    z, label = rows.logits.detach(), rows.labels[:, None]
-    label_logit = z.gather(1, label)
+def _dual_focal(sample: Sample, gamma: float, behaviour: str) -> Parts:
+    nll, z = sample.nll, sample.z
+    label_logit = pick(z, sample.label)
     # Probabilities are in the order of the logits, and these tell apart what softmax rounds to the same.
-    out = z >= label_logit if behaviour == "released" else torch.zeros_like(z, dtype=torch.bool).scatter(1, label, True)
-    rival_logit, rival = z.masked_fill(out, -torch.inf).max(1, keepdim=True)
-    none = rival_logit == -torch.inf
+    rivals = (
+        torch.where(z < label_logit, z, -torch.inf) if behaviour == "released" else put(z, sample.label, -torch.inf)
+    )
+    rival = first_largest(rivals)
+    rival_logit = pick(rivals, rival)
+    rival_p = sample.confidence * torch.exp(rival_logit - sample.top)  # 0 where there is none
     if behaviour == "eq25-26":
-        none = none | (rival_logit > label_logit)
-    rival_prob = rows.log_probs.gather(1, rival).exp().masked_fill(none, 0).squeeze(1)
-    return (one_minus_p(rows.nll) + rival_prob) ** gamma * rows.nll
-
-
-def one_minus_p(nll: Tensor) -> Tensor:
-    """1 − p from −log p, without cancellation where p is nearly 1."""
-    return (-torch.expm1(-nll)).clamp_min(FLOOR)
+        rival_p = torch.where(rival_logit > label_logit, 0.0, rival_p)
+    doubt = one_minus_p(nll) + rival_p
+    weight = doubt**gamma
+    in_doubt = gamma * weight / doubt * nll
+    push = in_doubt * rival_p
+    return weight * nll, weight + in_doubt * torch.exp(-nll), put(-push * sample.p, rival, push * (1 - rival_p))

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from temperance.arrays import flatten
 from temperance.errors import one_of
 from temperance.losses.base import LOSSES, Loss, make_loss
 from temperance.losses.selective import soft_cdf
@@ -45,10 +46,10 @@ def gradients(
     if source != "autograd":
         return by_formula(loss, rows, FORMULAS if source == "formula" else TABLE)
     losses = loss._losses(rows).masked_fill(~rows.kept, 0)
-    (gradient,) = torch.autograd.grad(losses.sum(), rows.logits)
+    gradient = flatten(torch.autograd.grad(losses.sum(), rows.given)[0])
     plain = rows.probs.detach().scatter_add(1, rows.labels[:, None], -torch.ones_like(gradient[:, :1]))
     slope = (gradient - plain).masked_fill(~rows.kept[:, None], 0)
-    return Smoothing.of_slope(slope, rows.top[1])
+    return Smoothing.of_slope(slope, rows.prediction)
 
 
 # ------------------------------------------------------------------------------------------------- along the logits

@@ -72,7 +72,7 @@ class MMCE(BatchLevel, Regulariser):
         self.double_norm = double_norm
 
     def _penalty(self, rows: Rows) -> Tensor:
-        kept, correct = rows.kept.to(rows.logits.dtype), rows.correct.to(rows.logits.dtype)
+        kept, correct = rows.kept.to(rows.given.dtype), rows.correct.to(rows.given.dtype)
         everyone, _ = self._all_rows(torch.stack([rows.confidence, kept, correct], dim=1))
         confidence, kept, correct = everyone.unbind(1)
         residual = (correct - confidence) * kept
@@ -134,7 +134,7 @@ class KDEXE(BatchLevel, Regulariser):
         self.detach = detach
 
     def _penalty(self, rows: Rows) -> Tensor:
-        kept = rows.kept.to(rows.logits.dtype)
+        kept = rows.kept.to(rows.given.dtype)
         marks = torch.stack([rows.labels.to(kept.dtype), kept], dim=1)
         everyone, _ = self._all_rows(torch.cat([rows.probs, marks], dim=1))
         probs, labels, counted = everyone[:, :-2], everyone[:, -2].detach().long(), everyone[:, -1] > 0

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from typing import Unpack
 
-import torch.nn.functional as F
+import torch
 from torch import Tensor
 
 from temperance.errors import one_of
-from temperance.losses.base import Loss, Regulariser, Rows, TorchOptions, Used, at_least_float32, loss, number, switch
+from temperance.losses.base import Loss, SamplePenalty, TorchOptions, Used, loss, number, switch
+from temperance.losses.formula import Parts, Sample, Term, put, smallest, total
+from temperance.losses.rowwise import loss_of
 
 
 def mbls_penalty(logits: Tensor, *, margin: float = 6.0, detach_max: bool = False) -> Tensor:
     """mean_j ReLU(z_top − z_j − margin) of each row: see `MbLS`. (n, k) → (n,)"""
-    logits = at_least_float32(logits)
-    top = logits.max(1, keepdim=True).values
-    if detach_max:
-        top = top.detach()
-    return F.relu(top - margin - logits, inplace=True).mean(1)
+    return loss_of(logits, _any_label(logits), _mbls_term(margin, 1.0, detach_max, logits.shape[1]))
 
 
 def acls_penalty(
@@ -33,26 +31,18 @@ def acls_penalty(
     condition: str = "margin",
 ) -> Tensor:
     """The ACLS penalty of each row: see `ACLS`. (n, k) → (n,)"""
-    logits = at_least_float32(logits)
-    top, prediction = logits.max(1, keepdim=True)
-    held = top.detach()
-    # What is held constant makes the gradient that of eq. 12: down at the top class, up at the others, nothing else.
-    pos = top - margin if variant == "released" else top - logits.detach().amin(1, keepdim=True) - margin
-    neg = held - margin - logits
-    if condition == "margin":
-        pos, neg = F.relu(pos), F.relu(neg, inplace=True)
-    else:
-        neg = neg.scatter(1, prediction, 0)
-    if amount == "adaptive":
-        pos, neg = pos.square(), neg.square()
-        if halved:
-            pos_weight, neg_weight = pos_weight / 2, neg_weight / 2
-    if variant == "released":
-        # Its indicator marks every class that shares the largest logit.
-        pos = pos * (logits.detach() == held).sum(1, keepdim=True)
-    if neg_agg == "mean":
-        neg_weight = neg_weight / max(logits.shape[1] - 1, 1)
-    return pos_weight * pos.squeeze(1) + neg_weight * neg.sum(1)
+    term = acls_term(
+        logits.shape[1],
+        margin=margin,
+        pos_weight=pos_weight,
+        neg_weight=neg_weight,
+        variant=variant,
+        neg_agg=neg_agg,
+        halved=halved,
+        amount=amount,
+        condition=condition,
+    )
+    return loss_of(logits, _any_label(logits), term)
 
 
 @loss(
@@ -65,7 +55,7 @@ def acls_penalty(
         Used("Tiny-ImageNet, ImageNet, VOC", {"margin": 10.0, "strength": 0.1}, "MbLS; ACLS paper"),
     ),
 )
-class MbLS(Regulariser):
+class MbLS(SamplePenalty):
     """Margin-based label smoothing: a linear penalty on logits that lie more than `margin` below the largest.
 
     base + strength · mean_j ReLU(z_top − z_j − margin), the mean over all k classes as in the authors' program; the
@@ -92,8 +82,8 @@ class MbLS(Regulariser):
         self.strength = strength
         self.detach_max = detach_max
 
-    def _penalty(self, rows: Rows) -> Tensor:
-        return self.strength * mbls_penalty(rows.logits, margin=self.margin, detach_max=self.detach_max)
+    def _term(self, k: int) -> Term:
+        return _mbls_term(self.margin, self.strength, self.detach_max, k)
 
 
 @loss(
@@ -107,7 +97,7 @@ class MbLS(Regulariser):
         Used("Tiny-ImageNet, ImageNet, VOC", {"margin": 10.0, "pos_weight": 0.1, "neg_weight": 0.01}, "ACLS paper"),
     ),
 )
-class ACLS(Regulariser):
+class ACLS(SamplePenalty):
     """Adaptive and conditional label smoothing: a squared penalty on logits farther apart than `margin`.
 
     base + pos_weight · ReLU(z_top − min_k z_k − margin)² + neg_weight · mean_{j ≠ top} ReLU(z_top − z_j − margin)²
@@ -161,9 +151,9 @@ class ACLS(Regulariser):
         self.amount = amount
         self.condition = condition
 
-    def _penalty(self, rows: Rows) -> Tensor:
-        return acls_penalty(
-            rows.logits,
+    def _term(self, k: int) -> Term:
+        return acls_term(
+            k,
             margin=self.margin,
             pos_weight=self.pos_weight,
             neg_weight=self.neg_weight,
@@ -173,3 +163,63 @@ class ACLS(Regulariser):
             amount=self.amount,
             condition=self.condition,
         )
+
+
+def _mbls_term(margin: float, strength: float, detach_max: bool, k: int) -> Term:
+    return Term(_mbls, (margin, strength / k), (detach_max,))
+
+
+def _mbls(sample: Sample, margin: float, weight: float, detach_max: bool) -> Parts:
+    beyond = torch.relu(sample.top - margin - sample.z)
+    active = torch.sign(beyond)
+    rest = -weight * active
+    if not detach_max:
+        rest = put(rest, sample.winner, weight * total(active))
+    return weight * total(beyond), 0.0, rest
+
+
+def acls_term(
+    k: int,
+    *,
+    margin: float,
+    pos_weight: float,
+    neg_weight: float,
+    variant: str = "paper",
+    neg_agg: str = "mean",
+    halved: bool = False,
+    amount: str = "adaptive",
+    condition: str = "margin",
+) -> Term:
+    """The ACLS penalty for k classes: see `ACLS`."""
+    if halved and amount == "adaptive":
+        pos_weight, neg_weight = pos_weight / 2, neg_weight / 2
+    if neg_agg == "mean":
+        neg_weight = neg_weight / max(k - 1, 1)
+    return Term(_acls, (margin, pos_weight, neg_weight), (variant, amount, condition))
+
+
+def _acls(
+    sample: Sample, margin: float, pos_weight: float, neg_weight: float, variant: str, amount: str, condition: str
+) -> Parts:
+    # The slopes have the pattern of eq. 12: down at the top class, up at the others, and nothing else.
+    z, top, winner = sample.z, sample.top, sample.winner
+    pos = top - margin if variant == "released" else top - smallest(z) - margin
+    neg = top - margin - z
+    if condition == "margin":
+        pos, neg = torch.relu(pos), torch.relu(neg)
+        pos_active, neg_active = torch.sign(pos), torch.sign(neg)
+    else:
+        neg = put(neg, winner, 0.0)
+        pos_active, neg_active = torch.ones_like(pos), torch.ones_like(neg)
+    # The program's indicator marks every class that shares the largest logit.
+    winners = total((z >= top).to(z)) if variant == "released" else 1
+    if amount == "adaptive":
+        value = pos_weight * winners * pos * pos + neg_weight * total(neg * neg)
+        return value, 0.0, put(-2 * neg_weight * neg, winner, 2 * pos_weight * winners * pos)
+    value = pos_weight * winners * pos + neg_weight * total(neg)
+    return value, 0.0, put(-neg_weight * neg_active, winner, pos_weight * winners * pos_active)
+
+
+def _any_label(logits: Tensor) -> Tensor:
+    """Labels, where they do not matter. (n,)"""
+    return torch.zeros(len(logits), dtype=torch.int64, device=logits.device)

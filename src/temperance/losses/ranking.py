@@ -9,9 +9,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from temperance.errors import InputError, at_least, one_of
-from temperance.losses.base import Loss, Regulariser, Rows, TorchOptions, Used, loss, number
+from temperance.losses.base import Loss, Regulariser, Rows, SamplePenalty, TorchOptions, Used, loss, number
 from temperance.losses.distributed import BatchLevel
-from temperance.losses.margin import acls_penalty
+from temperance.losses.formula import Parts, Sample, Term, largest, put
+from temperance.losses.margin import acls_term
 from temperance.losses.selective import SCORES
 
 
@@ -185,8 +186,8 @@ class ACLSRanking(Ranked):
     def _penalty(self, rows: Rows) -> Tensor:
         surer, righter = self._order(rows, rows.confidence.detach())
         disordered = surer * righter < 0
-        penalty = acls_penalty(rows.logits, margin=self.margin, pos_weight=self.pos_weight, neg_weight=self.neg_weight)
-        return penalty * disordered
+        term = acls_term(rows.k, margin=self.margin, pos_weight=self.pos_weight, neg_weight=self.neg_weight)
+        return rows.losses((term,)) * disordered
 
 
 @loss(
@@ -195,7 +196,7 @@ class ACLSRanking(Ranked):
     exact_gradient=False,
     equals_cross_entropy_at={"margin": 1e6},
 )
-class CRLMargin(Regulariser):
+class CRLMargin(SamplePenalty):
     """CRL's gradient for logits farther apart than `margin` only: an ablation of the ACLS paper.
 
     The gradient of the penalty is strength · p_top (1 − p_top) at the top class if z_top − min_k z_k ≥ margin, and
@@ -217,11 +218,11 @@ class CRLMargin(Regulariser):
         self.margin = margin
         self.strength = strength
 
-    def _penalty(self, rows: Rows) -> Tensor:
-        z, p = rows.logits.detach(), rows.probs.detach()
-        top, prediction = z.max(1, keepdim=True)
-        p_top = p.gather(1, prediction)
-        far = (top - z >= self.margin).to(z.dtype)
-        slope = (-p_top * p * far).scatter(1, prediction, p_top * (1 - p_top) * far.amax(1, keepdim=True))
-        surrogate = (slope * rows.logits).sum(1)
-        return self.strength * (surrogate - surrogate.detach())
+    def _term(self, k: int) -> Term:
+        return Term(_crl_margin, (self.margin, self.strength))
+
+
+def _crl_margin(sample: Sample, margin: float, strength: float) -> Parts:
+    sure, far = strength * sample.confidence, (sample.top - sample.z >= margin).to(sample.z)
+    at_top = sure * (1 - sample.confidence) * largest(far)
+    return 0 * sample.nll, 0.0, put(-sure * sample.p * far, sample.winner, at_top)

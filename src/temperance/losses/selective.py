@@ -35,7 +35,8 @@ class Reweighted(BatchLevel, Regulariser):
         raise NotImplementedError
 
     def _losses(self, rows: Rows) -> Tensor:
-        return self._weights(rows) * self.base._losses(rows)
+        losses = self.base._losses(rows)
+        return self._weights(rows) * losses
 
 
 @loss(

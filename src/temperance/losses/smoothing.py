@@ -99,7 +99,7 @@ def _one_hot(rows: Rows) -> Tensor:
 
 
 def _is_top(rows: Rows) -> Tensor:
-    return torch.zeros_like(rows.probs, dtype=torch.bool).scatter(1, rows.top[1][:, None], True)
+    return torch.zeros_like(rows.probs, dtype=torch.bool).scatter(1, rows.prediction[:, None], True)
 
 
 def _weights(rows: Rows, at_top: float, elsewhere: float) -> Tensor:
@@ -116,7 +116,7 @@ def _everywhere(rows: Rows) -> Tensor:
 def label_smoothing(loss: LabelSmoothing, rows: Rows) -> Smoothing:
     """ε (1 − 1/k) at the label, ε/k elsewhere."""
     amount = loss.smoothing if loss.convention == "all" else loss.smoothing * rows.k / (rows.k - 1)
-    return Smoothing.of_slope(amount * (_one_hot(rows) - 1 / rows.k), rows.top[1], _everywhere(rows))
+    return Smoothing.of_slope(amount * (_one_hot(rows) - 1 / rows.k), rows.prediction, _everywhere(rows))
 
 
 @_formula(FORMULAS, Focal, FLSD, InverseFocal)
@@ -135,7 +135,7 @@ def focal(loss: Focal | FLSD | InverseFocal, rows: Rows) -> Smoothing:
         g = (1 - p) ** gamma
         if not (isinstance(loss, Focal) and loss.detach_weight):
             g = g - gamma * (1 - p) ** (gamma - 1) * p * p.log()
-    return Smoothing.of_slope((g - 1)[:, None] * (rows.probs - _one_hot(rows)), rows.top[1], _everywhere(rows))
+    return Smoothing.of_slope((g - 1)[:, None] * (rows.probs - _one_hot(rows)), rows.prediction, _everywhere(rows))
 
 
 @_formula(FORMULAS, MDCA)
@@ -146,16 +146,15 @@ def mdca(loss: MDCA, rows: Rows) -> Smoothing:
     """
     signs = rows.mean(rows.probs - _one_hot(rows)).sign()
     slope = loss.strength / rows.k * rows.probs * (signs - rows.probs @ signs[:, None])
-    return Smoothing.of_slope(slope, rows.top[1])
+    return Smoothing.of_slope(slope, rows.prediction)
 
 
 @_formula(TABLE, MDCA)
 def mdca_table(loss: MDCA, rows: Rows) -> Smoothing:
     """λ p (1 − p) and λ p_j (1 + p_top): a term is missing."""
-    confidence, top = rows.top
-    p, at_top = rows.probs, confidence[:, None]
+    p, at_top = rows.probs, rows.confidence[:, None]
     f = loss.strength / rows.k * torch.where(_is_top(rows), p * (1 - p), p * (1 + at_top))
-    return Smoothing(f, _everywhere(rows), top)
+    return Smoothing(f, _everywhere(rows), rows.prediction)
 
 
 def _cpc_weights(loss: CPC, k: int) -> tuple[float, float]:
@@ -185,7 +184,7 @@ def cpc(loss: CPC, rows: Rows) -> Smoothing:
     against_label, among_others = _cpc_parts(rows)
     label = rows.labels[:, None]
     slope = weight * against_label.scatter(1, label, -against_label.sum(1, keepdim=True)) - exclusion * among_others
-    return Smoothing.of_slope(slope, rows.top[1], _everywhere(rows))
+    return Smoothing.of_slope(slope, rows.prediction, _everywhere(rows))
 
 
 @_formula(TABLE, CPC)
@@ -195,7 +194,7 @@ def cpc_table(loss: CPC, rows: Rows) -> Smoothing:
     against_label, among_others = _cpc_parts(rows)
     at_label = -weight * against_label.sum(1, keepdim=True)
     f = (weight * against_label + exclusion * among_others).scatter(1, rows.labels[:, None], at_label)
-    return Smoothing(f, _everywhere(rows), rows.top[1])
+    return Smoothing(f, _everywhere(rows), rows.prediction)
 
 
 def _below_top(rows: Rows) -> Tensor:
@@ -211,14 +210,14 @@ def mbls(loss: MbLS, rows: Rows) -> Smoothing:
     is_top, beyond = _is_top(rows), _below_top(rows) > loss.margin
     active = (beyond & ~is_top).sum(1, keepdim=True) * (0 if loss.detach_max else 1)
     f = loss.strength / rows.k * torch.where(is_top, active, 1).to(rows.probs.dtype)
-    return Smoothing(f, torch.where(is_top, active > 0, beyond), rows.top[1])
+    return Smoothing(f, torch.where(is_top, active > 0, beyond), rows.prediction)
 
 
 @_formula(TABLE, MbLS)
 def mbls_table(loss: MbLS, rows: Rows) -> Smoothing:
     """λ for each class beyond the margin, nothing for the predicted class: what `detach_max=True` does."""
     f = torch.full_like(rows.probs, loss.strength / rows.k)
-    return Smoothing(f, (_below_top(rows) >= loss.margin) & ~_is_top(rows), rows.top[1])
+    return Smoothing(f, (_below_top(rows) >= loss.margin) & ~_is_top(rows), rows.prediction)
 
 
 @_formula(FORMULAS, ACLS)
@@ -231,7 +230,7 @@ def acls(loss: ACLS, rows: Rows) -> Smoothing:
     distance = _below_top(rows) - loss.margin
     factor = 1.0 if loss.halved else 2.0
     f = weight * (factor * distance if loss.amount == "adaptive" else 1.0)
-    return Smoothing(f, distance > 0 if loss.condition == "margin" else _everywhere(rows), rows.top[1])
+    return Smoothing(f, distance > 0 if loss.condition == "margin" else _everywhere(rows), rows.prediction)
 
 
 @_formula(TABLE, ACLS)
@@ -239,7 +238,7 @@ def acls_table(loss: ACLS, rows: Rows) -> Smoothing:
     """Eqs 10 and 11, with `pos_weight` and `neg_weight` for λ1 and λ2."""
     weight = _weights(rows, loss.pos_weight, loss.neg_weight)
     distance = _below_top(rows) - loss.margin
-    return Smoothing(weight * distance, distance >= 0, rows.top[1])
+    return Smoothing(weight * distance, distance >= 0, rows.prediction)
 
 
 def _of_confidence(slope: Tensor, rows: Rows) -> Tensor:
@@ -262,7 +261,7 @@ def crl(loss: CRL, rows: Rows) -> Smoothing:
     own = torch.where(active, -righter.sign(), 0)
     slope = own.index_add(0, neighbours(rows.kept), -own)
     f = _of_confidence(loss.strength * torch.where(slope != 0, slope, 1), rows)
-    return Smoothing(f, (slope != 0)[:, None].expand_as(f), rows.top[1])
+    return Smoothing(f, (slope != 0)[:, None].expand_as(f), rows.prediction)
 
 
 @_formula(TABLE, CRL)
@@ -270,4 +269,4 @@ def crl_table(loss: CRL, rows: Rows) -> Smoothing:
     """λ p (1 − p) and λ p_top p_j for a sample in the wrong order to its neighbour; the margin is left out."""
     surer, righter = loss._order(rows, rows.confidence)
     f = _of_confidence(torch.full_like(surer, loss.strength), rows)
-    return Smoothing(f, (surer * righter < 0)[:, None].expand_as(f), rows.top[1])
+    return Smoothing(f, (surer * righter < 0)[:, None].expand_as(f), rows.prediction)

@@ -50,7 +50,7 @@ class SoftECE(BatchLevel, Regulariser):
         self.p = p
 
     def _penalty(self, rows: Rows) -> Tensor:
-        confidence, kept = rows.confidence, rows.kept.to(rows.logits.dtype)
+        confidence, kept = rows.confidence, rows.kept.to(rows.given.dtype)
         middles = (torch.arange(self.n_bins, device=kept.device, dtype=kept.dtype) + 0.5) / self.n_bins
         belongs = (-(confidence[:, None] - middles).square() / self.temperature).softmax(1)
         amounts = torch.stack([kept, kept * (confidence - rows.correct.to(kept.dtype))])
