@@ -18,6 +18,7 @@ from temperance.report import write_report
 from temperance.report.analysis import analysis_page, between_classes, hue
 from temperance.report.raster import png
 from temperance.training.analysis import analyse, angles_between, class_means, classifier_weights, simplex_angle, tsne
+from temperance.training.features import Features, write_features
 from temperance.training.run import write_log, write_weights
 
 
@@ -125,6 +126,9 @@ def run_folder(tmp_path: Path) -> Path:
     write_weights(
         folder / "network.safetensors", {"classifier.weight": torch.randn(4, 6), "a.weight": torch.randn(4, 4)}
     )
+    x, y = torch.randn(20, 6), torch.arange(20) % 4
+    known = {"classifier_weight": torch.randn(4, 6), "classifier_bias": torch.zeros(4)}
+    write_features(folder / "features.safetensors", Features.of(x, y, test_features=x, test_labels=y, **known))
     return folder
 
 
@@ -156,6 +160,7 @@ def test_a_run_and_a_head_side_by_side(
         "Loss of each class",
     ):
         assert title in titles
+    assert "What if weights of the classifier are masked?" in {title for _, title in found.all("h2")}
     assert len(found.all("circle")) >= 80 and len(found.all("image")) == 3
     assert all((a["href"] or "").startswith("data:image/png;base64,") for a, _ in found.all("image"))
     assert "http:" not in text and "https:" not in text and "<0>" not in text

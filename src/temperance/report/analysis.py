@@ -45,7 +45,8 @@ def analysis_page(found: Analysis) -> str:
     parts = [
         heading("Analysis", " and ".join(names), about),
         confidence_section(found.confidence),
-        *(histories(found)),
+        *histories(found),
+        masked_section(found),
         trace_section(found.traces),
         toy_section(found.toy, found.class_names),
         angles_section(found.angles, found.class_names),
@@ -315,6 +316,36 @@ def angle_histogram(angles: Tensor) -> Markup:
         join(bars),
         plot.line([(best, 0), (best, plot.y.high)], "guide"),
         plot.x_axis(across, "angle", [f"{number_text(tick)}°" for tick in across]),
+    )
+
+
+# ---------------------------------------------------------------------------------------------------- masked inference
+
+
+def masked_section(found: Analysis) -> Markup:
+    """Accuracy and confidence with weights of the classifier masked at random (MaC-Cal Figure 1)."""
+    figures = []
+    for subject in found.subjects:
+        if subject.masked:
+            lines = [
+                Line(name, [(100 * each.ratio, getattr(each, column)) for each in subject.masked], i)
+                for i, (column, name) in enumerate((("accuracy", "accuracy"), ("confidence", "mean confidence")))
+            ]
+            drawn = line_chart(
+                lines, y_title="Accuracy and confidence", x_title="weights masked, %", percent=True, dots=True
+            )
+            figures.append((join([tag("b", subject.name), line_legend(lines)]), drawn))
+    if not figures:
+        return Markup()
+    return section(
+        "What if weights of the classifier are masked?",
+        tag(
+            "p",
+            "The network's own classifier, a share of its weights masked at random in every batch and nothing trained. "
+            "Where confidence falls below accuracy, masking alone has made it modest; what that costs in accuracy, "
+            "training with masks gets back.",
+        ),
+        pair(*figures),
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,8 @@ from temperance.evaluate import Progress, checked_batches, no_progress
 from temperance.files import reading
 from temperance.metrics.stats import Bins, top_label_bins
 from temperance.predictions import Predictions, read_pair, read_predictions
+from temperance.training.features import read_features
+from temperance.training.heads.masked import MaskedInference, masked_inference
 from temperance.training.run import read_weights
 from temperance.training.split import USUAL_NAMES, split
 from temperance.training.traces import Trace, posthoc_trace
@@ -146,6 +148,7 @@ class Subject:
     test: Predictions
     history: list[dict[str, Any]] = field(default_factory=list)
     weights: Tensor | None = None  # of the classifier (k, d)
+    masked: tuple[MaskedInference, ...] = ()  # where the run's features are kept
 
 
 @dataclass(frozen=True, eq=False)
@@ -236,7 +239,11 @@ def _subject(source: str | Path | Predictions, seed: int) -> Subject:
     weights = None
     if (place / "network.safetensors").exists():
         weights = _classifier_in(read_weights(place / "network.safetensors"), test.k)
-    return Subject(place.resolve().name, fit, test, history, weights)
+    masked: tuple[MaskedInference, ...] = ()
+    if (place / "features.safetensors").exists():
+        features = read_features(place / "features.safetensors")
+        masked = tuple(masked_inference(features, seed=seed)) if features.classifier and features.test else ()
+    return Subject(place.resolve().name, fit, test, history, weights, masked)
 
 
 def _classifier_in(weights: Mapping[str, Tensor], k: int) -> Tensor | None:
@@ -260,7 +267,7 @@ def _distinct(subjects: Sequence[Subject]) -> list[Subject]:
         name = subject.name
         while name in found:
             name = f"{subject.name} ({len(found) + 1})"
-        found[name] = Subject(name, subject.fit, subject.test, subject.history, subject.weights)
+        found[name] = replace(subject, name=name)
     return list(found.values())
 
 
