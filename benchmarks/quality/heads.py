@@ -6,6 +6,7 @@ on the validation part; the same of the validation part, by which settings may b
 train. Lines that are in the file already are not run again, so a stopped run goes on where it was.
 
     --groups reference,heads     some of the groups below; all by default
+    --methods linear,mac-cal     of these groups only the methods named
     --seeds 3                    seeds 0, 1, 2; the reference has none
     --device cuda                where to train
     --table                      print means over seeds as Markdown; with --out alone nothing is trained
@@ -139,7 +140,7 @@ def trained(text: str, seed: int, features: Features, val: FeatureSet, test: Fea
     return found
 
 
-def run(path: Path, out: Path, groups: list[str], seeds: int, device: str) -> None:
+def run(path: Path, out: Path, groups: list[str], methods: list[str], seeds: int, device: str) -> None:
     """Train what is not in the file yet."""
     digest = hashlib.sha256(path.read_bytes()).hexdigest()[:12]
     features = read_features(path).to(device)
@@ -167,7 +168,7 @@ def run(path: Path, out: Path, groups: list[str], seeds: int, device: str) -> No
     for seed in range(seeds):
         for group in groups:
             for text in GROUPS.get(group, []):
-                if (digest, text, seed) not in known:
+                if (digest, text, seed) not in known and (not methods or text in methods):
                     write(group, {"method": text, "seed": seed, **trained(text, seed, features, val, test)})
 
 
@@ -200,12 +201,14 @@ def main() -> None:
     parser.add_argument("features", type=Path, nargs="?")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--groups", default=",".join(["reference", *GROUPS]))
+    parser.add_argument("--methods", default="")
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--table", action="store_true")
     args = parser.parse_args()
     if args.features is not None:
-        run(args.features, args.out, args.groups.split(","), args.seeds, args.device)
+        methods = [text for text in args.methods.split(",") if text]
+        run(args.features, args.out, args.groups.split(","), methods, args.seeds, args.device)
     if args.table:
         print(markdown(read(args.out)))
 
