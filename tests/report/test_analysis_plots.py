@@ -1,6 +1,9 @@
 """Figures of trainings and analyses: they show the numbers they are given."""
 
 import math
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,6 +27,7 @@ from temperance.report import (
     draw_shift,
     draw_traces,
     draw_training,
+    write_report,
 )
 from temperance.results import Provenance, Row
 from temperance.training.analysis import Embedding, angles_between
@@ -134,3 +138,16 @@ def test_scores() -> None:
         histogram.score in ax.get_title(loc="left") for ax, histogram in zip(figure.axes, found.histograms, strict=True)
     )
     figure.canvas.draw()
+
+
+def test_what_needs_training_is_imported_when_it_is_asked_for() -> None:
+    code = (
+        "import sys, temperance.report as r; assert 'temperance.training' not in sys.modules; r.draw_shift; "
+        "assert 'temperance.training' in sys.modules; [getattr(r, name) for name in r.__all__]"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_only_what_is_known_has_a_page(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="there is no page for a dict; known: Evaluation, Comparison"):
+        write_report({}, tmp_path / "page.html")  # type: ignore[arg-type]

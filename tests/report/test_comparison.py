@@ -10,7 +10,7 @@ import torch
 
 from conftest import random_predictions
 from pages import Page
-from temperance.compare import Comparison, Outcome, compare
+from temperance.compare import Comparison, Method, Outcome, compare
 from temperance.evaluate import evaluate
 from temperance.metrics import METRICS
 from temperance.metrics.classwise import class_errors
@@ -24,7 +24,8 @@ from temperance.report.page import mark
 from temperance.report.pairs import MOST_CHANGED
 
 NASTY = ("<script>alert(1)</script>", "</script><img src=x onerror=alert(2)>", "a & \"b\" 'c'", "ж — 日本")
-WRONG = "temperature:objective=<b>x</b>"
+FAILING = "meta-acc:accuracy=0.01"  # it finds out when it is fitted
+WRONG = "meta-acc:accuracy=<b>x</b>"
 
 
 def over_confident(n: int, k: int, names: tuple[str, ...] | None = None) -> Predictions:
@@ -42,8 +43,11 @@ def calibrated(n: int, k: int) -> Predictions:
 @pytest.fixture(scope="module")
 def found() -> Comparison:
     """Four classes, five methods of which one is far off and one fails."""
-    methods = ["temperature", "vector", "meta-mis:alpha=0.9", "identity", WRONG]
-    return compare(over_confident(600, 4, NASTY), methods=methods, bootstrap=40)
+    methods = ["temperature", "vector", "meta-mis:alpha=0.9", "identity", FAILING]
+    found = compare(over_confident(600, 4, NASTY), methods=methods, bootstrap=40)
+    wrong = Method("meta-acc", {"accuracy": "<b>x</b>"})
+    outcomes = (dataclasses.replace(o, method=wrong) if o.label == FAILING else o for o in found.outcomes)
+    return dataclasses.replace(found, outcomes=tuple(outcomes))
 
 
 @pytest.fixture(scope="module")
@@ -193,7 +197,7 @@ def strips_of(found: Comparison) -> list[dict[str, list[tuple[float, float]]]]:
 
 def test_what_failed_is_shown_with_the_reason(found: Comparison) -> None:
     failed = outcome_of(found, WRONG)
-    assert "no objective" in failed.failure
+    assert "accuracy must lie between" in failed.failure
     assert Page(comparison_page(found)).table("failures")[1:] == [[WRONG, failed.failure]]
 
 
@@ -310,7 +314,7 @@ def test_where_nothing_helps_there_is_no_before_and_after(left_alone: Comparison
     assert len([row for row in page.table("ranking") if len(row) > 1]) == 4
 
 
-@pytest.mark.parametrize("methods", [["temperature"], ["identity"], ["temperature:objective=x"]])
+@pytest.mark.parametrize("methods", [["temperature"], ["identity"], [FAILING]])
 @pytest.mark.parametrize(("n", "k"), [(2, 2), (9, 3), (300, 2)])
 def test_any_size_is_a_page(methods: list[str], n: int, k: int) -> None:
     found = compare(over_confident(n, k), methods=methods, bootstrap=20)

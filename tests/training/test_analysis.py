@@ -127,8 +127,10 @@ def run_folder(tmp_path: Path) -> Path:
         folder / "network.safetensors", {"classifier.weight": torch.randn(4, 6), "a.weight": torch.randn(4, 4)}
     )
     x, y = torch.randn(20, 6), torch.arange(20) % 4
-    known = {"classifier_weight": torch.randn(4, 6), "classifier_bias": torch.zeros(4)}
-    write_features(folder / "features.safetensors", Features.of(x, y, test_features=x, test_labels=y, **known))
+    features = Features.of(
+        x, y, test_features=x, test_labels=y, classifier_weight=torch.randn(4, 6), classifier_bias=torch.zeros(4)
+    )
+    write_features(folder / "features.safetensors", features)
     return folder
 
 

@@ -1,14 +1,8 @@
 """Pictures and pages of what was measured."""
 
-from temperance.report.analysis_plots import (
-    draw_angles,
-    draw_class_losses,
-    draw_confidence_histograms,
-    draw_correlation,
-    draw_map,
-    draw_scores,
-    draw_traces,
-)
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from temperance.report.html import write_report
 from temperance.report.plots import (
     draw_classwise,
@@ -17,7 +11,18 @@ from temperance.report.plots import (
     draw_reliability_pair,
     draw_risk_coverage,
 )
-from temperance.report.training_plots import draw_keep_rate, draw_masked_inference, draw_shift, draw_training
+
+if TYPE_CHECKING:
+    from temperance.report.analysis_plots import (
+        draw_angles,
+        draw_class_losses,
+        draw_confidence_histograms,
+        draw_correlation,
+        draw_map,
+        draw_scores,
+        draw_traces,
+    )
+    from temperance.report.training_plots import draw_keep_rate, draw_masked_inference, draw_shift, draw_training
 
 __all__ = [
     "draw_angles",
@@ -38,3 +43,13 @@ __all__ = [
     "draw_training",
     "write_report",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Figures of trainings and analyses, imported when first asked for: the others need nothing of training."""
+    if name in __all__:
+        for module in ("training_plots", "analysis_plots"):
+            found = getattr(import_module(f"temperance.report.{module}"), name, None)
+            if found is not None:
+                return found
+    raise AttributeError(f"module 'temperance.report' has no attribute {name!r}")

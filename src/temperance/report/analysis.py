@@ -58,11 +58,13 @@ def analysis_page(found: Analysis) -> str:
 
 def histories(found: Analysis) -> list[Markup]:
     """Of a training, or of a head; the log says which it is."""
-    return [
-        head_section(subject.history) if "lr" not in subject.history[0] else training_section(subject.history)
-        for subject in found.subjects
-        if subject.history
-    ]
+    trained = [subject for subject in found.subjects if subject.history]
+    sections = []
+    for subject in trained:
+        name = (subject.name,) if len(trained) > 1 else ()
+        drawn = training_section if "lr" in subject.history[0] else head_section
+        sections.append(drawn(subject.history, *name))
+    return sections
 
 
 def notes_section(notes: Sequence[str]) -> Markup:

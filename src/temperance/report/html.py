@@ -2,43 +2,41 @@
 
 from __future__ import annotations
 
-from temperance.compare import Comparison
-from temperance.evaluate import Evaluation
-from temperance.files import PathLike, atomic_write
-from temperance.ood import OODComparison
-from temperance.report.analysis import analysis_page
-from temperance.report.comparison import comparison_page
-from temperance.report.evaluation import evaluation_page
-from temperance.report.ood import ood_page
-from temperance.report.shift import shift_page
-from temperance.report.training import retraining_page, run_page
-from temperance.training.analysis import Analysis
-from temperance.training.retrain import Retrained
-from temperance.training.run import Run
-from temperance.training.shift import Shift
+from importlib import import_module
+from typing import TYPE_CHECKING
 
-Reported = Evaluation | Comparison | OODComparison | Run | Retrained | Analysis | Shift
+from temperance.errors import InputError
+from temperance.files import PathLike, atomic_write
+
+if TYPE_CHECKING:
+    from temperance.compare import Comparison
+    from temperance.evaluate import Evaluation
+    from temperance.ood import OODComparison
+    from temperance.training.analysis import Analysis
+    from temperance.training.retrain import Retrained
+    from temperance.training.run import Run
+    from temperance.training.shift import Shift
+
+    Reported = Evaluation | Comparison | OODComparison | Shift | Run | Retrained | Analysis
+
+# What makes the page of each kind. It is imported when it is needed: a page of predictions needs nothing of training.
+PAGES = {
+    "Evaluation": ("evaluation", "evaluation_page"),
+    "Comparison": ("comparison", "comparison_page"),
+    "OODComparison": ("ood", "ood_page"),
+    "Shift": ("shift", "shift_page"),
+    "Run": ("training", "run_page"),
+    "Retrained": ("training", "retraining_page"),
+    "Analysis": ("analysis", "analysis_page"),
+}
 
 
 def write_report(found: Reported, path: PathLike) -> None:
     """Write what was measured as one HTML file that opens anywhere: pictures, numbers, what they mean."""
+    kind = type(found).__name__
+    if kind not in PAGES:
+        raise InputError(f"there is no page for a {kind}; known: {', '.join(PAGES)}")
+    module, function = PAGES[kind]
+    text: str = getattr(import_module(f"temperance.report.{module}"), function)(found)
     with atomic_write(path) as temporary:
-        temporary.write_text(_page(found), encoding="utf-8")
-
-
-def _page(found: Reported) -> str:
-    match found:
-        case Comparison():
-            return comparison_page(found)
-        case OODComparison():
-            return ood_page(found)
-        case Run():
-            return run_page(found)
-        case Retrained():
-            return retraining_page(found)
-        case Analysis():
-            return analysis_page(found)
-        case Shift():
-            return shift_page(found)
-        case _:
-            return evaluation_page(found)
+        temporary.write_text(text, encoding="utf-8")

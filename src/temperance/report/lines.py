@@ -71,9 +71,11 @@ def line_chart(
         if dots:
             drawn += [plot.dot(*p, f"point series-{line.colour % COLOURS}") for p in line.points if finite(p)]
         parts.append(tag("g", tag("title", line.name), *drawn))
-    for value, name in at:
+    for i, (value, name) in enumerate(at):
         parts.append(plot.line([(value, y.low), (value, y.high)], "mark plain"))
-        parts.append(label(x(value) + 4, TOP + 10, name))
+        # The name is to the right of its line, unless the next one is too near.
+        crowded = i + 1 < len(at) and x(at[i + 1][0]) - x(value) < 18
+        parts.append(label(x(value) + (-4 if crowded else 4), TOP + 10, name, anchor="end" if crowded else "start"))
     texts = [tick_text(t) if percent else number_text(t) for t in ticks]
     return picture(
         BOTTOM + 42,

@@ -79,14 +79,14 @@ def run_provenance(run: Run, found: Evaluation) -> Provenance:
     return Provenance(**{**about, "settings": {}})
 
 
-def training_section(history: History) -> Markup:
+def training_section(history: History, name: str = "it") -> Markup:
     """Loss, accuracy, calibration error and learning rate, epoch by epoch; nothing where nothing was trained."""
     if not history:
         return Markup()
     seconds = sum(row.get("seconds", 0.0) for row in history)
     took = f" It took {spell(seconds)}, {spell(seconds / len(history))} an epoch." if seconds else ""
     return section(
-        "How did it get there?",
+        f"How did {name} get there?",
         tag(
             "p",
             "The network on the images that it was trained on and on those held out, epoch by epoch. Where the loss on "
@@ -175,7 +175,7 @@ def _moved(before: Evaluation, after: Evaluation, metric: str, title: str) -> tu
     return title, moved, note.replace("-", "−")
 
 
-def head_section(history: History) -> Markup:
+def head_section(history: History, name: str = "the new classifier") -> Markup:
     """Keep rate, confidence and accuracy, and the loss of a head, epoch by epoch; nothing where it was not trained."""
     if not history:
         return Markup()
@@ -196,7 +196,7 @@ def head_section(history: History) -> Markup:
         figure(history, "Loss", {"loss": "training", "val_nll": "held out (NLL)"}),
     ]
     return section(
-        "How did the new classifier get there?",
+        f"How did {name} get there?",
         tag(
             "p",
             "The new classifier, epoch by epoch, on features that do not change. It is calibrated where confidence and "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import math
 import time
@@ -210,16 +211,19 @@ def under_shift(
     there = part.to(device)
     truth = part.labels.to(device)
     methods = (BEFORE, *([calibrator.name] if calibrator else []))
+    # A copy, because the caller's stays where it is.
+    mapped = copy.deepcopy(calibrator).to(device) if calibrator else None
     rows: list[Row] = []
 
     def measure(images: Part, group: str, params: dict[str, Any]) -> None:
         start = time.perf_counter()
         logits = predict(network, images, mean=mean, std=std)
         for method in methods:
-            given = logits if method == BEFORE else _calibrated(calibrator, logits)
+            as_logits = method == BEFORE
+            given = logits if mapped is None or as_logits else mapped.predict_proba(logits)
             for metric in (METRICS[each] for each in MEASURED):
                 options = {"n_bins": n_bins} if "n_bins" in metric.options else {}
-                value = metric(given, truth, from_logits=method == BEFORE, **options)
+                value = metric(given, truth, from_logits=as_logits, **options)
                 seconds = time.perf_counter() - start
                 rows.append(_row(name, group, method, params, metric.name, value, len(truth), seconds))
 
@@ -253,11 +257,6 @@ def usual_corruptions(part: Part) -> tuple[str, ...]:
     """The fifteen of the benchmark, but those that leave grey images as they are."""
     grey = part.shape[2] == 1
     return tuple(entry.name for entry in CORRUPTIONS if entry.in_benchmark and not (entry.needs_colour and grey))
-
-
-def _calibrated(calibrator: Calibrator | None, logits: Tensor) -> Tensor:
-    assert calibrator is not None
-    return calibrator.to(logits.device).predict_proba(logits)  # type: ignore[no-any-return]
 
 
 def _row(
