@@ -33,6 +33,12 @@ class Scale:
         return self.start + share * (self.end - self.start)
 
 
+def roomy(low: float, high: float, start: float, end: float) -> Scale:
+    """A scale with a little room on either side of the data."""
+    room = 0.04 * (high - low) or 0.5
+    return Scale(low - room, high + room, start, end)
+
+
 @dataclass(frozen=True)
 class Plot:
     """A rectangle with an x and a y scale."""
