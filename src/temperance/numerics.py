@@ -2,8 +2,9 @@
 
 import ctypes
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -94,6 +95,17 @@ def bin_sums(values: Tensor, hits: Tensor, edges: Tensor, *, closed: str) -> tup
     inputs = (values.data_ptr(), hits.data_ptr(), len(values), edges.data_ptr(), n_bins, closed == "right")
     COMPILED[values.dtype].bins(*inputs, count.data_ptr(), total.data_ptr(), hit.data_ptr())
     return count.sum(0), total.sum(0), hit.sum(0)
+
+
+@contextmanager
+def one_thread(*, where: bool = True) -> Iterator[None]:
+    """Torch works with one thread in this block: for thousands of operations so small that waking more takes longer."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1 if where else before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 @cache

@@ -131,7 +131,8 @@ def simplex_frame(d: int, k: int, generator: torch.Generator) -> Tensor:
 
 def class_scale(labels: Tensor, k: int) -> Tensor:
     """What the logit of a class is scaled by in a batch: √((batch / classes in it) / count), 1 if absent. (k,)"""
-    counts = torch.bincount(labels, minlength=k).float()
+    # Not `bincount`, for whose result a GPU makes the program wait.
+    counts = torch.zeros(k, device=labels.device).index_add_(0, labels, torch.ones(len(labels), device=labels.device))
     present = (counts > 0).sum()
     return torch.where(counts > 0, (len(labels) / present / counts.clamp_min(1)).sqrt(), 1.0)
 

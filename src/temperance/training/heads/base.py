@@ -32,11 +32,18 @@ from temperance.errors import (
 from temperance.evaluate import Progress, no_progress
 from temperance.files import read_tensors, reading, write_tensors
 from temperance.losses import LOSSES, Loss, make_loss
+from temperance.numerics import one_thread
 from temperance.registry import Registry, first_line, parse_entry, plain_name
 from temperance.training.engine import seed_of
 from temperance.training.features import Features, FeatureSet
 
 FORMAT = 1
+
+# Batches of so many features are trained on by one thread of a CPU.
+SMALL_BATCH = 1 << 18
+
+# Steps on a GPU before the rest of an epoch becomes a graph.
+WARM_UP = 3
 
 
 class TrainingSettings(TypedDict, total=False):
@@ -281,8 +288,8 @@ class _Loop:
         total = torch.zeros((), device=features.device)
         with torch.no_grad():
             head._begin_epoch(generator)
-        for start in range(0, len(order), head.batch_size):
-            index = order[start : start + head.batch_size]
+
+        def step(index: Tensor) -> None:
             chosen = index if version is None else version[index]
             batch = Batch(self.versions.index_select(0, chosen), features.train.labels[index], index)
             value, logits = head._objective(batch, loss, generator)
@@ -291,9 +298,17 @@ class _Loop:
             self.optimiser.step()
             with torch.no_grad():
                 head._after_step()
-                total += value.detach() * len(index)
+                total.add_(value.detach() * len(index))
             if loss.learns_from == "training":
                 loss.update(logits.detach(), batch.labels, index)
+
+        # A loss that learns while it trains decides on the host what to do next.
+        if features.device.type == "cuda" and loss.learns_from is None:
+            replayed(step, order, head.batch_size, generator)
+        else:
+            with one_thread(where=head.batch_size * features.d <= SMALL_BATCH):
+                for index in torch.split(order, head.batch_size):
+                    step(index)
         row: dict[str, Any] = {"epoch": epoch, "loss": float(total) / len(features.train)}
         with torch.no_grad():
             row |= head._end_epoch(epoch, features, generator)
@@ -333,8 +348,35 @@ class _Loop:
         parameters = list(head.parameters())
         fused = all(parameter.is_cuda for parameter in parameters)
         if head.optimiser == "adam":
-            return torch.optim.Adam(parameters, head.lr, weight_decay=head.weight_decay, fused=fused)
+            return torch.optim.Adam(parameters, head.lr, weight_decay=head.weight_decay, fused=fused, capturable=fused)
         return torch.optim.SGD(parameters, head.lr, momentum=head.momentum, weight_decay=head.weight_decay, fused=fused)
+
+
+def replayed(step: Callable[[Tensor], None], order: Tensor, size: int, generator: torch.Generator) -> None:
+    """Take a step for each batch of an order on a GPU, most of them as one graph of all its operations.
+
+    They are so small that starting them one by one takes many times longer than running them. The first steps are taken
+    as they are, which prepares what a graph cannot; so is the last one, if its batch is smaller.
+    """
+    batches = torch.split(order, size)
+    whole = [batch for batch in batches if len(batch) == size]
+    stream = torch.cuda.Stream(order.device)  # type: ignore[no-untyped-call]
+    stream.wait_stream(torch.cuda.current_stream(order.device))
+    with torch.cuda.stream(stream):
+        for batch in whole[:WARM_UP]:
+            step(batch)
+        if len(whole) > WARM_UP:
+            index = torch.empty_like(whole[0])
+            graph = torch.cuda.CUDAGraph()
+            graph.register_generator_state(generator)
+            with torch.cuda.graph(graph, stream=stream):
+                step(index)
+            for batch in whole[WARM_UP:]:
+                index.copy_(batch)
+                graph.replay()
+        for batch in batches[len(whole) :]:
+            step(batch)
+    torch.cuda.current_stream(order.device).wait_stream(stream)
 
 
 def measured(logits_of: Callable[[Tensor], Tensor], part: FeatureSet) -> Measured:
