@@ -3,9 +3,9 @@
     python scripts/train_demo.py cifar100 src/temperance/demo/cifar100_resnet18.npz --run run
 
 The claim: on one H200 GPU with torch 2.11.0, ResNet-18 (CIFAR variant: 3x3 stem, no max-pool, 64-128-256-512) trained
-on 45,000 of the 50,000 training images, seed 0, takes MEASURED s an epoch (the median of 100; the first one compiles
-and takes longer) and reaches MEASURED % test accuracy with a 15-bin test ECE of MEASURED %: one run, as recorded in the
-.json beside the predictions. ResNet-50 takes MEASURED s an epoch (--network resnet50 --epochs 3).
+on 45,000 of the 50,000 training images, seed 0, takes 1.11 s an epoch (the median of 100; the first one compiles
+and takes longer) and reaches 75.18 % test accuracy with a 15-bin test ECE of 9.27 %: one run, as recorded in the
+.json beside the predictions. ResNet-50 takes 2.78 s an epoch (--network resnet50 --epochs 5).
 
 The recipe is the usual one and nothing in it is tuned for calibration, because the demo should show the overconfidence
 that a plain recipe gives: cross-entropy, SGD 0.1 with momentum 0.9, weight decay 5e-4, batch 128, 100 epochs, learning

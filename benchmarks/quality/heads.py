@@ -173,27 +173,37 @@ def run(path: Path, out: Path, groups: list[str], methods: list[str], seeds: int
 
 
 def markdown(rows: list[dict[str, Any]]) -> str:
-    """Means over seeds, in the order of the file; with the spread of ECE where there are several."""
-    by_method: dict[str, list[dict[str, Any]]] = defaultdict(list)
-    for row in rows:
-        by_method[row["method"]].append(row)
-    lines = [
-        "| method | seeds | keep rate | accuracy | NLL | ECE | ECE, temperature scaled | seconds |",
-        "|---" * 8 + "|",
-    ]
-    for method, mine in by_method.items():
-        mean = {
-            key: math.fsum(row.get(key, math.nan) for row in mine) / len(mine)
-            for key in ("keep_rate", "accuracy", "nll", "ece", "ece_scaled", "seconds")
-        }
-        spread = f" ± {100 * torch.tensor([row['ece'] for row in mine]).std():.2f}" if len(mine) > 1 else ""
-        keep = "" if math.isnan(mean["keep_rate"]) else f"{mean['keep_rate']:.3f}"
-        seconds = "" if math.isnan(mean["seconds"]) else f"{mean['seconds']:.0f}"
-        lines.append(
-            f"| {method} | {len(mine)} | {keep} | {mean['accuracy']:.2%} | {mean['nll']:.4f} "
-            f"| {mean['ece']:.2%}{spread} | {mean['ece_scaled']:.2%} | {seconds} |"
-        )
+    """Means over seeds, in the order of the groups; of each network its own columns, that with most rows first."""
+    networks = sorted({row["features"] for row in rows}, key=lambda digest: -sum(r["features"] == digest for r in rows))
+    found: dict[str, dict[str, list[dict[str, Any]]]] = defaultdict(lambda: defaultdict(list))
+    for row in sorted(rows, key=lambda row: ORDER.get(row["method"], -1)):
+        found[row["method"]][row["features"]].append(row)
+    columns = ["keep rate", "accuracy", "NLL", "ECE", "ECE, temperature scaled"]
+    titles = [f"{column} ({number + 1})" for number in range(len(networks)) for column in columns]
+    lines = ["| method | " + " | ".join(titles) + " |", "|---" * (len(titles) + 1) + "|"]
+    for method, of_network in found.items():
+        cells = [cell for network in networks for cell in _cells(of_network[network])]
+        lines.append(f"| {method} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
+
+
+ORDER = {text: number for number, text in enumerate(text for group in GROUPS.values() for text in group)}
+
+
+def _cells(rows: list[dict[str, Any]]) -> list[str]:
+    """What the table says of one method on one network."""
+    if not rows:
+        return [""] * 5
+    keys = ("keep_rate", "accuracy", "nll", "ece", "ece_scaled")
+    mean = {key: math.fsum(row.get(key, math.nan) for row in rows) / len(rows) for key in keys}
+    spread = f" ± {100 * torch.tensor([row['ece'] for row in rows]).std():.2f}" if len(rows) > 1 else ""
+    return [
+        "" if math.isnan(mean["keep_rate"]) else f"{mean['keep_rate']:.2f}",
+        f"{mean['accuracy']:.2%}",
+        f"{mean['nll']:.4f}",
+        f"{mean['ece']:.2%}{spread}",
+        f"{mean['ece_scaled']:.2%}",
+    ]
 
 
 def main() -> None:
