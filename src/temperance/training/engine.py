@@ -19,12 +19,12 @@ from temperance.data import Batch, ImageData, Part, draw_moves, normalised
 from temperance.errors import DeviceError, InputError
 from temperance.evaluate import Progress, no_progress
 from temperance.files import check_writable, make_folder
-from temperance.losses import Loss, make_loss
+from temperance.losses import Loss
 from temperance.losses.distributed import all_sum, processes
 from temperance.metrics import accuracy, ece, nll
 from temperance.predictions import Predictions
-from temperance.registry import parse_entry
 from temperance.training.checkpoint import Progressed, load_checkpoint, save_checkpoint
+from temperance.training.criterion import as_loss
 from temperance.training.freezing import ProgressiveFreezing
 from temperance.training.networks import Network
 from temperance.training.predict import device_of, predict
@@ -62,7 +62,7 @@ def train(
     place = None if folder is None else Path(folder)
     device = device_of(network)
     with process_group(device):
-        training = Training(network, data, loss_for(loss, data), chosen)
+        training = Training(network, data, as_loss(loss, len(data.train)), chosen)
         if place is not None:
             begin_folder(place, resume=resume)
         with reproducible(chosen), enough_memory(chosen, place):
@@ -73,18 +73,6 @@ def train(
             write_run(run, training.configuration)
         wait()
     return run
-
-
-def loss_for(loss: Loss | str, data: ImageData) -> Loss:
-    """A loss by its name and settings; one that keeps a record of every training sample is told how many there are."""
-    if isinstance(loss, Loss):
-        return loss
-    name, settings = parse_entry(loss)
-    from temperance.losses import LOSSES
-
-    if LOSSES[name].needs_indices:
-        settings.setdefault("n_samples", len(data.train))
-    return make_loss(name, **settings)
 
 
 class Training:

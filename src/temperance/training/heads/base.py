@@ -7,7 +7,6 @@ checks are the business of `Head`.
 
 from __future__ import annotations
 
-import copy
 import inspect
 import json
 import math
@@ -31,9 +30,10 @@ from temperance.errors import (
 )
 from temperance.evaluate import Progress, no_progress
 from temperance.files import read_tensors, reading, write_tensors
-from temperance.losses import LOSSES, Loss, make_loss
+from temperance.losses import Loss
 from temperance.numerics import one_thread
-from temperance.registry import Registry, first_line, parse_entry, plain_name
+from temperance.registry import Registry, first_line, plain_name
+from temperance.training.criterion import as_loss
 from temperance.training.engine import seed_of
 from temperance.training.features import Features, FeatureSet
 
@@ -180,7 +180,7 @@ class Head(nn.Module):
             )
         if self.needs_val and features.val is None:
             raise InputError(f"{self.name} needs held-out features to choose by: give val_features and val_labels")
-        objective = _as_loss(loss, features)
+        objective = _loss_for(loss, features)
         self._forget()
         with torch.no_grad():
             self._build(features.d, features.k)
@@ -413,17 +413,8 @@ def empty_layer(inputs: int, outputs: int) -> nn.Linear:
     return layer
 
 
-def _as_loss(loss: Loss | str, features: Features) -> Loss:
-    """A loss of one's own: a fit begins with its memory empty and leaves the caller's loss alone."""
-    if isinstance(loss, str):
-        name, settings = parse_entry(loss)
-        if LOSSES[name].needs_indices:
-            settings.setdefault("n_samples", len(features.train))
-        found = make_loss(name, **settings)
-    elif isinstance(loss, Loss):
-        found = copy.deepcopy(loss)
-    else:
-        raise InputError(f"loss must be a loss of temperance or the name of one; got {loss!r}")
+def _loss_for(loss: Loss | str, features: Features) -> Loss:
+    found = as_loss(loss, len(features.train))
     if found.learns_from == "validation" and features.val is None:
         raise InputError(f"{found.name} learns from held-out predictions: give val_features and val_labels")
     return found.to(features.device)
