@@ -13,7 +13,9 @@ from conftest import random_predictions
 from temperance import calibrators
 from temperance.calibrators import CALIBRATORS, Calibrator, Identity, load_calibrator, make_calibrator
 from temperance.calibrators.base import FORMAT, settings_of
+from temperance.data.longtail import long_tailed
 from temperance.errors import FileError, InputError, NotFittedError
+from temperance.metrics import nll
 
 each = pytest.mark.parametrize("method", list(CALIBRATORS), ids=CALIBRATORS.names)
 Method = type[Calibrator]
@@ -132,6 +134,45 @@ def test_a_class_that_never_occurs(method: Method) -> None:
 
 
 @each
+@pytest.mark.parametrize("last_class", [True, False], ids=["all classes", "the last one missing"])
+def test_a_long_tail(method: Method, last_class: bool) -> None:
+    """Down to three samples of a class, or none: a new sample of it gets a probability, and claims hold."""
+    logits, labels = data(1500, 10)
+    tail = long_tailed(labels, 0.02)
+    tail = tail[(labels[tail] < 9) | last_class]
+    assert torch.bincount(labels[tail], minlength=10)[-2:].tolist() == [4, 3 if last_class else 0]
+    found = method().fit(logits[tail], labels[tail])
+    new, truth = data(1000, 10, seed=1)
+    log_probs = found(new)
+    assert is_probability(log_probs.exp()) and bool(torch.isfinite(log_probs).all())
+    if method.preserves_argmax:
+        top = log_probs.gather(1, new.argmax(1, keepdim=True)).squeeze(1)
+        assert bool((top >= log_probs.amax(1)).all())
+    # Nowhere near as bad as the overflow of a class that was learnt to be impossible.
+    assert float(-log_probs[truth == 9, 9].mean()) < 30
+
+
+@each
+def test_counting_classes_alike_makes_up_for_a_long_tail(method: Method) -> None:
+    """Fitted to a tail by the class-balanced objective, an even test set is met nearly as by a fit to an even set."""
+    if not method.takes_objective:
+        return
+    logits, labels = data(4000, 4)
+    tail = long_tailed(labels, 0.05)
+    new, truth = data(4000, 4, seed=1)
+    balanced = method(objective="class-balanced-nll").fit(logits[tail], labels[tail])  # type: ignore[call-arg]
+    even = method().fit(logits, labels)
+    assert nll(balanced.predict_proba(new), truth) < nll(even.predict_proba(new), truth) + 0.02
+
+
+@each
+def test_one_sample_of_each_class(method: Method) -> None:
+    logits, _ = data(12, 12)
+    found = method().fit(logits, torch.arange(12))
+    assert is_probability(found.predict_proba(logits)) and is_probability(found.predict_proba(data(50, 12, seed=1)[0]))
+
+
+@each
 def test_saturated_logits(method: Method) -> None:
     logits, labels = data()
     extreme = torch.where(logits == logits.amax(1, keepdim=True), 1e4, -1e4) + logits
@@ -142,7 +183,8 @@ def test_saturated_logits(method: Method) -> None:
 
 @each
 def test_few_samples_are_enough_or_refused(method: Method) -> None:
-    for n, k in ((method.min_samples, 3), (max(3, method.min_samples), 3), (max(12, method.min_samples), 20)):
+    least = method.min_samples
+    for n, k in ((least, 3), (max(2, least), 3), (max(3, least), 3), (max(12, least), 20)):
         logits, labels = data(n, k)
         labels = torch.arange(n) % k
         if n == 1:
@@ -159,6 +201,15 @@ class no_error:
     def __enter__(self) -> None: ...
 
     def __exit__(self, *_: object) -> None: ...
+
+
+@each
+@pytest.mark.slow
+def test_a_thousand_classes_and_fewer_samples(method: Method) -> None:
+    logits, labels = data(40, 1000)
+    quick = {"sweeps": 1, "off_diagonal": 1e6, "intercept": 1e6}  # the shortest way
+    found = method(**{name: value for name, value in quick.items() if name in settings_of(method)})
+    assert is_probability(found.fit(logits, labels).predict_proba(logits))
 
 
 @each
