@@ -11,17 +11,23 @@ ROOT = Path(__file__).resolve().parent.parent
 DOCS, RESULTS = ROOT / "docs", ROOT / "benchmarks" / "results"
 sys.path.insert(0, str(ROOT))
 
-from benchmarks.quality import heads  # noqa: E402  (needs the root on the path)
+from benchmarks.quality import heads, longtail  # noqa: E402  (needs the root on the path)
 from benchmarks.quality.table import markdown, read  # noqa: E402
+from benchmarks.speed import cost  # noqa: E402
 
 
-def table(kind: str) -> str:
-    """Every entry of a registry, or the means of a quality benchmark, as a Markdown table."""
+def table(kind: str, family: str = "") -> str:
+    """The entries of a registry, all or those of a family, or what a benchmark found, as a Markdown table."""
     if kind == "quality":
         return markdown(read(RESULTS / "quality.jsonl"))
     if kind == "head_results":
         return heads.markdown(read(RESULTS / "heads.jsonl"))
-    rows = [f"| {entry['name']} | {entry['summary']} | {settings(entry)} |" for entry in described(kind)]
+    if kind == "long_tail":
+        return longtail.markdown(read(RESULTS / "longtail.jsonl"))
+    if kind == "cost":
+        return cost.markdown(read(RESULTS / "cost.jsonl"), family)
+    entries = [entry for entry in described(kind) if family in ("", entry["claims"].get("family"))]
+    rows = [f"| {entry['name']} | {entry['summary']} | {settings(entry)} |" for entry in entries]
     return "\n".join(["| name | what it is | settings |", "|---|---|---|", *rows])
 
 
@@ -30,11 +36,16 @@ def settings(entry: dict[str, Any]) -> str:
 
 
 def filled(page: str) -> str:
-    """A page with each `<!-- table: KIND -->` block replaced by the current table."""
-    block = re.compile(r"<!-- table: (\w+) -->\n.*?<!-- end -->", re.DOTALL)
-    return block.sub(lambda m: f"<!-- table: {m[1]} -->\n{table(m[1])}\n<!-- end -->", page)
+    """A page with each `<!-- table: KIND -->` or `<!-- table: KIND FAMILY -->` block replaced by the current table."""
+    block = re.compile(r"<!-- table: (\w+)(?: (\w+))? -->\n.*?<!-- end -->", re.DOTALL)
+
+    def current(found: re.Match[str]) -> str:
+        kind, family = found[1], found[2] or ""
+        return f"<!-- table: {f'{kind} {family}'.strip()} -->\n{table(kind, family)}\n<!-- end -->"
+
+    return block.sub(current, page)
 
 
 if __name__ == "__main__":
-    for path in sorted(DOCS.glob("*.md")):
+    for path in sorted(DOCS.rglob("*.md")):
         path.write_text(filled(path.read_text()))

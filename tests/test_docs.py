@@ -12,6 +12,7 @@ import pytest
 
 import temperance
 from tables import filled
+from temperance.calibrators import CALIBRATORS
 from temperance.metrics import METRICS, Metric
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -65,8 +66,27 @@ def test_links_between_pages_lead_somewhere(page: Path) -> None:
 
 def test_tables_are_up_to_date() -> None:
     """What `python scripts/tables.py` would write is what is there."""
-    for page in sorted((ROOT / "docs").glob("*.md")):
+    for page in sorted((ROOT / "docs").rglob("*.md")):
         assert filled(page.read_text()) == page.read_text(), f"run scripts/tables.py: {page.name} is out of date"
+
+
+@pytest.mark.parametrize("family", sorted({method.family for method in CALIBRATORS}))
+def test_every_family_of_calibrators_has_a_page(family: str) -> None:
+    """With its picture, its methods and what they cost; the overview leads to it."""
+    page = (ROOT / "docs" / "calibrators" / f"{family}.md").read_text()
+    for part in (
+        f"](../pictures/{family}.png)",
+        f"<!-- table: calibrators {family} -->",
+        f"<!-- table: cost {family} -->",
+    ):
+        assert part in page
+    assert code_blocks(ROOT / "docs" / "calibrators" / f"{family}.md", "python")
+    assert f"](calibrators/{family}.md)" in (ROOT / "docs" / "calibrators.md").read_text()
+
+
+def test_pictures_are_small() -> None:
+    for picture in (ROOT / "docs" / "pictures").iterdir():
+        assert picture.stat().st_size < 120_000
 
 
 def test_public_names_are_what_is_exported() -> None:
