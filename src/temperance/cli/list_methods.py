@@ -14,7 +14,9 @@ KINDS = ("metrics", "calibrators", "losses", "networks", "heads", "recipes", "co
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = commands.add_parser("list", help="name every metric, calibrator, loss, network or head, with its settings and claims")
+    parser = commands.add_parser(
+        "list", help="name every metric, calibrator, loss, network or head, with its settings and claims"
+    )
     parser.add_argument("kind", choices=KINDS)
     parser.add_argument("--json", action="store_true", help="as JSON, with settings and claims")
     parser.set_defaults(run=run)
