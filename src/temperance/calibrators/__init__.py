@@ -5,6 +5,7 @@ from temperance.calibrators.base import CALIBRATORS, Calibrator, load_calibrator
 from temperance.calibrators.binning import Bbq, HistogramBinning, ScalingBinning
 from temperance.calibrators.class_temperature import BiasCorrectedTemperature, ClassTemperature
 from temperance.calibrators.ensemble import EnsembleTemperature
+from temperance.calibrators.gaps import GapScaling
 from temperance.calibrators.greedy import ClassTemperatureGreedy
 from temperance.calibrators.identity import Identity
 from temperance.calibrators.isotonic import CentredIsotonic, Isotonic
@@ -31,6 +32,7 @@ __all__ = [
     "ClassTemperatureGreedy",
     "Dirichlet",
     "EnsembleTemperature",
+    "GapScaling",
     "HistogramBinning",
     "Identity",
     "Isotonic",

@@ -1,22 +1,17 @@
 """Calibration by a smooth nonlinear function of all logits."""
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
 from temperance.calibrators.base import Calibrator, calibrator
-from temperance.calibrators.linear import positive
-from temperance.calibrators.regression import Full, Regression
-from temperance.calibrators.solvers import descend
+from temperance.calibrators.linear import ROUGHLY, positive
+from temperance.calibrators.regression import Full, fit_map
 from temperance.calibrators.temperature import fit_inverse_temperature
 from temperance.errors import at_least
 from temperance.objectives import Nll
-
-MAX_STEPS = 200
-STANDING_STILL = 1e-6  # relative to the value
 
 
 @calibrator(family="linear", preserves_argmax=False)
@@ -65,10 +60,12 @@ class KernelLogistic(Calibrator):
         identity = torch.zeros(k, x.shape[1] + 1, dtype=torch.float64, device=logits.device)
         identity[:, :k] = torch.eye(k, dtype=torch.float64, device=logits.device) * self.spread
         identity[:, -1] = self.centre
-        found, self.info = _fitted(x, labels, identity, self.ridge * k / n)
-        self.info["temperature"] = 1 / inverse
-        self._keep("weight", found[:, :-1])
-        self._keep("bias", found[:, -1])
+        penalty = torch.full_like(identity, self.ridge * k / n)
+        penalty[:, -1] = 1 / n
+        found = fit_map(Full(), x, labels, Nll(), penalty=penalty, start=identity, centre=identity, tolerance=ROUGHLY)
+        self.info = found.info | {"temperature": 1 / inverse}
+        self._keep("weight", found.parameters[:, :-1])
+        self._keep("bias", found.parameters[:, -1])
 
     def _scaled(self, logits: Tensor) -> Tensor:
         """Temperature-scaled logits whose rows have mean 0: what is common to all classes says nothing."""
@@ -80,28 +77,3 @@ class KernelLogistic(Calibrator):
 
     def _calibrate(self, logits: Tensor) -> Tensor:
         return linear(self._described(self._scaled(logits)), self.weight, self.bias).log_softmax(1)
-
-
-def _fitted(x: Tensor, labels: Tensor, identity: Tensor, ridge: float) -> tuple[Tensor, dict[str, Any]]:
-    """[W | b] (k, d + 1) of the least NLL + ridge · ‖W − W⁰‖² + ‖b − b⁰‖² / n, and how it was found.
-
-    The waves overlap, so the problem is solved along the principal axes of the features, scaled to about equal
-    curvature: there the penalty is still diagonal, and a quasi-Newton method needs few steps. It stops when the value
-    stands still; along directions that hardly matter the gradient may be larger than elsewhere in this package.
-    """
-    size, axes = torch.linalg.eigh(x.T @ x / len(x))
-    probs = linear(x, identity[:, :-1], identity[:, -1]).softmax(1)
-    curvature = (probs * (1 - probs)).mean() * size.clamp_min(0) + ridge
-    inward, outward = axes / curvature.sqrt(), axes * curvature.sqrt()
-    start = torch.cat([identity[:, :-1] @ outward, identity[:, -1:]], 1)
-    penalty = torch.cat([ridge / curvature, size.new_tensor([1 / len(x)])]).expand_as(start)
-    problem = Regression(Full(), x @ inward, labels, Nll(), penalty=penalty, centre=start)
-
-    def value(parameters: Tensor) -> tuple[float, Tensor]:
-        found, gradient = problem(parameters.view_as(start))
-        return found, gradient.reshape(-1)
-
-    found = descend(value, start.reshape(-1), max_steps=MAX_STEPS, still=STANDING_STILL)
-    there = found.parameters.view_as(start)
-    info = found.info | {"converged": found.info["steps"] < MAX_STEPS}
-    return torch.cat([there[:, :-1] @ inward.T, there[:, -1:]], 1), info
