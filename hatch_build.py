@@ -1,4 +1,4 @@
-"""Compiles src/temperance/_rows.c where there is a C compiler; elsewhere the package is pure Python."""
+"""Compiles the C files of the package where there is a C compiler; elsewhere it is pure Python."""
 
 import os
 import shlex
@@ -9,24 +9,24 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-FLAGS = ["-O3", "-std=c99", "-fPIC", "-shared"]
+FLAGS = ["-O3", "-std=c99", "-ffp-contract=fast", "-fno-trapping-math", "-fPIC", "-shared"]
 
 
-class CompileRows(BuildHookInterface[Any]):
+class Compile(BuildHookInterface[Any]):
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         if self.target_name != "wheel":
             return
-        source = Path(self.root, "src", "temperance", "_rows.c")
-        library = source.with_suffix(".so")
-        library.unlink(missing_ok=True)
-        command = [*shlex.split(os.environ.get("CC", "cc")), *FLAGS, str(source), "-o", str(library)]
-        try:
-            subprocess.run(command, check=True, capture_output=True, text=True)
-        except (OSError, subprocess.CalledProcessError) as error:
-            why = getattr(error, "stderr", None) or error
-            self.app.display_warning(f"{source.name} was not compiled, torch will do its work more slowly: {why}")
-            return
-        build_data["artifacts"].append(library.relative_to(self.root).as_posix())
-        build_data["pure_python"] = False
-        # The library knows nothing of Python, so that any version on this kind of machine can load it.
-        build_data["tag"] = "py3-none-" + sysconfig.get_platform().replace("-", "_").replace(".", "_")
+        for source in sorted(Path(self.root, "src", "temperance").rglob("*.c")):
+            library = source.with_suffix(".so")
+            library.unlink(missing_ok=True)
+            command = [*shlex.split(os.environ.get("CC", "cc")), *FLAGS, str(source), "-o", str(library)]
+            try:
+                subprocess.run(command, check=True, capture_output=True, text=True)
+            except (OSError, subprocess.CalledProcessError) as error:
+                why = getattr(error, "stderr", None) or error
+                self.app.display_warning(f"{source.name} was not compiled, torch will do its work more slowly: {why}")
+                continue
+            build_data["artifacts"].append(library.relative_to(self.root).as_posix())
+            build_data["pure_python"] = False
+            # The library knows nothing of Python, so that any version on this kind of machine can load it.
+            build_data["tag"] = "py3-none-" + sysconfig.get_platform().replace("-", "_").replace(".", "_")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypedDict, TypeVar, Unpack
 
@@ -20,7 +20,8 @@ from torch import Tensor, nn
 from temperance.arrays import flatten, shape_of
 from temperance.errors import InputError, known_settings, one_of
 from temperance.losses.formula import NLL, Term, first_largest, once
-from temperance.losses.rowwise import at_least_float32, row_losses
+from temperance.losses.plain import all_count
+from temperance.losses.rowwise import at_least_float32, reduced_loss, row_losses
 from temperance.registry import Registry, first_line, plain_name
 
 
@@ -62,7 +63,7 @@ class Rows:
         """(n, k)"""
         return F.softmax(self.logits, 1)
 
-    def losses(self, terms: Sequence[Term]) -> Tensor:
+    def losses(self, terms: tuple[Term, ...]) -> Tensor:
         """The sum of some terms for each row. (n,) The confidence is seen on the way."""
         losses, confidence = row_losses(self.given, self.labels.view(len(self.given), *self.given.shape[2:]), terms)
         self._confidence = confidence.flatten()
@@ -188,12 +189,14 @@ class Loss(nn.Module):
             rows = self._rows(logits, labels, indices)
             return self._reduce(self._losses(rows), rows, labels.shape)
         self._check(logits, labels, indices)
-        truth = labels.long()
-        ignore_index = None if self._all_count(truth, logits.shape[1]) else self.ignore_index
-        loss, _ = row_losses(
-            logits, truth, terms, weight=self.weight, ignore_index=ignore_index, reduction=self.reduction
+        return reduced_loss(
+            logits,
+            labels.long(),
+            terms,
+            weight=self.weight,
+            ignore_index=self.ignore_index,
+            reduction=self.reduction,
         )
-        return loss
 
     @torch.no_grad()
     def update(self, logits: Tensor, labels: Tensor, indices: Tensor | None = None) -> None:
@@ -239,25 +242,10 @@ class Loss(nn.Module):
         self._check(logits, labels, indices)
         indices = None if indices is None else indices.flatten().long()
         truth = labels.flatten().long()
-        if self._all_count(truth, logits.shape[1]):
+        if all_count(truth, logits.shape[1], self.ignore_index):
             return Rows(logits, truth, indices=indices)
         ignored = truth == self.ignore_index
         return Rows(logits, truth.masked_fill(ignored, 0), ignored=ignored, indices=indices)
-
-    def _all_count(self, labels: Tensor, k: int) -> bool:
-        """Is it known, without making a GPU wait, that no label is ignored? Refuses labels out of range on the way."""
-        if torch.compiler.is_compiling() or not labels.is_cpu or not labels.numel():
-            return False
-        low, high = labels.aminmax()
-        if int(low) >= 0 and int(high) < k:
-            return not 0 <= self.ignore_index < k
-        wrong = ((labels < 0) | (labels >= k)) & (labels != self.ignore_index)
-        if bool(wrong.any()):
-            found = int(labels[wrong][0])
-            raise InputError(
-                f"labels must lie in 0 … {k - 1} for {k} classes, or be ignore_index={self.ignore_index}; found {found}"
-            )
-        return False
 
     def _reduce(self, losses: Tensor, rows: Rows, shape: torch.Size) -> Tensor:
         if rows.ignored is not None:

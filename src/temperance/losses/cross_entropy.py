@@ -9,7 +9,7 @@ from torch import Tensor
 
 from temperance.errors import InputError, one_of
 from temperance.losses.base import SampleLoss, TorchOptions, Used, loss, number
-from temperance.losses.formula import NLL, Parts, Sample, Term, one_minus_p, put, total
+from temperance.losses.formula import NLL, Parts, Sample, Term, dot, one_minus_p, put, total
 from temperance.losses.rowwise import loss_of
 
 
@@ -89,10 +89,12 @@ class LabelSmoothing(SampleLoss):
 
 
 def _brier(sample: Sample) -> Parts:
+    # Not Σ p² − 2 p_y + 1, which cancels near zero.
     p, p_label = sample.p, torch.exp(-sample.nll)
-    squares = total(p * p)
-    away = put(p, sample.label, -one_minus_p(sample.nll))  # p − q; Σ p² − 2 p_y + 1 would cancel near zero
-    return total(away * away), 2 * p_label, 2 * p * (p - squares)
+    others = put(p, sample.label, 0.0)
+    of_others = dot(others, others)
+    squares = of_others + p_label * p_label
+    return of_others + one_minus_p(sample.nll).square(), 2 * p_label, 2 * p * (p - squares)
 
 
 def _label_smoothing_term(smoothing: float, convention: str, k: int) -> Term:

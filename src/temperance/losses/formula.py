@@ -98,6 +98,45 @@ class Term(NamedTuple):
         return self.formula(sample, *self.numbers, *self.options)
 
 
+class Batch(NamedTuple):
+    """What is to be evaluated.
+
+    logits        (n, k) or (n, k, *space), at least float32
+    labels        (n, *space) int64
+    weight        how much a sample counts, by its class (k,)
+    terms         the loss is their sum
+    ignore_index  samples with this label do not count
+    reduction     "none", "sum", or "mean", which is 0 if no sample counts
+    """
+
+    logits: Tensor
+    labels: Tensor
+    weight: Tensor | None
+    terms: tuple[Term, ...]
+    ignore_index: int
+    reduction: str
+
+    @property
+    def numbers(self) -> list[float | Tensor]:
+        """Those of all terms."""
+        return [number for term in self.terms for number in term.numbers]
+
+
+class Outcome(NamedTuple):
+    """What came of a batch.
+
+    loss        (n, *space) or reduced
+    confidence  (n, *space), if the losses are not reduced
+    whole       what their sum was divided by
+    gradient    of the loss in the logits, if it was found on the way
+    """
+
+    loss: Tensor
+    confidence: Tensor | None
+    whole: Part
+    gradient: Tensor | None = None
+
+
 def evaluate(terms: Sequence[Term], sample: Sample) -> Parts:
     """Value, slope and rest of a sum of terms."""
     value, slope, rest = terms[0](sample)
@@ -142,6 +181,12 @@ def total(values: Tensor) -> Tensor:
     return values.sum(1, keepdim=True)
 
 
+@word
+def dot(left: Tensor, right: Tensor) -> Tensor:
+    """The sum over the classes of a product. (n, k), (n, k) → (n, 1)"""
+    return total(left * right)
+
+
 def largest(values: Tensor) -> Tensor:
     """The largest value of the classes. (n, k) → (n, 1)"""
     return values.amax(1, keepdim=True)
@@ -155,8 +200,6 @@ def smallest(values: Tensor) -> Tensor:
 @word
 def first_largest(values: Tensor) -> Tensor:
     """The first class with the largest value. (n, k) → (n, 1)"""
-    if values.is_cpu and values.ndim == 2 and not torch.compiler.is_compiling():
-        return torch.from_numpy(values.detach().numpy().argmax(1))[:, None]  # many times as fast as torch's
     return values.argmax(1, keepdim=True)
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from temperance.errors import one_of
 from temperance.losses.base import Loss, SamplePenalty, TorchOptions, Used, loss, number, switch
-from temperance.losses.formula import Parts, Sample, Term, put, smallest, total
+from temperance.losses.formula import Part, Parts, Sample, Term, dot, put, smallest, total
 from temperance.losses.rowwise import loss_of
 
 
@@ -171,7 +171,7 @@ def _mbls_term(margin: float, strength: float, detach_max: bool, k: int) -> Term
 
 def _mbls(sample: Sample, margin: float, weight: float, detach_max: bool) -> Parts:
     beyond = torch.relu(sample.top - margin - sample.z)
-    active = torch.sign(beyond)
+    active = (beyond > 0).to(beyond)
     rest = -weight * active
     if not detach_max:
         rest = put(rest, sample.winner, weight * total(active))
@@ -199,7 +199,7 @@ def acls_term(
 
 
 def _acls(
-    sample: Sample, margin: float, pos_weight: float, neg_weight: float, variant: str, amount: str, condition: str
+    sample: Sample, margin: float, pos_weight: Part, neg_weight: Part, variant: str, amount: str, condition: str
 ) -> Parts:
     # The slopes have the pattern of eq. 12: down at the top class, up at the others, and nothing else.
     z, top, winner = sample.z, sample.top, sample.winner
@@ -207,17 +207,18 @@ def _acls(
     neg = top - margin - z
     if condition == "margin":
         pos, neg = torch.relu(pos), torch.relu(neg)
-        pos_active, neg_active = torch.sign(pos), torch.sign(neg)
     else:
         neg = put(neg, winner, 0.0)
-        pos_active, neg_active = torch.ones_like(pos), torch.ones_like(neg)
-    # The program's indicator marks every class that shares the largest logit.
-    winners = total((z >= top).to(z)) if variant == "released" else 1
+    if variant == "released":
+        # The program's indicator marks every class that shares the largest logit.
+        pos_weight = pos_weight * total((z >= top).to(z))
     if amount == "adaptive":
-        value = pos_weight * winners * pos * pos + neg_weight * total(neg * neg)
-        return value, 0.0, put(-2 * neg_weight * neg, winner, 2 * pos_weight * winners * pos)
-    value = pos_weight * winners * pos + neg_weight * total(neg)
-    return value, 0.0, put(-neg_weight * neg_active, winner, pos_weight * winners * pos_active)
+        value = pos_weight * pos * pos + neg_weight * dot(neg, neg)
+        return value, 0.0, put(-2 * neg_weight * neg, winner, 2 * pos_weight * pos)
+    value = pos_weight * pos + neg_weight * total(neg)
+    if condition == "margin":
+        pos_weight, neg_weight = pos_weight * (pos > 0).to(z), neg_weight * (neg > 0).to(z)
+    return value, 0.0, put(-neg_weight * torch.ones_like(z), winner, pos_weight * torch.ones_like(pos))
 
 
 def _any_label(logits: Tensor) -> Tensor:

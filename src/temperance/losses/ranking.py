@@ -223,6 +223,6 @@ class CRLMargin(SamplePenalty):
 
 
 def _crl_margin(sample: Sample, margin: float, strength: float) -> Parts:
-    sure, far = strength * sample.confidence, (sample.top - sample.z >= margin).to(sample.z)
+    sure, far = strength * sample.confidence, (sample.z <= sample.top - margin).to(sample.z)
     at_top = sure * (1 - sample.confidence) * largest(far)
     return 0 * sample.nll, 0.0, put(-sure * sample.p * far, sample.winner, at_top)
