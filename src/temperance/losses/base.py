@@ -19,9 +19,9 @@ from torch import Tensor, nn
 
 from temperance.arrays import flatten, shape_of
 from temperance.errors import InputError, known_settings, one_of
-from temperance.losses.formula import NLL, Term, first_largest, once
+from temperance.losses.formula import NLL, Term, at_least_float32, first_largest, once
 from temperance.losses.plain import all_count
-from temperance.losses.rowwise import at_least_float32, reduced_loss, row_losses
+from temperance.losses.rowwise import reduced_loss, row_losses
 from temperance.registry import Registry, first_line, plain_name
 
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import wraps
-from typing import Any, NamedTuple, TypeVar, cast, overload
+from typing import Any, Generic, NamedTuple, TypeVar, cast, overload
 
 import torch
 from torch import Tensor
@@ -30,23 +30,24 @@ Formula = Callable[..., Parts]
 # 1 − p is kept above this, so that the slope of a power below one stays finite where the label is certain.
 FLOOR = 1e-30
 
+T = TypeVar("T")
 W = TypeVar("W", bound=Callable[..., Tensor])
 
 
-class once:
+class once(Generic[T]):
     """A property computed when first asked for: `functools.cached_property`, such that `torch.compile` can follow."""
 
-    def __init__(self, function: Callable[[Any], Tensor]) -> None:
+    def __init__(self, function: Callable[[Any], T]) -> None:
         self.function = function
         self.__doc__ = function.__doc__
 
     @overload
-    def __get__(self, instance: None, owner: type) -> once: ...
+    def __get__(self, instance: None, owner: type) -> once[T]: ...
 
     @overload
-    def __get__(self, instance: object, owner: type) -> Tensor: ...
+    def __get__(self, instance: object, owner: type) -> T: ...
 
-    def __get__(self, instance: object | None, owner: type) -> Tensor | once:
+    def __get__(self, instance: object | None, owner: type) -> T | once[T]:
         if instance is None:
             return self
         value = self.function(instance)
@@ -98,10 +99,15 @@ class Term(NamedTuple):
         return self.formula(sample, *self.numbers, *self.options)
 
 
+def at_least_float32(logits: Tensor) -> Tensor:
+    """Half precision as float32; float32 and float64 as they are."""
+    return logits if logits.dtype in (torch.float32, torch.float64) else logits.float()
+
+
 class Batch(NamedTuple):
     """What is to be evaluated.
 
-    logits        (n, k) or (n, k, *space), at least float32
+    logits        (n, k) or (n, k, *space)
     labels        (n, *space) int64
     weight        how much a sample counts, by its class (k,)
     terms         the loss is their sum
@@ -115,6 +121,11 @@ class Batch(NamedTuple):
     terms: tuple[Term, ...]
     ignore_index: int
     reduction: str
+
+    def in_single(self) -> Batch:
+        """Half precision as float32."""
+        single = at_least_float32(self.logits)
+        return self if single is self.logits else self._replace(logits=single)
 
     @property
     def numbers(self) -> list[float | Tensor]:

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from temperance.losses.base import Loss, Regulariser, Rows, TorchOptions, Used, loss, number
-from temperance.losses.rowwise import at_least_float32
+from temperance.losses.formula import at_least_float32
 
 # Pairs are taken in tiles of about this many values, so that memory does not grow with k².
 TILE_VALUES = {"cpu": 1 << 19, "cuda": 1 << 25}

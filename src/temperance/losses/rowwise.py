@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from temperance.losses import compiled, plain
-from temperance.losses.formula import Batch, Term
+from temperance.losses import compiled, fused, plain
+from temperance.losses.formula import Batch, Outcome, Part, Term
 
 # An `ignore_index` that no label has.
 NOTHING = -(1 << 63)
@@ -16,7 +16,7 @@ NOTHING = -(1 << 63)
 
 def row_losses(logits: Tensor, labels: Tensor, terms: tuple[Term, ...]) -> tuple[Tensor, Tensor]:
     """The sum of the terms for each sample, and its confidence, with gradients. (n, k, *space) → (n, *space) each"""
-    return _evaluated(Batch(at_least_float32(logits), labels, None, terms, NOTHING, "none"))
+    return _evaluated(Batch(logits, labels, None, terms, NOTHING, "none"))
 
 
 def reduced_loss(
@@ -29,12 +29,12 @@ def reduced_loss(
     reduction: str,
 ) -> Tensor:
     """The sum of the terms, as torch reduces cross-entropy; 0 if no sample counts."""
-    return _evaluated(Batch(at_least_float32(logits), labels, weight, terms, ignore_index, reduction))[0]
+    return _evaluated(Batch(logits, labels, weight, terms, ignore_index, reduction))[0]
 
 
 def _evaluated(batch: Batch) -> tuple[Tensor, Tensor]:
     if plain.watched():
-        return plain.traced(batch)
+        return plain.traced(batch.in_single())
     loss, confidence = Rowwise.apply(batch.logits, batch)  # type: ignore[no-untyped-call]
     return loss, confidence
 
@@ -44,9 +44,14 @@ def loss_of(logits: Tensor, labels: Tensor, term: Term) -> Tensor:
     return row_losses(logits, labels.long(), (term,))[0]
 
 
-def at_least_float32(logits: Tensor) -> Tensor:
-    """Half precision as float32; float32 and float64 as they are."""
-    return logits if logits.dtype in (torch.float32, torch.float64) else logits.float()
+class Engine(Protocol):
+    """Who evaluates formulas."""
+
+    def forward(self, batch: Batch, *, gradient: bool) -> Outcome:
+        """The loss; with the gradient, if that is wanted and comes cheaply with it."""
+
+    def backward(self, batch: Batch, whole: Part, of_loss: Tensor | None, of_confidence: Tensor | None) -> Tensor:
+        """The gradient in the logits, given those in the loss and in the confidences."""
 
 
 class Rowwise(torch.autograd.Function):
@@ -54,7 +59,8 @@ class Rowwise(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, batch: Batch) -> tuple[Tensor, Tensor | None]:
-        engine = (compiled.engine(batch) if logits.is_cpu else None) or plain
+        batch = batch.in_single()
+        engine: Engine = _fastest(batch) or plain
         found = engine.forward(batch, gradient=ctx.needs_input_grad[0])
         ctx.set_materialize_grads(False)
         ctx.engine, ctx.settings, ctx.whole, ctx.gradient = engine, batch[3:], found.whole, found.gradient
@@ -63,11 +69,21 @@ class Rowwise(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, of_loss: Tensor | None, of_confidence: Tensor | None) -> tuple[Tensor | None, None]:
+        logits, labels, weight = ctx.saved_tensors
         if ctx.gradient is not None and of_loss is not None and not torch.is_grad_enabled():
-            # Given away, and so found again by whoever goes backward once more.
+            # Given away, and so to be found again by who goes backward once more.
             gradient, ctx.gradient = ctx.gradient, None
-            return gradient if of_loss.is_cpu and float(of_loss) == 1 else gradient.mul_(of_loss), None
-        batch = Batch(*ctx.saved_tensors, *ctx.settings)
-        # A gradient that is to have a gradient itself is computed in sight of autograd.
-        engine = plain if torch.is_grad_enabled() else ctx.engine
-        return engine.backward(batch, ctx.whole, of_loss, of_confidence), None
+            if not of_loss.is_cpu or float(of_loss) != 1:
+                gradient.mul_(of_loss)
+        else:
+            batch = Batch(logits, labels, weight, *ctx.settings).in_single()
+            # A gradient that is to have a gradient itself is computed in sight of autograd.
+            engine = plain if torch.is_grad_enabled() else ctx.engine
+            gradient = engine.backward(batch, ctx.whole, of_loss, of_confidence)
+        return gradient.to(logits.dtype), None
+
+
+def _fastest(batch: Batch) -> Engine | None:
+    if batch.logits.is_cpu:
+        return compiled.engine(batch)
+    return fused.engine(batch) if batch.logits.is_cuda else None
