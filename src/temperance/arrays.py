@@ -25,9 +25,6 @@ SUM_TOLERANCE = {torch.float16: 1e-2, torch.bfloat16: 5e-2, torch.float32: 1e-3,
 # Rows are taken in blocks of about this many values, so that the passes over a block after the first find it in cache.
 BLOCK_VALUES = {"cpu": 1 << 20, "cuda": 1 << 26}
 
-# Torch works on up to so many values with one thread; a few times as many are still not worth another.
-ONE_THREAD, FEW = 1 << 15, 1 << 18
-
 
 def to_tensor(values: ArrayLike, name: str) -> Tensor:
     """Any array as a detached tensor on its own device, without a copy where that is possible."""
@@ -124,9 +121,8 @@ def check_probs(rows: Tensor, labels: Tensor | None = None, *, first_row: int = 
 
 def check_logits(rows: Tensor, first_row: int = 0) -> None:
     """Make sure that no logit is NaN or infinite."""
-    step = quick_rows(rows)
-    extremes = (rows[start : start + step].aminmax() for start in range(0, len(rows), step))
-    if not all(bool(torch.isfinite(low) & torch.isfinite(high)) for low, high in extremes):
+    low, high = rows.aminmax()
+    if not bool(torch.isfinite(low) & torch.isfinite(high)):
         refuse_non_finite(rows, "logits", first_row)
 
 
@@ -157,16 +153,6 @@ def as_probs(values: ArrayLike) -> Tensor:
 def log_probs(probs: Tensor) -> Tensor:
     """Probabilities as float64 log-probabilities, zeros as the smallest that float64 can hold."""
     return probs.double().clamp_min(torch.finfo(torch.float64).tiny).log()
-
-
-def quick_rows(rows: Tensor) -> int:
-    """How many rows to look at at once: all, or, where they are few, so few that a CPU stays on one thread.
-
-    Waking another one takes longer than so little work, many times longer on a busy machine.
-    """
-    n, k = rows.shape
-    few = rows.is_cpu and ONE_THREAD < rows.numel() <= FEW
-    return max(1, ONE_THREAD // k if few else n)
 
 
 def flatten(scores: Tensor) -> Tensor:

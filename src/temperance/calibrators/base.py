@@ -17,12 +17,17 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from temperance.arrays import ArrayLike, as_labels, as_logits, flatten, unflatten
+from temperance.arrays import ArrayLike, as_labels, as_logits, as_scores, flatten, unflatten
 from temperance.errors import FileError, InputError, NotFittedError, known_settings, of_type
 from temperance.files import read_tensors, reading, write_tensors
+from temperance.numerics import one_thread
 from temperance.registry import Registry, first_line, plain_name
 
 FORMAT = 1
+
+# So many values are fitted by one thread of a CPU. A fit is thousands of small operations, and torch's threads wait for
+# each other after every one: that is seldom worth it, and on a busy machine takes many times longer than the work.
+ONE_THREAD_VALUES = 1 << 20
 
 
 class Calibrator(nn.Module):
@@ -63,14 +68,15 @@ class Calibrator(nn.Module):
     def fit(self, logits: ArrayLike, labels: ArrayLike, *, ignore_index: int | None = None) -> Self:
         """Learn from logits (n, k) or (n, k, *space) and labels that the network was not trained on."""
         self.check_settings()
-        given = as_logits(logits)
-        truth = as_labels(labels, given, ignore_index=ignore_index).reshape(-1)
-        rows = flatten(given).double()
-        if ignore_index is not None:
-            rows, truth = rows[truth != ignore_index], truth[truth != ignore_index]
-        self._check_fit(rows, truth)
-        self._forget()
-        with torch.no_grad():
+        scores = as_scores(logits, "logits")
+        with torch.no_grad(), one_thread(where=scores.is_cpu and scores.numel() <= ONE_THREAD_VALUES):
+            given = as_logits(scores)
+            truth = as_labels(labels, given, ignore_index=ignore_index).reshape(-1)
+            rows = flatten(given).double()
+            if ignore_index is not None:
+                rows, truth = rows[truth != ignore_index], truth[truth != ignore_index]
+            self._check_fit(rows, truth)
+            self._forget()
             self._fit(rows, truth)
         self._keep("n_classes", torch.tensor(rows.shape[1], device=rows.device))
         return self

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from temperance.arrays import blocks, quick_rows
+from temperance.arrays import blocks
 from temperance.calibrators.base import Calibrator, calibrator
 from temperance.calibrators.solvers import TOLERANCE, Parametric, Problem, minimise, settle, train
 from temperance.errors import at_least
@@ -256,4 +256,4 @@ def ece_of_temperatures(logits: Tensor, labels: Tensor, temperatures: Tensor, n_
 
 def _near_blocks(logits: Tensor, labels: Tensor) -> Iterator[tuple[Tensor, Tensor, int]]:
     values = BLOCK_VALUES.get(logits.device.type, BLOCK_VALUES["cpu"])
-    return blocks(logits, labels, step=min(quick_rows(logits), max(1, values // logits.shape[1])))
+    return blocks(logits, labels, step=max(1, values // logits.shape[1]))
