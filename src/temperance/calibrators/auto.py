@@ -8,12 +8,10 @@ from temperance.calibrators.gaps import GapScaling
 from temperance.calibrators.solvers import descend
 from temperance.errors import InputError, at_least
 
-# One that is linear and careful, one that is neither. The network's own prediction is always in the pool, and with a
-# weight of its own it is temperature scaling. More members (vector scaling, ODIR, order-preserving maps, kernels of
-# other widths) changed the NLL by less than 0.1 % in cross-validation on real predictions.
-MEMBERS = ("structured-matrix", "kernel-logistic")
-
-POOL, GAPS = "pool", "pool and gap-scaling"
+# From few parameters to many. The network's own prediction is always in the pool, and with its weight it is temperature
+# scaling. Others beside them (ODIR, order-preserving maps, kernels of other widths) changed the NLL by less than 0.1 %
+# in cross-validation on real predictions.
+MEMBERS = ("structured-vector", "structured-matrix", "kernel-logistic")
 
 # A member that weighs less than this share of the heaviest is left out.
 NEGLIGIBLE = 0.005
@@ -21,6 +19,9 @@ NEGLIGIBLE = 0.005
 # The weights are fitted to the samples and to so many imagined ones, labelled as the members together believe. Samples
 # without a single mistake would otherwise ask for infinite weights, and those with a few for large ones.
 IMAGINED = 10
+
+# How much of gap scaling to take: what is fitted to few samples goes too far.
+SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 
 @calibrator(family="combination", preserves_argmax=False, min_samples=4)
@@ -31,16 +32,15 @@ class Auto(Calibrator):
     2. Pool: these predictions and the network's own are combined, log p ∝ Σ_m w_m log p_m with w ≥ 0, the weights
        chosen for the least NLL: a convex problem. What does not help gets weight 0 and is left out.
     3. Gap scaling (`gap-scaling`) is fitted to the pooled predictions: the members tell classes apart, it learns how
-       sure to be.
-    4. Both steps are judged on folds that weights and gap scaling were not fitted on. Gap scaling is left out if it
-       does not help there, and if the result is worse than the network's own prediction by more than two standard
-       errors, that is what is used.
+       sure to be. Only a share of it is taken, from nothing to all.
+    4. Both steps are judged on folds that weights and gap scaling were not fitted on. These choose the share; and if
+       the result is worse there than the network's own prediction, by more than two standard errors, that is used.
     5. The members in use are fitted again on everything.
 
-    `info` tells what was chosen, the weights, the cross-validated NLL of every member and step, and what each step
-    gained with its standard error. Members that cannot be fitted to the data (too few samples, say) are left out, with
-    the reason. Like every method that tells classes apart it learns how common they are: fit it on samples with the
-    frequencies that it will meet.
+    `info` tells the weights, the share of gap scaling, the cross-validated NLL of every member and step, and what each
+    step gained with its standard error. Members that cannot be fitted to the data (too few samples, say) are left out,
+    with the reason. Like every method that tells classes apart it learns how common they are: fit it on samples with
+    the frequencies that it will meet.
     """
 
     weights: Tensor
@@ -62,27 +62,29 @@ class Auto(Calibrator):
         log_probs = torch.stack(list(predicted.values()))
         weights = _pool_weights(log_probs, labels)
 
+        combined = _cross_combined(log_probs, labels, fold, weights)
+        share = min(SHARES, key=lambda share: float(combined[share].mean()))
         losses = {name: _nll(found, labels) for name, found in predicted.items()}
-        losses |= _cross_combined(log_probs, labels, fold, weights)
-        chosen = min((POOL, GAPS), key=lambda step: float(losses[step].mean()))
-        lost, error = _mean_and_error(losses[chosen] - losses["identity"])
+        losses |= {"pool": combined[0.0], "pool and gap-scaling": combined[share]}
+        lost, error = _mean_and_error(combined[share] - losses["identity"])
         if lost > 2 * error:
-            chosen, weights = "identity", logits.new_tensor([float(name == "identity") for name in predicted])
+            share, weights = 0.0, logits.new_tensor([float(name == "identity") for name in predicted])
 
         used = weights >= NEGLIGIBLE * weights.max()
         members = [name for name, use in zip(predicted, used, strict=True) if use]
         for name in members:
             self.add_module(name, make_calibrator(name).fit(logits, labels))
         self._keep("weights", weights[used])
-        if chosen == GAPS:
-            self.add_module("last", GapScaling(rescale=False).fit(_pool(log_probs[used], weights[used]), labels))
+        if share:
+            self.last = GapScaling(rescale=False).fit(_pool(log_probs[used], weights[used]), labels)
+            self.last.slopes *= share
         self.info = {
-            "chosen": chosen,
             "weights": dict(zip(members, weights[used].tolist(), strict=True)),
+            "gap_scaling": share,
             "held_out_nll": {name: float(each.mean()) for name, each in losses.items()},
             "gain": {
-                "pool": _mean_and_error(losses["identity"] - losses[POOL]),
-                "gap-scaling": _mean_and_error(losses[POOL] - losses[GAPS]),
+                "pool": _mean_and_error(losses["identity"] - combined[0.0]),
+                "gap-scaling": _mean_and_error(combined[0.0] - combined[share]),
             },
             "left_out": failures,
         }
@@ -94,7 +96,7 @@ class Auto(Calibrator):
 
     def _restore(self, tensors: dict[str, Tensor]) -> None:
         parts: dict[str, Calibrator] = {name: make_calibrator(name) for name in self.info["weights"]}
-        if self.info["chosen"] == GAPS:
+        if self.info["gap_scaling"]:
             parts["last"] = GapScaling(rescale=False)
         for name, part in parts.items():
             part._restore({key.split(".", 1)[1]: t for key, t in tensors.items() if key.startswith(f"{name}.")})
@@ -126,17 +128,19 @@ class Auto(Calibrator):
         return predicted, failures
 
 
-def _cross_combined(log_probs: Tensor, labels: Tensor, fold: Tensor, start: Tensor) -> dict[str, Tensor]:
-    """The NLL of each sample after the pool and after gap scaling, both fitted to the other folds."""
-    losses = {step: torch.empty_like(log_probs[0, :, 0]) for step in (POOL, GAPS)}
+def _cross_combined(log_probs: Tensor, labels: Tensor, fold: Tensor, start: Tensor) -> dict[float, Tensor]:
+    """The NLL of each sample with each share of gap scaling, it and the weights fitted to the other folds."""
+    losses = {share: torch.empty_like(log_probs[0, :, 0]) for share in SHARES}
     for out in range(int(fold.max()) + 1):
         inside, outside = fold != out, fold == out
         weights = _pool_weights(log_probs[:, inside], labels[inside], start)
+        pooled = _pool(log_probs[:, outside], weights)
         last = GapScaling(rescale=False)
         last._fit(_pool(log_probs[:, inside], weights), labels[inside])  # not `fit`: one class alone will do here
-        pooled = _pool(log_probs[:, outside], weights)
-        losses[POOL][outside] = _nll(pooled, labels[outside])
-        losses[GAPS][outside] = _nll(last._calibrate(pooled), labels[outside])
+        slopes = last.slopes
+        for share in SHARES:
+            last.slopes = share * slopes
+            losses[share][outside] = _nll(last._calibrate(pooled), labels[outside])
     return losses
 
 

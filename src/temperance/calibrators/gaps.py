@@ -50,7 +50,7 @@ class GapScaling(Calibrator):
     spread: Tensor
     slopes: Tensor
 
-    def __init__(self, *, ridge: float = 10.0, rescale: bool = True) -> None:
+    def __init__(self, *, ridge: float = 5.0, rescale: bool = True) -> None:
         super().__init__()
         self.ridge = ridge
         self.rescale = rescale
