@@ -31,6 +31,7 @@ from temperance.errors import (
 from temperance.evaluate import Progress, no_progress
 from temperance.files import read_tensors, reading, write_tensors
 from temperance.losses import Loss
+from temperance.losses.base import positive
 from temperance.numerics import one_thread
 from temperance.registry import Registry, first_line, plain_name
 from temperance.training.criterion import as_loss
@@ -56,6 +57,7 @@ class TrainingSettings(TypedDict, total=False):
     momentum: float
     weight_decay: float
     schedule: str
+    clip: float | None
 
 
 # As MaC-Cal trains; a head that was published with others has them as its own.
@@ -67,6 +69,7 @@ TRAINING: TrainingSettings = {
     "momentum": 0.9,
     "weight_decay": 5e-4,
     "schedule": "constant",
+    "clip": None,
 }
 
 
@@ -95,6 +98,7 @@ class Head(nn.Module):
     epochs, batch_size  how long and how; the order is drawn anew for each epoch
     optimiser           "sgd" (with `momentum`) or "adam", with `weight_decay` added to the gradient as in torch
     lr, schedule        "constant", or "cosine" from lr down to 0
+    clip                largest norm of the gradient; None for any
     """
 
     name: ClassVar[str]
@@ -113,6 +117,7 @@ class Head(nn.Module):
     momentum: float
     weight_decay: float
     schedule: str
+    clip: float | None
 
     def __init__(self, **training: Unpack[TrainingSettings]) -> None:
         super().__init__()
@@ -237,6 +242,8 @@ class Head(nn.Module):
         one_of("schedule", self.schedule, ("constant", "cosine"))
         for name in ("lr", "momentum", "weight_decay"):
             not_negative(name, getattr(self, name))
+        if self.clip is not None:
+            positive("clip", self.clip)
 
     # Files: safetensors for what it learnt, JSON in its header for the rest. Nothing is ever unpickled.
 
@@ -295,6 +302,8 @@ class _Loop:
             value, logits = head._objective(batch, loss, generator)
             self.optimiser.zero_grad()
             value.backward()  # type: ignore[no-untyped-call]
+            if head.clip is not None:
+                nn.utils.clip_grad_norm_(head.parameters(), head.clip)
             self.optimiser.step()
             with torch.no_grad():
                 head._after_step()
@@ -315,7 +324,9 @@ class _Loop:
             row |= self._on_val(row)
         loss.end_epoch()
         if not math.isfinite(row["loss"]):
-            raise InputError(f"training of {head.name} broke down in epoch {epoch}: its loss is not finite; lower lr")
+            raise InputError(
+                f"training of {head.name} broke down in epoch {epoch}: its loss is not finite; lower lr or set clip"
+            )
         return row
 
     def _order(self, epoch: int) -> tuple[Tensor, Tensor | None]:
