@@ -376,7 +376,7 @@ def test_a_pair_of_sets_comes_back_as_it_was(tmp_path: Path) -> None:
     for found, meant in zip(read_pair(tmp_path / "both.npz"), (val, test), strict=True):
         assert torch.equal(found.scores, meant.scores) and torch.equal(found.labels, meant.labels)
         assert found.class_names == ("cat", "dog") and found.from_logits
-    with pytest.raises(FileError, match="as .npz"):
+    with pytest.raises(FileError, match=r"as \.npz"):
         write_pair(tmp_path / "both.csv", val, test)
     with pytest.raises(InputError, match="same classes"):
         write_pair(tmp_path / "both.npz", val, Predictions.of([[1.0, 3.0]], [1], from_logits=True))
