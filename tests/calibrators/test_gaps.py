@@ -52,7 +52,7 @@ def test_the_formula(k: int) -> None:
 
 def test_depths_add_up_to_the_distance_from_the_top() -> None:
     logits = torch.randn(30, 9, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    depths = _depths(logits, _edges(logits))
+    depths = torch.stack(list(_depths(logits, _edges(logits))), 1)
     assert depths.shape == (30, 4, 9) and bool((depths >= 0).all())
     assert torch.allclose(depths.sum(1), logits.amax(1, keepdim=True) - logits, atol=1e-12)
 

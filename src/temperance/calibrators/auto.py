@@ -83,8 +83,8 @@ class Auto(Calibrator):
             "gap_scaling": share,
             "held_out_nll": {name: float(each.mean()) for name, each in losses.items()},
             "gain": {
-                "pool": _mean_and_error(losses["identity"] - combined[0.0]),
-                "gap-scaling": _mean_and_error(combined[0.0] - combined[share]),
+                "pool": _mean_and_error(losses["identity"] - losses["pool"]),
+                "gap-scaling": _mean_and_error(losses["pool"] - losses["pool and gap-scaling"]),
             },
             "left_out": failures,
         }

@@ -1,5 +1,6 @@
 """Gap scaling: the gaps between a row's sorted logits, stretched by how sure the row is."""
 
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -37,8 +38,8 @@ class GapScaling(Calibrator):
     first, by NLL; `rescale=False` leaves it at 1. θ then minimises NLL + (`ridge` / n) ‖θ‖², a convex problem of 24
     parameters however many classes there are, by Newton's method. With few samples it stays near temperature scaling.
 
-    It is what `order-preserving` becomes with a linear network and few factors: as good on real predictions, and ten
-    times faster. A factor that is not positive, on rows unlike those it was fitted on, is replaced by the least
+    It is what `order-preserving` becomes with a linear network and few factors: nearly as good on real predictions, and
+    ten times faster. A factor that is not positive, on rows unlike those it was fitted on, is replaced by the least
     positive one, so the order stays. All classes are alike to it, so it goes well with methods that tell them apart:
     `auto` ends with it.
 
@@ -71,7 +72,10 @@ class GapScaling(Calibrator):
     def _calibrate(self, logits: Tensor) -> Tensor:
         scaled = centred(logits) * self.inverse_temperature
         gains = (1 + self._described(_sureness(scaled)) @ self.slopes.T).clamp_min(LEAST_GAIN)
-        return _scores(gains, _depths(scaled, _edges(scaled))).log_softmax(1)
+        scores = torch.zeros_like(scaled)
+        for gain, depth in zip(gains.T, _depths(scaled, _edges(scaled)), strict=True):
+            scores = scores - gain[:, None] * depth
+        return scores.log_softmax(1)
 
     def _described(self, sureness: Tensor) -> Tensor:
         """φ of each row. (n, 1 + d)"""
@@ -92,14 +96,10 @@ def _edges(scaled: Tensor) -> Tensor:
     return torch.cat([top[:, [rank - 1 for rank in ranks]], scaled.amin(1, keepdim=True)], 1)
 
 
-def _depths(scaled: Tensor, edges: Tensor) -> Tensor:
-    """How far each logit lies below the top, in parts between the edges: f = −Σ_g m_g · depth_g. (n, g, k)"""
-    lengths = edges[:, :-1] - edges[:, 1:]
-    return torch.minimum((edges[:, :-1, None] - scaled[:, None, :]).clamp_min_(0), lengths[:, :, None])
-
-
-def _scores(gains: Tensor, depths: Tensor) -> Tensor:
-    return -(gains[:, None, :] @ depths).squeeze(1)
+def _depths(scaled: Tensor, edges: Tensor) -> Iterator[Tensor]:
+    """How far each logit lies below the top, in parts between the edges: f = −Σ_g m_g · depth_g. (n, k) for each g"""
+    for start, end in itertools.pairwise(edges.T[:, :, None]):
+        yield torch.minimum((start - scaled).clamp_min(0), start - end)
 
 
 def _step(rows: Tensor) -> int:
@@ -125,8 +125,9 @@ class _Problem:
         gradient = 2 * self.penalty * theta
         hessian = theta.new_zeros(groups * groups, d * d)
         for scaled, edges, described, labels in self._blocks():
-            depths = _depths(scaled, edges)
-            log_probs = _scores(1 + described @ theta.T, depths).log_softmax(1)
+            depths = torch.stack(list(_depths(scaled, edges)), 1)
+            scores = -((1 + described @ theta.T)[:, None, :] @ depths).squeeze(1)
+            log_probs = scores.log_softmax(1)
             own = depths.gather(2, labels[:, None, None].expand(-1, groups, 1)).squeeze(2)
             weighted = depths * log_probs.exp()[:, None, :]
             mean = weighted.sum(2)
