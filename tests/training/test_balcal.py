@@ -15,7 +15,7 @@ from temperance.losses import CrossEntropy
 from temperance.training.features import Features
 from temperance.training.heads import BalCAL
 from temperance.training.heads.balcal import balanced_share, class_scale, mean_confidence, simplex_frame
-from temperance.training.heads.base import Batch
+from temperance.training.heads.loop import Batch
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ import torch
 from temperance.losses import CrossEntropy
 from temperance.training.features import Features
 from temperance.training.heads import TST, VTST, make_head
-from temperance.training.heads.base import Batch
+from temperance.training.heads.loop import Batch
 from temperance.training.heads.tst import kl_to_standard
 
 

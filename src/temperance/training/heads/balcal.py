@@ -13,7 +13,8 @@ from temperance.errors import InputError, at_least, positive_fraction
 from temperance.losses import Loss
 from temperance.losses.base import number
 from temperance.training.features import Features
-from temperance.training.heads.base import Batch, Head, TrainingSettings, empty_layer, head, start_layer
+from temperance.training.heads.base import Head, TrainingSettings, head
+from temperance.training.heads.loop import Batch, empty_layer, start_layer
 
 # Bisection ends when the share is known this closely.
 TOLERANCE = 1e-4

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from temperance.errors import InputError, one_of
 from temperance.training.features import Features
-from temperance.training.heads.base import Head, TrainingSettings, empty_layer, head, start_layer
+from temperance.training.heads.base import Head, TrainingSettings, head
+from temperance.training.heads.loop import empty_layer, start_layer
 
 
 @head(name="linear", paper="the second stage of Kang et al., Decoupling representation and classifier, ICLR 2020")

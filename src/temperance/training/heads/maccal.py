@@ -10,8 +10,9 @@ from torch import Tensor, nn
 from temperance.errors import InputError, at_least, one_of, positive_fraction
 from temperance.losses.base import positive, switch
 from temperance.training.features import Features
-from temperance.training.heads.base import Head, TrainingSettings, head, measured, on_val
+from temperance.training.heads.base import Head, TrainingSettings, head
 from temperance.training.heads.linear import check_start
+from temperance.training.heads.loop import measured, on_val
 from temperance.training.heads.masked import ACTIVATIONS, Layout, Used, moved_rate, step_bound
 
 # How a head that was trained with masks is measured or used.

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from temperance.errors import InputError, at_least, positive_fraction
 from temperance.training.features import Features
-from temperance.training.heads.base import generator_of
+from temperance.training.heads.loop import generator_of
 
 Activation = Callable[[Tensor], Tensor]
 

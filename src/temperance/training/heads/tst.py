@@ -12,16 +12,8 @@ from torch import Tensor, nn
 from temperance.errors import at_least, one_of
 from temperance.losses import Loss
 from temperance.training.features import Features
-from temperance.training.heads.base import (
-    Batch,
-    Head,
-    TrainingSettings,
-    empty_layer,
-    head,
-    measured,
-    on_val,
-    start_layer,
-)
+from temperance.training.heads.base import Head, TrainingSettings, head
+from temperance.training.heads.loop import Batch, empty_layer, measured, on_val, start_layer
 
 JORDAHN = "Jordahn and Olmos, Decoupling feature extraction and classification layers, ICML 2024"
 
