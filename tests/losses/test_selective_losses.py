@@ -12,7 +12,7 @@ from torch import Tensor
 
 from conftest import random_predictions
 from temperance.errors import InputError
-from temperance.losses import AU, AURC, CrossEntropy, Focal
+from temperance.losses import AU, AURC, CPC, CrossEntropy, Focal, MbLS
 from temperance.losses.base import Rows
 from temperance.losses.selective import SCORES, rank_weights, selected_quantile, soft_cdf
 from temperance.metrics import aurc
@@ -128,6 +128,34 @@ def test_weights_grow_with_the_score_up_to_the_cap(
     capped = found[at >= threshold + 1e-6]
     assert torch.allclose(capped, capped[:1], rtol=1e-12)
     assert bool(torch.isfinite(found).all()) and bool((found > 0).all())
+
+
+@pytest.mark.parametrize("shape", [(30, 5), (2, 6, 7, 3)])
+@pytest.mark.parametrize("score", SCORES)
+@pytest.mark.parametrize("kind", [AURC, AU])
+def test_single_precision_and_any_base(kind: Any, score: str, shape: tuple[int, ...]) -> None:
+    """Weights that samples have for themselves, and weights by a table, on losses with settings of their own."""
+    n, k, *space = shape
+    generator = torch.Generator().manual_seed(3)
+    logits = 3 * torch.randn(shape, generator=generator, dtype=torch.float64)
+    labels = torch.randint(k, (n, *space), generator=generator)
+    for truth in (labels, labels.where(labels > 0, -100)):
+        for base in (CrossEntropy(), Focal(gamma=2.0), MbLS(margin=3.0, base=Focal()), CPC()):
+            found = []
+            for z in (logits.requires_grad_(), logits.detach().float().requires_grad_()):
+                value = kind(score=score, base=base)(z, truth)
+                found.append((value.detach().double(), torch.autograd.grad(value, z)[0].double()))
+            (value, slope), (single, single_slope) = found
+            assert torch.allclose(single, value, rtol=1e-4, atol=1e-5)
+            assert torch.allclose(single_slope, slope, rtol=1e-3, atol=1e-6)
+
+
+@pytest.mark.parametrize("score", SCORES)
+def test_scores_have_their_gradients(score: str) -> None:
+    logits, labels = random_predictions(9, 4)
+    assert torch.autograd.gradcheck(lambda z: SCORES[score](Rows(z, labels)), logits.requires_grad_())
+    single = Rows(torch.randn(3, 1, dtype=torch.float64), torch.zeros(3, dtype=torch.int64))
+    assert torch.equal(SCORES[score](single), torch.ones(3, dtype=torch.float64))
 
 
 def test_capped_samples_have_no_gradient_through_their_weight() -> None:

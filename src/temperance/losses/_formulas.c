@@ -115,12 +115,15 @@ INLINE float log_(float x)
     X(truediv, x / y)           \
     X(pow, exp_(y *log_(x)))    \
     X(clamp_min, x < y ? y : x) \
+    X(clamp_max, x > y ? y : x) \
+    X(minimum, x > y ? y : x)   \
+    X(eq, (float)(x == y))      \
     X(lt, (float)(x < y))       \
     X(le, (float)(x <= y))      \
     X(gt, (float)(x > y))       \
     X(ge, (float)(x >= y))
 
-#define OTHER(X) X(sum) X(dot) X(amax) X(amin) X(first_largest) X(pick) X(put) X(where) X(spread) X(lookup)
+#define OTHER(X) X(sum) X(dot) X(amax) X(amin) X(first_largest) X(pick) X(put) X(where) X(spread) X(lookup) X(soft_rank) X(soft_density)
 
 #define CODE(name, ...) op_##name,
 #define NAME(name, ...) #name,
@@ -136,7 +139,8 @@ int step_code(const char *name)
     return -1;
 }
 
-/* Registers below n_matrices are matrices: z, p and results. From there on they are scalars: these, constants, results.
+/* Registers below n_matrices are matrices: z, p, results. From there on they are scalars: these, columns, constants,
+ * results.
  * No result is where one of its arguments is, but that of `put` may be. */
 enum { s_label, s_winner, s_top, s_confidence, s_log_confidence, s_nll, n_inputs };
 
@@ -152,8 +156,11 @@ typedef struct {
     int64_t ignore_index;
     /* The formula, and in which registers its results are, or −1. */
     const step *steps;
-    const float *constants, *edges, *found; /* the latter two for a lookup */
-    int32_t n_steps, n_matrices, n_scalars, n_constants, n_edges;
+    const float *constants;
+    const float *const *columns; /* (n, space) each */
+    const float *const *tables;
+    const ptrdiff_t *table_sizes;
+    int32_t n_steps, n_matrices, n_scalars, n_columns, n_constants;
     int32_t value, slope, rest;
     int32_t needs_p, needs_winner;
     /* What is wanted, or nothing. */
@@ -226,12 +233,38 @@ INLINE void find_first(float *restrict o, const float *restrict a, const float *
     }
 }
 
-INLINE float look_up(float x, const job *it)
+INLINE float look_up(float x, const float *edges, const float *found, ptrdiff_t n_edges)
 {
     ptrdiff_t b = 0;
-    while (b < it->n_edges && x > it->edges[b])
+    while (b < n_edges && x > edges[b])
         b++;
-    return it->found[b];
+    return found[b];
+}
+
+/* h σ(d), or h σ'(d). */
+INLINE float soft_step(float h, float d, const int density)
+{
+    float e = exp_down(d < 0 ? d : -d), s = 1.0f / (1.0f + e), up = d < 0 ? e * s : s;
+    return h * (density ? s * s * e : up);
+}
+
+/* Σ_b h_b σ((x − c_b) / width) with c_b the middles of bins in [0, 1], or its slope in x. */
+INLINE float soft(float x, const float *restrict h, ptrdiff_t n_bins, float width, const int density)
+{
+    float s[SIDE] = {0}, at[SIDE];
+    const float step = 1.0f / ((float)n_bins * width);
+    ptrdiff_t i = 0;
+    for (int l = 0; l < SIDE; l++)
+        at[l] = x / width - ((float)l + 0.5f) * step;
+    for (; i + SIDE <= n_bins; i += SIDE)
+        for (int l = 0; l < SIDE; l++)
+            s[l] += soft_step(h[i + l], at[l] - (float)i * step, density);
+    for (; i < n_bins; i++)
+        s[0] += soft_step(h[i], at[0] - (float)i * step, density);
+    for (int half = SIDE / 2; half >= 1; half /= 2)
+        for (int l = 0; l < half; l++)
+            s[l] += s[l + half];
+    return density ? s[0] / width : s[0];
 }
 
 /* e^(a − top), and their sum. */
@@ -268,17 +301,24 @@ INLINE void scale(float *restrict a, const float *restrict by, ptrdiff_t k, cons
     EACH_CLASS EACH_LANE a[AT] *= s[w];
 }
 
-#define CASE_UNARY(name, expression)          \
-    case op_##name:                           \
-        for (ptrdiff_t i = 0; i < size; i++) { \
-            float x = a[i];                   \
-            o[i] = expression;                \
-        }                                     \
+#define CASE_UNARY(name, expression)               \
+    case op_##name:                                \
+        if (lanes == 1 && !matrix_o) {             \
+            float x = a[0];                        \
+            o[0] = expression;                     \
+        } else                                     \
+            for (ptrdiff_t i = 0; i < size; i++) { \
+                float x = a[i];                    \
+                o[i] = expression;                 \
+            }                                      \
         break;
 
 #define CASE_BINARY(name, expression)              \
     case op_##name:                                \
-        if (matrix_a == matrix_b)                  \
+        if (lanes == 1 && !matrix_o) {             \
+            float x = a[0], y = b[0];              \
+            o[0] = expression;                     \
+        } else if (matrix_a == matrix_b)           \
             for (ptrdiff_t i = 0; i < size; i++) { \
                 float x = a[i], y = b[i];          \
                 o[i] = expression;                 \
@@ -295,17 +335,14 @@ INLINE void scale(float *restrict a, const float *restrict by, ptrdiff_t k, cons
             }                                      \
         break;
 
-INLINE void follow(const job *it, const step *s, float *const *matrices, float *scalars, const int lanes)
+INLINE void follow(const job *it, const step *s, float *const *registers, const int lanes)
 {
     const ptrdiff_t k = it->k, all = k * lanes;
-    const float *in[3];
-    for (int i = 0; i < 3; i++)
-        in[i] = s->in[i] < it->n_matrices ? matrices[s->in[i]] : scalars + (s->in[i] - it->n_matrices) * lanes;
     const int matrix_a = s->in[0] < it->n_matrices, matrix_b = s->in[1] < it->n_matrices;
     const int matrix_c = s->in[2] < it->n_matrices, matrix_o = s->out < it->n_matrices;
     const ptrdiff_t size = matrix_o ? all : lanes;
-    float *restrict o = matrix_o ? matrices[s->out] : scalars + (s->out - it->n_matrices) * lanes;
-    const float *restrict a = in[0], *restrict b = in[1], *restrict c = in[2];
+    float *restrict o = registers[s->out];
+    const float *restrict a = registers[s->in[0]], *restrict b = registers[s->in[1]], *restrict c = registers[s->in[2]];
     /* Where nothing can be written meanwhile, which the compiler wants to know. */
     float scalar_a[LANES], scalar_b[LANES], scalar_c[LANES];
     memcpy(scalar_a, a, sizeof(float) * (size_t)lanes);
@@ -349,7 +386,13 @@ INLINE void follow(const job *it, const step *s, float *const *matrices, float *
         EACH_CLASS EACH_LANE o[AT] = scalar_a[w];
         break;
     case op_lookup:
-        EACH_LANE o[w] = look_up(a[w], it);
+        EACH_LANE o[w] = look_up(a[w], it->tables[s->in[1]], it->tables[s->in[2]], it->table_sizes[s->in[1]]);
+        break;
+    case op_soft_rank:
+        EACH_LANE o[w] = soft(a[w], it->tables[s->in[1]], it->table_sizes[s->in[1]], c[w], 0);
+        break;
+    case op_soft_density:
+        EACH_LANE o[w] = soft(a[w], it->tables[s->in[1]], it->table_sizes[s->in[1]], c[w], 1);
         break;
     }
 }
@@ -378,14 +421,14 @@ double count_labels(const job *it)
 }
 
 /* Samples `first` to `last`; where they are dense, blocks of `lanes` neighbours. */
-INLINE void follow_all(job *it, float **matrices, float *scalars, ptrdiff_t first, ptrdiff_t last, const int lanes)
+INLINE void follow_all(job *it, float **registers, ptrdiff_t first, ptrdiff_t last, const int lanes)
 {
     const ptrdiff_t k = it->k, all = k * lanes, space = it->space, blocks = (space + lanes - 1) / lanes;
-    float *label = scalars + s_label * lanes, *winner = scalars + s_winner * lanes, *top = scalars + s_top * lanes;
-    float *confidence = scalars + s_confidence * lanes, *log_confidence = scalars + s_log_confidence * lanes;
-    float *nll = scalars + s_nll * lanes, *p = matrices[1], *own = matrices[0];
+    float *const *scalars = registers + it->n_matrices;
+    float *label = scalars[s_label], *winner = scalars[s_winner], *top = scalars[s_top], *nll = scalars[s_nll];
+    float *confidence = scalars[s_confidence], *log_confidence = scalars[s_log_confidence];
+    float *p = registers[1], *own = registers[0];
     double total = 0;
-#define RESULT(r) (scalars + (it->r - it->n_matrices) * lanes)
     for (ptrdiff_t block = first; block < last; block++) {
         const ptrdiff_t sample = block / blocks, place = block % blocks * lanes, start = sample * space + place;
         const int here = space - place < lanes ? (int)(space - place) : lanes; /* of these neighbours there are */
@@ -397,16 +440,19 @@ INLINE void follow_all(job *it, float **matrices, float *scalars, ptrdiff_t firs
             counts[w] = count(it, it->labels[start + w]);
             label[w] = counts[w] > 0 ? (float)it->labels[start + w] : 0;
         }
+        for (int32_t c = 0; c < it->n_columns; c++)
+            for (int w = 0; w < here; w++)
+                scalars[n_inputs + c][w] = it->columns[c][start + w];
         /* The logits: as they are, or together with their neighbours. */
         if (lanes == 1) {
-            matrices[0] = (float *)logits;
+            registers[0] = (float *)logits;
         } else {
             EACH_CLASS {
                 memset(own + j * lanes, 0, sizeof(float) * (size_t)lanes);
                 memcpy(own + j * lanes, logits + j * space, sizeof(float) * (size_t)here);
             }
         }
-        const float *restrict z = matrices[0];
+        const float *restrict z = registers[0];
         /* What formulas start from. */
         find_largest(top, z, z, all, lanes);
         exp_and_add(p, sum, z, top, all, lanes);
@@ -420,9 +466,9 @@ INLINE void follow_all(job *it, float **matrices, float *scalars, ptrdiff_t firs
         if (it->needs_winner)
             find_first(winner, z, top, all, lanes);
         for (int32_t s = 0; s < it->n_steps; s++)
-            follow(it, it->steps + s, matrices, scalars, lanes);
+            follow(it, it->steps + s, registers, lanes);
         for (int w = 0; w < here; w++) {
-            float value = counts[w] > 0 && it->value >= 0 ? counts[w] * RESULT(value)[w] : 0;
+            float value = counts[w] > 0 && it->value >= 0 ? counts[w] * registers[it->value][w] : 0;
             total += value;
             if (it->values)
                 it->values[start + w] = value;
@@ -432,7 +478,7 @@ INLINE void follow_all(job *it, float **matrices, float *scalars, ptrdiff_t firs
         if (!it->gradient)
             continue;
         /* slope · (p − q) + rest for the loss, confidence · (e_winner − p) for the confidence. */
-        const float *slope = RESULT(slope);
+        const float *slope = registers[it->slope];
         float steps[LANES] = {0}, along[LANES];
         for (int w = 0; w < lanes; w++) {
             if (counts[w] > 0)
@@ -445,7 +491,7 @@ INLINE void follow_all(job *it, float **matrices, float *scalars, ptrdiff_t firs
         if (it->rest < 0)
             EACH_CLASS EACH_LANE gradient[AT] = along[w] * p[AT];
         else {
-            const float *rest = matrices[it->rest];
+            const float *rest = registers[it->rest];
             EACH_CLASS EACH_LANE gradient[AT] = along[w] * p[AT] + steps[w] * rest[AT];
         }
         EACH_LANE gradient[(ptrdiff_t)label[w] * lanes + w] -= push[w];
@@ -455,21 +501,21 @@ INLINE void follow_all(job *it, float **matrices, float *scalars, ptrdiff_t firs
             EACH_CLASS memcpy(it->gradient + (sample * k + j) * space + place, own + j * lanes,
                               sizeof(float) * (size_t)here);
     }
-    matrices[0] = own;
+    registers[0] = own;
     if (it->sums)
         it->sums[first / it->chunk] = total;
 }
 
 FOR_EACH_CPU
-static void follow_one_by_one(job *it, float **matrices, float *scalars, ptrdiff_t first, ptrdiff_t last)
+static void follow_one_by_one(job *it, float **registers, ptrdiff_t first, ptrdiff_t last)
 {
-    follow_all(it, matrices, scalars, first, last, 1);
+    follow_all(it, registers, first, last, 1);
 }
 
 FOR_EACH_CPU
-static void follow_neighbours(job *it, float **matrices, float *scalars, ptrdiff_t first, ptrdiff_t last)
+static void follow_neighbours(job *it, float **registers, ptrdiff_t first, ptrdiff_t last)
 {
-    follow_all(it, matrices, scalars, first, last, LANES);
+    follow_all(it, registers, first, last, LANES);
 }
 
 static ptrdiff_t n_blocks(const job *it)
@@ -488,24 +534,23 @@ ptrdiff_t cut(job *it)
  * 0, or 1 if there was no memory. */
 int run_formula(job *it)
 {
-    const ptrdiff_t lanes = it->space == 1 ? 1 : LANES;
-    const ptrdiff_t blocks = n_blocks(it);
-    float *memory = malloc(sizeof(float) * (size_t)(lanes * (it->n_matrices * it->k + it->n_scalars)));
-    float **matrices = malloc(sizeof(float *) * (size_t)it->n_matrices);
-    const int none = !memory || !matrices;
+    const ptrdiff_t lanes = it->space == 1 ? 1 : LANES, blocks = n_blocks(it), n_matrices = it->n_matrices;
+    const ptrdiff_t n_registers = n_matrices + it->n_scalars, scalars = n_matrices * it->k;
+    float *memory = malloc(sizeof(float) * (size_t)(lanes * (scalars + it->n_scalars)));
+    float **registers = malloc(sizeof(float *) * (size_t)n_registers);
+    const int none = !memory || !registers;
     if (!none) {
-        float *scalars = memory + lanes * it->n_matrices * it->k;
-        for (ptrdiff_t i = 0; i < it->n_matrices; i++)
-            matrices[i] = memory + lanes * i * it->k;
+        for (ptrdiff_t i = 0; i < n_registers; i++)
+            registers[i] = memory + lanes * (i < n_matrices ? i * it->k : scalars + i - n_matrices);
         for (ptrdiff_t i = 0; i < lanes * it->n_constants; i++)
-            scalars[lanes * n_inputs + i] = it->constants[i / lanes];
+            registers[n_matrices + n_inputs + it->n_columns][i] = it->constants[i / lanes];
         ptrdiff_t first;
         while ((first = __atomic_fetch_add(&it->next, it->chunk, __ATOMIC_RELAXED)) < blocks) {
             ptrdiff_t last = first + it->chunk < blocks ? first + it->chunk : blocks;
-            (lanes == 1 ? follow_one_by_one : follow_neighbours)(it, matrices, scalars, first, last);
+            (lanes == 1 ? follow_one_by_one : follow_neighbours)(it, registers, first, last);
         }
     }
     free(memory);
-    free(matrices);
+    free(registers);
     return none;
 }

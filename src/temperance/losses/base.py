@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from temperance.arrays import flatten, shape_of
 from temperance.errors import InputError, known_settings, one_of
-from temperance.losses.formula import NLL, Term, at_least_float32, first_largest, once
+from temperance.losses.formula import NLL, Batch, Term, at_least_float32, first_largest, once
 from temperance.losses.plain import all_count
 from temperance.losses.rowwise import reduced_loss, row_losses
 from temperance.registry import Registry, first_line, plain_name
@@ -48,6 +48,11 @@ class Rows:
     def k(self) -> int:
         return self.given.shape[1]
 
+    @property
+    def shape(self) -> torch.Size:
+        """(n,) or (n, *space), as the caller has them."""
+        return self.given.shape[:1] + self.given.shape[2:]
+
     @once
     def logits(self) -> Tensor:
         """(n, k)"""
@@ -65,7 +70,7 @@ class Rows:
 
     def losses(self, terms: tuple[Term, ...]) -> Tensor:
         """The sum of some terms for each row. (n,) The confidence is seen on the way."""
-        losses, confidence = row_losses(self.given, self.labels.view(len(self.given), *self.given.shape[2:]), terms)
+        losses, confidence = row_losses(self.given, self.labels.view(self.shape), terms)
         self._confidence = confidence.flatten()
         return losses.flatten()
 
@@ -183,20 +188,15 @@ class Loss(nn.Module):
         """The loss of a batch; `indices` say which training samples these are, for a loss that `needs_indices`."""
         if torch.is_autocast_enabled(logits.device.type):
             with torch.autocast(logits.device.type, enabled=False):
-                return self.forward(logits, labels, indices)
+                return self._value(logits, labels, indices)
+        return self._value(logits, labels, indices)
+
+    def _value(self, logits: Tensor, labels: Tensor, indices: Tensor | None) -> Tensor:
         terms = self._terms(logits.shape[1]) if logits.ndim > 1 else None
         if terms is None:
             rows = self._rows(logits, labels, indices)
             return self._reduce(self._losses(rows), rows, labels.shape)
-        self._check(logits, labels, indices)
-        return reduced_loss(
-            logits,
-            labels.long(),
-            terms,
-            weight=self.weight,
-            ignore_index=self.ignore_index,
-            reduction=self.reduction,
-        )
+        return reduced_loss(self._batch(logits, labels, indices, terms))
 
     @torch.no_grad()
     def update(self, logits: Tensor, labels: Tensor, indices: Tensor | None = None) -> None:
@@ -237,6 +237,10 @@ class Loss(nn.Module):
             raise InputError(
                 f"weight must have one number for each of {logits.shape[1]} classes; it has {len(self.weight)}"
             )
+
+    def _batch(self, logits: Tensor, labels: Tensor, indices: Tensor | None, terms: tuple[Term, ...]) -> Batch:
+        self._check(logits, labels, indices)
+        return Batch(logits, labels.long(), self.weight, terms, self.ignore_index, self.reduction)
 
     def _rows(self, logits: Tensor, labels: Tensor, indices: Tensor | None) -> Rows:
         self._check(logits, labels, indices)

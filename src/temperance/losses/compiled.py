@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from temperance.losses.program import (
     Program,
     Step,
     forms,
+    n_columns,
     programs,
     setting_place,
 )
@@ -41,8 +41,8 @@ class Job(ctypes.Structure):
         *((name, ctypes.c_ssize_t) for name in ("n", "k", "space")),
         *((name, ctypes.c_void_p) for name in ("logits", "labels", "weight")),
         ("ignore_index", ctypes.c_int64),
-        *((name, ctypes.c_void_p) for name in ("steps", "constants", "edges", "found")),
-        *((name, ctypes.c_int32) for name in ("n_steps", "n_matrices", "n_scalars", "n_constants", "n_edges")),
+        *((name, ctypes.c_void_p) for name in ("steps", "constants", "columns", "tables", "table_sizes")),
+        *((name, ctypes.c_int32) for name in ("n_steps", "n_matrices", "n_scalars", "n_columns", "n_constants")),
         *((name, ctypes.c_int32) for name in ("value", "slope", "rest", "needs_p", "needs_winner")),
         *((name, ctypes.c_void_p) for name in ("values", "confidences", "sums", "gradient")),
         *((name, ctypes.c_void_p) for name in ("of_values", "of_confidences")),
@@ -77,7 +77,7 @@ def engine(batch: Batch) -> Compiled | None:
 @lru_cache(maxsize=256)
 def _compiled(of: tuple[Form, ...]) -> Compiled | None:
     try:
-        return Compiled(*programs(of))
+        return Compiled(of)
     except NotImplementedError:
         return None
 
@@ -85,22 +85,25 @@ def _compiled(of: tuple[Form, ...]) -> Compiled | None:
 class Compiled:
     """A sum of terms, assembled for each question that may be asked."""
 
-    def __init__(self, value: Program, slopes: Program, both: Program) -> None:
-        self.value, self.slopes, self.both = Assembly(value), Assembly(slopes), Assembly(both)
+    def __init__(self, of: tuple[Form, ...]) -> None:
+        self.value, self.slopes, self.both = (Assembly(program, n_columns(of)) for program in programs(of))
 
     def forward(self, batch: Batch, *, gradient: bool) -> Outcome:
         if batch.reduction == "none":
             losses, confidence = torch.empty(batch.labels.shape), torch.empty(batch.labels.shape)
-            self.value.run(batch, values=losses, confidences=confidence)
-            return Outcome(losses, confidence, 1.0)
+            _, whole = self.value.run(batch, values=losses, confidences=confidence)
+            return Outcome(losses, confidence, whole)
         slopes = torch.empty(batch.logits.shape) if gradient else None
         total, whole = (self.both if gradient else self.value).run(batch, gradient=slopes)
+        whole = whole if batch.reduction == "mean" else 1.0
         return Outcome(torch.tensor(total / whole, dtype=torch.float32), None, whole, slopes)
 
-    def backward(self, batch: Batch, whole: Part, of_loss: Tensor | None, of_confidence: Tensor | None) -> Tensor:
+    def backward(
+        self, batch: Batch, whole: Part | None, of_loss: Tensor | None, of_confidence: Tensor | None
+    ) -> Tensor:
         gradient = torch.empty(batch.logits.shape)
         if of_loss is None or not of_loss.ndim:
-            of_loss = torch.zeros(()) if of_loss is None else of_loss / whole
+            of_loss = torch.zeros(()) if of_loss is None else of_loss / (whole or 1.0)
             of_loss = of_loss.expand(batch.labels.shape)
         self.slopes.run(batch, of_values=of_loss, of_confidences=of_confidence, gradient=gradient)
         return gradient
@@ -109,18 +112,20 @@ class Compiled:
 class Assembly:
     """A program on the registers of _formulas.c: matrices, with a value for each class, and then scalars."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, n_columns: int) -> None:
         assert LIBRARY is not None
         steps, matrices = _spread(program)
-        made = {step.name for step in steps}
+        tables = program.tables
+        columns = [f"c{i}" for i in range(n_columns)]
         operands = [operand for step in steps for operand in step.operands] + list(program.results.values())
-        tables = next((step.operands[1:] for step in steps if step.op == "lookup"), ())
-        given = (*made, *MATRICES, *SCALARS, *tables)
-        constants = list(dict.fromkeys(operand for operand in operands if operand not in given))
-        places = _places(steps, matrices, [*SCALARS, *constants], program.results.values())
+        known = {*(step.name for step in steps), *MATRICES, *SCALARS, *columns, *tables}
+        constants = list(dict.fromkeys(operand for operand in operands if operand not in known))
+        places = _places(steps, matrices, [*SCALARS, *columns, *constants], list(program.results.values()))
         n_matrices = 1 + max(place for name, place in places.items() if name in matrices)
 
         def register(operand: Operand) -> int:
+            if operand in tables:
+                return tables.index(str(operand))
             return places[operand] + (0 if operand in matrices else n_matrices)
 
         self.steps = (CStep * len(steps))()
@@ -129,28 +134,28 @@ class Assembly:
             if code.op < 0:
                 raise NotImplementedError(f"_formulas.c has no step {step.op}")
             code.out = register(step.name)
-            for i, operand in enumerate(operand for operand in step.operands if operand not in tables):
+            for i, operand in enumerate(step.operands):
                 code.operands[i] = register(operand)
+        value, slope, rest = (program.results.get(name) for name in ("value", "slope", "rest"))
         self.job = Job(
             steps=ctypes.addressof(self.steps),
             n_steps=len(steps),
             n_matrices=n_matrices,
             n_scalars=1 + max(place for name, place in places.items() if name not in matrices),
+            n_columns=n_columns,
             n_constants=len(constants),
+            value=-1 if value is None else register(value),
+            slope=-1 if slope is None else register(slope),
+            rest=register(rest) if rest is not None and rest in matrices else -1,
+            needs_p="p" in operands,
             needs_winner="winner" in operands,
         )
-        results = program.results
-        self.job.value, self.job.slope = (
-            register(results[name]) if name in results else -1 for name in ("value", "slope")
-        )
-        self.job.rest = register(results["rest"]) if results.get("rest") in matrices else -1
-        self.job.needs_p = "p" in operands
         # Numbers, or where they are among the settings.
         self.constants = [(0.0, setting_place(x)) if isinstance(x, str) else (x, None) for x in constants]
-        self.tables = [setting_place(x) for x in tables]
+        self.tables = [setting_place(name) for name in tables]
 
     def run(self, batch: Batch, **arrays: Tensor | None) -> tuple[float, float]:
-        """Go through a batch with these arrays of `job`: the sum of the losses, and what to divide it by."""
+        """Go through a batch with these arrays of `job`: the sum of the losses, and what to divide it by for a mean."""
         assert LIBRARY is not None
         job = Job.from_buffer_copy(self.job)
         settings: list[Any] = [batch.logits.shape[1], *batch.numbers]
@@ -163,19 +168,25 @@ class Assembly:
             *(value if place is None else settings[place] for value, place in self.constants)
         )
         job.constants = ctypes.addressof(constants)
-        arrays.update(logits=batch.logits, labels=batch.labels, weight=batch.weight)
-        if self.tables:
-            arrays["edges"], arrays["found"] = tables = [settings[place] for place in self.tables]
-            job.n_edges = len(tables[0])
-        # The job only knows where they are: they are held here until it is done.
-        held = [(name, _readable(array)) for name, array in arrays.items() if array is not None]
-        for name, array in held:
+        arrays.update(logits=batch.logits, weight=batch.weight)
+        # A job only knows where they are: they are held here until it is done.
+        held = {name: _readable(array) for name, array in arrays.items() if array is not None}
+        labels = batch.labels.contiguous()
+        job.labels = labels.data_ptr()
+        for name, array in held.items():
             setattr(job, name, array.data_ptr())
+        columns, tables = [_readable(x) for x in batch.columns], [_readable(settings[place]) for place in self.tables]
+        if columns or tables:
+            pointers = (ctypes.c_void_p * (len(columns) + len(tables)))(*(x.data_ptr() for x in (*columns, *tables)))
+            sizes = (ctypes.c_ssize_t * len(tables))(*(len(x) for x in tables))
+            job.columns = ctypes.addressof(pointers)
+            job.tables = job.columns + len(columns) * ctypes.sizeof(ctypes.c_void_p)
+            job.table_sizes = ctypes.addressof(sizes)
         whole = LIBRARY.count_labels(job)
         if whole < 0:
             all_count(batch.labels, job.k, batch.ignore_index)
-        whole = (whole or 1.0) if batch.reduction == "mean" else 1.0
-        job.of_each_value = 1 / whole
+        whole = whole or 1.0
+        job.of_each_value = 1 / whole if batch.reduction == "mean" else 1.0
         sums = (ctypes.c_double * LIBRARY.cut(job))()
         job.sums = ctypes.addressof(sums)
         with_helpers(lambda: _follow(job), torch.get_num_threads() - 1 if batch.logits.numel() > LARGE else 0)
@@ -184,7 +195,7 @@ class Assembly:
 
 def _readable(array: Tensor) -> Tensor:
     """As _formulas.c reads it."""
-    return (array if array.dtype == torch.int64 else array.float()).contiguous()
+    return array.float().contiguous()
 
 
 def _follow(job: Job) -> None:
@@ -214,7 +225,7 @@ def _spread(program: Program) -> tuple[list[Step], set[Operand]]:
 
 
 def _places(
-    steps: list[Step], matrices: set[Operand], scalars: list[Operand], results: Iterable[Operand]
+    steps: list[Step], matrices: set[Operand], scalars: list[Operand], results: list[Operand]
 ) -> dict[Operand, int]:
     """Which matrix or which scalar each value is. What is not needed any more makes place for another."""
     places: dict[Operand, int] = {name: place for place, name in enumerate(MATRICES)}

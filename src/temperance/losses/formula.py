@@ -31,6 +31,9 @@ Formula = Callable[..., Parts]
 FLOOR = 1e-30
 
 T = TypeVar("T")
+# What is computed for each sample and bin is held for so many at a time.
+TILE_VALUES = 1 << 20
+
 W = TypeVar("W", bound=Callable[..., Tensor])
 
 
@@ -87,16 +90,21 @@ class Sample:
 class Term(NamedTuple):
     """A formula with its settings.
 
-    numbers  it computes with them, and they may be others in the next call
+    numbers  it computes with them, and they may be others in the next call: floats, tensors with one value, tables
     options  choose between its forms
+    columns  numbers that each sample has for itself. (n, 1, *space)
+    of       the terms whose sum it changes: the formula is given value, slope and rest of that after the sample
     """
 
     formula: Formula
     numbers: tuple[float | Tensor, ...] = ()
     options: tuple[bool | str, ...] = ()
+    columns: tuple[Tensor, ...] = ()
+    of: tuple[Term, ...] = ()
 
     def __call__(self, sample: Sample) -> Parts:
-        return self.formula(sample, *self.numbers, *self.options)
+        inner = (evaluate(self.of, sample),) if self.of else ()
+        return self.formula(sample, *inner, *self.columns, *self.numbers, *self.options)
 
 
 def at_least_float32(logits: Tensor) -> Tensor:
@@ -130,7 +138,17 @@ class Batch(NamedTuple):
     @property
     def numbers(self) -> list[float | Tensor]:
         """Those of all terms."""
-        return [number for term in self.terms for number in term.numbers]
+        return [number for term in inside_out(self.terms) for number in term.numbers]
+
+    @property
+    def columns(self) -> list[Tensor]:
+        """Those of all terms."""
+        return [column for term in inside_out(self.terms) for column in term.columns]
+
+
+def inside_out(terms: tuple[Term, ...]) -> list[Term]:
+    """Terms, and those that are inside of others, which come before them."""
+    return [inner for term in terms for inner in (*(inside_out(term.of) if term.of else ()), term)]
 
 
 class Outcome(NamedTuple):
@@ -138,13 +156,13 @@ class Outcome(NamedTuple):
 
     loss        (n, *space) or reduced
     confidence  (n, *space), if the losses are not reduced
-    whole       what their sum was divided by
+    whole       what their sum was divided by; what they count together, if they are not reduced and that is known
     gradient    of the loss in the logits, if it was found on the way
     """
 
     loss: Tensor
     confidence: Tensor | None
-    whole: Part
+    whole: Part | None
     gradient: Tensor | None = None
 
 
@@ -162,6 +180,12 @@ def plus(left: Part, right: Part) -> Part:
     if isinstance(left, float) and left == 0:
         return right
     return left if isinstance(right, float) and right == 0 else left + right
+
+
+def times(left: Part, right: Part) -> Part:
+    """The product; nothing times anything is nothing."""
+    nothing = any(isinstance(part, float) and part == 0 for part in (left, right))
+    return 0.0 if nothing else left * right
 
 
 def nll(sample: Sample) -> Parts:
@@ -232,6 +256,29 @@ def put(values: Tensor, place: Tensor, amount: Part) -> Tensor:
 def lookup(value: Tensor, edges: Tensor, found: Tensor) -> Tensor:
     """What is found in the bin that a value falls into: bins lie between edges, each with its upper one. → (n, 1)"""
     return found.to(value.dtype)[torch.bucketize(value.detach(), edges.to(value.dtype))]
+
+
+@word
+def soft_rank(value: Tensor, shares: Tensor, bandwidth: float) -> Tensor:
+    """The share of values in [0, 1] below this one, given the share in each bin, with smooth steps. → (n, 1)
+
+    Σ_b h_b σ((x − c_b) / bandwidth), with c_b the middle of bin b.
+    """
+    return _over_bins(value, shares, bandwidth, lambda steps: steps)
+
+
+@word
+def soft_density(value: Tensor, shares: Tensor, bandwidth: float) -> Tensor:
+    """The slope of `soft_rank`. → (n, 1)"""
+    return _over_bins(value, shares, bandwidth, lambda steps: steps * (1 - steps) / bandwidth)
+
+
+def _over_bins(value: Tensor, shares: Tensor, bandwidth: float, function: Callable[[Tensor], Tensor]) -> Tensor:
+    """A function of the steps, summed over the bins; of some values at a time, so that values × bins are never held."""
+    middles = torch.arange(0.5, len(shares), dtype=value.dtype, device=value.device) / len(shares)
+    parts = torch.split(value.flatten()[:, None], max(1, TILE_VALUES // len(shares)))
+    steps = (torch.sigmoid((part - middles) / bandwidth) for part in parts)
+    return torch.cat([function(step) @ shares.to(value.dtype) for step in steps]).view_as(value)
 
 
 def one_minus_p(nll: Tensor) -> Tensor:

@@ -17,7 +17,16 @@ import torch
 from torch import Tensor
 
 from temperance.losses.formula import NLL, Batch, Outcome, Part, once
-from temperance.losses.program import Form, Operand, Program, forms, programs
+from temperance.losses.program import (
+    Form,
+    Operand,
+    Program,
+    forms,
+    n_columns,
+    numbers_on_device,
+    programs,
+    setting_place,
+)
 
 # With more classes than this a sample does not fit into the registers of a multiprocessor.
 MOST_CLASSES = 1 << 15
@@ -41,6 +50,9 @@ STEPS = {
     "truediv": "{0} / {1}",
     "pow": "tl.exp({1} * tl.log({0}))",
     "clamp_min": "tl.where({0} < {1}, {1}, {0})",
+    "clamp_max": "tl.where({0} > {1}, {1}, {0})",
+    "minimum": "tl.where({0} > {1}, {1}, {0})",
+    "eq": "tl.where({0} == {1}, 1.0, 0.0)",
     "lt": "tl.where({0} < {1}, 1.0, 0.0)",
     "le": "tl.where({0} <= {1}, 1.0, 0.0)",
     "gt": "tl.where({0} > {1}, 1.0, 0.0)",
@@ -54,6 +66,8 @@ STEPS = {
     "pick": "tl.sum(tl.where(classes == {1}, {0}, 0.0), 1, keep_dims=True)",
     "put": "tl.where(classes == {1}, {2}, {0})",
     "lookup": "lookup({0}, {1}, {2}, {1}_size)",
+    "soft_rank": "soft({0}, {1}, {1}_size, {2}, False)",
+    "soft_density": "soft({0}, {1}, {1}_size, {2}, True)",
 }
 
 # A kernel for `ROWS` samples; what is None is not there.
@@ -69,6 +83,15 @@ def lookup(x, edges, found, size):
     value = tl.zeros_like(x) + tl.load(found)
     for i in range(size):
         value = tl.where(x > tl.load(edges + i), tl.load(found + i + 1), value)
+    return value
+
+
+@triton.jit
+def soft(x, shares, size, width, DENSITY: tl.constexpr):
+    value = tl.zeros_like(x)
+    for i in range(size):
+        up = tl.sigmoid((x - (i + 0.5) / size) / width)
+        value += tl.load(shares + i) * (up * (1 - up) / width if DENSITY else up)
     return value
 
 
@@ -94,6 +117,7 @@ def kernel(logits, labels, weight, ignore_index, n, k, space, {arguments}, ROWS:
     p *= confidence
     log_confidence = tl.log(confidence)
     nll = top - tl.sum(tl.where(classes == label, z, 0.0), 1, keep_dims=True) - log_confidence
+{loads}
 {steps}
 """
 
@@ -153,16 +177,15 @@ class Fused:
 
     def __init__(self, of: tuple[Form, ...]) -> None:
         value, slopes, _ = programs(of)
-        numbers = sum(count for _, count, _ in of)
-        self.value = Kernel(value, numbers, FORWARD, ("losses", "counts", "confidences"))
-        self.slopes = Kernel(slopes, numbers, BACKWARD, ("gradient", "of_losses", "stride", "whole", "of_confidences"))
+        self.value = Kernel(value, of, FORWARD, ("losses", "counts", "confidences"))
+        self.slopes = Kernel(slopes, of, BACKWARD, ("gradient", "of_losses", "stride", "whole", "of_confidences"))
 
     def forward(self, batch: Batch, *, gradient: bool) -> Outcome:
         two = torch.empty((2, *batch.labels.shape), dtype=torch.float32, device=batch.logits.device)
         if batch.reduction == "none":
             losses, confidence = two
             self.value(batch, losses, None, confidence)
-            return Outcome(losses, confidence, 1.0)
+            return Outcome(losses, confidence, None)
         losses, counts = two
         self.value(batch, losses, counts, None)
         if batch.reduction == "sum":
@@ -170,7 +193,9 @@ class Fused:
         loss, whole = two.flatten(1).sum(1)
         return Outcome(loss / whole, None, whole)
 
-    def backward(self, batch: Batch, whole: Part, of_loss: Tensor | None, of_confidence: Tensor | None) -> Tensor:
+    def backward(
+        self, batch: Batch, whole: Part | None, of_loss: Tensor | None, of_confidence: Tensor | None
+    ) -> Tensor:
         gradient = torch.empty(batch.logits.shape, dtype=batch.logits.dtype, device=batch.logits.device)
         divisor = whole if isinstance(whole, Tensor) else None
         each = None if of_loss is None else of_loss.contiguous()
@@ -182,26 +207,29 @@ class Fused:
 
 
 class Kernel:
-    """A program as a kernel, with `numbers` settings."""
+    """A program as a kernel."""
 
-    def __init__(self, program: Program, numbers: int, end: str, arrays: tuple[str, ...]) -> None:
-        made = {step.name for step in program.steps}
-        self.sized = {str(step.operands[1]) for step in program.steps if step.op == "lookup"}
+    def __init__(self, program: Program, of: tuple[Form, ...], end: str, arrays: tuple[str, ...]) -> None:
+        made, self.tables = {step.name for step in program.steps}, program.tables
 
         def text(operand: Operand) -> str:
             if isinstance(operand, str):
                 return f"its_{operand}" if operand in made else operand
             return repr(operand) if math.isfinite(operand) else f"float('{operand}')"
 
-        lines = []
+        steps = []
         for step in program.steps:
             if step.op not in STEPS:
                 raise NotImplementedError(f"there is no step {step.op} in Triton")
-            lines.append(f"    its_{step.name} = " + STEPS[step.op].format(*map(text, step.operands)))
-        settings = [f"n{i}" for i in range(numbers)]
-        sizes = [f"{name}_size" for name in settings if name in self.sized]
+            steps.append(f"    its_{step.name} = " + STEPS[step.op].format(*map(text, step.operands)))
+        on_device = numbers_on_device(of)
+        numbers, columns = [f"n{i}" for i in range(len(on_device))], [f"c{i}" for i in range(n_columns(of))]
+        loads = [f"    {name} = tl.load({name})" for name, there in zip(numbers, on_device, strict=True) if there]
+        loads += [f"    {name} = tl.load({name} + row, mask=here, other=0.0)" for name in columns]
+        arguments = [*numbers, *columns, *(f"{name}_size" for name in self.tables), *arrays]
         end = end.format(**{name: text(result) for name, result in program.results.items()})
-        self.source = SOURCE.format(arguments=", ".join([*settings, *sizes, *arrays]), steps="\n".join(lines)) + end
+        lines = {"loads": "\n".join(loads), "steps": "\n".join(steps)}
+        self.source = SOURCE.format(arguments=", ".join(arguments), **lines) + end
 
     @once
     def function(self) -> Any:
@@ -217,21 +245,12 @@ class Kernel:
     def __call__(self, batch: Batch, *arrays: Any) -> None:
         n, k, labels = batch.labels.numel(), batch.logits.shape[1], batch.labels.contiguous()
         numbers: list[Any] = [x.float().contiguous() if isinstance(x, Tensor) else x for x in batch.numbers]
-        sizes = [len(x) for i, x in enumerate(numbers) if f"n{i}" in self.sized]
+        columns = [column.float().contiguous() for column in batch.columns]
+        sizes = [len(numbers[setting_place(name) - 1]) for name in self.tables]
         weight = None if batch.weight is None else batch.weight.float()
+        given = (batch.logits.contiguous(), labels, weight, batch.ignore_index, n, k, n // len(labels))
         classes = 1 << (k - 1).bit_length()
         rows = max(1, TILE // classes)
-        warps = max(4, min(32, classes // 512))
-        given = (
-            batch.logits.contiguous(),
-            labels,
-            weight,
-            batch.ignore_index,
-            n,
-            k,
-            n // len(labels),
-            *numbers,
-            *sizes,
-        )
+        shape = {"ROWS": rows, "CLASSES": classes, "num_warps": max(4, min(32, classes // 512))}
         with torch.cuda.device(batch.logits.device):
-            self.function[((n + rows - 1) // rows,)](*given, *arrays, ROWS=rows, CLASSES=classes, num_warps=warps)
+            self.function[((n + rows - 1) // rows,)](*given, *numbers, *columns, *sizes, *arrays, **shape)

@@ -14,16 +14,18 @@ def forward(batch: Batch, *, gradient: bool) -> Outcome:
     sample, counts = _counted(batch)
     value, _, _ = evaluate(batch.terms, sample)
     loss, whole = _reduced(batch, value, counts)
-    return Outcome(loss, sample.confidence.squeeze(1) if batch.reduction == "none" else None, whole)
+    if batch.reduction == "none":
+        return Outcome(loss, sample.confidence.squeeze(1), None)
+    return Outcome(loss, None, whole)
 
 
-def backward(batch: Batch, whole: Part, of_loss: Tensor | None, of_confidence: Tensor | None) -> Tensor:
+def backward(batch: Batch, whole: Part | None, of_loss: Tensor | None, of_confidence: Tensor | None) -> Tensor:
     """The gradient in the logits, given those in the loss and in the confidence; it has a gradient itself."""
     sample, counts = _counted(batch)
     gradient = torch.zeros_like(sample.p)
     if of_loss is not None:
         _, slope, rest = evaluate(batch.terms, sample)
-        step = (of_loss[:, None] if of_loss.ndim else of_loss) * (counts / whole)
+        step = (of_loss[:, None] if of_loss.ndim else of_loss) * (counts if whole is None else counts / whole)
         gradient = step * _in_logits(sample, slope, rest)
     if of_confidence is not None:
         towards_winner = put(-sample.p, sample.winner, 1 - sample.confidence)

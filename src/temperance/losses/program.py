@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from itertools import count, islice
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
-from torch import fx
+from torch import Tensor, fx
 
 from temperance.losses.formula import Formula, Term, evaluate
 
@@ -16,8 +17,20 @@ SCALARS = ("label", "winner", "top", "confidence", "log_confidence", "nll")
 # Steps that make one value of those of all classes.
 REDUCTIONS = {"sum", "dot", "amax", "amin", "first_largest", "pick"}
 
+# Which operands of a step are tables.
+TABLES = {"lookup": (1, 2), "soft_rank": (1,), "soft_density": (1,)}
+
 Operand = str | float
-Form = tuple[Formula, int, tuple[bool | str, ...]]
+
+
+class Form(NamedTuple):
+    """What the programs of a term depend on: not on its numbers, but on which of them are tensors with one value."""
+
+    formula: Formula
+    on_device: tuple[bool, ...]
+    options: tuple[bool | str, ...]
+    columns: int
+    of: tuple[Form, ...]
 
 
 class Step(NamedTuple):
@@ -29,15 +42,38 @@ class Step(NamedTuple):
 
 
 class Program(NamedTuple):
-    """Steps that lead to some of value, slope and rest. The settings of formulas are n0, n1, … in their order."""
+    """Steps that lead to some of value, slope and rest.
+
+    The numbers of terms are n0, n1, … in their order, and columns are c0, c1, …
+    """
 
     steps: list[Step]
     results: dict[str, Operand]
 
+    @property
+    def tables(self) -> list[str]:
+        """The numbers that are tables."""
+        found = [str(step.operands[i]) for step in self.steps for i in TABLES.get(step.op, ())]
+        return list(dict.fromkeys(found))
+
 
 def forms(terms: tuple[Term, ...]) -> tuple[Form, ...]:
-    """What the programs of terms depend on: not on their numbers."""
-    return tuple((term.formula, len(term.numbers), term.options) for term in terms)
+    """What programs depend on."""
+    found = []
+    for formula, numbers, options, columns, of in terms:
+        on_device = tuple([isinstance(number, Tensor) and not number.ndim for number in numbers])
+        found.append(Form(formula, on_device, options, len(columns), forms(of) if of else ()))
+    return tuple(found)
+
+
+def n_columns(of: tuple[Form, ...]) -> int:
+    """How many columns there are in all."""
+    return sum(form.columns + n_columns(form.of) for form in of)
+
+
+def numbers_on_device(of: tuple[Form, ...]) -> list[bool]:
+    """Which of the numbers n0, n1, … are tensors with one value."""
+    return [there for form in of for there in (*numbers_on_device(form.of), *form.on_device)]
 
 
 def setting_place(name: Operand) -> int:
@@ -54,11 +90,15 @@ def programs(of: tuple[Form, ...]) -> tuple[Program, Program, Program]:
         return fx.Proxy(graph.placeholder(name), tracer)
 
     sample: Any = SimpleNamespace(**{name: symbol(name) for name in (*MATRICES, *SCALARS, "k")})
-    terms: list[Term] = []
-    for formula, count, options in of:
-        before = sum(len(term.numbers) for term in terms)
-        terms.append(Term(formula, tuple(symbol(f"n{before + i}") for i in range(count)), options))
-    value, slope, rest = (part.node if isinstance(part, fx.Proxy) else part for part in evaluate(terms, sample))
+    numbers, columns = (symbol(f"n{i}") for i in count()), (symbol(f"c{i}") for i in count())
+
+    def term(form: Form) -> Term:
+        inner = tuple(map(term, form.of))
+        own = tuple(islice(numbers, len(form.on_device))), form.options, tuple(islice(columns, form.columns))
+        return Term(form.formula, *own, inner)
+
+    parts = evaluate(tuple(map(term, of)), sample)
+    value, slope, rest = (part.node if isinstance(part, fx.Proxy) else part for part in parts)
     return (
         _program(graph, value=value),
         _program(graph, slope=slope, rest=rest),

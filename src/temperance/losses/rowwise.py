@@ -19,17 +19,9 @@ def row_losses(logits: Tensor, labels: Tensor, terms: tuple[Term, ...]) -> tuple
     return _evaluated(Batch(logits, labels, None, terms, NOTHING, "none"))
 
 
-def reduced_loss(
-    logits: Tensor,
-    labels: Tensor,
-    terms: tuple[Term, ...],
-    *,
-    weight: Tensor | None,
-    ignore_index: int,
-    reduction: str,
-) -> Tensor:
+def reduced_loss(batch: Batch) -> Tensor:
     """The sum of the terms, as torch reduces cross-entropy; 0 if no sample counts."""
-    return _evaluated(Batch(logits, labels, weight, terms, ignore_index, reduction))[0]
+    return _evaluated(batch)[0]
 
 
 def _evaluated(batch: Batch) -> tuple[Tensor, Tensor]:
@@ -37,6 +29,12 @@ def _evaluated(batch: Batch) -> tuple[Tensor, Tensor]:
         return plain.traced(batch.in_single())
     loss, confidence = Rowwise.apply(batch.logits, batch)  # type: ignore[no-untyped-call]
     return loss, confidence
+
+
+def without_gradient(batch: Batch) -> Outcome:
+    """The sum of the terms for each sample. (n, *space)"""
+    batch = batch._replace(logits=batch.logits.detach(), reduction="none").in_single()
+    return fastest(batch).forward(batch, gradient=False)
 
 
 def loss_of(logits: Tensor, labels: Tensor, term: Term) -> Tensor:
@@ -50,7 +48,9 @@ class Engine(Protocol):
     def forward(self, batch: Batch, *, gradient: bool) -> Outcome:
         """The loss; with the gradient, if that is wanted and comes cheaply with it."""
 
-    def backward(self, batch: Batch, whole: Part, of_loss: Tensor | None, of_confidence: Tensor | None) -> Tensor:
+    def backward(
+        self, batch: Batch, whole: Part | None, of_loss: Tensor | None, of_confidence: Tensor | None
+    ) -> Tensor:
         """The gradient in the logits, given those in the loss and in the confidences."""
 
 
@@ -60,10 +60,11 @@ class Rowwise(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, logits: Tensor, batch: Batch) -> tuple[Tensor, Tensor | None]:
         batch = batch.in_single()
-        engine: Engine = _fastest(batch) or plain
+        engine = fastest(batch)
         found = engine.forward(batch, gradient=ctx.needs_input_grad[0])
         ctx.set_materialize_grads(False)
-        ctx.engine, ctx.settings, ctx.whole, ctx.gradient = engine, batch[3:], found.whole, found.gradient
+        whole = None if batch.reduction == "none" else found.whole
+        ctx.engine, ctx.settings, ctx.whole, ctx.gradient = engine, batch[3:], whole, found.gradient
         ctx.save_for_backward(logits, batch.labels, batch.weight)
         return found.loss, found.confidence
 
@@ -83,7 +84,11 @@ class Rowwise(torch.autograd.Function):
         return gradient.to(logits.dtype), None
 
 
-def _fastest(batch: Batch) -> Engine | None:
+def fastest(batch: Batch) -> Engine:
+    """Who evaluates this batch."""
+    found: Engine | None = None
     if batch.logits.is_cpu:
-        return compiled.engine(batch)
-    return fused.engine(batch) if batch.logits.is_cuda else None
+        found = compiled.engine(batch)
+    elif batch.logits.is_cuda:
+        found = fused.engine(batch)
+    return found or plain

@@ -2,41 +2,159 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Unpack
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from temperance.errors import InputError, at_least, one_of
 from temperance.losses.base import Loss, Regulariser, Rows, TorchOptions, Used, loss, number, positive, switch
 from temperance.losses.distributed import BatchLevel
-from temperance.metrics.scores import margin, negative_entropy
-
-# How sure each row is, from 0 to 1.
-SCORES: dict[str, Callable[[Rows], Tensor]] = {
-    "msp": lambda rows: rows.confidence,
-    "margin": lambda rows: margin(rows.probs),
-    "negative-entropy": lambda rows: negative_entropy(rows.probs, normalised=True),
-}
+from temperance.losses.formula import (
+    Batch,
+    Part,
+    Parts,
+    Sample,
+    Term,
+    dot,
+    first_largest,
+    largest,
+    pick,
+    plus,
+    put,
+    soft_density,
+    soft_rank,
+    times,
+)
+from temperance.losses.plain import watched
+from temperance.losses.rowwise import reduced_loss, without_gradient
 
 # A quantile is found by counting its first and then its second twelve binary digits: as exact as float32 near 1.
 DIGITS = 12
 
-# The smoothed distribution is taken for as many samples at once as make this many values, which stay in cache.
-TILE_VALUES = 1 << 20
+
+# ------------------------------------------------------------------------------------------------- how sure each row is
+# The scores, from 0 to 1, and some multiple of their gradients in the logits. `per_log_k` is 1 / ln k; 0 if k is 1.
+
+
+def _msp(sample: Sample, per_log_k: float) -> Tensor:
+    """The largest probability."""
+    return sample.confidence
+
+
+def _msp_slope(sample: Sample, per_log_k: float, times: Part) -> Tensor:
+    push = times * sample.confidence
+    return put(-push * sample.p, sample.winner, push * (1 - sample.confidence))
+
+
+def _margin(sample: Sample, per_log_k: float) -> Tensor:
+    """The largest probability minus the second largest, which is 0 for a single class."""
+    return sample.confidence - largest(put(sample.p, sample.winner, 0.0))
+
+
+def _margin_slope(sample: Sample, per_log_k: float, times: Part) -> Tensor:
+    others = put(sample.p, sample.winner, 0.0)
+    second = first_largest(others)
+    first_p, second_p = sample.confidence, pick(others, second)
+    margin = first_p - second_p
+    slope = put(-times * margin * sample.p, second, -times * second_p * (1 + margin))
+    return put(slope, sample.winner, times * first_p * (1 - margin))
+
+
+def _negative_entropy(sample: Sample, per_log_k: float) -> Tensor:
+    """1 + Σ_j p_j ln p_j / ln k; 1 for a single class."""
+    return 1 + per_log_k * (dot(sample.p, _below_top(sample)) + sample.log_confidence)
+
+
+def _negative_entropy_slope(sample: Sample, per_log_k: float, times: Part) -> Tensor:
+    log_p = _below_top(sample)
+    return times * per_log_k * sample.p * (log_p - dot(sample.p, log_p))
+
+
+def _below_top(sample: Sample) -> Tensor:
+    """log p, but for a constant; finite where p is 0."""
+    return (sample.z - sample.top).clamp_min(-1e30)
+
+
+FORMULAS: dict[str, tuple[Callable[..., Tensor], Callable[..., Tensor]]] = {
+    "msp": (_msp, _msp_slope),
+    "margin": (_margin, _margin_slope),
+    "negative-entropy": (_negative_entropy, _negative_entropy_slope),
+}
+
+
+def _score(sample: Sample, per_log_k: float, name: str) -> Parts:
+    score, slope = FORMULAS[name]
+    return score(sample, per_log_k), 0.0, slope(sample, per_log_k, 1.0)
+
+
+def score_term(name: str, k: int) -> Term:
+    """A score for k classes."""
+    return Term(_score, (_per_log(k),), (name,))
+
+
+def _per_log(k: int) -> float:
+    return 1 / math.log(k) if k > 1 else 0.0
+
+
+def _of_rows(name: str) -> Callable[[Rows], Tensor]:
+    return lambda rows: rows.confidence if name == "msp" else rows.losses((score_term(name, rows.k),))
+
+
+# Each as a function of rows. (n,)
+SCORES = {name: _of_rows(name) for name in FORMULAS}
+
+
+# --------------------------------------------------------------------------------------------------------- the weights
 
 
 class Reweighted(BatchLevel, Regulariser):
-    """Another loss, with each row multiplied by a weight that depends on the batch."""
+    """Another loss, with each row multiplied by a weight that depends on the scores in the batch."""
 
-    def _weights(self, rows: Rows) -> Tensor:
-        """What each row's loss counts. (n,)"""
+    score: str
+
+    def _weighed(self, of: tuple[Term, ...], score: Tensor, kept: Tensor | None, k: int, shape: torch.Size) -> Term:
+        """Terms with a weight for each row, given the scores and which rows count (n,); None if all of them do."""
         raise NotImplementedError
 
     def _losses(self, rows: Rows) -> Tensor:
-        losses = self.base._losses(rows)
-        return self._weights(rows) * losses
+        of_base = self.base._terms(rows.k)
+        if of_base is None:
+            return self.base._losses(rows) * rows.losses((self._of_rows(ONE, rows),))
+        return rows.losses((self._of_rows(of_base, rows),))
+
+    def _weights(self, rows: Rows) -> Tensor:
+        """What each row's loss is multiplied by, as a constant. (n,)"""
+        return rows.detached().losses((self._of_rows(ONE, rows),))
+
+    def _of_rows(self, of: tuple[Term, ...], rows: Rows) -> Term:
+        kept = None if rows.ignored is None else rows.kept
+        return self._weighed(of, SCORES[self.score](rows.detached()), kept, rows.k, rows.shape)
+
+    def _value(self, logits: Tensor, labels: Tensor, indices: Tensor | None) -> Tensor:
+        of_base = self.base._terms(logits.shape[1]) if logits.ndim > 1 else None
+        if of_base is None or self._spread or watched():
+            return super()._value(logits, labels, indices)
+        batch = self._batch(logits, labels, indices, of_base)
+        return reduced_loss(batch._replace(terms=(self._of_batch(batch),)))
+
+    def _of_batch(self, batch: Batch) -> Term:
+        k = batch.logits.shape[1]
+        scores, _, whole, _ = without_gradient(batch._replace(weight=None, terms=(score_term(self.score, k),)))
+        kept = None if whole == batch.labels.numel() else (batch.labels != batch.ignore_index).flatten()
+        return self._weighed(batch.terms, scores.flatten(), kept, k, batch.labels.shape)
+
+
+def _one(sample: Sample) -> Parts:
+    """1."""
+    return sample.confidence / sample.confidence, 0.0, 0.0
+
+
+ONE = (Term(_one),)
 
 
 @loss(
@@ -62,24 +180,42 @@ class AURC(Reweighted):
         one_of("score", score, SCORES)
         self.score = score
 
-    def _weights(self, rows: Rows) -> Tensor:
-        score = SCORES[self.score](rows.detached())
-        if rows.ignored is not None:
-            score = score.masked_fill(rows.ignored, -1)  # below every score, so that the others' ranks end at n
-        everyone, own = self._all_rows(score)
-        return rank_weights(everyone)[own]
+    def _weighed(self, of: tuple[Term, ...], score: Tensor, kept: Tensor | None, k: int, shape: torch.Size) -> Term:
+        if kept is not None:
+            score = score.where(kept, -1)  # below every score, so that the others' ranks end at n
+        if self._spread:
+            everyone, own = self._all_rows(score)
+            weights = rank_weights(everyone)[own]
+        else:
+            weights = rank_weights(score, all_count=kept is None)
+        return Term(_times, columns=(weights.view(shape)[:, None],), of=of)
 
 
-def rank_weights(scores: Tensor) -> Tensor:
-    """What each sample counts in AURC; samples with a score below 0 do not count. (n,)
+def _times(sample: Sample, parts: Parts, weight: Tensor) -> Parts:
+    """A loss times a constant weight."""
+    value, slope, rest = parts
+    return weight * value, times(weight, slope), times(weight, rest)
+
+
+def rank_weights(scores: Tensor, *, all_count: bool = False) -> Tensor:
+    """What each sample counts in AURC; samples with a score below 0 do not count, unless it is known that all do. (n,)
 
     A sample takes part in every selection that begins at or below its own rank, as one of those that are left: α is the
     sum of their 1 / left, which is H_n − H_{n−r}.
     """
     order = scores.argsort(stable=True)
-    left = torch.arange(len(scores), 0, -1, dtype=torch.float64, device=scores.device)
-    alpha = (left.reciprocal() * (scores[order] >= 0)).cumsum(0)
+    if all_count and scores.is_cpu:
+        alpha = _alphas(len(scores))
+    else:
+        left = torch.arange(len(scores), 0, -1, dtype=torch.float64, device=scores.device)
+        alpha = ((scores[order] >= 0) / left).cumsum(0)
     return torch.empty_like(scores).scatter_(0, order, alpha.to(scores.dtype))
+
+
+@lru_cache(maxsize=4)
+def _alphas(n: int) -> Tensor:
+    """What samples count in the order of their ranks, if all do. (n,) float64"""
+    return (1 / torch.arange(n, 0, -1, dtype=torch.float64)).cumsum(0)
 
 
 @loss(
@@ -164,23 +300,15 @@ class AU(Reweighted):
         if window == "batch":
             self.learns_from = self.base.learns_from
 
-    def _weights(self, rows: Rows) -> Tensor:
-        score = SCORES[self.score](rows.detached() if self.detach_weights else rows)
-        weights, slopes = self._found(rows, score.detach())
-        return weights + slopes * (score - score.detach()) if score.requires_grad else weights
-
-    @torch.no_grad()
-    def _found(self, rows: Rows, score: Tensor) -> tuple[Tensor, Tensor]:
-        """The weights of the rows, and their slopes in the score. (n,), (n,)"""
-        batch = self._counted(rows, score)
-        n = batch.sum()
-        threshold = self._quantile(rows, score, n)
-        level, slope = smoothed(torch.minimum(score, threshold), batch + self.histogram, self.cdf_bandwidth)
-        edge = 1 / (n + 1).to(score.dtype)
-        kept = level.clamp(edge, 1 - edge)
+    def _weighed(self, of: tuple[Term, ...], score: Tensor, kept: Tensor | None, k: int, shape: torch.Size) -> Term:
         factor = 1 / self.low_conf_coverage if self.normalise else 1.0
-        moves = (score < threshold) & (kept == level)
-        return -factor * torch.log1p(-kept), factor * slope * moves / (1 - kept)
+        seen: tuple[float | Tensor, ...]
+        if kept is None and score.is_cpu and len(score) and not self._spread and not watched():
+            seen = self._seen_here(score)
+        else:
+            seen = self._seen(score, torch.ones_like(score, dtype=torch.bool) if kept is None else kept)
+        numbers = (*seen, self.cdf_bandwidth, factor, _per_log(k))
+        return Term(_beta_times, numbers, (self.score, self.detach_weights), of=of)
 
     def _update(self, rows: Rows) -> None:
         super()._update(rows)
@@ -192,16 +320,34 @@ class AU(Reweighted):
         super().end_epoch()
         self.histogram.zero_()
 
-    def _counted(self, rows: Rows, score: Tensor) -> Tensor:
-        """How many scores fall into each bin [b, b + 1) / n_bins, the last one closed. (n_bins,) int64"""
-        place = (score * self.n_bins).long().clamp(0, self.n_bins - 1)
-        return self._all_sum(_count(place, rows.kept, self.n_bins))
+    def _seen(self, score: Tensor, kept: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The threshold τ, the number of scores that count, and the share of the window's scores in each bin."""
+        batch = self._histogram(score, kept)
+        n = batch.sum()
+        if score.is_cuda and not self._spread and not watched():
+            threshold = sorted_quantile(score.where(kept, -1), n, self.low_conf_coverage)
+        else:
+            threshold = self._counted_quantile(score, kept, n)
+        counts = batch + self.histogram
+        return threshold, n, counts.to(score.dtype) / counts.sum().clamp_min(1)
 
-    def _quantile(self, rows: Rows, score: Tensor, n: Tensor) -> Tensor:
-        """The quantile at `low_conf_coverage` of the scores that count. ()"""
-        if rows.ignored is None and len(score) and not self._spread:
-            return selected_quantile(score, self.low_conf_coverage)
-        return self._counted_quantile(score, rows.kept, n)
+    def _seen_here(self, score: Tensor) -> tuple[float, int, Tensor]:
+        """The same where all scores count and are here. By NumPy, which is many times as fast for few numbers."""
+        scores = score.numpy()
+        with np.errstate(invalid="ignore"):
+            places = (scores * self.n_bins).astype(np.int64).clip(0, self.n_bins - 1)
+        counts = np.bincount(places, minlength=self.n_bins) + self.histogram.numpy()
+        shares = (counts / counts.sum()).astype(scores.dtype)
+        return selected_quantile(score, self.low_conf_coverage), len(scores), torch.from_numpy(shares)
+
+    def _counted(self, rows: Rows, score: Tensor) -> Tensor:
+        """How many scores of rows that count fall into each bin. (n_bins,) int64"""
+        return self._histogram(score, rows.kept)
+
+    def _histogram(self, score: Tensor, kept: Tensor) -> Tensor:
+        """How many scores fall into each bin [b, b + 1) / n_bins, the last one closed. (n_bins,) int64"""
+        places = (score * self.n_bins).long().clamp_(0, self.n_bins - 1)
+        return self._all_sum(_count(places, kept, self.n_bins))
 
     def _counted_quantile(self, score: Tensor, kept: Tensor, n: Tensor) -> Tensor:
         """The same by counting. ()
@@ -227,13 +373,49 @@ class AU(Reweighted):
         return torch.lerp(below, above, (position - position.floor()).to(score.dtype))
 
 
-def selected_quantile(scores: Tensor, share: float) -> Tensor:
-    """The quantile of scores, between two of them where it falls there, in linear time. (n,) → ()"""
+def _beta_times(
+    sample: Sample,
+    parts: Parts,
+    threshold: Part,
+    n: Part,
+    shares: Tensor,
+    bandwidth: float,
+    factor: float,
+    per_log_k: float,
+    score: str,
+    detach_weights: bool,
+) -> Parts:
+    """A loss times β of eq. 17, whose slope is that of eq. 27."""
+    value, slope, rest = parts
+    of_sample, slope_of_sample = FORMULAS[score]
+    g = of_sample(sample, per_log_k)
+    capped = g.clamp_max(threshold)
+    level = soft_rank(capped, shares, bandwidth)
+    inner = level.clamp_min(1 / (n + 1)).clamp_max(n / (n + 1))
+    beta = -factor * torch.log(1 - inner)
+    rest = times(beta, rest)
+    if not detach_weights:
+        moves = (g < threshold).to(g) * (inner == level).to(g)
+        beta_slope = factor * moves * soft_density(capped, shares, bandwidth) / (1 - inner)
+        rest = plus(rest, slope_of_sample(sample, per_log_k, beta_slope * value))
+    return beta * value, times(beta, slope), rest
+
+
+def selected_quantile(scores: Tensor, share: float) -> float:
+    """The quantile of scores on a CPU, between two of them where it falls there, in linear time. (n,)"""
     position = share * (len(scores) - 1)
-    whole = int(position)
-    below = torch.kthvalue(scores, whole + 1).values
-    above = torch.kthvalue(scores, min(whole + 2, len(scores))).values
-    return torch.lerp(below, above, position - whole)
+    below = int(position)
+    above = min(below + 1, len(scores) - 1)
+    parted = np.partition(scores.numpy(), (below, above))
+    return float(parted[below] + (position - below) * (parted[above] - parted[below]))
+
+
+def sorted_quantile(scores: Tensor, n: Tensor, share: float) -> Tensor:
+    """The quantile of the n scores that are not below 0: on a GPU, where sorting takes linear time too. (n,) → ()"""
+    position = len(scores) - n + share * (n - 1).clamp_min(0).double()
+    around = torch.stack([position.floor(), position.ceil()]).long().clamp_max(len(scores) - 1)
+    below, above = scores.sort().values[around]
+    return torch.lerp(below, above, position.frac().to(scores.dtype))
 
 
 def soft_cdf(scores: Tensor, counts: Tensor, bandwidth: float) -> Tensor:
@@ -244,20 +426,7 @@ def soft_cdf(scores: Tensor, counts: Tensor, bandwidth: float) -> Tensor:
     >>> soft_cdf(torch.tensor([0.1, 0.5, 0.9]), torch.tensor([1, 2, 0, 1]), 0.1)
     tensor([0.1396, 0.6386, 0.8878])
     """
-    return smoothed(scores, counts, bandwidth)[0]
-
-
-def smoothed(scores: Tensor, counts: Tensor, bandwidth: float) -> tuple[Tensor, Tensor]:
-    """`soft_cdf` and its slope in the scores; some at a time, so that samples × bins are never held. (n,), (n,)"""
-    n_bins = len(counts)
-    middles = torch.arange(0.5, n_bins, dtype=scores.dtype, device=scores.device) / (n_bins * bandwidth)
-    shares = counts.to(scores.dtype) / counts.sum().clamp_min(1)
-    values, slopes = [], []
-    for part in torch.split(scores / bandwidth, max(1, TILE_VALUES // n_bins)):
-        steps = (part[:, None] - middles).sigmoid_()
-        values.append(steps @ shares)
-        slopes.append((values[-1] - steps.square_() @ shares) / bandwidth)
-    return torch.cat(values), torch.cat(slopes)
+    return soft_rank(scores, counts / counts.sum().clamp_min(1), bandwidth)
 
 
 def _count(places: Tensor, counted: Tensor, size: int) -> Tensor:
