@@ -2,8 +2,7 @@
  *
  * A formula is a list of steps on registers: matrices with a value for each class, and scalars. The samples go through
  * it one by one, or for dense predictions sixteen neighbours side by side, so that all of this stays in the nearest
- * cache, and memory is read once and written once. compiled.py makes the steps and calls `run`; rename that when its
- * arguments change: a library from an earlier build then counts as missing, and torch does the work.
+ * cache, and memory is read once and written once. compiled.py makes the steps and the jobs.
  */
 #include <stddef.h>
 #include <stdint.h>
@@ -139,8 +138,8 @@ int step_code(const char *name)
     return -1;
 }
 
-/* Registers below n_matrices are matrices: z, p, results. From there on they are scalars: these, columns, constants,
- * results.
+/* Registers below n_matrices are matrices: z, p, vectors, results. From there on they are scalars: these, columns,
+ * constants, results.
  * No result is where one of its arguments is, but that of `put` may be. */
 enum { s_label, s_winner, s_top, s_confidence, s_log_confidence, s_nll, n_inputs };
 
@@ -158,14 +157,17 @@ typedef struct {
     const step *steps;
     const float *constants;
     const float *const *columns; /* (n, space) each */
+    const float *const *vectors; /* (k) each */
     const float *const *tables;
     const ptrdiff_t *table_sizes;
-    int32_t n_steps, n_matrices, n_scalars, n_columns, n_constants;
+    int32_t n_steps, n_matrices, n_scalars;
+    int32_t n_columns, n_vectors, n_constants;
     int32_t value, slope, rest;
     int32_t needs_p, needs_winner;
     /* What is wanted, or nothing. */
     float *values, *confidences; /* (n, space) */
     double *sums;                /* of the values in each chunk */
+    float *class_sums;           /* of the probabilities in each chunk (chunks, k), of samples that count */
     float *gradient;             /* (n, k, space) */
     /* The gradient is that of something whose derivatives in the losses and in the confidences are these. */
     const float *of_values, *of_confidences; /* (n, space), or nothing */
@@ -397,6 +399,12 @@ INLINE void follow(const job *it, const step *s, float *const *registers, const 
     }
 }
 
+/* A library from another build, which has other jobs, counts as missing. */
+size_t job_size(void)
+{
+    return sizeof(job);
+}
+
 /* What a sample counts, by its label: 0 if that is ignored, −1 if it is out of range. */
 INLINE float count(const job *it, int64_t label)
 {
@@ -475,6 +483,12 @@ INLINE void follow_all(job *it, float **registers, ptrdiff_t first, ptrdiff_t la
             if (it->confidences)
                 it->confidences[start + w] = confidence[w];
         }
+        if (it->class_sums) {
+            float *of_class = it->class_sums + first / it->chunk * k;
+            for (int w = 0; w < here; w++)
+                if (counts[w] > 0)
+                    EACH_CLASS of_class[j] += p[AT];
+        }
         if (!it->gradient)
             continue;
         /* slope · (p − q) + rest for the loss, confidence · (e_winner − p) for the confidence. */
@@ -542,6 +556,9 @@ int run_formula(job *it)
     if (!none) {
         for (ptrdiff_t i = 0; i < n_registers; i++)
             registers[i] = memory + lanes * (i < n_matrices ? i * it->k : scalars + i - n_matrices);
+        for (ptrdiff_t v = 0; v < it->n_vectors; v++)
+            for (ptrdiff_t i = 0; i < lanes * it->k; i++)
+                registers[2 + v][i] = it->vectors[v][i / lanes];
         for (ptrdiff_t i = 0; i < lanes * it->n_constants; i++)
             registers[n_matrices + n_inputs + it->n_columns][i] = it->constants[i / lanes];
         ptrdiff_t first;

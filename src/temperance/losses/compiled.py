@@ -20,10 +20,11 @@ from temperance.losses.program import (
     Operand,
     Program,
     Step,
+    columns_of,
     forms,
-    n_columns,
     programs,
     setting_place,
+    vectors_of,
 )
 from temperance.numerics import LARGE, with_helpers
 
@@ -41,10 +42,11 @@ class Job(ctypes.Structure):
         *((name, ctypes.c_ssize_t) for name in ("n", "k", "space")),
         *((name, ctypes.c_void_p) for name in ("logits", "labels", "weight")),
         ("ignore_index", ctypes.c_int64),
-        *((name, ctypes.c_void_p) for name in ("steps", "constants", "columns", "tables", "table_sizes")),
-        *((name, ctypes.c_int32) for name in ("n_steps", "n_matrices", "n_scalars", "n_columns", "n_constants")),
+        *((name, ctypes.c_void_p) for name in ("steps", "constants", "columns", "vectors", "tables", "table_sizes")),
+        *((name, ctypes.c_int32) for name in ("n_steps", "n_matrices", "n_scalars")),
+        *((name, ctypes.c_int32) for name in ("n_columns", "n_vectors", "n_constants")),
         *((name, ctypes.c_int32) for name in ("value", "slope", "rest", "needs_p", "needs_winner")),
-        *((name, ctypes.c_void_p) for name in ("values", "confidences", "sums", "gradient")),
+        *((name, ctypes.c_void_p) for name in ("values", "confidences", "sums", "class_sums", "gradient")),
         *((name, ctypes.c_void_p) for name in ("of_values", "of_confidences")),
         ("of_each_value", ctypes.c_float),
         *((name, ctypes.c_ssize_t) for name in ("chunk", "next")),
@@ -59,9 +61,10 @@ def _library() -> ctypes.CDLL | None:
             function.argtypes = [ctypes.POINTER(Job)]
         library.count_labels.restype, library.cut.restype = ctypes.c_double, ctypes.c_ssize_t
         library.step_code.argtypes = [ctypes.c_char_p]
+        library.job_size.restype = ctypes.c_size_t
     except (OSError, AttributeError):
         return None
-    return library
+    return library if library.job_size() == ctypes.sizeof(Job) else None
 
 
 LIBRARY = _library()
@@ -86,7 +89,7 @@ class Compiled:
     """A sum of terms, assembled for each question that may be asked."""
 
     def __init__(self, of: tuple[Form, ...]) -> None:
-        self.value, self.slopes, self.both = (Assembly(program, n_columns(of)) for program in programs(of))
+        self.value, self.slopes, self.both = (Assembly(program, of) for program in programs(of))
 
     def forward(self, batch: Batch, *, gradient: bool) -> Outcome:
         if batch.reduction == "none":
@@ -97,6 +100,11 @@ class Compiled:
         total, whole = (self.both if gradient else self.value).run(batch, gradient=slopes)
         whole = whole if batch.reduction == "mean" else 1.0
         return Outcome(torch.tensor(total / whole, dtype=torch.float32), None, whole, slopes)
+
+    def class_sums(self, batch: Batch) -> tuple[Tensor, Part]:
+        of_chunks = torch.empty(0)
+        _, whole = self.value.run(batch, of_chunks)
+        return of_chunks.sum(0), whole
 
     def backward(
         self, batch: Batch, whole: Part | None, of_loss: Tensor | None, of_confidence: Tensor | None
@@ -112,15 +120,15 @@ class Compiled:
 class Assembly:
     """A program on the registers of _formulas.c: matrices, with a value for each class, and then scalars."""
 
-    def __init__(self, program: Program, n_columns: int) -> None:
+    def __init__(self, program: Program, of: tuple[Form, ...]) -> None:
         assert LIBRARY is not None
-        steps, matrices = _spread(program)
-        tables = program.tables
-        columns = [f"c{i}" for i in range(n_columns)]
+        columns, vectors, tables = columns_of(of), vectors_of(of), program.tables
+        steps, matrices = _spread(program, {*MATRICES, *vectors})
         operands = [operand for step in steps for operand in step.operands] + list(program.results.values())
-        known = {*(step.name for step in steps), *MATRICES, *SCALARS, *columns, *tables}
+        known = {*(step.name for step in steps), *MATRICES, *vectors, *SCALARS, *columns, *tables}
         constants = list(dict.fromkeys(operand for operand in operands if operand not in known))
-        places = _places(steps, matrices, [*SCALARS, *columns, *constants], list(program.results.values()))
+        given = [*MATRICES, *vectors], [*SCALARS, *columns, *constants]
+        places = _places(steps, matrices, *given, list(program.results.values()))
         n_matrices = 1 + max(place for name, place in places.items() if name in matrices)
 
         def register(operand: Operand) -> int:
@@ -142,7 +150,8 @@ class Assembly:
             n_steps=len(steps),
             n_matrices=n_matrices,
             n_scalars=1 + max(place for name, place in places.items() if name not in matrices),
-            n_columns=n_columns,
+            n_columns=len(columns),
+            n_vectors=len(vectors),
             n_constants=len(constants),
             value=-1 if value is None else register(value),
             slope=-1 if slope is None else register(slope),
@@ -154,7 +163,7 @@ class Assembly:
         self.constants = [(0.0, setting_place(x)) if isinstance(x, str) else (x, None) for x in constants]
         self.tables = [setting_place(name) for name in tables]
 
-    def run(self, batch: Batch, **arrays: Tensor | None) -> tuple[float, float]:
+    def run(self, batch: Batch, class_sums: Tensor | None = None, **arrays: Tensor | None) -> tuple[float, float]:
         """Go through a batch with these arrays of `job`: the sum of the losses, and what to divide it by for a mean."""
         assert LIBRARY is not None
         job = Job.from_buffer_copy(self.job)
@@ -175,19 +184,26 @@ class Assembly:
         job.labels = labels.data_ptr()
         for name, array in held.items():
             setattr(job, name, array.data_ptr())
-        columns, tables = [_readable(x) for x in batch.columns], [_readable(settings[place]) for place in self.tables]
-        if columns or tables:
-            pointers = (ctypes.c_void_p * (len(columns) + len(tables)))(*(x.data_ptr() for x in (*columns, *tables)))
-            sizes = (ctypes.c_ssize_t * len(tables))(*(len(x) for x in tables))
-            job.columns = ctypes.addressof(pointers)
-            job.tables = job.columns + len(columns) * ctypes.sizeof(ctypes.c_void_p)
-            job.table_sizes = ctypes.addressof(sizes)
+        lists = {
+            "columns": [_readable(column) for column in batch.columns],
+            "vectors": [_readable(vector) for vector in batch.vectors],
+            "tables": [_readable(settings[place]) for place in self.tables],
+        }
+        pointers = {name: _pointers(tensors) for name, tensors in lists.items() if tensors}
+        for name, addresses in pointers.items():
+            setattr(job, name, ctypes.addressof(addresses))
+        sizes = (ctypes.c_ssize_t * len(self.tables))(*map(len, lists["tables"]))
+        job.table_sizes = ctypes.addressof(sizes)
         whole = LIBRARY.count_labels(job)
         if whole < 0:
             all_count(batch.labels, job.k, batch.ignore_index)
         whole = whole or 1.0
         job.of_each_value = 1 / whole if batch.reduction == "mean" else 1.0
-        sums = (ctypes.c_double * LIBRARY.cut(job))()
+        n_chunks = LIBRARY.cut(job)
+        if class_sums is not None:
+            class_sums.resize_(n_chunks, job.k).zero_()
+            job.class_sums, job.needs_p = class_sums.data_ptr(), True
+        sums = (ctypes.c_double * n_chunks)()
         job.sums = ctypes.addressof(sums)
         with_helpers(lambda: _follow(job), torch.get_num_threads() - 1 if batch.logits.numel() > LARGE else 0)
         return sum(sums), whole
@@ -198,15 +214,19 @@ def _readable(array: Tensor) -> Tensor:
     return array.float().contiguous()
 
 
+def _pointers(tensors: list[Tensor]) -> Any:
+    return (ctypes.c_void_p * len(tensors))(*(tensor.data_ptr() for tensor in tensors))
+
+
 def _follow(job: Job) -> None:
     assert LIBRARY is not None
     if LIBRARY.run_formula(job):
         raise MemoryError("there is no memory for the registers of a formula")
 
 
-def _spread(program: Program) -> tuple[list[Step], set[Operand]]:
+def _spread(program: Program, given: set[Operand]) -> tuple[list[Step], set[Operand]]:
     """The steps, with the first two operands of a choice made matrices if one is; and the names of matrices."""
-    matrices: set[Operand] = set(MATRICES)
+    matrices = set(given)
     steps: list[Step] = []
     for step in program.steps:
         if step.op in REDUCTIONS or matrices.isdisjoint(step.operands):
@@ -225,13 +245,17 @@ def _spread(program: Program) -> tuple[list[Step], set[Operand]]:
 
 
 def _places(
-    steps: list[Step], matrices: set[Operand], scalars: list[Operand], results: list[Operand]
+    steps: list[Step],
+    matrices: set[Operand],
+    given_matrices: list[str],
+    given_scalars: list[Operand],
+    results: list[Operand],
 ) -> dict[Operand, int]:
     """Which matrix or which scalar each value is. What is not needed any more makes place for another."""
-    places: dict[Operand, int] = {name: place for place, name in enumerate(MATRICES)}
-    places |= {name: place for place, name in enumerate(scalars)}
+    places: dict[Operand, int] = {name: place for place, name in enumerate(given_matrices)}
+    places |= {name: place for place, name in enumerate(given_scalars)}
     free: dict[bool, list[int]] = {True: [], False: []}
-    used = {True: len(MATRICES), False: len(scalars)}
+    used = {True: len(given_matrices), False: len(given_scalars)}
     last = {operand: i for i, step in enumerate(steps) for operand in step.operands}
     made: set[Operand] = set()
     for i, step in enumerate(steps):

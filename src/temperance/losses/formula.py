@@ -93,6 +93,7 @@ class Term(NamedTuple):
     numbers  it computes with them, and they may be others in the next call: floats, tensors with one value, tables
     options  choose between its forms
     columns  numbers that each sample has for itself. (n, 1, *space)
+    vectors  numbers that each class has for itself. (1, k, *1)
     of       the terms whose sum it changes: the formula is given value, slope and rest of that after the sample
     """
 
@@ -100,11 +101,12 @@ class Term(NamedTuple):
     numbers: tuple[float | Tensor, ...] = ()
     options: tuple[bool | str, ...] = ()
     columns: tuple[Tensor, ...] = ()
+    vectors: tuple[Tensor, ...] = ()
     of: tuple[Term, ...] = ()
 
     def __call__(self, sample: Sample) -> Parts:
         inner = (evaluate(self.of, sample),) if self.of else ()
-        return self.formula(sample, *inner, *self.columns, *self.numbers, *self.options)
+        return self.formula(sample, *inner, *self.columns, *self.vectors, *self.numbers, *self.options)
 
 
 def at_least_float32(logits: Tensor) -> Tensor:
@@ -144,6 +146,11 @@ class Batch(NamedTuple):
     def columns(self) -> list[Tensor]:
         """Those of all terms."""
         return [column for term in inside_out(self.terms) for column in term.columns]
+
+    @property
+    def vectors(self) -> list[Tensor]:
+        """Those of all terms."""
+        return [vector for term in inside_out(self.terms) for vector in term.vectors]
 
 
 def inside_out(terms: tuple[Term, ...]) -> list[Term]:

@@ -21,11 +21,12 @@ from temperance.losses.program import (
     Form,
     Operand,
     Program,
+    all_forms,
+    columns_of,
     forms,
-    n_columns,
-    numbers_on_device,
     programs,
     setting_place,
+    vectors_of,
 )
 
 # With more classes than this a sample does not fit into the registers of a multiprocessor.
@@ -193,6 +194,11 @@ class Fused:
         loss, whole = two.flatten(1).sum(1)
         return Outcome(loss / whole, None, whole)
 
+    def class_sums(self, batch: Batch) -> tuple[Tensor, Part]:
+        kept = (batch.labels != batch.ignore_index)[:, None]
+        probs = batch.logits.softmax(1)
+        return probs.where(kept, 0).sum([0, *range(2, probs.ndim)]), kept.sum().clamp_min(1)
+
     def backward(
         self, batch: Batch, whole: Part | None, of_loss: Tensor | None, of_confidence: Tensor | None
     ) -> Tensor:
@@ -222,11 +228,12 @@ class Kernel:
             if step.op not in STEPS:
                 raise NotImplementedError(f"there is no step {step.op} in Triton")
             steps.append(f"    its_{step.name} = " + STEPS[step.op].format(*map(text, step.operands)))
-        on_device = numbers_on_device(of)
-        numbers, columns = [f"n{i}" for i in range(len(on_device))], [f"c{i}" for i in range(n_columns(of))]
+        on_device = [there for form in all_forms(of) for there in form.on_device]
+        numbers, columns, vectors = [f"n{i}" for i in range(len(on_device))], columns_of(of), vectors_of(of)
         loads = [f"    {name} = tl.load({name})" for name, there in zip(numbers, on_device, strict=True) if there]
         loads += [f"    {name} = tl.load({name} + row, mask=here, other=0.0)" for name in columns]
-        arguments = [*numbers, *columns, *(f"{name}_size" for name in self.tables), *arrays]
+        loads += [f"    {name} = tl.load({name} + classes, mask=classes < k, other=0.0)" for name in vectors]
+        arguments = [*numbers, *columns, *vectors, *(f"{name}_size" for name in self.tables), *arrays]
         end = end.format(**{name: text(result) for name, result in program.results.items()})
         lines = {"loads": "\n".join(loads), "steps": "\n".join(steps)}
         self.source = SOURCE.format(arguments=", ".join(arguments), **lines) + end
@@ -245,7 +252,7 @@ class Kernel:
     def __call__(self, batch: Batch, *arrays: Any) -> None:
         n, k, labels = batch.labels.numel(), batch.logits.shape[1], batch.labels.contiguous()
         numbers: list[Any] = [x.float().contiguous() if isinstance(x, Tensor) else x for x in batch.numbers]
-        columns = [column.float().contiguous() for column in batch.columns]
+        own = [tensor.float().contiguous() for tensor in (*batch.columns, *batch.vectors)]
         sizes = [len(numbers[setting_place(name) - 1]) for name in self.tables]
         weight = None if batch.weight is None else batch.weight.float()
         given = (batch.logits.contiguous(), labels, weight, batch.ignore_index, n, k, n // len(labels))
@@ -253,4 +260,4 @@ class Kernel:
         rows = max(1, TILE // classes)
         shape = {"ROWS": rows, "CLASSES": classes, "num_warps": max(4, min(32, classes // 512))}
         with torch.cuda.device(batch.logits.device):
-            self.function[((n + rows - 1) // rows,)](*given, *numbers, *columns, *sizes, *arrays, **shape)
+            self.function[((n + rows - 1) // rows,)](*given, *numbers, *own, *sizes, *arrays, **shape)

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from typing import Unpack
 
+import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from temperance.losses.base import Loss, Regulariser, Rows, TorchOptions, Used, loss, number
 from temperance.losses.distributed import BatchLevel
+from temperance.losses.formula import Batch, Part, Parts, Sample, Term, dot
+from temperance.losses.plain import watched
+from temperance.losses.rowwise import class_sums, reduced_loss
 
 
 @loss(
@@ -36,10 +41,35 @@ class MDCA(BatchLevel, Regulariser):
         self.strength = strength
 
     def _penalty(self, rows: Rows) -> Tensor:
-        kept = rows.kept.to(rows.logits.dtype)
+        kept = rows.kept.to(rows.given.dtype)
         # By itself, as the exponential of log p would take longer, forward and backward.
         predicted = kept @ rows.logits.softmax(1)
         observed = kept.new_zeros(rows.k).index_add_(0, rows.labels, kept)
         predicted, observed = self._all_sum(predicted), self._all_sum(observed)
         share = self.strength / rows.k / observed.sum().clamp_min(1)
-        return share * (predicted - observed).abs().sum()
+        return share * F.l1_loss(predicted, observed, reduction="sum")
+
+    def _value(self, logits: Tensor, labels: Tensor, indices: Tensor | None) -> Tensor:
+        of_base = self.base._terms(logits.shape[1]) if logits.ndim > 1 else None
+        alike = self.weight is None and self.reduction != "none"  # what every row adds to the whole
+        if of_base is None or not alike or self._spread or watched():
+            return super()._value(logits, labels, indices)
+        batch = self._batch(logits, labels, indices, of_base)
+        return reduced_loss(batch._replace(terms=(*of_base, self._of_batch(batch))))
+
+    def _of_batch(self, batch: Batch) -> Term:
+        """The penalty as a term: the same value for each row, and its share of the gradient."""
+        k, labels = batch.logits.shape[1], batch.labels.flatten()
+        predicted, n = class_sums(batch)
+        if n == len(labels):
+            observed = torch.bincount(labels, minlength=k)
+        else:
+            kept = labels != batch.ignore_index
+            observed = torch.zeros_like(predicted).index_add_(0, labels.where(kept, 0), kept.to(predicted.dtype))
+        gap = predicted - observed
+        signs = gap.sign().view(1, k, *[1] * (batch.logits.ndim - 2))
+        return Term(_marginal, (gap.abs().sum() * (self.strength / k) / n, self.strength / k), vectors=(signs,))
+
+
+def _marginal(sample: Sample, signs: Tensor, penalty: Part, weight: float) -> Parts:
+    return penalty + 0 * sample.nll, 0.0, weight * sample.p * (signs - dot(sample.p, signs))

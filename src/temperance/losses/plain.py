@@ -33,6 +33,15 @@ def backward(batch: Batch, whole: Part | None, of_loss: Tensor | None, of_confid
     return gradient
 
 
+def class_sums(batch: Batch) -> tuple[Tensor, Part]:
+    """The sums of the probabilities of samples that count, and how many these are, at least 1. (k,)"""
+    sample, counts = _counted(batch)
+    space = [0, *range(2, sample.p.ndim)]
+    if isinstance(counts, Tensor):
+        return (sample.p * counts).sum(space), counts.sum().clamp_min(1)
+    return sample.p.sum(space), float(max(sample.label.numel(), 1))
+
+
 def watched() -> bool:
     """Is what we do followed, step by step, by `torch.compile` or by a transform of `torch.func`?"""
     return torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()

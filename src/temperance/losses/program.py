@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import count, islice
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -30,6 +31,7 @@ class Form(NamedTuple):
     on_device: tuple[bool, ...]
     options: tuple[bool | str, ...]
     columns: int
+    vectors: int
     of: tuple[Form, ...]
 
 
@@ -44,7 +46,7 @@ class Step(NamedTuple):
 class Program(NamedTuple):
     """Steps that lead to some of value, slope and rest.
 
-    The numbers of terms are n0, n1, … in their order, and columns are c0, c1, …
+    The numbers of terms are n0, n1, … in their order, columns are c0, c1, … and vectors v0, v1, …
     """
 
     steps: list[Step]
@@ -60,20 +62,25 @@ class Program(NamedTuple):
 def forms(terms: tuple[Term, ...]) -> tuple[Form, ...]:
     """What programs depend on."""
     found = []
-    for formula, numbers, options, columns, of in terms:
+    for formula, numbers, options, columns, vectors, of in terms:
         on_device = tuple([isinstance(number, Tensor) and not number.ndim for number in numbers])
-        found.append(Form(formula, on_device, options, len(columns), forms(of) if of else ()))
+        found.append(Form(formula, on_device, options, len(columns), len(vectors), forms(of) if of else ()))
     return tuple(found)
 
 
-def n_columns(of: tuple[Form, ...]) -> int:
-    """How many columns there are in all."""
-    return sum(form.columns + n_columns(form.of) for form in of)
+def all_forms(of: tuple[Form, ...]) -> list[Form]:
+    """Forms, and those inside of them, in the order of `inside_out`."""
+    return [inner for form in of for inner in (*all_forms(form.of), form)]
 
 
-def numbers_on_device(of: tuple[Form, ...]) -> list[bool]:
-    """Which of the numbers n0, n1, … are tensors with one value."""
-    return [there for form in of for there in (*numbers_on_device(form.of), *form.on_device)]
+def columns_of(of: tuple[Form, ...]) -> list[str]:
+    """The names of columns."""
+    return [f"c{i}" for i in range(sum(form.columns for form in all_forms(of)))]
+
+
+def vectors_of(of: tuple[Form, ...]) -> list[str]:
+    """The names of vectors."""
+    return [f"v{i}" for i in range(sum(form.vectors for form in all_forms(of)))]
 
 
 def setting_place(name: Operand) -> int:
@@ -90,12 +97,13 @@ def programs(of: tuple[Form, ...]) -> tuple[Program, Program, Program]:
         return fx.Proxy(graph.placeholder(name), tracer)
 
     sample: Any = SimpleNamespace(**{name: symbol(name) for name in (*MATRICES, *SCALARS, "k")})
-    numbers, columns = (symbol(f"n{i}") for i in count()), (symbol(f"c{i}") for i in count())
+    numbers, columns, vectors = (map(symbol, names) for names in map(_numbered, "ncv"))
 
     def term(form: Form) -> Term:
         inner = tuple(map(term, form.of))
-        own = tuple(islice(numbers, len(form.on_device))), form.options, tuple(islice(columns, form.columns))
-        return Term(form.formula, *own, inner)
+        own_numbers = tuple(islice(numbers, len(form.on_device)))
+        own = tuple(islice(columns, form.columns)), tuple(islice(vectors, form.vectors))
+        return Term(form.formula, own_numbers, form.options, *own, inner)
 
     parts = evaluate(tuple(map(term, of)), sample)
     value, slope, rest = (part.node if isinstance(part, fx.Proxy) else part for part in parts)
@@ -104,6 +112,10 @@ def programs(of: tuple[Form, ...]) -> tuple[Program, Program, Program]:
         _program(graph, slope=slope, rest=rest),
         _program(graph, value=value, slope=slope, rest=rest),
     )
+
+
+def _numbered(letter: str) -> Iterator[str]:
+    return (f"{letter}{i}" for i in count())
 
 
 def _program(graph: fx.Graph, **results: Any) -> Program:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from temperance.losses import compiled, fused, plain
-from temperance.losses.formula import Batch, Outcome, Part, Term
+from temperance.losses.formula import NLL, Batch, Outcome, Part, Term
 
 # An `ignore_index` that no label has.
 NOTHING = -(1 << 63)
@@ -37,6 +37,12 @@ def without_gradient(batch: Batch) -> Outcome:
     return fastest(batch).forward(batch, gradient=False)
 
 
+def class_sums(batch: Batch) -> tuple[Tensor, Part]:
+    """The sums of the probabilities of samples that count (k,), and how many these are, at least 1; no gradient."""
+    batch = batch._replace(logits=batch.logits.detach(), weight=None, terms=NLL).in_single()
+    return fastest(batch).class_sums(batch)
+
+
 def loss_of(logits: Tensor, labels: Tensor, term: Term) -> Tensor:
     """One term for each sample. (n, k), (n,) → (n,)"""
     return row_losses(logits, labels.long(), (term,))[0]
@@ -47,6 +53,9 @@ class Engine(Protocol):
 
     def forward(self, batch: Batch, *, gradient: bool) -> Outcome:
         """The loss; with the gradient, if that is wanted and comes cheaply with it."""
+
+    def class_sums(self, batch: Batch) -> tuple[Tensor, Part]:
+        """The sums of the probabilities of samples that count (k,), and how many these are, at least 1."""
 
     def backward(
         self, batch: Batch, whole: Part | None, of_loss: Tensor | None, of_confidence: Tensor | None
