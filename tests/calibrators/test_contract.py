@@ -280,6 +280,22 @@ def test_a_setting_of_the_wrong_type_is_refused_at_once(method: Method) -> None:
 
 
 @each
+def test_a_value_that_makes_no_sense_is_refused_at_once(method: Method) -> None:
+    """Whatever value of a setting `fit` refuses is refused when the calibrator is made."""
+    for setting, default in settings_of(method).items():
+        wrong: Any = {str: "no-such", int: -1, float: -1.0}.get(type(default))
+        if wrong is None:
+            continue
+        try:
+            method(**{setting: wrong}).fit(*data())
+        except InputError:
+            with pytest.raises(InputError, match=f"^{method.name}: "):
+                make_calibrator(method.name, **{setting: wrong})
+        else:
+            assert setting == "seed", f"{method.name} takes {wrong!r} for {setting}"
+
+
+@each
 def test_documented_and_public(method: Method) -> None:
     assert method.summary and len(method.summary) < 120
     assert getattr(calibrators, method.__name__) is method and method.__name__ in calibrators.__all__

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 
 from conftest import random_predictions
-from temperance.calibrators import GapScaling, Temperature
+from temperance.calibrators import GapScaling, Temperature, make_calibrator
 from temperance.calibrators.gaps import RANKS, _depths, _edges, _Problem
 from temperance.errors import InputError
 from temperance.metrics import ece, nll
@@ -148,4 +148,4 @@ def test_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_wrong_settings_are_refused() -> None:
     with pytest.raises(InputError, match="ridge must be"):
-        GapScaling(ridge=0.0).fit(*random_predictions(50, 3))
+        make_calibrator("gap-scaling", ridge=0.0)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch.nn.functional import nll_loss, softplus
 
 from conftest import random_predictions
-from temperance.calibrators import OrderPreserving
+from temperance.calibrators import OrderPreserving, make_calibrator
 from temperance.calibrators.ordered import VARIANTS, gains, integral, run, stretch
 from temperance.calibrators.temperature import Temperature
 from temperance.errors import InputError
@@ -157,4 +157,4 @@ def test_a_network_without_hidden_layers() -> None:
 )
 def test_wrong_settings_are_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
-        OrderPreserving(**settings).fit(*random_predictions(30, 3))
+        make_calibrator("order-preserving", **settings)

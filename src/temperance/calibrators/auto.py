@@ -52,11 +52,13 @@ class Auto(Calibrator):
         self.folds = folds
         self.seed = seed
 
-    def _fit(self, logits: Tensor, labels: Tensor) -> None:
+    def _check_settings(self) -> None:
         at_least("folds", self.folds, 2)
-        names = list(self.members or MEMBERS)
-        for name in names:
+        for name in self.members or ():
             make_calibrator(name)  # refuses an unknown name
+
+    def _fit(self, logits: Tensor, labels: Tensor) -> None:
+        names = list(self.members or MEMBERS)
         fold = self._dealt(len(labels)).to(logits.device)
         predicted, failures = self._cross_fitted(names, logits, labels, fold)
         log_probs = torch.stack(list(predicted.values()))

@@ -56,8 +56,10 @@ class GapScaling(Calibrator):
         self.ridge = ridge
         self.rescale = rescale
 
-    def _fit(self, logits: Tensor, labels: Tensor) -> None:
+    def _check_settings(self) -> None:
         positive("ridge", self.ridge)
+
+    def _fit(self, logits: Tensor, labels: Tensor) -> None:
         inverse = fit_inverse_temperature(Nll(), logits, labels)[0] if self.rescale else 1.0
         self._keep("inverse_temperature", logits.new_tensor(inverse))
         scaled = centred(logits) * inverse

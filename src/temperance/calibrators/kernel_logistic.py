@@ -40,10 +40,12 @@ class KernelLogistic(Calibrator):
         self.ridge = ridge
         self.seed = seed
 
-    def _fit(self, logits: Tensor, labels: Tensor) -> None:
+    def _check_settings(self) -> None:
         at_least("features", self.features, 1)
         positive("scale", self.scale)
         positive("ridge", self.ridge)
+
+    def _fit(self, logits: Tensor, labels: Tensor) -> None:
         n, k = logits.shape
         inverse, _ = fit_inverse_temperature(Nll(), logits, labels)
         self._keep("inverse_temperature", logits.new_tensor(inverse))

@@ -74,13 +74,15 @@ class OrderPreserving(Calibrator):
         self.weight_decay = weight_decay
         self.seed = seed
 
-    def _fit(self, logits: Tensor, labels: Tensor) -> None:
+    def _check_settings(self) -> None:
         one_of("variant", self.variant, VARIANTS)
         at_least("width", self.width, 1)
         at_least("depth", self.depth, 0)
         at_least("epochs", self.epochs, 1)
         positive_fraction("learning_rate", self.learning_rate)
         not_negative("weight_decay", self.weight_decay)
+
+    def _fit(self, logits: Tensor, labels: Tensor) -> None:
         slope, _ = fit_inverse_temperature(make_objective("nll"), logits, labels)
         z = centred(logits)
         size = z.square().mean().sqrt()
