@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parent.parent
 DOCS, RESULTS = ROOT / "docs", ROOT / "benchmarks" / "results"
 sys.path.insert(0, str(ROOT))
 
-from benchmarks.quality import heads, longtail, robust  # noqa: E402  (needs the root on the path)
+from benchmarks.quality import heads, longtail, losses, robust  # noqa: E402  (needs the root on the path)
 from benchmarks.quality.table import markdown, read  # noqa: E402
 from benchmarks.speed import cost  # noqa: E402
 
@@ -26,6 +26,8 @@ def table(kind: str, family: str = "") -> str:
         return longtail.markdown(read(RESULTS / "longtail.jsonl"))
     if kind == "robust":
         return robust.markdown(read(RESULTS / "robust.jsonl"))
+    if kind == "loss_results":
+        return losses.markdown(read(RESULTS / "losses.jsonl"))
     if kind == "cost":
         return cost.markdown(read(RESULTS / "cost.jsonl"), family)
     entries = [entry for entry in described(kind) if family in ("", entry["claims"].get("family"))]
