@@ -134,10 +134,9 @@ class KDEXE(BatchLevel, Regulariser):
         self.detach = detach
 
     def _penalty(self, rows: Rows) -> Tensor:
-        kept = rows.kept.to(rows.given.dtype)
-        marks = torch.stack([rows.labels.to(kept.dtype), kept], dim=1)
-        everyone, _ = self._all_rows(torch.cat([rows.probs, marks], dim=1))
-        probs, labels, counted = everyone[:, :-2], everyone[:, -2].detach().long(), everyone[:, -1] > 0
+        probs, _ = self._all_rows(rows.probs)
+        marks, _ = self._all_rows(torch.stack([rows.labels, rows.kept.long()], dim=1))
+        labels, counted = marks[:, 0], marks[:, 1] > 0
         if len(probs) < 2:
             return 0 * probs.sum()
         bandwidth = self.bandwidth

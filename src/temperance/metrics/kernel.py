@@ -62,18 +62,16 @@ def neighbour_mean(points: Tensor, targets: Tensor, bandwidth: float, *, counted
     are nobody's neighbours; a point without neighbours gets 0.
     """
     points = points.clamp(MARGIN, 1 - MARGIN)
-    left = torch.cat([points.log(), points.new_ones(len(points), 1)], dim=1)
-    right = torch.cat([points / bandwidth, -_log_norm(points, bandwidth)[:, None]], dim=1)
-    summands = torch.cat(
-        [targets.T, targets.new_ones(1, len(targets))]
-    )  # rows: the product is then three times as fast
+    log_norm = _log_norm(points, bandwidth)
+    summands = targets.T.contiguous()  # rows: the product is then three times as fast
     means = []
-    for log_kernel in _others(left, right):
+    for log_kernel in _others(points.log(), points / bandwidth):
+        log_kernel.sub_(log_norm)
         if counted is not None:
             log_kernel.masked_fill_(~counted, -math.inf)
         highest = log_kernel.detach().amax(1, keepdim=True).clamp_min(torch.finfo(points.dtype).min)
-        sums = log_kernel.sub_(highest).exp_() @ summands.T
-        means.append(sums[:, :-1] / sums[:, -1:].clamp_min(0.5))
+        weights = log_kernel.sub_(highest).exp_()
+        means.append((weights / weights.sum(1, keepdim=True).clamp_min(0.5)) @ summands.T)
     return torch.cat(means)
 
 
