@@ -8,7 +8,8 @@ from pathlib import Path
 from matplotlib.figure import Figure
 from PIL import Image
 
-from family_pictures import FAMILIES
+import family_pictures
+import loss_pictures
 from temperance.calibrators import Auto
 from temperance.demo import demo_predictions
 from temperance.metrics import ece
@@ -37,7 +38,11 @@ def save(figure: Figure, path: Path) -> None:
 
 
 if __name__ == "__main__":
-    drawings: dict[str, Callable[[], Figure]] = {"reliability": reliability, **FAMILIES}
+    drawings: dict[str, Callable[[], Figure]] = {
+        "reliability": reliability,
+        **family_pictures.FAMILIES,
+        **loss_pictures.FAMILIES,
+    }
     PICTURES.mkdir(exist_ok=True)
     for name in sys.argv[1:] or drawings:
         save(drawings[name](), PICTURES / f"{name}.png")

@@ -2,10 +2,12 @@
 
 import re
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from temperance.cli.list_methods import described
+from temperance.losses import LOSSES
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS, RESULTS = ROOT / "docs", ROOT / "benchmarks" / "results"
@@ -14,6 +16,16 @@ sys.path.insert(0, str(ROOT))
 from benchmarks.quality import heads, longtail, losses, robust  # noqa: E402  (needs the root on the path)
 from benchmarks.quality.table import markdown, read  # noqa: E402
 from benchmarks.speed import cost  # noqa: E402
+from benchmarks.speed import losses as loss_speed  # noqa: E402
+
+# The pages of docs/losses, and what they are about; the mixup family has no entries in the registry.
+LOSS_FAMILIES = {
+    "proper": ("cross-entropy", "brier"),
+    "smoothing": ("label-smoothing", "entropy-penalty", "cpc", "mbls", "acls", "acls-ranking", "crl-margin"),
+    "focal": ("focal", "flsd", "inverse-focal", "dual-focal", "adafocal"),
+    "batch": ("mmce", "mdca", "kde-xe", "soft-ece", "soft-avuc"),
+    "selective": ("aurc", "au", "crl"),
+}
 
 
 def table(kind: str, family: str = "") -> str:
@@ -30,13 +42,33 @@ def table(kind: str, family: str = "") -> str:
         return losses.markdown(read(RESULTS / "losses.jsonl"))
     if kind == "cost":
         return cost.markdown(read(RESULTS / "cost.jsonl"), family)
+    if kind == "loss_cost":
+        return loss_speed.markdown(read(RESULTS / "speed.jsonl"), LOSS_FAMILIES[family])
+    if kind == "loss_settings":
+        return used(LOSS_FAMILIES[family])
     entries = [entry for entry in described(kind) if family in ("", entry["claims"].get("family"))]
+    if kind == "losses" and family:
+        entries = [entry for name in LOSS_FAMILIES[family] for entry in described(kind) if entry["name"] == name]
     rows = [f"| {entry['name']} | {entry['summary']} | {settings(entry)} |" for entry in entries]
     return "\n".join(["| name | what it is | settings |", "|---|---|---|", *rows])
 
 
+def used(names: tuple[str, ...]) -> str:
+    """What papers and programs set losses to, and on which data."""
+    rows = [
+        f"| {name} | {one.data} | {as_code(one.settings)} | {one.source} |"
+        for name in names
+        for one in LOSSES[name].hyper_parameters
+    ]
+    return "\n".join(["| loss | data | settings | source |", "|---|---|---|---|", *rows])
+
+
+def as_code(found: Mapping[str, Any]) -> str:
+    return ", ".join(f"`{name}={value!r}`" for name, value in found.items())
+
+
 def settings(entry: dict[str, Any]) -> str:
-    return ", ".join(f"`{name}={value!r}`" for name, value in entry["settings"].items())
+    return as_code(entry["settings"])
 
 
 def filled(page: str) -> str:

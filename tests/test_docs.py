@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 import temperance
-from tables import filled
+from tables import LOSS_FAMILIES, filled
 from temperance.calibrators import CALIBRATORS
+from temperance.losses import LOSSES
 from temperance.metrics import METRICS, Metric
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -82,6 +83,34 @@ def test_every_family_of_calibrators_has_a_page(family: str) -> None:
         assert part in page
     assert code_blocks(ROOT / "docs" / "calibrators" / f"{family}.md", "python")
     assert f"](calibrators/{family}.md)" in (ROOT / "docs" / "calibrators.md").read_text()
+
+
+def test_every_loss_is_of_one_family() -> None:
+    assert sorted(name for names in LOSS_FAMILIES.values() for name in names) == sorted(LOSSES.names)
+
+
+@pytest.mark.parametrize("family", [*LOSS_FAMILIES, "mixup"])
+def test_every_family_of_losses_has_a_page(family: str) -> None:
+    """With its picture, what the papers used and what held, its losses and what they cost; the overview leads to it."""
+    path = ROOT / "docs" / "losses" / f"{family}.md"
+    page = path.read_text()
+    parts = [f"](../pictures/losses-{family}.png)", "## What held and what did not", "## Cost"]
+    if family in LOSS_FAMILIES:
+        parts += [f"<!-- table: losses {family} -->", f"<!-- table: loss_cost {family} -->"]
+    if any(LOSSES[name].hyper_parameters for name in LOSS_FAMILIES.get(family, ())):
+        parts.append(f"<!-- table: loss_settings {family} -->")
+    assert [part for part in parts if part not in page] == []
+    assert code_blocks(path, "python")
+    assert f"](losses/{family}.md)" in (ROOT / "docs" / "losses.md").read_text()
+
+
+def test_tests_that_the_docs_name_are_there() -> None:
+    written = "".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
+    for page in PAGES:
+        for name in re.findall(r"`(test_\w+)`", page.read_text()):
+            assert f"def {name}(" in written, f"{page.name} names {name}"
+        for path in re.findall(r"`(tests/[\w/]+\.py)`", page.read_text()):
+            assert (ROOT / path).exists(), f"{page.name} names {path}"
 
 
 def test_pictures_are_small() -> None:

@@ -11,7 +11,7 @@ import json
 import platform
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +95,34 @@ def timed(runs: dict[str, Run], device: str, seconds: float) -> dict[str, float]
 
 def target(kind: type[Loss]) -> float | None:
     return None if kind.name in NO_TARGET else TARGETS.get(kind.name, 1.3)
+
+
+def markdown(rows: list[dict[str, Any]], names: Collection[str]) -> str:
+    """How many times torch's cross-entropy losses take, as last measured on each device; a dash where they were not."""
+    latest = {(row["device"], row["task"]): row for row in rows if "device" in row}
+    found = {
+        (device, shape): latest[device, task]
+        for device in ("cpu", "cuda")
+        for shape in SHAPES
+        if (device, task := f"losses {shape}, eager") in latest
+    }
+    heads = [f"{_machine(row)}, {shape.replace('x', ' × ')}" for (_, shape), row in found.items()]
+    lines = [f"| loss | {' | '.join(heads)} |", "|---" * (1 + len(heads)) + "|"]
+    for name in names:
+        cells = [_times(row["seconds"], name) for row in found.values()]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _machine(row: dict[str, Any]) -> str:
+    return str(row["about"]) if row["device"] == "cuda" else f"CPU, {row['about'].replace('1 threads', 'one thread')}"
+
+
+def _times(seconds: dict[str, float], name: str) -> str:
+    if name not in seconds:
+        return "–"
+    ratio = seconds[name] / seconds["torch"]
+    return f"{ratio:.1f}" if ratio < 10 else f"{ratio:.0f}"
 
 
 def main() -> None:
