@@ -38,15 +38,16 @@ def canonical_error(
     probs: Tensor, labels: Tensor, bandwidth: float, *, p: float = 1, counted: Tensor | None = None
 ) -> Tensor:
     """Σ_c |Ê[y_c | f] − f_c|^p, averaged over samples; over those that are `counted` (n,), if only some are."""
-    targets = one_hot(labels, probs.shape[1]).to(probs.dtype)
-    errors = (neighbour_mean(probs, targets, bandwidth, counted=counted) - probs).abs().pow(p).sum(1)
+    near = neighbour_weights(probs, bandwidth, counted=counted)
+    gaps = (torch.cat([_of_each_label(weights, labels, probs.shape[1]) for weights in near]) - probs).abs()
+    errors = (gaps if p == 1 else gaps.pow(p)).sum(1)
     return errors.mean() if counted is None else (errors * counted).sum() / counted.sum().clamp_min(1)
 
 
 def binary_error(value: Tensor, happened: Tensor, bandwidth: float, *, p: float = 1) -> Tensor:
     """|Ê[happened | value] − value|^p, averaged over samples, for the probability of one event."""
-    targets = happened.to(value.dtype)[:, None]
-    return (neighbour_mean(two_sided(value), targets, bandwidth).squeeze(1) - value).abs().pow(p).mean()
+    near = neighbour_weights(two_sided(value), bandwidth)
+    return (torch.cat([weights @ happened.to(value.dtype) for weights in near]) - value).abs().pow(p).mean()
 
 
 def two_sided(value: Tensor) -> Tensor:
@@ -54,25 +55,30 @@ def two_sided(value: Tensor) -> Tensor:
     return torch.stack([value, 1 - value], dim=1)
 
 
-def neighbour_mean(points: Tensor, targets: Tensor, bandwidth: float, *, counted: Tensor | None = None) -> Tensor:
-    """For each point (n, d) the kernel-weighted mean of the other points' targets (n, t). (n, t)
+def neighbour_weights(points: Tensor, bandwidth: float, *, counted: Tensor | None = None) -> Iterator[Tensor]:
+    """How much each other point counts around a point (n, d): some at a time, good until the next. (rows, n) each
 
     log k(f_i; f_j) = Σ_c (α_jc − 1) ln f_ic − ln B(α_j) is one matrix product. Weights are relative to the largest of
-    their row, so that their sum is at least 1 however far away the other points are. Points that are not `counted` (n,)
-    are nobody's neighbours; a point without neighbours gets 0.
+    their row, so that their sum is at least 1 however far away the other points are, and then divided by that sum.
+    Points that are not `counted` (n,) are nobody's neighbours; a point without neighbours has weights of 0.
     """
     points = points.clamp(MARGIN, 1 - MARGIN)
     log_norm = _log_norm(points, bandwidth)
-    summands = targets.T.contiguous()  # rows: the product is then three times as fast
-    means = []
     for log_kernel in _others(points.log(), points / bandwidth):
         log_kernel.sub_(log_norm)
         if counted is not None:
             log_kernel.masked_fill_(~counted, -math.inf)
         highest = log_kernel.detach().amax(1, keepdim=True).clamp_min(torch.finfo(points.dtype).min)
         weights = log_kernel.sub_(highest).exp_()
-        means.append((weights / weights.sum(1, keepdim=True).clamp_min(0.5)) @ summands.T)
-    return torch.cat(means)
+        total = weights.sum(1, keepdim=True).clamp_min(0.5)
+        yield weights / total if weights.requires_grad else weights.div_(total)
+
+
+def _of_each_label(weights: Tensor, labels: Tensor, k: int) -> Tensor:
+    """The sum of the weights of each label's samples. (rows, n), (n,) → (rows, k)"""
+    if weights.is_cuda:  # where numbers would be added in an order that changes from run to run
+        return weights @ one_hot(labels, k).to(weights.dtype)
+    return weights.new_zeros(len(weights), k).index_add(1, labels, weights)
 
 
 def loo_log_likelihood(points: Tensor, bandwidths: Tensor) -> Tensor:
