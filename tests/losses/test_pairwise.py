@@ -105,14 +105,14 @@ def test_sums_are_those_over_all_pairs(kind: str, k: int) -> None:
 def test_many_classes_are_not_taken_pair_by_pair(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[int] = []
 
-    def by_tiles(z: Tensor, some: int) -> tuple[Tensor, Tensor]:
+    def by_tiles(z: Tensor) -> tuple[Tensor, Tensor]:
         calls.append(len(z))
         return z.sum(1), z.clone()
 
     monkeypatch.setattr(pairwise, "_by_tiles", by_tiles)
     pair_spread(rows_of("usual", 100))
     assert not calls
-    pair_spread(rows_of("far apart", 100))
+    pair_spread(torch.cat([rows_of("usual", 100), rows_of("far apart", 100)]))
     assert calls == [6]
 
 
@@ -124,6 +124,12 @@ def test_gradients_are_those_of_the_value() -> None:
 def test_rows_of_many_blocks_agree_with_single_rows(k: int) -> None:
     z = random_predictions(BLOCK_VALUES["cpu"] // (12 * k) + 3, k)[0]
     assert torch.allclose(pair_spread(z)[-2:], pair_spread(z[-2:]))
+
+
+def test_rows_that_are_far_apart_change_nothing_for_the_others() -> None:
+    z = torch.stack([rows_of("usual", 60), rows_of("far apart", 60)], dim=1).flatten(0, 1)
+    (value, slope), (expected, right) = with_slope(pair_spread, z), with_slope(all_pairs, z)
+    assert torch.allclose(value, expected) and torch.allclose(slope, right)
 
 
 def test_no_rows_have_no_spread() -> None:

@@ -46,23 +46,23 @@ def pair_spread(z: Tensor) -> Tensor:
 
 
 def _value_and_gradient(z: Tensor) -> tuple[Tensor, Tensor]:
-    m = z.shape[1]
-    some = BLOCK_VALUES.get(z.device.type, BLOCK_VALUES["cpu"])
-    blocks = [_of_block(rows, some) for rows in torch.split(z, max(1, some // (3 * STEP * m)))]
-    values, gradients = zip(*blocks, strict=True)
-    return torch.cat(values), torch.cat(gradients)
-
-
-def _of_block(z: Tensor, some: int) -> tuple[Tensor, Tensor]:
+    n, m = z.shape
     # A graph of a GPU's work is recorded without looking at numbers.
-    if not (z.is_cuda and torch.cuda.is_current_stream_capturing()):
-        low, high = z.aminmax(dim=1, keepdim=True)
-        width = float((high - low).amax()) if len(z) else 0.0
-        if width <= WIDEST:
-            size = _size(width, torch.finfo(z.dtype).eps)
-            if 5 * size <= z.shape[1] ** 2:
-                return _expanded(z - (low + high) / 2, size)
-    return _by_tiles(z, some)
+    if n == 0 or (z.is_cuda and torch.cuda.is_current_stream_capturing()):
+        return _by_tiles(z)
+    low, high = z.aminmax(dim=1, keepdim=True)
+    width = (high - low).squeeze(1)
+    narrow = width <= WIDEST
+    size = _size(float(width.where(narrow, 0).amax()), torch.finfo(z.dtype).eps)
+    if 5 * size > m**2:
+        return _by_tiles(z)
+    centred = z - (low + high) / 2
+    if bool(narrow.all()):
+        return _expanded(centred, size)
+    value, gradient = z.new_empty(n), torch.empty_like(z)
+    value[narrow], gradient[narrow] = _expanded(centred[narrow], size)
+    value[~narrow], gradient[~narrow] = _by_tiles(z[~narrow])
+    return value, gradient
 
 
 # ------------------------------------------------------------------------------------------------------- by polynomials
@@ -85,25 +85,32 @@ def _expanded(z: Tensor, size: int) -> tuple[Tensor, Tensor]:
     precision, given = torch.finfo(z.dtype).eps, z.dtype
     if z.is_cuda:
         z = z.double()  # whose products are exact: those of float32 may be set to keep three digits
+    n, m = z.shape
     reach, in_value, in_gradient = _coefficients(size, precision, z.dtype, z.device)
-    low = _chebyshev(z / reach, STEP)
-    high = _chebyshev(2 * low[:, STEP // 2].square() - 1, size // STEP)
-    sums = (low @ high.mT).flatten(1)
-    value = ((sums @ in_value) * sums).sum(1) / 2 - z.shape[1] * math.log(2)
-    slopes = (sums @ in_gradient).view(-1, STEP, size // STEP)
-    return value.to(given), (slopes.mT @ low).mul_(high).sum(1).to(given)
+    value, gradient = z.new_empty(n), torch.empty_like(z)
+    rows = max(1, min(n, _values_at_once(z) // ((STEP + 2 * size // STEP) * m)))
+    # One room for all: new ones would cost as much as the work.
+    room = [z.new_empty(rows, count, m) for count in (STEP, size // STEP, size // STEP)]
+    for first in range(0, n, rows):
+        x = z[first : first + rows] / reach
+        low, high, parts = (values[: len(x)] for values in room)
+        _chebyshev(x, low)
+        _chebyshev(2 * low[:, STEP // 2].square() - 1, high)
+        sums = (low @ high.mT).flatten(1)
+        value[first : first + rows] = ((sums @ in_value) * sums).sum(1) / 2 - m * math.log(2)
+        slopes = (sums @ in_gradient).view(-1, STEP, size // STEP)
+        torch.bmm(slopes.mT, low, out=parts)
+        torch.sum(parts.mul_(high), 1, out=gradient[first : first + rows])
+    return value.to(given), gradient.to(given)
 
 
-def _chebyshev(x: Tensor, count: int) -> Tensor:
-    """T_0 … T_{count−1} of x. (n, m) → (n, count, m)"""
-    found = x.new_empty(len(x), count, x.shape[1])
-    found[:, 0] = 1
-    if count > 1:
-        found[:, 1] = x
+def _chebyshev(x: Tensor, out: Tensor) -> None:
+    """T_0, T_1, … of x (n, m), as many as there is room for. (n, count, m)"""
+    out[:, 0] = 1
+    out[:, 1:2] = x[:, None]
     twice = 2 * x
-    for i in range(2, count):
-        torch.mul(twice, found[:, i - 1], out=found[:, i]).sub_(found[:, i - 2])
-    return found
+    for i in range(2, out.shape[1]):
+        torch.mul(twice, out[:, i - 1], out=out[:, i]).sub_(out[:, i - 2])
 
 
 @lru_cache(maxsize=16)
@@ -128,11 +135,11 @@ def _coefficients(
 # -------------------------------------------------------------------------------------------------------- pair by pair
 
 
-def _by_tiles(z: Tensor, some: int) -> tuple[Tensor, Tensor]:
+def _by_tiles(z: Tensor) -> tuple[Tensor, Tensor]:
     n, m = z.shape
     value, gradient = z.new_zeros(n), torch.zeros_like(z)
     width = min(m, 128)
-    height = max(1, some // width**2)
+    height = max(1, _values_at_once(z) // width**2)
     for first in range(0, n, height):
         rows, total, slope = z[first : first + height], value[first : first + height], gradient[first : first + height]
         for start in range(0, m, width):
@@ -151,6 +158,10 @@ def _by_tiles(z: Tensor, some: int) -> tuple[Tensor, Tensor]:
                     total += spread
                     slope[:, other : other + width] -= tilt.sum(1)
     return value, gradient
+
+
+def _values_at_once(z: Tensor) -> int:
+    return BLOCK_VALUES.get(z.device.type, BLOCK_VALUES["cpu"])
 
 
 def _save(ctx: Any, inputs: tuple[Tensor], output: tuple[Tensor, Tensor]) -> None:
