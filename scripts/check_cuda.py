@@ -1,8 +1,16 @@
-"""Every metric and calibrator on a GPU gives what it gives on the CPU: PYTHONPATH=src python scripts/check_cuda.py"""
+"""Every metric, loss and calibrator on a GPU gives what it gives on the CPU.
+
+PYTHONPATH=src python scripts/check_cuda.py [metrics] [losses] [calibrators]
+"""
+
+import sys
+from collections.abc import Callable
+from typing import Any
 
 import torch
 
 from temperance.calibrators import CALIBRATORS
+from temperance.losses import AU, AURC, LOSSES, MDCA, Focal, Loss
 from temperance.metrics import METRICS
 
 
@@ -14,7 +22,7 @@ def predictions(n: int, k: int) -> tuple[torch.Tensor, torch.Tensor]:
     return 3 * logits, labels
 
 
-def main() -> None:
+def metrics() -> None:
     logits, labels = predictions(2000, 7)
     for metric in METRICS:
         here = metric(logits, labels, from_logits=True)
@@ -22,6 +30,69 @@ def main() -> None:
         probs = logits.double().softmax(1)
         also = abs(metric(probs.cuda(), labels.cuda()) - metric(probs, labels))
         report("metric", metric.name, max(abs(here - there), also), 1e-9)
+
+
+def losses() -> None:
+    settings: list[tuple[str, Callable[..., Loss]]] = [(kind.name, kind) for kind in LOSSES]
+    settings += [(f"aurc {score}", lambda score=score, **more: AURC(score=score, **more)) for score in SCORES]
+    settings += [(f"au {score}", lambda score=score, **more: AU(score=score, **more)) for score in SCORES]
+    settings += [
+        ("mdca on focal", lambda **more: MDCA(base=Focal(gamma=1.0), **more)),
+        ("au batch", lambda **more: AU(window="batch", low_conf_coverage=0.3, n_bins=10, **more)),
+    ]
+    for name, make in settings:
+        report("loss", name, max(of_loss(make, *case) for case in cases()), 2e-5)
+
+
+SCORES = ("margin", "negative-entropy")
+
+
+def cases() -> list[tuple[torch.Tensor, torch.Tensor, dict[str, Any]]]:
+    """Few and many samples, dense ones, some that do not count, class weights, reductions, memory at odd places."""
+    few, labels = predictions(128, 10)
+    many, many_labels = predictions(5000, 21)
+    dense, dense_labels = predictions(6 * 35, 9)
+    dense, dense_labels = dense.view(6, 5, 7, 9).permute(0, 3, 1, 2), dense_labels.view(6, 5, 7)
+    some = labels.where(torch.arange(128) % 5 > 0, -100)
+    weight = torch.linspace(0.1, 2, 10)
+    found: list[tuple[torch.Tensor, torch.Tensor, dict[str, Any]]] = [
+        (many, many_labels, {}),
+        (dense, dense_labels.where(dense_labels > 0, -100), {}),
+        (dense, dense_labels, {"weight": weight[:9], "reduction": "sum"}),
+        (predictions(128, 1000)[0], labels, {}),
+        (few[1:, :9], labels[1:].clamp_max(8), {}),
+        (few, torch.full_like(labels, -100), {}),
+    ]
+    for reduction in ("mean", "sum", "none"):
+        found += [(few, labels, {"reduction": reduction}), (few, some, {"reduction": reduction, "weight": weight})]
+    return found
+
+
+def of_loss(make: Callable[..., Loss], logits: torch.Tensor, labels: torch.Tensor, options: dict[str, Any]) -> float:
+    """How far value and gradient are from those on the CPU, against the largest of the gradient."""
+    found = []
+    for device in ("cpu", "cuda", "cuda"):  # on a GPU twice, as what was made is used again
+        try:
+            loss = make(**options)
+        except TypeError:  # one that wants to know how many samples there are
+            loss = make(n_samples=labels.numel(), **options)
+        loss.to(device)
+        z = logits.detach().to(device).requires_grad_()
+        indices = [torch.arange(labels.numel()).view(labels.shape).to(device)] if loss.needs_indices else []
+        value = loss(z, labels.to(device), *indices)
+        (2.5 * value.sum()).backward()
+        assert z.grad is not None
+        found.append((value.detach().cpu(), z.grad.cpu()))
+    (value, gradient), *others = found
+    value_scale, scale = 1 + float(value.abs().max()), 1e-9 + float(gradient.abs().max())
+    apart = [
+        (float((v - value).abs().max()) / value_scale, float((g - gradient).abs().max()) / scale) for v, g in others
+    ]
+    return max(map(max, apart))
+
+
+def calibrators() -> None:
+    logits, labels = predictions(2000, 7)
     for method in CALIBRATORS:
         try:
             here = method().fit(logits, labels).predict_proba(logits)
@@ -35,5 +106,8 @@ def report(kind: str, name: str, difference: float, tolerance: float) -> None:
     print(f"{kind} {name:32s} {difference:.1e} {'ok' if difference <= tolerance else 'DIFFERS'}")
 
 
+PARTS = {"metrics": metrics, "losses": losses, "calibrators": calibrators}
+
 if __name__ == "__main__":
-    main()
+    for part in sys.argv[1:] or PARTS:
+        PARTS[part]()

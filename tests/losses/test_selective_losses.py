@@ -12,9 +12,9 @@ from torch import Tensor
 
 from conftest import random_predictions
 from temperance.errors import InputError
-from temperance.losses import AU, AURC, CPC, CrossEntropy, Focal, MbLS
+from temperance.losses import AU, AURC, CPC, CrossEntropy, Focal, MbLS, compiled
 from temperance.losses.base import Rows
-from temperance.losses.selective import SCORES, rank_weights, selected_quantile, soft_cdf
+from temperance.losses.selective import SCORES, rank_weights, soft_cdf
 from temperance.metrics import aurc
 from temperance.metrics.selective import harmonic_weights
 
@@ -221,7 +221,12 @@ def test_quantiles_are_those_of_sorted_scores(n: int, coverage: float, levels: i
     if kept.any():
         expected = float(np.quantile(scores[kept].numpy(), coverage))
         assert found == pytest.approx(expected, abs=1e-12)
-        assert float(selected_quantile(scores[kept], coverage)) == pytest.approx(expected, abs=1e-12)
+        seen = compiled.surveyed(scores[kept].float(), torch.full((7,), 3), coverage)
+        if seen is not None:
+            quantile, n_kept, shares = seen
+            counts = np.histogram(scores[kept].numpy(), 7, (0, 1))[0] + 3
+            assert quantile == pytest.approx(expected, abs=1e-6) and n_kept == kept.sum()
+            assert shares.tolist() == pytest.approx((counts / counts.sum()).tolist(), rel=1e-6)
     else:
         assert 0 <= found <= 1
 

@@ -166,14 +166,16 @@ typedef struct {
     int32_t needs_p, needs_winner;
     /* What is wanted, or nothing. */
     float *values, *confidences; /* (n, space) */
-    double *sums;                /* of the values in each chunk */
-    float *class_sums;           /* of the probabilities in each chunk (chunks, k), of samples that count */
     float *gradient;             /* (n, k, space) */
     /* The gradient is that of something whose derivatives in the losses and in the confidences are these. */
     const float *of_values, *of_confidences; /* (n, space), or nothing */
-    float of_each_value;                     /* where there is nothing */
+    float of_each_value;                     /* where there is nothing; */
+    int32_t mean;                            /* or this for the mean of all that counts */
     /* Shared by all threads: chunks are so many samples, or blocks of dense ones. */
     ptrdiff_t chunk, next;
+    double *sums; /* of the values in each chunk */
+    /* What came of it: the sum of the values, and what to divide that by for a mean. */
+    double total, whole;
 } job;
 
 /* Values are [class][lane], `all` of them; scalars are [lane]. */
@@ -415,19 +417,6 @@ INLINE float count(const job *it, int64_t label)
     return it->weight ? it->weight[label] : 1;
 }
 
-/* What all samples count; −1 if a label is out of range. */
-double count_labels(const job *it)
-{
-    double sum = 0;
-    for (ptrdiff_t i = 0; i < it->n * it->space; i++) {
-        float one = count(it, it->labels[i]);
-        if (one < 0)
-            return -1;
-        sum += one;
-    }
-    return sum;
-}
-
 /* Samples `first` to `last`; where they are dense, blocks of `lanes` neighbours. */
 INLINE void follow_all(job *it, float **registers, ptrdiff_t first, ptrdiff_t last, const int lanes)
 {
@@ -483,12 +472,6 @@ INLINE void follow_all(job *it, float **registers, ptrdiff_t first, ptrdiff_t la
             if (it->confidences)
                 it->confidences[start + w] = confidence[w];
         }
-        if (it->class_sums) {
-            float *of_class = it->class_sums + first / it->chunk * k;
-            for (int w = 0; w < here; w++)
-                if (counts[w] > 0)
-                    EACH_CLASS of_class[j] += p[AT];
-        }
         if (!it->gradient)
             continue;
         /* slope · (p − q) + rest for the loss, confidence · (e_winner − p) for the confidence. */
@@ -516,8 +499,7 @@ INLINE void follow_all(job *it, float **registers, ptrdiff_t first, ptrdiff_t la
                               sizeof(float) * (size_t)here);
     }
     registers[0] = own;
-    if (it->sums)
-        it->sums[first / it->chunk] = total;
+    it->sums[first / it->chunk] = total;
 }
 
 FOR_EACH_CPU
@@ -537,16 +519,42 @@ static ptrdiff_t n_blocks(const job *it)
     return it->space == 1 ? it->n : it->n * ((it->space + LANES - 1) / LANES);
 }
 
-/* Cut a batch into chunks; returns their number. */
-ptrdiff_t cut(job *it)
+static ptrdiff_t n_chunks(const job *it)
 {
-    it->chunk = CHUNK / (it->k * (it->space == 1 ? 1 : LANES)) + 1;
     return (n_blocks(it) + it->chunk - 1) / it->chunk;
 }
 
-/* Any number of threads may call this for the same job: each takes the chunk that is `next` until none is left. Returns
- * 0, or 1 if there was no memory. */
-int run_formula(job *it)
+enum { fine, no_memory, wrong_label };
+
+/* Before the work: count the samples and cut them into chunks. */
+int begin(job *it)
+{
+    it->whole = 0;
+    for (ptrdiff_t i = 0; i < it->n * it->space; i++) {
+        float one = count(it, it->labels[i]);
+        if (one < 0)
+            return wrong_label;
+        it->whole += one;
+    }
+    it->whole = it->whole > 0 ? it->whole : 1;
+    if (it->mean)
+        it->of_each_value = (float)(it->of_each_value / it->whole);
+    it->chunk = CHUNK / (it->k * (it->space == 1 ? 1 : LANES)) + 1;
+    it->sums = calloc((size_t)n_chunks(it), sizeof *it->sums);
+    return it->sums ? fine : no_memory;
+}
+
+/* After it. */
+void end(job *it)
+{
+    it->total = 0;
+    for (ptrdiff_t i = 0; i < n_chunks(it); i++)
+        it->total += it->sums[i];
+    free(it->sums);
+}
+
+/* Any number of threads may call this for the same job: each takes the chunk that is `next` until none is left. */
+int work(job *it)
 {
     const ptrdiff_t lanes = it->space == 1 ? 1 : LANES, blocks = n_blocks(it), n_matrices = it->n_matrices;
     const ptrdiff_t n_registers = n_matrices + it->n_scalars, scalars = n_matrices * it->k;
@@ -569,5 +577,67 @@ int run_formula(job *it)
     }
     free(memory);
     free(registers);
-    return none;
+    return none ? no_memory : fine;
+}
+
+/* -------------------------------------------------------------------------------------------------- a batch of scores */
+
+/* Puts number `wanted` of the numbers in order where it belongs, with none that is larger before it and none that is
+ * smaller behind it. */
+static void part(float *a, ptrdiff_t n, ptrdiff_t wanted)
+{
+    for (ptrdiff_t low = 0, high = n - 1; low < high;) {
+        const float middle = a[low + (high - low) / 2];
+        ptrdiff_t i = low, j = high;
+        while (i <= j) {
+            for (; a[i] < middle; i++)
+                ;
+            for (; a[j] > middle; j--)
+                ;
+            if (i <= j) {
+                float one = a[i];
+                a[i++] = a[j];
+                a[j--] = one;
+            }
+        }
+        if (wanted <= j)
+            high = j;
+        else if (wanted >= i)
+            low = i;
+        else
+            break;
+    }
+}
+
+/* Of scores in [0, 1]: a quantile, between two of them where it falls there, and the share in each bin [b, b + 1) /
+ * n_bins, the last one closed, of these scores and of those that were counted `before`. */
+int survey(const float *scores, ptrdiff_t n, const int64_t *before, ptrdiff_t n_bins, double share, float *shares,
+           float *quantile)
+{
+    double *counts = malloc(sizeof *counts * (size_t)n_bins), all = (double)n;
+    float *copy = malloc(sizeof *copy * (size_t)n);
+    const int none = !counts || !copy;
+    if (!none) {
+        for (ptrdiff_t b = 0; b < n_bins; b++) {
+            counts[b] = (double)before[b];
+            all += counts[b];
+        }
+        for (ptrdiff_t i = 0; i < n; i++) {
+            const float place = scores[i] * (float)n_bins;
+            copy[i] = scores[i] == scores[i] ? scores[i] : from_bits(0x7f800000); /* no number is above all numbers */
+            counts[place >= (float)n_bins ? n_bins - 1 : place > 0 ? (ptrdiff_t)place : 0]++;
+        }
+        for (ptrdiff_t b = 0; b < n_bins; b++)
+            shares[b] = (float)(counts[b] / all);
+        const double position = share * (double)(n - 1);
+        const ptrdiff_t below = (ptrdiff_t)position;
+        part(copy, n, below);
+        float above = copy[below + (below < n - 1)];
+        for (ptrdiff_t i = below + 1; i < n; i++)
+            above = copy[i] < above ? copy[i] : above;
+        *quantile = copy[below] + (float)(position - (double)below) * (above - copy[below]);
+    }
+    free(counts);
+    free(copy);
+    return none ? no_memory : fine;
 }

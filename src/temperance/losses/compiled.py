@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from temperance.losses.formula import Batch, Outcome, Part
+from temperance.losses.formula import Batch, Outcome
 from temperance.losses.plain import all_count
 from temperance.losses.program import (
     MATRICES,
@@ -27,6 +27,9 @@ from temperance.losses.program import (
     vectors_of,
 )
 from temperance.numerics import LARGE, with_helpers
+
+# What `begin` and `work` in _formulas.c may return besides 0.
+NO_MEMORY, WRONG_LABEL = 1, 2
 
 
 class CStep(ctypes.Structure):
@@ -46,10 +49,13 @@ class Job(ctypes.Structure):
         *((name, ctypes.c_int32) for name in ("n_steps", "n_matrices", "n_scalars")),
         *((name, ctypes.c_int32) for name in ("n_columns", "n_vectors", "n_constants")),
         *((name, ctypes.c_int32) for name in ("value", "slope", "rest", "needs_p", "needs_winner")),
-        *((name, ctypes.c_void_p) for name in ("values", "confidences", "sums", "class_sums", "gradient")),
+        *((name, ctypes.c_void_p) for name in ("values", "confidences", "gradient")),
         *((name, ctypes.c_void_p) for name in ("of_values", "of_confidences")),
         ("of_each_value", ctypes.c_float),
+        ("mean", ctypes.c_int32),
         *((name, ctypes.c_ssize_t) for name in ("chunk", "next")),
+        ("sums", ctypes.c_void_p),
+        *((name, ctypes.c_double) for name in ("total", "whole")),
     ]
 
 
@@ -57,9 +63,10 @@ def _library() -> ctypes.CDLL | None:
     """What was compiled on installation; nothing where there was no C compiler."""
     try:
         library = ctypes.CDLL(str(Path(__file__).with_name("_formulas.so")))
-        for function in (library.count_labels, library.cut, library.run_formula):
+        for function in (library.begin, library.work, library.end):
             function.argtypes = [ctypes.POINTER(Job)]
-        library.count_labels.restype, library.cut.restype = ctypes.c_double, ctypes.c_ssize_t
+        where, size = ctypes.c_void_p, ctypes.c_ssize_t
+        library.survey.argtypes = [where, size, where, size, ctypes.c_double, where, where]
         library.step_code.argtypes = [ctypes.c_char_p]
         library.job_size.restype = ctypes.c_size_t
     except (OSError, AttributeError):
@@ -85,6 +92,20 @@ def _compiled(of: tuple[Form, ...]) -> Compiled | None:
         return None
 
 
+def surveyed(scores: Tensor, histogram: Tensor, share: float) -> tuple[float, int, Tensor] | None:
+    """The quantile of some scores in [0, 1], their number, and the share in each bin of them and those counted already.
+
+    (n,), (n_bins,) → (n_bins,). None where this cannot be done here.
+    """
+    if LIBRARY is None or not scores.is_cpu or scores.dtype != torch.float32 or not len(scores):
+        return None
+    scores, quantile, shares = scores.contiguous(), ctypes.c_float(), torch.empty(histogram.shape)
+    places = scores.data_ptr(), len(scores), histogram.data_ptr(), len(histogram)
+    if LIBRARY.survey(*places, share, shares.data_ptr(), ctypes.byref(quantile)):
+        raise MemoryError("there is no memory for a copy of the scores")
+    return quantile.value, len(scores), shares
+
+
 class Compiled:
     """A sum of terms, assembled for each question that may be asked."""
 
@@ -94,26 +115,17 @@ class Compiled:
     def forward(self, batch: Batch, *, gradient: bool) -> Outcome:
         if batch.reduction == "none":
             losses, confidence = torch.empty(batch.labels.shape), torch.empty(batch.labels.shape)
-            _, whole = self.value.run(batch, values=losses, confidences=confidence)
-            return Outcome(losses, confidence, whole)
+            self.value.run(batch, values=losses, confidences=confidence)
+            return Outcome(losses, confidence)
         slopes = torch.empty(batch.logits.shape) if gradient else None
-        total, whole = (self.both if gradient else self.value).run(batch, gradient=slopes)
-        whole = whole if batch.reduction == "mean" else 1.0
-        return Outcome(torch.tensor(total / whole, dtype=torch.float32), None, whole, slopes)
+        loss = (self.both if gradient else self.value).run(batch, gradient=slopes)
+        return Outcome(torch.tensor(loss, dtype=torch.float32), gradient=slopes)
 
-    def class_sums(self, batch: Batch) -> tuple[Tensor, Part]:
-        of_chunks = torch.empty(0)
-        _, whole = self.value.run(batch, of_chunks)
-        return of_chunks.sum(0), whole
-
-    def backward(
-        self, batch: Batch, whole: Part | None, of_loss: Tensor | None, of_confidence: Tensor | None
-    ) -> Tensor:
+    def backward(self, batch: Batch, of_loss: Tensor | None, of_confidence: Tensor | None) -> Tensor:
         gradient = torch.empty(batch.logits.shape)
-        if of_loss is None or not of_loss.ndim:
-            of_loss = torch.zeros(()) if of_loss is None else of_loss / (whole or 1.0)
-            of_loss = of_loss.expand(batch.labels.shape)
-        self.slopes.run(batch, of_values=of_loss, of_confidences=of_confidence, gradient=gradient)
+        of_values = of_loss if of_loss is not None and of_loss.ndim else None
+        of_each = float(of_loss) if of_loss is not None and not of_loss.ndim else 0.0
+        self.slopes.run(batch, of_each, gradient=gradient, of_values=of_values, of_confidences=of_confidence)
         return gradient
 
 
@@ -163,50 +175,55 @@ class Assembly:
         self.constants = [(0.0, setting_place(x)) if isinstance(x, str) else (x, None) for x in constants]
         self.tables = [setting_place(name) for name in tables]
 
-    def run(self, batch: Batch, class_sums: Tensor | None = None, **arrays: Tensor | None) -> tuple[float, float]:
-        """Go through a batch with these arrays of `job`: the sum of the losses, and what to divide it by for a mean."""
+    def run(self, batch: Batch, of_each: float = 1.0, **arrays: Tensor | None) -> float:
+        """The loss of a batch, its mean or its sum, with these arrays of `job` filled on the way."""
         assert LIBRARY is not None
         job = Job.from_buffer_copy(self.job)
-        settings: list[Any] = [batch.logits.shape[1], *batch.numbers]
+        numbers, columns, vectors = batch.inputs()
+        settings: list[Any] = [batch.logits.shape[1], *numbers]
         job.n, job.k = batch.logits.shape[:2]
         job.space = batch.labels.numel() // job.n
-        job.ignore_index = batch.ignore_index
-        if arrays.get("of_confidences") is not None:
-            job.needs_winner = True
-        constants = (ctypes.c_float * len(self.constants))(
-            *(value if place is None else settings[place] for value, place in self.constants)
-        )
-        job.constants = ctypes.addressof(constants)
-        arrays.update(logits=batch.logits, weight=batch.weight)
+        job.ignore_index, job.of_each_value, job.mean = batch.ignore_index, of_each, batch.reduction == "mean"
         # A job only knows where they are: they are held here until it is done.
-        held = {name: _readable(array) for name, array in arrays.items() if array is not None}
-        labels = batch.labels.contiguous()
+        labels, held = batch.labels.contiguous(), []
         job.labels = labels.data_ptr()
-        for name, array in held.items():
-            setattr(job, name, array.data_ptr())
-        lists = {
-            "columns": [_readable(column) for column in batch.columns],
-            "vectors": [_readable(vector) for vector in batch.vectors],
-            "tables": [_readable(settings[place]) for place in self.tables],
-        }
-        pointers = {name: _pointers(tensors) for name, tensors in lists.items() if tensors}
-        for name, addresses in pointers.items():
-            setattr(job, name, ctypes.addressof(addresses))
-        sizes = (ctypes.c_ssize_t * len(self.tables))(*map(len, lists["tables"]))
-        job.table_sizes = ctypes.addressof(sizes)
-        whole = LIBRARY.count_labels(job)
-        if whole < 0:
-            all_count(batch.labels, job.k, batch.ignore_index)
-        whole = whole or 1.0
-        job.of_each_value = 1 / whole if batch.reduction == "mean" else 1.0
-        n_chunks = LIBRARY.cut(job)
-        if class_sums is not None:
-            class_sums.resize_(n_chunks, job.k).zero_()
-            job.class_sums, job.needs_p = class_sums.data_ptr(), True
-        sums = (ctypes.c_double * n_chunks)()
-        job.sums = ctypes.addressof(sums)
-        with_helpers(lambda: _follow(job), torch.get_num_threads() - 1 if batch.logits.numel() > LARGE else 0)
-        return sum(sums), whole
+        for name, array in ("logits", batch.logits), ("weight", batch.weight), *arrays.items():
+            if array is not None:
+                held.append(_readable(array))
+                setattr(job, name, held[-1].data_ptr())
+        if self.constants:
+            values = [value if place is None else settings[place] for value, place in self.constants]
+            constants = (ctypes.c_float * len(values))(*values)
+            job.constants = ctypes.addressof(constants)
+        if columns:
+            of_columns = Pointers(columns)
+            job.columns = of_columns.address
+        if vectors:
+            of_vectors = Pointers(vectors)
+            job.vectors = of_vectors.address
+        if self.tables:
+            tables = Pointers([settings[place] for place in self.tables])
+            job.tables, job.table_sizes = tables.address, tables.sizes
+        if job.of_confidences:
+            job.needs_winner = True
+        _succeed(LIBRARY.begin(job), batch)
+        try:
+            helpers = torch.get_num_threads() - 1 if batch.logits.numel() > LARGE else 0
+            with_helpers(lambda: _succeed(LIBRARY.work(job), batch), helpers)
+        finally:
+            LIBRARY.end(job)
+        total, whole = float(job.total), float(job.whole)
+        return total / whole if job.mean else total
+
+
+class Pointers:
+    """Where some tensors are, as _formulas.c reads them."""
+
+    def __init__(self, tensors: list[Tensor]) -> None:
+        self.held = [_readable(tensor) for tensor in tensors]
+        self.places = (ctypes.c_void_p * len(tensors))(*(tensor.data_ptr() for tensor in self.held))
+        self.lengths = (ctypes.c_ssize_t * len(tensors))(*(tensor.numel() for tensor in self.held))
+        self.address, self.sizes = ctypes.addressof(self.places), ctypes.addressof(self.lengths)
 
 
 def _readable(array: Tensor) -> Tensor:
@@ -214,14 +231,12 @@ def _readable(array: Tensor) -> Tensor:
     return array.float().contiguous()
 
 
-def _pointers(tensors: list[Tensor]) -> Any:
-    return (ctypes.c_void_p * len(tensors))(*(tensor.data_ptr() for tensor in tensors))
-
-
-def _follow(job: Job) -> None:
-    assert LIBRARY is not None
-    if LIBRARY.run_formula(job):
+def _succeed(outcome: int, batch: Batch) -> None:
+    """Say in words what went wrong, if something did."""
+    if outcome == NO_MEMORY:
         raise MemoryError("there is no memory for the registers of a formula")
+    if outcome == WRONG_LABEL:
+        all_count(batch.labels, batch.logits.shape[1], batch.ignore_index)
 
 
 def _spread(program: Program, given: set[Operand]) -> tuple[list[Step], set[Operand]]:

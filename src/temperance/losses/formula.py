@@ -30,6 +30,9 @@ Formula = Callable[..., Parts]
 # 1 − p is kept above this, so that the slope of a power below one stays finite where the label is certain.
 FLOOR = 1e-30
 
+# An `ignore_index` that no label has.
+NOTHING = -(1 << 63)
+
 T = TypeVar("T")
 # What is computed for each sample and bin is held for so many at a time.
 TILE_VALUES = 1 << 20
@@ -137,25 +140,28 @@ class Batch(NamedTuple):
         single = at_least_float32(self.logits)
         return self if single is self.logits else self._replace(logits=single)
 
-    @property
-    def numbers(self) -> list[float | Tensor]:
-        """Those of all terms."""
-        return [number for term in inside_out(self.terms) for number in term.numbers]
-
-    @property
-    def columns(self) -> list[Tensor]:
-        """Those of all terms."""
-        return [column for term in inside_out(self.terms) for column in term.columns]
-
-    @property
-    def vectors(self) -> list[Tensor]:
-        """Those of all terms."""
-        return [vector for term in inside_out(self.terms) for vector in term.vectors]
+    def inputs(self) -> Inputs:
+        """What all terms compute with."""
+        found = Inputs([], [], [])
+        for term in self.terms:
+            _collect(term, found)
+        return found
 
 
-def inside_out(terms: tuple[Term, ...]) -> list[Term]:
-    """Terms, and those that are inside of others, which come before them."""
-    return [inner for term in terms for inner in (*(inside_out(term.of) if term.of else ()), term)]
+class Inputs(NamedTuple):
+    """The numbers, columns and vectors of some terms, those of inner terms before those of outer ones."""
+
+    numbers: list[float | Tensor]
+    columns: list[Tensor]
+    vectors: list[Tensor]
+
+
+def _collect(term: Term, found: Inputs) -> None:
+    for inner in term.of:
+        _collect(inner, found)
+    found.numbers.extend(term.numbers)
+    found.columns.extend(term.columns)
+    found.vectors.extend(term.vectors)
 
 
 class Outcome(NamedTuple):
@@ -163,13 +169,11 @@ class Outcome(NamedTuple):
 
     loss        (n, *space) or reduced
     confidence  (n, *space), if the losses are not reduced
-    whole       what their sum was divided by; what they count together, if they are not reduced and that is known
-    gradient    of the loss in the logits, if it was found on the way
+    gradient    of the loss in the logits, if it was asked for and the losses are reduced
     """
 
     loss: Tensor
-    confidence: Tensor | None
-    whole: Part | None
+    confidence: Tensor | None = None
     gradient: Tensor | None = None
 
 
@@ -247,8 +251,8 @@ def first_largest(values: Tensor) -> Tensor:
 
 @word
 def pick(values: Tensor, place: Tensor) -> Tensor:
-    """The value of one class. (n, k), (n, 1) → (n, 1)"""
-    return values.gather(1, place)
+    """The value of one class. (n, k) or (1, k), (n, 1) → (n, 1)"""
+    return values.expand(len(place), -1, *place.shape[2:]).gather(1, place)
 
 
 @word

@@ -1,14 +1,11 @@
-"""Formulas on a GPU: each printed as one kernel in Triton, which comes with torch there.
+"""Formulas on a GPU: each printed as one kernel in Triton.
 
 A step in plain torch is a kernel of its own, and to start one takes longer than to compute it: a loss written in steps
-takes many times as long as cross-entropy, for batches of usual size. Here it is one kernel forward and one backward.
+takes many times as long as cross-entropy, for batches of usual size. Here the loss and its gradient are one kernel.
 """
 
 from __future__ import annotations
 
-import hashlib
-import importlib
-import linecache
 import math
 from functools import cache, lru_cache
 from typing import Any
@@ -16,7 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from temperance.losses.formula import NLL, Batch, Outcome, Part, once
+from temperance.losses import plain
+from temperance.losses.formula import NLL, NOTHING, Batch, Outcome
+from temperance.losses.launch import Kernel, readable
 from temperance.losses.program import (
     Form,
     Operand,
@@ -34,6 +33,9 @@ MOST_CLASSES = 1 << 15
 
 # Logits that one program of a kernel takes at a time.
 TILE = 1 << 11
+
+# Up to so many samples each program counts all of them by itself; more are counted by torch before.
+FEW = 1 << 12
 
 # What steps are in Triton. Beyond the last class there is anything, so reductions look at what is `inside`.
 STEPS = {
@@ -71,8 +73,8 @@ STEPS = {
     "soft_density": "soft({0}, {1}, {1}_size, {2}, True)",
 }
 
-# A kernel for `ROWS` samples; what is None is not there.
-SOURCE = """
+# A kernel for some samples at a time.
+TEXT = """
 @triton.jit
 def expm1(x):
     series = x * (1 + x / 2 * (1 + x / 3 * (1 + x / 4 * (1 + x / 5 * (1 + x / 6)))))
@@ -96,21 +98,24 @@ def soft(x, shares, size, width, DENSITY: tl.constexpr):
     return value
 
 
-@triton.jit(do_not_specialize=["ignore_index", "n"])
-def kernel(logits, labels, weight, ignore_index, n, k, space, {arguments}, ROWS: tl.constexpr, CLASSES: tl.constexpr):
-    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
-    classes = tl.arange(0, CLASSES)[None, :]
+@triton.jit
+def counted(label{weight}):
+    known = (label >= 0) & (label < {k})
+    count = tl.where(known, {known_weight}, float('nan'))
+    return tl.where({ignored}, 0.0, count)
+
+
+@triton.jit(do_not_specialize={integers})
+def kernel({arguments}):
+    row = tl.program_id(0).to(tl.int64) * {rows} + tl.arange(0, {rows})[:, None]
+    classes = tl.arange(0, {classes})[None, :]
     here = row < n
-    inside = here & (classes < k)
-    place = row // space * k * space + row % space + classes.to(tl.int64) * space
-    z = tl.load(logits + place, mask=inside, other=-float('inf')).to(tl.float32)
-    label = tl.load(labels + row, mask=here, other=ignore_index)
-    known = (label >= 0) & (label < k)
-    count = tl.where(known, 1.0, float('nan'))
-    if weight is not None:
-        count *= tl.load(weight + label, mask=known, other=0.0)
-    count = tl.where(label == ignore_index, 0.0, count)
-    label = tl.where(known, label, 0)
+    inside = here & (classes < {k})
+    place = {place}
+    z = tl.load(logits + place, mask=inside, other=-float('inf'))
+    label = tl.load(labels + row, mask=here, other=0)
+    count = tl.where(here, counted(label{weight}), 0.0)
+    label = tl.where((label >= 0) & (label < {k}), label, 0)
     top = tl.max(z, 1, keep_dims=True)
     winner = tl.argmax(z, 1, keep_dims=True)
     p = tl.exp(z - top)
@@ -118,49 +123,46 @@ def kernel(logits, labels, weight, ignore_index, n, k, space, {arguments}, ROWS:
     p *= confidence
     log_confidence = tl.log(confidence)
     nll = top - tl.sum(tl.where(classes == label, z, 0.0), 1, keep_dims=True) - log_confidence
-{loads}
-{steps}
+{lines}
 """
 
-FORWARD = """
-    tl.store(losses + row, tl.where(count == 0, 0.0, count * {value}), mask=here)
-    if counts is not None:
-        tl.store(counts + row, count + tl.where(row == 0, 1e-30, 0.0), mask=here)
-    if confidences is not None:
-        tl.store(confidences + row, confidence, mask=here)
-"""
+# What each sample counts for a mean.
+COUNT_ALL = [
+    "everyone = tl.arange(0, {reach})",
+    "all_labels = tl.load(labels + everyone, mask=everyone < n, other=0)",
+    "whole = tl.sum(tl.where(everyone < n, counted(all_labels{weight}), 0.0))",
+    "count /= tl.where(whole == 0, 1.0, whole)",
+]
 
-BACKWARD = """
-    slope = tl.zeros_like(z)
-    if of_losses is not None:
-        step = tl.load(of_losses + row * stride, mask=here, other=0.0)
-        if whole is not None:
-            step /= tl.load(whole)
-        step = tl.where(count == 0, 0.0, step * count)
-        push = step * {slope}
-        slope += push * p + step * {rest} - tl.where(classes == label, push, 0.0)
-    if of_confidences is not None:
-        pull = tl.load(of_confidences + row, mask=here, other=0.0) * confidence
-        slope += tl.where(classes == winner, pull, 0.0) - pull * p
-    tl.store(gradient + place, slope, mask=inside)
-"""
+# How each array that is wanted is filled.
+OUTPUTS = {
+    "losses": ["tl.store(losses + row, tl.where(count == 0, 0.0, count * {value}), mask=here)"],
+    "sums": ["tl.store(sums + tl.program_id(0), tl.sum(tl.where(count == 0, 0.0, count * {value})))"],
+    "confidences": ["tl.store(confidences + row, confidence, mask=here)"],
+    "gradient": [
+        "push = step * {slope}",
+        "found = push * p + step * {rest} - tl.where(classes == label, push, 0.0)",
+        "found += tl.where(classes == winner, pull, 0.0) - pull * p",
+        "tl.store(gradient + place, found, mask=inside)",
+    ],
+}
 
 
 def engine(batch: Batch) -> Fused | None:
     """What can evaluate this batch, if anything here can."""
-    logits = batch.logits
-    fits = logits.dtype == torch.float32 and logits.shape[1] <= MOST_CLASSES and batch.labels.numel() > 0
+    logits, n = batch.logits, batch.labels.numel()
+    fits = logits.dtype == torch.float32 and logits.shape[1] <= MOST_CLASSES and 0 < n < 1 << 31
     return _fused(forms(batch.terms)) if fits and works() else None
 
 
 @cache
 def works() -> bool:
-    """Can Triton make a kernel here? It wants a GPU that it knows, and a C compiler."""
+    """Can Triton make a kernel here, and start it again? It wants a GPU that it knows, and a C compiler."""
     try:
         logits, labels = torch.zeros(1, 2, device="cuda"), torch.zeros(1, dtype=torch.int64, device="cuda")
-        batch = Batch(logits, labels, None, NLL, -100, "mean")
-        found = Fused(forms(NLL)).forward(batch, gradient=False)
-        return math.isclose(float(found.loss), math.log(2), rel_tol=1e-5)
+        batch, fused = Batch(logits, labels, None, NLL, -100, "mean"), Fused(forms(NLL))
+        found = [float(fused.forward(batch, gradient=True).loss) for _ in range(2)]
+        return all(math.isclose(loss, math.log(2), rel_tol=1e-5) for loss in found)
     except Exception:
         return False
 
@@ -174,90 +176,144 @@ def _fused(of: tuple[Form, ...]) -> Fused | None:
 
 
 class Fused:
-    """A sum of terms: a kernel for its value and one for its gradient."""
+    """A sum of terms: a kernel for each question that may be asked."""
 
     def __init__(self, of: tuple[Form, ...]) -> None:
-        value, slopes, _ = programs(of)
-        self.value = Kernel(value, of, FORWARD, ("losses", "counts", "confidences"))
-        self.slopes = Kernel(slopes, of, BACKWARD, ("gradient", "of_losses", "stride", "whole", "of_confidences"))
+        self.of = of
+        self.value, self.slopes, self.both = programs(of)
+        self.printed: dict[tuple[Any, ...], Printed] = {}
+        unknown = {step.op for step in self.both.steps} - set(STEPS)
+        if unknown:
+            raise NotImplementedError(f"there are no steps {unknown} in Triton")
 
     def forward(self, batch: Batch, *, gradient: bool) -> Outcome:
-        two = torch.empty((2, *batch.labels.shape), dtype=torch.float32, device=batch.logits.device)
+        logits, labels = batch.logits, batch.labels
         if batch.reduction == "none":
-            losses, confidence = two
-            self.value(batch, losses, None, confidence)
-            return Outcome(losses, confidence, None)
-        losses, counts = two
-        self.value(batch, losses, counts, None)
-        if batch.reduction == "sum":
-            return Outcome(losses.sum(), None, 1.0)
-        loss, whole = two.flatten(1).sum(1)
-        return Outcome(loss / whole, None, whole)
+            losses, confidence = torch.empty((2, *labels.shape), device=logits.device).unbind()
+            self.run(self.value, batch, {"losses": losses, "confidences": confidence})
+            return Outcome(losses, confidence)
+        rows = rows_of(logits.shape[1])
+        sums = torch.empty((labels.numel() + rows - 1) // rows, device=logits.device)
+        if not gradient:
+            self.run(self.value, batch, {"sums": sums})
+            return Outcome(sums.sum())
+        slopes = torch.empty(logits.shape, device=logits.device)
+        self.run(self.both, batch, {"sums": sums, "gradient": slopes})
+        return Outcome(sums.sum(), None, slopes)
 
-    def class_sums(self, batch: Batch) -> tuple[Tensor, Part]:
-        kept = (batch.labels != batch.ignore_index)[:, None]
-        probs = batch.logits.softmax(1)
-        return probs.where(kept, 0).sum([0, *range(2, probs.ndim)]), kept.sum().clamp_min(1)
-
-    def backward(
-        self, batch: Batch, whole: Part | None, of_loss: Tensor | None, of_confidence: Tensor | None
-    ) -> Tensor:
-        gradient = torch.empty(batch.logits.shape, dtype=batch.logits.dtype, device=batch.logits.device)
-        divisor = whole if isinstance(whole, Tensor) else None
-        each = None if of_loss is None else of_loss.contiguous()
-        stride = 1 if each is not None and each.ndim else 0
-        self.slopes(
-            batch, gradient, each, stride, divisor, None if of_confidence is None else of_confidence.contiguous()
-        )
+    def backward(self, batch: Batch, of_loss: Tensor | None, of_confidence: Tensor | None) -> Tensor:
+        gradient = torch.empty(batch.logits.shape, device=batch.logits.device)
+        if of_loss is None:
+            of_loss = gradient.new_zeros(())
+        arrays = {"of_losses": readable(of_loss.expand(batch.labels.shape))}
+        if of_confidence is not None:
+            arrays["of_confidences"] = readable(of_confidence)
+        self.run(self.slopes, batch, {**arrays, "gradient": gradient})
         return gradient
 
+    def run(self, program: Program, batch: Batch, arrays: dict[str, Tensor]) -> None:
+        """Fill the arrays that are outputs, given those that are not."""
+        logits, labels, weight, _, ignore_index, reduction = batch
+        n, n_rows, k = labels.numel(), logits.shape[0], logits.shape[1]
+        reach = 0
+        if reduction == "mean":
+            if n <= FEW:
+                reach = power_of_two(n)
+            else:
+                arrays["whole"] = torch.as_tensor(plain.whole(batch, plain.counts_of(batch)), device=logits.device)
+        if weight is not None:
+            arrays["weight"] = readable(weight)
+        key = (k, n == n_rows, reach, ignore_index, *arrays)
+        printed = self.printed.get(key)
+        if printed is None:
+            printed = self.printed[key] = Printed(program, self.of, tuple(arrays), k, n == n_rows, reach, ignore_index)
+        numbers, columns, vectors = batch.inputs()
+        given: list[Any] = [readable(logits), readable(labels), *arrays.values()]
+        given += [readable(number) if isinstance(number, Tensor) else float(number) for number in numbers]
+        given += [readable(array) for array in (*columns, *vectors)]
+        given += [len(numbers[place]) for place in printed.tables]  # type: ignore[arg-type]
+        given += n, n // n_rows
+        printed.kernel((n + printed.rows - 1) // printed.rows, given, warps=printed.warps)
 
-class Kernel:
-    """A program as a kernel."""
 
-    def __init__(self, program: Program, of: tuple[Form, ...], end: str, arrays: tuple[str, ...]) -> None:
-        made, self.tables = {step.name for step in program.steps}, program.tables
+def power_of_two(size: int) -> int:
+    """The next power of two."""
+    return 1 << (size - 1).bit_length()
 
-        def text(operand: Operand) -> str:
-            if isinstance(operand, str):
-                return f"its_{operand}" if operand in made else operand
-            return repr(operand) if math.isfinite(operand) else f"float('{operand}')"
 
-        steps = []
-        for step in program.steps:
-            if step.op not in STEPS:
-                raise NotImplementedError(f"there is no step {step.op} in Triton")
-            steps.append(f"    its_{step.name} = " + STEPS[step.op].format(*map(text, step.operands)))
-        on_device = [there for form in all_forms(of) for there in form.on_device]
-        numbers, columns, vectors = [f"n{i}" for i in range(len(on_device))], columns_of(of), vectors_of(of)
-        loads = [f"    {name} = tl.load({name})" for name, there in zip(numbers, on_device, strict=True) if there]
-        loads += [f"    {name} = tl.load({name} + row, mask=here, other=0.0)" for name in columns]
-        loads += [f"    {name} = tl.load({name} + classes, mask=classes < k, other=0.0)" for name in vectors]
-        arguments = [*numbers, *columns, *vectors, *(f"{name}_size" for name in self.tables), *arrays]
-        end = end.format(**{name: text(result) for name, result in program.results.items()})
-        lines = {"loads": "\n".join(loads), "steps": "\n".join(steps)}
-        self.source = SOURCE.format(arguments=", ".join(arguments), **lines) + end
+def rows_of(k: int) -> int:
+    """How many samples a program takes at a time."""
+    return max(1, TILE // power_of_two(k))
 
-    @once
-    def function(self) -> Any:
-        """What Triton makes of it."""
-        triton = importlib.import_module("triton")
-        names = {"__name__": __name__, "triton": triton, "tl": importlib.import_module("triton.language")}
-        # Triton reads the source again, of a file that there is not.
-        file = f"<a kernel of temperance.losses, {hashlib.sha256(self.source.encode()).hexdigest()}>"
-        linecache.cache[file] = (len(self.source), None, self.source.splitlines(keepends=True), file)
-        exec(compile(self.source, file, "exec"), names)
-        return names["kernel"]
 
-    def __call__(self, batch: Batch, *arrays: Any) -> None:
-        n, k, labels = batch.labels.numel(), batch.logits.shape[1], batch.labels.contiguous()
-        numbers: list[Any] = [x.float().contiguous() if isinstance(x, Tensor) else x for x in batch.numbers]
-        own = [tensor.float().contiguous() for tensor in (*batch.columns, *batch.vectors)]
-        sizes = [len(numbers[setting_place(name) - 1]) for name in self.tables]
-        weight = None if batch.weight is None else batch.weight.float()
-        given = (batch.logits.contiguous(), labels, weight, batch.ignore_index, n, k, n // len(labels))
-        classes = 1 << (k - 1).bit_length()
-        rows = max(1, TILE // classes)
-        shape = {"ROWS": rows, "CLASSES": classes, "num_warps": max(4, min(32, classes // 512))}
-        with torch.cuda.device(batch.logits.device):
-            self.function[((n + rows - 1) // rows,)](*given, *numbers, *own, *sizes, *arrays, **shape)
+class Printed:
+    """A program as a kernel, with these arrays.
+
+    flat   there is no space: each sample has its logits side by side
+    reach  if the mean is wanted of that many samples at most: the next power of two
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        of: tuple[Form, ...],
+        arrays: tuple[str, ...],
+        k: int,
+        flat: bool,
+        reach: int,
+        ignore_index: int,
+    ) -> None:
+        self.rows = rows_of(k)
+        self.warps = max(4, min(32, power_of_two(k) // 512))
+        self.tables = [setting_place(name) - 1 for name in program.tables]
+        self.kernel = Kernel(kernel_text(program, of, arrays, k, flat, reach, ignore_index))
+
+
+def kernel_text(
+    program: Program,
+    of: tuple[Form, ...],
+    arrays: tuple[str, ...],
+    k: int,
+    flat: bool,
+    reach: int,
+    ignore_index: int,
+) -> str:
+    """The text of that."""
+    made = {step.name for step in program.steps}
+
+    def text(operand: Operand) -> str:
+        if isinstance(operand, str):
+            return f"its_{operand}" if operand in made else str(k) if operand == "k" else operand
+        return repr(operand) if math.isfinite(operand) else f"float('{operand}')"
+
+    on_device = [there for form in all_forms(of) for there in form.on_device]
+    numbers, columns, vectors = [f"n{i}" for i in range(len(on_device))], columns_of(of), vectors_of(of)
+    weight = ", weight" if "weight" in arrays else ""
+    lines = [f"{name} = tl.load({name})" for name, there in zip(numbers, on_device, strict=True) if there]
+    lines += [f"{name} = tl.load({name} + row, mask=here, other=0.0)" for name in columns]
+    lines += [f"{name} = tl.load({name} + classes, mask=classes < {k}, other=0.0)" for name in vectors]
+    lines += [f"its_{step.name} = " + STEPS[step.op].format(*map(text, step.operands)) for step in program.steps]
+    if reach:
+        lines += [line.format(reach=reach, weight=weight) for line in COUNT_ALL]
+    elif "whole" in arrays:
+        lines.append("count /= tl.load(whole)")
+    of_loss = "tl.load(of_losses + row, mask=here, other=0.0)" if "of_losses" in arrays else "1.0"
+    of_confidence = "tl.load(of_confidences + row, mask=here, other=0.0)" if "of_confidences" in arrays else "0.0"
+    lines += [f"step = tl.where(count == 0, 0.0, count * {of_loss})", f"pull = confidence * {of_confidence}"]
+    results = {name: text(result) for name, result in program.results.items()}
+    lines += [line.format(**results) for name in arrays for line in OUTPUTS.get(name, ())]
+    integers = [*(f"{name}_size" for name in program.tables), "n", "space"]
+    return TEXT.format(
+        integers=integers,
+        arguments=", ".join(["logits", "labels", *arrays, *numbers, *columns, *vectors, *integers]),
+        k=k,
+        rows=rows_of(k),
+        classes=power_of_two(k),
+        place=f"row * {k} + classes"
+        if flat
+        else f"row // space * {k} * space + row % space + classes.to(tl.int64) * space",
+        weight=weight,
+        known_weight="tl.load(weight + label, mask=known, other=0.0)" if weight else "1.0",
+        ignored=f"label == {ignore_index}" if ignore_index > NOTHING else "label != label",
+        lines="\n".join(f"    {line}" for line in lines),
+    )

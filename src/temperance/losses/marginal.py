@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from typing import Unpack
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from temperance.losses.base import Loss, Regulariser, Rows, TorchOptions, Used, loss, number
 from temperance.losses.distributed import BatchLevel
-from temperance.losses.formula import Batch, Part, Parts, Sample, Term, dot
+from temperance.losses.formula import Batch, Parts, Sample, Term, dot, pick
 from temperance.losses.plain import watched
-from temperance.losses.rowwise import class_sums, reduced_loss
+from temperance.losses.rowwise import class_excess, reduced_loss
 
 
 @loss(
@@ -58,18 +57,13 @@ class MDCA(BatchLevel, Regulariser):
         return reduced_loss(batch._replace(terms=(*of_base, self._of_batch(batch))))
 
     def _of_batch(self, batch: Batch) -> Term:
-        """The penalty as a term: the same value for each row, and its share of the gradient."""
-        k, labels = batch.logits.shape[1], batch.labels.flatten()
-        predicted, n = class_sums(batch)
-        if n == len(labels):
-            observed = torch.bincount(labels, minlength=k)
-        else:
-            kept = labels != batch.ignore_index
-            observed = torch.zeros_like(predicted).index_add_(0, labels.where(kept, 0), kept.to(predicted.dtype))
-        gap = predicted - observed
-        signs = gap.sign().view(1, k, *[1] * (batch.logits.ndim - 2))
-        return Term(_marginal, (gap.abs().sum() * (self.strength / k) / n, self.strength / k), vectors=(signs,))
+        """The penalty as a term: |gap| is the gap times its sign, and of that each row has its own share."""
+        k = batch.logits.shape[1]
+        signs = class_excess(batch).sign_().view(1, k, *[1] * (batch.logits.ndim - 2))
+        return Term(_share_of_gaps, (self.strength / k,), vectors=(signs,))
 
 
-def _marginal(sample: Sample, signs: Tensor, penalty: Part, weight: float) -> Parts:
-    return penalty + 0 * sample.nll, 0.0, weight * sample.p * (signs - dot(sample.p, signs))
+def _share_of_gaps(sample: Sample, signs: Tensor, weight: float) -> Parts:
+    """weight · Σ_c sign_c (p_c − q_c)"""
+    predicted = dot(sample.p, signs)
+    return weight * (predicted - pick(signs, sample.label)), 0.0, weight * sample.p * (signs - predicted)

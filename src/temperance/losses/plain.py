@@ -10,36 +10,27 @@ from temperance.losses.formula import Batch, Outcome, Part, Sample, evaluate, pi
 
 
 def forward(batch: Batch, *, gradient: bool) -> Outcome:
-    """The loss and what belongs to it, but without the gradient."""
+    """The loss and what belongs to it."""
     sample, counts = _counted(batch)
-    value, _, _ = evaluate(batch.terms, sample)
-    loss, whole = _reduced(batch, value, counts)
+    value, slope, rest = evaluate(batch.terms, sample)
+    loss = _reduced(batch, value, counts)
     if batch.reduction == "none":
-        return Outcome(loss, sample.confidence.squeeze(1), None)
-    return Outcome(loss, None, whole)
+        return Outcome(loss, sample.confidence.squeeze(1))
+    return Outcome(loss, gradient=_steps(batch, counts) * _in_logits(sample, slope, rest) if gradient else None)
 
 
-def backward(batch: Batch, whole: Part | None, of_loss: Tensor | None, of_confidence: Tensor | None) -> Tensor:
+def backward(batch: Batch, of_loss: Tensor | None, of_confidence: Tensor | None) -> Tensor:
     """The gradient in the logits, given those in the loss and in the confidence; it has a gradient itself."""
     sample, counts = _counted(batch)
     gradient = torch.zeros_like(sample.p)
     if of_loss is not None:
         _, slope, rest = evaluate(batch.terms, sample)
-        step = (of_loss[:, None] if of_loss.ndim else of_loss) * (counts if whole is None else counts / whole)
-        gradient = step * _in_logits(sample, slope, rest)
+        of_each = of_loss[:, None] if of_loss.ndim else of_loss
+        gradient = of_each * _steps(batch, counts) * _in_logits(sample, slope, rest)
     if of_confidence is not None:
         towards_winner = put(-sample.p, sample.winner, 1 - sample.confidence)
         gradient = gradient + of_confidence[:, None] * sample.confidence * towards_winner
     return gradient
-
-
-def class_sums(batch: Batch) -> tuple[Tensor, Part]:
-    """The sums of the probabilities of samples that count, and how many these are, at least 1. (k,)"""
-    sample, counts = _counted(batch)
-    space = [0, *range(2, sample.p.ndim)]
-    if isinstance(counts, Tensor):
-        return (sample.p * counts).sum(space), counts.sum().clamp_min(1)
-    return sample.p.sum(space), float(max(sample.label.numel(), 1))
 
 
 def watched() -> bool:
@@ -55,8 +46,7 @@ def traced(batch: Batch) -> tuple[Tensor, Tensor]:
     gradient = _in_logits(sample, slope, rest)
     # 0, with the written gradient as its own. A logit of minus infinity has none.
     moves = torch.where(gradient != 0, gradient * (batch.logits - held.logits), 0)
-    loss, _ = _reduced(batch, value + total(moves), counts)
-    return loss, pick(batch.logits.softmax(1), sample.winner).squeeze(1)
+    return _reduced(batch, value + total(moves), counts), pick(batch.logits.softmax(1), sample.winner).squeeze(1)
 
 
 def _in_logits(sample: Sample, slope: Part, rest: Part) -> Tensor:
@@ -64,34 +54,46 @@ def _in_logits(sample: Sample, slope: Part, rest: Part) -> Tensor:
     return slope * put(sample.p, sample.label, pick(sample.p, sample.label) - 1) + rest
 
 
-def _reduced(batch: Batch, value: Tensor, counts: Part) -> tuple[Tensor, Part]:
-    """The loss, and what the sum of the losses (n, 1) was divided by."""
-    if isinstance(counts, Tensor):
+def _reduced(batch: Batch, value: Tensor, counts: Tensor | None) -> Tensor:
+    """The loss, of the losses (n, 1)."""
+    if counts is not None:
         value = value.where(counts > 0, 0) * counts  # to count 0 times would leave a NaN as it is
     if batch.reduction == "none":
-        return value.squeeze(1), 1.0
-    whole: Part = 1.0
-    if batch.reduction == "mean":
-        whole = above_zero(counts.sum()) if isinstance(counts, Tensor) else float(max(value.numel(), 1))
-    return value.sum() / whole, whole
+        return value.squeeze(1)
+    return value.sum() / whole(batch, counts) if batch.reduction == "mean" else value.sum()
 
 
-def above_zero(whole: Tensor) -> Tensor:
-    """A sum to divide by: 1 if it is 0."""
-    return torch.where(whole > 0, whole, 1)
+def _steps(batch: Batch, counts: Tensor | None) -> Part:
+    """How far the loss goes with that of each sample (n, 1)."""
+    each: Part = 1.0 if counts is None else counts
+    return each / whole(batch, counts) if batch.reduction == "mean" else each
 
 
-def _counted(batch: Batch) -> tuple[Sample, Part]:
-    """The samples, with labels in range also where they do not count, and what each counts (n, 1); 1.0 if all alike."""
+def whole(batch: Batch, counts: Tensor | None) -> Part:
+    """What the sum of the losses is divided by for their mean: 1 if no sample counts."""
+    if counts is None:
+        return float(max(batch.labels.numel(), 1))
+    total = counts.sum()
+    return torch.where(total > 0, total, 1)
+
+
+def _counted(batch: Batch) -> tuple[Sample, Tensor | None]:
+    """The samples, with labels in range also where they do not count, and `counts_of` them."""
     label = batch.labels[:, None]
-    if batch.weight is None and all_count(batch.labels, batch.logits.shape[1], batch.ignore_index):
-        return Sample(batch.logits, label), 1.0
-    kept = label != batch.ignore_index
-    label = label.where(kept, 0)
-    counts = kept.to(batch.logits.dtype)
-    if batch.weight is not None:
-        counts = counts * batch.weight.to(counts.dtype)[label]
+    counts = counts_of(batch)
+    if counts is not None:
+        label = label.where(label != batch.ignore_index, 0)
     return Sample(batch.logits, label), counts
+
+
+def counts_of(batch: Batch) -> Tensor | None:
+    """What each sample counts (n, 1); None if it is known that all count alike."""
+    labels, weight = batch.labels[:, None], batch.weight
+    if weight is None and all_count(batch.labels, batch.logits.shape[1], batch.ignore_index):
+        return None
+    kept = labels != batch.ignore_index
+    counts = kept.to(batch.logits.dtype)
+    return counts if weight is None else counts * weight.to(counts.dtype)[labels.where(kept, 0)]
 
 
 def all_count(labels: Tensor, k: int, ignore_index: int) -> bool:

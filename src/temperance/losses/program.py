@@ -69,7 +69,7 @@ def forms(terms: tuple[Term, ...]) -> tuple[Form, ...]:
 
 
 def all_forms(of: tuple[Form, ...]) -> list[Form]:
-    """Forms, and those inside of them, in the order of `inside_out`."""
+    """Forms, and those inside of them, the inner ones before those that they are inside of."""
     return [inner for form in of for inner in (*all_forms(form.of), form)]
 
 

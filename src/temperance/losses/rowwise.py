@@ -8,10 +8,7 @@ import torch
 from torch import Tensor
 
 from temperance.losses import compiled, fused, plain
-from temperance.losses.formula import NLL, Batch, Outcome, Part, Term
-
-# An `ignore_index` that no label has.
-NOTHING = -(1 << 63)
+from temperance.losses.formula import NLL, NOTHING, Batch, Outcome, Term
 
 
 def row_losses(logits: Tensor, labels: Tensor, terms: tuple[Term, ...]) -> tuple[Tensor, Tensor]:
@@ -31,16 +28,19 @@ def _evaluated(batch: Batch) -> tuple[Tensor, Tensor]:
     return loss, confidence
 
 
-def without_gradient(batch: Batch) -> Outcome:
+def without_gradient(batch: Batch) -> Tensor:
     """The sum of the terms for each sample. (n, *space)"""
     batch = batch._replace(logits=batch.logits.detach(), reduction="none").in_single()
-    return fastest(batch).forward(batch, gradient=False)
+    return fastest(batch).forward(batch, gradient=False).loss
 
 
-def class_sums(batch: Batch) -> tuple[Tensor, Part]:
-    """The sums of the probabilities of samples that count (k,), and how many these are, at least 1; no gradient."""
-    batch = batch._replace(logits=batch.logits.detach(), weight=None, terms=NLL).in_single()
-    return fastest(batch).class_sums(batch)
+def class_excess(batch: Batch) -> Tensor:
+    """How much more often each class is predicted than it is there, in samples that count; without gradients. (k,)"""
+    batch = batch._replace(logits=batch.logits.detach(), weight=None, terms=NLL, reduction="sum").in_single()
+    # p − q, summed over the samples: what cross-entropy has for a gradient.
+    gradient = fastest(batch).forward(batch, gradient=True).gradient
+    assert gradient is not None
+    return gradient.sum([0, *range(2, gradient.ndim)])
 
 
 def loss_of(logits: Tensor, labels: Tensor, term: Term) -> Tensor:
@@ -52,14 +52,9 @@ class Engine(Protocol):
     """Who evaluates formulas."""
 
     def forward(self, batch: Batch, *, gradient: bool) -> Outcome:
-        """The loss; with the gradient, if that is wanted and comes cheaply with it."""
+        """The loss; with its gradient if that is wanted and the loss is reduced."""
 
-    def class_sums(self, batch: Batch) -> tuple[Tensor, Part]:
-        """The sums of the probabilities of samples that count (k,), and how many these are, at least 1."""
-
-    def backward(
-        self, batch: Batch, whole: Part | None, of_loss: Tensor | None, of_confidence: Tensor | None
-    ) -> Tensor:
+    def backward(self, batch: Batch, of_loss: Tensor | None, of_confidence: Tensor | None) -> Tensor:
         """The gradient in the logits, given those in the loss and in the confidences."""
 
 
@@ -70,27 +65,25 @@ class Rowwise(torch.autograd.Function):
     def forward(ctx: Any, logits: Tensor, batch: Batch) -> tuple[Tensor, Tensor | None]:
         batch = batch.in_single()
         engine = fastest(batch)
-        found = engine.forward(batch, gradient=ctx.needs_input_grad[0])
+        loss, confidence, gradient = engine.forward(batch, gradient=ctx.needs_input_grad[0])
         ctx.set_materialize_grads(False)
-        whole = None if batch.reduction == "none" else found.whole
-        ctx.engine, ctx.settings, ctx.whole, ctx.gradient = engine, batch[3:], whole, found.gradient
+        ctx.engine, ctx.settings, ctx.gradient, ctx.dtype = engine, batch[3:], gradient, logits.dtype
         ctx.save_for_backward(logits, batch.labels, batch.weight)
-        return found.loss, found.confidence
+        return loss, confidence
 
     @staticmethod
     def backward(ctx: Any, of_loss: Tensor | None, of_confidence: Tensor | None) -> tuple[Tensor | None, None]:
-        logits, labels, weight = ctx.saved_tensors
         if ctx.gradient is not None and of_loss is not None and not torch.is_grad_enabled():
             # Given away, and so to be found again by who goes backward once more.
             gradient, ctx.gradient = ctx.gradient, None
             if not of_loss.is_cpu or float(of_loss) != 1:
                 gradient.mul_(of_loss)
         else:
-            batch = Batch(logits, labels, weight, *ctx.settings).in_single()
+            batch = Batch(*ctx.saved_tensors, *ctx.settings).in_single()
             # A gradient that is to have a gradient itself is computed in sight of autograd.
             engine = plain if torch.is_grad_enabled() else ctx.engine
-            gradient = engine.backward(batch, ctx.whole, of_loss, of_confidence)
-        return gradient.to(logits.dtype), None
+            gradient = engine.backward(batch, of_loss, of_confidence)
+        return gradient.to(ctx.dtype), None
 
 
 def fastest(batch: Batch) -> Engine:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Unpack
+from typing import Any, Unpack
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from temperance.errors import InputError, at_least, one_of
+from temperance.losses import compiled, ranks
 from temperance.losses.base import Loss, Regulariser, Rows, TorchOptions, Used, loss, number, positive, switch
 from temperance.losses.distributed import BatchLevel
 from temperance.losses.formula import (
@@ -30,7 +30,7 @@ from temperance.losses.formula import (
     soft_rank,
     times,
 )
-from temperance.losses.plain import watched
+from temperance.losses.plain import all_count, watched
 from temperance.losses.rowwise import reduced_loss, without_gradient
 
 # A quantile is found by counting its first and then its second twelve binary digits: as exact as float32 near 1.
@@ -117,8 +117,16 @@ class Reweighted(BatchLevel, Regulariser):
 
     score: str
 
-    def _weighed(self, of: tuple[Term, ...], score: Tensor, kept: Tensor | None, k: int, shape: torch.Size) -> Term:
-        """Terms with a weight for each row, given the scores and which rows count (n,); None if all of them do."""
+    def _known(self, score: Tensor, kept: Tensor | None) -> tuple[Any, ...]:
+        """What the weights depend on, given the scores and which rows count (n,); None if all of them do."""
+        raise NotImplementedError
+
+    def _known_soon(self, scores: Tensor, batch: Batch) -> tuple[Any, ...] | None:
+        """The same for this batch in one step, where that can be done."""
+        raise NotImplementedError
+
+    def _weighed(self, of: tuple[Term, ...], known: tuple[Any, ...], logits: Tensor) -> Term:
+        """Terms with a weight for each row."""
         raise NotImplementedError
 
     def _losses(self, rows: Rows) -> Tensor:
@@ -133,7 +141,7 @@ class Reweighted(BatchLevel, Regulariser):
 
     def _of_rows(self, of: tuple[Term, ...], rows: Rows) -> Term:
         kept = None if rows.ignored is None else rows.kept
-        return self._weighed(of, SCORES[self.score](rows.detached()), kept, rows.k, rows.shape)
+        return self._weighed(of, self._known(SCORES[self.score](rows.detached()), kept), rows.given)
 
     def _value(self, logits: Tensor, labels: Tensor, indices: Tensor | None) -> Tensor:
         of_base = self.base._terms(logits.shape[1]) if logits.ndim > 1 else None
@@ -144,9 +152,12 @@ class Reweighted(BatchLevel, Regulariser):
 
     def _of_batch(self, batch: Batch) -> Term:
         k = batch.logits.shape[1]
-        scores, _, whole, _ = without_gradient(batch._replace(weight=None, terms=(score_term(self.score, k),)))
-        kept = None if whole == batch.labels.numel() else (batch.labels != batch.ignore_index).flatten()
-        return self._weighed(batch.terms, scores.flatten(), kept, k, batch.labels.shape)
+        scores = without_gradient(batch._replace(weight=None, terms=(score_term(self.score, k),)))
+        known = self._known_soon(scores, batch)
+        if known is None:
+            all_here = all_count(batch.labels, k, batch.ignore_index)
+            known = self._known(scores.flatten(), None if all_here else (batch.labels != batch.ignore_index).flatten())
+        return self._weighed(batch.terms, known, batch.logits)
 
 
 def _one(sample: Sample) -> Parts:
@@ -180,15 +191,21 @@ class AURC(Reweighted):
         one_of("score", score, SCORES)
         self.score = score
 
-    def _weighed(self, of: tuple[Term, ...], score: Tensor, kept: Tensor | None, k: int, shape: torch.Size) -> Term:
+    def _known_soon(self, scores: Tensor, batch: Batch) -> tuple[Tensor] | None:
+        weights = ranks.rank_weights(scores, batch.labels, batch.ignore_index)
+        return None if weights is None else (weights,)
+
+    def _known(self, score: Tensor, kept: Tensor | None) -> tuple[Tensor]:
         if kept is not None:
-            score = score.where(kept, -1)  # below every score, so that the others' ranks end at n
-        if self._spread:
-            everyone, own = self._all_rows(score)
-            weights = rank_weights(everyone)[own]
-        else:
-            weights = rank_weights(score, all_count=kept is None)
-        return Term(_times, columns=(weights.view(shape)[:, None],), of=of)
+            score = score.clamp_min(0).where(kept, -1)  # below every score, so that the others' ranks end at n
+        if not self._spread:
+            return (rank_weights(score, all_count=kept is None),)
+        everyone, own = self._all_rows(score)
+        return (rank_weights(everyone)[own],)
+
+    def _weighed(self, of: tuple[Term, ...], known: tuple[Tensor], logits: Tensor) -> Term:
+        n, _, *space = logits.shape
+        return Term(_times, columns=(known[0].view(n, 1, *space),), of=of)
 
 
 def _times(sample: Sample, parts: Parts, weight: Tensor) -> Parts:
@@ -300,14 +317,16 @@ class AU(Reweighted):
         if window == "batch":
             self.learns_from = self.base.learns_from
 
-    def _weighed(self, of: tuple[Term, ...], score: Tensor, kept: Tensor | None, k: int, shape: torch.Size) -> Term:
+    def _known_soon(self, scores: Tensor, batch: Batch) -> tuple[Any, ...] | None:
+        settings = self.histogram, self.low_conf_coverage
+        if scores.is_cuda:
+            return ranks.surveyed(scores, batch.labels, batch.ignore_index, *settings)
+        all_here = all_count(batch.labels, batch.logits.shape[1], batch.ignore_index)
+        return compiled.surveyed(scores.flatten(), *settings) if all_here else None
+
+    def _weighed(self, of: tuple[Term, ...], known: tuple[Any, ...], logits: Tensor) -> Term:
         factor = 1 / self.low_conf_coverage if self.normalise else 1.0
-        seen: tuple[float | Tensor, ...]
-        if kept is None and score.is_cpu and len(score) and not self._spread and not watched():
-            seen = self._seen_here(score)
-        else:
-            seen = self._seen(score, torch.ones_like(score, dtype=torch.bool) if kept is None else kept)
-        numbers = (*seen, self.cdf_bandwidth, factor, _per_log(k))
+        numbers = (*known, self.cdf_bandwidth, factor, _per_log(logits.shape[1]))
         return Term(_beta_times, numbers, (self.score, self.detach_weights), of=of)
 
     def _update(self, rows: Rows) -> None:
@@ -320,8 +339,10 @@ class AU(Reweighted):
         super().end_epoch()
         self.histogram.zero_()
 
-    def _seen(self, score: Tensor, kept: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _known(self, score: Tensor, kept: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         """The threshold τ, the number of scores that count, and the share of the window's scores in each bin."""
+        if kept is None:
+            kept = torch.ones_like(score, dtype=torch.bool)
         batch = self._histogram(score, kept)
         n = batch.sum()
         if score.is_cuda and not self._spread and not watched():
@@ -330,15 +351,6 @@ class AU(Reweighted):
             threshold = self._counted_quantile(score, kept, n)
         counts = batch + self.histogram
         return threshold, n, counts.to(score.dtype) / counts.sum().clamp_min(1)
-
-    def _seen_here(self, score: Tensor) -> tuple[float, int, Tensor]:
-        """The same where all scores count and are here. By NumPy, which is many times as fast for few numbers."""
-        scores = score.numpy()
-        with np.errstate(invalid="ignore"):
-            places = (scores * self.n_bins).astype(np.int64).clip(0, self.n_bins - 1)
-        counts = np.bincount(places, minlength=self.n_bins) + self.histogram.numpy()
-        shares = (counts / counts.sum()).astype(scores.dtype)
-        return selected_quantile(score, self.low_conf_coverage), len(scores), torch.from_numpy(shares)
 
     def _counted(self, rows: Rows, score: Tensor) -> Tensor:
         """How many scores of rows that count fall into each bin. (n_bins,) int64"""
@@ -399,15 +411,6 @@ def _beta_times(
         beta_slope = factor * moves * soft_density(capped, shares, bandwidth) / (1 - inner)
         rest = plus(rest, slope_of_sample(sample, per_log_k, beta_slope * value))
     return beta * value, times(beta, slope), rest
-
-
-def selected_quantile(scores: Tensor, share: float) -> float:
-    """The quantile of scores on a CPU, between two of them where it falls there, in linear time. (n,)"""
-    position = share * (len(scores) - 1)
-    below = int(position)
-    above = min(below + 1, len(scores) - 1)
-    parted = np.partition(scores.numpy(), (below, above))
-    return float(parted[below] + (position - below) * (parted[above] - parted[below]))
 
 
 def sorted_quantile(scores: Tensor, n: Tensor, share: float) -> Tensor:
