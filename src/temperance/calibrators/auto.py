@@ -1,46 +1,57 @@
 """Chooses and combines: several calibrators, weighed by how they do on samples they were not fitted on."""
 
+import math
+from itertools import pairwise
+
 import torch
 from torch import Tensor
 
 from temperance.calibrators.base import Calibrator, calibrator, make_calibrator
 from temperance.calibrators.gaps import GapScaling
-from temperance.calibrators.solvers import descend
+from temperance.calibrators.solvers import Problem, descend, minimise
+from temperance.calibrators.temperature import HIGH, LOW, Temperature, divided
 from temperance.errors import InputError, at_least
+from temperance.objectives import Nll
 
-# From few parameters to many. The network's own prediction is always in the pool, and with its weight it is temperature
-# scaling. Others beside them (ODIR, order-preserving maps, kernels of other widths) changed the NLL by less than 0.1 %
-# in cross-validation on real predictions.
-MEMBERS = ("structured-vector", "structured-matrix", "kernel-logistic")
+# From few parameters to many; temperature scaling is always in the pool too. Others beside them (ODIR, order-preserving
+# networks, kernels of other widths) changed the NLL by less than 0.1 % in cross-validation on real predictions.
+MEMBERS = ("gap-scaling", "structured-vector", "structured-matrix", "kernel-logistic")
+
+# What is believed of the temperature before there are samples: its logarithm is normal around ln 1.5, because networks
+# are too sure, with a standard deviation of 1. A handful of mistakes outweighs it; it is there for when there are none.
+TYPICAL = math.log(1.5)
+
+# The weights are fitted to the samples and to so many imagined ones, labelled as temperature scaling believes: members
+# that do well on a few samples by chance get less weight, and none an infinite one.
+IMAGINED = 10
+
+# The ridge of the last step. It is far stronger than that of `gap-scaling` alone, since little is left to mend.
+LAST_RIDGE = 100.0
 
 # A member that weighs less than this share of the heaviest is left out.
 NEGLIGIBLE = 0.005
-
-# The weights are fitted to the samples and to so many imagined ones, labelled as the members together believe. Samples
-# without a single mistake would otherwise ask for infinite weights, and those with a few for large ones.
-IMAGINED = 10
-
-# How much of gap scaling to take: what is fitted to few samples goes too far.
-SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 
 @calibrator(family="combination", preserves_argmax=False, min_samples=4)
 class Auto(Calibrator):
     """Chooses and combines calibrators by cross-validation and says what it chose: the one to take if in doubt.
 
-    1. Each member is fitted `folds` times, each time leaving out a part of the samples, and predicts that part.
-    2. Pool: these predictions and the network's own are combined, log p ∝ Σ_m w_m log p_m with w ≥ 0, the weights
-       chosen for the least NLL: a convex problem. What does not help gets weight 0 and is left out.
-    3. Gap scaling (`gap-scaling`) is fitted to the pooled predictions: the members tell classes apart, it learns how
-       sure to be. Only a share of it is taken, from nothing to all.
-    4. Both steps are judged on folds that weights and gap scaling were not fitted on. These choose the share; and if
-       the result is worse there than the network's own prediction, by more than two standard errors, that is used.
+    1. Each member is fitted `folds` times, each time leaving out a part of the samples, and predicts that part. So is
+       temperature scaling, with a prior that keeps samples without mistakes from asking for certainty.
+    2. Pool: these predictions are combined, log p ∝ Σ_m w_m log p_m with w ≥ 0, the weights chosen for the least NLL: a
+       convex problem. What does not help gets weight 0 and is left out.
+    3. Gap scaling (`gap-scaling`), strongly held back, is fitted to the pooled predictions: the members tell classes
+       apart, it learns how sure to be.
+    4. Both steps are repeated on all folds but one and judged on that one. With g the mean gain in NLL over temperature
+       scaling there and e its standard error, the result is trusted by g² / (g² + e²), the share of g² that is not
+       noise: weights and slopes are pulled back to temperature scaling by the rest, wholly if nothing is gained.
     5. The members in use are fitted again on everything.
 
-    `info` tells the weights, the share of gap scaling, the cross-validated NLL of every member and step, and what each
-    step gained with its standard error. Members that cannot be fitted to the data (too few samples, say) are left out,
-    with the reason. Like every method that tells classes apart it learns how common they are: fit it on samples with
-    the frequencies that it will meet.
+    So with few samples it is nearly temperature scaling, unless more than that is plain to see. `info` tells the
+    weights, the trust, the cross-validated NLL of every member and step, and what each step gained with its standard
+    error. Members that cannot be fitted to the data (too few samples, say) are left out, with the reason. Like every
+    method that tells classes apart it learns how common they are: fit it on samples with the frequencies that it will
+    meet.
     """
 
     weights: Tensor
@@ -58,36 +69,32 @@ class Auto(Calibrator):
             make_calibrator(name)  # refuses an unknown name
 
     def _fit(self, logits: Tensor, labels: Tensor) -> None:
-        names = list(self.members or MEMBERS)
         fold = self._dealt(len(labels)).to(logits.device)
-        predicted, failures = self._cross_fitted(names, logits, labels, fold)
+        predicted, failures = self._cross_fitted(logits, labels, fold)
         log_probs = torch.stack(list(predicted.values()))
         weights = _pool_weights(log_probs, labels)
 
         combined = _cross_combined(log_probs, labels, fold, weights)
-        share = min(SHARES, key=lambda share: float(combined[share].mean()))
-        losses = {name: _nll(found, labels) for name, found in predicted.items()}
-        losses |= {"pool": combined[0.0], "pool and gap-scaling": combined[share]}
-        lost, error = _mean_and_error(combined[share] - losses["identity"])
-        if lost > 2 * error:
-            share, weights = 0.0, logits.new_tensor([float(name == "identity") for name in predicted])
+        found = {"identity": logits.log_softmax(1)} | predicted | combined
+        losses = {name: _nll(each, labels) for name, each in found.items()}
+        trust = _trust(combined["pool and gap-scaling"], log_probs[0], labels)
+        if trust:
+            self.last = _last_step().fit(_pool(log_probs, weights), labels)
+            self.last.slopes *= trust
+        weights *= trust
+        weights[0] += 1 - trust
 
         used = weights >= NEGLIGIBLE * weights.max()
         members = [name for name, use in zip(predicted, used, strict=True) if use]
         for name in members:
-            self.add_module(name, make_calibrator(name).fit(logits, labels))
+            self.add_module(name, _member(name, logits, labels))
         self._keep("weights", weights[used])
-        if share:
-            self.last = GapScaling(rescale=False).fit(_pool(log_probs[used], weights[used]), labels)
-            self.last.slopes *= share
+        steps = ("identity", "temperature", "pool", "pool and gap-scaling")
         self.info = {
             "weights": dict(zip(members, weights[used].tolist(), strict=True)),
-            "gap_scaling": share,
+            "trust": trust,
             "held_out_nll": {name: float(each.mean()) for name, each in losses.items()},
-            "gain": {
-                "pool": _mean_and_error(losses["identity"] - losses["pool"]),
-                "gap-scaling": _mean_and_error(losses["pool"] - losses["pool and gap-scaling"]),
-            },
+            "gain": {step: _mean_and_error(losses[before] - losses[step]) for before, step in pairwise(steps)},
             "left_out": failures,
         }
 
@@ -98,8 +105,8 @@ class Auto(Calibrator):
 
     def _restore(self, tensors: dict[str, Tensor]) -> None:
         parts: dict[str, Calibrator] = {name: make_calibrator(name) for name in self.info["weights"]}
-        if self.info["gap_scaling"]:
-            parts["last"] = GapScaling(rescale=False)
+        if self.info["trust"]:
+            parts["last"] = _last_step()
         for name, part in parts.items():
             part._restore({key.split(".", 1)[1]: t for key, t in tensors.items() if key.startswith(f"{name}.")})
             self.add_module(name, part)
@@ -112,16 +119,14 @@ class Auto(Calibrator):
         fold[order] = torch.arange(n) % min(self.folds, n)
         return fold
 
-    def _cross_fitted(
-        self, names: list[str], logits: Tensor, labels: Tensor, fold: Tensor
-    ) -> tuple[dict[str, Tensor], dict[str, str]]:
+    def _cross_fitted(self, logits: Tensor, labels: Tensor, fold: Tensor) -> tuple[dict[str, Tensor], dict[str, str]]:
         """Each member's log-probabilities of samples that it was not fitted on, and why a member has none."""
-        predicted, failures = {"identity": logits.log_softmax(1)}, {}
-        for name in names:
+        predicted, failures = {}, {}
+        for name in dict.fromkeys(("temperature", *(self.members or MEMBERS))):
             found = torch.empty_like(logits)
             try:
                 for out in range(int(fold.max()) + 1):
-                    member = make_calibrator(name).fit(logits[fold != out], labels[fold != out])
+                    member = _member(name, logits[fold != out], labels[fold != out])
                     found[fold == out] = member._calibrate(logits[fold == out])
             except InputError as error:
                 failures[name] = str(error)
@@ -130,20 +135,45 @@ class Auto(Calibrator):
         return predicted, failures
 
 
-def _cross_combined(log_probs: Tensor, labels: Tensor, fold: Tensor, start: Tensor) -> dict[float, Tensor]:
-    """The NLL of each sample with each share of gap scaling, it and the weights fitted to the other folds."""
-    losses = {share: torch.empty_like(log_probs[0, :, 0]) for share in SHARES}
+def _member(name: str, logits: Tensor, labels: Tensor) -> Calibrator:
+    """A fitted member of the pool; temperature scaling, which all is measured against, by the likeliest temperature."""
+    if name != "temperature":
+        return make_calibrator(name).fit(logits, labels)
+    problem = Problem(
+        Nll(),
+        lambda rows, log_temperature: divided(rows, log_temperature.exp()),
+        logits,
+        labels,
+        penalty=lambda log_temperature: (log_temperature - TYPICAL).square().sum() / (2 * len(labels)),
+    )
+    found = minimise(problem, logits.new_tensor([TYPICAL]), low=math.log(LOW), high=math.log(HIGH))
+    member = Temperature()
+    member._keep("temperature", found.parameters[0].exp())
+    return member
+
+
+def _last_step() -> GapScaling:
+    return GapScaling(ridge=LAST_RIDGE, rescale=False)
+
+
+def _cross_combined(log_probs: Tensor, labels: Tensor, fold: Tensor, start: Tensor) -> dict[str, Tensor]:
+    """Log-probabilities after the pool and after gap scaling, both fitted to the other folds."""
+    pool, last = torch.empty_like(log_probs[0]), torch.empty_like(log_probs[0])
     for out in range(int(fold.max()) + 1):
         inside, outside = fold != out, fold == out
         weights = _pool_weights(log_probs[:, inside], labels[inside], start)
-        pooled = _pool(log_probs[:, outside], weights)
-        last = GapScaling(rescale=False)
-        last._fit(_pool(log_probs[:, inside], weights), labels[inside])  # not `fit`: one class alone will do here
-        slopes = last.slopes
-        for share in SHARES:
-            last.slopes = share * slopes
-            losses[share][outside] = _nll(last._calibrate(pooled), labels[outside])
-    return losses
+        step = _last_step()
+        step._fit(_pool(log_probs[:, inside], weights), labels[inside])  # not `fit`: one class alone will do here
+        pool[outside] = _pool(log_probs[:, outside], weights)
+        last[outside] = step._calibrate(pool[outside])
+    return {"pool": pool, "pool and gap-scaling": last}
+
+
+def _trust(log_probs: Tensor, plain: Tensor, labels: Tensor) -> float:
+    """How far to go from plain predictions to others, from what those gain, the imagined samples included."""
+    imagined = (plain.exp() * (plain - log_probs)).sum(1) * IMAGINED / len(labels)
+    gain, error = _mean_and_error(_nll(plain, labels) - _nll(log_probs, labels) - imagined)
+    return gain**2 / (gain**2 + error**2) if gain > 0 else 0.0
 
 
 def _pool(log_probs: Tensor | list[Tensor], weights: Tensor) -> Tensor:
@@ -155,10 +185,13 @@ def _pool(log_probs: Tensor | list[Tensor], weights: Tensor) -> Tensor:
 
 
 def _pool_weights(log_probs: Tensor, labels: Tensor, start: Tensor | None = None) -> Tensor:
-    """The weights w ≥ 0 (m,) under which the pool of (m, n, k) has the least NLL, the imagined samples included."""
+    """The weights w ≥ 0 (m,) under which the pool of (m, n, k) has the least NLL, the imagined samples included.
+
+    These are labelled as the first member believes.
+    """
     m, n = log_probs.shape[:2]
     share = IMAGINED / n
-    belief = log_probs.exp().mean(0)
+    belief = log_probs[0].exp()
     target = share * torch.stack([(belief * found).sum() / n for found in log_probs])
     target += log_probs.gather(2, labels.expand(m, n)[:, :, None]).squeeze(2).mean(1)
 
