@@ -73,7 +73,7 @@ def markdown(rows: list[dict[str, Any]]) -> str:
 
 
 def worse(rows: list[dict[str, Any]], than: str) -> str:
-    """Where the NLL of `auto` is more than 2 % above another method's: runs, sets in the mean of their draws, the most."""
+    """How often, and by how much at most, the NLL of `auto` is above another method's: in runs, and in means of sets."""
     found = {(row["condition"], row["set"], row["draw"], row["method"]): row["nll"] for row in rows}
     lines = []
     for case in (*map(str, SIZES), SHIFTED):
@@ -82,10 +82,11 @@ def worse(rows: list[dict[str, Any]], than: str) -> str:
             if condition == case and method == "auto":
                 excess[name].append(value / found[case, name, draw, than] - 1)
         runs, means = [each for mine in excess.values() for each in mine], [fmean(mine) for mine in excess.values()]
-        lines.append(
-            f"{case}: worse than {than} by 2 % in {sum(each > 0.02 for each in runs)} of {len(runs)} runs "
-            f"(at most {max(runs):.1%}), on {sum(each > 0.02 for each in means)} of {len(means)} sets ({max(means):.1%})"
+        many = " and ".join(
+            f"{sum(each > 0.02 for each in values)} of {len(values)} {what} (at most {max(values):.1%})"
+            for what, values in (("runs", runs), ("sets", means))
         )
+        lines.append(f"{case}: more than 2 % worse than {than} in {many}")
     return "\n".join(lines)
 
 
