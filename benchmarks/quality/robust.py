@@ -73,7 +73,7 @@ def markdown(rows: list[dict[str, Any]]) -> str:
 
 
 def worse(rows: list[dict[str, Any]], than: str) -> str:
-    """How often, and by how much at most, the NLL of `auto` is above another method's: in runs, and in means of sets."""
+    """How often and by how much at most the NLL of `auto` is above another method's: in runs, and in means of sets."""
     found = {(row["condition"], row["set"], row["draw"], row["method"]): row["nll"] for row in rows}
     lines = []
     for case in (*map(str, SIZES), SHIFTED):
