@@ -38,8 +38,8 @@ def cpc_penalty(
 def pair_spread(z: Tensor) -> Tensor:
     """Σ over pairs a < b of softplus(z_a − z_b) + softplus(z_b − z_a), differentiable once. (n, m) → (n,)
 
-    Without looking at pairs where m is large: see `_expanded`. Elsewhere tile by tile. The n · m² differences are never
-    held together, not even for the backward pass.
+    On a CPU without looking at pairs where m is large: see `_expanded`. Elsewhere tile by tile. The n · m² differences
+    are never held together, not even for the backward pass.
     """
     value: Tensor = torch.ops.temperance.pair_spread(z)[0]
     return value
@@ -47,8 +47,8 @@ def pair_spread(z: Tensor) -> Tensor:
 
 def _value_and_gradient(z: Tensor) -> tuple[Tensor, Tensor]:
     n, m = z.shape
-    # A graph of a GPU's work is recorded without looking at numbers.
-    if n == 0 or (z.is_cuda and torch.cuda.is_current_stream_capturing()):
+    # A GPU takes the pairs as fast, and to look at a number of its would make every step wait.
+    if n == 0 or not z.is_cpu:
         return _by_tiles(z)
     low, high = z.aminmax(dim=1, keepdim=True)
     width = (high - low).squeeze(1)
@@ -82,11 +82,8 @@ def _expanded(z: Tensor, size: int) -> tuple[Tensor, Tensor]:
     T_i(z) T_8j(z), i < 8, with T the polynomials of Chebyshev: their sums over a row are a matrix product, and so is
     the gradient at each z, a sum of them.
     """
-    precision, given = torch.finfo(z.dtype).eps, z.dtype
-    if z.is_cuda:
-        z = z.double()  # whose products are exact: those of float32 may be set to keep three digits
     n, m = z.shape
-    reach, in_value, in_gradient = _coefficients(size, precision, z.dtype, z.device)
+    reach, in_value, in_gradient = _coefficients(size, torch.finfo(z.dtype).eps, z.dtype)
     value, gradient = z.new_empty(n), torch.empty_like(z)
     rows = max(1, min(n, _values_at_once(z) // ((STEP + 2 * size // STEP) * m)))
     # One room for all: new ones would cost as much as the work.
@@ -101,7 +98,7 @@ def _expanded(z: Tensor, size: int) -> tuple[Tensor, Tensor]:
         slopes = (sums @ in_gradient).view(-1, STEP, size // STEP)
         torch.bmm(slopes.mT, low, out=parts)
         torch.sum(parts.mul_(high), 1, out=gradient[first : first + rows])
-    return value.to(given), gradient.to(given)
+    return value, gradient
 
 
 def _chebyshev(x: Tensor, out: Tensor) -> None:
@@ -114,9 +111,7 @@ def _chebyshev(x: Tensor, out: Tensor) -> None:
 
 
 @lru_cache(maxsize=16)
-def _coefficients(
-    size: int, precision: float, dtype: torch.dtype, device: torch.device
-) -> tuple[float, Tensor, Tensor]:
+def _coefficients(size: int, precision: float, dtype: torch.dtype) -> tuple[float, Tensor, Tensor]:
     """How far the logits may be from 0, and what each pair of polynomials counts: in the spread, in its gradient.
 
     By interpolation at the zeros of T_size, in float64. (size, size) each
@@ -129,7 +124,7 @@ def _coefficients(
     difference = reach * (angle.cos()[:, None] - angle.cos())
     spread = 2 * F.softplus(difference, threshold=40) - difference
     in_value, in_gradient = (solved.T @ f @ solved for f in (spread, (difference / 2).tanh().T))
-    return reach, in_value.to(dtype).to(device), in_gradient.to(dtype).to(device)
+    return reach, in_value.to(dtype), in_gradient.to(dtype)
 
 
 # -------------------------------------------------------------------------------------------------------- pair by pair
