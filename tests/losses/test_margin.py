@@ -90,6 +90,51 @@ def test_acls_gradients(vectors: Any, wide: tuple[Tensor, Tensor]) -> None:
     assert mean == pytest.approx([golden["eq13_literal"][0], *[g / 2 for g in golden["eq13_literal"][1:]]], abs=1e-6)
 
 
+@pytest.mark.parametrize("variant", ["paper", "released"])
+@pytest.mark.parametrize("amount", ["adaptive", "constant"])
+@pytest.mark.parametrize("condition", ["margin", "always"])
+def test_acls_without_detaching_has_the_gradient_of_its_value(variant: str, amount: str, condition: str) -> None:
+    generator = torch.Generator().manual_seed(0)
+    logits = 4 * torch.randn(20, 6, generator=generator, dtype=torch.float64) + 3
+
+    def written(z: Tensor) -> Tensor:
+        top = z.amax(1, keepdim=True)
+        pos = top - 2 if variant == "released" else top - z.amin(1, keepdim=True) - 2
+        neg = (top - z - 2).masked_fill(z == top, 0)
+        if condition == "margin":
+            pos, neg = pos.relu(), neg.relu()
+        if amount == "adaptive":
+            pos, neg = pos.square(), neg.square()
+        return (0.3 * pos.squeeze(1) + 0.2 * neg.sum(1) / 5).sum()
+
+    def penalty(z: Tensor, *, detach: bool) -> Tensor:
+        settings = {"margin": 2.0, "pos_weight": 0.3, "neg_weight": 0.2}
+        choice = {"variant": variant, "amount": amount, "condition": condition}
+        return acls_penalty(z, **settings, **choice, detach=detach).sum()  # type: ignore[arg-type]
+
+    expected, exact, pattern = (
+        torch.autograd.grad(function(z := logits.clone().requires_grad_()), z)[0]
+        for function in (written, lambda z: penalty(z, detach=False), lambda z: penalty(z, detach=True))
+    )
+    assert torch.allclose(penalty(logits, detach=False), written(logits))
+    assert torch.allclose(exact, expected)
+    if variant == "paper":
+        assert exact.sum(1).abs().amax() < 1e-12 < pattern.sum(1).abs().amax()
+
+
+def test_the_pushes_of_acls_move_all_logits_down_for_ever() -> None:
+    """Down the gradient, biases of classes that are each the top one in turn: eq. 12's pattern never comes to rest."""
+    evidence = 20 * torch.eye(4, dtype=torch.float64)
+    means = {}
+    for detach in (True, False):
+        biases = torch.zeros(4, dtype=torch.float64, requires_grad=True)
+        for _ in range(200):
+            (step,) = torch.autograd.grad(acls_penalty(evidence + biases, margin=10.0, detach=detach).mean(), biases)
+            biases = (biases - step).detach().requires_grad_()
+        means[detach] = float(biases.detach().mean())
+    assert means[True] < -50 and means[False] == pytest.approx(0)
+
+
 @pytest.mark.parametrize("row", [0, 1])
 def test_acls_ablations(vectors: Any, wide: tuple[Tensor, Tensor], row: int) -> None:
     golden = vectors[f"acls_ablation_row{row}"]

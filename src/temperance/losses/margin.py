@@ -9,7 +9,7 @@ from torch import Tensor
 
 from temperance.errors import one_of
 from temperance.losses.base import Loss, SamplePenalty, TorchOptions, Used, loss, number, switch
-from temperance.losses.formula import Part, Parts, Sample, Term, dot, put, smallest, total
+from temperance.losses.formula import Part, Parts, Sample, Term, dot, first_largest, pick, put, smallest, total
 from temperance.losses.rowwise import loss_of
 
 
@@ -29,6 +29,7 @@ def acls_penalty(
     halved: bool = False,
     amount: str = "adaptive",
     condition: str = "margin",
+    detach: bool = True,
 ) -> Tensor:
     """The ACLS penalty of each row: see `ACLS`. (n, k) → (n,)"""
     term = acls_term(
@@ -41,6 +42,7 @@ def acls_penalty(
         halved=halved,
         amount=amount,
         condition=condition,
+        detach=detach,
     )
     return loss_of(logits, _any_label(logits), term)
 
@@ -104,6 +106,9 @@ class ACLS(SamplePenalty):
     (eq. 13), with the minimum held constant in the first term and z_top in the second, so that the gradient has the
     pattern of eq. 12: it lowers the top logit and raises each far one by itself.
 
+    The pushes of eq. 12 do not add up to 0, and the penalty does not change when all logits go down together: so they
+    go down for ever, which can break a training. `detach=False` is the one to train with; "released" stops by itself.
+
     variant    "paper", or "released": the program's first term is ReLU(z_top − margin)², without the minimum. That form
                depends on a shift of all logits, which a network can slide down to escape it. The two give different
                results: say which one was used
@@ -113,6 +118,8 @@ class ACLS(SamplePenalty):
                squares (with condition="margin" the paper's "CR only")
     condition  "margin": only beyond it (eq. 11); "always": no ReLU, which also pulls small distances up to the margin
                (with amount="adaptive" the paper's "AR only")
+    detach     holds the minimum and z_top constant, as above; without it the gradient is that of eq. 13 itself, which
+               raises the lowest logit as much as it lowers the top one
 
     >>> import torch
     >>> ACLS(base="focal", margin=10.0)(torch.tensor([[12.0, 3.0, -1.0]]), torch.tensor([1]))
@@ -130,6 +137,7 @@ class ACLS(SamplePenalty):
         halved: bool = False,
         amount: str = "adaptive",
         condition: str = "margin",
+        detach: bool = True,
         base: str | Loss = "cross-entropy",
         **options: Unpack[TorchOptions],
     ) -> None:
@@ -142,6 +150,7 @@ class ACLS(SamplePenalty):
         switch("halved", halved)
         one_of("amount", amount, ("adaptive", "constant"))
         one_of("condition", condition, ("margin", "always"))
+        switch("detach", detach)
         self.margin = margin
         self.pos_weight = pos_weight
         self.neg_weight = neg_weight
@@ -150,6 +159,7 @@ class ACLS(SamplePenalty):
         self.halved = halved
         self.amount = amount
         self.condition = condition
+        self.detach = detach
 
     def _term(self, k: int) -> Term:
         return acls_term(
@@ -162,6 +172,7 @@ class ACLS(SamplePenalty):
             halved=self.halved,
             amount=self.amount,
             condition=self.condition,
+            detach=self.detach,
         )
 
 
@@ -189,19 +200,26 @@ def acls_term(
     halved: bool = False,
     amount: str = "adaptive",
     condition: str = "margin",
+    detach: bool = True,
 ) -> Term:
     """The ACLS penalty for k classes: see `ACLS`."""
     if halved and amount == "adaptive":
         pos_weight, neg_weight = pos_weight / 2, neg_weight / 2
     if neg_agg == "mean":
         neg_weight = neg_weight / max(k - 1, 1)
-    return Term(_acls, (margin, pos_weight, neg_weight), (variant, amount, condition))
+    return Term(_acls, (margin, pos_weight, neg_weight), (variant, amount, condition, detach))
 
 
 def _acls(
-    sample: Sample, margin: float, pos_weight: Part, neg_weight: Part, variant: str, amount: str, condition: str
+    sample: Sample,
+    margin: float,
+    pos_weight: Part,
+    neg_weight: Part,
+    variant: str,
+    amount: str,
+    condition: str,
+    detach: bool,
 ) -> Parts:
-    # The slopes have the pattern of eq. 12: down at the top class, up at the others, and nothing else.
     z, top, winner = sample.z, sample.top, sample.winner
     pos = top - margin if variant == "released" else top - smallest(z) - margin
     neg = top - margin - z
@@ -214,11 +232,20 @@ def _acls(
         pos_weight = pos_weight * total((z >= top).to(z))
     if amount == "adaptive":
         value = pos_weight * pos * pos + neg_weight * dot(neg, neg)
-        return value, 0.0, put(-2 * neg_weight * neg, winner, 2 * pos_weight * pos)
-    value = pos_weight * pos + neg_weight * total(neg)
-    if condition == "margin":
-        pos_weight, neg_weight = pos_weight * (pos > 0).to(z), neg_weight * (neg > 0).to(z)
-    return value, 0.0, put(-neg_weight * torch.ones_like(z), winner, pos_weight * torch.ones_like(pos))
+        down, up = 2 * pos_weight * pos, 2 * neg_weight * neg
+    else:
+        value = pos_weight * pos + neg_weight * total(neg)
+        down, up = pos_weight * torch.ones_like(pos), neg_weight * put(torch.ones_like(z), winner, 0.0)
+        if condition == "margin":
+            down, up = down * (pos > 0).to(z), up * (neg > 0).to(z)
+    if detach:
+        # The pattern of eq. 12: down at the top class, up at the others, and nothing else.
+        return value, 0.0, put(-up, winner, down)
+    rest = put(-up, winner, down + total(up))
+    if variant == "paper":
+        lowest = first_largest(-z)
+        rest = put(rest, lowest, pick(rest, lowest) - down)
+    return value, 0.0, rest
 
 
 def _any_label(logits: Tensor) -> Tensor:
