@@ -17,9 +17,11 @@ from temperance.objectives import Nll
 # networks, kernels of other widths) changed the NLL by less than 0.1 % in cross-validation on real predictions.
 MEMBERS = ("gap-scaling", "structured-vector", "structured-matrix", "kernel-logistic")
 
-# What is believed of the temperature before there are samples: its logarithm is normal around ln 1.5, because networks
-# are too sure, with a standard deviation of 1. A handful of mistakes outweighs it; it is there for when there are none.
+# What is believed of the temperature before there are samples: it is around 1.5, because networks are too sure. Its
+# logarithm has a standard deviation of 1 above and 1/2 below, because few are not sure enough, and samples without a
+# mistake must not ask for certainty. A handful of mistakes outweighs this.
 TYPICAL = math.log(1.5)
+SPREAD_ABOVE, SPREAD_BELOW = 1.0, 0.5
 
 # The weights are fitted to the samples and to so many imagined ones, labelled as temperature scaling believes: members
 # that do well on a few samples by chance get less weight, and none an infinite one.
@@ -139,13 +141,12 @@ def _member(name: str, logits: Tensor, labels: Tensor) -> Calibrator:
     """A fitted member of the pool; temperature scaling, which all is measured against, by the likeliest temperature."""
     if name != "temperature":
         return make_calibrator(name).fit(logits, labels)
-    problem = Problem(
-        Nll(),
-        lambda rows, log_temperature: divided(rows, log_temperature.exp()),
-        logits,
-        labels,
-        penalty=lambda log_temperature: (log_temperature - TYPICAL).square().sum() / (2 * len(labels)),
-    )
+
+    def surprise(log_temperature: Tensor) -> Tensor:
+        away = log_temperature - TYPICAL
+        return (away / torch.where(away > 0, SPREAD_ABOVE, SPREAD_BELOW)).square().sum() / (2 * len(labels))
+
+    problem = Problem(Nll(), lambda rows, t: divided(rows, t.exp()), logits, labels, penalty=surprise)
     found = minimise(problem, logits.new_tensor([TYPICAL]), low=math.log(LOW), high=math.log(HIGH))
     member = Temperature()
     member._keep("temperature", found.parameters[0].exp())
