@@ -46,7 +46,8 @@ class Auto(Calibrator):
        apart, it learns how sure to be.
     4. Both steps are repeated on all folds but one and judged on that one. With g the mean gain in NLL over temperature
        scaling there and e its standard error, the result is trusted by g² / (g² + e²), the share of g² that is not
-       noise: weights and slopes are pulled back to temperature scaling by the rest, wholly if nothing is gained.
+       noise: weights and slopes are pulled back to temperature scaling by the rest, wholly if nothing is gained or if
+       there is not one mistake to learn from.
     5. The members in use are fitted again on everything.
 
     So with few samples it is nearly temperature scaling, unless more than that is plain to see. `info` tells the
@@ -172,6 +173,8 @@ def _cross_combined(log_probs: Tensor, labels: Tensor, fold: Tensor, start: Tens
 
 def _trust(log_probs: Tensor, plain: Tensor, labels: Tensor) -> float:
     """How far to go from plain predictions to others, from what those gain, the imagined samples included."""
+    if bool((plain.argmax(1) == labels).all()):
+        return 0.0  # without a mistake whatever is surer looks better
     imagined = (plain.exp() * (plain - log_probs)).sum(1) * IMAGINED / len(labels)
     gain, error = _mean_and_error(_nll(plain, labels) - _nll(log_probs, labels) - imagined)
     return gain**2 / (gain**2 + error**2) if gain > 0 else 0.0
