@@ -83,18 +83,22 @@ def expm1(x):
 
 @triton.jit
 def lookup(x, edges, found, size):
-    value = tl.zeros_like(x) + tl.load(found)
-    for i in range(size):
-        value = tl.where(x > tl.load(edges + i), tl.load(found + i + 1), value)
-    return value
+    place = tl.zeros_like(x).to(tl.int32)
+    for start in range(0, size, 16):
+        i = start + tl.arange(0, 16)[None, :]
+        edge = tl.load(edges + i, mask=i < size, other=float('inf'))
+        place += tl.sum((x > edge).to(tl.int32), 1, keep_dims=True)
+    return tl.load(found + place)
 
 
 @triton.jit
 def soft(x, shares, size, width, DENSITY: tl.constexpr):
     value = tl.zeros_like(x)
-    for i in range(size):
+    for start in range(0, size, 64):
+        i = start + tl.arange(0, 64)[None, :]
+        share = tl.load(shares + i, mask=i < size, other=0.0)
         up = tl.sigmoid((x - (i + 0.5) / size) / width)
-        value += tl.load(shares + i) * (up * (1 - up) / width if DENSITY else up)
+        value += tl.sum(share * (up * (1 - up) / width if DENSITY else up), 1, keep_dims=True)
     return value
 
 
