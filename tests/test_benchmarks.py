@@ -115,6 +115,14 @@ def test_runs_are_compared_with_cross_entropy(tmp_path: Path) -> None:
     assert len({line.count("|") for line in table}) == 1
 
 
+def test_logits_beyond_half_precision_are_a_breakdown(tmp_path: Path) -> None:
+    write_run(tmp_path, "cross-entropy", 1.0)
+    write_run(tmp_path, "focal", 1e6)
+    measure_all(tmp_path, tmp_path / "out.jsonl", n_resamples=2)
+    reference, focal = read(tmp_path / "out.jsonl")
+    assert "failure" not in reference and "finite" in focal["failure"]
+
+
 def test_failures_are_told_by_the_confidence() -> None:
     logits, labels = random_predictions(300, 3)
     probs = logits.softmax(1)

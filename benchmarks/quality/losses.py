@@ -274,7 +274,11 @@ def measure_all(folder: Path, out: Path, n_resamples: int = RESAMPLES) -> None:
         for name in ("history", "val", "test"):
             line.pop(name, None)
         if "failure" not in line:
-            probs, labels, temperature = states(predictions_of(folder, line["run"]))
+            try:
+                probs, labels, temperature = states(predictions_of(folder, line["run"]))
+            except InputError as error:  # logits so far out that half precision does not hold them
+                line["failure"] = str(error)
+                continue
             mine = found[line["run"]] = {state: measured(probs[state], labels, n_resamples) for state in STATES}
             line |= {"temperature": round(temperature, 4), "measured_at": about.commit}
             line |= {state: {name: round(each.value, 6) for name, each in mine[state].items()} for state in STATES}
