@@ -11,6 +11,7 @@ The command line prints the message of any of these on one line and exits with c
 """
 
 import difflib
+import math
 from collections.abc import Iterable, Sequence
 from types import NoneType, UnionType
 from typing import Any, get_args, get_origin
@@ -110,7 +111,21 @@ def positive_fraction(setting: str, value: object) -> None:
         raise InputError(f"{setting} must be a fraction above 0 and up to 1; got {value!r}")
 
 
-def not_negative(setting: str, value: object) -> None:
-    """Refuse anything but a finite number of at least 0."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
-        raise InputError(f"{setting} must be a number of at least 0; got {value!r}")
+def number(setting: str, value: object, low: float = -math.inf, high: float = math.inf) -> None:
+    """Refuse anything but a finite number from `low` to `high`."""
+    finite = not isinstance(value, bool) and isinstance(value, int | float) and math.isfinite(value)
+    if not finite or not low <= value <= high:  # type: ignore[operator]
+        bounds = f" of at least {low:g}" if high == math.inf else f" from {low:g} to {high:g}"
+        raise InputError(f"{setting} must be a number{bounds if low > -math.inf else ''}; got {value!r}")
+
+
+def positive(setting: str, value: object) -> None:
+    """Refuse anything but a finite number above 0."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+        raise InputError(f"{setting} must be a number above 0; got {value!r}")
+
+
+def switch(setting: str, value: object) -> None:
+    """Refuse anything but true or false."""
+    if not isinstance(value, bool):
+        raise InputError(f"{setting} must be true or false; got {value!r}")

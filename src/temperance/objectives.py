@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import nll_loss
 
-from temperance.errors import InputError, at_least, known_settings, one_of
+from temperance.errors import at_least, known_settings, number, one_of, switch
 from temperance.registry import Registry, first_line, plain_name
 
 
@@ -128,7 +128,7 @@ class LabelSmoothing(Objective):
     """
 
     def __init__(self, *, smoothing: float = 0.05) -> None:
-        _between("smoothing", smoothing, 0, 1)
+        number("smoothing", smoothing, 0, 1)
         self.smoothing = smoothing
 
     def target(self, scores: Tensor, labels: Tensor) -> Tensor:
@@ -160,9 +160,8 @@ class Focal(Objective):
     """
 
     def __init__(self, *, gamma: float = 3.0, detach_weight: bool = False) -> None:
-        _between("gamma", gamma, 0, 100)
-        if not isinstance(detach_weight, bool):
-            raise InputError(f"detach_weight must be true or false; got {detach_weight!r}")
+        number("gamma", gamma, 0, 100)
+        switch("detach_weight", detach_weight)
         self.gamma = gamma
         self.convex = self.adapts = detach_weight
         self._focus: Tensor | None = None
@@ -306,11 +305,6 @@ class ClassScaled(Objective):
 def scale(normalised: Tensor, alpha: float, beta: float) -> Tensor:
     """The weight of a class from its normalised loss, between −β/2 and β/2 (SCTL eq. 5)."""
     return beta * torch.sigmoid(normalised / alpha) - beta / 2
-
-
-def _between(setting: str, value: object, low: float, high: float) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
-        raise InputError(f"{setting} must be a number from {low} to {high}; got {value!r}")
 
 
 def _largest_change(before: Tensor | None, after: Tensor) -> float:

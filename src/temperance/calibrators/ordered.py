@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy, elu, softplus
 
 from temperance.calibrators.base import Calibrator, calibrator
 from temperance.calibrators.temperature import fit_inverse_temperature
-from temperance.errors import at_least, not_negative, one_of, positive_fraction
+from temperance.errors import at_least, number, one_of, positive_fraction
 from temperance.objectives import make_objective
 
 VARIANTS = ("oi", "op", "diag")
@@ -80,7 +80,7 @@ class OrderPreserving(Calibrator):
         at_least("depth", self.depth, 0)
         at_least("epochs", self.epochs, 1)
         positive_fraction("learning_rate", self.learning_rate)
-        not_negative("weight_decay", self.weight_decay)
+        number("weight_decay", self.weight_decay, 0)
 
     def _fit(self, logits: Tensor, labels: Tensor) -> None:
         slope, _ = fit_inverse_temperature(make_objective("nll"), logits, labels)

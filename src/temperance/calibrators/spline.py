@@ -11,7 +11,7 @@ from torch.nn.functional import softplus
 from temperance.calibrators.base import calibrator
 from temperance.calibrators.logistic import fit_logistic, solve_ridged
 from temperance.calibrators.parametric import LogisticCalibrator, smoothed_targets, unless_one_sided
-from temperance.errors import at_least, not_negative
+from temperance.errors import at_least, number
 
 # From a straight line, which is Platt scaling, to a curve that is hardly held.
 SMOOTHINGS = tuple(10.0**power for power in range(5, -4, -1))
@@ -57,7 +57,7 @@ class Spline(LogisticCalibrator):
         super()._check_settings()
         at_least("n_knots", self.n_knots, 3)
         if self.smoothing is not None:
-            not_negative("smoothing", self.smoothing)
+            number("smoothing", self.smoothing, 0)
 
     def _fit_binary(self, log_odds: Tensor, happened: Tensor) -> dict[str, Tensor]:
         origin, spacing = overlap(log_odds, happened, self.n_knots - 1)

@@ -7,10 +7,11 @@ from typing import Unpack
 import torch
 from torch import Tensor
 
-from temperance.errors import InputError, at_least
-from temperance.losses.base import Rows, SampleLoss, TorchOptions, Used, loss, number
+from temperance.errors import InputError, at_least, number
+from temperance.losses.base import SampleLoss, TorchOptions, Used, loss
 from temperance.losses.distributed import all_rows
 from temperance.losses.formula import Parts, Sample, Term, lookup, one_minus_p
+from temperance.losses.rows import Rows
 from temperance.losses.rowwise import loss_of
 
 

@@ -7,8 +7,8 @@ from typing import Unpack
 import torch
 from torch import Tensor
 
-from temperance.errors import InputError, one_of
-from temperance.losses.base import SampleLoss, TorchOptions, Used, loss, number
+from temperance.errors import InputError, number, one_of
+from temperance.losses.base import SampleLoss, TorchOptions, Used, loss
 from temperance.losses.formula import NLL, Parts, Sample, Term, dot, one_minus_p, put, total
 from temperance.losses.rowwise import loss_of
 

@@ -26,7 +26,8 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor
 
-from temperance.losses.base import Loss, Rows
+from temperance.losses.base import Loss
+from temperance.losses.rows import Rows
 
 
 class BatchLevel(Loss):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Unpack
 
-from temperance.errors import one_of
-from temperance.losses.base import Loss, SamplePenalty, TorchOptions, Used, loss, number
+from temperance.errors import number, one_of
+from temperance.losses.base import Loss, SamplePenalty, TorchOptions, Used, loss
 from temperance.losses.formula import Parts, Sample, Term, dot
 
 

@@ -7,8 +7,8 @@ from typing import Unpack
 import torch
 from torch import Tensor
 
-from temperance.errors import InputError, one_of
-from temperance.losses.base import SampleLoss, TorchOptions, Used, loss, number, switch
+from temperance.errors import InputError, number, one_of, switch
+from temperance.losses.base import SampleLoss, TorchOptions, Used, loss
 from temperance.losses.formula import Part, Parts, Sample, Term, first_largest, one_minus_p, pick, put
 from temperance.losses.rowwise import loss_of
 

@@ -7,9 +7,10 @@ from typing import Unpack
 import torch
 from torch import Tensor
 
-from temperance.errors import InputError, one_of
-from temperance.losses.base import Loss, Regulariser, Rows, TorchOptions, Used, loss, number, switch
+from temperance.errors import InputError, number, one_of, switch
+from temperance.losses.base import Loss, Regulariser, TorchOptions, Used, loss
 from temperance.losses.distributed import BatchLevel
+from temperance.losses.rows import Rows
 from temperance.metrics.kernel import canonical_error, check_bandwidth, loo_bandwidth
 from temperance.metrics.smooth import MMCE_WIDTH
 from temperance.numerics import root

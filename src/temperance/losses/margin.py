@@ -7,8 +7,8 @@ from typing import Unpack
 import torch
 from torch import Tensor
 
-from temperance.errors import one_of
-from temperance.losses.base import Loss, SamplePenalty, TorchOptions, Used, loss, number, switch
+from temperance.errors import number, one_of, switch
+from temperance.losses.base import Loss, SamplePenalty, TorchOptions, Used, loss
 from temperance.losses.formula import Part, Parts, Sample, Term, dot, first_largest, pick, put, smallest, total
 from temperance.losses.rowwise import loss_of
 

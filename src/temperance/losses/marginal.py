@@ -7,10 +7,12 @@ from typing import Unpack
 import torch.nn.functional as F
 from torch import Tensor
 
-from temperance.losses.base import Loss, Regulariser, Rows, TorchOptions, Used, loss, number
+from temperance.errors import number
+from temperance.losses.base import Loss, Regulariser, TorchOptions, Used, loss
 from temperance.losses.distributed import BatchLevel
 from temperance.losses.formula import Batch, Parts, Sample, Term, dot, pick
 from temperance.losses.plain import watched
+from temperance.losses.rows import Rows
 from temperance.losses.rowwise import class_excess, reduced_loss
 
 

@@ -16,8 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from temperance.errors import InputError
-from temperance.losses.base import positive
+from temperance.errors import InputError, positive
 
 # A loss: of logits and labels, or with the samples' numbers as a third.
 LossFunction = Callable[..., Tensor]

@@ -8,8 +8,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from temperance.losses.base import Loss, Regulariser, Rows, TorchOptions, Used, loss, number
+from temperance.errors import number
+from temperance.losses.base import Loss, Regulariser, TorchOptions, Used, loss
 from temperance.losses.formula import at_least_float32
+from temperance.losses.rows import Rows
 
 # What is held at once, in values, so that memory does not grow with k² and stays in cache.
 BLOCK_VALUES = {"cpu": 1 << 20, "cuda": 1 << 25}

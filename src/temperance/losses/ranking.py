@@ -8,11 +8,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from temperance.errors import InputError, at_least, one_of
-from temperance.losses.base import Loss, Regulariser, Rows, SamplePenalty, TorchOptions, Used, loss, number
+from temperance.errors import InputError, at_least, number, one_of
+from temperance.losses.base import Loss, Regulariser, SamplePenalty, TorchOptions, Used, loss
 from temperance.losses.distributed import BatchLevel
 from temperance.losses.formula import Parts, Sample, Term, largest, put
 from temperance.losses.margin import acls_term
+from temperance.losses.rows import Rows
 from temperance.losses.selective import SCORES
 
 

@@ -10,9 +10,9 @@ from typing import Any, Unpack
 import torch
 from torch import Tensor
 
-from temperance.errors import InputError, at_least, one_of
+from temperance.errors import InputError, at_least, number, one_of, positive, switch
 from temperance.losses import compiled, ranks
-from temperance.losses.base import Loss, Regulariser, Rows, TorchOptions, Used, loss, number, positive, switch
+from temperance.losses.base import Loss, Regulariser, TorchOptions, Used, loss
 from temperance.losses.distributed import BatchLevel
 from temperance.losses.formula import (
     Batch,
@@ -31,6 +31,7 @@ from temperance.losses.formula import (
     times,
 )
 from temperance.losses.plain import all_count, watched
+from temperance.losses.rows import Rows
 from temperance.losses.rowwise import reduced_loss, without_gradient
 
 # A quantile is found by counting its first and then its second twelve binary digits: as exact as float32 near 1.

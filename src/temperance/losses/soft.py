@@ -8,9 +8,10 @@ from typing import Unpack
 import torch
 from torch import Tensor
 
-from temperance.errors import InputError, at_least
-from temperance.losses.base import Loss, Regulariser, Rows, TorchOptions, loss, number, positive
+from temperance.errors import InputError, at_least, number, positive
+from temperance.losses.base import Loss, Regulariser, TorchOptions, loss
 from temperance.losses.distributed import BatchLevel
+from temperance.losses.rows import Rows
 from temperance.numerics import root
 
 KARANDIKAR = "Karandikar et al., Soft calibration objectives for neural networks, NeurIPS 2021"

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from temperance.errors import InputError
+from temperance.errors import InputError, number
 from temperance.metrics.base import metric
 from temperance.metrics.stats import FullRows, TopLabels, full_rows, top_labels
 
@@ -131,11 +131,6 @@ def _chosen(bandwidth: float | str, points: Tensor) -> float:
     return bandwidth if isinstance(bandwidth, int | float) else loo_bandwidth(points)
 
 
-def _check_power(p: object) -> None:
-    if isinstance(p, bool) or not isinstance(p, int | float) or not 1 <= p < math.inf:
-        raise InputError(f"p must be a number of at least 1; got {p!r}")
-
-
 @metric(top_labels, title="KDE ECE", range=(0, 1), percent=True, quadratic=True)
 def kde_ece(samples: TopLabels, *, p: float = 1, bandwidth: float | str = 0.02) -> float:
     """Kernel calibration error of the predicted class: ECE with Beta kernels in place of bins.
@@ -143,7 +138,7 @@ def kde_ece(samples: TopLabels, *, p: float = 1, bandwidth: float | str = 0.02) 
     The mean of |Ê[correct | c_i] − c_i|^p; the root 1/p is not taken, as in the authors' program. `bandwidth="loo"`
     takes the one of `loo_bandwidths` under which the confidences are most likely, each given the others.
     """
-    _check_power(p)
+    number("p", p, 1)
     chosen = _chosen(bandwidth, two_sided(samples.confidence))
     return float(binary_error(samples.confidence, samples.correct, chosen, p=p))
 
@@ -156,7 +151,7 @@ def kde_ece_marginal(samples: FullRows, *, p: float = 1, bandwidth: float | str 
     Σ_c of the mean of |Ê[y = c | f_ic] − f_ic|^p with Beta kernels, the root not taken. A sum, not a mean as in
     `classwise_ece`: for two classes it is twice the error of one. `bandwidth="loo"` chooses for each class apart.
     """
-    _check_power(p)
+    number("p", p, 1)
     total = 0.0
     for j in range(samples.probs.shape[1]):
         value = samples.probs[:, j]
@@ -172,6 +167,6 @@ def kde_ece_canonical(samples: FullRows, *, p: float = 1, bandwidth: float | str
     The mean of Σ_c |Ê[y_c | f_i] − f_ic|^p with Dirichlet kernels, the root not taken. Neighbours are few in many
     dimensions: with more than about ten classes it takes many samples to tell miscalibration from their lack.
     """
-    _check_power(p)
+    number("p", p, 1)
     chosen = _chosen(bandwidth, samples.probs)
     return float(canonical_error(samples.probs, samples.labels, chosen, p=p))

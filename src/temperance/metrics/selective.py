@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from temperance.arrays import ArrayLike
-from temperance.errors import InputError, one_of, positive_fraction
+from temperance.errors import InputError, number, one_of, positive_fraction
 from temperance.metrics.base import metric
 from temperance.metrics.batch import Batch, batches
 from temperance.metrics.scores import SCORES
@@ -209,8 +209,7 @@ def coverage_at_risk(samples: Ranked, *, risk: float = 0.05, ties: str = "stable
     >>> round(coverage_at_risk([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7]], [0, 1, 1]), 6)
     0.333333
     """
-    if not risk >= 0:
-        raise InputError(f"risk must be a number of at least 0; got {risk!r}")
+    number("risk", risk, 0)
     curve = RiskCoverage.of(samples, ties=ties)
     allowed = curve.coverage[curve.risk <= risk]
     return float(allowed[-1]) if len(allowed) else 0.0

@@ -8,8 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from torch import nn
 
-from temperance.errors import InputError, at_least, unknown_name
-from temperance.losses.base import positive
+from temperance.errors import InputError, at_least, positive, unknown_name
 from temperance.training.networks import Network
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from temperance.errors import InputError, at_least, known_settings, not_negative, one_of, positive_fraction
+from temperance.errors import InputError, at_least, known_settings, number, one_of, positive_fraction
 from temperance.losses.mixup import MIT, CutMix, Mixup
 from temperance.registry import parse_entry
 
@@ -67,7 +67,7 @@ class Recipe:
         for name, low in (("epochs", 1), ("batch_size", 1), ("warmup", 0), ("crop", 0), ("seed", 0)):
             at_least(name, getattr(self, name), low)
         for name in ("lr", "momentum", "weight_decay"):
-            not_negative(name, getattr(self, name))
+            number(name, getattr(self, name), 0)
         positive_fraction("factor", self.factor)
         one_of("optimiser", self.optimiser, ("sgd", "adamw"))
         one_of("schedule", self.schedule, ("steps", "cosine", "constant"))
@@ -81,7 +81,7 @@ class Recipe:
             raise InputError("nesterov needs a momentum above 0")
         object.__setattr__(self, "drops", tuple(self.drops))
         for drop in self.drops:
-            not_negative("drops", drop)
+            number("drops", drop, 0)
         self.mixing()
 
     @classmethod

@@ -9,9 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from temperance.errors import InputError, at_least, positive_fraction
+from temperance.errors import InputError, at_least, number, positive_fraction
 from temperance.losses import Loss
-from temperance.losses.base import number
 from temperance.training.features import Features
 from temperance.training.heads.base import Head, TrainingSettings, head
 from temperance.training.heads.loop import Batch, empty_layer, start_layer

@@ -23,14 +23,14 @@ from temperance.errors import (
     NotFittedError,
     at_least,
     known_settings,
-    not_negative,
+    number,
     one_of,
+    positive,
     unknown_name,
 )
 from temperance.evaluate import Progress, no_progress
 from temperance.files import read_tensors, reading, write_tensors
 from temperance.losses import Loss
-from temperance.losses.base import positive
 from temperance.registry import Registry, first_line, plain_name
 from temperance.training.criterion import as_loss
 from temperance.training.features import Features
@@ -217,7 +217,7 @@ class Head(nn.Module):
         one_of("optimiser", self.optimiser, ("sgd", "adam"))
         one_of("schedule", self.schedule, ("constant", "cosine"))
         for name in ("lr", "momentum", "weight_decay"):
-            not_negative(name, getattr(self, name))
+            number(name, getattr(self, name), 0)
         if self.clip is not None:
             positive("clip", self.clip)
 

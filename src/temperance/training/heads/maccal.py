@@ -7,8 +7,7 @@ from typing import Any, Unpack
 import torch
 from torch import Tensor, nn
 
-from temperance.errors import InputError, at_least, one_of, positive_fraction
-from temperance.losses.base import positive, switch
+from temperance.errors import InputError, at_least, one_of, positive, positive_fraction, switch
 from temperance.training.features import Features
 from temperance.training.heads.base import Head, TrainingSettings, head
 from temperance.training.heads.linear import check_start
