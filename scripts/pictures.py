@@ -10,6 +10,7 @@ from PIL import Image
 
 import family_pictures
 import loss_pictures
+import result_pictures
 from temperance.calibrators import Auto
 from temperance.demo import demo_predictions
 from temperance.metrics import ece
@@ -42,6 +43,7 @@ if __name__ == "__main__":
         "reliability": reliability,
         **family_pictures.FAMILIES,
         **loss_pictures.FAMILIES,
+        **result_pictures.STUDIES,
     }
     PICTURES.mkdir(exist_ok=True)
     for name in sys.argv[1:] or drawings:
