@@ -89,7 +89,8 @@ def make_objective(name: str, **settings: Any) -> Objective:
     True
     """
     cls = OBJECTIVES[name]
-    known_settings(name, settings, inspect.signature(cls).parameters)
+    if settings:
+        known_settings(name, settings, inspect.signature(cls).parameters)
     return cls(**settings)
 
 

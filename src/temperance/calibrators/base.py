@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar, get_type_hints
 
@@ -115,10 +116,9 @@ class Calibrator(nn.Module):
 
     def check_settings(self) -> None:
         """Refuse settings that no data could make sense of; `fit` does it too."""
-        types = get_type_hints(type(self).__init__)
         try:
-            for name, value in self.get_params().items():
-                of_type(name, value, types[name])
+            for name, (_, wanted) in _settings(type(self).__init__).items():
+                of_type(name, getattr(self, name), wanted)
             self._check_settings()
         except InputError as error:
             raise InputError(f"{self.name}: {error}") from None
@@ -206,8 +206,14 @@ def calibrator(
 
 def settings_of(cls: type[Calibrator]) -> dict[str, Any]:
     """The settings of a method with their defaults."""
-    parameters = inspect.signature(cls).parameters.values()
-    return {p.name: p.default for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY}
+    return {name: default for name, (default, _) in _settings(cls.__init__).items()}
+
+
+@cache
+def _settings(init: Callable[..., None]) -> dict[str, tuple[Any, Any]]:
+    """The default of each setting, and the type that it is annotated with."""
+    types, parameters = get_type_hints(init), inspect.signature(init).parameters.values()
+    return {p.name: (p.default, types[p.name]) for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY}
 
 
 def make_calibrator(name: str, **settings: Any) -> Calibrator:

@@ -1,7 +1,7 @@
 """Temperature scaling: one number that makes every prediction more or less sure, by NLL or by calibration error."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -108,8 +108,10 @@ def _newton(
 ) -> tuple[float, dict[str, Any]]:
     """Where the slope in s, which only rises, is zero: Newton steps, with a bracket for those that go astray."""
     below, above = 0.0, math.inf  # values of s where the slope is known to be negative, and positive
+    # What fits into a cache is kept for all steps.
+    kept = list(_centred(objective, logits, labels, weights)) if logits.numel() <= _block_values(logits) else None
     for steps in range(1, 101):
-        slope, *bends = _derivatives(objective, logits, labels, weights, s)
+        slope, *bends = _derivatives(kept or _centred(objective, logits, labels, weights), s)
         step = _root(slope, *bends)
         below, above = (below, s) if slope > 0 else (s, above)
         small = abs(slope) <= tolerance
@@ -132,30 +134,37 @@ def _newton(
     return s, {"converged": at_bound or abs(slope) <= TOLERANCE, "gradient": abs(slope), "steps": steps}
 
 
-def _derivatives(objective: Objective, logits: Tensor, labels: Tensor, weights: Tensor, s: float) -> list[float]:
+def _centred(
+    objective: Objective, logits: Tensor, labels: Tensor, weights: Tensor
+) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """Block by block: the logits minus the largest of their row, the target's score minus that, and the weights."""
+    for rows, y, first in _near_blocks(logits, labels):
+        top = rows.amax(1)
+        yield rows - top[:, None], objective.target(rows, y) - top, weights[first : first + len(y)]
+
+
+def _derivatives(centred: Iterable[tuple[Tensor, Tensor, Tensor]], s: float) -> list[float]:
     """The first four derivatives in s of Σ_i c_i (log Σ_j exp(s z_ij) − s t_i), t the target's score.
 
     The derivatives of log Σ exp are the cumulants of z under softmax(s z), here from the moments of x = z − max z.
     """
-    total = torch.zeros(4, dtype=torch.float64, device=logits.device)
-    ones = logits.new_ones(logits.shape[1])
-    for rows, y, first in _near_blocks(logits, labels):
-        top = rows.amax(1)
-        x = rows - top[:, None]
+    found = []
+    for x, target, weights in centred:
         powers = (x * (s * LOG2_E)).exp2_()  # half the time of exp on a CPU
+        ones = x.new_ones(x.shape[1])
         norm = powers @ ones  # much faster than a sum over few columns
         m1, m2, m3, m4 = ((powers.mul_(x) @ ones).div_(norm) for _ in range(4))
         square = m1 * m1
         cumulants = torch.stack(
             [
-                m1 - (objective.target(rows, y) - top),
+                m1 - target,
                 m2 - square,
                 m3 - 3 * m1 * m2 + 2 * m1 * square,
                 m4 - 4 * m1 * m3 - 3 * m2 * m2 + 12 * square * m2 - 6 * square * square,
             ]
         )
-        total += cumulants @ weights[first : first + len(y)]
-    return total.tolist()
+        found.append(cumulants @ weights)
+    return torch.stack(found).sum(0).tolist()
 
 
 def _root(slope: float, second: float, third: float, fourth: float) -> float:
@@ -255,5 +264,8 @@ def ece_of_temperatures(logits: Tensor, labels: Tensor, temperatures: Tensor, n_
 
 
 def _near_blocks(logits: Tensor, labels: Tensor) -> Iterator[tuple[Tensor, Tensor, int]]:
-    values = BLOCK_VALUES.get(logits.device.type, BLOCK_VALUES["cpu"])
-    return blocks(logits, labels, step=max(1, values // logits.shape[1]))
+    return blocks(logits, labels, step=max(1, _block_values(logits) // logits.shape[1]))
+
+
+def _block_values(logits: Tensor) -> int:
+    return BLOCK_VALUES.get(logits.device.type, BLOCK_VALUES["cpu"])
