@@ -72,6 +72,7 @@ def train(
         if place is not None and rank() == 0:
             write_run(run, training.configuration)
         wait()
+        del training  # with what holds on to the processes
     return run
 
 

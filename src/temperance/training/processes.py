@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -29,6 +30,8 @@ def process_group(device: torch.device) -> Iterator[None]:
     try:
         yield
     finally:
+        # Whatever still holds on to the group would end it after its threads, with the process, and break that off.
+        gc.collect()
         dist.destroy_process_group()
 
 
