@@ -8,7 +8,7 @@ import torch
 
 from conftest import random_predictions
 from temperance.calibrators import Auto, KernelLogistic, Temperature, load_calibrator, make_calibrator
-from temperance.calibrators.auto import IMAGINED, MEMBERS, _pool_weights, _trust
+from temperance.calibrators.auto import FEW_MISTAKES, IMAGINED, MEMBERS, _pool_weights, _trust
 from temperance.errors import InputError
 from temperance.metrics import ece, nll
 
@@ -148,7 +148,9 @@ def test_trust_counts_the_noise_and_the_imagined_samples() -> None:
     gain = (sharper - plain).gather(1, labels[:, None]).neg().squeeze(1)
     imagined = (sharper.exp() * (sharper - plain)).sum(1) * IMAGINED / 2000
     mean, error = float((gain - imagined).mean()), float((gain - imagined).std()) / 2000**0.5
-    assert _trust(plain, sharper, labels) == pytest.approx(mean**2 / (mean**2 + error**2))
+    mistakes = int((logits.argmax(1) != labels).sum())
+    doubt = error**2 * (1 + FEW_MISTAKES / mistakes)
+    assert _trust(plain, sharper, labels) == pytest.approx(mean**2 / (mean**2 + doubt))
 
 
 def test_a_shift_of_class_frequencies_costs_no_more_than_the_frequencies_explain() -> None:

@@ -30,6 +30,10 @@ IMAGINED = 10
 # The ridge of the last step. It is far stronger than that of `gap-scaling` alone, since little is left to mend.
 LAST_RIDGE = 100.0
 
+# How far to trust a gain is a matter of its standard error, and that is known badly where few mistakes make it: with so
+# many its square counts twice.
+FEW_MISTAKES = 20
+
 # A member that weighs less than this share of the heaviest is left out.
 NEGLIGIBLE = 0.005
 
@@ -47,7 +51,7 @@ class Auto(Calibrator):
     4. Both steps are repeated on all folds but one and judged on that one. With g the mean gain in NLL over temperature
        scaling there and e its standard error, the result is trusted by g² / (g² + e²), the share of g² that is not
        noise: weights and slopes are pulled back to temperature scaling by the rest, wholly if nothing is gained or if
-       there is not one mistake to learn from.
+       there is not one mistake to learn from. Few mistakes make e larger.
     5. The members in use are fitted again on everything.
 
     So with few samples it is nearly temperature scaling, unless more than that is plain to see. `info` tells the
@@ -173,11 +177,12 @@ def _cross_combined(log_probs: Tensor, labels: Tensor, fold: Tensor, start: Tens
 
 def _trust(log_probs: Tensor, plain: Tensor, labels: Tensor) -> float:
     """How far to go from plain predictions to others, from what those gain, the imagined samples included."""
-    if bool((plain.argmax(1) == labels).all()):
-        return 0.0  # without a mistake whatever is surer looks better
+    mistakes = int((plain.argmax(1) != labels).sum())
+    if not mistakes:
+        return 0.0  # whatever is surer looks better
     imagined = (plain.exp() * (plain - log_probs)).sum(1) * IMAGINED / len(labels)
     gain, error = _mean_and_error(_nll(plain, labels) - _nll(log_probs, labels) - imagined)
-    return gain**2 / (gain**2 + error**2) if gain > 0 else 0.0
+    return gain**2 / (gain**2 + error**2 * (1 + FEW_MISTAKES / mistakes)) if gain > 0 else 0.0
 
 
 def _pool(log_probs: Tensor | list[Tensor], weights: Tensor) -> Tensor:
