@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from functools import cache, lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -185,7 +185,7 @@ class Fused:
     def __init__(self, of: tuple[Form, ...]) -> None:
         self.of = of
         self.value, self.slopes, self.both = programs(of)
-        self.printed: dict[tuple[Any, ...], Printed] = {}
+        self.printed: dict[Question, Printed] = {}
         unknown = {step.op for step in self.both.steps} - set(STEPS)
         if unknown:
             raise NotImplementedError(f"there are no steps {unknown} in Triton")
@@ -227,10 +227,10 @@ class Fused:
                 arrays["whole"] = torch.as_tensor(plain.whole(batch, plain.counts_of(batch)), device=logits.device)
         if weight is not None:
             arrays["weight"] = readable(weight)
-        key = (k, n == n_rows, reach, ignore_index, *arrays)
-        printed = self.printed.get(key)
+        question = Question(tuple(arrays), k, n == n_rows, reach, ignore_index)
+        printed = self.printed.get(question)
         if printed is None:
-            printed = self.printed[key] = Printed(program, self.of, tuple(arrays), k, n == n_rows, reach, ignore_index)
+            printed = self.printed[question] = Printed(program, self.of, question)
         numbers, columns, vectors = batch.inputs()
         given: list[Any] = [readable(logits), readable(labels), *arrays.values()]
         given += [readable(number) if isinstance(number, Tensor) else float(number) for number in numbers]
@@ -250,39 +250,36 @@ def rows_of(k: int) -> int:
     return max(1, TILE // power_of_two(k))
 
 
-class Printed:
-    """A program as a kernel, with these arrays.
+class Question(NamedTuple):
+    """What a kernel is printed for.
 
-    flat   there is no space: each sample has its logits side by side
-    reach  if the mean is wanted of that many samples at most: the next power of two
+    arrays        what it reads and fills besides logits and labels, by name
+    k             the number of classes
+    flat          there is no space: each sample has its logits side by side
+    reach         if the mean is wanted of that many samples at most: the next power of two
+    ignore_index  samples with this label do not count
     """
 
-    def __init__(
-        self,
-        program: Program,
-        of: tuple[Form, ...],
-        arrays: tuple[str, ...],
-        k: int,
-        flat: bool,
-        reach: int,
-        ignore_index: int,
-    ) -> None:
-        self.rows = rows_of(k)
-        self.warps = max(4, min(32, power_of_two(k) // 512))
+    arrays: tuple[str, ...]
+    k: int
+    flat: bool
+    reach: int
+    ignore_index: int
+
+
+class Printed:
+    """A program as a kernel."""
+
+    def __init__(self, program: Program, of: tuple[Form, ...], question: Question) -> None:
+        self.rows = rows_of(question.k)
+        self.warps = max(4, min(32, power_of_two(question.k) // 512))
         self.tables = [setting_place(name) - 1 for name in program.tables]
-        self.kernel = Kernel(kernel_text(program, of, arrays, k, flat, reach, ignore_index))
+        self.kernel = Kernel(kernel_text(program, of, question))
 
 
-def kernel_text(
-    program: Program,
-    of: tuple[Form, ...],
-    arrays: tuple[str, ...],
-    k: int,
-    flat: bool,
-    reach: int,
-    ignore_index: int,
-) -> str:
+def kernel_text(program: Program, of: tuple[Form, ...], question: Question) -> str:
     """The text of that."""
+    arrays, k, flat, reach, ignore_index = question
     made = {step.name for step in program.steps}
 
     def text(operand: Operand) -> str:
