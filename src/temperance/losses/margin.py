@@ -107,7 +107,8 @@ class ACLS(SamplePenalty):
     pattern of eq. 12: it lowers the top logit and raises each far one by itself.
 
     The pushes of eq. 12 do not add up to 0, and the penalty does not change when all logits go down together: so they
-    go down for ever, which can break a training. `detach=False` is the one to train with; "released" stops by itself.
+    go down for ever, which can break a training. The "released" variant stops by itself, and `detach=False` does not
+    drift; its squares still want small steps at the start.
 
     variant    "paper", or "released": the program's first term is ReLU(z_top − margin)², without the minimum. That form
                depends on a shift of all logits, which a network can slide down to escape it. The two give different
