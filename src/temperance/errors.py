@@ -12,6 +12,7 @@ The command line prints the message of any of these on one line and exits with c
 
 import difflib
 import math
+import sys
 from collections.abc import Iterable, Sequence
 from types import NoneType, UnionType
 from typing import Any, get_args, get_origin
@@ -113,15 +114,15 @@ def positive_fraction(setting: str, value: object) -> None:
 
 def number(setting: str, value: object, low: float = -math.inf, high: float = math.inf) -> None:
     """Refuse anything but a finite number from `low` to `high`."""
-    finite = not isinstance(value, bool) and isinstance(value, int | float) and math.isfinite(value)
-    if not finite or not low <= value <= high:  # type: ignore[operator]
+    least, most = max(low, -sys.float_info.max), min(high, sys.float_info.max)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
         bounds = f" of at least {low:g}" if high == math.inf else f" from {low:g} to {high:g}"
         raise InputError(f"{setting} must be a number{bounds if low > -math.inf else ''}; got {value!r}")
 
 
 def positive(setting: str, value: object) -> None:
     """Refuse anything but a finite number above 0."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= sys.float_info.max:
         raise InputError(f"{setting} must be a number above 0; got {value!r}")
 
 

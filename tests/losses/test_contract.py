@@ -521,7 +521,7 @@ def test_wrong_settings_are_refused_in_a_sentence(kind: type[Loss]) -> None:
             with pytest.raises(InputError, match=f"{name} must be true or false"):
                 make(kind, **{name: "yes"})
         elif isinstance(default, float):
-            for bad in (math.nan, "much", True):
+            for bad in (math.nan, math.inf, 10**400, "much", True):
                 with pytest.raises(InputError, match=name):
                     make(kind, **{name: bad})
         elif isinstance(default, str) and name not in ("base", "n_samples"):

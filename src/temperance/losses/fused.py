@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from functools import cache, lru_cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -235,7 +235,7 @@ class Fused:
         given: list[Any] = [readable(logits), readable(labels), *arrays.values()]
         given += [readable(number) if isinstance(number, Tensor) else float(number) for number in numbers]
         given += [readable(array) for array in (*columns, *vectors)]
-        given += [len(numbers[place]) for place in printed.tables]  # type: ignore[arg-type]
+        given += [cast(Tensor, numbers[place]).numel() for place in printed.tables]
         given += n, n // n_rows
         printed.kernel((n + printed.rows - 1) // printed.rows, given, warps=printed.warps)
 

@@ -10,6 +10,7 @@ kernel is taken some rows at a time. What takes and gives tensors here is differ
 """
 
 import math
+import sys
 from collections.abc import Iterator
 
 import torch
@@ -122,7 +123,7 @@ def check_bandwidth(bandwidth: object) -> None:
     """Refuse anything but a number above 0, or the word for choosing it."""
     if bandwidth == LOO:
         return
-    if isinstance(bandwidth, bool) or not isinstance(bandwidth, int | float) or not 0 < bandwidth < math.inf:
+    if isinstance(bandwidth, bool) or not isinstance(bandwidth, int | float) or not 0 < bandwidth <= sys.float_info.max:
         raise InputError(f"bandwidth must be a number above 0, or {LOO} to choose it by likelihood; got {bandwidth!r}")
 
 
