@@ -1,17 +1,21 @@
-"""Every metric, loss and calibrator on a GPU gives what it gives on the CPU.
+"""Every metric, loss and calibrator on a GPU gives what it gives on the CPU; every head, what it gives step by step.
 
-PYTHONPATH=src python scripts/check_cuda.py [metrics] [losses] [calibrators]
+PYTHONPATH=src python scripts/check_cuda.py [metrics] [losses] [calibrators] [heads]
 """
 
 import sys
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import torch
 
 from temperance.calibrators import CALIBRATORS
 from temperance.losses import AU, AURC, LOSSES, MDCA, Focal, Loss
 from temperance.metrics import METRICS
+from temperance.training.features import Features
+from temperance.training.heads import HEADS, make_head
+from temperance.training.heads import loop as heads_loop
 
 
 def predictions(n: int, k: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -102,11 +106,37 @@ def calibrators() -> None:
             print(f"calibrator {method.name:32s} not run: {error}")
 
 
+def heads() -> None:
+    """Trained by replayed graphs, and with every step started by itself."""
+    samples, labels = predictions(3000, 20)
+    features = Features.of(
+        samples[:2000],
+        labels[:2000],
+        val_features=samples[2000:],
+        val_labels=labels[2000:],
+        classifier_weight=torch.eye(20),
+        classifier_bias=torch.zeros(20),
+    ).to("cuda")
+    for name in HEADS.names:
+        for loss in ("cross-entropy", "focal", "acls", "mdca", "aurc", "au"):
+            found = []
+            for replayed in (heads_loop.replayed, step_by_step):
+                with mock.patch.object(heads_loop, "replayed", replayed):
+                    head = make_head(name, epochs=2).fit(features, loss=loss, seed=3)
+                found.append(head(features.train.features))
+            report("head", f"{name} {loss}", float((found[0] - found[1]).abs().max()), 1e-5)
+
+
+def step_by_step(step: Callable[[torch.Tensor], None], order: torch.Tensor, size: int, _: torch.Generator) -> None:
+    for batch in torch.split(order, size):
+        step(batch)
+
+
 def report(kind: str, name: str, difference: float, tolerance: float) -> None:
     print(f"{kind} {name:32s} {difference:.1e} {'ok' if difference <= tolerance else 'DIFFERS'}")
 
 
-PARTS = {"metrics": metrics, "losses": losses, "calibrators": calibrators}
+PARTS = {"metrics": metrics, "losses": losses, "calibrators": calibrators, "heads": heads}
 
 if __name__ == "__main__":
     for part in sys.argv[1:] or PARTS:

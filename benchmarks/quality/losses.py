@@ -94,6 +94,7 @@ RUNS = (
     "cross-entropy lr=0.01",
     published("acls") + " clip=2.0",
     "au:detach_weights=true",
+    published("au", "CIFAR-100, WRN") + ":detach_weights=true",
     published("crl"),
     published("adafocal"),
     "cross-entropy mix=mit",
@@ -104,6 +105,12 @@ RUNS = (
     "cross-entropy mix=cutmix",
     published("au"),
     "cross-entropy seed=2",
+    published("label-smoothing") + " seed=1",
+    published("mbls") + " seed=1",
+    published("acls") + ":variant=released seed=1",
+    published("acls") + ":detach=false seed=1",
+    published("adafocal") + " seed=1",
+    "cross-entropy mix=mit seed=1",
 )
 REFERENCE = RUNS[0]
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from temperance.losses import plain
 from temperance.losses.formula import NLL, NOTHING, Batch, Outcome
-from temperance.losses.launch import Kernel, readable
+from temperance.losses.launch import Kernel, counter, readable
 from temperance.losses.program import (
     Form,
     Operand,
@@ -103,6 +103,18 @@ def soft(x, shares, size, width, DENSITY: tl.constexpr):
 
 
 @triton.jit
+def finish(sums, loss, done):
+    programs = tl.num_programs(0)
+    if tl.atomic_add(done, 1) == programs - 1:
+        total = tl.zeros([256], tl.float32)
+        for start in range(0, programs, 256):
+            i = start + tl.arange(0, 256)
+            total += tl.load(sums + i, mask=i < programs, other=0.0)
+        tl.store(loss, tl.sum(total))
+        tl.store(done, 0)
+
+
+@triton.jit
 def counted(label{weight}):
     known = (label >= 0) & (label < {k})
     count = tl.where(known, {known_weight}, float('nan'))
@@ -142,6 +154,7 @@ COUNT_ALL = [
 OUTPUTS = {
     "losses": ["tl.store(losses + row, tl.where(count == 0, 0.0, count * {value}), mask=here)"],
     "sums": ["tl.store(sums + tl.program_id(0), tl.sum(tl.where(count == 0, 0.0, count * {value})))"],
+    "loss": ["finish(sums, loss, done)"],
     "confidences": ["tl.store(confidences + row, confidence, mask=here)"],
     "gradient": [
         "push = step * {slope}",
@@ -196,17 +209,17 @@ class Fused:
             losses, confidence = torch.empty((2, *labels.shape), device=logits.device).unbind()
             self.run(self.value, batch, {"losses": losses, "confidences": confidence})
             return Outcome(losses, confidence)
+        # The last program to end adds up what all found.
         rows = rows_of(logits.shape[1])
         sums = torch.empty((labels.numel() + rows - 1) // rows, device=logits.device)
-        if not gradient:
-            self.run(self.value, batch, {"sums": sums})
-            return Outcome(sums.sum())
-        slopes = torch.empty(logits.shape, device=logits.device)
-        self.run(self.both, batch, {"sums": sums, "gradient": slopes})
-        return Outcome(sums.sum(), None, slopes)
+        arrays = {"sums": sums, "loss": torch.empty((), device=logits.device), "done": counter(logits.device)}
+        if gradient:
+            arrays["gradient"] = torch.empty_like(logits, memory_format=torch.contiguous_format)
+        self.run(self.both if gradient else self.value, batch, arrays)
+        return Outcome(arrays["loss"], None, arrays.get("gradient"))
 
     def backward(self, batch: Batch, of_loss: Tensor | None, of_confidence: Tensor | None) -> Tensor:
-        gradient = torch.empty(batch.logits.shape, device=batch.logits.device)
+        gradient = torch.empty_like(batch.logits, memory_format=torch.contiguous_format)
         if of_loss is None:
             of_loss = gradient.new_zeros(())
         arrays = {"of_losses": readable(of_loss.expand(batch.labels.shape))}
