@@ -109,6 +109,7 @@ def test_compiled_agrees_with_torch(loss: Loss, shape: tuple[int, ...]) -> None:
             assert_close(engine.backward(given, of_loss.float(), single), right)
             if found.gradient is not None:
                 assert_close(found.gradient * of_loss, right)
+                assert_close(engine.class_sums(given), plain.class_sums(exact))
             assert not right[~counted(exact)].any() or reduction == "none"
 
 
@@ -139,6 +140,7 @@ def test_many_samples_are_shared_by_threads() -> None:
             assert found.gradient is not None and again.gradient is not None
             assert_close(1e5 * found.gradient, 1e5 * plain.backward(exact, torch.tensor(1.0), None))
             assert torch.equal(found.loss, again.loss) and torch.equal(found.gradient, again.gradient)
+            assert torch.equal(engine.class_sums(given), engine.class_sums(given))
     finally:
         torch.set_num_threads(before)
 

@@ -221,14 +221,27 @@ def test_quantiles_are_those_of_sorted_scores(n: int, coverage: float, levels: i
     if kept.any():
         expected = float(np.quantile(scores[kept].numpy(), coverage))
         assert found == pytest.approx(expected, abs=1e-12)
-        seen = compiled.surveyed(scores[kept].float(), torch.full((7,), 3), coverage)
-        if seen is not None:
-            quantile, n_kept, shares = seen
-            counts = np.histogram(scores[kept].numpy(), 7, (0, 1))[0] + 3
-            assert quantile == pytest.approx(expected, abs=1e-6) and n_kept == kept.sum()
-            assert shares.tolist() == pytest.approx((counts / counts.sum()).tolist(), rel=1e-6)
     else:
+        expected = 0.0
         assert 0 <= found <= 1
+    seen = compiled.surveyed(scores.float(), kept.long() - 1, -1, torch.full((7,), 3), coverage)
+    if seen is not None:
+        quantile, n_kept, shares = seen
+        counts = np.histogram(scores[kept].numpy(), 7, (0, 1))[0] + 3
+        assert quantile == pytest.approx(expected, abs=1e-6) and n_kept == kept.sum()
+        assert shares.tolist() == pytest.approx((counts / counts.sum()).tolist(), rel=1e-6)
+
+
+@settings(deadline=None, max_examples=60)
+@given(n=st.integers(1, 400), levels=st.sampled_from([1, 5, 1 << 23]), seed=st.integers(0, 999))
+def test_compiled_ranks_are_those_of_torch(n: int, levels: int, seed: int) -> None:
+    """With ties, with scores that do not count, and with what is no number, which comes last."""
+    generator = torch.Generator().manual_seed(seed)
+    scores = torch.randint(levels + 1, (n,), generator=generator).float() / levels
+    kept = torch.rand(n, generator=generator) < 0.8
+    scores[torch.rand(n, generator=generator) < 0.05] = math.nan
+    found = compiled.rank_weights(scores, kept.long() - 1, -1)
+    assert found is None or torch.allclose(found, rank_weights(scores.nan_to_num(2).where(kept, -1)), rtol=1e-6)
 
 
 def test_nothing_is_sorted(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,8 @@
  *
  * A formula is a list of steps on registers: matrices with a value for each class, and scalars. The samples go through
  * it one by one, or for dense predictions sixteen neighbours side by side, so that all of this stays in the nearest
- * cache, and memory is read once and written once. compiled.py makes the steps and the jobs.
+ * cache, and memory is read once and written once. Threads are those of OpenMP, which torch has awake already.
+ * compiled.py makes the steps and the jobs.
  */
 #include <stddef.h>
 #include <stdint.h>
@@ -21,7 +22,7 @@
 
 #define LANES 16        /* dense samples that are taken side by side */
 #define SIDE 32         /* values that are added up side by side, so that nothing waits for the last sum; some LANES */
-#define CHUNK (1 << 16) /* logits that a thread takes at a time */
+#define CHUNK (1 << 15) /* logits that a thread takes at a time */
 
 /* ----------------------------------------------------------------------- functions that the compiler can vectorise: */
 /* both sides of a condition are there before it is asked for. */
@@ -165,17 +166,19 @@ typedef struct {
     int32_t value, slope, rest;
     int32_t needs_p, needs_winner;
     /* What is wanted, or nothing. */
+    float *loss;                 /* one number */
     float *values, *confidences; /* (n, space) */
     float *gradient;             /* (n, k, space) */
+    float *class_sums;           /* (k): the gradient, summed over all samples, instead of it */
     /* The gradient is that of something whose derivatives in the losses and in the confidences are these. */
     const float *of_values, *of_confidences; /* (n, space), or nothing */
     float of_each_value;                     /* where there is nothing; */
     int32_t mean;                            /* or this for the mean of all that counts */
     /* Shared by all threads: chunks are so many samples, or blocks of dense ones. */
     ptrdiff_t chunk, next;
-    double *sums; /* of the values in each chunk */
-    /* What came of it: the sum of the values, and what to divide that by for a mean. */
-    double total, whole;
+    double *sums;    /* of the values in each chunk */
+    float *gradients; /* (chunks, k), for `class_sums` */
+    double whole;    /* what to divide the sum of the values by for a mean */
 } job;
 
 /* Values are [class][lane], `all` of them; scalars are [lane]. */
@@ -472,7 +475,7 @@ INLINE void follow_all(job *it, float **registers, ptrdiff_t first, ptrdiff_t la
             if (it->confidences)
                 it->confidences[start + w] = confidence[w];
         }
-        if (!it->gradient)
+        if (!it->gradient && !it->class_sums)
             continue;
         /* slope · (p − q) + rest for the loss, confidence · (e_winner − p) for the confidence. */
         const float *slope = registers[it->slope];
@@ -484,7 +487,7 @@ INLINE void follow_all(job *it, float **registers, ptrdiff_t first, ptrdiff_t la
             pull[w] = it->of_confidences && w < here ? it->of_confidences[start + w] * confidence[w] : 0.0f;
             along[w] = (push[w] - pull[w]) * (it->needs_p ? 1.0f : confidence[w]);
         }
-        float *gradient = lanes == 1 ? it->gradient + sample * k : own;
+        float *gradient = lanes == 1 && it->gradient ? it->gradient + sample * k : own;
         if (it->rest < 0)
             EACH_CLASS EACH_LANE gradient[AT] = along[w] * p[AT];
         else {
@@ -494,7 +497,10 @@ INLINE void follow_all(job *it, float **registers, ptrdiff_t first, ptrdiff_t la
         EACH_LANE gradient[(ptrdiff_t)label[w] * lanes + w] -= push[w];
         if (it->of_confidences)
             EACH_LANE gradient[(ptrdiff_t)winner[w] * lanes + w] += pull[w];
-        if (lanes > 1)
+        if (it->class_sums) {
+            float *sums = it->gradients + first / it->chunk * k;
+            EACH_CLASS EACH_LANE sums[j] += gradient[AT];
+        } else if (lanes > 1)
             EACH_CLASS memcpy(it->gradient + (sample * k + j) * space + place, own + j * lanes,
                               sizeof(float) * (size_t)here);
     }
@@ -527,7 +533,7 @@ static ptrdiff_t n_chunks(const job *it)
 enum { fine, no_memory, wrong_label };
 
 /* Before the work: count the samples and cut them into chunks. */
-int begin(job *it)
+static int begin(job *it)
 {
     it->whole = 0;
     for (ptrdiff_t i = 0; i < it->n * it->space; i++) {
@@ -541,20 +547,12 @@ int begin(job *it)
         it->of_each_value = (float)(it->of_each_value / it->whole);
     it->chunk = CHUNK / (it->k * (it->space == 1 ? 1 : LANES)) + 1;
     it->sums = calloc((size_t)n_chunks(it), sizeof *it->sums);
-    return it->sums ? fine : no_memory;
+    it->gradients = it->class_sums ? calloc((size_t)(n_chunks(it) * it->k), sizeof(float)) : NULL;
+    return it->sums && (it->gradients || !it->class_sums) ? fine : no_memory;
 }
 
-/* After it. */
-void end(job *it)
-{
-    it->total = 0;
-    for (ptrdiff_t i = 0; i < n_chunks(it); i++)
-        it->total += it->sums[i];
-    free(it->sums);
-}
-
-/* Any number of threads may call this for the same job: each takes the chunk that is `next` until none is left. */
-int work(job *it)
+/* What each thread does: take the chunk that is `next` until none is left. */
+static int work(job *it)
 {
     const ptrdiff_t lanes = it->space == 1 ? 1 : LANES, blocks = n_blocks(it), n_matrices = it->n_matrices;
     const ptrdiff_t n_registers = n_matrices + it->n_scalars, scalars = n_matrices * it->k;
@@ -578,6 +576,37 @@ int work(job *it)
     free(memory);
     free(registers);
     return none ? no_memory : fine;
+}
+
+/* After it: add up what was found in the chunks. */
+static void end(job *it)
+{
+    double total = 0;
+    for (ptrdiff_t c = 0; c < n_chunks(it); c++)
+        total += it->sums[c];
+    if (it->loss)
+        *it->loss = (float)(it->mean ? total / it->whole : total);
+    if (it->class_sums)
+        for (ptrdiff_t j = 0; j < it->k; j++) {
+            it->class_sums[j] = 0;
+            for (ptrdiff_t c = 0; c < n_chunks(it); c++)
+                it->class_sums[j] += it->gradients[c * it->k + j];
+        }
+}
+
+/* Do a job, with so many threads at most. */
+int run(job *it, int threads)
+{
+    int found = begin(it);
+    if (found == fine) {
+        threads = threads < n_chunks(it) ? threads : (int)n_chunks(it);
+#pragma omp parallel num_threads(threads) reduction(max : found) if (threads > 1)
+        found = work(it);
+        end(it);
+    }
+    free(it->sums);
+    free(it->gradients);
+    return found;
 }
 
 /* -------------------------------------------------------------------------------------------------- a batch of scores */
@@ -609,35 +638,82 @@ static void part(float *a, ptrdiff_t n, ptrdiff_t wanted)
     }
 }
 
-/* Of scores in [0, 1]: a quantile, between two of them where it falls there, and the share in each bin [b, b + 1) /
- * n_bins, the last one closed, of these scores and of those that were counted `before`. */
-int survey(const float *scores, ptrdiff_t n, const int64_t *before, ptrdiff_t n_bins, double share, float *shares,
-           float *quantile)
+/* Of scores in [0, 1] whose labels are not ignored: how many there are, a quantile, between two of them where it falls
+ * there, and the share in each bin [b, b + 1) / n_bins, the last one closed, of these and those counted `before`. */
+int survey(const float *scores, const int64_t *labels, ptrdiff_t n, int64_t ignore_index, const int64_t *before,
+           ptrdiff_t n_bins, double share, float *shares, float *quantile, float *whole)
 {
-    double *counts = malloc(sizeof *counts * (size_t)n_bins), all = (double)n;
+    double *counts = malloc(sizeof *counts * (size_t)n_bins), all = 0;
     float *copy = malloc(sizeof *copy * (size_t)n);
     const int none = !counts || !copy;
     if (!none) {
-        for (ptrdiff_t b = 0; b < n_bins; b++) {
-            counts[b] = (double)before[b];
-            all += counts[b];
-        }
-        for (ptrdiff_t i = 0; i < n; i++) {
-            const float place = scores[i] * (float)n_bins;
-            copy[i] = scores[i] == scores[i] ? scores[i] : from_bits(0x7f800000); /* no number is above all numbers */
-            counts[place >= (float)n_bins ? n_bins - 1 : place > 0 ? (ptrdiff_t)place : 0]++;
-        }
+        ptrdiff_t m = 0;
         for (ptrdiff_t b = 0; b < n_bins; b++)
-            shares[b] = (float)(counts[b] / all);
-        const double position = share * (double)(n - 1);
-        const ptrdiff_t below = (ptrdiff_t)position;
-        part(copy, n, below);
-        float above = copy[below + (below < n - 1)];
-        for (ptrdiff_t i = below + 1; i < n; i++)
-            above = copy[i] < above ? copy[i] : above;
-        *quantile = copy[below] + (float)(position - (double)below) * (above - copy[below]);
+            counts[b] = (double)before[b];
+        for (ptrdiff_t i = 0; i < n; i++)
+            if (labels[i] != ignore_index) {
+                const float place = scores[i] * (float)n_bins;
+                copy[m++] = scores[i] == scores[i] ? scores[i] : from_bits(0x7f800000); /* no number is above all */
+                counts[place >= (float)n_bins ? n_bins - 1 : place > 0 ? (ptrdiff_t)place : 0]++;
+            }
+        for (ptrdiff_t b = 0; b < n_bins; b++)
+            all += counts[b];
+        for (ptrdiff_t b = 0; b < n_bins; b++)
+            shares[b] = (float)(counts[b] / (all > 0 ? all : 1));
+        *whole = (float)m;
+        *quantile = 0;
+        if (m > 0) {
+            const double position = share * (double)(m - 1);
+            const ptrdiff_t below = (ptrdiff_t)position;
+            part(copy, m, below);
+            float above = copy[below + (below < m - 1)];
+            for (ptrdiff_t i = below + 1; i < m; i++)
+                above = copy[i] < above ? copy[i] : above;
+            *quantile = copy[below] + (float)(position - (double)below) * (above - copy[below]);
+        }
     }
     free(counts);
     free(copy);
+    return none ? no_memory : fine;
+}
+
+typedef struct {
+    uint32_t key, place;
+} ranked;
+
+/* What each of some scores counts in AURC: the sum of 1 / (n − r) over the ranks r up to its own, from 0. Scores whose
+ * label is ignored come first and count 0; equal ones keep their order. */
+int rank(const float *scores, const int64_t *labels, ptrdiff_t n, int64_t ignore_index, float *weights)
+{
+    ranked *one = malloc(sizeof *one * (size_t)n), *other = malloc(sizeof *other * (size_t)n);
+    const int none = !one || !other;
+    if (!none) {
+        ptrdiff_t starts[4][257] = {{0}};
+        for (ptrdiff_t i = 0; i < n; i++) {
+            /* The bits of numbers from 0 up are in their order, and those of what is no number above all. */
+            const float score = scores[i] < 0 ? 0.0f : scores[i];
+            one[i].key = labels[i] == ignore_index ? 0 : (uint32_t)to_bits(score + 0.0f) + 1;
+            one[i].place = (uint32_t)i;
+            for (int d = 0; d < 4; d++)
+                starts[d][1 + (one[i].key >> 8 * d & 255)]++;
+        }
+        /* By the last digit, then by the one before. */
+        for (int d = 0; d < 4; d++) {
+            for (int v = 0; v < 256; v++)
+                starts[d][v + 1] += starts[d][v];
+            for (ptrdiff_t i = 0; i < n; i++)
+                other[starts[d][one[i].key >> 8 * d & 255]++] = one[i];
+            ranked *sorted = other;
+            other = one;
+            one = sorted;
+        }
+        double weight = 0;
+        for (ptrdiff_t i = 0; i < n; i++) {
+            weight += one[i].key ? 1 / (double)(n - i) : 0;
+            weights[one[i].place] = (float)weight;
+        }
+    }
+    free(one);
+    free(other);
     return none ? no_memory : fine;
 }

@@ -26,9 +26,8 @@ from temperance.losses.program import (
     setting_place,
     vectors_of,
 )
-from temperance.numerics import LARGE, with_helpers
 
-# What `begin` and `work` in _formulas.c may return besides 0.
+# What `run` in _formulas.c may return besides 0.
 NO_MEMORY, WRONG_LABEL = 1, 2
 
 
@@ -49,13 +48,13 @@ class Job(ctypes.Structure):
         *((name, ctypes.c_int32) for name in ("n_steps", "n_matrices", "n_scalars")),
         *((name, ctypes.c_int32) for name in ("n_columns", "n_vectors", "n_constants")),
         *((name, ctypes.c_int32) for name in ("value", "slope", "rest", "needs_p", "needs_winner")),
-        *((name, ctypes.c_void_p) for name in ("values", "confidences", "gradient")),
+        *((name, ctypes.c_void_p) for name in ("loss", "values", "confidences", "gradient", "class_sums")),
         *((name, ctypes.c_void_p) for name in ("of_values", "of_confidences")),
         ("of_each_value", ctypes.c_float),
         ("mean", ctypes.c_int32),
         *((name, ctypes.c_ssize_t) for name in ("chunk", "next")),
-        ("sums", ctypes.c_void_p),
-        *((name, ctypes.c_double) for name in ("total", "whole")),
+        *((name, ctypes.c_void_p) for name in ("sums", "gradients")),
+        ("whole", ctypes.c_double),
     ]
 
 
@@ -63,10 +62,21 @@ def _library() -> ctypes.CDLL | None:
     """What was compiled on installation; nothing where there was no C compiler."""
     try:
         library = ctypes.CDLL(str(Path(__file__).with_name("_formulas.so")))
-        for function in (library.begin, library.work, library.end):
-            function.argtypes = [ctypes.POINTER(Job)]
+        library.run.argtypes = [ctypes.POINTER(Job), ctypes.c_int]
         where, size = ctypes.c_void_p, ctypes.c_ssize_t
-        library.survey.argtypes = [where, size, where, size, ctypes.c_double, where, where]
+        library.survey.argtypes = [
+            where,
+            where,
+            size,
+            ctypes.c_int64,
+            where,
+            size,
+            ctypes.c_double,
+            where,
+            where,
+            where,
+        ]
+        library.rank.argtypes = [where, where, size, ctypes.c_int64, where]
         library.step_code.argtypes = [ctypes.c_char_p]
         library.job_size.restype = ctypes.c_size_t
     except (OSError, AttributeError):
@@ -92,18 +102,46 @@ def _compiled(of: tuple[Form, ...]) -> Compiled | None:
         return None
 
 
-def surveyed(scores: Tensor, histogram: Tensor, share: float) -> tuple[float, int, Tensor] | None:
-    """The quantile of some scores in [0, 1], their number, and the share in each bin of them and those counted already.
+def surveyed(
+    scores: Tensor, labels: Tensor, ignore_index: int, histogram: Tensor, share: float
+) -> tuple[float, float, Tensor] | None:
+    """The quantile of the scores in [0, 1] whose labels are not ignored, their number, and shares.
 
-    (n,), (n_bins,) → (n_bins,). None where this cannot be done here.
+    Those are of them and of those counted already, in each bin. (n,), (n,), (n_bins,) → (n_bins,). None where this
+    cannot be done here.
     """
-    if LIBRARY is None or not scores.is_cpu or scores.dtype != torch.float32 or not len(scores):
+    if not _fits(scores):
         return None
-    scores, quantile, shares = scores.contiguous(), ctypes.c_float(), torch.empty(histogram.shape)
-    places = scores.data_ptr(), len(scores), histogram.data_ptr(), len(histogram)
-    if LIBRARY.survey(*places, share, shares.data_ptr(), ctypes.byref(quantile)):
+    assert LIBRARY is not None
+    labels = labels.contiguous()
+    quantile, whole, shares = ctypes.c_float(), ctypes.c_float(), torch.empty(histogram.shape)
+    found = shares.data_ptr(), ctypes.byref(quantile), ctypes.byref(whole)
+    places = scores.data_ptr(), labels.data_ptr(), scores.numel(), ignore_index, histogram.data_ptr(), len(histogram)
+    _remember(LIBRARY.survey(*places, share, *found))
+    return quantile.value, whole.value, shares
+
+
+def rank_weights(scores: Tensor, labels: Tensor, ignore_index: int) -> Tensor | None:
+    """What each sample counts in AURC, and 0 if its label is ignored: see `selective.rank_weights`. (n,), (n,) → (n,)
+
+    None where this cannot be done here.
+    """
+    if not _fits(scores):
+        return None
+    assert LIBRARY is not None
+    labels, weights = labels.contiguous(), torch.empty_like(scores)
+    _remember(LIBRARY.rank(scores.data_ptr(), labels.data_ptr(), scores.numel(), ignore_index, weights.data_ptr()))
+    return weights
+
+
+def _fits(scores: Tensor) -> bool:
+    usual = scores.is_cpu and scores.dtype == torch.float32 and scores.is_contiguous()
+    return LIBRARY is not None and usual and bool(scores.numel())
+
+
+def _remember(outcome: int) -> None:
+    if outcome == NO_MEMORY:
         raise MemoryError("there is no memory for a copy of the scores")
-    return quantile.value, len(scores), shares
 
 
 class Compiled:
@@ -117,9 +155,9 @@ class Compiled:
             losses, confidence = torch.empty(batch.labels.shape), torch.empty(batch.labels.shape)
             self.value.run(batch, values=losses, confidences=confidence)
             return Outcome(losses, confidence)
-        slopes = torch.empty(batch.logits.shape) if gradient else None
-        loss = (self.both if gradient else self.value).run(batch, gradient=slopes)
-        return Outcome(torch.tensor(loss, dtype=torch.float32), gradient=slopes)
+        loss, slopes = torch.empty(()), torch.empty(batch.logits.shape) if gradient else None
+        (self.both if gradient else self.value).run(batch, loss=loss, gradient=slopes)
+        return Outcome(loss, None, slopes)
 
     def backward(self, batch: Batch, of_loss: Tensor | None, of_confidence: Tensor | None) -> Tensor:
         gradient = torch.empty(batch.logits.shape)
@@ -127,6 +165,11 @@ class Compiled:
         of_each = float(of_loss) if of_loss is not None and not of_loss.ndim else 0.0
         self.slopes.run(batch, of_each, gradient=gradient, of_values=of_values, of_confidences=of_confidence)
         return gradient
+
+    def class_sums(self, batch: Batch) -> Tensor:
+        found = torch.empty(batch.logits.shape[1])
+        self.slopes.run(batch, class_sums=found)
+        return found
 
 
 class Assembly:
@@ -175,8 +218,8 @@ class Assembly:
         self.constants = [(0.0, setting_place(x)) if isinstance(x, str) else (x, None) for x in constants]
         self.tables = [setting_place(name) for name in tables]
 
-    def run(self, batch: Batch, of_each: float = 1.0, **arrays: Tensor | None) -> float:
-        """The loss of a batch, its mean or its sum, with these arrays of `job` filled on the way."""
+    def run(self, batch: Batch, of_each: float = 1.0, **arrays: Tensor | None) -> None:
+        """Fill the arrays of `job` that are outputs, given those that are not."""
         assert LIBRARY is not None
         job = Job.from_buffer_copy(self.job)
         numbers, columns, vectors = batch.inputs()
@@ -206,14 +249,7 @@ class Assembly:
             job.tables, job.table_sizes = tables.address, tables.sizes
         if job.of_confidences:
             job.needs_winner = True
-        _succeed(LIBRARY.begin(job), batch)
-        try:
-            helpers = torch.get_num_threads() - 1 if batch.logits.numel() > LARGE else 0
-            with_helpers(lambda: _succeed(LIBRARY.work(job), batch), helpers)
-        finally:
-            LIBRARY.end(job)
-        total, whole = float(job.total), float(job.whole)
-        return total / whole if job.mean else total
+        _succeed(LIBRARY.run(job, torch.get_num_threads()), batch)
 
 
 class Pointers:

@@ -228,6 +228,9 @@ class Fused:
         self.run(self.slopes, batch, {**arrays, "gradient": gradient})
         return gradient
 
+    def class_sums(self, batch: Batch) -> Tensor:
+        return plain.over_samples(self.forward(batch, gradient=True))
+
     def run(self, program: Program, batch: Batch, arrays: dict[str, Tensor]) -> None:
         """Fill the arrays that are outputs, given those that are not."""
         logits, labels, weight, _, ignore_index, reduction = batch

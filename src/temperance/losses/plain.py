@@ -33,6 +33,17 @@ def backward(batch: Batch, of_loss: Tensor | None, of_confidence: Tensor | None)
     return gradient
 
 
+def class_sums(batch: Batch) -> Tensor:
+    """The gradient, summed over the samples. (k,)"""
+    return over_samples(forward(batch, gradient=True))
+
+
+def over_samples(outcome: Outcome) -> Tensor:
+    """The sum of a gradient (n, k, *space) over all but the classes. (k,)"""
+    assert outcome.gradient is not None
+    return outcome.gradient.sum([0, *range(2, outcome.gradient.ndim)])
+
+
 def watched() -> bool:
     """Is what we do followed, step by step, by `torch.compile` or by a transform of `torch.func`?"""
     return torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()

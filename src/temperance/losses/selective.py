@@ -193,7 +193,8 @@ class AURC(Reweighted):
         self.score = score
 
     def _known_soon(self, scores: Tensor, batch: Batch) -> tuple[Tensor] | None:
-        weights = ranks.rank_weights(scores, batch.labels, batch.ignore_index)
+        at_once = ranks.rank_weights if scores.is_cuda else compiled.rank_weights
+        weights = at_once(scores, batch.labels, batch.ignore_index)
         return None if weights is None else (weights,)
 
     def _known(self, score: Tensor, kept: Tensor | None) -> tuple[Tensor]:
@@ -319,11 +320,8 @@ class AU(Reweighted):
             self.learns_from = self.base.learns_from
 
     def _known_soon(self, scores: Tensor, batch: Batch) -> tuple[Any, ...] | None:
-        settings = self.histogram, self.low_conf_coverage
-        if scores.is_cuda:
-            return ranks.surveyed(scores, batch.labels, batch.ignore_index, *settings)
-        all_here = all_count(batch.labels, batch.logits.shape[1], batch.ignore_index)
-        return compiled.surveyed(scores.flatten(), *settings) if all_here else None
+        at_once = ranks.surveyed if scores.is_cuda else compiled.surveyed
+        return at_once(scores, batch.labels, batch.ignore_index, self.histogram, self.low_conf_coverage)
 
     def _weighed(self, of: tuple[Term, ...], known: tuple[Any, ...], logits: Tensor) -> Term:
         factor = 1 / self.low_conf_coverage if self.normalise else 1.0
