@@ -25,6 +25,7 @@ from collections.abc import Collection, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass
 from functools import cache
+from itertools import repeat
 from multiprocessing import get_context
 from pathlib import Path
 from statistics import median
@@ -67,8 +68,8 @@ def published(name: str, on: str = "CIFAR-100") -> str:
 # What is trained: a loss, and after it what is not as in the recipe of all others, the most telling runs first. ACLS is
 # trained as its program has it and with its own gradient too, because the pattern of its eq. 12 moves all logits down,
 # and as in eq. 12 at lower learning rates, with cross-entropy to compare it with, and with the clipping of its program.
-# Other seeds of cross-entropy show how much is chance. The AU are those of its paper for a wide network and for
-# ResNet-50, and the one here that never pushes a right prediction down.
+# Other seeds show how much is chance, and more epochs what becomes of it when networks grow surer. The AU are those of
+# its paper for a wide network and for ResNet-50, and both here that never push a right prediction down.
 RUNS = (
     "cross-entropy",
     published("label-smoothing"),
@@ -111,6 +112,9 @@ RUNS = (
     published("acls") + ":detach=false seed=1",
     published("adafocal") + " seed=1",
     "cross-entropy mix=mit seed=1",
+    "cross-entropy epochs=100",
+    published("label-smoothing") + " epochs=100",
+    published("acls") + ":detach=false epochs=100",
 )
 REFERENCE = RUNS[0]
 
@@ -271,25 +275,28 @@ def control(run: str, known: Collection[str]) -> str:
     return same if same in known and same != run else REFERENCE
 
 
-def measure_all(folder: Path, out: Path, n_resamples: int = RESAMPLES) -> None:
-    """Measure all runs that have ended, and write the lines anew."""
+def measure_all(folder: Path, out: Path, *, jobs: int = 1, n_resamples: int = RESAMPLES) -> None:
+    """Measure all runs that have ended, some at a time, and write the lines anew."""
     lines = read(folder / "runs.jsonl")
     lines.sort(key=lambda line: RUNS.index(line["run"]) if line["run"] in RUNS else len(RUNS))
     about = Provenance.of({}, {}, seed=0)
     found: dict[str, dict[str, dict[str, Measured]]] = {}
+    ended = [line["run"] for line in lines if "failure" not in line]
+    with ProcessPoolExecutor(jobs, get_context("spawn"), torch.set_num_threads, (1,)) as pool:
+        results = dict(zip(ended, pool.map(_measured_run, repeat(folder), ended, repeat(n_resamples)), strict=True))
     for line in lines:
         for name in ("history", "val", "test"):
             line.pop(name, None)
-        if "failure" not in line:
-            try:
-                probs, labels, temperature = states(predictions_of(folder, line["run"]))
-            except InputError as error:  # logits so far out that half precision does not hold them
-                line["failure"] = str(error)
-                continue
-            mine = found[line["run"]] = {state: measured(probs[state], labels, n_resamples) for state in STATES}
-            line |= {"temperature": round(temperature, 4), "measured_at": about.commit}
-            line |= {state: {name: round(each.value, 6) for name, each in mine[state].items()} for state in STATES}
-            print(f"{line['run']}  {line['as trained']}", flush=True)
+        if line["run"] not in results:
+            continue
+        result = results[line["run"]]
+        if isinstance(result, str):
+            line["failure"] = result
+            continue
+        mine, temperature = result
+        found[line["run"]] = mine
+        line |= {"temperature": round(temperature, 4), "measured_at": about.commit}
+        line |= {state: {name: round(each.value, 6) for name, each in mine[state].items()} for state in STATES}
     for line in lines:
         against = control(line["run"], found)
         if "failure" not in line and against != line["run"]:
@@ -297,6 +304,18 @@ def measure_all(folder: Path, out: Path, n_resamples: int = RESAMPLES) -> None:
             line["against"] = against
             line["differences"] = {state: _differences(mine[state], other[state]) for state in STATES}
     out.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def _measured_run(folder: Path, run: str, n_resamples: int) -> tuple[dict[str, dict[str, Measured]], float] | str:
+    """What is measured of a run in every state, and its temperature; or why there is nothing."""
+    try:
+        probs, labels, temperature = states(predictions_of(folder, run))
+    except InputError as error:  # logits so far out that half precision does not hold them
+        return str(error)
+    mine = {state: measured(probs[state], labels, n_resamples) for state in STATES}
+    as_trained = {name: round(each.value, 4) for name, each in mine["as trained"].items()}
+    print(f"{run}  {as_trained}", flush=True)
+    return mine, temperature
 
 
 def _differences(found: dict[str, Measured], reference: dict[str, Measured]) -> dict[str, list[float]]:
@@ -357,13 +376,14 @@ def main() -> None:
     training.add_argument("--network", default="resnet18")
     training.add_argument("--epochs", type=int, default=30)
     training.add_argument("--device", default="cpu")
-    training.add_argument("--jobs", type=int, default=1, help="runs at the same time, each in a process of its own")
     training.add_argument("--seconds", type=float, default=math.inf, help="begin no run that would end later")
     measuring = commands.add_parser("measure", help="measure all runs that have ended")
     measuring.add_argument("--out", type=Path, required=True)
     pairing = commands.add_parser("pair", help="compare two runs")
     pairing.add_argument("first")
     pairing.add_argument("second")
+    for command in (training, measuring):
+        command.add_argument("--jobs", type=int, default=1, help="runs at the same time, each in a process of its own")
     for command in (training, measuring, pairing):
         command.add_argument("--runs", type=Path, required=True, help="the folder of the predictions")
     args = parser.parse_args()
@@ -371,7 +391,7 @@ def main() -> None:
         setup = Setup(args.data, args.runs, args.network, args.epochs, args.device)
         train_all(setup, args.only or RUNS, jobs=args.jobs, seconds=args.seconds)
     elif args.command == "measure":
-        measure_all(args.runs, args.out)
+        measure_all(args.runs, args.out, jobs=args.jobs)
         print(markdown(read(args.out)))
     else:
         pair(args.runs, args.first, args.second)

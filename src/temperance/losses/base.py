@@ -56,6 +56,8 @@ class Loss(nn.Module):
     equals_cross_entropy_at: ClassVar[Mapping[str, Any] | None]
     hyper_parameters: ClassVar[tuple[Used, ...]]
 
+    # What else may help where a training with it broke down.
+    remedy: str | None = None
     # What `update` is to be fed with; None for a loss without memory.
     learns_from: str | None
     # Calls and updates take the numbers of the samples.

@@ -161,6 +161,8 @@ class ACLS(SamplePenalty):
         self.amount = amount
         self.condition = condition
         self.detach = detach
+        if detach and variant == "paper":
+            self.remedy = "set detach=False in acls, which moves all logits down otherwise"
 
     def _term(self, k: int) -> Term:
         return acls_term(

@@ -180,8 +180,8 @@ class Training:
         seconds = time.perf_counter() - start
         if not math.isfinite(mean_loss):
             raise InputError(
-                f"the loss became {mean_loss / steps} in epoch {epoch + 1}: lower the learning rate ({recipe.lr:g}), "
-                "or set clip; the checkpoint of the epoch before is intact"
+                f"the loss became {mean_loss / steps} in epoch {epoch + 1}: {self.loss.remedy or 'set clip'}, or lower "
+                f"the learning rate ({recipe.lr:g}); the checkpoint of the epoch before is intact"
             )
         measured = self._validate()
         return {

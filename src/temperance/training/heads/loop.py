@@ -97,7 +97,8 @@ class Loop:
         loss.end_epoch()
         if not math.isfinite(row["loss"]):
             raise InputError(
-                f"training of {head.name} broke down in epoch {epoch}: its loss is not finite; lower lr or set clip"
+                f"training of {head.name} broke down in epoch {epoch}: its loss is not finite; "
+                f"{loss.remedy or 'set clip'}, or lower lr"
             )
         return row
 
