@@ -17,6 +17,7 @@ from benchmarks.quality import heads, longtail, losses, robust  # noqa: E402  (n
 from benchmarks.quality.table import markdown, read  # noqa: E402
 from benchmarks.speed import cost  # noqa: E402
 from benchmarks.speed import losses as loss_speed  # noqa: E402
+from benchmarks.speed import table as peers  # noqa: E402
 
 # The pages of docs/losses, and what they are about; the mixup family has no entries in the registry.
 LOSS_FAMILIES = {
@@ -42,6 +43,8 @@ def table(kind: str, family: str = "") -> str:
         return losses.markdown(read(RESULTS / "losses.jsonl"))
     if kind == "cost":
         return cost.markdown(read(RESULTS / "cost.jsonl"), family)
+    if kind == "speed":
+        return peers.markdown(read(RESULTS / "speed.jsonl"))
     if kind == "loss_cost":
         return loss_speed.markdown(read(RESULTS / "speed.jsonl"), LOSS_FAMILIES[family])
     if kind == "loss_settings":
