@@ -37,4 +37,4 @@ $(VENV)/.tests: $(VENV)/.runs
 	touch $@
 
 clean:
-	rm -rf $(VENV) src/temperance/_rows.so .mypy_cache .ruff_cache .pytest_cache .hypothesis demo.html
+	rm -rf $(VENV) src/temperance/_rows.so src/temperance/losses/_formulas.so .mypy_cache .ruff_cache .pytest_cache .hypothesis demo.html

@@ -136,11 +136,17 @@ def step_by_step(step: Callable[[torch.Tensor], None], order: torch.Tensor, size
 
 
 def report(kind: str, name: str, difference: float, tolerance: float) -> None:
-    print(f"{kind} {name:32s} {difference:.1e} {'ok' if difference <= tolerance else 'DIFFERS'}")
+    differs = not difference <= tolerance
+    print(f"{kind} {name:32s} {difference:.1e} {'DIFFERS' if differs else 'ok'}")
+    if differs:
+        DIFFERENT.append(name)
 
+
+DIFFERENT: list[str] = []
 
 PARTS = {"metrics": metrics, "losses": losses, "calibrators": calibrators, "heads": heads}
 
 if __name__ == "__main__":
     for part in sys.argv[1:] or PARTS:
         PARTS[part]()
+    sys.exit(bool(DIFFERENT))

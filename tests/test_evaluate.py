@@ -137,8 +137,13 @@ def test_wrong_calls() -> None:
         evaluate("file.npz", [0])
     with pytest.raises(InputError, match="no metric named 'eec'; did you mean"):
         evaluate([[0.6, 0.4]], [0], metrics=["eec"])
-    with pytest.raises(KeyError, match="no row"):
-        evaluate([[0.6, 0.4]], [0], bootstrap=0).row("nonsense")
+    with pytest.raises(InputError, match="no row for 'nonsense' of method 'beta'"):
+        evaluate([[0.6, 0.4]], [0], bootstrap=0).row("nonsense", method="beta")
+    with pytest.raises(InputError, match="brings its own labels"):
+        evaluate(Predictions.of([[0.6, 0.4]], [0]), ignore_index=1)
+    for seed in (-1, 1.5, 1 << 64):
+        with pytest.raises(InputError, match="seed must be"):
+            evaluate([[0.6, 0.4]], [0], seed=seed)  # type: ignore[arg-type]
 
 
 def test_progress_is_told() -> None:

@@ -11,7 +11,7 @@ LAYERS = [
     {"errors", "arrays", "registry", "numerics", "files"},
     {"metrics", "objectives", "calibrators", "losses"},
     {"predictions", "results", "verdict", "evaluate", "compare", "ood", "data", "demo"},
-    {"training", "report", "interop"},
+    {"training", "report"},
     {"cli", "__main__"},
 ]
 

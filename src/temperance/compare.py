@@ -19,7 +19,7 @@ from torch import Tensor
 from temperance.arrays import log_probs
 from temperance.calibrators import CALIBRATORS
 from temperance.calibrators.base import Calibrator, make_calibrator
-from temperance.errors import InputError, TemperanceError, at_least
+from temperance.errors import InputError, TemperanceError, at_least, seed_number
 from temperance.evaluate import Evaluation, Progress, evaluate, no_progress
 from temperance.metrics import METRICS
 from temperance.metrics.batch import batches
@@ -203,6 +203,7 @@ def compare(
     at_least("jobs", jobs, 1)
     at_least("bootstrap", bootstrap, FEWEST_RESAMPLES)
     chosen = _chosen(methods)
+    seed_number(seed)
     fit_part, test_part, split = fit_and_test(fit, test, seed)
     work = Work(logits_of(fit_part), fit_part.labels, logits_of(test_part), test_part.labels, n_bins, bootstrap, seed)
     baseline = work.run(Method(BASELINE, {}))

@@ -49,7 +49,7 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> InputError:
     """The error for a name that is not registered, with the nearest names that are."""
     known = sorted(known)
     near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
-    hint = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(known)}"
+    hint = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(known) or 'none'}"
     return InputError(f"there is no {kind} named {name!r}; {hint}")
 
 
@@ -104,6 +104,13 @@ def at_least(setting: str, value: object, low: int) -> None:
     """Refuse anything but a whole number of at least `low`."""
     if isinstance(value, bool) or not isinstance(value, int) or value < low:
         raise InputError(f"{setting} must be a whole number of at least {low}; got {value!r}")
+
+
+def seed_number(value: object) -> None:
+    """Refuse anything but a whole number that a generator can start from."""
+    at_least("seed", value, 0)
+    if value >= 1 << 63:  # type: ignore[operator]
+        raise InputError(f"seed must be below 2^63; got {value!r}")
 
 
 def positive_fraction(setting: str, value: object) -> None:

@@ -14,7 +14,7 @@ import torch
 
 from temperance.arrays import ArrayLike, as_labels, as_scores, flatten, log_probs
 from temperance.calibrators.base import Calibrator
-from temperance.errors import InputError, at_least
+from temperance.errors import InputError, at_least, seed_number
 from temperance.metrics import METRICS, Metric
 from temperance.metrics.batch import Batch, batches
 from temperance.metrics.selective import Ranked, RiskCoverage
@@ -114,6 +114,7 @@ def evaluate(
     """
     data = as_predictions(predictions, labels, from_logits=from_logits, ignore_index=ignore_index)
     at_least("bootstrap", bootstrap, 0)
+    seed_number(seed)
     chosen: list[Request] = [(m, {"n_bins": n_bins} if "n_bins" in m.options else {}) for m in chosen_metrics(metrics)]
     drawn: list[Request] = [(METRICS[name], {"n_bins": n_bins}) for name in ("ece", "classwise-ece")]
     drawn.append((METRICS["aurc"], {}))
@@ -175,8 +176,10 @@ def as_predictions(
 ) -> Predictions:
     """Whatever the caller has, as `Predictions`."""
     if isinstance(predictions, Predictions | str | Path):
-        if labels is not None or from_logits:
-            raise InputError("a file or a Predictions brings its own labels and says whether it holds logits")
+        if labels is not None or from_logits or ignore_index is not None:
+            raise InputError(
+                "a file or a Predictions brings its own labels, all of which count, and says whether it holds logits"
+            )
         return predictions if isinstance(predictions, Predictions) else read_predictions(predictions)
     if labels is None:
         raise InputError("arrays need labels: evaluate(probs, labels)")

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from temperance.arrays import log_probs
 from temperance.calibrators.base import Calibrator
-from temperance.errors import InputError, at_least
+from temperance.errors import InputError, at_least, seed_number
 from temperance.evaluate import Progress, no_progress
 from temperance.metrics.batch import batches
 from temperance.metrics.ood import Detection, auroc_of, detection, detection_draws, fpr_of
@@ -151,7 +151,7 @@ def compare_ood(
     Hendrycks and Gimpel, A baseline for detecting misclassified and out-of-distribution examples, ICLR 2017.
     """
     at_least("bootstrap", bootstrap, 2)
-    at_least("seed", seed, 0)
+    seed_number(seed)
     own = _read(inside)
     others = _named(outside)
     for name, other in others.items():

@@ -23,6 +23,7 @@ import numpy as np
 import torch
 
 import temperance
+from temperance.errors import InputError
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,8 @@ class Results:
         for row in self.rows:
             if row.metric == metric and row.group == group and method in (None, row.method):
                 return row
-        raise KeyError(f"no row for {metric!r} (group {group!r}, method {method!r})")
+        where = "".join(f" of {kind} {name!r}" for kind, name in (("group", group), ("method", method)) if name)
+        raise InputError(f"there is no row for {metric!r}{where}")
 
     def to_json(self, **extra: Any) -> str:
         """Everything as JSON; numbers that are not finite become null."""
@@ -127,5 +129,8 @@ def _commit() -> str:
     here = Path(__file__).resolve().parents[2]
     if not (here / ".git").exists():
         return ""
-    found = subprocess.run(["git", "-C", str(here), "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True)
-    return found.stdout.strip()
+    command = ["git", "-C", str(here), "rev-parse", "--short=12", "HEAD"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True).stdout.strip()
+    except OSError:  # there is no git here
+        return ""

@@ -123,7 +123,7 @@ def test_intervals_cover_the_truth_and_hold_the_value() -> None:
     covered = 0
     for _ in range(60):
         inside, outside = 1 + torch.randn(200, generator=generator), torch.randn(150, generator=generator)
-        found = ood_intervals(inside, outside, n_resamples=100, generator=generator)
+        found = ood_intervals(inside, outside, n_resamples=100)
         assert found["auroc"].value == auroc(inside, outside)
         assert found["fpr95"].low <= found["fpr95"].value <= found["fpr95"].high
         covered += found["auroc"].low <= truth <= found["auroc"].high

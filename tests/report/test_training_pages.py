@@ -54,11 +54,13 @@ def a_run(rows: list[dict[str, Any]], folder: Path | None = None, **job: Any) ->
     return Run(torch.nn.Linear(2, 2), (0.5,), (0.2,), rows, parts, folder, {"job": job} if job else {})
 
 
+def page_of(run: Run) -> str:
+    return run_page(run, measured=evaluate(run.predictions["test"], bootstrap=0))
+
+
 @pytest.fixture(scope="module")
 def page() -> Page:
-    return Page(
-        run_page(a_run(history(10), data="digits", network=NASTY, loss="focal:gamma=3", clip=None), bootstrap=0)
-    )
+    return Page(page_of(a_run(history(10), data="digits", network=NASTY, loss="focal:gamma=3", clip=None)))
 
 
 # --------------------------------------------------------------------------------------------------------- a training
@@ -80,7 +82,7 @@ def test_it_has_the_sections_of_an_evaluation(page: Page) -> None:
 
 
 def test_nothing_is_loaded() -> None:
-    text = run_page(a_run(history(3), network=NASTY), bootstrap=0)
+    text = page_of(a_run(history(3), network=NASTY))
     assert NASTY not in text
     assert not re.search(r"https?://|@import|url\(", text)
 
@@ -98,15 +100,13 @@ def test_curves_go_through_the_log() -> None:
 
 
 def test_mixtures_have_no_training_accuracy() -> None:
-    lines = [
-        Page(run_page(a_run(rows), bootstrap=0)).all("path", "line") for rows in (history(4), history(4, accuracy=None))
-    ]
+    lines = [Page(page_of(a_run(rows))).all("path", "line") for rows in (history(4), history(4, accuracy=None))]
     assert [len(found) for found in lines] == [6, 5]
 
 
 @pytest.mark.parametrize("epochs", [0, 1, 2])
 def test_short_trainings(epochs: int) -> None:
-    page = Page(run_page(a_run(history(epochs)), bootstrap=0))
+    page = Page(page_of(a_run(history(epochs))))
     assert len(page.all("circle", "point")) == (6 if epochs else 0) * epochs
 
 

@@ -288,6 +288,8 @@ def test_wrong_use_is_refused_in_a_sentence(kind: type[Head], features: Features
         head(features.train.features[:, 1:])
     with pytest.raises(InputError, match="there is no loss named 'focl'; did you mean focal"):
         head.fit(features, loss="focl")
+    with pytest.raises(InputError, match=f"no setting of {kind.name} named 'epoch'; did you mean epochs"):
+        kind(epoch=3)  # type: ignore[call-arg]
     with pytest.raises(InputError, match="loss must be a loss of temperance"):
         head.fit(features, loss=torch.nn.CrossEntropyLoss())  # type: ignore[arg-type]
     with pytest.raises(InputError, match="found 599"):

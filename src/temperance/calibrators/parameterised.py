@@ -12,7 +12,7 @@ from torch.nn.functional import linear
 from temperance.calibrators.base import calibrator
 from temperance.calibrators.solvers import Parametric, Problem, minimise, train
 from temperance.calibrators.temperature import HIGH, LOW, fit_inverse_temperature
-from temperance.errors import at_least, one_of
+from temperance.errors import one_of, seed_number
 
 # How many of a sample's largest logits the network sees, and how large they may look to it.
 MOST_INPUTS = 10
@@ -79,7 +79,7 @@ class ParameterisedTemperature(Parametric):
     def _check_settings(self) -> None:
         super()._check_settings()
         one_of("preset", self.preset, PRESETS)
-        at_least("seed", self.seed, 0)
+        seed_number(self.seed)
 
     def _fit(self, logits: Tensor, labels: Tensor) -> None:
         objective, preset, k = self._make_objective(), PRESETS[self.preset], logits.shape[1]

@@ -115,8 +115,9 @@ def show(found: Any, *, bootstrap: int) -> None:
     from temperance.evaluate import evaluate
     from temperance.report import write_report
 
-    Console().print(evaluate(found.folder / "predictions.npz", bootstrap=bootstrap))
-    write_report(found, found.folder / "report.html")
+    measured = evaluate(found.folder / "predictions.npz", bootstrap=bootstrap)
+    Console().print(measured)
+    write_report(found, found.folder / "report.html", measured=measured)
     print(f"the network, its log, predictions and report are in {found.folder}")
     print(f"next: temperance compare {found.folder / 'predictions.npz'}")
 

@@ -64,7 +64,7 @@ def read_digits() -> Source:
     try:
         from sklearn.datasets import load_digits
     except ImportError:
-        raise MissingExtraError("scikit-learn", "peers", "the set digits") from None
+        raise MissingExtraError("scikit-learn", "analysis", "the set digits") from None
     found = load_digits()
     images = as_images((found.images * (255 / 16)).round().astype(np.uint8), found.target)
     train, test = (images.take(index) for index in hold_out(images.labels, DIGITS_TESTED))

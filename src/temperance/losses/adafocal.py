@@ -44,7 +44,7 @@ class AdaFocal(SampleLoss):
 
     Bin edges are interpolated between sorted confidences as in the authors' program, in (low, high]; the first and the
     last bin are open to the outside. The program sums over the batch and clips the gradient norm at 2. With several
-    processes, every one of them is to be updated with the whole validation set.
+    processes, each is updated with its own part of the validation set, and they put the parts together.
 
     >>> loss = AdaFocal(n_bins=2)
     >>> loss.update(torch.tensor([[3.0, 0.0], [2.0, 0.0], [1.0, 0.0], [0.0, 0.5]]), torch.tensor([1, 0, 0, 1]))

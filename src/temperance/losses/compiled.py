@@ -27,7 +27,7 @@ from temperance.losses.program import (
     vectors_of,
 )
 
-# What `run` in _formulas.c may return besides 0.
+# What functions of _formulas.c may return besides 0.
 NO_MEMORY, WRONG_LABEL = 1, 2
 
 
@@ -117,7 +117,7 @@ def surveyed(
     quantile, whole, shares = ctypes.c_float(), ctypes.c_float(), torch.empty(histogram.shape)
     found = shares.data_ptr(), ctypes.byref(quantile), ctypes.byref(whole)
     places = scores.data_ptr(), labels.data_ptr(), scores.numel(), ignore_index, histogram.data_ptr(), len(histogram)
-    _remember(LIBRARY.survey(*places, share, *found))
+    _succeed(LIBRARY.survey(*places, share, *found))
     return quantile.value, whole.value, shares
 
 
@@ -130,18 +130,13 @@ def rank_weights(scores: Tensor, labels: Tensor, ignore_index: int) -> Tensor | 
         return None
     assert LIBRARY is not None
     labels, weights = labels.contiguous(), torch.empty_like(scores)
-    _remember(LIBRARY.rank(scores.data_ptr(), labels.data_ptr(), scores.numel(), ignore_index, weights.data_ptr()))
+    _succeed(LIBRARY.rank(scores.data_ptr(), labels.data_ptr(), scores.numel(), ignore_index, weights.data_ptr()))
     return weights
 
 
 def _fits(scores: Tensor) -> bool:
     usual = scores.is_cpu and scores.dtype == torch.float32 and scores.is_contiguous()
     return LIBRARY is not None and usual and bool(scores.numel())
-
-
-def _remember(outcome: int) -> None:
-    if outcome == NO_MEMORY:
-        raise MemoryError("there is no memory for a copy of the scores")
 
 
 class Compiled:
@@ -267,11 +262,11 @@ def _readable(array: Tensor) -> Tensor:
     return array.float().contiguous()
 
 
-def _succeed(outcome: int, batch: Batch) -> None:
+def _succeed(outcome: int, batch: Batch | None = None) -> None:
     """Say in words what went wrong, if something did."""
     if outcome == NO_MEMORY:
-        raise MemoryError("there is no memory for the registers of a formula")
-    if outcome == WRONG_LABEL:
+        raise MemoryError("there is no memory to compute a loss in")
+    if outcome == WRONG_LABEL and batch is not None:
         all_count(batch.labels, batch.logits.shape[1], batch.ignore_index)
 
 

@@ -258,8 +258,6 @@ def pick(values: Tensor, place: Tensor) -> Tensor:
 @word
 def put(values: Tensor, place: Tensor, amount: Part) -> Tensor:
     """The values with another one at one class. (n, k), (n, 1), (n, 1) → (n, k)"""
-    if isinstance(amount, Tensor):
-        return values.scatter(1, place, amount)
     return values.scatter(1, place, amount)
 
 

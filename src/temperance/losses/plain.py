@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from temperance.errors import InputError
-from temperance.losses.formula import Batch, Outcome, Part, Sample, evaluate, pick, put, total
+from temperance.losses.formula import NOTHING, Batch, Outcome, Part, Sample, evaluate, pick, put, total
 
 
 def forward(batch: Batch, *, gradient: bool) -> Outcome:
@@ -117,7 +117,6 @@ def all_count(labels: Tensor, k: int, ignore_index: int) -> bool:
     wrong = ((labels < 0) | (labels >= k)) & (labels != ignore_index)
     if bool(wrong.any()):
         found = int(labels[wrong][0])
-        raise InputError(
-            f"labels must lie in 0 … {k - 1} for {k} classes, or be ignore_index={ignore_index}; found {found}"
-        )
+        ignored = f", or be ignore_index={ignore_index}" if ignore_index != NOTHING else ""
+        raise InputError(f"labels must lie in 0 … {k - 1} for {k} classes{ignored}; found {found}")
     return False

@@ -9,7 +9,7 @@ from typing import Any
 from temperance.arrays import ArrayLike
 from temperance.errors import known_settings
 from temperance.metrics.batch import NARROW, Batch, batches
-from temperance.metrics.stats import Samples, Statistic
+from temperance.metrics.stats import Statistic
 from temperance.registry import Registry, first_line, plain_name
 
 
@@ -165,11 +165,6 @@ def metric(
         return METRICS.add(found.name, found)
 
     return register
-
-
-def grows(stats: Statistic) -> bool:
-    """Does this statistic keep its rows, so that its memory grows with the data?"""
-    return isinstance(stats, Samples)
 
 
 def _keyword_options(function: Callable[..., Any]) -> dict[str, Any]:

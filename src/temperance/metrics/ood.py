@@ -85,7 +85,7 @@ def ood_intervals(
     *,
     level: float = 0.95,
     n_resamples: int = 500,
-    generator: torch.Generator | None = None,
+    seed: int = 0,
 ) -> dict[str, Interval]:
     """`auroc` and `fpr95` with bootstrap intervals; each side is resampled by itself.
 
@@ -94,6 +94,7 @@ def ood_intervals(
     (0.75, 0.5)
     """
     whole = detection(id_scores, ood_scores)
+    generator = torch.Generator().manual_seed(seed)
     draws = detection_draws(whole, n_resamples, (generator, generator))
     return {
         name: draws[name].interval(measure(whole), (0.0, 1.0), level)

@@ -62,7 +62,7 @@ def interval(
     ignore_index: int | None = None,
     level: float = 0.95,
     n_resamples: int = 500,
-    generator: torch.Generator | None = None,
+    seed: int = 0,
     **options: Any,
 ) -> Interval:
     """A metric with its bootstrap interval.
@@ -70,6 +70,7 @@ def interval(
     The basic (reflected) bootstrap: it takes off the upward bias that binned errors have, which the percentile
     bootstrap would double. The interval is cut at the metric's range and widened to hold the measured value.
     """
+    generator = torch.Generator().manual_seed(seed)
     found = list(batches(probs, labels, from_logits=from_logits, ignore_index=ignore_index))
     (parts,) = deal(found, sum(map(len, found)), [(metric, options)], generator)
     draws = resample(metric, parts, n_resamples, generator, **options)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from temperance.arrays import ArrayLike, as_scores, to_tensor
-from temperance.errors import FileError, InputError, at_least
+from temperance.errors import FileError, InputError, at_least, seed_number
 from temperance.predictions.checks import Text, as_class_names, check_set, described, label_numbers
 
 # A chunk of predictions takes about this much memory (in float64), unless the caller says how many rows it wants.
@@ -199,7 +199,7 @@ class Predictions:
 
         Drawn by `numpy.random.default_rng(seed).permutation(n)`; the first half is the smaller where n is odd.
         """
-        at_least("seed", seed, 0)
+        seed_number(seed)
         if self.n < 2:
             raise InputError("there is one row, which cannot be halved; at least two are needed")
         order = np.random.default_rng(seed).permutation(self.n)

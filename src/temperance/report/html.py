@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from temperance.errors import InputError
 from temperance.files import PathLike, atomic_write
@@ -31,12 +31,15 @@ PAGES = {
 }
 
 
-def write_report(found: Reported, path: PathLike) -> None:
-    """Write what was measured as one HTML file that opens anywhere: pictures, numbers, what they mean."""
+def write_report(found: Reported, path: PathLike, **more: Any) -> None:
+    """Write what was measured as one HTML file that opens anywhere: pictures, numbers, what they mean.
+
+    more  what its page can be given besides, such as an evaluation of a run that was made already, `measured`
+    """
     kind = type(found).__name__
     if kind not in PAGES:
         raise InputError(f"there is no page for a {kind}; known: {', '.join(PAGES)}")
     module, function = PAGES[kind]
-    text: str = getattr(import_module(f"temperance.report.{module}"), function)(found)
+    text: str = getattr(import_module(f"temperance.report.{module}"), function)(found, **more)
     with atomic_write(path) as temporary:
         temporary.write_text(text, encoding="utf-8")

@@ -30,9 +30,9 @@ History = Sequence[Mapping[str, Any]]
 # ------------------------------------------------------------------------------------------------------------- a run
 
 
-def run_page(run: Run, *, bootstrap: int = 500) -> str:
+def run_page(run: Run, *, measured: Evaluation | None = None) -> str:
     """The page: what was trained, the verdict on the test part, how it got there, and the sections of an evaluation."""
-    found = evaluate(run.predictions["test"], bootstrap=bootstrap)
+    found = measured or evaluate(run.predictions["test"])
     name = run.folder.name if run.folder else "A training"
     parts = [
         heading("Training report", name, about_run(run)),

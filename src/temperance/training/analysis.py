@@ -193,6 +193,7 @@ def analyse(
     """
     if not sources:
         raise InputError("there is nothing to analyse: name a run or a file of predictions")
+    at_least("points", points, 4)
     subjects = _distinct([_subject(source, seed) for source in sources])
     jobs = len(subjects) + len(objectives) + 1
     confidence: dict[str, Bins] = {}

@@ -28,10 +28,6 @@ class Progressed:
     history: list[dict[str, Any]]
     best: int | None
 
-    @property
-    def epochs(self) -> int:
-        return len(self.history)
-
 
 def save_checkpoint(
     path: Path,

@@ -295,7 +295,7 @@ def own_randomness(device: torch.device, seed: int) -> Iterator[None]:
 def reproducible(recipe: Recipe) -> Iterator[None]:
     """Let GPUs choose the fastest kernels by timing them, or the same ones every time."""
     flags: Any = torch.backends.cudnn.flags  # has no types
-    before = torch.are_deterministic_algorithms_enabled()
+    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
     try:
         if recipe.deterministic:
             torch.use_deterministic_algorithms(True, warn_only=True)
@@ -304,7 +304,7 @@ def reproducible(recipe: Recipe) -> Iterator[None]:
         ):
             yield
     finally:
-        torch.use_deterministic_algorithms(before)
+        torch.use_deterministic_algorithms(before[0], warn_only=before[1])
 
 
 # --------------------------------------------------------------------------------------------------------------- checks
@@ -335,7 +335,8 @@ def check_together(network: nn.Module, data: ImageData, loss: Loss, recipe: Reci
             raise InputError(
                 f"the network cannot take images of {height}×{width} pixels and {channels} channels: {reason}"
             ) from error
-        network.train(was_training)
+        finally:
+            network.train(was_training)
     if not isinstance(logits, Tensor) or logits.shape != (2, data.k):
         found = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
         raise InputError(

@@ -5,12 +5,22 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_type_hints
 
 import torch
 from torch import nn
 
-from temperance.errors import InputError, at_least, known_settings, number, one_of, positive_fraction
+from temperance.errors import (
+    InputError,
+    at_least,
+    known_settings,
+    number,
+    of_type,
+    one_of,
+    positive,
+    positive_fraction,
+    seed_number,
+)
 from temperance.losses.mixup import MIT, CutMix, Mixup
 from temperance.registry import parse_entry
 
@@ -64,8 +74,11 @@ class Recipe:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name, low in (("epochs", 1), ("batch_size", 1), ("warmup", 0), ("crop", 0), ("seed", 0)):
+        for name, wanted in get_type_hints(type(self)).items():
+            of_type(name, getattr(self, name), wanted)
+        for name, low in (("epochs", 1), ("batch_size", 1), ("warmup", 0), ("crop", 0)):
             at_least(name, getattr(self, name), low)
+        seed_number(self.seed)
         for name in ("lr", "momentum", "weight_decay"):
             number(name, getattr(self, name), 0)
         positive_fraction("factor", self.factor)
@@ -73,8 +86,8 @@ class Recipe:
         one_of("schedule", self.schedule, ("steps", "cosine", "constant"))
         one_of("keep", self.keep, ("last", "best"))
         one_of("precision", self.precision, ("float32", "bfloat16"))
-        if self.clip is not None and not self.clip > 0:
-            raise InputError(f"clip must be a number above 0, or none; got {self.clip!r}")
+        if self.clip is not None:
+            positive("clip", self.clip)
         if self.freeze is not None:
             at_least("freeze", self.freeze, 2)
         if self.nesterov and not self.momentum:

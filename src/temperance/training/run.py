@@ -22,6 +22,7 @@ from temperance.files import atomic_write, read_tensors, reading, write_tensors
 from temperance.metrics import accuracy, ece, nll
 from temperance.predictions import Predictions, read_pair, write_pair
 from temperance.results import Provenance
+from temperance.training.predict import device_of
 
 FORMAT = 1
 
@@ -48,7 +49,7 @@ def write_run(run: Run, configuration: Mapping[str, Any]) -> None:
     assert run.folder is not None
     write_weights(run.folder / "network.safetensors", run.network.state_dict())
     write_pair(run.folder / "predictions.npz", run.predictions["val"], run.predictions["test"])
-    provenance = Provenance.of({}, dict(configuration), configuration["seed"])
+    provenance = Provenance.of({}, dict(configuration), configuration["seed"], str(device_of(run.network)))
     about = {
         "temperance_run": FORMAT,
         "details": run.details,

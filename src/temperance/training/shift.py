@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from temperance.calibrators.base import Calibrator
 from temperance.data import Batch, Moves, Part
 from temperance.data.corruptions import CORRUPTIONS, corrupt
-from temperance.errors import InputError, at_least
+from temperance.errors import InputError, at_least, seed_number
 from temperance.evaluate import Progress, no_progress
 from temperance.metrics import METRICS
 from temperance.results import Provenance, Results, Row, shown
@@ -202,7 +202,7 @@ def under_shift(
     Hendrycks and Dietterich, Benchmarking neural network robustness to common corruptions and perturbations, ICLR 2019;
     Ovadia et al., Can you trust your model's uncertainty?, NeurIPS 2019.
     """
-    at_least("seed", seed, 0)
+    seed_number(seed)
     chosen = tuple(CORRUPTIONS[each].name for each in corruptions) or usual_corruptions(part)
     levels = tuple(sorted(set(severities)))
     if not levels or any(isinstance(s, bool) or not isinstance(s, int) or not 1 <= s <= 5 for s in levels):

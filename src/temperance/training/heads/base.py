@@ -26,6 +26,7 @@ from temperance.errors import (
     number,
     one_of,
     positive,
+    seed_number,
     unknown_name,
 )
 from temperance.evaluate import Progress, no_progress
@@ -97,6 +98,7 @@ class Head(nn.Module):
 
     def __init__(self, **training: Unpack[TrainingSettings]) -> None:
         super().__init__()
+        known_settings(self.name, training, TRAINING)
         for name, value in {**TRAINING, **self.training_defaults, **training}.items():
             setattr(self, name, value)
         self.history: list[dict[str, Any]] = []
@@ -211,7 +213,7 @@ class Head(nn.Module):
         self.history, self.info, self._shape = [], {}, None
 
     def _check_training(self, seed: int) -> None:
-        at_least("seed", seed, 0)
+        seed_number(seed)
         at_least("epochs", self.epochs, 0)
         at_least("batch_size", self.batch_size, 1)
         one_of("optimiser", self.optimiser, ("sgd", "adam"))
