@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from temperance.arrays import shape_of
 from temperance.errors import InputError, known_settings, one_of
 from temperance.losses.formula import Batch, Term
-from temperance.losses.plain import all_count
+from temperance.losses.plain import all_count, check_shapes
 from temperance.losses.rows import Rows
 from temperance.losses.rowwise import reduced_loss
 from temperance.registry import Registry, first_line, plain_name
@@ -135,7 +135,7 @@ class Loss(nn.Module):
     # From the caller's shapes to rows and back.
 
     def _check(self, logits: Tensor, labels: Tensor, indices: Tensor | None) -> None:
-        _check_shapes(logits, labels)
+        check_shapes(logits, labels)
         if indices is None and self.needs_indices:
             raise InputError(
                 f"{self.name} keeps a record of every training sample: call it with the samples' numbers too, "
@@ -272,8 +272,6 @@ CLAIMS = (
 
 TORCH_DEFAULTS = {"ignore_index": -100, "reduction": "mean"}
 
-WHOLE = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
-
 L = TypeVar("L", bound=type[Loss])
 
 
@@ -350,16 +348,3 @@ def _check_class_weights(weight: object) -> None:
         raise InputError("weight must be a tensor with one floating-point number for each class")
     if not bool((weight >= 0).all() & torch.isfinite(weight).all()):
         raise InputError(f"weight must be finite and not negative; got {weight.tolist()}")
-
-
-def _check_shapes(logits: Tensor, labels: Tensor) -> None:
-    if logits.ndim < 2 or not logits.is_floating_point():
-        raise InputError(
-            f"logits must be floating-point numbers (N, C) or (N, C, ...); got {logits.dtype} {shape_of(logits)}"
-        )
-    expected = logits.shape[:1] + logits.shape[2:]
-    if labels.dtype not in WHOLE or labels.shape != expected:
-        raise InputError(
-            f"labels must be class numbers of shape {tuple(expected)} to fit logits {shape_of(logits)}; "
-            f"got {labels.dtype} {shape_of(labels)}"
-        )

@@ -5,8 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from temperance.arrays import shape_of
 from temperance.errors import InputError
 from temperance.losses.formula import NOTHING, Batch, Outcome, Part, Sample, evaluate, pick, put, total
+
+WHOLE = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 
 def forward(batch: Batch, *, gradient: bool) -> Outcome:
@@ -120,3 +123,17 @@ def all_count(labels: Tensor, k: int, ignore_index: int) -> bool:
         ignored = f", or be ignore_index={ignore_index}" if ignore_index != NOTHING else ""
         raise InputError(f"labels must lie in 0 … {k - 1} for {k} classes{ignored}; found {found}")
     return False
+
+
+def check_shapes(logits: Tensor, labels: Tensor) -> None:
+    """Refuse what is no batch of logits with its labels."""
+    if logits.ndim < 2 or not logits.is_floating_point():
+        raise InputError(
+            f"logits must be floating-point numbers (N, C) or (N, C, ...); got {logits.dtype} {shape_of(logits)}"
+        )
+    expected = logits.shape[:1] + logits.shape[2:]
+    if labels.dtype not in WHOLE or labels.shape != expected:
+        raise InputError(
+            f"labels must be class numbers of shape {tuple(expected)} to fit logits {shape_of(logits)}; "
+            f"got {labels.dtype} {shape_of(labels)}"
+        )

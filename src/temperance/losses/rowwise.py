@@ -43,6 +43,7 @@ def class_excess(batch: Batch) -> Tensor:
 
 def loss_of(logits: Tensor, labels: Tensor, term: Term) -> Tensor:
     """One term for each sample. (n, k), (n,) → (n,)"""
+    plain.check_shapes(logits, labels)
     return row_losses(logits, labels.long(), (term,))[0]
 
 
