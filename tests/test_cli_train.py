@@ -66,7 +66,8 @@ def test_a_run_is_opened_again(trained: Path) -> None:
 def test_retraining_a_run_and_again_from_its_features(trained: Path, tmp_path: Path) -> None:
     first = run("retrain", trained, "--head", "mac-cal:epochs=2", "-o", tmp_path / "a", "--bootstrap", "20")
     assert first.code == 0, first.err
-    assert "expected calibration error went from" in first.out
+    assert "in the place of the network's classifier" in " ".join(first.out.split())
+    assert all(word in first.out for word in ("before", "after", "difference", "95% interval", "NLL", "classwise ECE"))
     names = {path.name for path in (tmp_path / "a").iterdir()}
     assert names == {"head.safetensors", "predictions.npz", "report.html", "log.jsonl"}
     again = run(
@@ -94,6 +95,7 @@ def test_retraining_features_of_any_network(tmp_path: Path) -> None:
     write_features(tmp_path / "features.npz", Features.of(**parts))
     found = run("retrain", tmp_path / "features.npz", "--head", "linear:epochs=2", "-o", tmp_path / "out")
     assert found.code == 0, found.err
+    assert "in the place of a plain linear classifier trained on the same features" in " ".join(found.out.split())
 
 
 def test_settings_from_a_file_and_flags_that_count_more(images: Path, tmp_path: Path) -> None:

@@ -13,14 +13,15 @@ from hypothesis import strategies as st
 from conftest import random_predictions
 from pages import Page
 from temperance.calibrators import make_calibrator
-from temperance.evaluate import Evaluation, evaluate
+from temperance.evaluate import evaluate
 from temperance.predictions import Predictions
 from temperance.report import write_report
 from temperance.report.lines import Line, line_chart, unbroken
 from temperance.report.training import retraining_page, run_page, spell
 from temperance.results import Provenance
+from temperance.training.change import differences
 from temperance.training.heads import make_head
-from temperance.training.retrain import Retrained
+from temperance.training.retrain import OWN, STAND_IN, Retrained
 from temperance.training.run import Run
 
 NASTY = "<script>alert(1)</script>"
@@ -138,30 +139,53 @@ def test_durations(seconds: float, said: str) -> None:
 # ------------------------------------------------------------------------------------------------------- a retraining
 
 
+Pair = tuple[Predictions, Predictions]
+
+
 @pytest.fixture(scope="module")
-def evaluations() -> tuple[Evaluation, Evaluation]:
+def pair() -> Pair:
     fit, test = predictions(0), predictions(1)
-    calibrated = make_calibrator("temperature").fit(fit.scores, fit.labels)
-    return evaluate(test, bootstrap=50), evaluate(test, calibrator=calibrated, bootstrap=50)
+    calibrated = make_calibrator("temperature").fit(fit.scores, fit.labels)(test.scores)
+    return test, Predictions.of(calibrated, test.labels, from_logits=True, class_names=test.class_names)
 
 
-def retrained(before: Evaluation, after: Evaluation, rows: list[dict[str, Any]]) -> Retrained:
-    return Retrained(before, after, make_head("mac-cal"), rows, {}, Provenance.of({}, {}, 3))
+def retrained(
+    before: Predictions, after: Predictions, rows: list[dict[str, Any]], bootstrap: int = 50, replaced: str = OWN
+) -> Retrained:
+    old, new = (evaluate(side, bootstrap=bootstrap) for side in (before, after))
+    by = differences(before, after, bootstrap=bootstrap, seed=0)
+    return Retrained(old, new, replaced, by, make_head("mac-cal"), rows, {}, Provenance.of({}, {}, 3))
 
 
-def test_what_changed(evaluations: tuple[Evaluation, Evaluation]) -> None:
+def test_what_changed(pair: Pair) -> None:
     rows = [{"epoch": e, "loss": 1.0 / e, "keep_rate": 0.5 - 0.01 * e, "val_nll": 2.0 / e} for e in range(1, 6)]
-    found = retrained(*evaluations, rows)
+    found = retrained(*pair, rows)
     page = Page(retraining_page(found))
-    assert page.all("p", "verdict") == [({"class": "verdict"}, "Better calibrated.")]
+    assert page.all("p", "verdict") == [({"class": "verdict"}, "Better in NLL and ECE.")]
     assert "Keep rate" in {text for _, text in page.all("b")} and "After mac-cal" in {t for _, t in page.all("b")}
-    assert "accuracy stayed the same" in found.verdict
+    assert "With mac-cal in the place of the network's classifier, accuracy stays at " in found.verdict
     was = [text for _, text in page.all("span", "was")]
-    assert was[0] == f"{100 * evaluations[0].row('ece').value:.2f}\u00a0%"
+    assert was[2] == f"{100 * found.before.row('ece').value:.2f}\u00a0%"
+    assert len(re.findall(r"between [+−\d]", page.text)) == 3
 
 
-def test_for_the_worse_and_for_nothing(evaluations: tuple[Evaluation, Evaluation]) -> None:
-    before, after = evaluations
-    assert retrained(after, before, []).verdict.startswith("Worse calibrated.")
+def test_for_the_worse_and_for_nothing(pair: Pair) -> None:
+    before, after = pair
+    assert retrained(after, before, []).verdict.startswith("Worse in NLL and ECE.")
     assert retrained(before, before, []).verdict.startswith("No clear change.")
     assert "get there" not in retraining_page(retrained(before, before, []))
+
+
+def test_without_resamples_there_is_no_verdict(pair: Pair) -> None:
+    found = retrained(*pair, [], bootstrap=0)
+    assert found.verdict.startswith("No verdict without at least 20 resamples. With mac-cal")
+    assert "chance" not in found.verdict
+    page = Page(retraining_page(found))
+    assert not re.search(r"between [+−\d]", page.text) and "nan" not in page.text
+
+
+def test_what_was_there_before_is_said(pair: Pair) -> None:
+    found = retrained(*pair, [], bootstrap=0, replaced=STAND_IN)
+    assert f"in the place of {STAND_IN}" in found.verdict and "without a classifier of their network" in found.verdict
+    (about,) = Page(retraining_page(found)).all("p", "about")
+    assert f"before: {STAND_IN}" in about[1]

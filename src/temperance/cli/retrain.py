@@ -38,6 +38,8 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 
 
 def run(args: argparse.Namespace) -> None:
+    from rich.console import Console
+
     from temperance.report import write_report
     from temperance.training.retrain import features_from, parsed_head, retrain, write_retrained
 
@@ -50,6 +52,6 @@ def run(args: argparse.Namespace) -> None:
         found = retrain(features, head, loss=args.loss, seed=args.seed, bootstrap=args.bootstrap, progress=tell)
     write_retrained(found, args.output)
     write_report(found, args.output / "report.html")
-    print(found.verdict)
+    Console().print(found)
     print(f"the head, its log, predictions and report are in {args.output}")
     print(f"next: temperance compare {args.output / 'predictions.npz'}")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from temperance.evaluate import Evaluation, evaluate
+from temperance.metrics import METRICS
 from temperance.report.evaluation import (
     classwise_section,
     histogram_section,
@@ -15,7 +17,7 @@ from temperance.report.evaluation import (
     risk_coverage_section,
     verdict_section,
 )
-from temperance.report.formats import points, value_of
+from temperance.report.formats import points, signed, value_of
 from temperance.report.lines import Line, line_chart, line_legend
 from temperance.report.markup import Markup, join, tag
 from temperance.report.page import answer, definitions, folded, heading, page, pair, section
@@ -153,11 +155,12 @@ def retraining_page(found: Retrained) -> str:
         f"{int(before.reliability.n):,} test samples",
         f"{len(before.class_names):,} classes",
         f"{len(found.history):,} epochs",
+        f"before: {found.replaced}",
     ]
-    titles = {"ece": "Calibration error", "nll": "NLL", "accuracy": "Accuracy"}
+    titles = {"accuracy": "Accuracy", "nll": "NLL", "ece": "Calibration error"}
     parts = [
         heading("Retraining report", f"A new classifier: {name}", about),
-        answer(found.verdict, [_moved(before, after, metric, title) for metric, title in titles.items()]),
+        answer(found.verdict, [_moved(found, metric, title) for metric, title in titles.items()]),
         reliability_pair(before, after, name),
         head_section(found.history),
         class_changes_section(before, after),
@@ -168,11 +171,18 @@ def retraining_page(found: Retrained) -> str:
     return page(f"{name} – retraining report", *parts)
 
 
-def _moved(before: Evaluation, after: Evaluation, metric: str, title: str) -> tuple[str, str, str]:
-    old, new = before.row(metric), after.row(metric)
+def _moved(found: Retrained, metric: str, title: str) -> tuple[str, str, Markup]:
+    """A metric before and after, and the difference with its interval, if there is one."""
+    old, new, by = found.before.row(metric), found.after.row(metric), found.differences[metric]
     moved = join([tag("span", value_of(old), class_="was"), " → ", value_of(new)])
-    note = f"{points(new.value - old.value)} points" if metric != "nll" else f"{new.value - old.value:+.4f}"
-    return title, moved, note.replace("-", "−")
+
+    def change(value: float) -> str:
+        return points(value) if METRICS[metric].percent else signed(value, 4)
+
+    notes = [change(by.value) + (" points" if METRICS[metric].percent else "")]
+    if not math.isnan(by.low):
+        notes = [f"{notes[0]},", f"between {change(by.low)} and {change(by.high)}"]
+    return title, moved, join(tag("span", note) for note in notes)
 
 
 def head_section(history: History, name: str = "the new classifier") -> Markup:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
@@ -14,25 +15,41 @@ from torch import Tensor
 from temperance.errors import InputError
 from temperance.evaluate import Evaluation, Progress, evaluate, no_progress
 from temperance.losses import Loss
+from temperance.metrics import METRICS
+from temperance.metrics.significance import Difference
 from temperance.predictions import Predictions, write_pair
 from temperance.registry import parse_entry
 from temperance.results import Provenance, shown
+from temperance.training.change import JUDGED, LEVEL, differences, judgement, moved_by, told
 from temperance.training.features import Features, FeatureSet, extract_features, read_features, write_features
 from temperance.training.heads import Head, make_head
 from temperance.training.job import open_run, usable_device
 from temperance.training.run import write_log
 
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderResult
+
+
+# What a head takes the place of.
+OWN = "the network's classifier"
+STAND_IN = "a plain linear classifier trained on the same features"
+
 
 @dataclass(frozen=True, eq=False)
 class Retrained:
-    """A head, and the test part with the network's own classifier and with the head in its place.
+    """A head, and the test part with the classifier that was there before and with the head in its place.
 
+    replaced     what "before" is: the network's own classifier, or where features came without one a linear one that
+                 was trained on them
+    differences  of metrics, after minus before, sample by sample
     history      one row an epoch of the head's training
     predictions  "val" and "test", with the head
     """
 
     before: Evaluation
     after: Evaluation
+    replaced: str
+    differences: dict[str, Difference]
     head: Head
     history: list[dict[str, Any]]
     predictions: dict[str, Predictions]
@@ -41,22 +58,34 @@ class Retrained:
     @property
     def verdict(self) -> str:
         """What the second stage changed, in plain words."""
-        old, new = self.before.row("ece"), self.after.row("ece")
-        if new.high < old.low:
-            word = "Better calibrated."
-        elif new.low > old.high:
-            word = "Worse calibrated."
-        else:
-            word = "No clear change."
-        moved = 100 * (self.after.row("accuracy").value - self.before.row("accuracy").value)
-        points = (
-            "stayed the same" if abs(moved) < 0.005 else f"{'rose' if moved > 0 else 'fell'} by {abs(moved):.2f} points"
-        )
+        moves = {name: (self.before.row(name).value, self.after.row(name).value) for name in JUDGED}
+        unknown = " The features came without a classifier of their network." if self.replaced == STAND_IN else ""
         return (
-            f"{word} With {self.head.name} in the place of its classifier, the expected calibration error went from "
-            f"{shown(old.value, percent=True)} to {shown(new.value, percent=True)} and NLL from "
-            f"{self.before.row('nll').value:.4f} to {self.after.row('nll').value:.4f}; accuracy {points}."
+            f"{judgement(self.differences)} With {self.head.name} in the place of {self.replaced}, "
+            f"{told(moves, self.differences)}.{unknown}"
         )
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        from rich.table import Table
+        from rich.text import Text
+
+        n, k = int(self.before.reliability.n), len(self.before.class_names)
+        table = Table(
+            title=f"{self.head.name} · {n:,} test samples · {k} classes", title_justify="left", title_style="bold"
+        )
+        table.add_column("metric", no_wrap=True)
+        for name in ("before", "after", "difference"):
+            table.add_column(name, justify="right", no_wrap=True)
+        table.add_column(f"{LEVEL:.0%} interval", justify="right", style="dim", no_wrap=True)
+        for name, by in self.differences.items():
+            metric = METRICS[name]
+            sides = (shown(side.row(name).value, percent=metric.percent) for side in (self.before, self.after))
+            bounds = "–" if math.isnan(by.low) else f"{moved_by(name, by.low)} … {moved_by(name, by.high)}"
+            table.add_row(metric.title, *sides, moved_by(name, by.value), bounds)
+        yield table
+        yield Text(f"before: {self.replaced}", style="dim")
+        yield ""
+        yield Text(self.verdict)
 
 
 def retrain(
@@ -78,6 +107,7 @@ def retrain(
         raise InputError("retraining is judged on held-out data: features need a val and a test part")
     chosen = head if isinstance(head, Head) else parsed_head(head)
     before = _classifier_of(features, seed)
+    replaced = STAND_IN if features.classifier is None else OWN
     chosen.fit(features, loss=loss, seed=seed, progress=progress)
     predictions = {
         name: _predicted(chosen, part, features.class_names)
@@ -88,6 +118,8 @@ def retrain(
     return Retrained(
         evaluate(old, bootstrap=bootstrap, seed=seed),
         evaluate(predictions["test"], bootstrap=bootstrap, seed=seed),
+        replaced,
+        differences(old, predictions["test"], bootstrap=bootstrap, seed=seed),
         chosen,
         chosen.history,
         predictions,

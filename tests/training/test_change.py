@@ -1,0 +1,101 @@
+"""A change is judged by accuracy, NLL and ECE together, as far as their differences are no chance."""
+
+import itertools
+import math
+
+import pytest
+import torch
+
+from conftest import random_predictions
+from temperance.metrics import accuracy, nll
+from temperance.metrics.significance import Difference, difference
+from temperance.predictions import Predictions
+from temperance.training.change import JUDGED, differences, judgement, moved_by, told
+
+CLEAR, CHANCE = 0.01, 0.5
+
+
+def found(moves: str) -> dict[str, Difference]:
+    """Accuracy, NLL and ECE as + (significantly better), - (significantly worse) or 0 (it moved, but by chance)."""
+    up = {"accuracy": {"+": 0.1, "-": -0.1, "0": -0.1}}
+    by = {}
+    for name, sign in zip(JUDGED, moves, strict=True):
+        value = up.get(name, {"+": -0.1, "-": 0.1, "0": 0.1})[sign]
+        by[name] = Difference(value, value - 1, value + 1, 0.95, CHANCE if sign == "0" else CLEAR)
+    return by
+
+
+@pytest.mark.parametrize(
+    ("moves", "said"),
+    [
+        # accuracy, NLL, ECE
+        ("000", "No clear change."),
+        ("+++", "Better in accuracy, NLL and ECE."),
+        ("++0", "Better in accuracy and NLL."),
+        ("0++", "Better in NLL and ECE."),
+        ("00+", "Better in ECE."),
+        ("0+0", "Better in NLL."),
+        ("+00", "Better in accuracy."),
+        ("---", "Worse in accuracy, NLL and ECE."),
+        ("--0", "Worse in accuracy and NLL."),
+        ("-00", "Worse in accuracy."),
+        ("0-0", "Worse in NLL."),
+        ("00-", "Worse in ECE."),
+        ("--+", "Worse in accuracy and NLL, though better in ECE."),
+        ("0-+", "Worse in NLL, though better in ECE."),
+        ("-0+", "Mixed: better in ECE, worse in accuracy."),
+        ("-++", "Mixed: better in NLL and ECE, worse in accuracy."),
+        ("-+0", "Mixed: better in NLL, worse in accuracy."),
+        ("+-0", "Mixed: better in accuracy, worse in NLL."),
+        ("+-+", "Mixed: better in accuracy and ECE, worse in NLL."),
+        ("+0-", "Mixed: better in accuracy, worse in ECE."),
+        ("0+-", "Mixed: better in NLL, worse in ECE."),
+        ("++-", "Mixed: better in accuracy and NLL, worse in ECE."),
+    ],
+)
+def test_a_table_of_cases(moves: str, said: str) -> None:
+    assert judgement(found(moves)) == said
+
+
+@pytest.mark.parametrize("moves", ["".join(signs) for signs in itertools.product("+0-", repeat=3)])
+def test_nothing_is_called_better_that_is_worse_in_something(moves: str) -> None:
+    said = judgement(found(moves))
+    assert said.startswith("Better") == ("+" in moves and "-" not in moves)
+    assert said.startswith(("Worse", "Mixed")) == ("-" in moves)
+    for sign, name in zip(moves, ("accuracy", "NLL", "ECE"), strict=True):
+        assert (name in said) == (sign != "0")
+    other = judgement(found(moves.translate(str.maketrans("+-", "-+"))))
+    assert not (said.startswith("Better") and not other.startswith("Worse"))
+
+
+def test_without_intervals_there_is_no_judgement() -> None:
+    by = {name: Difference(-0.5, math.nan, math.nan, 0.95, math.nan) for name in JUDGED}
+    assert judgement(by) == "No verdict without at least 20 resamples."
+
+
+def test_how_it_is_told() -> None:
+    moves = {"accuracy": (0.9611, 0.7833), "nll": (0.1195, 0.6068), "ece": (0.0415, 0.0441)}
+    assert told(moves, found("--0")) == (
+        "accuracy goes from 96.11 % to 78.33 %, NLL from 0.1195 to 0.6068, "
+        "ECE from 4.15 % to 4.41 % (which could be chance)"
+    )
+    same = {"accuracy": (0.9, 0.9), "nll": (0.1, 0.2), "ece": (0.1, 0.1)}
+    assert told(same, found("0-0")) == "accuracy stays at 90.00 %, NLL goes from 0.1000 to 0.2000, ECE stays at 10.00 %"
+    assert [moved_by("ece", 0.0123), moved_by("nll", -0.5), moved_by("nll", math.nan)] == ["+1.23", "-0.5000", "–"]
+
+
+def test_differences_are_paired_and_after_minus_before() -> None:
+    logits, labels = random_predictions(300, 4, 1, sharpness=4.0)
+    worse = logits.clone()
+    worse[:60] = worse[:60].roll(1, 1)
+    before, after = (Predictions.of(scores, labels, from_logits=True) for scores in (logits, worse))
+    by = differences(before, after, bootstrap=100, seed=3)
+    for metric in (accuracy, nll):
+        expected = difference(metric, worse, logits, labels, from_logits=True, n_resamples=100, seed=3)
+        assert by[metric.name] == expected
+    assert by["accuracy"].value < 0 < by["nll"].value
+    assert judgement(by) == "Worse in accuracy, NLL and ECE."
+    few = differences(before, after, bootstrap=19, seed=3)
+    assert few["nll"].value == pytest.approx(by["nll"].value) and math.isnan(few["nll"].low)
+    still = differences(before, before, bootstrap=100, seed=0)
+    assert judgement(still) == "No clear change." and torch.tensor([d.value for d in still.values()]).eq(0).all()
