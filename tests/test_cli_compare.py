@@ -154,6 +154,26 @@ def test_fit_and_apply(suffix: str, val: Path, test: Path, tmp_path: Path, capsy
     assert evaluate(found, bootstrap=0).row("nll").value < evaluate(test, bootstrap=0).row("nll").value
 
 
+@pytest.mark.parametrize("suffix", [".npz", ".safetensors", ".parquet", ".csv"])
+@pytest.mark.parametrize("from_logits", [True, False])
+def test_new_predictions_need_no_labels(
+    suffix: str, from_logits: bool, val: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    saved, new, out = tmp_path / "cal.safetensors", tmp_path / f"new{suffix}", tmp_path / f"out{suffix}"
+    assert main(["fit", "temperature", str(val), "-o", str(saved)]) == 0
+    logits = predictions(1).scores
+    write_predictions(new, Predictions.of(logits if from_logits else logits.softmax(1), from_logits=from_logits))
+    assert main(["apply", str(saved), str(new), "-o", str(out)]) == 0
+    found = read_predictions(out, labels="optional")
+    assert not found.has_labels and not found.from_logits
+    assert torch.allclose(found.scores, load_calibrator(saved).predict_proba(logits), atol=1e-6)
+    # What measures or fits still needs them.
+    capsys.readouterr()
+    for command in (["evaluate"], ["compare"], ["fit", "temperature"]):
+        output = [] if command == ["evaluate"] else ["-o", str(tmp_path / "no.safetensors")]
+        assert "and label" in refused([*command, str(new), *output], capsys)
+
+
 def test_fit_with_settings(val: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     saved = tmp_path / "cal.safetensors"
     assert main(["fit", "temperature", str(val), "-o", str(saved), "--objective", "brier"]) == 0

@@ -150,3 +150,8 @@ def test_progress_is_told() -> None:
     told: list[tuple[int, int]] = []
     evaluate(*confident(50, 0.1), bootstrap=0, progress=lambda done, steps, what: told.append((done, steps)))
     assert told == sorted(told) and told[-1][0] == told[-1][1]
+
+
+def test_predictions_without_labels_cannot_be_measured() -> None:
+    with pytest.raises(InputError, match="the predictions of memory have no labels"):
+        evaluate(Predictions.of([[0.9, 0.1], [0.2, 0.8]]), bootstrap=0)

@@ -88,6 +88,17 @@ def test_labels_of_other_data_do_not_matter(own: Predictions, other: Predictions
     )
 
 
+def test_labels_are_not_needed(own: Predictions, other: Predictions, tmp_path: Path) -> None:
+    expected = compare_ood(own, other, bootstrap=5)
+    bare = [Predictions.of(data.scores, from_logits=True) for data in (own, other)]
+    assert compare_ood(*bare, bootstrap=5).row("auroc").value == expected.row("auroc").value
+    # A file may have labels that are no classes of the model, or no class numbers at all.
+    inside, outside = tmp_path / "in.npz", tmp_path / "out.npz"
+    np.savez(inside, logits=own.scores)
+    np.savez(outside, logits=other.scores, labels=np.array(["a street"] * other.n))
+    assert compare_ood(inside, outside, bootstrap=5).row("fpr95").value == expected.row("fpr95").value
+
+
 def test_probabilities_have_no_energy(other: Predictions) -> None:
     probs = Predictions.of(other.scores.softmax(1), other.labels)
     assert "energy" not in compare_ood(probs, other, bootstrap=5).scores

@@ -30,7 +30,7 @@ def predictions(draw: st.DrawFn) -> Predictions:
     names = draw(st.none() | st.lists(TEXT.filter(bool), min_size=k, max_size=k, unique=True))
     return Predictions.of(
         torch.tensor(values, dtype=torch.float64).reshape(n, k).to(dtype),
-        draw(st.lists(st.integers(0, k - 1), min_size=n, max_size=n)),
+        draw(st.none() | st.lists(st.integers(0, k - 1), min_size=n, max_size=n)),
         from_logits=draw(st.booleans()),
         class_names=names,
         groups=draw(st.none() | st.lists(TEXT, min_size=n, max_size=n)),
@@ -40,7 +40,9 @@ def predictions(draw: st.DrawFn) -> Predictions:
 def assert_same(found: Predictions, expected: Predictions) -> None:
     assert (found.n, found.k, found.from_logits) == (expected.n, expected.k, expected.from_logits)
     assert torch.equal(found.scores.double(), expected.scores.double())
-    assert torch.equal(found.labels, expected.labels)
+    assert found.has_labels == expected.has_labels
+    if found.has_labels:
+        assert torch.equal(found.labels, expected.labels)
     assert found.class_names == expected.class_names
     assert (found.groups is None) == (expected.groups is None) == (not found.has_groups)
     if found.groups is not None and expected.groups is not None:
@@ -56,13 +58,57 @@ def test_round_trips_are_exact(tmp_path: Path, suffix: str, expected: Prediction
         assume(not any(map(is_whole_number, expected.class_names or ())))
     path = tmp_path / f"predictions{suffix}"
     write_predictions(path, expected)
-    found = read_predictions(path)
+    found = read_predictions(path, labels="optional")
     assert (found.source, found.split) == (str(path), None)
     chunks = list(found.chunks(rows))
     assert all(1 <= len(labels) <= rows for _, labels, _ in chunks)
     assert torch.equal(torch.cat([scores for scores, _, _ in chunks]).double(), expected.scores.double())
     assert_same(found, expected)
     assert [entry.name for entry in tmp_path.iterdir()] == [path.name]
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_labels_are_needed_unless_the_reader_says_otherwise(tmp_path: Path, suffix: str) -> None:
+    known, new = tmp_path / f"known{suffix}", tmp_path / f"new{suffix}"
+    scores = torch.arange(12.0).reshape(4, 3)
+    write_predictions(known, Predictions.of(scores, [0, 1, 2, 0], from_logits=True))
+    write_predictions(new, Predictions.of(scores, from_logits=True, groups=["a", "b", "c", "d"]))
+    with pytest.raises(FileError, match="and label"):
+        read_predictions(new)
+    found = read_predictions(new, labels="optional")
+    assert not found.has_labels and found.groups is not None and torch.equal(found.scores.float(), scores)
+    assert [len(chunk.scores) for chunk in found.chunks(3)] == [3, 1]
+    with pytest.raises(InputError, match="have no labels, which this needs"):
+        _ = found.labels
+    assert read_predictions(known, labels="optional").labels.tolist() == [0, 1, 2, 0]
+    assert not read_predictions(known, labels="ignored").has_labels
+    with pytest.raises(InputError, match="labels must be one of required, optional, ignored"):
+        read_predictions(known, labels="none")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("has_pyarrow", [True, False])
+def test_labels_that_are_ignored_may_be_anything(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_pyarrow: bool
+) -> None:
+    table, arrays = tmp_path / "p.csv", tmp_path / "p.npz"
+    table.write_text("logits_0,logits_1,label\n0,1,a street\n2,3,\n")
+    np.savez(arrays, logits=[[0.0, 1.0], [2.0, 3.0]], labels=np.array([None, "a street"]))
+    if not has_pyarrow:
+        monkeypatch.setitem(sys.modules, "pyarrow", None)
+    for path in (table, arrays):
+        assert read_predictions(path, labels="ignored").scores.tolist() == [[0, 1], [2, 3]]
+        with pytest.raises(FileError):
+            _ = read_predictions(path, labels="optional").labels
+
+
+def test_labels_that_are_not_needed_are_not_asked_for(tmp_path: Path) -> None:
+    table, arrays = tmp_path / "p.csv", tmp_path / "p.npz"
+    table.write_text("a,b\n1,2\n")
+    np.savez(arrays, a=[1])
+    for path in (table, arrays):
+        with pytest.raises(FileError, match=r"expected (the columns )?logits") as error:
+            read_predictions(path, labels="optional")
+        assert "label" not in str(error.value).removeprefix(str(path))
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)

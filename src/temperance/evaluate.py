@@ -229,6 +229,7 @@ def checked_batches(
     data: Predictions, *, group: str | None = None, calibrator: Calibrator | None = None
 ) -> Iterator[Batch]:
     """Predictions in checked blocks: those of one group, and as a calibrator makes them, if asked."""
+    data.need_labels()
     first_row = 0
     for scores, labels, groups in data.chunks():
         size = len(labels)

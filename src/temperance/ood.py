@@ -139,12 +139,14 @@ def compare_ood(
     """How well a model's confidence tells its own data from other data: AUROC and FPR95 of each score.
 
     inside      predictions of one model on data like that which it was trained on: a file or a `Predictions`
-    outside     its predictions on other data, or several sets of them, perhaps by name; their labels do not matter
+    outside     its predictions on other data, or several sets of them, perhaps by name
     scores      names of confidence scores; by default every one that the predictions allow
     calibrator  a fitted calibrator, applied to both sides; it makes probabilities, so energy is then left out
 
-    >>> own = Predictions.of([[0.9, 0.1], [0.2, 0.8]] * 20, [0, 1] * 20)
-    >>> other = Predictions.of([[0.5, 0.5], [0.4, 0.6]] * 20, [0, 1] * 20)
+    Neither side needs labels, and those that a file has are not read.
+
+    >>> own = Predictions.of([[0.9, 0.1], [0.2, 0.8]] * 20)
+    >>> other = Predictions.of([[0.5, 0.5], [0.4, 0.6]] * 20)
     >>> compare_ood(own, other, scores=["msp"]).row("auroc").value
     1.0
 
@@ -195,7 +197,7 @@ def compare_ood(
 
 
 def _read(given: Given) -> Predictions:
-    return given if isinstance(given, Predictions) else read_predictions(given)
+    return given if isinstance(given, Predictions) else read_predictions(given, labels="ignored")
 
 
 def _named(outside: Given | Sequence[Given] | Mapping[str, Given]) -> dict[str, Predictions]:

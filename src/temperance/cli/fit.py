@@ -21,7 +21,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 
     use = commands.add_parser("apply", help="calibrate predictions with a saved calibrator")
     use.add_argument("calibrator", type=Path, metavar="CAL")
-    use.add_argument("predictions", type=Path, metavar="PRED", help=".npz, .safetensors, .parquet or .csv")
+    use.add_argument("predictions", type=Path, metavar="PRED", help="predictions; labels, if any, are kept")
     use.add_argument("-o", "--output", type=Path, required=True, metavar="OUT", help="where the probabilities go")
     use.add_argument("--split", choices=("val", "test"), help="which pair, in a file with both (default: test)")
     use.set_defaults(run=run_apply)
@@ -48,8 +48,9 @@ def run_apply(args: argparse.Namespace) -> None:
 
     check_output(args.output)
     found = load_calibrator(args.calibrator)
-    data = read_predictions(args.predictions, split=args.split)
+    data = read_predictions(args.predictions, split=args.split, labels="optional")
     probs = found.predict_proba(logits_of(data))
-    calibrated = Predictions.of(probs, data.labels, class_names=data.class_names, groups=data.groups)
+    labels = data.labels if data.has_labels else None
+    calibrated = Predictions.of(probs, labels, class_names=data.class_names, groups=data.groups)
     write_predictions(args.output, calibrated)
     print(f"calibrated {data.n:,} samples with {found.name}; probabilities in {args.output}")

@@ -14,7 +14,11 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         "inside", type=Path, metavar="IN", help="predictions on the model's own test data (test, in a file with both)"
     )
     parser.add_argument(
-        "outside", type=Path, nargs="+", metavar="OUT", help="the same model's predictions on other data"
+        "outside",
+        type=Path,
+        nargs="+",
+        metavar="OUT",
+        help="the same model's predictions on other data; labels are not needed",
     )
     parser.add_argument("--scores", default="", metavar="NAMES", help="comma-separated: msp, margin, energy, … (all)")
     parser.add_argument("--calibrator", type=Path, metavar="CAL", help="apply a saved calibrator to both sides first")

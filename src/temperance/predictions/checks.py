@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +13,12 @@ from torch import Tensor
 from temperance.errors import InputError
 
 Text = npt.NDArray[np.str_]
+
+# Whether a file must have labels, may have them, or whether those it has are left alone: they may be anything.
+Labels = Literal["required", "optional", "ignored"]
+
+# What stands for the label of a sample that has none.
+NO_LABEL = -1
 
 
 @dataclass(frozen=True)
@@ -34,7 +40,11 @@ def described(values: Tensor | npt.NDArray[Any]) -> Described:
 
 
 def check_set(
-    name: str, scores: Described, labels: Described, groups: Described | None, class_names: tuple[str, ...] | None
+    name: str,
+    scores: Described,
+    labels: Described | None,
+    groups: Described | None,
+    class_names: tuple[str, ...] | None,
 ) -> None:
     """Refuse what cannot be predictions, labels and groups of one set of samples."""
     if scores.kind not in "fiu":
@@ -52,7 +62,8 @@ def check_set(
     n, k = scores.shape
     if n < 1 or k < 1:
         raise InputError(f"{name} must have at least one row and one column; got shape {scores.shape}")
-    _check_labels(labels, n, k, class_names)
+    if labels is not None:
+        _check_labels(labels, n, k, class_names)
     if groups is not None:
         if groups.shape != (n,):
             raise InputError(f"groups must have shape {(n,)}, one for each row of {name}; got {groups.shape}")
@@ -96,6 +107,11 @@ def names_from_json(name: str, text: str | bytes) -> list[str]:
     if not isinstance(names, list) or not all(isinstance(entry, str) for entry in names):
         raise InputError(f"{name} in the metadata must be a JSON list of strings")
     return names
+
+
+def no_labels(n: int) -> Tensor:
+    """What stands for the labels of samples that have none. (n,)"""
+    return torch.full((n,), NO_LABEL)
 
 
 def label_numbers(labels: Tensor | npt.NDArray[Any], class_names: tuple[str, ...] | None, first_row: int = 0) -> Tensor:

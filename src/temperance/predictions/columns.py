@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from temperance.errors import InputError
-from temperance.predictions.checks import as_class_names, shown
+from temperance.predictions.checks import Labels, as_class_names, shown
 
 
 @dataclass(frozen=True)
@@ -14,7 +14,7 @@ class Columns:
     from_logits: bool
     scores: tuple[str, ...]
     is_list: bool
-    labels: str
+    labels: str | None
     groups: str | None
     class_names: tuple[str, ...] | None
 
@@ -24,10 +24,10 @@ class Columns:
 
     @property
     def used(self) -> list[str]:
-        return [*self.scores, self.labels, *([] if self.groups is None else [self.groups])]
+        return [*self.scores, *(name for name in (self.labels, self.groups) if name is not None)]
 
 
-def find_columns(names: Iterable[str], split: str | None) -> Columns:
+def find_columns(names: Iterable[str], split: str | None, wanted: Labels) -> Columns:
     """The columns of the predictions: `logits_0 … logits_{k-1}`, or `logits_<class name>`; `label`; perhaps `group`.
 
     `probs` may stand for `logits`. Classes are in the order of their numbers, or, if they have names, of the columns.
@@ -47,11 +47,11 @@ def find_columns(names: Iterable[str], split: str | None) -> Columns:
     if scores["logits"] and scores["probs"]:
         raise InputError(f"there is both {scores['logits'][0]} and {scores['probs'][0]}; keep logits or probs")
     what = "logits" if scores["logits"] else "probs"
-    labels = _only_one(known, "label", "labels")
-    if not scores[what] or labels is None:
+    labels = None if wanted == "ignored" else _only_one(known, "label", "labels")
+    if not scores[what] or (labels is None and wanted == "required"):
         raise InputError(
-            "expected the columns logits_0, logits_1, … (or probs_0, probs_1, …), one for each class, and label; "
-            f"found {shown(known)}"
+            "expected the columns logits_0, logits_1, … (or probs_0, probs_1, …), one for each class"
+            f"{', and label' if wanted == 'required' else ''}; found {shown(known)}"
         )
     is_list = what in scores[what]
     if is_list and len(scores[what]) > 1:

@@ -1,4 +1,4 @@
-"""Predictions with their labels, in memory or left in their file until they are needed."""
+"""Predictions, with labels where they are known, in memory or left in their file until they are needed."""
 
 from __future__ import annotations
 
@@ -16,14 +16,17 @@ from torch import Tensor
 
 from temperance.arrays import ArrayLike, as_scores, to_tensor
 from temperance.errors import FileError, InputError, at_least, seed_number
-from temperance.predictions.checks import Text, as_class_names, check_set, described, label_numbers
+from temperance.predictions.checks import Text, as_class_names, check_set, described, label_numbers, no_labels
 
 # A chunk of predictions takes about this much memory (in float64), unless the caller says how many rows it wants.
 CHUNK_BYTES = 1 << 25
 
 
 class Chunk(NamedTuple):
-    """Some rows: scores (rows, k), labels (rows,) as int64, and groups (rows,) as text where there are any."""
+    """Some rows: scores (rows, k), labels (rows,) as int64, and groups (rows,) as text where there are any.
+
+    Where the predictions have no labels, these are all −1, which is no class: whatever measures refuses it.
+    """
 
     scores: Tensor
     labels: Tensor
@@ -54,7 +57,7 @@ class Chunk(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Predictions:
-    """Logits or probabilities of n samples over k classes, with labels, from memory or from a file.
+    """Logits or probabilities of n samples over k classes, from memory or from a file, with labels if they are known.
 
     Opening a file checks its shapes and types only. `chunks()` goes through the rows without ever holding all of them;
     `scores`, `labels` and `groups` load them once and keep them. Values are checked where they are used: by the metrics
@@ -62,7 +65,7 @@ class Predictions:
 
     >>> predictions = Predictions.of([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7]], [0, 1, 1], class_names=["cat", "dog"])
     >>> predictions
-    Predictions(source='memory', split=None, from_logits=False, n=3, k=2, has_groups=False)
+    Predictions(source='memory', split=None, from_logits=False, n=3, k=2, has_labels=True, has_groups=False)
     >>> [len(labels) for scores, labels, groups in predictions.chunks(rows=2)]
     [2, 1]
     """
@@ -72,6 +75,7 @@ class Predictions:
     from_logits: bool
     n: int
     k: int
+    has_labels: bool
     has_groups: bool
     class_names: tuple[str, ...] | None = field(repr=False)
     _read: Callable[[int], Iterator[Chunk]] = field(repr=False)
@@ -80,31 +84,48 @@ class Predictions:
     def of(
         cls,
         probs: ArrayLike,
-        labels: ArrayLike,
+        labels: ArrayLike | None = None,
         *,
         from_logits: bool = False,
         class_names: Iterable[str] | None = None,
         groups: npt.ArrayLike | None = None,
     ) -> Predictions:
-        """Predictions from arrays: (n, k) probabilities (or logits), (n,) labels, (n,) groups of text or integers."""
+        """Predictions from arrays: (n, k) probabilities (or logits), (n,) labels, (n,) groups of text or integers.
+
+        New predictions have no labels; they can be calibrated and written, and searched for unfamiliar data.
+        """
         name = "logits" if from_logits else "probs"
         names = None if class_names is None else as_class_names(class_names)
         scores = to_tensor(probs, name)
-        truth = labels if isinstance(labels, Tensor) else _array(labels, "labels")
+        truth = labels if labels is None or isinstance(labels, Tensor) else _array(labels, "labels")
         parts = None if groups is None else _array(groups, "groups")
-        check_set(name, described(scores), described(truth), None if parts is None else described(parts), names)
-        numbers = label_numbers(truth, names).to(scores.device)
+        check_set(
+            name,
+            described(scores),
+            None if truth is None else described(truth),
+            None if parts is None else described(parts),
+            names,
+        )
+        numbers = (no_labels(len(scores)) if truth is None else label_numbers(truth, names)).to(scores.device)
         return cls._of_chunk(
             Chunk(as_scores(scores, name), numbers, None if parts is None else parts.astype(np.str_)),
             source="memory",
             split=None,
             from_logits=from_logits,
+            has_labels=truth is not None,
             class_names=names,
         )
 
     @classmethod
     def _of_chunk(
-        cls, held: Chunk, *, source: str, split: str | None, from_logits: bool, class_names: tuple[str, ...] | None
+        cls,
+        held: Chunk,
+        *,
+        source: str,
+        split: str | None,
+        from_logits: bool,
+        has_labels: bool,
+        class_names: tuple[str, ...] | None,
     ) -> Predictions:
         n, k = held.scores.shape
 
@@ -112,12 +133,17 @@ class Predictions:
             for start in range(0, n, rows):
                 yield held.slice(start, start + rows)
 
-        return cls(source, split, from_logits, n, k, held.groups is not None, class_names, read)
+        return cls(source, split, from_logits, n, k, has_labels, held.groups is not None, class_names, read)
 
     def _part(self, held: Chunk, split: str | None) -> Predictions:
         """Some of the rows, which are in memory."""
         return self._of_chunk(
-            held, source=self.source, split=split, from_logits=self.from_logits, class_names=self.class_names
+            held,
+            source=self.source,
+            split=split,
+            from_logits=self.from_logits,
+            has_labels=self.has_labels,
+            class_names=self.class_names,
         )
 
     def chunks(self, rows: int | None = None) -> Iterator[Chunk]:
@@ -149,12 +175,18 @@ class Predictions:
     @property
     def labels(self) -> Tensor:
         """All labels, as int64 class numbers. (n,)"""
+        self.need_labels()
         return self._whole.labels
 
     @property
     def groups(self) -> Text | None:
         """The name of each sample's group, where there are groups. (n,)"""
         return self._whole.groups if self.has_groups else None
+
+    def need_labels(self) -> None:
+        """Refuse to go on without labels."""
+        if not self.has_labels:
+            raise InputError(f"the predictions of {self.source} have no labels, which this needs; give them too")
 
     def select(self, index: ArrayLike, *, split: str | None = None) -> Predictions:
         """Some of the rows, kept in memory: those of `index`, in its order, or those where a mask is true.
@@ -222,7 +254,11 @@ class Predictions:
         content = {
             "shape": [self.n, self.k],
             "scores": "logits" if self.from_logits else "probs",
-            "sha256": [scores.hexdigest(), labels.hexdigest(), groups.hexdigest() if self.has_groups else None],
+            "sha256": [
+                scores.hexdigest(),
+                labels.hexdigest() if self.has_labels else None,
+                groups.hexdigest() if self.has_groups else None,
+            ],
         }
         return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 

@@ -6,7 +6,7 @@ whatever pyarrow refuses. Numbers are float64, written with as many digits as it
 
 import csv
 from collections.abc import Iterator, Sequence
-from itertools import islice
+from itertools import islice, repeat
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,7 +16,7 @@ import torch
 
 from temperance.errors import InputError
 from temperance.files import reading
-from temperance.predictions.checks import Described, Text, check_set, shown, unknown_label
+from temperance.predictions.checks import Described, Labels, Text, check_set, no_labels, shown, unknown_label
 from temperance.predictions.columns import Columns, find_columns, is_whole_number
 from temperance.predictions.core import Chunk, Predictions
 
@@ -25,10 +25,10 @@ BLOCK_BYTES = 1 << 22
 
 
 class Piece(NamedTuple):
-    """Some rows as in the file: scores (rows, k), labels (rows,) as int64 or as text, groups (rows,) as text."""
+    """Some rows as in the file: scores (rows, k), labels (rows,) as int64 or text, groups (rows,) as text."""
 
     scores: npt.NDArray[np.float64]
-    labels: npt.NDArray[Any]
+    labels: npt.NDArray[Any] | None
     groups: Text | None
 
 
@@ -38,36 +38,41 @@ class Table(NamedTuple):
     path: Path
     header: list[str]
     scores: Sequence[str]
-    labels: str
+    labels: str | None
     groups: str | None
 
 
-def read(path: Path, split: str | None) -> Predictions:
+def read(path: Path, split: str | None, labels: Labels) -> Predictions:
     """Open the predictions in a .csv file."""
     _, header = next(_lines(path), (0, []))
-    columns = _find_columns(header, split)
+    columns = _find_columns(header, split, labels)
     table = Table(path, header, columns.scores, columns.labels, columns.groups)
-    n, k = sum(len(piece.labels) for piece in _pieces(table._replace(scores=(), groups=None))), len(columns.scores)
+    # Rows are counted by one column.
+    counted = table._replace(scores=columns.scores[:1] if columns.labels is None else (), groups=None)
+    n, k = sum(len(piece.scores) for piece in _pieces(counted)), len(columns.scores)
     names = columns.class_names
     # Whether a label is a number or a name is seen when it is read.
-    check_set(columns.name, Described((n, k), "f", "float64"), Described((n,), "i", "text"), None, names)
+    truth = None if columns.labels is None else Described((n,), "i", "text")
+    check_set(columns.name, Described((n, k), "f", "float64"), truth, None, names)
 
     def read_rows(rows: int) -> Iterator[Chunk]:
         start = 0
         with reading(path):
             for piece in _pieces(table):
-                labels = _label_numbers(piece.labels, table, names, start)
-                parsed = Chunk(torch.from_numpy(piece.scores), labels, piece.groups)
-                yield from (parsed.slice(i, i + rows) for i in range(0, len(labels), rows))
-                start += len(labels)
+                size = len(piece.scores)
+                numbers = no_labels(size) if piece.labels is None else _label_numbers(piece.labels, table, names, start)
+                parsed = Chunk(torch.from_numpy(piece.scores), numbers, piece.groups)
+                yield from (parsed.slice(i, i + rows) for i in range(0, size, rows))
+                start += size
 
-    return Predictions(str(path), None, columns.from_logits, n, k, columns.groups is not None, names, read_rows)
+    has = {"has_labels": truth is not None, "has_groups": columns.groups is not None}
+    return Predictions(str(path), None, columns.from_logits, n, k, **has, class_names=names, _read=read_rows)
 
 
-def _find_columns(header: list[str], split: str | None) -> Columns:
+def _find_columns(header: list[str], split: str | None, labels: Labels) -> Columns:
     if header and all(_is_number(cell) for cell in header):
         raise InputError("the first line is numbers; it must name the columns: logits_0,logits_1,…,label")
-    columns = find_columns(header, split)
+    columns = find_columns(header, split, labels)
     if columns.is_list:
         raise InputError(
             f"a .csv has no lists: {columns.name} must be a column for each class, {columns.name}_0,{columns.name}_1,…"
@@ -109,7 +114,7 @@ def _arrow_pieces(table: Table) -> Iterator[Piece]:
     import pyarrow
     from pyarrow import csv as arrow_csv
 
-    texts = [table.labels, *([] if table.groups is None else [table.groups])]
+    texts = [name for name in (table.labels, table.groups) if name is not None]
     reader = arrow_csv.open_csv(
         table.path,
         read_options=arrow_csv.ReadOptions(block_size=max(BLOCK_BYTES, 8 * sum(map(len, table.header)))),
@@ -126,11 +131,18 @@ def _arrow_pieces(table: Table) -> Iterator[Piece]:
             scores = np.empty((batch.num_rows, len(table.scores)))
             for i, column in enumerate(table.scores):
                 scores[:, i] = batch.column(column).to_numpy()
-            try:
-                labels = batch.column(table.labels).cast(pyarrow.int64()).to_numpy()
-            except pyarrow.ArrowInvalid:
-                labels = _text(batch.column(table.labels))
+            labels = None if table.labels is None else _numbers_or_text(batch.column(table.labels))
             yield Piece(scores, labels, None if table.groups is None else _text(batch.column(table.groups)))
+
+
+def _numbers_or_text(values: Any) -> npt.NDArray[Any]:
+    import pyarrow
+
+    try:
+        numbers: npt.NDArray[Any] = values.cast(pyarrow.int64()).to_numpy()
+    except pyarrow.ArrowInvalid:
+        return _text(values)
+    return numbers
 
 
 def _text(values: Any) -> Text:
@@ -140,8 +152,6 @@ def _text(values: Any) -> Text:
 
 def _plain_pieces(table: Table) -> Iterator[Piece]:
     score_places = [table.header.index(column) for column in table.scores]
-    label_place = table.header.index(table.labels)
-    group_place = None if table.groups is None else table.header.index(table.groups)
     width = len(table.header)
     rows_each = max(1, BLOCK_BYTES // (64 * width))
     lines = islice(_lines(table.path), 1, None)
@@ -153,11 +163,11 @@ def _plain_pieces(table: Table) -> Iterator[Piece]:
             scores = np.array([[cells[i] for i in score_places] for _, cells in block], dtype=np.float64)
         except ValueError:
             raise _not_a_number(table, block, score_places) from None
-        yield Piece(
-            scores,
-            np.array([cells[label_place] for _, cells in block], dtype=np.str_),
-            None if group_place is None else np.array([cells[group_place] for _, cells in block], dtype=np.str_),
+        labels, groups = (
+            None if name is None else np.array([cells[table.header.index(name)] for _, cells in block], dtype=np.str_)
+            for name in (table.labels, table.groups)
         )
+        yield Piece(scores, labels, groups)
 
 
 def _not_a_number(table: Table, block: list[tuple[int, list[str]]], places: list[int]) -> InputError:
@@ -200,9 +210,13 @@ def write(path: Path, predictions: Predictions) -> None:
     with path.open("w", newline="", encoding="utf-8") as handle:
         # All text in quotes: the writer would leave them off a carriage return, which readers take for a new line.
         writer = csv.writer(handle, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)
-        groups_header = ["group"] if predictions.has_groups else []
-        writer.writerow([*(f"{name}_{each}" for each in classes), "label", *groups_header])
+        others = [*(["label"] if predictions.has_labels else []), *(["group"] if predictions.has_groups else [])]
+        writer.writerow([*(f"{name}_{each}" for each in classes), *others])
         for chunk in predictions.chunks():
-            groups = [[]] * len(chunk.labels) if chunk.groups is None else [[group] for group in chunk.groups.tolist()]
-            rows = zip(chunk.scores.double().tolist(), chunk.labels.tolist(), groups, strict=True)
-            writer.writerows([*scores, label, *group] for scores, label, group in rows)
+            columns = [
+                *([chunk.labels.tolist()] if predictions.has_labels else []),
+                *([] if chunk.groups is None else [chunk.groups.tolist()]),
+            ]
+            rest = zip(*columns, strict=True) if columns else repeat(())
+            rows = zip(chunk.scores.double().tolist(), rest, strict=False)
+            writer.writerows([*scores, *cells] for scores, cells in rows)

@@ -1,18 +1,19 @@
 """Predictions from and to files, by their suffix."""
 
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, get_args
 
 from temperance.errors import FileError, InputError, one_of
 from temperance.files import PathLike, atomic_write, check_writable, reading
 from temperance.predictions import csv, npz, parquet, safetensors
+from temperance.predictions.checks import Labels
 from temperance.predictions.core import Predictions
 
 
 class Format(Protocol):
     """What the module of a format offers."""
 
-    def read(self, path: Path, split: str | None) -> Predictions: ...
+    def read(self, path: Path, split: str | None, labels: Labels) -> Predictions: ...
 
     def write(self, path: Path, predictions: Predictions) -> None: ...
 
@@ -20,17 +21,21 @@ class Format(Protocol):
 FORMATS: dict[str, Format] = {".npz": npz, ".safetensors": safetensors, ".parquet": parquet, ".csv": csv}
 
 
-def read_predictions(path: PathLike, split: str | None = None) -> Predictions:
+def read_predictions(path: PathLike, split: str | None = None, *, labels: Labels = "required") -> Predictions:
     """Open a file of predictions; its rows stay there until they are asked for.
 
     It holds `logits` or `probs` with `labels`, perhaps `class_names` and `groups`; a .npz or .safetensors file may
     instead hold two such sets, with `val_` and `test_` before these names, of which `split` ("val" or "test") names
     one. Without it, that is the test set; the `split` of the result says so.
+
+    New predictions have no labels: with labels="optional" they are read if there are any, with "ignored" never, and
+    `has_labels` of the result says which it was.
     """
+    one_of("labels", labels, get_args(Labels))
     if split is not None:
         one_of("split", split, ("val", "test"))
     with reading(path):
-        return _format_of(path).read(Path(path), split)
+        return _format_of(path).read(Path(path), split, labels)
 
 
 def read_pair(path: PathLike) -> tuple[Predictions, Predictions]:

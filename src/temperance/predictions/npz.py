@@ -20,7 +20,7 @@ import numpy.typing as npt
 import torch
 
 from temperance.errors import InputError
-from temperance.predictions.checks import Described, as_class_names
+from temperance.predictions.checks import Described, Labels, as_class_names
 from temperance.predictions.core import Predictions
 from temperance.predictions.keyed import open_set
 
@@ -128,9 +128,9 @@ def _take(member: Member, shape: tuple[int, ...], order: Any) -> npt.NDArray[Any
     return np.frombuffer(data, member.dtype).reshape(shape, order=order)
 
 
-def read(path: Path, split: str | None) -> Predictions:
+def read(path: Path, split: str | None, labels: Labels) -> Predictions:
     """Open the predictions in a .npz file."""
-    return open_set(NpzFile(path), split)
+    return open_set(NpzFile(path), split, labels)
 
 
 def write(path: Path, predictions: Predictions) -> None:
@@ -150,8 +150,9 @@ def _arrays(predictions: Predictions, prefix: str = "") -> dict[str, npt.NDArray
         f"{prefix}{'logits' if predictions.from_logits else 'probs'}": (
             scores.float() if scores.dtype == torch.bfloat16 else scores
         ).numpy(),
-        f"{prefix}labels": predictions.labels.cpu().numpy(),
     }
+    if predictions.has_labels:
+        arrays[f"{prefix}labels"] = predictions.labels.cpu().numpy()
     if predictions.groups is not None:
         arrays[f"{prefix}groups"] = predictions.groups
     return arrays

@@ -16,7 +16,16 @@ import torch
 from temperance.arrays import as_scores
 from temperance.errors import InputError, MissingExtraError
 from temperance.files import reading
-from temperance.predictions.checks import Described, as_class_names, check_set, label_numbers, names_from_json, shown
+from temperance.predictions.checks import (
+    Described,
+    Labels,
+    as_class_names,
+    check_set,
+    label_numbers,
+    names_from_json,
+    no_labels,
+    shown,
+)
 from temperance.predictions.columns import Columns, find_columns
 from temperance.predictions.core import Chunk, Predictions
 
@@ -24,17 +33,18 @@ from temperance.predictions.core import Chunk, Predictions
 BUFFER_BYTES = 1 << 16
 
 
-def read(path: Path, split: str | None) -> Predictions:
+def read(path: Path, split: str | None, labels: Labels) -> Predictions:
     """Open the predictions in a .parquet file."""
     with _open(path) as file:
         schema, n = file.schema_arrow, file.metadata.num_rows
-        columns = find_columns(schema.names, split)
+        columns = find_columns(schema.names, split, labels)
         k = _list_length(file, columns.name) if columns.is_list else len(columns.scores)
     stored = (schema.metadata or {}).get(b"class_names")
     names = columns.class_names if stored is None else as_class_names(names_from_json("class_names", stored))
     scores = _describe_scores(schema, columns, (n, k))
     groups = None if columns.groups is None else _describe(schema.field(columns.groups).type, (n,))
-    check_set(columns.name, scores, _describe(schema.field(columns.labels).type, (n,)), groups, names)
+    truth = None if columns.labels is None else _describe(schema.field(columns.labels).type, (n,))
+    check_set(columns.name, scores, truth, groups, names)
 
     def read_rows(rows: int) -> Iterator[Chunk]:
         start = 0
@@ -42,12 +52,15 @@ def read(path: Path, split: str | None) -> Predictions:
             for batch in opened.iter_batches(batch_size=rows, columns=columns.used):
                 yield Chunk(
                     as_scores(_scores(batch, columns, k, start), columns.name),
-                    label_numbers(_values(batch, columns.labels, start), names, start),
+                    no_labels(batch.num_rows)
+                    if columns.labels is None
+                    else label_numbers(_values(batch, columns.labels, start), names, start),
                     None if columns.groups is None else _values(batch, columns.groups, start).astype(np.str_),
                 )
                 start += batch.num_rows
 
-    return Predictions(str(path), None, columns.from_logits, n, k, groups is not None, names, read_rows)
+    has = {"has_labels": truth is not None, "has_groups": groups is not None}
+    return Predictions(str(path), None, columns.from_logits, n, k, **has, class_names=names, _read=read_rows)
 
 
 def write(path: Path, predictions: Predictions) -> None:
@@ -68,9 +81,10 @@ def _batch(chunk: Chunk, predictions: Predictions) -> Any:
     scores = chunk.scores.float() if chunk.scores.dtype == torch.bfloat16 else chunk.scores
     flat = pyarrow.array(scores.cpu().contiguous().numpy().reshape(-1))
     arrays = {
-        "logits" if predictions.from_logits else "probs": pyarrow.FixedSizeListArray.from_arrays(flat, predictions.k),
-        "label": pyarrow.array(chunk.labels.cpu().numpy()),
+        "logits" if predictions.from_logits else "probs": pyarrow.FixedSizeListArray.from_arrays(flat, predictions.k)
     }
+    if predictions.has_labels:
+        arrays["label"] = pyarrow.array(chunk.labels.cpu().numpy())
     if chunk.groups is not None:
         arrays["group"] = pyarrow.array(chunk.groups.tolist(), pyarrow.string())
     return pyarrow.record_batch(arrays)

@@ -17,7 +17,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from temperance.errors import InputError
-from temperance.predictions.checks import Described, as_class_names, names_from_json
+from temperance.predictions.checks import Described, Labels, as_class_names, names_from_json
 from temperance.predictions.core import Predictions
 from temperance.predictions.keyed import open_set
 
@@ -70,18 +70,17 @@ class SafetensorsFile:
         return names_from_json(name, self._metadata[name]) if name in self._metadata else None
 
 
-def read(path: Path, split: str | None) -> Predictions:
+def read(path: Path, split: str | None, labels: Labels) -> Predictions:
     """Open the predictions in a .safetensors file."""
-    return open_set(SafetensorsFile(path), split)
+    return open_set(SafetensorsFile(path), split, labels)
 
 
 def write(path: Path, predictions: Predictions) -> None:
     """Write predictions as a .safetensors file."""
-    tensors = {
-        "logits" if predictions.from_logits else "probs": predictions.scores.contiguous(),
-        "labels": predictions.labels.contiguous(),
-    }
+    tensors = {"logits" if predictions.from_logits else "probs": predictions.scores.contiguous()}
     metadata = {}
+    if predictions.has_labels:
+        tensors["labels"] = predictions.labels.contiguous()
     if predictions.groups is not None:
         names, places = np.unique(predictions.groups, return_inverse=True)
         tensors["groups"] = torch.from_numpy(places.astype(np.int64))
