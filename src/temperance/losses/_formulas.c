@@ -497,6 +497,10 @@ INLINE void follow_all(job *it, float **registers, ptrdiff_t first, ptrdiff_t la
         EACH_LANE gradient[(ptrdiff_t)label[w] * lanes + w] -= push[w];
         if (it->of_confidences)
             EACH_LANE gradient[(ptrdiff_t)winner[w] * lanes + w] += pull[w];
+        /* What does not count has no gradient, not even if its logits are no numbers. */
+        for (int w = 0; w < here; w++)
+            if (counts[w] == 0 && !it->of_confidences)
+                EACH_CLASS gradient[AT] = 0;
         if (it->class_sums) {
             float *sums = it->gradients + first / it->chunk * k;
             EACH_CLASS EACH_LANE sums[j] += gradient[AT];
@@ -615,8 +619,11 @@ int run(job *it, int threads)
  * smaller behind it. */
 static void part(float *a, ptrdiff_t n, ptrdiff_t wanted)
 {
+    uint64_t any = 1;
     for (ptrdiff_t low = 0, high = n - 1; low < high;) {
-        const float middle = a[low + (high - low) / 2];
+        /* Cut at any of them: whatever their order, that takes linear time. */
+        any = any * 6364136223846793005u + 1442695040888963407u;
+        const float middle = a[low + (ptrdiff_t)((any >> 33) % (uint64_t)(high - low + 1))];
         ptrdiff_t i = low, j = high;
         while (i <= j) {
             for (; a[i] < middle; i++)

@@ -68,8 +68,9 @@ class Loss(nn.Module):
     def __init__(self, *, weight: Tensor | None = None, ignore_index: int = -100, reduction: str = "mean") -> None:
         super().__init__()
         one_of("reduction", reduction, ("mean", "sum", "none"))
-        if isinstance(ignore_index, bool) or not isinstance(ignore_index, int):
-            raise InputError(f"ignore_index must be a whole number; got {ignore_index!r}")
+        whole = isinstance(ignore_index, int) and not isinstance(ignore_index, bool)
+        if not whole or not -(1 << 63) <= ignore_index < 1 << 63:
+            raise InputError(f"ignore_index must be a whole number that a label can have; got {ignore_index!r}")
         if weight is not None:
             _check_class_weights(weight)
         self.register_buffer("weight", weight)
@@ -96,6 +97,8 @@ class Loss(nn.Module):
 
     def forward(self, logits: Tensor, labels: Tensor, indices: Tensor | None = None) -> Tensor:
         """The loss of a batch; `indices` say which training samples these are, for a loss that `needs_indices`."""
+        if not isinstance(logits, Tensor) or not isinstance(labels, Tensor):
+            raise InputError("logits and labels must be tensors, such as torch.as_tensor makes")
         if torch.is_autocast_enabled(logits.device.type):
             with torch.autocast(logits.device.type, enabled=False):
                 return self._value(logits, labels, indices)
@@ -159,6 +162,8 @@ class Loss(nn.Module):
         if all_count(truth, logits.shape[1], self.ignore_index):
             return Rows(logits, truth, indices=indices)
         ignored = truth == self.ignore_index
+        # Whatever they are, so that not even what is no number counts.
+        logits = logits.masked_fill((labels == self.ignore_index)[:, None], 0)
         return Rows(logits, truth.masked_fill(ignored, 0), ignored=ignored, indices=indices)
 
     def _reduce(self, losses: Tensor, rows: Rows, shape: torch.Size) -> Tensor:

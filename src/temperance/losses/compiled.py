@@ -10,8 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from temperance.errors import InputError
 from temperance.losses.formula import Batch, Outcome
-from temperance.losses.plain import all_count
+from temperance.losses.plain import all_count, elsewhere
 from temperance.losses.program import (
     MATRICES,
     REDUCTIONS,
@@ -113,8 +114,10 @@ def surveyed(
     if not _fits(scores):
         return None
     assert LIBRARY is not None
-    labels = labels.contiguous()
-    quantile, whole, shares = ctypes.c_float(), ctypes.c_float(), torch.empty(histogram.shape)
+    labels, histogram = labels.contiguous(), histogram.contiguous()
+    if not histogram.is_cpu:
+        raise elsewhere("cpu", histogram.device)
+    quantile, whole, shares = ctypes.c_float(), ctypes.c_float(), scores.new_empty(histogram.shape)
     found = shares.data_ptr(), ctypes.byref(quantile), ctypes.byref(whole)
     places = scores.data_ptr(), labels.data_ptr(), scores.numel(), ignore_index, histogram.data_ptr(), len(histogram)
     _succeed(LIBRARY.survey(*places, share, *found))
@@ -147,22 +150,22 @@ class Compiled:
 
     def forward(self, batch: Batch, *, gradient: bool) -> Outcome:
         if batch.reduction == "none":
-            losses, confidence = torch.empty(batch.labels.shape), torch.empty(batch.labels.shape)
+            losses, confidence = (batch.logits.new_empty(batch.labels.shape) for _ in range(2))
             self.value.run(batch, values=losses, confidences=confidence)
             return Outcome(losses, confidence)
-        loss, slopes = torch.empty(()), torch.empty(batch.logits.shape) if gradient else None
+        loss, slopes = batch.logits.new_empty(()), _like(batch.logits) if gradient else None
         (self.both if gradient else self.value).run(batch, loss=loss, gradient=slopes)
         return Outcome(loss, None, slopes)
 
     def backward(self, batch: Batch, of_loss: Tensor | None, of_confidence: Tensor | None) -> Tensor:
-        gradient = torch.empty(batch.logits.shape)
+        gradient = _like(batch.logits)
         of_values = of_loss if of_loss is not None and of_loss.ndim else None
         of_each = float(of_loss) if of_loss is not None and not of_loss.ndim else 0.0
         self.slopes.run(batch, of_each, gradient=gradient, of_values=of_values, of_confidences=of_confidence)
         return gradient
 
     def class_sums(self, batch: Batch) -> Tensor:
-        found = torch.empty(batch.logits.shape[1])
+        found = batch.logits.new_empty(batch.logits.shape[1])
         self.slopes.run(batch, class_sums=found)
         return found
 
@@ -258,8 +261,15 @@ class Pointers:
 
 
 def _readable(array: Tensor) -> Tensor:
-    """As _formulas.c reads it."""
+    """As _formulas.c reads it; what is like that already, such as all that it fills, stays where it is."""
+    if not array.is_cpu:
+        raise elsewhere("cpu", array.device)
     return array.float().contiguous()
+
+
+def _like(logits: Tensor) -> Tensor:
+    """Room for a gradient."""
+    return torch.empty_like(logits, memory_format=torch.contiguous_format)
 
 
 def _succeed(outcome: int, batch: Batch | None = None) -> None:
@@ -268,6 +278,7 @@ def _succeed(outcome: int, batch: Batch | None = None) -> None:
         raise MemoryError("there is no memory to compute a loss in")
     if outcome == WRONG_LABEL and batch is not None:
         all_count(batch.labels, batch.logits.shape[1], batch.ignore_index)
+        raise InputError("weight must not be negative, for any class")
 
 
 def _spread(program: Program, given: set[Operand]) -> tuple[list[Step], set[Operand]]:

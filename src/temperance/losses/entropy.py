@@ -6,7 +6,7 @@ from typing import Unpack
 
 from temperance.errors import number, one_of
 from temperance.losses.base import Loss, SamplePenalty, TorchOptions, Used, loss
-from temperance.losses.formula import Parts, Sample, Term, dot
+from temperance.losses.formula import Parts, Sample, Term, below_top, dot
 
 
 @loss(
@@ -48,7 +48,6 @@ class EntropyPenalty(SamplePenalty):
 
 
 def _negative_entropy(sample: Sample, strength: float) -> Parts:
-    # log p without the logarithm of a probability, which may be rounded to 0, and but for a constant.
-    log_p = sample.z - sample.top
+    log_p = below_top(sample)
     mean = dot(sample.p, log_p)
     return strength * (mean + sample.log_confidence), 0.0, strength * sample.p * (log_p - mean)

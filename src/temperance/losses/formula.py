@@ -30,6 +30,9 @@ Formula = Callable[..., Parts]
 # 1 − p is kept above this, so that the slope of a power below one stays finite where the label is certain.
 FLOOR = 1e-30
 
+# No logarithm of a probability is taken for lower than −FAR.
+FAR = 1e30
+
 # An `ignore_index` that no label has.
 NOTHING = -(1 << 63)
 
@@ -288,6 +291,11 @@ def _over_bins(value: Tensor, shares: Tensor, bandwidth: float, function: Callab
     parts = torch.split(value.flatten()[:, None], max(1, TILE_VALUES // len(shares)))
     steps = (torch.sigmoid((part - middles) / bandwidth) for part in parts)
     return torch.cat([function(step) @ shares.to(value.dtype) for step in steps]).view_as(value)
+
+
+def below_top(sample: Sample) -> Tensor:
+    """log p but for a constant, and finite where p is 0: p log p is 0 there. (n, k)"""
+    return (sample.z - sample.top).clamp_min(-FAR)
 
 
 def one_minus_p(nll: Tensor) -> Tensor:

@@ -159,6 +159,7 @@ OUTPUTS = {
     "gradient": [
         "push = step * {slope}",
         "found = push * p + step * {rest} - tl.where(classes == label, push, 0.0)",
+        "found = tl.where(count == 0, 0.0, found)",
         "found += tl.where(classes == winner, pull, 0.0) - pull * p",
         "tl.store(gradient + place, found, mask=inside)",
     ],
@@ -206,13 +207,13 @@ class Fused:
     def forward(self, batch: Batch, *, gradient: bool) -> Outcome:
         logits, labels = batch.logits, batch.labels
         if batch.reduction == "none":
-            losses, confidence = torch.empty((2, *labels.shape), device=logits.device).unbind()
+            losses, confidence = logits.new_empty((2, *labels.shape)).unbind()
             self.run(self.value, batch, {"losses": losses, "confidences": confidence})
             return Outcome(losses, confidence)
         # The last program to end adds up what all found.
         rows = rows_of(logits.shape[1])
-        sums = torch.empty((labels.numel() + rows - 1) // rows, device=logits.device)
-        arrays = {"sums": sums, "loss": torch.empty((), device=logits.device), "done": counter(logits.device)}
+        sums = logits.new_empty((labels.numel() + rows - 1) // rows)
+        arrays = {"sums": sums, "loss": logits.new_empty(()), "done": counter(logits.device)}
         if gradient:
             arrays["gradient"] = torch.empty_like(logits, memory_format=torch.contiguous_format)
         self.run(self.both if gradient else self.value, batch, arrays)

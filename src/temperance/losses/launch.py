@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from temperance.losses.formula import once
+from temperance.losses.plain import elsewhere
 
 READABLE = {torch.int64, torch.bool, torch.float32}
 
@@ -53,6 +54,8 @@ class Kernel:
         places, key = [], [device]
         for each in arguments:
             if isinstance(each, Tensor):
+                if each.get_device() != device:
+                    raise elsewhere(arguments[0].device, each.device)
                 each = each.data_ptr()
                 key.append(each % ALIGNED == 0)
             places.append(each)

@@ -11,6 +11,7 @@ from torch import Tensor
 from temperance.errors import number
 from temperance.losses.base import Loss, Regulariser, TorchOptions, Used, loss
 from temperance.losses.formula import at_least_float32
+from temperance.losses.plain import transformed
 from temperance.losses.rows import Rows
 
 # What is held at once, in values, so that memory does not grow with k² and stays in cache.
@@ -38,11 +39,13 @@ def cpc_penalty(
 
 
 def pair_spread(z: Tensor) -> Tensor:
-    """Σ over pairs a < b of softplus(z_a − z_b) + softplus(z_b − z_a), differentiable once. (n, m) → (n,)
+    """Σ over pairs a < b of softplus(z_a − z_b) + softplus(z_b − z_a). (n, m) → (n,)
 
     On a CPU without looking at pairs where m is large: see `_expanded`. Elsewhere tile by tile. The n · m² differences
-    are never held together, not even for the backward pass.
+    are never held together, not even for the backward pass, but they are for second derivatives and for `torch.func`.
     """
+    if transformed():
+        return F.softplus(_differences(z), threshold=40).sum((1, 2)) - z.shape[1] * math.log(2)
     value: Tensor = torch.ops.temperance.pair_spread(z)[0]
     return value
 
@@ -161,12 +164,19 @@ def _values_at_once(z: Tensor) -> int:
     return BLOCK_VALUES.get(z.device.type, BLOCK_VALUES["cpu"])
 
 
+def _differences(z: Tensor) -> Tensor:
+    """z_a − z_b of all pairs. (n, m) → (n, m, m)"""
+    return z[:, :, None] - z[:, None]
+
+
 def _save(ctx: Any, inputs: tuple[Tensor], output: tuple[Tensor, Tensor]) -> None:
-    ctx.save_for_backward(output[1])
+    ctx.save_for_backward(inputs[0], output[1])
 
 
 def _backward(ctx: Any, of_value: Tensor, of_gradient: Tensor) -> Tensor:
-    (gradient,) = ctx.saved_tensors
+    z, gradient = ctx.saved_tensors
+    if torch.is_grad_enabled():  # it is to have a gradient itself
+        gradient = (_differences(z) / 2).tanh().sum(2)
     found: Tensor = gradient * of_value[:, None]
     return found
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from temperance.arrays import shape_of
 from temperance.errors import InputError
@@ -19,7 +22,7 @@ def forward(batch: Batch, *, gradient: bool) -> Outcome:
     loss = _reduced(batch, value, counts)
     if batch.reduction == "none":
         return Outcome(loss, sample.confidence.squeeze(1))
-    return Outcome(loss, gradient=_steps(batch, counts) * _in_logits(sample, slope, rest) if gradient else None)
+    return Outcome(loss, gradient=_weighed(batch, counts, _in_logits(sample, slope, rest)) if gradient else None)
 
 
 def backward(batch: Batch, of_loss: Tensor | None, of_confidence: Tensor | None) -> Tensor:
@@ -29,7 +32,7 @@ def backward(batch: Batch, of_loss: Tensor | None, of_confidence: Tensor | None)
     if of_loss is not None:
         _, slope, rest = evaluate(batch.terms, sample)
         of_each = of_loss[:, None] if of_loss.ndim else of_loss
-        gradient = of_each * _steps(batch, counts) * _in_logits(sample, slope, rest)
+        gradient = of_each * _weighed(batch, counts, _in_logits(sample, slope, rest))
     if of_confidence is not None:
         towards_winner = put(-sample.p, sample.winner, 1 - sample.confidence)
         gradient = gradient + of_confidence[:, None] * sample.confidence * towards_winner
@@ -48,8 +51,19 @@ def over_samples(outcome: Outcome) -> Tensor:
 
 
 def watched() -> bool:
-    """Is what we do followed, step by step, by `torch.compile` or by a transform of `torch.func`?"""
-    return torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
+    """Is what we do followed, step by step, by a compiler, a transform of `torch.func` or another that traces?"""
+    return torch.compiler.is_compiling() or transformed() or bool(_modes()) or _tracing()
+
+
+def transformed() -> bool:
+    """Are derivatives taken by `torch.func`, or forward?"""
+    return _transforms() or forward_ad._current_level >= 0
+
+
+# No torch has these in public, and one may come without them.
+_transforms: Callable[[], bool] = getattr(torch._C, "_are_functorch_transforms_active", lambda: False)
+_tracing: Callable[[], bool] = torch.jit.is_tracing  # type: ignore[attr-defined]
+_modes: Callable[[], int] = getattr(torch._C, "_len_torch_dispatch_stack", lambda: 0)
 
 
 def traced(batch: Batch) -> tuple[Tensor, Tensor]:
@@ -77,10 +91,11 @@ def _reduced(batch: Batch, value: Tensor, counts: Tensor | None) -> Tensor:
     return value.sum() / whole(batch, counts) if batch.reduction == "mean" else value.sum()
 
 
-def _steps(batch: Batch, counts: Tensor | None) -> Part:
-    """How far the loss goes with that of each sample (n, 1)."""
+def _weighed(batch: Batch, counts: Tensor | None, gradient: Tensor) -> Tensor:
+    """The gradients of the samples' losses as they enter that of the loss. (n, k) each"""
     each: Part = 1.0 if counts is None else counts
-    return each / whole(batch, counts) if batch.reduction == "mean" else each
+    found: Tensor = (each / whole(batch, counts) if batch.reduction == "mean" else each) * gradient
+    return found if counts is None else found.where(counts > 0, 0)  # as for values
 
 
 def whole(batch: Batch, counts: Tensor | None) -> Part:
@@ -125,12 +140,21 @@ def all_count(labels: Tensor, k: int, ignore_index: int) -> bool:
     return False
 
 
+def elsewhere(here: object, there: object) -> InputError:
+    """The error for a tensor that is not where the others are."""
+    return InputError(f"a loss and all that it is given must be on one device; found {here} and {there}")
+
+
 def check_shapes(logits: Tensor, labels: Tensor) -> None:
     """Refuse what is no batch of logits with its labels."""
     if logits.ndim < 2 or not logits.is_floating_point():
         raise InputError(
             f"logits must be floating-point numbers (N, C) or (N, C, ...); got {logits.dtype} {shape_of(logits)}"
         )
+    if not logits.shape[1]:
+        raise InputError(f"logits must have at least one class; got {shape_of(logits)}")
+    if labels.device != logits.device:
+        raise elsewhere(logits.device, labels.device)
     expected = logits.shape[:1] + logits.shape[2:]
     if labels.dtype not in WHOLE or labels.shape != expected:
         raise InputError(

@@ -13,6 +13,7 @@ from temperance.losses.base import Loss, Regulariser, SamplePenalty, TorchOption
 from temperance.losses.distributed import BatchLevel
 from temperance.losses.formula import Parts, Sample, Term, largest, put
 from temperance.losses.margin import acls_term
+from temperance.losses.plain import watched
 from temperance.losses.rows import Rows
 from temperance.losses.selective import SCORES
 
@@ -61,7 +62,7 @@ class Record(nn.Module):
         return torch.where(span > 0, share, 1.0)
 
     def _check(self, indices: Tensor) -> None:
-        if torch.compiler.is_compiling() or indices.device.type != "cpu" or not len(indices):
+        if watched() or not indices.is_cpu or not len(indices):
             return
         low, high = indices.aminmax()
         if int(low) < 0 or int(high) >= len(self.times_right):

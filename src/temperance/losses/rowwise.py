@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from temperance.losses import compiled, fused, plain
 from temperance.losses.formula import NLL, NOTHING, Batch, Outcome, Term
@@ -23,7 +25,8 @@ def reduced_loss(batch: Batch) -> Tensor:
 
 def _evaluated(batch: Batch) -> tuple[Tensor, Tensor]:
     if plain.watched():
-        return plain.traced(batch.in_single())
+        batch = batch.in_single()
+        return transformed(batch) if plain.transformed() else plain.traced(batch)
     loss, confidence = Rowwise.apply(batch.logits, batch)  # type: ignore[no-untyped-call]
     return loss, confidence
 
@@ -75,17 +78,70 @@ class Rowwise(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, of_loss: Tensor | None, of_confidence: Tensor | None) -> tuple[Tensor | None, None]:
-        if ctx.gradient is not None and of_loss is not None and not torch.is_grad_enabled():
+        if ctx.gradient is not None and of_loss is not None and not torch.is_grad_enabled() and not plain.watched():
             # Given away, and so to be found again by who goes backward once more.
             gradient, ctx.gradient = ctx.gradient, None
             if not of_loss.is_cpu or float(of_loss) != 1:
                 gradient.mul_(of_loss)
         else:
             batch = Batch(*ctx.saved_tensors, *ctx.settings).in_single()
-            # A gradient that is to have a gradient itself is computed in sight of autograd.
-            engine = plain if torch.is_grad_enabled() else ctx.engine
+            # A gradient that is to have a gradient itself, or is one of many, is computed in sight of torch.
+            engine = plain if torch.is_grad_enabled() or plain.watched() else ctx.engine
             gradient = engine.backward(batch, of_loss, of_confidence)
         return gradient.to(ctx.dtype), None
+
+
+def transformed(batch: Batch) -> tuple[Tensor, Tensor]:
+    """The loss and the confidences for `torch.func` and forward derivatives, of any order."""
+    leaves, shape = tree_flatten((batch.labels, batch.weight, *batch[3:]))
+    places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
+    others = [None if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+    tensors = (leaves[place] for place in places)
+    loss, confidence = Transformed.apply(batch.logits, (others, places, shape), *tensors)  # type: ignore[no-untyped-call]
+    return loss, confidence
+
+
+class Transformed(torch.autograd.Function):
+    """`Rowwise` in plain torch. Whoever transforms it is to see all tensors, so that the batch is taken apart."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(logits: Tensor, parts: Any, *tensors: Tensor) -> tuple[Tensor, Tensor | None]:
+        loss, confidence, _ = plain.forward(_together(logits, parts, tensors), gradient=False)
+        return loss, confidence
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: object) -> None:
+        logits, ctx.parts, *tensors = inputs
+        ctx.save_for_backward(logits, *tensors)
+        ctx.save_for_forward(logits, *tensors)
+        ctx.set_materialize_grads(False)
+
+    @staticmethod
+    def backward(ctx: Any, of_loss: Tensor | None, of_confidence: Tensor | None) -> tuple[Tensor | None, ...]:
+        logits, *tensors = ctx.saved_tensors
+        gradient = plain.backward(_together(logits, ctx.parts, tensors), of_loss, of_confidence)
+        return gradient, None, *[None for _ in tensors]
+
+    @staticmethod
+    def jvp(ctx: Any, move: Tensor, *_: object) -> tuple[Tensor, Tensor | None]:
+        logits, *tensors = ctx.saved_tensors
+        batch = _together(logits, ctx.parts, tensors)
+        each = torch.ones_like(logits[:, 0])
+        if batch.reduction != "none":
+            return (plain.backward(batch, torch.ones_like(logits.sum()), None) * move).sum(), None
+        loss, confidence = (plain.backward(batch, *of) * move for of in ((each, None), (None, each)))
+        return loss.sum(1), confidence.sum(1)
+
+
+def _together(logits: Tensor, parts: Any, tensors: Sequence[Tensor]) -> Batch:
+    """The batch that `transformed` took apart."""
+    others, places, shape = parts
+    leaves = list(others)
+    for place, tensor in zip(places, tensors, strict=True):
+        leaves[place] = tensor
+    return Batch(logits, *tree_unflatten(leaves, shape))
 
 
 def fastest(batch: Batch) -> Engine:

@@ -20,6 +20,7 @@ from temperance.losses.formula import (
     Parts,
     Sample,
     Term,
+    below_top,
     dot,
     first_largest,
     largest,
@@ -68,17 +69,12 @@ def _margin_slope(sample: Sample, per_log_k: float, times: Part) -> Tensor:
 
 def _negative_entropy(sample: Sample, per_log_k: float) -> Tensor:
     """1 + Σ_j p_j ln p_j / ln k; 1 for a single class."""
-    return 1 + per_log_k * (dot(sample.p, _below_top(sample)) + sample.log_confidence)
+    return 1 + per_log_k * (dot(sample.p, below_top(sample)) + sample.log_confidence)
 
 
 def _negative_entropy_slope(sample: Sample, per_log_k: float, times: Part) -> Tensor:
-    log_p = _below_top(sample)
+    log_p = below_top(sample)
     return times * per_log_k * sample.p * (log_p - dot(sample.p, log_p))
-
-
-def _below_top(sample: Sample) -> Tensor:
-    """log p, but for a constant; finite where p is 0."""
-    return (sample.z - sample.top).clamp_min(-1e30)
 
 
 FORMULAS: dict[str, tuple[Callable[..., Tensor], Callable[..., Tensor]]] = {
@@ -434,4 +430,4 @@ def soft_cdf(scores: Tensor, counts: Tensor, bandwidth: float) -> Tensor:
 def _count(places: Tensor, counted: Tensor, size: int) -> Tensor:
     """How many of the counted samples are at each place. (size,) int64"""
     counts = torch.zeros(size, dtype=torch.int64, device=places.device)
-    return counts.scatter_add_(0, places, counted.long())
+    return counts.scatter_add(0, places, counted.long())

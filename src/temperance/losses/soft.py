@@ -11,6 +11,7 @@ from torch import Tensor
 from temperance.errors import InputError, at_least, number, positive
 from temperance.losses.base import Loss, Regulariser, TorchOptions, loss
 from temperance.losses.distributed import BatchLevel
+from temperance.losses.formula import FAR
 from temperance.losses.rows import Rows
 from temperance.numerics import root
 
@@ -92,7 +93,7 @@ class SoftAvUC(BatchLevel, Regulariser):
         self.temperature = temperature
 
     def _penalty(self, rows: Rows) -> Tensor:
-        entropy = -(rows.probs * rows.log_probs).sum(1)
+        entropy = -(rows.probs * rows.log_probs.clamp_min(-FAR)).sum(1)
         share = (entropy / math.log(max(rows.k, 2))).clamp(ENTROPY_MARGIN, 1 - ENTROPY_MARGIN)
         at_threshold = math.log(self.threshold / (1 - self.threshold))
         unsure = ((share.logit() - at_threshold) / self.temperature).sigmoid()

@@ -72,7 +72,9 @@ def neighbour_weights(points: Tensor, bandwidth: float, *, counted: Tensor | Non
         highest = log_kernel.detach().amax(1, keepdim=True).clamp_min(torch.finfo(points.dtype).min)
         weights = log_kernel.sub_(highest).exp_()
         total = weights.sum(1, keepdim=True).clamp_min(0.5)
-        yield weights / total if weights.requires_grad else weights.div_(total)
+        # Where there is one tile only, someone may derive it.
+        tiled = len(weights) < len(points) and not weights.requires_grad
+        yield weights.div_(total) if tiled else weights / total
 
 
 def _of_each_label(weights: Tensor, labels: Tensor, k: int) -> Tensor:
@@ -105,12 +107,16 @@ def _others(left: Tensor, right: Tensor) -> Iterator[Tensor]:
         raise InputError("a kernel estimate leaves each sample out in turn, so it needs at least 2 samples; got 1")
     step = max(1, TILE_VALUES.get(left.device.type, TILE_VALUES["cpu"]) // n)
     # Without a gradient one tile serves all: freed ones between small results are not reused, and add up to n × n.
-    reused = None if left.requires_grad or right.requires_grad else left.new_empty(min(step, n), n)
+    reused = None if step >= n or left.requires_grad or right.requires_grad else left.new_empty(step, n)
     for start in range(0, n, step):
         rows = left[start : start + step]
-        product = rows @ right.T if reused is None else torch.mm(rows, right.T, out=reused[: len(rows)])
-        product.diagonal(start).fill_(-math.inf)
-        yield product
+        if reused is None:
+            product = rows @ right.T
+            yield product.diagonal_scatter(product.new_full((len(rows),), -math.inf), start)
+        else:
+            product = torch.mm(rows, right.T, out=reused[: len(rows)])
+            product.diagonal(start).fill_(-math.inf)
+            yield product
 
 
 def loo_bandwidth(points: Tensor) -> float:
