@@ -19,18 +19,29 @@ LABELS = np.array([0, 1])
     [
         (np.array([[2.0, -1.0, 0.5], [0.1, 3.0, 1.0]]), LABELS, r"row 0 contains -1.*from_logits=True"),
         (np.array([[0.9, 0.9, 0.9], [0.1, 0.8, 0.1]]), LABELS, r"row 0 sums to 2.7.*from_logits=True"),
-        (np.array([[0.7, 0.2, 0.1], [0.3, 0.3, 0.3]]), LABELS, r"row 1 sums to 0.9"),
+        (
+            np.array([[0.7, 0.2, 0.1], [0.3, 0.3, 0.3]]),
+            LABELS,
+            r"row 1 sums to 0.9.*rounded, divide each row by its sum.*sigmoid",
+        ),
+        (np.array([[0.7, 0.2, 0.1], [0.9, 1.1, 0.0]]), LABELS, r"row 1 sums to 2.*the name logits\)$"),
         (np.array([[0.7, 0.4, -0.1], [0.1, 0.8, 0.1]]), LABELS, r"row 0 contains -0.1"),
         (np.array([[0.7, np.nan, 0.1], [0.1, 0.8, 0.1]]), LABELS, r"row 0, column 1 is nan"),
         (np.array([[0.7, 0.2, 0.1], [0.1, np.inf, 0.1]]), LABELS, r"row 1, column 1 is inf"),
         (GOOD, np.array([0, 3]), r"labels must lie in 0 … 2.*row 1 has 3"),
-        (GOOD, np.array([-1, 0]), r"row 0 has -1"),
+        (GOOD, np.array([-1, 0]), r"row 0 has -1$"),
+        (GOOD, np.array([1, 3]), r"row 1 has 3\. They seem to count from 1: subtract 1$"),
+        (np.eye(3), np.array([0, 3, 3]), r"row 1 has 3$"),
+        (np.eye(3), np.array([2, 3, 3]), r"row 1 has 3$"),
         (GOOD, np.array([0.0, 1.0]), r"class numbers; got torch.float64.*astype\(int\)"),
         (GOOD, np.array([True, False]), r"class numbers; got torch.bool"),
         (GOOD, np.array([[1, 0, 0], [0, 1, 0]]), r"one-hot: pass labels.argmax\(1\)"),
         (GOOD, np.array([0, 1, 2]), r"labels must have shape \(2,\).*got \(3,\)"),
         (GOOD, np.array(["cat", "dog"]), r"labels must be an array of numbers"),
-        (np.array([0.7, 0.3]), LABELS, r"stack both columns"),
+        (np.array([0.7, 0.3]), LABELS, r"stack both columns: numpy.stack\(\[1 - p, p\], axis=1\)"),
+        (np.array([[0.7], [0.3]]), LABELS, r"both columns: numpy.concatenate\(\[1 - p, p\], axis=1\)"),
+        (np.array([[0.7], [0.3]]), LABELS[:, None], r"both columns: numpy.concatenate\(\[1 - p, p\], axis=1\)"),
+        (np.array([[0.7], [0.3]]), np.array([0, 0]), r"got shape \(2, 1\).*\[1 - p, p\]"),
         (np.zeros((0, 3)), np.zeros(0, int), r"empty"),
         (np.array(0.5), LABELS, r"shape"),
         ([[0.5, 0.5], [1.0]], LABELS, r"rectangular"),
@@ -40,6 +51,25 @@ LABELS = np.array([0, 1])
 def test_bad_predictions_are_refused_with_a_sentence(probs: object, labels: object, sentence: str) -> None:
     with pytest.raises(InputError, match=sentence):
         ece(probs, labels)  # type: ignore[arg-type]
+
+
+def test_the_logits_of_one_class_become_two_columns() -> None:
+    z = np.array([1.5, -0.5])
+    with pytest.raises(InputError, match=r"numpy.stack\(\[0 \* z, z\], axis=1\)"):
+        ece(z, LABELS, from_logits=True)
+    with pytest.raises(InputError, match=r"numpy.concatenate\(\[0 \* z, z\], axis=1\)"):
+        ece(z[:, None], LABELS, from_logits=True)
+    # What the sentences say is right: both give sigmoid(z).
+    p = 1 / (1 + np.exp(-z))
+    expected = ece(np.stack([1 - p, p], axis=1), LABELS)
+    assert ece(np.stack([0 * z, z], axis=1), LABELS, from_logits=True) == pytest.approx(expected)
+    column = z[:, None]
+    assert ece(np.concatenate([0 * column, column], axis=1), LABELS, from_logits=True) == pytest.approx(expected)
+
+
+def test_ignored_labels_do_not_hide_that_the_others_count_from_one() -> None:
+    with pytest.raises(InputError, match="They seem to count from 1"):
+        ece(np.eye(3), np.array([1, 255, 3]), ignore_index=255)
 
 
 def test_logits_that_look_like_probabilities_are_not_guessed() -> None:

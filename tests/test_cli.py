@@ -113,6 +113,10 @@ LABELS = np.array([0, 1, 2])
         ({"probs": PROBS[:0], "labels": LABELS[:0]}, "at least one row"),
         ({"scores": PROBS, "labels": LABELS}, "logits"),
         ({"probs": PROBS}, "labels"),
+        ({"logits": PROBS[:, 0], "labels": LABELS}, "numpy.stack([0 * z, z], axis=1)"),
+        ({"probs": PROBS[:, 0], "labels": LABELS}, "numpy.stack([1 - p, p], axis=1)"),
+        ({"test_logits": PROBS[:, :1], "test_labels": LABELS}, "numpy.concatenate([0 * z, z], axis=1)"),
+        ({"probs": PROBS, "labels": LABELS + 1}, "count from 1"),
         ({"probs": np.array([[{}]]), "labels": LABELS}, "pickl"),
     ],
 )

@@ -54,10 +54,7 @@ def as_scores(values: ArrayLike, name: str) -> Tensor:
     """Logits or probabilities as a float tensor (n, k) or (n, k, *space); the values are not looked at yet."""
     scores = to_tensor(values, name)
     if scores.ndim == 1:
-        raise InputError(
-            f"{name} must have a row for each sample and a column for each class; got shape {shape_of(scores)}. "
-            "For a binary classifier stack both columns: numpy.stack([1 - p, p], axis=1)"
-        )
+        raise one_column(name, shape_of(scores))
     if scores.ndim < 2:
         raise InputError(f"{name} must have shape (n, k) or (n, k, ...); got shape {shape_of(scores)}")
     if not scores.is_floating_point():
@@ -71,11 +68,24 @@ def as_scores(values: ArrayLike, name: str) -> Tensor:
     return scores
 
 
-def as_labels(labels: ArrayLike, scores: Tensor, *, ignore_index: int | None = None) -> Tensor:
-    """Labels as int64 class numbers that fit `scores`, on its device; `ignore_index` marks unlabelled places."""
+def one_column(name: str, shape: tuple[int, ...]) -> InputError:
+    """The error for the scores of one class alone, as binary classifiers give them; it says how they become two."""
+    pair = "[0 * z, z]" if name.endswith("logits") else "[1 - p, p]"
+    both = f"numpy.stack({pair}, axis=1)" if len(shape) == 1 else f"numpy.concatenate({pair}, axis=1)"
+    return InputError(
+        f"{name} must have a row for each sample and a column for each class; got shape {shape}. "
+        f"For a binary classifier stack both columns: {both}"
+    )
+
+
+def as_labels(labels: ArrayLike, scores: Tensor, *, ignore_index: int | None = None, name: str = "logits") -> Tensor:
+    """Labels as int64 class numbers that fit `scores`, on its device; `ignore_index` marks unlabelled places.
+
+    `name` is what errors call the scores.
+    """
     given = to_tensor(labels, "labels")
     n, k, *space = scores.shape
-    if given.shape == scores.shape:
+    if given.shape == scores.shape and k > 1:
         raise InputError(f"labels must be class numbers {(n, *space)}; these look one-hot: pass labels.argmax(1)")
     if given.ndim == len(space) + 2 and given.shape[1] == 1 and given.shape[0] == n:
         given = given.squeeze(1)
@@ -93,9 +103,14 @@ def as_labels(labels: ArrayLike, scores: Tensor, *, ignore_index: int | None = N
     if ignore_index is not None:
         wrong &= checked != ignore_index
     if bool(wrong.any()):
+        if k == 1:
+            raise one_column(name, shape_of(scores))
         at = tuple(int(i) for i in wrong.nonzero()[0])
         where = f"row {at[0]}" if len(at) == 1 else f"position {at}"
         hint = " (is it an ignore_index?)" if space and ignore_index is None else ""
+        counted = checked if ignore_index is None else checked[checked != ignore_index]
+        if bounds(counted) == (1, k):
+            hint = ". They seem to count from 1: subtract 1"
         raise InputError(f"labels must lie in 0 … {k - 1} for {k} classes; {where} has {int(checked[at])}{hint}")
     return checked
 
@@ -111,12 +126,17 @@ def check_probs(rows: Tensor, labels: Tensor | None = None, *, first_row: int = 
     bad = ((rows.amin(1) < -1e-6) | ((total - 1).abs() > tolerance)).nonzero()
     if not len(bad):
         return found  # only the quick sum was that far off
+    if rows.shape[1] == 1:
+        raise one_column("probs", shape_of(rows))
     i = int(bad[0])
     what = f"contains {float(rows[i].amin()):.4g}" if float(rows[i].amin()) < 0 else f"sums to {float(total[i]):.6g}"
-    raise InputError(
-        f"probs must be rows of non-negative numbers that sum to 1; row {first_row + i} {what}. "
-        "If these are logits, pass from_logits=True (on the command line: store them under the name logits)"
-    )
+    hint = "If these are logits, pass from_logits=True (on the command line: store them under the name logits)"
+    if bool(((rows >= 0) & (rows <= 1)).all()):
+        hint += (
+            ". If they are rounded, divide each row by its sum. "
+            "One sigmoid for each class is no distribution over classes"
+        )
+    raise InputError(f"probs must be rows of non-negative numbers that sum to 1; row {first_row + i} {what}. {hint}")
 
 
 def check_logits(rows: Tensor, first_row: int = 0) -> None:

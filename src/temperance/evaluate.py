@@ -183,8 +183,9 @@ def as_predictions(
         return predictions if isinstance(predictions, Predictions) else read_predictions(predictions)
     if labels is None:
         raise InputError("arrays need labels: evaluate(probs, labels)")
-    scores = as_scores(predictions, "logits" if from_logits else "probs")
-    truth = as_labels(labels, scores, ignore_index=ignore_index).reshape(-1)
+    name = "logits" if from_logits else "probs"
+    scores = as_scores(predictions, name)
+    truth = as_labels(labels, scores, ignore_index=ignore_index, name=name).reshape(-1)
     rows = flatten(scores)
     if ignore_index is not None:
         rows, truth = rows[truth != ignore_index], truth[truth != ignore_index]

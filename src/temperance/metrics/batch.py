@@ -150,8 +150,9 @@ def batches(
 
     With `tall`, for `narrow` statistics, probabilities are looked at many rows at a time where each is read only once.
     """
-    given = as_scores(scores, "logits" if from_logits else "probs")
-    truth = as_labels(labels, given, ignore_index=ignore_index)
+    name = "logits" if from_logits else "probs"
+    given = as_scores(scores, name)
+    truth = as_labels(labels, given, ignore_index=ignore_index, name=name)
     tall = tall and not from_logits and ignore_index is None and read_once(given)
     empty = True
     for rows, y, start in blocks(given, truth, ignore_index=ignore_index, step=TALL_ROWS if tall else None):

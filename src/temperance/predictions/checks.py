@@ -10,6 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from temperance.arrays import one_column
 from temperance.errors import InputError
 
 Text = npt.NDArray[np.str_]
@@ -50,10 +51,7 @@ def check_set(
     if scores.kind not in "fiu":
         raise InputError(f"{name} must be floating-point numbers; got {scores.dtype}")
     if len(scores.shape) == 1:
-        raise InputError(
-            f"{name} must have a row for each sample and a column for each class; got shape {scores.shape}. "
-            "For a binary classifier stack both columns: numpy.stack([1 - p, p], axis=1)"
-        )
+        raise one_column(name, scores.shape)
     if len(scores.shape) != 2:
         raise InputError(
             f"{name} must have shape (n, k); got {scores.shape}. "
