@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ from small_images import digits
 from temperance.data import Images
 from temperance.errors import InputError
 from temperance.predictions import read_pair
-from temperance.training import Job, make_network, open_run, train
+from temperance.training import Job, make_network, open_run, predict, train
 from temperance.training.features import Features, write_features
 
 QUICK = ("--network", "small-cnn", "--epochs", "2", "--batch-size", "40", "--lr", "0.05", "--crop", "1", "--no-flip")
@@ -69,7 +71,7 @@ def test_retraining_a_run_and_again_from_its_features(trained: Path, tmp_path: P
     assert "in the place of the network's classifier" in " ".join(first.out.split())
     assert all(word in first.out for word in ("before", "after", "difference", "95% interval", "NLL", "classwise ECE"))
     names = {path.name for path in (tmp_path / "a").iterdir()}
-    assert names == {"head.safetensors", "predictions.npz", "report.html", "log.jsonl"}
+    assert names == {"head.safetensors", "predictions.npz", "report.html", "log.jsonl", "retrained.json"}
     again = run(
         "retrain",
         trained / "features.safetensors",
@@ -85,6 +87,60 @@ def test_retraining_a_run_and_again_from_its_features(trained: Path, tmp_path: P
     assert torch.equal(one.scores, other.scores)
 
 
+@pytest.fixture(scope="module")
+def retrained(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("retrained") / "again"
+    found = run("retrain", trained, "--head", "tst:epochs=1:latent=8", "-o", folder, "--bootstrap", "0")
+    assert found.code == 0, found.err
+    return folder
+
+
+def test_nothing_is_overwritten(trained: Path, retrained: Path, images: Path) -> None:
+    for folder, held in ((retrained, "a retrained classifier"), (trained, "a run")):
+        before = {path.name: path.read_bytes() for path in folder.iterdir()}
+        commands = [("retrain", trained, "--head", "linear:epochs=1"), ("train", images, *QUICK)]
+        if folder is retrained:
+            commands.append(("train", images, *QUICK, "--resume"))
+        for command in commands:
+            found = run(*command, "-o", folder)
+            assert found.code == 2 and f"already holds {held}" in found.err and len(found.err.splitlines()) == 1
+            assert "in another folder" in found.err or "into another folder" in found.err
+        assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+
+
+def test_a_retrained_classifier_under_shift(trained: Path, retrained: Path, tmp_path: Path) -> None:
+    options = ("--corruptions", "fog", "--severities", "1", "--csv")
+    found = run("shift", retrained, *options)
+    assert found.code == 0, found.err
+    by_hand = run("shift", trained, "--head", retrained / "head.safetensors", *options)
+    numbers = [
+        [(row["metric"], row["group"], row["value"]) for row in csv.DictReader(said.out.splitlines())]
+        for said in (found, by_hand)
+    ]
+    assert numbers[0] == numbers[1] and len(numbers[0]) > 3
+    opened, data = open_run(retrained)
+    _, test = read_pair(retrained / "predictions.npz")
+    assert torch.equal(opened.predictions["test"].scores, test.scores) and len(opened.history) == 1
+    logits = predict(opened.network, data.test, mean=opened.mean, std=opened.std)
+    assert torch.allclose(logits, test.scores.float(), atol=1e-4)
+
+
+@pytest.mark.parametrize("known", ["gone", "features", "nothing"])
+def test_a_retrained_classifier_without_its_run(retrained: Path, tmp_path: Path, known: str) -> None:
+    folder = tmp_path / "copy"
+    shutil.copytree(retrained, folder)
+    about = json.loads((folder / "retrained.json").read_text())
+    (folder / "retrained.json").write_text(
+        json.dumps(about | {"run": str(tmp_path / "x") if known == "gone" else None})
+    )
+    if known == "nothing":
+        (folder / "retrained.json").unlink()
+    found = run("shift", folder)
+    assert found.code == 2 and f"name its run, and --head {folder / 'head.safetensors'}" in found.err
+    again = run("retrain", folder, "-o", tmp_path / "out")
+    assert again.code == 2 and "name the run that it came from" in again.err
+
+
 def test_retraining_features_of_any_network(tmp_path: Path) -> None:
     generator = torch.Generator().manual_seed(0)
     labels = torch.arange(60) % 3
@@ -93,7 +149,8 @@ def test_retraining_features_of_any_network(tmp_path: Path) -> None:
         f"{name}_labels": labels for name in ("train", "val", "test")
     }
     write_features(tmp_path / "features.npz", Features.of(**parts))
-    found = run("retrain", tmp_path / "features.npz", "--head", "linear:epochs=2", "-o", tmp_path / "out")
+    arguments = ("--head", "linear:epochs=2", "-o", tmp_path / "out", "--bootstrap", "20")
+    found = run("retrain", tmp_path / "features.npz", *arguments)
     assert found.code == 0, found.err
     assert "in the place of a plain linear classifier trained on the same features" in " ".join(found.out.split())
 

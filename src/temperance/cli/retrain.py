@@ -7,7 +7,6 @@ from pathlib import Path
 
 from temperance.cli.output import progress_bar
 from temperance.cli.train import best_device
-from temperance.files import make_folder
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -41,16 +40,16 @@ def run(args: argparse.Namespace) -> None:
     from rich.console import Console
 
     from temperance.report import write_report
-    from temperance.training.retrain import features_from, parsed_head, retrain, write_retrained
+    from temperance.training.retrain import begin_folder, features_from, parsed_head, retrain, write_retrained
 
     head = parsed_head(args.head)
-    make_folder(args.output)
+    begin_folder(args.output)
     device = args.device or best_device()
     with progress_bar() as tell:
         tell(0, 1, "features")
         features = features_from(args.source, data=args.data, device=device, copies=args.copies)
         found = retrain(features, head, loss=args.loss, seed=args.seed, bootstrap=args.bootstrap, progress=tell)
-    write_retrained(found, args.output)
+    write_retrained(found, args.output, source=args.source, data=args.data)
     write_report(found, args.output / "report.html")
     Console().print(found)
     print(f"the head, its log, predictions and report are in {args.output}")

@@ -30,7 +30,7 @@ from temperance.training.networks import Network
 from temperance.training.predict import device_of, predict
 from temperance.training.processes import own_share, process_group, rank, wait
 from temperance.training.recipe import Recipe
-from temperance.training.run import Run, read_weights, write_log, write_run, write_weights
+from temperance.training.run import Run, read_weights, refuse_taken, write_log, write_run, write_weights
 
 # The progress bar is told this often, in steps.
 TELL_EVERY = 20
@@ -368,8 +368,8 @@ def _digest(*parts: bytes) -> str:
 
 def begin_folder(folder: Path, *, resume: bool) -> None:
     """Make the folder of a run; refuse one that holds another run, unless it is to be continued."""
-    if not resume and (folder / "checkpoint.safetensors").exists():
-        raise InputError(f"{folder} already holds a run: resume it, or train in another folder")
+    if not (resume and (folder / "checkpoint.safetensors").exists()):
+        refuse_taken(folder, "resume it, or train in another folder")
     if rank() == 0:
         make_folder(folder)
         check_writable(folder / "checkpoint.safetensors")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,8 +13,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from temperance.errors import InputError
+from temperance.errors import FileError, InputError
 from temperance.evaluate import Evaluation, Progress, evaluate, no_progress
+from temperance.files import atomic_write, make_folder
 from temperance.losses import Loss
 from temperance.metrics import METRICS
 from temperance.metrics.significance import Difference
@@ -24,7 +26,7 @@ from temperance.training.change import JUDGED, LEVEL, differences, judgement, mo
 from temperance.training.features import Features, FeatureSet, extract_features, read_features, write_features
 from temperance.training.heads import Head, make_head
 from temperance.training.job import open_run, usable_device
-from temperance.training.run import write_log
+from temperance.training.run import FORMAT, HEAD, refuse_taken, write_log
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
@@ -142,6 +144,8 @@ def features_from(source: str | Path, *, data: str | None = None, device: str = 
     place = Path(source)
     if not place.is_dir():
         return read_features(place).to(usable_device(device))
+    if (place / HEAD).exists():
+        raise FileError(f"{place} is of a retrained classifier: name the run that it came from")
     kept = place / (f"features-{copies}.safetensors" if copies else "features.safetensors")
     weights = place / "network.safetensors"
     if kept.exists() and weights.exists() and kept.stat().st_mtime >= weights.stat().st_mtime:
@@ -152,12 +156,34 @@ def features_from(source: str | Path, *, data: str | None = None, device: str = 
     return found
 
 
-def write_retrained(found: Retrained, folder: str | Path) -> None:
-    """Write the head, its log and its predictions to a folder."""
+def begin_folder(folder: str | Path) -> None:
+    """Make the folder of a retrained classifier; refuse one that holds another, or a run."""
+    refuse_taken(Path(folder), "retrain into another folder")
+    make_folder(folder)
+
+
+def write_retrained(
+    found: Retrained, folder: str | Path, *, source: str | Path | None = None, data: str | None = None
+) -> None:
+    """Write the head, its log, its predictions and where it came from to a folder.
+
+    source  the run that was retrained; a file of features counts as none
+    data    where the images of the run were, if not where they had been
+    """
     place = Path(folder)
-    found.head.save(place / "head.safetensors")
+    found.head.save(place / HEAD)
     write_log(place / "log.jsonl", found.history)
     write_pair(place / "predictions.npz", found.predictions["val"], found.predictions["test"])
+    about = {
+        "temperance_retrained": FORMAT,
+        "run": str(Path(source).resolve()) if source is not None and Path(source).is_dir() else None,
+        "data": data,
+        "before": found.replaced,
+        "verdict": found.verdict,
+        "provenance": asdict(found.provenance),
+    }
+    with atomic_write(place / "retrained.json") as temporary:
+        temporary.write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
 
 
 def _classifier_of(features: Features, seed: int) -> Callable[[Tensor], Tensor]:

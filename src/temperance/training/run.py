@@ -25,6 +25,7 @@ from temperance.results import Provenance
 from temperance.training.predict import device_of
 
 FORMAT = 1
+HEAD = "head.safetensors"  # in the folder of a retrained classifier
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,14 +84,25 @@ def read_run(folder: str | Path, network: nn.Module) -> Run:
 def read_about(folder: Path) -> dict[str, Any]:
     """What run.json says about a finished run."""
     if not (folder / "run.json").exists():
-        unfinished = (folder / "checkpoint.safetensors").exists()
-        what = "is a run that has not finished; resume it first" if unfinished else "is not the folder of a run"
+        what = "is not the folder of a run"
+        if (folder / "checkpoint.safetensors").exists():
+            what = "is a run that has not finished; resume it first"
+        elif (folder / HEAD).exists():
+            what = f"is of a retrained classifier: name its run, and --head {folder / HEAD}"
         raise FileError(f"{folder} {what}")
     with reading(folder / "run.json"):
         about: dict[str, Any] = json.loads((folder / "run.json").read_text(encoding="utf-8"))
         if about["temperance_run"] > FORMAT:
             raise FileError(f"{folder} is of a newer format than this version reads ({FORMAT})")
     return about
+
+
+def refuse_taken(folder: Path, what_to_do: str) -> None:
+    """Refuse a folder with a run or a retrained classifier in it: neither is ever overwritten."""
+    held = {"a retrained classifier": (HEAD,), "a run": ("checkpoint.safetensors", "run.json")}
+    for what, names in held.items():
+        if any((folder / name).exists() for name in names):
+            raise InputError(f"{folder} already holds {what}: {what_to_do}")
 
 
 def headline(predictions: Predictions) -> dict[str, float]:
