@@ -46,7 +46,7 @@ class Kernel:
 
     def __call__(self, programs: int, arguments: list[Any], *, warps: int = 4) -> None:
         """Start so many programs. Arguments are tensors on one GPU, of the same types each time, and numbers."""
-        device = arguments[0].device.index
+        device = arguments[0].get_device()
         if device != torch.cuda.current_device():
             with torch.cuda.device(device):
                 self(programs, arguments, warps=warps)

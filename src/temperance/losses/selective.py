@@ -273,10 +273,10 @@ class AU(Reweighted):
     Below τ the gradient through β can outweigh that of the loss and push the probability of a right prediction down;
     `temperance gradients au --figure weights` shows where. `detach_weights=True` avoids it.
 
-    Everything is counted, nothing sorted: the cost is linear in the batch. Zhou et al.'s program applies softmax twice
-    before the score, which squeezes it into the lowest bins, and normalises the entropy with the wrong sign, which
-    makes every weight equal; it also lets a gradient pass through τ. None of that is done here, so its tables are not
-    to be expected.
+    The cost is linear in the batch: scores are counted, or parted at the quantile, and sorted only on a GPU, digit by
+    digit. Zhou et al.'s program applies softmax twice before the score, which squeezes it into the lowest bins, and
+    normalises the entropy with the wrong sign, which makes every weight equal; it also lets a gradient pass through τ.
+    None of that is done here, so its tables are not to be expected.
     """
 
     histogram: Tensor
