@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import json
 import shutil
 from pathlib import Path
@@ -14,6 +15,7 @@ import torch
 
 from commands import run
 from small_images import digits
+from temperance.cli.train import lines_now_and_then
 from temperance.data import Images
 from temperance.errors import InputError
 from temperance.predictions import read_pair
@@ -41,6 +43,7 @@ def trained(images: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     found = run("train", images, "-o", folder, *QUICK, "--loss", "focal:gamma=2", "--bootstrap", "20")
     assert found.code == 0, found.err
     assert "ECE" in found.out and "temperance compare" in found.out
+    (folder / "stderr.txt").write_text(found.err)
     return folder
 
 
@@ -50,6 +53,36 @@ def test_a_run_holds_everything(trained: Path) -> None:
     about = json.loads((trained / "run.json").read_text())
     assert about["details"]["job"]["loss"] == "focal:gamma=2" and about["provenance"]["settings"]["epochs"] == 2
     assert "Training report" in (trained / "report.html").read_text()
+
+
+def test_without_a_terminal_every_epoch_is_a_line(trained: Path) -> None:
+    log = [json.loads(line) for line in (trained / "log.jsonl").read_text().splitlines()]
+    lines = (trained / "stderr.txt").read_text().splitlines()
+    assert [line.split("  ")[:4] for line in lines] == [
+        [
+            f"epoch {row['epoch']}/2",
+            f"loss {row['loss']:.4f}",
+            f"held-out accuracy {100 * row['val_accuracy']:.2f}%",
+            f"ECE {100 * row['val_ece']:.2f}%",
+        ]
+        for row in log
+    ]
+    assert all(line.endswith(" s") for line in lines)
+
+
+def test_a_line_now_and_then(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[int] = []
+    clock = itertools.count(step=4)
+    monkeypatch.setattr("temperance.cli.train.time.monotonic", lambda: next(clock))
+    tell = lines_now_and_then(lambda done, steps, what: told.append(done), every=8)
+    for epoch in range(1, 7):
+        tell(epoch, 6, f"loss {epoch}")
+    assert told == [1, 2, 3, 4, 5, 6]
+    said = capsys.readouterr()
+    assert said.out == "" and said.err.splitlines() == ["2/6  loss 2", "4/6  loss 4", "6/6  loss 6"]
+    monkeypatch.setattr("temperance.cli.train.on_terminal", lambda: True)
+    lines_now_and_then(lambda done, steps, what: None, every=0)(1, 1, "seen in the bar")
+    assert capsys.readouterr().err == ""
 
 
 def test_its_predictions_are_what_compare_takes(trained: Path) -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from rich.console import Console
+
 from temperance.cli.output import progress_bar
-from temperance.cli.train import best_device
+from temperance.cli.train import best_device, lines_now_and_then
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -37,15 +39,14 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 
 
 def run(args: argparse.Namespace) -> None:
-    from rich.console import Console
-
     from temperance.report import write_report
     from temperance.training.retrain import begin_folder, features_from, parsed_head, retrain, write_retrained
 
     head = parsed_head(args.head)
     begin_folder(args.output)
     device = args.device or best_device()
-    with progress_bar() as tell:
+    with progress_bar() as bar:
+        tell = lines_now_and_then(bar)
         tell(0, 1, "features")
         features = features_from(args.source, data=args.data, device=device, copies=args.copies)
         found = retrain(features, head, loss=args.loss, seed=args.seed, bootstrap=args.bootstrap, progress=tell)

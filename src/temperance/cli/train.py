@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import sys
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
 
 from temperance.cli.output import progress_bar
+
+if TYPE_CHECKING:
+    from temperance.evaluate import Progress
+
+SECONDS_BETWEEN_LINES = 10.0
 
 # Flags that are not settings of the job.
 OUTSIDE = ("config", "output", "resume", "device", "download", "bootstrap", "run", "debug")
@@ -89,6 +99,7 @@ def numbers(text: str) -> tuple[float, ...]:
 
 
 def run(args: argparse.Namespace) -> None:
+    from temperance.training.engine import no_line
     from temperance.training.job import Job, read_job
     from temperance.training.processes import rank
 
@@ -103,6 +114,7 @@ def run(args: argparse.Namespace) -> None:
             resume="resume" in given,
             download="download" in given,
             progress=tell,
+            each_epoch=no_line if on_terminal() else epoch_line(job.recipe.epochs),
         )
     if rank() == 0:
         show(found, bootstrap=given.get("bootstrap", 500))
@@ -110,8 +122,6 @@ def run(args: argparse.Namespace) -> None:
 
 def show(found: Any, *, bootstrap: int) -> None:
     """Measure the test part, print, and write the page of the run."""
-    from rich.console import Console
-
     from temperance.evaluate import evaluate
     from temperance.report import write_report
 
@@ -120,6 +130,42 @@ def show(found: Any, *, bootstrap: int) -> None:
     write_report(found, found.folder / "report.html", measured=measured)
     print(f"the network, its log, predictions and report are in {found.folder}")
     print(f"next: temperance compare {found.folder / 'predictions.npz'}")
+
+
+def on_terminal() -> bool:
+    """Can a progress bar be seen?"""
+    return Console(stderr=True).is_terminal
+
+
+def epoch_line(epochs: int) -> Callable[[Mapping[str, Any]], None]:
+    """What prints a plain line about every epoch on stderr, for the log of a job that nobody watches."""
+
+    def tell(row: Mapping[str, Any]) -> None:
+        seconds = row["seconds"] + row["seconds_of_validation"]
+        print(
+            f"epoch {row['epoch']}/{epochs}  loss {row['loss']:.4f}  held-out accuracy {row['val_accuracy']:.2%}  "
+            f"ECE {row['val_ece']:.2%}  {seconds:.1f} s",
+            file=sys.stderr,
+            flush=True,
+        )
+
+    return tell
+
+
+def lines_now_and_then(tell: Progress, every: float = SECONDS_BETWEEN_LINES) -> Progress:
+    """As `tell`, and where no progress bar can be seen also a plain line on stderr every so many seconds."""
+    if on_terminal():
+        return tell
+    last = time.monotonic()
+
+    def tell_both(done: int, steps: int, what: str) -> None:
+        nonlocal last
+        tell(done, steps, what)
+        if time.monotonic() - last >= every:
+            last = time.monotonic()
+            print(f"{done}/{steps}  {what}", file=sys.stderr, flush=True)
+
+    return tell_both
 
 
 def best_device() -> str:

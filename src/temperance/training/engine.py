@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -35,6 +35,13 @@ from temperance.training.run import Run, read_weights, refuse_taken, write_log, 
 # The progress bar is told this often, in steps.
 TELL_EVERY = 20
 
+# Called with the row of the log after every epoch, by the first process.
+EachEpoch = Callable[[Mapping[str, Any]], None]
+
+
+def no_line(row: Mapping[str, Any]) -> None:
+    """Say nothing."""
+
 
 def train(
     network: nn.Module,
@@ -46,14 +53,16 @@ def train(
     resume: bool = False,
     details: Mapping[str, Any] | None = None,
     progress: Progress = no_progress,
+    each_epoch: EachEpoch = no_line,
 ) -> Run:
     """Train a network where it is, and predict the validation and test parts with it.
 
-    network   any module that makes logits (n, k) of images (n, channels, height, width); on a GPU it is trained there
-    loss      a loss of temperance, or its name, such as "acls:margin=6"
-    folder    where checkpoints, the log, the weights and the predictions go; without it nothing is written
-    resume    go on where the folder's checkpoint ends, bit for bit as if nothing had happened
-    details   kept with the run, such as how the network and the data were made
+    network     any module that makes logits (n, k) of images (n, channels, height, width); on a GPU it is trained there
+    loss        a loss of temperance, or its name, such as "acls:margin=6"
+    folder      where checkpoints, the log, the weights and the predictions go; without it nothing is written
+    resume      go on where the folder's checkpoint ends, bit for bit as if nothing had happened
+    details     kept with the run, such as how the network and the data were made
+    each_epoch  called with the row of the log after every epoch
 
     Under `torchrun` every process trains on its share of each batch, and several are as one: batch-level losses see the
     whole batch. On GPUs BatchNorm does so too; on CPUs it takes the statistics of a process's own share.
@@ -66,7 +75,7 @@ def train(
         if place is not None:
             begin_folder(place, resume=resume)
         with reproducible(chosen), enough_memory(chosen, place):
-            progressed = training.run(place, resume=resume, progress=progress)
+            progressed = training.run(place, resume=resume, progress=progress, each_epoch=each_epoch)
             predictions = training.predictions()
         run = Run(network, data.mean, data.std, progressed.history, predictions, place, dict(details or {}))
         if place is not None and rank() == 0:
@@ -117,7 +126,7 @@ class Training:
             else function
         )
 
-    def run(self, folder: Path | None, *, resume: bool, progress: Progress) -> Progressed:
+    def run(self, folder: Path | None, *, resume: bool, progress: Progress, each_epoch: EachEpoch) -> Progressed:
         """All epochs that are left, with a checkpoint after each."""
         history: list[dict[str, Any]] = []
         best: int | None = None
@@ -146,6 +155,8 @@ class Training:
                     self.configuration,
                     Progressed(history, best),
                 )
+            if rank() == 0:
+                each_epoch(row)
             wait()
         if best is not None:
             self.network.load_state_dict(kept)

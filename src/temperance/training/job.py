@@ -18,7 +18,7 @@ from temperance.evaluate import Progress, no_progress
 from temperance.files import reading
 from temperance.predictions import read_pair
 from temperance.registry import parse_entry
-from temperance.training.engine import own_randomness, train
+from temperance.training.engine import EachEpoch, no_line, own_randomness, train
 from temperance.training.heads import load_head
 from temperance.training.networks import Network, make_network
 from temperance.training.predict import device_of
@@ -90,6 +90,7 @@ class Job:
         resume: bool = False,
         download: bool = False,
         progress: Progress = no_progress,
+        each_epoch: EachEpoch = no_line,
     ) -> Run:
         """Train, and leave everything in a folder."""
         place = usable_device(device)
@@ -105,6 +106,7 @@ class Job:
                 resume=resume,
                 details={"job": self.settings()},
                 progress=progress,
+                each_epoch=each_epoch,
             )
 
     def settings(self) -> dict[str, Any]:
