@@ -21,7 +21,7 @@ from temperance.losses.formula import Batch, Term
 from temperance.losses.plain import all_count, check_shapes
 from temperance.losses.rows import Rows
 from temperance.losses.rowwise import reduced_loss
-from temperance.registry import Registry, first_line, plain_name
+from temperance.registry import Registry, first_line, parse_entry, plain_name
 
 
 class TorchOptions(TypedDict, total=False):
@@ -197,8 +197,8 @@ class SampleLoss(Loss):
 class Regulariser(Loss):
     """A penalty on top of another loss: base + penalty, row by row.
 
-    base  the loss it is added to, by name or as a loss with settings of its own, such as `Focal(gamma=2)`; class
-          weights, ignore_index and reduction are set here, not there, and count for both
+    base  the loss it is added to, by name, "focal:gamma=2", or as a loss, `Focal(gamma=2)`; class weights, ignore_index
+          and reduction are set here, not there, and count for both
     """
 
     def __init__(self, *, base: str | Loss = "cross-entropy", **options: Unpack[TorchOptions]) -> None:
@@ -335,12 +335,15 @@ def settings_of(cls: type[Loss]) -> dict[str, Any]:
 
 
 def make_loss(name: str, **settings: Any) -> Loss:
-    """A loss by its plain name.
+    """A loss by its plain name, which may bring settings as on the command line.
 
     >>> make_loss("focal", gamma=2.0, reduction="sum")
     Focal(gamma=2.0, detach_weight=False, reduction='sum')
+    >>> make_loss("focal:gamma=2").gamma
+    2
     """
-    cls = LOSSES[name]
+    name, written = parse_entry(name)
+    cls, settings = LOSSES[name], {**written, **settings}
     known_settings(name, settings, [*settings_of(cls), *TorchOptions.__annotations__])
     return cls(**settings)
 
