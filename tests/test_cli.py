@@ -17,7 +17,9 @@ import pytest
 from commands import refused
 from conftest import random_predictions
 from temperance.cli import main
+from temperance.cli.list_methods import KINDS, described
 from temperance.metrics import METRICS, ece
+from temperance.objectives import OBJECTIVES
 from temperance.predictions import Predictions, write_predictions
 
 
@@ -84,13 +86,25 @@ def test_demo(capsys: pytest.CaptureFixture[str]) -> None:
     assert "10,000 samples" in out and "Use temperature" in out
 
 
-@pytest.mark.parametrize("kind", ["metrics", "calibrators"])
+@pytest.mark.parametrize("kind", ["metrics", "calibrators", "objectives"])
 def test_list(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["list", kind]) == 0
     assert main(["list", kind, "--json"]) == 0
     out = capsys.readouterr().out
     entries = json.loads(out[out.index("\n[") :])
     assert all({"name", "summary", "settings", "claims"} <= set(entry) for entry in entries)
+
+
+def test_list_says_what_can_be_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    said = refused(["list"], capsys)
+    assert all(kind in said for kind in KINDS)
+
+
+def test_objectives_are_listed_with_their_settings() -> None:
+    found = {entry["name"]: entry for entry in described("objectives")}
+    assert list(found) == OBJECTIVES.names
+    assert found["focal"]["settings"] == {"gamma": 3.0, "detach_weight": False}
+    assert found["nll"]["settings"] == {} and found["nll"]["claims"] == {"convex": True}
 
 
 # ----------------------------------------------------------------------------------------------------- wrong on purpose

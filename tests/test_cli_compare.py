@@ -125,6 +125,17 @@ def test_the_recommended_one_is_saved_and_can_be_used(
             assert rows[row["metric"]] == pytest.approx(row["value"], abs=1e-12)
 
 
+def test_where_nothing_could_be_fitted_nothing_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, out = tmp_path / "one_class.npz", tmp_path / "best.safetensors"
+    np.savez(path, logits=predictions(n=40).scores, labels=[1] * 40)
+    for options in ([], ["--json"]):
+        assert main(["compare", str(path), "-o", str(out), "--methods", "temperature", *options]) == 0
+        said = capsys.readouterr()
+        assert "Nothing to recommend" in said.out and "recommended, no" not in said.out
+        assert said.err == f"temperance: no calibrator to save, so nothing is written to {out}\n"
+        assert not out.exists()
+
+
 def test_two_jobs(val: Path, test: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = []
     for jobs in ("1", "2"):
@@ -181,6 +192,32 @@ def test_fit_with_settings(val: Path, tmp_path: Path, capsys: pytest.CaptureFixt
     assert load_calibrator(saved).get_params()["objective"] == "brier"
     assert main(["fit", "histogram", str(val), "-o", str(saved), "--set", "n-bins=5"]) == 0
     assert load_calibrator(saved).get_params()["n_bins"] == 5
+
+
+def test_fit_shows_what_it_found(val: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    saved = tmp_path / "cal.safetensors"
+
+    def said(*arguments: str) -> list[str]:
+        assert main(["fit", *arguments, str(val), "-o", str(saved)]) == 0
+        return capsys.readouterr().out.splitlines()
+
+    lines = said("temperature", "--objective", "class-scaled")
+    fitted = load_calibrator(saved)
+    assert lines[1] == f"  temperature: {float(fitted.state_dict()['temperature']):.4g}"
+    weights = fitted.info["class_weights"]
+    assert f"  class_weights: 4 numbers, {min(weights):.4g} … {max(weights):.4g}" in lines
+    lines = said("vector")
+    scale = load_calibrator(saved).state_dict()["scale"]
+    assert lines[1] == f"  scale: 4 numbers, {float(scale.min()):.4g} … {float(scale.max()):.4g}"
+    assert not any("n_classes" in line or "[" in line for line in lines)
+
+
+@pytest.mark.parametrize("method", ["auto", "isotonic", "dirichlet", "class-temperature-greedy", "identity"])
+def test_what_fit_shows_is_short(method: str, val: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fit", method, str(val), "-o", str(tmp_path / "cal.safetensors")]) == 0
+    first, *lines = capsys.readouterr().out.splitlines()
+    assert method in first
+    assert all(line.startswith("  ") and len(line) < 250 and "[" not in line for line in lines)
 
 
 def test_of_a_file_with_both_sets_val_is_fitted_and_test_calibrated(
@@ -247,6 +284,12 @@ def test_apply_refuses(val: Path, three: Path, tmp_path: Path, capsys: pytest.Ca
     assert "not a file that temperance saved" in refused(
         ["apply", wrong_file(tmp_path), str(val), "-o", str(out)], capsys
     )
+    assert f"{val} is not a file that temperance saved a calibrator in" in refused(
+        ["apply", str(val), str(val), "-o", str(out)], capsys
+    )
+    cut = tmp_path / "cut.safetensors"
+    cut.write_bytes(saved.read_bytes()[:200])
+    assert "damaged" in refused(["apply", str(cut), str(val), "-o", str(out)], capsys)
     assert "does not exist" in refused(["apply", str(tmp_path / "no"), str(val), "-o", str(out)], capsys)
     # The output is looked at before anything is read.
     nowhere, text = str(tmp_path / "no"), str(tmp_path / "out.txt")

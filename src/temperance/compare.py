@@ -122,6 +122,11 @@ class Comparison(Results):
         """Those that could be fitted, lowest NLL first."""
         return tuple(outcome for outcome in self.outcomes if not outcome.failure)
 
+    @property
+    def any_fitted(self) -> bool:
+        """Is there a calibrator to choose, beside none at all?"""
+        return len(self.ranked) > 1
+
     def level_with_best(self, outcome: Outcome) -> bool:
         """Is its NLL not significantly above the lowest?"""
         return not outcome.differs(self.ranked[0])
@@ -173,7 +178,7 @@ class Comparison(Results):
         """Where one method stands, in a few words."""
         worse = outcome.worse_than(self.baseline)
         remarks = {
-            "recommended": outcome is self.recommended,
+            "recommended": outcome is self.recommended and self.any_fitted,
             "no calibration": outcome is self.baseline,
             "level with the best": outcome is not self.recommended and self.level_with_best(outcome),
             "worse than none" if "NLL" in worse else f"{' and '.join(worse)} worse than none": bool(worse),
@@ -362,7 +367,7 @@ def _rows(outcome: Outcome, test: Predictions) -> Iterator[Row]:
 
 def _verdict(found: Comparison) -> str:
     best, none = found.recommended, found.baseline
-    if len(found.ranked) == 1:
+    if not found.any_fitted:
         return "Nothing to recommend: no calibrator could be fitted."
     lower = list(takewhile(lambda outcome: outcome is not best, found.ranked))
     if best is none:

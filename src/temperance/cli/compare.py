@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -53,10 +54,12 @@ def rank(fit: Predictions | Path, test: Predictions | Path | None, args: argpars
             seed=args.seed,
             progress=tell,
         )
-    if args.output and found.recommended.fitted:
+    if args.output and found.any_fitted and found.recommended.fitted:
         found.recommended.fitted.save(args.output)
     if args.report:
         from temperance.report import write_report
 
         write_report(found, args.report)
     emit(found, args)
+    if args.output and not found.any_fitted:
+        print(f"temperance: no calibrator to save, so nothing is written to {args.output}", file=sys.stderr)

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import math
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from temperance.files import check_writable
+
+# So many numbers are shown one by one.
+FEW = 3
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -15,7 +21,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         "predictions", type=Path, metavar="PRED", help="held-out predictions (val, in a file with both)"
     )
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="CAL", help="the file to save it in")
-    parser.add_argument("--objective", metavar="NAME", help="what it minimises: nll, class-scaled, brier, …")
+    parser.add_argument("--objective", metavar="NAME", help="what it minimises, as `temperance list objectives` shows")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a setting of the method")
     parser.set_defaults(run=run)
 
@@ -37,8 +43,32 @@ def run(args: argparse.Namespace) -> None:
     found = method.make().fit(logits_of(data), data.labels)
     found.save(args.output)
     print(f"fitted {method.label} on {data.n:,} samples; saved in {args.output}")
-    for name, value in found.info.items():
-        print(f"  {name}: {value}")
+    learnt = {name: value.tolist() for name, value in found.state_dict().items() if not name.endswith("n_classes")}
+    for name, value in {**learnt, **found.info}.items():
+        print(f"  {name}: {_short(value)}")
+
+
+def _short(value: Any) -> str:
+    """A number with four digits; of many numbers how many there are and where they lie."""
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, dict):
+        return "; ".join(f"{name} {_short(each)}" for name, each in value.items()) or "none"
+    if not isinstance(value, Sequence) or isinstance(value, str):
+        return str(value)
+    numbers = list(_numbers(value))
+    if len(numbers) <= FEW:
+        return ", ".join(map(_short, numbers)) or "none"
+    return f"{len(numbers)} numbers, {_short(min(numbers))} … {_short(max(numbers))}"
+
+
+def _numbers(value: Any) -> Iterator[float]:
+    """The numbers of a list, or of lists in a list."""
+    if isinstance(value, Sequence):
+        for each in value:
+            yield from _numbers(each)
+    elif math.isfinite(value):
+        yield value
 
 
 def run_apply(args: argparse.Namespace) -> None:

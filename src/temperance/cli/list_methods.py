@@ -10,19 +10,23 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-KINDS = ("metrics", "calibrators", "losses", "networks", "heads", "recipes", "corruptions")
+from temperance.errors import InputError
+
+KINDS = ("metrics", "calibrators", "objectives", "losses", "networks", "heads", "recipes", "corruptions")
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = commands.add_parser(
-        "list", help="name every metric, calibrator, loss, network or head, with its settings and claims"
+        "list", help="name every metric, calibrator, objective, loss, network or head, with its settings and claims"
     )
-    parser.add_argument("kind", choices=KINDS)
+    parser.add_argument("kind", nargs="?", choices=KINDS, metavar="KIND", help=f"one of {', '.join(KINDS)}")
     parser.add_argument("--json", action="store_true", help="as JSON, with settings and claims")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> None:
+    if args.kind is None:
+        raise InputError(f"say what to list: temperance list KIND, where KIND is one of {', '.join(KINDS)}")
     entries = described(args.kind)
     if args.json:
         print(json.dumps(entries, indent=2, default=str))
@@ -57,6 +61,10 @@ def described(kind: str) -> list[dict[str, Any]]:
         from temperance.losses import LOSSES, base
 
         return [_entry(c, _shown(base.settings_of(c)), c.claims()) for c in LOSSES]
+    if kind == "objectives":
+        from temperance.objectives import OBJECTIVES
+
+        return [_entry(o, _defaults(o), {"convex": o.convex}) for o in OBJECTIVES]
     if kind == "heads":
         from temperance.training.heads import HEADS
         from temperance.training.heads.base import settings_of as settings_of_head
@@ -88,6 +96,11 @@ def _recipes() -> list[dict[str, Any]]:
         }
         for name, recipe in RECIPES.items()
     ]
+
+
+def _defaults(cls: type) -> dict[str, Any]:
+    """The settings of a class with their defaults."""
+    return {name: parameter.default for name, parameter in inspect.signature(cls).parameters.items()}
 
 
 def _shown(settings: dict[str, Any]) -> dict[str, Any]:
