@@ -1,7 +1,7 @@
 """Confidence scores: how sure a prediction looks, as one number for each sample; higher is surer.
 
-Selective prediction and the detection of unfamiliar inputs rank samples by one of these. Each is a differentiable
-function of a tensor (n, k), so that losses can use it, and an entry of `SCORES`, so that metrics can name it.
+Selective prediction and the detection of unfamiliar inputs rank samples by one of these. Each is a function of a tensor
+(n, k), and an entry of `SCORES`, so that metrics can name it.
 """
 
 import math
