@@ -211,6 +211,13 @@ def test_resuming_a_finished_run_changes_nothing(images: Path, tmp_path: Path) -
     assert other.code == 2 and "with lr 0.05, not 0.2" in other.err
 
 
+def test_what_hardly_learnt_is_said_before_anything_else(images: Path, tmp_path: Path) -> None:
+    found = run("train", images, "-o", tmp_path / "run", *QUICK, "--epochs", "1", "--lr", "1e-6", "--bootstrap", "0")
+    assert found.code == 0, found.err
+    assert found.out.startswith("It hardly learnt.") and "interval" not in found.out
+    assert "It hardly learnt." in (tmp_path / "run" / "report.html").read_text()
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

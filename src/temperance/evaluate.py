@@ -66,20 +66,23 @@ class Evaluation(Results):
         settings = self.provenance.settings
         grouped = any(row.group for row in self.rows)
         explained = options.max_width >= 110
-        table = Table(title=Text(self.title), title_justify="left", title_style="bold")
+        table = Table()
         if grouped:
             table.add_column("group", no_wrap=True)
         table.add_column("metric", no_wrap=True)
         table.add_column("value", justify="right", no_wrap=True)
-        table.add_column(f"{settings['level']:.0%} interval", justify="right", style="dim", no_wrap=True)
+        if settings["bootstrap"]:
+            table.add_column(f"{settings['level']:.0%} interval", justify="right", style="dim", no_wrap=True)
         if explained:
             table.add_column("what it is", style="dim")
         for i, row in enumerate(self.rows):
             metric = METRICS[row.metric]
-            bounds = f"{shown(row.low, percent=metric.percent)} … {shown(row.high, percent=metric.percent)}"
+            low, high = (shown(bound, percent=metric.percent) for bound in (row.low, row.high))
+            bounds = [f"{low} … {high}"] if settings["bootstrap"] else []
             last = i + 1 == len(self.rows) or self.rows[i + 1].group != row.group
-            cells = [metric.title, shown(row.value, percent=metric.percent), bounds, *[metric.summary] * explained]
+            cells = [metric.title, shown(row.value, percent=metric.percent), *bounds, *[metric.summary] * explained]
             table.add_row(*([Text(row.group or "all")] if grouped else []), *cells, end_section=last)
+        yield Text(self.title, style="bold")  # a table's own title would be broken to the width of the table
         yield table
         yield ""
         yield Text(self.verdict)

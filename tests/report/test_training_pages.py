@@ -1,7 +1,9 @@
 """The pages of a training and of a retraining hold their numbers, load nothing, and draw what the log says."""
 
+import io
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 
 from conftest import random_predictions
 from pages import Page
@@ -80,6 +83,27 @@ def test_it_has_the_sections_of_an_evaluation(page: Page) -> None:
     assert len(page.all("h1")) == 1 and len(page.all("h2")) == 6
     assert all(attributes.get("aria-label") for attributes, _ in page.all("svg"))
     assert not page.all("script", NASTY)
+
+
+def test_intervals_are_shown_where_there_are_any() -> None:
+    run = a_run(history(2))
+    for bootstrap in (0, 20):
+        page = Page(run_page(run, measured=evaluate(run.predictions["test"], bootstrap=bootstrap)))
+        # Those of the bins of the reliability diagram need no resamples.
+        numbers = page.text[page.text.index("Every number") :]
+        assert ("interval" in numbers) == bool(bootstrap) == bool(re.search(r"between \d", page.text))
+        assert "nan" not in page.text and " – " not in numbers
+
+
+def test_what_hardly_learnt_is_said_first() -> None:
+    labels = torch.arange(300) % 4
+    guess = Predictions.of(
+        0.1 * torch.randn(300, 4, generator=torch.Generator().manual_seed(0)), labels, from_logits=True
+    )
+    page = Page(page_of(replace(a_run(history(1)), predictions={"val": guess, "test": guess})))
+    assert page.all("p", "verdict") == [({"class": "verdict"}, "It hardly learnt.")]
+    assert "naming the most frequent class every time would be right 25.0\u00a0% of the time" in page.text
+    assert "1 epoch ·" in page.text
 
 
 def test_nothing_is_loaded() -> None:
@@ -157,6 +181,12 @@ def retrained(
     return Retrained(old, new, replaced, by, make_head("mac-cal"), rows, {}, Provenance.of({}, {}, 3))
 
 
+def shown_on_terminal(found: Retrained) -> str:
+    said = io.StringIO()
+    Console(file=said, width=100).print(found)
+    return said.getvalue()
+
+
 def test_what_changed(pair: Pair) -> None:
     rows = [{"epoch": e, "loss": 1.0 / e, "keep_rate": 0.5 - 0.01 * e, "val_nll": 2.0 / e} for e in range(1, 6)]
     found = retrained(*pair, rows)
@@ -182,6 +212,8 @@ def test_without_resamples_there_is_no_verdict(pair: Pair) -> None:
     assert "chance" not in found.verdict
     page = Page(retraining_page(found))
     assert not re.search(r"between [+−\d]", page.text) and "nan" not in page.text
+    assert "In small print" not in page.text
+    assert "95% interval" not in shown_on_terminal(found) and "95% interval" in shown_on_terminal(retrained(*pair, []))
 
 
 def test_what_was_there_before_is_said(pair: Pair) -> None:

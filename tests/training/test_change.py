@@ -81,7 +81,7 @@ def test_how_it_is_told() -> None:
     )
     same = {"accuracy": (0.9, 0.9), "nll": (0.1, 0.2), "ece": (0.1, 0.1)}
     assert told(same, found("0-0")) == "accuracy stays at 90.00 %, NLL goes from 0.1000 to 0.2000, ECE stays at 10.00 %"
-    assert [moved_by("ece", 0.0123), moved_by("nll", -0.5), moved_by("nll", math.nan)] == ["+1.23", "-0.5000", "–"]
+    assert [moved_by("ece", 0.0123), moved_by("nll", -0.5)] == ["+1.23", "-0.5000"]
 
 
 def test_differences_are_paired_and_after_minus_before() -> None:

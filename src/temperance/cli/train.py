@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
+from rich.text import Text
 
 from temperance.cli.output import progress_bar
 
@@ -124,8 +125,12 @@ def show(found: Any, *, bootstrap: int) -> None:
     """Measure the test part, print, and write the page of the run."""
     from temperance.evaluate import evaluate
     from temperance.report import write_report
+    from temperance.training.run import hardly_learnt
 
     measured = evaluate(found.folder / "predictions.npz", bootstrap=bootstrap)
+    warning = hardly_learnt(found.predictions["test"])
+    if warning:
+        Console().print(Text(warning, style="bold"), end="\n\n")
     Console().print(measured)
     write_report(found, found.folder / "report.html", measured=measured)
     print(f"the network, its log, predictions and report are in {found.folder}")

@@ -67,15 +67,15 @@ def opening(evaluation: Evaluation) -> Markup:
     return join([heading("Calibration report", PurePath(row.source).name, about), verdict_section(evaluation)])
 
 
-def verdict_section(evaluation: Evaluation) -> Markup:
-    """The verdict and the three numbers it rests on."""
+def verdict_section(evaluation: Evaluation, warning: str = "") -> Markup:
+    """The verdict and the three numbers it rests on; a warning comes before it."""
     bins = evaluation.reliability
     n = int(bins.n)
     confidence, accuracy = float(bins.confidence.sum()) / n, int(bins.hits.sum()) / n
     points = f"{100 * abs(confidence - accuracy):.2f}"
     gap = f"{points} points {'above' if confidence > accuracy else 'below'} accuracy"
     return answer(
-        evaluation.verdict,
+        f"{warning} {evaluation.verdict}".strip(),
         [
             ("Accuracy", percent(accuracy), _bounds(evaluation, "accuracy")),
             ("Mean confidence", percent(confidence), "the same as accuracy" if points == "0.00" else gap),
@@ -277,9 +277,11 @@ def _dot_strip(row: Row, whole: Row, low: float, high: float) -> Markup:
 
 
 def metrics_section(evaluation: Evaluation) -> Markup:
-    level = evaluation.provenance.settings["level"]
+    settings = evaluation.provenance.settings
+    columns = ("Metric", "Value", f"{100 * settings['level']:g}\u00a0% interval")
     rows = [(named_metric(row), value_of(row), interval_of(row)) for row in evaluation.rows if not row.group]
-    return section("Every number", table(("Metric", "Value", f"{100 * level:g}\u00a0% interval"), rows, "metrics"))
+    shown = len(columns) if settings["bootstrap"] else 2
+    return section("Every number", table(columns[:shown], [row[:shown] for row in rows], "metrics"))
 
 
 def named_metric(row: Row) -> Markup:

@@ -10,8 +10,9 @@ from temperance.report.evaluation import answered, named_metric, reliability_exp
 from temperance.report.formats import digits_for, interval_of, percent, points, value_of
 from temperance.report.markup import Markup, join, tag
 from temperance.report.numbers import ClassChange, class_changes
-from temperance.report.page import folded, legend, mark, noted, pair, searchable, section, split, strip, table
+from temperance.report.page import Cell, folded, legend, mark, noted, pair, searchable, section, split, strip, table
 from temperance.report.svg import Scale
+from temperance.results import Row
 
 MOST_CHANGED = 8  # classes shown on either side without unfolding the table
 
@@ -108,13 +109,15 @@ def risk_coverage_pair(before: Evaluation, after: Evaluation, method: str, remar
 
 def metrics_pair(before: Evaluation, after: Evaluation) -> Markup:
     """Every metric before and after."""
-    level = before.provenance.settings["level"]
-    rows = [
-        (named_metric(old), noted(value_of(old), interval_of(old)), noted(value_of(new), interval_of(new)))
-        for old, new in zip(before.rows, after.rows, strict=True)
-    ]
+    settings = before.provenance.settings
+
+    def cell(row: Row) -> Cell:
+        return noted(value_of(row), interval_of(row)) if settings["bootstrap"] else value_of(row)
+
+    rows = [(named_metric(old), cell(old), cell(new)) for old, new in zip(before.rows, after.rows, strict=True)]
+    explained = tag("p", f"In small print: {100 * settings['level']:g}\u00a0% intervals.")
     return section(
         "Every number",
-        tag("p", f"In small print: {100 * level:g}\u00a0% intervals."),
+        explained if settings["bootstrap"] else Markup(),
         table(("Metric", "Before", "After"), rows, "metrics both"),
     )

@@ -24,7 +24,7 @@ from temperance.report.page import answer, definitions, folded, heading, page, p
 from temperance.report.pairs import class_changes_section, metrics_pair, reliability_pair, risk_coverage_pair
 from temperance.results import Provenance
 from temperance.training.retrain import Retrained
-from temperance.training.run import Run, read_about
+from temperance.training.run import Run, hardly_learnt, read_about
 
 History = Sequence[Mapping[str, Any]]
 
@@ -38,7 +38,7 @@ def run_page(run: Run, *, measured: Evaluation | None = None) -> str:
     name = run.folder.name if run.folder else "A training"
     parts = [
         heading("Training report", name, about_run(run)),
-        verdict_section(found),
+        verdict_section(found, hardly_learnt(run.predictions["test"])),
         training_section(run.history),
         reliability_section(found),
         histogram_section(found),
@@ -59,7 +59,7 @@ def about_run(run: Run) -> list[str]:
         str(job.get("network", type(run.network).__name__)),
         str(job.get("data", "")),
         str(job.get("loss", "")),
-        f"{len(run.history):,} epochs",
+        count(len(run.history), "epoch"),
         f"measured on {n:,} test images",
     ]
 
@@ -138,6 +138,11 @@ def figure(
     return join([tag("b", title), line_legend(lines)]), drawn
 
 
+def count(n: int, what: str) -> str:
+    """1 epoch, 2 epochs."""
+    return f"{n:,} {what}{'' if n == 1 else 's'}"
+
+
 def spell(seconds: float) -> str:
     """A duration as people say it."""
     if seconds < 90:
@@ -154,7 +159,7 @@ def retraining_page(found: Retrained) -> str:
     about = [
         f"{int(before.reliability.n):,} test samples",
         f"{len(before.class_names):,} classes",
-        f"{len(found.history):,} epochs",
+        count(len(found.history), "epoch"),
         f"before: {found.replaced}",
     ]
     titles = {"accuracy": "Accuracy", "nll": "NLL", "ece": "Calibration error"}

@@ -74,8 +74,6 @@ def told(moves: Mapping[str, tuple[float, float]], by: Mapping[str, Difference])
 
 def moved_by(name: str, value: float) -> str:
     """A difference as people read it: points where the metric is shown in percent."""
-    if math.isnan(value):
-        return "–"
     return f"{100 * value:+.2f}" if METRICS[name].percent else f"{value:+.4f}"
 
 

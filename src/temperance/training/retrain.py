@@ -78,12 +78,14 @@ class Retrained:
         table.add_column("metric", no_wrap=True)
         for name in ("before", "after", "difference"):
             table.add_column(name, justify="right", no_wrap=True)
-        table.add_column(f"{LEVEL:.0%} interval", justify="right", style="dim", no_wrap=True)
+        tested = not any(math.isnan(by.low) for by in self.differences.values())
+        if tested:
+            table.add_column(f"{LEVEL:.0%} interval", justify="right", style="dim", no_wrap=True)
         for name, by in self.differences.items():
             metric = METRICS[name]
             sides = (shown(side.row(name).value, percent=metric.percent) for side in (self.before, self.after))
-            bounds = "–" if math.isnan(by.low) else f"{moved_by(name, by.low)} … {moved_by(name, by.high)}"
-            table.add_row(metric.title, *sides, moved_by(name, by.value), bounds)
+            bounds = [f"{moved_by(name, by.low)} … {moved_by(name, by.high)}"] if tested else []
+            table.add_row(metric.title, *sides, moved_by(name, by.value), *bounds)
         yield table
         yield Text(f"before: {self.replaced}", style="dim")
         yield ""

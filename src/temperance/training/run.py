@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from temperance.errors import FileError, InputError
@@ -23,6 +24,7 @@ from temperance.metrics import accuracy, ece, nll
 from temperance.predictions import Predictions, read_pair, write_pair
 from temperance.results import Provenance
 from temperance.training.predict import device_of
+from temperance.verdict import percent
 
 FORMAT = 1
 HEAD = "head.safetensors"  # in the folder of a retrained classifier
@@ -109,6 +111,25 @@ def headline(predictions: Predictions) -> dict[str, float]:
     """Accuracy, ECE and NLL of logits."""
     given = predictions.scores, predictions.labels
     return {metric.name: metric(*given, from_logits=True) for metric in (accuracy, ece, nll)}
+
+
+def hardly_learnt(predictions: Predictions) -> str:
+    """A warning about predictions that are hardly better than guessing, nothing about others.
+
+    To guess is to give every sample the frequencies of the classes. Hardly better is an accuracy of at most twice that
+    of guessing, or a tenth of the way from there to 1 if that is less, with an NLL of at least nine tenths: where one
+    class is most of the data accuracy alone says little.
+    """
+    share = torch.bincount(predictions.labels, minlength=predictions.k).double() / predictions.n
+    guessed, entropy = float(share.max()), float(torch.special.entr(share).sum())
+    found = headline(predictions)
+    if found["accuracy"] > min(2 * guessed, guessed + (1 - guessed) / 10) or found["nll"] < 0.9 * entropy:
+        return ""
+    return (
+        f"It hardly learnt. It is right {percent(found['accuracy'], 1)} of the time, and naming the most frequent "
+        f"class every time would be right {percent(guessed, 1)} of the time: look at its loss, train longer or change "
+        "the learning rate. What follows is about its confidence alone."
+    )
 
 
 def write_log(path: Path, history: list[dict[str, Any]]) -> None:
