@@ -169,7 +169,7 @@ def test_a_retrained_classifier_without_its_run(retrained: Path, tmp_path: Path,
     if known == "nothing":
         (folder / "retrained.json").unlink()
     found = run("shift", folder)
-    assert found.code == 2 and f"name its run, and --head {folder / 'head.safetensors'}" in found.err
+    assert found.code == 2 and f"name its run instead, with --head {folder / 'head.safetensors'}" in found.err
     again = run("retrain", folder, "-o", tmp_path / "out")
     assert again.code == 2 and "name the run that it came from" in again.err
 

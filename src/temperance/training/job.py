@@ -148,7 +148,7 @@ def _open_retrained(place: Path, data: str | None, device: str) -> tuple[Run, Im
         origin, images = about["run"], about["data"]
     if origin is None or not Path(origin).is_dir():
         lost = "a file of features" if origin is None else f"{origin}, which is not there any more"
-        raise FileError(f"{place} was retrained from {lost}: name its run, and --head {place / HEAD}")
+        raise FileError(f"{place} was retrained from {lost}: name its run instead, with --head {place / HEAD}")
     run, found = open_run(origin, data=data or images, device=device)
     head = load_head(place / HEAD)
     network = split(run.network).joined(head.to(device_of(run.network)))

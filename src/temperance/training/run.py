@@ -90,7 +90,7 @@ def read_about(folder: Path) -> dict[str, Any]:
         if (folder / "checkpoint.safetensors").exists():
             what = "is a run that has not finished; resume it first"
         elif (folder / HEAD).exists():
-            what = f"is of a retrained classifier: name its run, and --head {folder / HEAD}"
+            what = f"is of a retrained classifier: name its run instead, with --head {folder / HEAD}"
         raise FileError(f"{folder} {what}")
     with reading(folder / "run.json"):
         about: dict[str, Any] = json.loads((folder / "run.json").read_text(encoding="utf-8"))
