@@ -116,6 +116,28 @@ def test_as_the_last_layer_of_a_network(method: Method, fitted: dict[str, Calibr
 
 
 @each
+def test_a_network_with_it_loads_its_own_state(method: Method, fitted: dict[str, Calibrator]) -> None:
+    """Into one that is not fitted, and into one that was fitted to something else."""
+    network = torch.nn.Sequential(torch.nn.Linear(6, 4), fitted[method.name])
+    features = torch.randn(30, 6, generator=torch.Generator().manual_seed(0))
+    for other in (method(), method().fit(*data(200, 3, seed=3))):
+        fresh = torch.nn.Sequential(torch.nn.Linear(6, 4), other)
+        fresh.load_state_dict(network.state_dict())
+        assert torch.equal(fresh(features), network(features)) and other.k == 4
+    with pytest.raises(RuntimeError, match="Missing key"):
+        fresh.load_state_dict({"0.weight": network[0].weight, "0.bias": network[0].bias})
+
+
+@pytest.mark.parametrize("name", ["temperature", "isotonic", "auto"])
+def test_a_network_with_it_is_exported(name: str, fitted: dict[str, Calibrator]) -> None:
+    """Whole, and for any number of samples."""
+    network = torch.nn.Sequential(torch.nn.Linear(6, 4), fitted[name])
+    features = torch.randn(30, 6, generator=torch.Generator().manual_seed(0))
+    found = torch.export.export(network, (features[:7],), dynamic_shapes=({0: torch.export.Dim("n")},))
+    assert torch.allclose(found.module()(features), network(features))
+
+
+@each
 def test_preserving_the_argmax_is_a_claim(method: Method, fitted: dict[str, Calibrator]) -> None:
     if not method.preserves_argmax:
         return

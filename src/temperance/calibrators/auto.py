@@ -91,14 +91,14 @@ class Auto(Calibrator):
         weights *= trust
         weights[0] += 1 - trust
 
-        used = weights >= NEGLIGIBLE * weights.max()
-        members = [name for name, use in zip(predicted, used, strict=True) if use]
+        share = dict(zip(predicted, weights.tolist(), strict=True))
+        members = sorted(name for name in share if share[name] >= NEGLIGIBLE * max(share.values()))
         for name in members:
             self.add_module(name, _member(name, logits, labels))
-        self._keep("weights", weights[used])
+        self._keep("weights", weights.new_tensor([share[name] for name in members]))
         steps = ("identity", "temperature", "pool", "pool and gap-scaling")
         self.info = {
-            "weights": dict(zip(members, weights[used].tolist(), strict=True)),
+            "weights": {name: share[name] for name in sorted(members, key=share.__getitem__, reverse=True)},
             "trust": trust,
             "held_out_nll": {name: float(each.mean()) for name, each in losses.items()},
             "gain": {step: _mean_and_error(losses[before] - losses[step]) for before, step in pairwise(steps)},
@@ -106,15 +106,13 @@ class Auto(Calibrator):
         }
 
     def _calibrate(self, logits: Tensor) -> Tensor:
-        members = [self._modules[name] for name in self.info["weights"]]
+        members = [self._modules[name] for name in sorted(self._modules) if name != "last"]
         pooled = _pool([m._calibrate(logits) for m in members if isinstance(m, Calibrator)], self.weights)
         return self.last._calibrate(pooled) if "last" in self._modules else pooled
 
     def _restore(self, tensors: dict[str, Tensor]) -> None:
-        parts: dict[str, Calibrator] = {name: make_calibrator(name) for name in self.info["weights"]}
-        if self.info["trust"]:
-            parts["last"] = _last_step()
-        for name, part in parts.items():
+        for name in sorted({key.split(".")[0] for key in tensors if "." in key}):
+            part = _last_step() if name == "last" else make_calibrator(name)
             part._restore({key.split(".", 1)[1]: t for key, t in tensors.items() if key.startswith(f"{name}.")})
             self.add_module(name, part)
         super()._restore({key: tensor for key, tensor in tensors.items() if "." not in key})

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar, get_type_hints
@@ -46,6 +46,8 @@ class Calibrator(nn.Module):
     min_samples: ClassVar[int]
 
     n_classes: Tensor
+    # The same as a number, which can be looked at while a network is traced.
+    _k: int | None = None
 
     def __init__(self) -> None:
         super().__init__()
@@ -101,9 +103,9 @@ class Calibrator(nn.Module):
     @property
     def k(self) -> int:
         """The number of classes it was fitted on."""
-        if "n_classes" not in self._buffers:
+        if self._k is None:
             raise NotFittedError(f"this {self.name} calibrator is not fitted yet: call fit(logits, labels) first")
-        return int(self.n_classes)
+        return self._k
 
     @property
     def n_parameters(self) -> int:
@@ -132,6 +134,8 @@ class Calibrator(nn.Module):
     def _keep(self, name: str, value: Tensor) -> None:
         """Keep something learnt."""
         self.register_buffer(name, value.detach().clone())
+        if name == "n_classes":
+            self._k = int(value)
 
     def _restore(self, tensors: dict[str, Tensor]) -> None:
         """Take back what a file kept; a method made of other calibrators rebuilds them here."""
@@ -141,7 +145,18 @@ class Calibrator(nn.Module):
     def _forget(self) -> None:
         self._buffers.clear()
         self._modules.clear()
+        self._k = None
         self.info = {}
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *more: Any) -> None:
+        """As any layer, but one that is not fitted, or otherwise, takes over what a fitted one learnt."""
+        given = {name.removeprefix(prefix): value for name, value in state_dict.items() if name.startswith(prefix)}
+        if given and _shapes(given) != _shapes(self.state_dict()):
+            self._forget()
+            self._restore(given)
+        super()._load_from_state_dict(state_dict, prefix, *more)
+        if self._k is not None:
+            self._k = int(self.n_classes)
 
     def _check_fit(self, logits: Tensor, labels: Tensor) -> None:
         n, k = logits.shape
@@ -202,6 +217,10 @@ def calibrator(
         return cls
 
     return register
+
+
+def _shapes(tensors: Mapping[str, Tensor]) -> dict[str, torch.Size]:
+    return {name: tensor.shape for name, tensor in tensors.items()}
 
 
 def settings_of(cls: type[Calibrator]) -> dict[str, Any]:
