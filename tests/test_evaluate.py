@@ -141,6 +141,8 @@ def test_wrong_calls() -> None:
         evaluate([[0.6, 0.4]], [0], bootstrap=0).row("nonsense", method="beta")
     with pytest.raises(InputError, match="brings its own labels"):
         evaluate(Predictions.of([[0.6, 0.4]], [0]), ignore_index=1)
+    with pytest.raises(InputError, match=r"these logits are probabilities .* give them as probs"):
+        evaluate([[0.6, 0.4], [0.3, 0.7]], [0, 1], from_logits=True)
     for seed in (-1, 1.5, 1 << 64):
         with pytest.raises(InputError, match="seed must be"):
             evaluate([[0.6, 0.4]], [0], seed=seed)  # type: ignore[arg-type]

@@ -373,6 +373,9 @@ def test_a_pair_of_sets_comes_back_as_it_was(tmp_path: Path) -> None:
     val = Predictions.of([[2.0, 1.0], [0.5, 0.0]], [0, 1], from_logits=True, class_names=names)
     test = Predictions.of([[1.0, 3.0]], [1], from_logits=True, class_names=names)
     write_pair(tmp_path / "both.npz", val, test)
+    (tmp_path / "run").mkdir()
+    write_pair(tmp_path / "run" / "predictions.npz", val, test)
+    assert torch.equal(read_pair(tmp_path / "run")[1].scores, test.scores)
     for found, meant in zip(read_pair(tmp_path / "both.npz"), (val, test), strict=True):
         assert torch.equal(found.scores, meant.scores) and torch.equal(found.labels, meant.labels)
         assert found.class_names == ("cat", "dog") and found.from_logits

@@ -156,6 +156,17 @@ def refuse_non_finite(rows: Tensor, name: str, first_row: int = 0) -> None:
         raise InputError(f"{name} must be finite; row {first_row + i}, column {j} is {value}{hint}")
 
 
+def refuse_probs(logits: Tensor, remedy: str) -> None:
+    """Refuse rows that are probabilities: as logits they would be silently wrong. One row alone may be so by chance."""
+
+    def are_probs(rows: Tensor) -> bool:
+        return bool(rows.amin() >= 0) and bool(((rows.sum(1) - 1).abs() <= 1e-4).all())
+
+    # Nearly always the first few say no.
+    if len(logits) > 1 and are_probs(logits[:8]) and are_probs(logits):
+        raise InputError(f"these logits are probabilities (rows sum to 1): {remedy}")
+
+
 def as_logits(values: ArrayLike) -> Tensor:
     """Logits as a checked float tensor (n, k) or (n, k, *space)."""
     logits = as_scores(values, "logits")

@@ -18,11 +18,14 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from temperance.arrays import ArrayLike, as_labels, as_logits, as_scores, flatten, unflatten
+from temperance.arrays import ArrayLike, as_labels, as_logits, as_scores, flatten, refuse_probs, unflatten
 from temperance.errors import FileError, InputError, NotFittedError, known_settings, of_type
 from temperance.files import read_tensors, reading, write_tensors
 from temperance.numerics import one_thread
 from temperance.registry import Registry, first_line, plain_name
+
+# What to do with probabilities that were given for logits.
+AS_LOGITS = "pass log-probabilities, numpy.log(probs)"
 
 FORMAT = 1
 
@@ -95,7 +98,7 @@ class Calibrator(nn.Module):
     def predict_proba(self, logits: ArrayLike) -> Any:
         """Calibrated probabilities in float64, of the logits' shape: a tensor for a tensor, else a NumPy array."""
         given = as_logits(logits)
-        refuse_probs(flatten(given))
+        refuse_probs(flatten(given), AS_LOGITS)
         with torch.no_grad():
             probs = self(given.double()).exp_()
         return probs if isinstance(logits, Tensor) else _as_numpy(probs)
@@ -166,7 +169,7 @@ class Calibrator(nn.Module):
             raise InputError(f"{self.name} needs at least {self.min_samples} samples to fit; got {n}")
         if int(labels.min()) == int(labels.max()):
             raise InputError(f"{self.name} needs labels of at least two classes to fit; all {n} are {int(labels[0])}")
-        refuse_probs(logits)
+        refuse_probs(logits, AS_LOGITS)
 
     def extra_repr(self) -> str:
         return ", ".join(f"{name}={value!r}" for name, value in self.get_params().items())
@@ -263,17 +266,6 @@ def _starts_as_tensors(path: str | Path) -> bool:
     """Does a file start like .safetensors, eight bytes and a header in JSON? Then it can be a damaged calibrator."""
     with Path(path).open("rb") as file:
         return file.read(9)[8:] == b"{"
-
-
-def refuse_probs(logits: Tensor) -> None:
-    """Refuse rows that are probabilities: as logits they would be silently wrong."""
-
-    def are_probs(rows: Tensor) -> bool:
-        return bool(rows.amin() >= 0) and bool(((rows.sum(1) - 1).abs() <= 1e-4).all())
-
-    # Nearly always the first few say no.
-    if are_probs(logits[:8]) and are_probs(logits):
-        raise InputError("these logits are probabilities (rows sum to 1): pass log-probabilities, numpy.log(probs)")
 
 
 def _as_numpy(tensor: Tensor) -> npt.NDArray[np.float64]:

@@ -7,7 +7,16 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from temperance.arrays import SUM_TOLERANCE, ArrayLike, as_labels, as_scores, blocks, check_logits, check_probs
+from temperance.arrays import (
+    SUM_TOLERANCE,
+    ArrayLike,
+    as_labels,
+    as_scores,
+    blocks,
+    check_logits,
+    check_probs,
+    refuse_probs,
+)
 from temperance.errors import InputError
 from temperance.numerics import read_once
 
@@ -156,6 +165,8 @@ def batches(
     tall = tall and not from_logits and ignore_index is None and read_once(given)
     empty = True
     for rows, y, start in blocks(given, truth, ignore_index=ignore_index, step=TALL_ROWS if tall else None):
+        if from_logits and empty:
+            refuse_probs(rows, "give them as probs, not as logits")
         empty = False
         batch = Batch(rows, y, from_logits=from_logits, first_row=first_row + start)
         height = SERIAL_ROWS if tall else len(batch)

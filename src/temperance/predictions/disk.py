@@ -29,13 +29,20 @@ def read_predictions(path: PathLike, split: str | None = None, *, labels: Labels
     one. Without it, that is the test set; the `split` of the result says so.
 
     New predictions have no labels: with labels="optional" they are read if there are any, with "ignored" never, and
-    `has_labels` of the result says which it was.
+    `has_labels` of the result says which it was. The folder of a training stands for the predictions in it.
     """
+    path = _of_run(Path(path))
     one_of("labels", labels, get_args(Labels))
     if split is not None:
         one_of("split", split, ("val", "test"))
     with reading(path):
-        return _format_of(path).read(Path(path), split, labels)
+        return _format_of(path).read(path, split, labels)
+
+
+def _of_run(path: Path) -> Path:
+    """Where the predictions are, if this is the folder of a training."""
+    inside = path / "predictions.npz"
+    return inside if inside.is_file() else path
 
 
 def read_pair(path: PathLike) -> tuple[Predictions, Predictions]:
