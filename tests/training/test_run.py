@@ -31,7 +31,7 @@ def balanced(k: int, n: int = 1000) -> Tensor:
         (100, 0.05, 0.1, False),  # poor, but five times as good as guessing
         (2, 0.52, 0.1, True),
         (2, 0.7, 0.5, False),
-        (2, 0.3, 1.0, True),
+        (2, 0.3, 1.5, True),
     ],
 )
 def test_balanced_classes(k: int, accuracy: float, margin: float, warned: bool) -> None:
