@@ -78,6 +78,9 @@ def test_the_report_is_written(good: Path, tmp_path: Path, capsys: pytest.Captur
     path = tmp_path / "report.html"
     assert main(["evaluate", str(good), "--report", str(path), "--bootstrap", "20"]) == 0
     assert path.read_text().lstrip().lower().startswith("<!doctype html>")
+    assert f"the report is in {path}" in capsys.readouterr().err
+    assert main(["evaluate", str(good), "--report", str(tmp_path / "report.pdf")]) == 2
+    assert f"call it {path}" in capsys.readouterr().err
 
 
 def test_demo(capsys: pytest.CaptureFixture[str]) -> None:

@@ -56,10 +56,6 @@ def rank(fit: Predictions | Path, test: Predictions | Path | None, args: argpars
         )
     if args.output and found.any_fitted and found.recommended.fitted:
         found.recommended.fitted.save(args.output)
-    if args.report:
-        from temperance.report import write_report
-
-        write_report(found, args.report)
     emit(found, args)
     if args.output and not found.any_fitted:
         print(f"temperance: no calibrator to save, so nothing is written to {args.output}", file=sys.stderr)

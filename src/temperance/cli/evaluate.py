@@ -55,8 +55,4 @@ def measure(predictions: Predictions, args: argparse.Namespace) -> None:
             seed=args.seed,
             progress=tell,
         )
-    if args.report:
-        from temperance.report import write_report
-
-        write_report(found, args.report)
     emit(found, args)

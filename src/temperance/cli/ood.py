@@ -43,8 +43,4 @@ def run(args: argparse.Namespace) -> None:
             seed=args.seed,
             progress=tell,
         )
-    if args.report:
-        from temperance.report import write_report
-
-        write_report(found, args.report)
     emit(found, args)

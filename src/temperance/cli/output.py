@@ -12,11 +12,17 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from temperance.errors import FileError
 from temperance.files import atomic_write, check_writable
 
 if TYPE_CHECKING:
+    from temperance.compare import Comparison
+    from temperance.evaluate import Evaluation
     from temperance.evaluate import Progress as Callback
-    from temperance.results import Results
+    from temperance.ood import OODComparison
+    from temperance.training.shift import Shift
+
+    Measured = Evaluation | Comparison | OODComparison | Shift
 
 STDOUT = Path("-")
 
@@ -34,11 +40,17 @@ def check_outputs(args: argparse.Namespace) -> None:
     for path in (args.json, args.csv, args.report):
         if path is not None and path != STDOUT:
             check_writable(path)
+    if args.report is not None and args.report.suffix.lower() not in (".html", ".htm"):
+        raise FileError(f"a report is a page of HTML; call it {args.report.with_suffix('.html')}")
 
 
-def emit(results: Results, args: argparse.Namespace) -> None:
-    """Print the table, unless JSON or CSV goes to standard output, and write the files."""
+def emit(results: Measured, args: argparse.Namespace) -> None:
+    """Write the files, and print the table unless JSON or CSV goes to standard output."""
     to_stdout = False
+    if args.report is not None:
+        from temperance.report import write_report
+
+        write_report(results, args.report)
     for path, text in ((args.json, results.to_json), (args.csv, results.to_csv)):
         if path == STDOUT:
             to_stdout = True
@@ -48,6 +60,8 @@ def emit(results: Results, args: argparse.Namespace) -> None:
                 temporary.write_text(text(), encoding="utf-8")
     if not to_stdout:
         Console().print(results)
+    if args.report is not None:
+        print(f"the report is in {args.report}", file=sys.stderr)
 
 
 @contextmanager

@@ -61,10 +61,6 @@ def run(args: argparse.Namespace) -> None:
             name=args.folder.resolve().name,
             progress=tell,
         )
-    if args.report:
-        from temperance.report import write_report
-
-        write_report(measured, args.report)
     emit(measured, args)
 
 

@@ -9,7 +9,6 @@ from temperance.compare import FEWEST_RESAMPLES, MEASURED, SIGNIFICANT
 from temperance.metrics import METRICS
 from temperance.metrics.significance import Difference, difference
 from temperance.predictions import Predictions
-from temperance.results import shown
 
 # What a change is judged by, the most important first.
 JUDGED = ("accuracy", "nll", "ece")
@@ -57,19 +56,6 @@ def judgement(found: Mapping[str, Difference]) -> str:
     if better == ["ece"] and "nll" in worse:
         return f"Worse in {_listed(worse)}, though better in {_listed(better)}."
     return f"Mixed: better in {_listed(better)}, worse in {_listed(worse)}."
-
-
-def told(moves: Mapping[str, tuple[float, float]], by: Mapping[str, Difference]) -> str:
-    """How metrics moved from one value to another: accuracy goes from 96.11 % to 78.33 %, NLL from 0.1195 to 0.6068."""
-    said: list[str] = []
-    verb = "goes from"
-    for name, values in moves.items():
-        metric = METRICS[name]
-        was, now = (shown(value, percent=metric.percent) for value in values)
-        chance = " (which could be chance)" if by[name].p_value >= SIGNIFICANT else ""
-        said.append(f"{metric.title} stays at {now}" if was == now else f"{metric.title} {verb} {was} to {now}{chance}")
-        verb = "goes from" if was == now else "from"
-    return ", ".join(said)
 
 
 def moved_by(name: str, value: float) -> str:

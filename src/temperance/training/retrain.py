@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from temperance.compare import told
 from temperance.errors import FileError, InputError
 from temperance.evaluate import Evaluation, Progress, evaluate, no_progress
 from temperance.files import atomic_write, make_folder
@@ -22,7 +23,7 @@ from temperance.metrics.significance import Difference
 from temperance.predictions import Predictions, write_pair
 from temperance.registry import parse_entry
 from temperance.results import Provenance, shown
-from temperance.training.change import JUDGED, LEVEL, differences, judgement, moved_by, told
+from temperance.training.change import JUDGED, LEVEL, differences, judgement, moved_by
 from temperance.training.features import Features, FeatureSet, extract_features, read_features, write_features
 from temperance.training.heads import Head, make_head
 from temperance.training.job import open_run, usable_device
