@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from conftest import random_predictions
+from temperance.errors import InputError
 from temperance.losses import ACLS, CrossEntropy, MbLS, acls_penalty, mbls_penalty
 
 
@@ -37,6 +38,17 @@ def test_mbls_by_hand(vectors: Any, wide: tuple[Tensor, Tensor]) -> None:
     assert float(CrossEntropy()(*wide)) == pytest.approx(golden["ce"], abs=1e-6)
     total = MbLS(margin=golden["margin"], strength=golden["alpha"])(*wide)
     assert float(total) == pytest.approx(golden["total_official"], abs=1e-6)
+
+
+def test_mbls_takes_the_papers_word_for_its_strength() -> None:
+    given: Any = 0.2
+    assert repr(MbLS(margin=6.0, weight=given)) == repr(MbLS(strength=0.2))
+    classes = MbLS(weight=torch.ones(3))
+    assert classes.strength == 0.1 and classes.weight is not None and len(classes.weight) == 3
+    for wrong in (-1.0, True):
+        given = wrong
+        with pytest.raises(InputError, match="strength must be a number"):
+            MbLS(weight=given)
 
 
 def test_mbls_gradient_at_the_top_class(vectors: Any, wide: tuple[Tensor, Tensor]) -> None:

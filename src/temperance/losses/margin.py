@@ -63,6 +63,7 @@ class MbLS(SamplePenalty):
     base + strength · mean_j ReLU(z_top − z_j − margin), the mean over all k classes as in the authors' program; the
     ACLS paper's eq. 14 writes a sum, with strength / k for its λ.
 
+    strength    papers call it a weight: a number given as `weight` is taken for it, and a tensor for class weights
     detach_max  hold z_top constant in the gradient. The authors' program does not: z_top is pushed down by every class
                 beyond the margin. The ACLS paper's analysis, with no gradient at the top class, describes True
     """
@@ -76,6 +77,9 @@ class MbLS(SamplePenalty):
         base: str | Loss = "cross-entropy",
         **options: Unpack[TorchOptions],
     ) -> None:
+        weight: object = options.get("weight")
+        if isinstance(weight, int | float):
+            strength, options["weight"] = weight, None
         super().__init__(base=base, **options)
         number("margin", margin, 0)
         number("strength", strength, 0)
