@@ -9,7 +9,7 @@ import torch
 from conftest import random_predictions
 from temperance.calibrators import Auto, KernelLogistic, Temperature, load_calibrator, make_calibrator
 from temperance.calibrators.auto import FEW_MISTAKES, IMAGINED, MEMBERS, _pool_weights, _trust
-from temperance.errors import InputError
+from temperance.errors import FileError, InputError
 from temperance.metrics import ece, nll
 
 
@@ -218,6 +218,10 @@ def test_files_hold_only_what_is_in_use(tmp_path: Path) -> None:
         assert back.info == found.info
         assert {name.split(".")[0] for name in back.state_dict() if "." in name} == {*found.info["weights"], *last}
         assert torch.equal(back.predict_proba(data[0]), found.predict_proba(data[0]))
+    found.info["weights"] = {name: weight / 2 for name, weight in found.info["weights"].items()}
+    found.save(tmp_path / "auto.safetensors")
+    with pytest.raises(FileError, match=r"auto\.safetensors.*not what they are; fit it again"):
+        load_calibrator(tmp_path / "auto.safetensors")
 
 
 # ------------------------------------------------------------------------------------------------------ kernel logistic

@@ -116,6 +116,9 @@ class Auto(Calibrator):
             part._restore({key.split(".", 1)[1]: t for key, t in tensors.items() if key.startswith(f"{name}.")})
             self.add_module(name, part)
         super()._restore({key: tensor for key, tensor in tensors.items() if "." not in key})
+        told = self.info.get("weights", {})
+        if told and [told[name] for name in sorted(told)] != self.weights.tolist():
+            raise InputError("what it says of its weights is not what they are; fit it again")
 
     def _dealt(self, n: int) -> Tensor:
         """The fold of each sample, at random and even."""
