@@ -71,6 +71,22 @@ def test_forward_derivatives(kind: type[Loss]) -> None:
 
 
 @each_loss
+def test_many_gradients_at_once(kind: type[Loss]) -> None:
+    for dtype in (torch.float32, torch.float64):
+        loss, logits, labels, indices = with_batch(kind, dtype=dtype)
+        z = logits.requires_grad_()
+        loss.reduction = "none"
+        values, times = loss(z, labels, indices), torch.eye(len(labels), dtype=dtype)
+        (found,) = torch.autograd.grad(values, z, times, is_grads_batched=True, retain_graph=True)
+        one_by_one = [torch.autograd.grad(values, z, each, retain_graph=True)[0] for each in times]
+        assert torch.allclose(found, torch.stack(one_by_one), atol=1e-6)
+        loss.reduction = "mean"
+        (both,) = torch.autograd.grad(loss(z, labels, indices), z, times[0, :2], is_grads_batched=True)
+        assert torch.allclose(both[0], torch.autograd.grad(loss(z, labels, indices), z)[0], atol=1e-6)
+        assert not both[1].any()
+
+
+@each_loss
 def test_tracers_see_what_is_computed(kind: type[Loss]) -> None:
     loss, logits, labels, indices = with_batch(kind, dtype=torch.float32)
     graph = make_fx(lambda z: loss(z, labels, indices))(logits)

@@ -78,17 +78,28 @@ class Rowwise(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, of_loss: Tensor | None, of_confidence: Tensor | None) -> tuple[Tensor | None, None]:
-        if ctx.gradient is not None and of_loss is not None and not torch.is_grad_enabled() and not plain.watched():
+        # A gradient that is to have a gradient itself, or is one of many, is computed in sight of torch.
+        in_sight = torch.is_grad_enabled() or plain.watched() or _stands_for_many(of_loss, of_confidence)
+        if ctx.gradient is not None and of_loss is not None and not in_sight:
             # Given away, and so to be found again by who goes backward once more.
             gradient, ctx.gradient = ctx.gradient, None
             if not of_loss.is_cpu or float(of_loss) != 1:
                 gradient.mul_(of_loss)
         else:
             batch = Batch(*ctx.saved_tensors, *ctx.settings).in_single()
-            # A gradient that is to have a gradient itself, or is one of many, is computed in sight of torch.
-            engine = plain if torch.is_grad_enabled() or plain.watched() else ctx.engine
-            gradient = engine.backward(batch, of_loss, of_confidence)
+            gradient = (plain if in_sight else ctx.engine).backward(batch, of_loss, of_confidence)
         return gradient.to(ctx.dtype), None
+
+
+def _stands_for_many(*given: Tensor | None) -> bool:
+    """Is one of these not in memory, as where `torch.autograd` takes many gradients at once?"""
+    try:
+        for tensor in given:
+            if tensor is not None:
+                tensor.data_ptr()
+    except RuntimeError:
+        return True
+    return False
 
 
 def transformed(batch: Batch) -> tuple[Tensor, Tensor]:
