@@ -109,7 +109,7 @@ def at_least(setting: str, value: object, low: int) -> None:
 def seed_number(value: object) -> None:
     """Refuse anything but a whole number that a generator can start from."""
     at_least("seed", value, 0)
-    if value >= 1 << 63:  # type: ignore[operator]
+    if isinstance(value, int) and value >= 1 << 63:
         raise InputError(f"seed must be below 2^63; got {value!r}")
 
 
