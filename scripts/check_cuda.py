@@ -11,11 +11,11 @@ from unittest import mock
 import torch
 
 from temperance.calibrators import CALIBRATORS
+from temperance.heads import HEADS, make_head
+from temperance.heads import loop as heads_loop
+from temperance.heads.features import Features
 from temperance.losses import AU, AURC, LOSSES, MDCA, Focal, Loss
 from temperance.metrics import METRICS
-from temperance.training.features import Features
-from temperance.training.heads import HEADS, make_head
-from temperance.training.heads import loop as heads_loop
 
 
 def predictions(n: int, k: int) -> tuple[torch.Tensor, torch.Tensor]:

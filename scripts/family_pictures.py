@@ -19,8 +19,8 @@ from temperance.calibrators import CALIBRATORS, Calibrator, make_calibrator
 from temperance.demo import demo_predictions
 from temperance.metrics import ece, nll
 from temperance.registry import parse_entry
+from temperance.report.figures.predictions import GUIDE, OVER, PLAIN, UNDER, new_figure
 from temperance.report.numbers import Bar, bars
-from temperance.report.plots import GUIDE, OVER, PLAIN, UNDER, new_figure
 
 COLOURS = (UNDER, OVER, "#3f9161", "#8355a8", "#d08a1d")
 INK = "#2b2f36"

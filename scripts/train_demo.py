@@ -30,9 +30,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from temperance.heads.features import extract_features, write_features
 from temperance.predictions import Predictions
 from temperance.training import Job, open_run
-from temperance.training.features import extract_features, write_features
 from temperance.training.run import headline
 
 

@@ -13,8 +13,8 @@ from commands import refused
 from conftest import random_predictions
 from temperance.calibrators import load_calibrator, make_calibrator
 from temperance.cli import main
-from temperance.compare import compare
-from temperance.evaluate import evaluate
+from temperance.jobs.comparison import compare
+from temperance.jobs.evaluation import evaluate
 from temperance.predictions import Predictions, read_predictions, write_predictions
 
 QUICK = ["--methods", "temperature,vector", "--bootstrap", "20"]

@@ -18,9 +18,10 @@ from small_images import digits
 from temperance.cli.train import lines_now_and_then
 from temperance.data import Images
 from temperance.errors import InputError
+from temperance.heads import open_retrained
+from temperance.heads.features import Features, write_features
 from temperance.predictions import read_pair
 from temperance.training import Job, make_network, open_run, predict, train
-from temperance.training.features import Features, write_features
 
 QUICK = ("--network", "small-cnn", "--epochs", "2", "--batch-size", "40", "--lr", "0.05", "--crop", "1", "--no-flip")
 
@@ -151,7 +152,7 @@ def test_a_retrained_classifier_under_shift(trained: Path, retrained: Path, tmp_
         for said in (found, by_hand)
     ]
     assert numbers[0] == numbers[1] and len(numbers[0]) > 3
-    opened, data = open_run(retrained)
+    opened, data = open_retrained(retrained)
     _, test = read_pair(retrained / "predictions.npz")
     assert torch.equal(opened.predictions["test"].scores, test.scores) and len(opened.history) == 1
     logits = predict(opened.network, data.test, mean=opened.mean, std=opened.std)

@@ -17,8 +17,8 @@ from torch import Tensor
 from conftest import random_predictions
 from temperance.calibrators import CALIBRATORS, Temperature
 from temperance.calibrators.base import Calibrator
-from temperance.compare import MEASURED, Comparison, Method, Outcome, compare, fit_and_test, read_for_fitting
 from temperance.errors import InputError, TemperanceError
+from temperance.jobs.comparison import MEASURED, Comparison, Method, Outcome, compare, fit_and_test, read_for_fitting
 from temperance.metrics import METRICS
 from temperance.metrics.significance import Draws, Interval
 from temperance.predictions import Predictions, write_predictions
@@ -309,7 +309,7 @@ def test_data_that_cannot_be_measured_are_refused_before_anything_is_fitted(whic
 
 
 def test_a_process_that_dies_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys.modules["temperance.compare"], "ProcessPoolExecutor", DeadPool)
+    monkeypatch.setattr(sys.modules["temperance.jobs.comparison"], "ProcessPoolExecutor", DeadPool)
     with pytest.raises(TemperanceError, match="try jobs=1"):
         compare(over_confident(), methods=["temperature", "vector"], bootstrap=20, jobs=2)
 

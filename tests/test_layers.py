@@ -8,10 +8,10 @@ SOURCE = Path(__file__).resolve().parent.parent / "src" / "temperance"
 
 # From the top of the house to the bottom; what stands in one line is one layer.
 LAYERS = [
-    {"errors", "arrays", "registry", "numerics", "files"},
+    {"errors", "arrays", "registry", "numerics", "files", "progress"},
     {"metrics", "objectives", "calibrators", "losses"},
-    {"predictions", "results", "verdict", "evaluate", "compare", "ood", "data", "demo"},
-    {"training", "report"},
+    {"predictions", "jobs", "data", "demo"},
+    {"training", "heads", "diagnose", "report"},
     {"cli", "__main__"},
 ]
 

@@ -13,8 +13,8 @@ from conftest import random_predictions
 from temperance.calibrators import make_calibrator
 from temperance.cli import main
 from temperance.errors import InputError
+from temperance.jobs.ood import compare_ood
 from temperance.metrics import SCORES, auroc, fpr_at_tpr, score
-from temperance.ood import compare_ood
 from temperance.predictions import Predictions, write_predictions
 
 

@@ -16,8 +16,8 @@ from rich.table import Table
 from benchmarks.quality.data import fit_and_test, sets
 from benchmarks.quality.table import METRICS, markdown, means, read
 from temperance.calibrators import CALIBRATORS
-from temperance.compare import Method, Work
-from temperance.results import Provenance
+from temperance.jobs.comparison import Method, Work
+from temperance.jobs.results import Provenance
 
 
 def run(folder: Path, out: Path, methods: list[Method]) -> None:

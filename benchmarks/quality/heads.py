@@ -1,6 +1,6 @@
 """Train heads on the features of a real network: python -m benchmarks.quality.heads FEATURES --out results.jsonl
 
-FEATURES is a .npz or .safetensors as `temperance.training.features` writes it, with the network's classifier. One JSON
+FEATURES is a .npz or .safetensors as `temperance.heads.features` writes it, with the network's classifier. One JSON
 line for each head and seed: accuracy, NLL and 15-bin ECE on the test part, as the head is and after temperature scaling
 on the validation part; the same of the validation part, by which settings may be chosen; the keep rate; the seconds to
 train. Lines that are in the file already are not run again, so a stopped run goes on where it was.
@@ -29,11 +29,11 @@ from torch import Tensor
 
 from benchmarks.quality.table import read
 from temperance.calibrators import make_calibrator
+from temperance.heads import make_head
+from temperance.heads.features import Features, FeatureSet, read_features
+from temperance.jobs.results import Provenance
 from temperance.metrics import ece
 from temperance.registry import parse_entry
-from temperance.results import Provenance
-from temperance.training.features import Features, FeatureSet, read_features
-from temperance.training.heads import make_head
 
 DISCOUNTS = ("0.85", "0.9", "0.95")
 

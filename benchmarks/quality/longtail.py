@@ -19,9 +19,9 @@ from rich.progress import track
 
 from benchmarks.quality.data import Pair, fit_and_test, sets
 from benchmarks.quality.table import read
-from temperance.compare import Method, Work
 from temperance.data.longtail import long_tailed
-from temperance.results import Provenance
+from temperance.jobs.comparison import Method, Work
+from temperance.jobs.results import Provenance
 
 RATIO, SEED = 0.1, 0
 METHODS = ("temperature", "class-temperature", "vector", "structured-vector", "structured-matrix")

@@ -40,6 +40,7 @@ from benchmarks.quality.table import read
 from temperance.calibrators import make_calibrator
 from temperance.data import ImageData, read_images
 from temperance.errors import InputError
+from temperance.jobs.results import Provenance
 from temperance.losses import LOSSES
 from temperance.losses.base import settings_of
 from temperance.metrics import METRICS
@@ -47,7 +48,6 @@ from temperance.metrics.batch import batches
 from temperance.metrics.ood import auroc
 from temperance.metrics.significance import Difference, Draws, combine, deal, resample
 from temperance.registry import parse_entry
-from temperance.results import Provenance
 from temperance.training import Job, train
 from temperance.training.criterion import as_loss
 from temperance.training.job import usable_device

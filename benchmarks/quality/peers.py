@@ -19,8 +19,8 @@ from rich.progress import track
 
 from benchmarks.quality.data import fit_and_test, sets
 from benchmarks.quality.table import METRICS, read
+from temperance.jobs.results import Provenance
 from temperance.metrics import METRICS as REGISTRY
-from temperance.results import Provenance
 
 PEERS: dict[str, Callable[[], Any]] = {
     "probmetrics-svs": lambda: SVSCalibrator(print_init_info=False),

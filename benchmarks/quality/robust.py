@@ -18,8 +18,8 @@ from rich.progress import track
 
 from benchmarks.quality.data import Pair, fit_and_test, sets
 from benchmarks.quality.table import read
-from temperance.compare import Method, Work
-from temperance.results import Provenance
+from temperance.jobs.comparison import Method, Work
+from temperance.jobs.results import Provenance
 
 METHODS = ("identity", "temperature", "gap-scaling", "structured-vector", "structured-matrix", "auto")
 SIZES = (50, 100, 200, 500, 1000)

@@ -17,7 +17,7 @@ from rich.table import Table
 
 from benchmarks.speed.data import median
 from benchmarks.speed.tasks import Task, all_tasks
-from temperance.results import Provenance
+from temperance.jobs.results import Provenance
 
 
 def timed(task: Task) -> tuple[dict[str, float], dict[str, str]]:

@@ -19,7 +19,7 @@ from torch import Tensor
 from benchmarks.quality.table import read
 from temperance.calibrators import CALIBRATORS, make_calibrator
 from temperance.demo import demo_predictions
-from temperance.results import Provenance
+from temperance.jobs.results import Provenance
 
 ROUNDS = 3
 LONG = 20.0  # seconds, after which once is enough

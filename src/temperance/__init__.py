@@ -10,8 +10,8 @@ from typing import Any
 __version__ = "0.1.0.dev0"
 
 from temperance import calibrators, metrics
-from temperance.compare import Comparison, compare
-from temperance.evaluate import Evaluation, evaluate
+from temperance.jobs.comparison import Comparison, compare
+from temperance.jobs.evaluation import Evaluation, evaluate
 from temperance.metrics.significance import difference, interval
 from temperance.metrics.stream import Stream
 from temperance.predictions import Predictions, read_predictions, write_predictions

@@ -12,9 +12,15 @@ from scipy.special import expit, logit, logsumexp, softmax
 
 from conftest import random_predictions
 from temperance.calibrators import CALIBRATORS, Isotonic, Platt, load_calibrator, make_calibrator
-from temperance.calibrators import reduction as reduction_module
-from temperance.calibrators.curve import CurveCalibrator, look_up, merge_steps, steps
-from temperance.calibrators.reduction import REDUCTIONS, BinaryCalibrator, class_log_odds, stack_ragged, top_log_odds
+from temperance.calibrators._fit import reduction as reduction_module
+from temperance.calibrators._fit.curve import CurveCalibrator, look_up, merge_steps, steps
+from temperance.calibrators._fit.reduction import (
+    REDUCTIONS,
+    BinaryCalibrator,
+    class_log_odds,
+    stack_ragged,
+    top_log_odds,
+)
 from temperance.errors import InputError
 
 METHODS = [method.name for method in CALIBRATORS if issubclass(method, BinaryCalibrator)]

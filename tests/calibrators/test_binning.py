@@ -14,7 +14,7 @@ from scipy.special import gammaln
 
 from conftest import random_predictions
 from temperance.calibrators import Bbq, HistogramBinning, Platt, ScalingBinning
-from temperance.calibrators.curve import look_up
+from temperance.calibrators._fit.curve import look_up
 from temperance.errors import InputError
 
 samples = st.lists(st.tuples(st.integers(0, 40).map(lambda i: i / 40), st.booleans()), min_size=2, max_size=60)

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from conftest import random_predictions
 from temperance.calibrators import CentredIsotonic, Isotonic
-from temperance.calibrators.curve import look_up
-from temperance.calibrators.reduction import class_log_odds
+from temperance.calibrators._fit.curve import look_up
+from temperance.calibrators._fit.reduction import class_log_odds
 
 samples = st.lists(st.tuples(st.integers(1, 19).map(lambda i: i / 20), st.booleans()), min_size=2, max_size=40)
 

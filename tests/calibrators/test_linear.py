@@ -10,7 +10,8 @@ from scipy.optimize import minimize
 from torch import Tensor
 
 from conftest import random_predictions
-from temperance.calibrators import regression
+from temperance.calibrators._fit import regression
+from temperance.calibrators._fit.regression import Diagonal, Full, Map, Regression, newton
 from temperance.calibrators.linear import (
     RIDGE,
     ROUGHLY,
@@ -22,7 +23,6 @@ from temperance.calibrators.linear import (
     Scaled,
     Vector,
 )
-from temperance.calibrators.regression import Diagonal, Full, Map, Regression, newton
 from temperance.errors import InputError
 from temperance.objectives import make_objective
 

@@ -14,9 +14,9 @@ from torch.nn.functional import logsigmoid
 
 from conftest import random_predictions
 from temperance.calibrators import Beta, Platt
-from temperance.calibrators.logistic import fit_logistic
+from temperance.calibrators._fit.logistic import fit_logistic
+from temperance.calibrators._fit.reduction import class_log_odds, top_log_odds
 from temperance.calibrators.parametric import beta_features, line_features, smoothed_targets
-from temperance.calibrators.reduction import class_log_odds, top_log_odds
 
 
 def two_classes(log_odds: torch.Tensor) -> torch.Tensor:
@@ -66,7 +66,7 @@ def test_blocks_of_samples_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
     x = torch.linspace(-4, 4, 101, dtype=torch.float64).repeat(2, 1)
     target, start = (x > 0.3).double() * 0.8 + 0.1, torch.zeros(2, 2, dtype=torch.float64)
     whole = fit_logistic(x, target, line_features, start).theta
-    monkeypatch.setattr("temperance.calibrators.logistic.BLOCK_VALUES", 40)
+    monkeypatch.setattr("temperance.calibrators._fit.logistic.BLOCK_VALUES", 40)
     assert torch.allclose(fit_logistic(x, target, line_features, start).theta, whole, atol=1e-10)
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from conftest import random_predictions
 from temperance import arrays
-from temperance.calibrators.solvers import Problem, minimise, settle, train
+from temperance.calibrators._fit.solvers import Problem, minimise, settle, train
 from temperance.objectives import OBJECTIVES, Objective, make_objective
 
 

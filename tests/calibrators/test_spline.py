@@ -9,7 +9,7 @@ from scipy.interpolate import CubicSpline
 
 from conftest import random_predictions
 from temperance.calibrators import Platt, Spline
-from temperance.calibrators.logistic import fit_logistic
+from temperance.calibrators._fit.logistic import fit_logistic
 from temperance.calibrators.parametric import smoothed_targets
 from temperance.calibrators.spline import SMOOTHINGS, basis, bending, left_out_nll, overlap
 from temperance.errors import InputError

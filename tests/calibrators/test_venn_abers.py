@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy.optimize import isotonic_regression
 
 from temperance.calibrators import VennAbers
-from temperance.calibrators.curve import look_up
+from temperance.calibrators._fit.curve import look_up
 from temperance.calibrators.venn_abers import with_a_hit_more
 
 samples = st.lists(st.tuples(st.integers(0, 12).map(lambda i: i / 12), st.booleans()), min_size=1, max_size=30)

@@ -11,9 +11,14 @@ import pytest
 import torch
 
 from conftest import random_predictions
+from temperance.diagnose.analysis import Embedding, angles_between
+from temperance.diagnose.shift import Shift
+from temperance.diagnose.traces import Trace, posthoc_trace
 from temperance.errors import InputError
+from temperance.heads.masked import MaskedInference
+from temperance.jobs.ood import compare_ood
+from temperance.jobs.results import Provenance, Row
 from temperance.metrics import ece
-from temperance.ood import compare_ood
 from temperance.predictions import Predictions
 from temperance.report import (
     draw_angles,
@@ -29,11 +34,6 @@ from temperance.report import (
     draw_training,
     write_report,
 )
-from temperance.results import Provenance, Row
-from temperance.training.analysis import Embedding, angles_between
-from temperance.training.heads.masked import MaskedInference
-from temperance.training.shift import Shift
-from temperance.training.traces import Trace, posthoc_trace
 
 
 def drawn(ax: Any) -> dict[str, list[float]]:

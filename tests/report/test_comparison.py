@@ -10,18 +10,19 @@ import torch
 
 from conftest import random_predictions
 from pages import Page
-from temperance.compare import Comparison, Method, Outcome, compare
-from temperance.evaluate import evaluate
+from temperance.jobs.comparison import Comparison, Method, Outcome, compare
+from temperance.jobs.evaluation import evaluate
 from temperance.metrics import METRICS
 from temperance.metrics.classwise import class_errors
 from temperance.predictions import Predictions
-from temperance.report import charts, write_report
-from temperance.report.comparison import comparison_page
-from temperance.report.evaluation import evaluation_page
+from temperance.report import write_report
 from temperance.report.formats import digits_for, interval_of, points, signed, value_of
 from temperance.report.numbers import bars, class_changes
 from temperance.report.page import mark
-from temperance.report.pairs import MOST_CHANGED
+from temperance.report.pages.comparison import comparison_page
+from temperance.report.pages.evaluation import evaluation_page
+from temperance.report.pages.pairs import MOST_CHANGED
+from temperance.report.svg import charts
 
 NASTY = ("<script>alert(1)</script>", "</script><img src=x onerror=alert(2)>", "a & \"b\" 'c'", "ж — 日本")
 FAILING = "meta-acc:accuracy=0.01"  # it finds out when it is fitted

@@ -10,7 +10,7 @@ import torch
 from temperance.errors import InputError
 from temperance.losses import ACLS, AURC, Focal, InverseFocal, LabelSmoothing
 from temperance.losses.gradients import against_probability, smoothed_distribution, sweep
-from temperance.report.gradient_plots import draw_distribution, draw_smoothing, draw_weights, write_figure
+from temperance.report.figures.gradients import draw_distribution, draw_smoothing, draw_weights, write_figure
 
 
 def smoothing(**options: Any) -> Any:

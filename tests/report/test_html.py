@@ -15,15 +15,15 @@ from hypothesis import strategies as st
 from conftest import random_predictions
 from pages import Page
 from temperance.errors import FileError
-from temperance.evaluate import Evaluation, evaluate
+from temperance.jobs.evaluation import Evaluation, evaluate
 from temperance.metrics import METRICS
 from temperance.predictions import Predictions
 from temperance.report import write_report
-from temperance.report.evaluation import evaluation_page
 from temperance.report.formats import value_of
 from temperance.report.markup import Markup, join, tag
 from temperance.report.numbers import bars, worst_classes
-from temperance.report.svg import Plot, Scale, round_ticks
+from temperance.report.pages.evaluation import evaluation_page
+from temperance.report.svg.drawing import Plot, Scale, round_ticks
 
 NASTY = ("<script>alert(1)</script>", "</script><img src=x onerror=alert(2)>", "a & \"b\" 'c'", "ж — 日本")
 GROUPS = ("north", "south", "<script>alert(3)</script>")

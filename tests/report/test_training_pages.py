@@ -16,15 +16,15 @@ from rich.console import Console
 from conftest import random_predictions
 from pages import Page
 from temperance.calibrators import make_calibrator
-from temperance.evaluate import evaluate
+from temperance.heads import make_head
+from temperance.heads.change import differences
+from temperance.heads.retraining import OWN, STAND_IN, Retrained
+from temperance.jobs.evaluation import evaluate
+from temperance.jobs.results import Provenance
 from temperance.predictions import Predictions
 from temperance.report import write_report
-from temperance.report.lines import Line, line_chart, unbroken
-from temperance.report.training import retraining_page, run_page, spell
-from temperance.results import Provenance
-from temperance.training.change import differences
-from temperance.training.heads import make_head
-from temperance.training.retrain import OWN, STAND_IN, Retrained
+from temperance.report.pages.training import retraining_page, run_page, spell
+from temperance.report.svg.lines import Line, line_chart, unbroken
 from temperance.training.run import Run
 
 NASTY = "<script>alert(1)</script>"

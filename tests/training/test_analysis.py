@@ -12,13 +12,13 @@ from commands import refused
 from conftest import random_predictions
 from pages import Page
 from temperance.cli import main
+from temperance.diagnose.analysis import analyse, angles_between, class_means, classifier_weights, simplex_angle, tsne
 from temperance.errors import FileError, InputError
+from temperance.heads.features import Features, write_features
 from temperance.predictions import Predictions, write_pair, write_predictions
 from temperance.report import write_report
-from temperance.report.analysis import analysis_page, between_classes, hue
-from temperance.report.raster import png
-from temperance.training.analysis import analyse, angles_between, class_means, classifier_weights, simplex_angle, tsne
-from temperance.training.features import Features, write_features
+from temperance.report.pages.analysis import analysis_page, between_classes, hue
+from temperance.report.svg.raster import png
 from temperance.training.run import write_log, write_weights
 
 

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from temperance.errors import InputError
+from temperance.heads import BalCAL
+from temperance.heads.balcal import balanced_share, class_scale, mean_confidence, simplex_frame
+from temperance.heads.features import Features
+from temperance.heads.loop import Batch
 from temperance.losses import CrossEntropy
-from temperance.training.features import Features
-from temperance.training.heads import BalCAL
-from temperance.training.heads.balcal import balanced_share, class_scale, mean_confidence, simplex_frame
-from temperance.training.heads.loop import Batch
 
 
 @pytest.fixture(scope="module")

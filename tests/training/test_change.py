@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from conftest import random_predictions
-from temperance.compare import told
+from temperance.heads.change import JUDGED, differences, judgement, moved_by
+from temperance.jobs.comparison import told
 from temperance.metrics import accuracy, nll
 from temperance.metrics.significance import Difference, difference
 from temperance.predictions import Predictions
-from temperance.training.change import JUDGED, differences, judgement, moved_by
 
 CLEAR, CHANCE = 0.01, 0.5
 

@@ -12,7 +12,7 @@ from temperance.data import Images, draw_moves, normalised
 from temperance.data.images import moved
 from temperance.data.sets import ImageData
 from temperance.errors import FileError, InputError
-from temperance.training.features import Features, extract_features, read_features, write_features
+from temperance.heads.features import Features, extract_features, read_features, write_features
 
 
 def arrays() -> dict[str, Any]:

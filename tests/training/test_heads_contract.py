@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import torch
 
+from temperance import heads
 from temperance.errors import FileError, InputError, NotFittedError
+from temperance.heads import HEADS, Head, load_head, make_head
+from temperance.heads.base import CLAIMS, settings_of
+from temperance.heads.features import Features
 from temperance.losses import LOSSES, Focal, make_loss
-from temperance.training import heads
-from temperance.training.features import Features
-from temperance.training.heads import HEADS, Head, load_head, make_head
-from temperance.training.heads.base import CLAIMS, settings_of
 
 EPOCHS = 2
 

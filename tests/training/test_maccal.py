@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from temperance.errors import InputError
-from temperance.training.features import Features
-from temperance.training.heads import MaCCal, make_head, masked_inference
-from temperance.training.heads.masked import Layout, moved_rate, step_bound
+from temperance.heads import MaCCal, make_head, masked_inference
+from temperance.heads.features import Features
+from temperance.heads.masked import Layout, moved_rate, step_bound
 
 
 @pytest.fixture(scope="module")

@@ -17,13 +17,13 @@ from temperance.calibrators import make_calibrator
 from temperance.cli import main
 from temperance.data import Images
 from temperance.data.corruptions import CORRUPTIONS, corrupt
+from temperance.diagnose.shift import Corrupted, Shift, some_of, under_shift, usual_corruptions
 from temperance.errors import InputError
+from temperance.jobs.results import Provenance, Row
 from temperance.metrics import accuracy, ece, nll
 from temperance.report import write_report
-from temperance.report.shift import shift_page
-from temperance.results import Provenance, Row
-from temperance.training.predict import predict
-from temperance.training.shift import Corrupted, Shift, some_of, under_shift, usual_corruptions
+from temperance.report.pages.shift import shift_page
+from temperance.training.prediction import predict
 
 MEAN, STD = (0.5, 0.5, 0.5), (0.25, 0.25, 0.25)
 

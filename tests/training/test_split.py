@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from temperance.errors import InputError
+from temperance.heads.splitting import evaluating, split
 from temperance.training.networks import NETWORKS, make_network
-from temperance.training.split import evaluating, split
 
 
 class ResNetLike(nn.Module):

@@ -8,9 +8,9 @@ import torch
 
 from conftest import random_predictions
 from temperance.calibrators import make_calibrator
+from temperance.diagnose.traces import LAYERS, Trace, pearson, posthoc_trace
 from temperance.errors import InputError
 from temperance.metrics import class_loss_spread, ece, nll
-from temperance.training.traces import LAYERS, Trace, pearson, posthoc_trace
 
 
 @pytest.fixture(scope="module")

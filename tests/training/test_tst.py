@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 import torch
 
+from temperance.heads import TST, VTST, make_head
+from temperance.heads.features import Features
+from temperance.heads.loop import Batch
+from temperance.heads.tst import kl_to_standard
 from temperance.losses import CrossEntropy
-from temperance.training.features import Features
-from temperance.training.heads import TST, VTST, make_head
-from temperance.training.heads.loop import Batch
-from temperance.training.heads.tst import kl_to_standard
 
 
 @pytest.fixture(scope="module")

@@ -6,9 +6,9 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+from temperance.calibrators._fit.solvers import Problem, descend, minimise
 from temperance.calibrators.base import Calibrator, calibrator, make_calibrator
 from temperance.calibrators.gaps import GapScaling
-from temperance.calibrators.solvers import Problem, descend, minimise
 from temperance.calibrators.temperature import HIGH, LOW, Temperature, divided
 from temperance.errors import InputError, at_least
 from temperance.objectives import Nll

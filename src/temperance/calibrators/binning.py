@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from temperance.calibrators._fit.curve import TINY, CurveCalibrator, interleave, merge_steps, steps
 from temperance.calibrators.base import calibrator
-from temperance.calibrators.curve import TINY, CurveCalibrator, interleave, merge_steps, steps
 from temperance.calibrators.parametric import fit_platt
 from temperance.errors import at_least, one_of
 from temperance.numerics import prefix_sums

@@ -5,8 +5,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from temperance.calibrators._fit.solvers import Parametric, Problem, minimise, train
 from temperance.calibrators.base import calibrator
-from temperance.calibrators.solvers import Parametric, Problem, minimise, train
 from temperance.calibrators.temperature import S_HIGH, S_LOW, divided, fit_inverse_temperature
 from temperance.errors import InputError
 

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from temperance.calibrators._fit.solvers import TOLERANCE, Parametric, Problem, Solution, minimise, settle, train
 from temperance.calibrators.base import calibrator
-from temperance.calibrators.solvers import TOLERANCE, Parametric, Problem, Solution, minimise, settle, train
 from temperance.calibrators.temperature import S_HIGH, S_LOW, fit_inverse_temperature
 from temperance.errors import one_of
 from temperance.objectives import Objective

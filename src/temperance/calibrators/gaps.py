@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from temperance.calibrators._fit.solvers import TOLERANCE
 from temperance.calibrators.base import Calibrator, calibrator
 from temperance.calibrators.linear import positive
 from temperance.calibrators.ordered import LEAST_GAIN, centred
-from temperance.calibrators.solvers import TOLERANCE
 from temperance.calibrators.temperature import fit_inverse_temperature
 from temperance.objectives import Nll
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from temperance.calibrators._fit.curve import CurveCalibrator, groups, interleave, steps
 from temperance.calibrators.base import calibrator
-from temperance.calibrators.curve import CurveCalibrator, groups, interleave, steps
 from temperance.numerics import isotonic
 
 

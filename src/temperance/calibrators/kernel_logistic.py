@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
+from temperance.calibrators._fit.regression import Full, fit_map
 from temperance.calibrators.base import Calibrator, calibrator
 from temperance.calibrators.linear import ROUGHLY, positive
-from temperance.calibrators.regression import Full, fit_map
 from temperance.calibrators.temperature import fit_inverse_temperature
 from temperance.errors import at_least
 from temperance.objectives import Nll

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear, nll_loss
 
+from temperance.calibrators._fit.regression import Diagonal, Full, Map, fit_map
+from temperance.calibrators._fit.solvers import TOLERANCE, Parametric, Solution
 from temperance.calibrators.base import calibrator
-from temperance.calibrators.regression import Diagonal, Full, Map, fit_map
-from temperance.calibrators.solvers import TOLERANCE, Parametric, Solution
 from temperance.calibrators.temperature import fit_inverse_temperature
 from temperance.errors import InputError, at_least
 from temperance.objectives import Objective, make_objective

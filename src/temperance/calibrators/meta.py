@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from temperance.calibrators._fit.curve import look_up
 from temperance.calibrators.base import Calibrator, calibrator
-from temperance.calibrators.curve import look_up
 from temperance.calibrators.temperature import fit_inverse_temperature
 from temperance.errors import InputError, positive_fraction
 from temperance.numerics import isotonic

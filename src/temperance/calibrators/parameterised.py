@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
+from temperance.calibrators._fit.solvers import Parametric, Problem, minimise, train
 from temperance.calibrators.base import calibrator
-from temperance.calibrators.solvers import Parametric, Problem, minimise, train
 from temperance.calibrators.temperature import HIGH, LOW, fit_inverse_temperature
 from temperance.errors import one_of, seed_number
 

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
+from temperance.calibrators._fit.logistic import TOLERANCE, LogisticFit, fit_logistic
+from temperance.calibrators._fit.reduction import BinaryCalibrator
 from temperance.calibrators.base import calibrator
-from temperance.calibrators.logistic import TOLERANCE, LogisticFit, fit_logistic
-from temperance.calibrators.reduction import BinaryCalibrator
 
 
 class LogisticCalibrator(BinaryCalibrator):

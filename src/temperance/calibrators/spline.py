@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
+from temperance.calibrators._fit.logistic import fit_logistic, solve_ridged
 from temperance.calibrators.base import calibrator
-from temperance.calibrators.logistic import fit_logistic, solve_ridged
 from temperance.calibrators.parametric import LogisticCalibrator, smoothed_targets, unless_one_sided
 from temperance.errors import at_least, number
 

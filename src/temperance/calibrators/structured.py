@@ -6,10 +6,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
+from temperance.calibrators._fit.regression import Diagonal, Full, Map, fit_map
+from temperance.calibrators._fit.solvers import Parametric
 from temperance.calibrators.base import calibrator
 from temperance.calibrators.linear import positive
-from temperance.calibrators.regression import Diagonal, Full, Map, fit_map
-from temperance.calibrators.solvers import Parametric
 from temperance.calibrators.temperature import fit_inverse_temperature
 
 

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from temperance.arrays import blocks
+from temperance.calibrators._fit.solvers import TOLERANCE, Parametric, Problem, minimise, settle, train
 from temperance.calibrators.base import Calibrator, calibrator
-from temperance.calibrators.solvers import TOLERANCE, Parametric, Problem, minimise, settle, train
 from temperance.errors import at_least
 from temperance.objectives import Objective
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from temperance.calibrators._fit.curve import CurveCalibrator, groups, interleave, merge_steps, steps
 from temperance.calibrators.base import calibrator
-from temperance.calibrators.curve import CurveCalibrator, groups, interleave, merge_steps, steps
 
 Point = tuple[float, float]
 

@@ -38,8 +38,8 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 
 
 def run(args: argparse.Namespace) -> None:
+    from temperance.diagnose.analysis import analyse
     from temperance.report import write_report
-    from temperance.training.analysis import analyse
 
     check_writable(args.output)
     with progress_bar() as tell:

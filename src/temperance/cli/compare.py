@@ -39,7 +39,7 @@ def run(args: argparse.Namespace) -> None:
 
 def rank(fit: Predictions | Path, test: Predictions | Path | None, args: argparse.Namespace) -> None:
     """Compare as the options say, print, write the files."""
-    from temperance.compare import compare
+    from temperance.jobs.comparison import compare
 
     if args.output:
         check_writable(args.output)

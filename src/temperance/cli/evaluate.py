@@ -42,7 +42,7 @@ def run(args: argparse.Namespace) -> None:
 def measure(predictions: Predictions, args: argparse.Namespace) -> None:
     """Evaluate as the options say, print, write the files."""
     from temperance.calibrators.base import load_calibrator
-    from temperance.evaluate import evaluate
+    from temperance.jobs.evaluation import evaluate
 
     with progress_bar() as tell:
         found = evaluate(

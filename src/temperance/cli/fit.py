@@ -34,7 +34,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 
 
 def run(args: argparse.Namespace) -> None:
-    from temperance.compare import Method, logits_of, read_for_fitting
+    from temperance.jobs.comparison import Method, logits_of, read_for_fitting
 
     check_writable(args.output)
     objective = [f"objective={args.objective}"] if args.objective else []
@@ -73,7 +73,7 @@ def _numbers(value: Any) -> Iterator[float]:
 
 def run_apply(args: argparse.Namespace) -> None:
     from temperance.calibrators import load_calibrator
-    from temperance.compare import logits_of
+    from temperance.jobs.comparison import logits_of
     from temperance.predictions import Predictions, check_output, read_predictions, write_predictions
 
     check_output(args.output)

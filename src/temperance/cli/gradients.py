@@ -55,7 +55,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 
 def run(args: argparse.Namespace) -> None:
     from temperance.errors import at_least
-    from temperance.report.gradient_plots import FORMATS, draw_losses, write_figure
+    from temperance.report.figures.gradients import FORMATS, draw_losses, write_figure
 
     if args.output.suffix.lower() not in FORMATS:
         raise InputError(f"a figure is written as {', '.join(FORMATS)}; got {args.output.name!r}")

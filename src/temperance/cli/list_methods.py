@@ -66,8 +66,8 @@ def described(kind: str) -> list[dict[str, Any]]:
 
         return [_entry(o, _defaults(o), {"convex": o.convex}) for o in OBJECTIVES]
     if kind == "heads":
-        from temperance.training.heads import HEADS
-        from temperance.training.heads.base import settings_of as settings_of_head
+        from temperance.heads import HEADS
+        from temperance.heads.base import settings_of as settings_of_head
 
         return [_entry(h, settings_of_head(h), {**h.claims(), "presets": h.presets}) for h in HEADS]
     from temperance.calibrators import CALIBRATORS

@@ -30,7 +30,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 
 def run(args: argparse.Namespace) -> None:
     from temperance.calibrators.base import load_calibrator
-    from temperance.ood import compare_ood
+    from temperance.jobs.ood import compare_ood
 
     check_outputs(args)
     with progress_bar() as tell:

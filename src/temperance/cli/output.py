@@ -16,11 +16,11 @@ from temperance.errors import FileError
 from temperance.files import atomic_write, check_writable
 
 if TYPE_CHECKING:
-    from temperance.compare import Comparison
-    from temperance.evaluate import Evaluation
-    from temperance.evaluate import Progress as Callback
-    from temperance.ood import OODComparison
-    from temperance.training.shift import Shift
+    from temperance.diagnose.shift import Shift
+    from temperance.jobs.comparison import Comparison
+    from temperance.jobs.evaluation import Evaluation
+    from temperance.jobs.ood import OODComparison
+    from temperance.progress import Progress as Callback
 
     Measured = Evaluation | Comparison | OODComparison | Shift
 

@@ -39,8 +39,8 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 
 
 def run(args: argparse.Namespace) -> None:
+    from temperance.heads.retraining import begin_folder, features_from, parsed_head, retrain, write_retrained
     from temperance.report import write_report
-    from temperance.training.retrain import begin_folder, features_from, parsed_head, retrain, write_retrained
 
     head = parsed_head(args.head)
     begin_folder(args.output)

@@ -34,18 +34,20 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 
 def run(args: argparse.Namespace) -> None:
     from temperance.calibrators.base import load_calibrator
+    from temperance.diagnose.shift import some_of, under_shift
+    from temperance.heads.retraining import is_retrained, open_retrained
     from temperance.training import open_run
-    from temperance.training.shift import some_of, under_shift
 
     check_outputs(args)
     severities = _whole_numbers(args.severities)
     calibrator = load_calibrator(args.calibrator) if args.calibrator else None
-    found, data = open_run(args.folder, data=args.data, device=args.device or best_device())
+    opened = open_retrained if is_retrained(args.folder) else open_run
+    found, data = opened(args.folder, data=args.data, device=args.device or best_device())
     network = found.network
     if args.head:
-        from temperance.training.heads import load_head
-        from temperance.training.predict import device_of
-        from temperance.training.split import split
+        from temperance.heads import load_head
+        from temperance.heads.splitting import split
+        from temperance.training.prediction import device_of
 
         network = split(network).joined(load_head(args.head).to(device_of(network)))
     with progress_bar() as tell:

@@ -15,7 +15,7 @@ from rich.text import Text
 from temperance.cli.output import progress_bar
 
 if TYPE_CHECKING:
-    from temperance.evaluate import Progress
+    from temperance.progress import Progress
 
 SECONDS_BETWEEN_LINES = 10.0
 
@@ -123,7 +123,7 @@ def run(args: argparse.Namespace) -> None:
 
 def show(found: Any, *, bootstrap: int) -> None:
     """Measure the test part, print, and write the page of the run."""
-    from temperance.evaluate import evaluate
+    from temperance.jobs.evaluation import evaluate
     from temperance.report import write_report
     from temperance.training.run import hardly_learnt
 

@@ -21,8 +21,8 @@ from temperance.data.download import check_md5
 from temperance.data.images import Images, as_images
 from temperance.data.source import Source
 from temperance.errors import FileError, InputError
-from temperance.evaluate import Progress, no_progress
 from temperance.files import reading
+from temperance.progress import Progress, no_progress
 
 Bytes = npt.NDArray[np.uint8]
 

@@ -15,8 +15,8 @@ from pathlib import Path
 from zipfile import ZipFile
 
 from temperance.errors import FileError
-from temperance.evaluate import Progress, no_progress
 from temperance.files import reading
+from temperance.progress import Progress, no_progress
 
 CHUNK = 1 << 20
 TIMEOUT_S = 30

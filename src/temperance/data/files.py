@@ -22,8 +22,8 @@ from torch import Tensor
 
 from temperance.data.images import Batch, Device, Images, Moves, check_moves, moved
 from temperance.errors import InputError, MissingExtraError
-from temperance.evaluate import Progress, no_progress
 from temperance.files import reading
+from temperance.progress import Progress, no_progress
 
 # Samples that are decoded ahead of the batch in use, beside those that the workers have in hand.
 BATCHES_AHEAD = 2

@@ -19,9 +19,9 @@ from temperance.data.longtail import long_tailed
 from temperance.data.source import Source
 from temperance.data.splits import SPLITS, hold_out
 from temperance.errors import FileError, InputError, at_least, one_of
-from temperance.evaluate import Progress, no_progress
 from temperance.files import PathLike
 from temperance.predictions.checks import shown
+from temperance.progress import Progress, no_progress
 
 SET_NAMES = (*NAMED, "digits")
 

@@ -3,17 +3,17 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from temperance.report.html import write_report
-from temperance.report.plots import (
+from temperance.report.figures.predictions import (
     draw_classwise,
     draw_confidence_histogram,
     draw_reliability,
     draw_reliability_pair,
     draw_risk_coverage,
 )
+from temperance.report.html import write_report
 
 if TYPE_CHECKING:
-    from temperance.report.analysis_plots import (
+    from temperance.report.figures.analysis import (
         draw_angles,
         draw_class_losses,
         draw_confidence_histograms,
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
         draw_scores,
         draw_traces,
     )
-    from temperance.report.training_plots import draw_keep_rate, draw_masked_inference, draw_shift, draw_training
+    from temperance.report.figures.training import draw_keep_rate, draw_masked_inference, draw_shift, draw_training
 
 __all__ = [
     "draw_angles",
@@ -48,7 +48,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     """Figures of trainings and analyses, imported when first asked for: the others need nothing of training."""
     if name in __all__:
-        for module in ("training_plots", "analysis_plots"):
+        for module in ("figures.training", "figures.analysis"):
             found = getattr(import_module(f"temperance.report.{module}"), name, None)
             if found is not None:
                 return found

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import re
 
+from temperance.jobs.results import Row, shown
 from temperance.metrics import METRICS
-from temperance.results import Row, shown
 
 PERCENT = "\u00a0%"
 

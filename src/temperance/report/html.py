@@ -9,25 +9,25 @@ from temperance.errors import InputError
 from temperance.files import PathLike, atomic_write
 
 if TYPE_CHECKING:
-    from temperance.compare import Comparison
-    from temperance.evaluate import Evaluation
-    from temperance.ood import OODComparison
-    from temperance.training.analysis import Analysis
-    from temperance.training.retrain import Retrained
+    from temperance.diagnose.analysis import Analysis
+    from temperance.diagnose.shift import Shift
+    from temperance.heads.retraining import Retrained
+    from temperance.jobs.comparison import Comparison
+    from temperance.jobs.evaluation import Evaluation
+    from temperance.jobs.ood import OODComparison
     from temperance.training.run import Run
-    from temperance.training.shift import Shift
 
     Reported = Evaluation | Comparison | OODComparison | Shift | Run | Retrained | Analysis
 
 # What makes the page of each kind. It is imported when it is needed: a page of predictions needs nothing of training.
 PAGES = {
-    "Evaluation": ("evaluation", "evaluation_page"),
-    "Comparison": ("comparison", "comparison_page"),
-    "OODComparison": ("ood", "ood_page"),
-    "Shift": ("shift", "shift_page"),
-    "Run": ("training", "run_page"),
-    "Retrained": ("training", "retraining_page"),
-    "Analysis": ("analysis", "analysis_page"),
+    "Evaluation": ("pages.evaluation", "evaluation_page"),
+    "Comparison": ("pages.comparison", "comparison_page"),
+    "OODComparison": ("pages.ood", "ood_page"),
+    "Shift": ("pages.shift", "shift_page"),
+    "Run": ("pages.training", "run_page"),
+    "Retrained": ("pages.training", "retraining_page"),
+    "Analysis": ("pages.analysis", "analysis_page"),
 }
 
 

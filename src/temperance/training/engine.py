@@ -17,17 +17,17 @@ from torch import Tensor, nn
 
 from temperance.data import Batch, ImageData, Part, draw_moves, normalised
 from temperance.errors import DeviceError, InputError
-from temperance.evaluate import Progress, no_progress
 from temperance.files import check_writable, make_folder
 from temperance.losses import Loss
 from temperance.losses.distributed import all_sum, processes
 from temperance.metrics import accuracy, ece, nll
 from temperance.predictions import Predictions
+from temperance.progress import Progress, no_progress
 from temperance.training.checkpoint import Progressed, load_checkpoint, save_checkpoint
 from temperance.training.criterion import as_loss
 from temperance.training.freezing import ProgressiveFreezing
 from temperance.training.networks import Network
-from temperance.training.predict import device_of, predict
+from temperance.training.prediction import device_of, predict
 from temperance.training.processes import own_share, process_group, rank, wait
 from temperance.training.recipe import Recipe
 from temperance.training.run import Run, read_weights, refuse_taken, write_log, write_run, write_weights

@@ -3,29 +3,24 @@
 from __future__ import annotations
 
 import inspect
-import json
 import tomllib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from temperance.data import ImageData, read_images
-from temperance.errors import DeviceError, FileError, InputError, known_settings
-from temperance.evaluate import Progress, no_progress
+from temperance.errors import DeviceError, InputError, known_settings
 from temperance.files import reading
-from temperance.predictions import read_pair
+from temperance.progress import Progress, no_progress
 from temperance.registry import parse_entry
 from temperance.training.engine import EachEpoch, no_line, own_randomness, train
-from temperance.training.heads import load_head
 from temperance.training.networks import Network, make_network
-from temperance.training.predict import device_of
 from temperance.training.processes import local_device, process_group
 from temperance.training.recipe import Recipe
-from temperance.training.run import HEAD, Run, read_about, read_run
-from temperance.training.split import split
+from temperance.training.run import Run, read_about, read_run
 
 # What `read_images` takes beside the source and changes what is read; where and how is of the moment.
 DATA_OPTIONS = tuple(
@@ -127,34 +122,14 @@ def read_job(path: str | Path) -> dict[str, Any]:
 
 
 def open_run(folder: str | Path, *, data: str | None = None, device: str = "cpu") -> tuple[Run, ImageData]:
-    """A finished run with its network and its data, read again from where they were; `data` says where they are now.
-
-    Of the folder of a retrained classifier, it is the run that this came from with the new classifier in the network.
-    """
+    """A finished run with its network and its data, read again from where they were; `data` says where they are now."""
     place = Path(folder)
-    if (place / "retrained.json").exists():
-        return _open_retrained(place, data, device)
     about = read_about(place)
     if "job" not in about["details"]:
         raise InputError(f"{folder} was trained from Python: read_run(folder, network) opens it")
     job = Job.of(**{**about["details"]["job"], **({"data": data} if data else {})})
     found = job.read_data()
     return read_run(folder, job.make_network(found).to(usable_device(device))), found
-
-
-def _open_retrained(place: Path, data: str | None, device: str) -> tuple[Run, ImageData]:
-    with reading(place / "retrained.json"):
-        about = json.loads((place / "retrained.json").read_text(encoding="utf-8"))
-        origin, images = about["run"], about["data"]
-    if origin is None or not Path(origin).is_dir():
-        lost = "a file of features" if origin is None else f"{origin}, which is not there any more"
-        raise FileError(f"{place} was retrained from {lost}: name its run instead, with --head {place / HEAD}")
-    run, found = open_run(origin, data=data or images, device=device)
-    head = load_head(place / HEAD)
-    network = split(run.network).joined(head.to(device_of(run.network)))
-    val, test = read_pair(place / "predictions.npz")
-    parts = {"val": val, "test": test}
-    return replace(run, network=network, history=head.history, predictions=parts, folder=place), found
 
 
 def usable_device(device: str) -> torch.device:

@@ -20,11 +20,11 @@ from torch import Tensor, nn
 
 from temperance.errors import FileError, InputError
 from temperance.files import atomic_write, read_tensors, reading, write_tensors
+from temperance.jobs.results import Provenance
+from temperance.jobs.verdict import percent
 from temperance.metrics import accuracy, ece, nll
 from temperance.predictions import Predictions, read_pair, write_pair
-from temperance.results import Provenance
-from temperance.training.predict import device_of
-from temperance.verdict import percent
+from temperance.training.prediction import device_of
 
 FORMAT = 1
 HEAD = "head.safetensors"  # in the folder of a retrained classifier

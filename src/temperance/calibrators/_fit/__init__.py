@@ -1,0 +1,1 @@
+"""How calibrators are fitted: solvers, regressions and reductions that several methods share."""

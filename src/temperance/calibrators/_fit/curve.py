@@ -1,0 +1,94 @@
+"""Binary maps that are broken lines from probability to probability: knots, a value at each, straight in between.
+
+A jump is two knots at one place, so steps and lines, one bin or thousands, are one kind of thing and looked up in one
+pass.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from temperance.calibrators._fit.reduction import BinaryCalibrator, stack_ragged
+
+# Probabilities below this are taken for it in logarithms: the smallest that float64 holds in full precision.
+TINY = torch.finfo(torch.float64).tiny
+
+# Steps that differ by less than this in log-odds can be merged. A curve with one for each sample says far more than the
+# data can, and its file would be a copy of the data.
+RESOLUTION = 1e-3
+
+
+class CurveCalibrator(BinaryCalibrator):
+    """A binary calibrator whose map is a broken line; a method writes `_fit_curve`.
+
+    The curve of an isotonic or binned method is 0 or 1 where it saw only one outcome, and a single sample to the
+    contrary would cost an infinite NLL. So the network's own probability p keeps a share s:
+
+        q = (1 − s) · curve(p) + s · p,   s = 1 / (1 + number of samples with the rarer outcome)
+
+    That is the chance that the next sample with the rarer outcome lies beyond all those seen, where the curve knows
+    nothing. With thousands of samples the share is nothing. For a class of five samples it is a sixth, and without it
+    one-versus-rest falls apart on many classes: the usual floor of 1e-12 costs three times the NLL at 1000 classes. A
+    class that was never seen keeps the network's own probability, and so does a row that the curves make all zero.
+    """
+
+    knots: Tensor
+    values: Tensor
+    share: Tensor
+
+    def _fit_curve(self, probs: Tensor, happened: Tensor) -> tuple[Tensor, Tensor]:
+        """Knots in ascending order and the value at each, from one problem's samples (n,) sorted by probability."""
+        raise NotImplementedError
+
+    def _fit_binary(self, log_odds: Tensor, happened: Tensor) -> dict[str, Tensor]:
+        probs, order = log_odds.sigmoid().sort(dim=1)
+        curves = [self._fit_curve(*one) for one in zip(probs, happened.gather(1, order), strict=True)]
+        hits = happened.sum(1)
+        rarer = torch.minimum(hits, happened.shape[1] - hits)
+        return {
+            "knots": stack_ragged([knots for knots, _ in curves]),
+            "values": stack_ragged([values for _, values in curves]),
+            "share": 1 / (1 + rarer.double()),
+        }
+
+    def _map(self, log_odds: Tensor) -> Tensor:
+        probs = log_odds.sigmoid()
+        curve = look_up(probs, self.knots, self.values)
+        share = self.share[:, None]
+        yes = (1 - share) * curve + share * probs
+        no = (1 - share) * (1 - curve) + share * (-log_odds).sigmoid()
+        return yes.clamp_min(TINY).log() - no.clamp_min(TINY).log()
+
+
+def look_up(x: Tensor, knots: Tensor, values: Tensor) -> Tensor:
+    """Each row of x (m, n) on its own broken line (m, l): flat beyond the ends; at a jump, what comes before it."""
+    x = x.contiguous().clamp(knots[:, :1], knots[:, -1:])
+    right = torch.searchsorted(knots, x)
+    left = (right - 1).clamp_min(0)
+    x0, x1 = knots.gather(1, left), knots.gather(1, right)
+    y0, y1 = values.gather(1, left), values.gather(1, right)
+    return torch.lerp(y0, y1, (x - x0) / (x1 - x0).clamp_min(TINY))
+
+
+def interleave(low: Tensor, high: Tensor) -> Tensor:
+    """low[0], high[0], low[1], high[1], …: the knots or the values of pieces with a low and a high end. (2l,)"""
+    return torch.stack([low, high], dim=1).flatten()
+
+
+def steps(edges: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+    """The broken line of a step function: `values` (l + 1,) between `edges` (l,); a step includes its upper edge."""
+    before, after = edges.new_tensor([-1.0]), edges.new_tensor([2.0])  # beyond every probability
+    return interleave(torch.cat([before, edges]), torch.cat([edges, after])), interleave(values, values)
+
+
+def merge_steps(edges: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+    """Edges (l,) and values (l + 1,) of a step function, without the steps that hardly differ from the one before."""
+    changes = (values.logit() / RESOLUTION).floor().diff() != 0
+    return edges[changes], torch.cat([values[:1], values[1:][changes]])
+
+
+def groups(probs: Tensor, happened: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Sorted samples of equal probability as one: the distinct probabilities, how many each, how many hits each."""
+    places, group = torch.unique_consecutive(probs, return_inverse=True)
+    return places, torch.bincount(group).double(), torch.bincount(group, happened.double())

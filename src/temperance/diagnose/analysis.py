@@ -1,0 +1,298 @@
+"""What the papers look at to understand a calibrated classifier, as plain numbers; `temperance.report` draws them.
+
+The angles between class prototypes and a map of the logits are those of MaC-Cal's Figure 2; losses and calibration
+error during a post-hoc training, SCTL's Figures 1, 3 and 4, come from `temperance.diagnose.traces`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from temperance.arrays import ArrayLike, as_labels, as_logits, flatten, shape_of, to_tensor
+from temperance.diagnose.traces import Trace, posthoc_trace
+from temperance.errors import FileError, InputError, MissingExtraError, at_least
+from temperance.files import reading
+from temperance.heads.features import read_features
+from temperance.heads.masked import MaskedInference, masked_inference
+from temperance.heads.splitting import USUAL_NAMES, split
+from temperance.jobs.comparison import logits_of
+from temperance.jobs.evaluation import checked_batches
+from temperance.metrics.stats import Bins, top_label_bins
+from temperance.predictions import Predictions, read_pair, read_predictions
+from temperance.progress import Progress, no_progress
+from temperance.training.run import read_weights
+
+# What the page of an analysis trains a calibrator with, and for how long.
+OBJECTIVES = ("nll", "label-smoothing", "focal", "class-scaled")
+STEPS, RATE, TOY_RATE = 300, 0.01, 0.005
+WORST = 3  # classes that the toy of SCTL is trained on
+TRACE_VALUES = 1 << 20  # logits that a trace looks at
+
+
+# ----------------------------------------------------------------------------------------------------- class prototypes
+
+
+def angles_between(prototypes: ArrayLike, *, centre: bool = True) -> Tensor:
+    """The angle between each two rows, in degrees; 0 on the diagonal. (k, d) → (k, k)
+
+    What all classes of a linear classifier have in common changes no probability; `centre` takes it off first. Classes
+    that are as far from each other as can be then all meet at `simplex_angle(k)`.
+
+    >>> angles_between([[1.0, 0.0], [0.0, 1.0]], centre=False)[0, 1]
+    tensor(90., dtype=torch.float64)
+    """
+    rows = to_tensor(prototypes, "prototypes").double()
+    if rows.ndim != 2 or len(rows) < 2:
+        raise InputError(f"prototypes must be (k, d), one row for each of at least two classes; got {shape_of(rows)}")
+    if not bool(torch.isfinite(rows).all()):
+        raise InputError("prototypes must be finite")
+    if centre:
+        rows = rows - rows.mean(0)
+    unit = rows / rows.norm(dim=1, keepdim=True).clamp_min(torch.finfo(rows.dtype).tiny)
+    # The arc cosine is blind to angles near 0° and 180°; half-angles from sums and differences are not.
+    difference, total = (
+        torch.cdist(unit, other, compute_mode="donot_use_mm_for_euclid_dist") for other in (unit, -unit)
+    )
+    return torch.rad2deg(2 * torch.atan2(difference, total))
+
+
+def simplex_angle(k: int) -> float:
+    """The largest angle that k directions can all have between each other, in degrees: arccos(−1 / (k − 1)).
+
+    >>> round(simplex_angle(3), 6)
+    120.0
+    """
+    at_least("k", k, 2)
+    return math.degrees(math.acos(-1 / (k - 1)))
+
+
+def class_means(features: ArrayLike, labels: ArrayLike, *, k: int | None = None) -> Tensor:
+    """The mean feature of each class, in float64; every class must occur. (n, d) → (k, d)"""
+    rows, truth = to_tensor(features, "features").double(), to_tensor(labels, "labels").long()
+    if rows.ndim != 2 or truth.shape != rows.shape[:1]:
+        raise InputError(
+            f"features must be (n, d) with labels (n,); got {shape_of(rows)} with labels {shape_of(truth)}"
+        )
+    count = torch.bincount(truth, minlength=k or 0)
+    if bool((count == 0).any()):
+        raise InputError(f"class {int((count == 0).nonzero()[0])} has no samples, so it has no mean")
+    return rows.new_zeros(len(count), rows.shape[1]).index_add_(0, truth, rows) / count[:, None]
+
+
+def classifier_weights(network: nn.Module, classifier: str | None = None) -> Tensor:
+    """The weights of a network's linear classifier, one row for each class: its prototypes. (k, d)"""
+    return split(network, classifier).classifier.weight.detach()
+
+
+# ------------------------------------------------------------------------------------------------------ a map of logits
+
+
+@dataclass(frozen=True, eq=False)
+class Embedding:
+    """Samples as points in a plane, near each other where their logits are."""
+
+    points: Tensor  # (m, 2)
+    labels: Tensor  # (m,)
+    entropy: Tensor  # (m,), from 0 (sure) to 1 (no idea)
+    rows: Tensor  # (m,): which samples these are
+
+
+def tsne(logits: ArrayLike, labels: ArrayLike, *, n: int = 1500, perplexity: float = 30.0, seed: int = 0) -> Embedding:
+    """A map of the logits by t-SNE, of at most n samples drawn by the seed.
+
+    Distances between groups mean little on such a map; what touches what, and where the entropy is, means more. It
+    needs scikit-learn, the extra `analysis`.
+
+    van der Maaten and Hinton, Visualizing data using t-SNE, JMLR 2008.
+    """
+    try:
+        from sklearn.manifold import TSNE
+    except ImportError:
+        raise MissingExtraError("scikit-learn", "analysis", "t-SNE") from None
+
+    at_least("n", n, 4)
+    given = as_logits(logits)
+    rows, truth = flatten(given), as_labels(labels, given).reshape(-1)
+    if len(rows) < 4:
+        raise InputError(f"a map needs at least 4 samples; got {len(rows)}")
+    chosen = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))[:n].sort().values
+    some = rows[chosen.to(rows.device)].double().cpu()
+    if bool((some == some[0]).all()):
+        raise InputError("all logits are the same: there is nothing to map")
+    found = TSNE(perplexity=min(perplexity, (len(some) - 1) / 3), init="pca", random_state=seed).fit_transform(
+        some.numpy()
+    )
+    log_probs = some.log_softmax(1)
+    entropy = -(log_probs.exp() * log_probs).sum(1) / math.log(rows.shape[1])
+    return Embedding(
+        torch.from_numpy(found).double(), truth[chosen.to(truth.device)].cpu(), entropy.clamp(0, 1), chosen
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------- all of it
+
+
+@dataclass(frozen=True, eq=False)
+class Subject:
+    """What is known of one thing that is analysed: a run, a retrained classifier, or a file of predictions."""
+
+    name: str
+    fit: Predictions | None  # what a calibrator may be trained on
+    test: Predictions
+    history: list[dict[str, Any]] = field(default_factory=list)
+    weights: Tensor | None = None  # of the classifier (k, d)
+    masked: tuple[MaskedInference, ...] = ()  # where the run's features are kept
+
+
+@dataclass(frozen=True, eq=False)
+class Analysis:
+    """What can be said of one or several subjects, by their names; the page of `write_report` draws it.
+
+    confidence  top-label bins of the test part
+    angles      between class prototypes, by what these are and of which subject
+    maps        t-SNE of the logits, where scikit-learn is installed
+    traces      a post-hoc training of the first subject with each objective, and `toy`: on the worst classes only
+    """
+
+    subjects: tuple[Subject, ...]
+    confidence: dict[str, Bins]
+    angles: dict[str, Tensor]
+    maps: dict[str, Embedding]
+    traces: tuple[Trace, ...]
+    toy: Trace | None
+    notes: tuple[str, ...]  # what could not be done, and why
+    seed: int
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        test = self.subjects[0].test
+        return test.class_names or tuple(map(str, range(test.k)))
+
+
+def analyse(
+    *sources: str | Path | Predictions,
+    layer: str = "vector",
+    objectives: Sequence[str] = OBJECTIVES,
+    steps: int = STEPS,
+    points: int = 1500,
+    seed: int = 0,
+    progress: Progress = no_progress,
+) -> Analysis:
+    """Look at runs, retrained classifiers or predictions side by side, in every way that applies.
+
+    sources     folders that `temperance train` or `temperance retrain` made, files of predictions, or `Predictions`
+    layer       what is trained post hoc with each of the objectives: see `posthoc_trace`
+    points      samples on a map
+    """
+    if not sources:
+        raise InputError("there is nothing to analyse: name a run or a file of predictions")
+    at_least("points", points, 4)
+    subjects = _distinct([_subject(source, seed) for source in sources])
+    jobs = len(subjects) + len(objectives) + 1
+    confidence: dict[str, Bins] = {}
+    angles: dict[str, Tensor] = {}
+    maps: dict[str, Embedding] = {}
+    notes: list[str] = []
+    for done, subject in enumerate(subjects):
+        progress(done, jobs, subject.name)
+        confidence[subject.name] = _bins(subject.test)
+        angles |= _angles(subject)
+        try:
+            maps[subject.name] = tsne(logits_of(subject.test), subject.test.labels, n=points, seed=seed)
+        except (MissingExtraError, InputError) as error:
+            notes.append(f"There is no map of the logits of {subject.name}: {error}.")
+    first = subjects[0]
+    traces: list[Trace] = []
+    toy = None
+    if first.fit is not None:
+        fit, test = (_some(data, seed) for data in (first.fit, first.test))
+        for objective in objectives:
+            progress(len(subjects) + len(traces), jobs, f"post-hoc training, {objective}")
+            traces.append(
+                posthoc_trace(*fit, layer=layer, objective=objective, held_out=test, lr=RATE, steps=steps, every=3)
+            )
+        progress(jobs - 1, jobs, "post-hoc training, worst classes")
+        toy = posthoc_trace(*fit, layer=layer, worst_classes=WORST, lr=TOY_RATE, steps=steps)
+    progress(jobs, jobs, "done")
+    return Analysis(tuple(subjects), confidence, angles, maps, tuple(traces), toy, tuple(notes), seed)
+
+
+def _subject(source: str | Path | Predictions, seed: int) -> Subject:
+    if isinstance(source, Predictions):
+        return Subject(source.source, *_parts(source, seed))
+    place = Path(source)
+    if not place.is_dir():
+        found = read_predictions(place)
+        parts = read_pair(place) if found.split is not None else _parts(found, seed)
+        return Subject(place.name, *parts)
+    if not (place / "predictions.npz").exists():
+        raise FileError(f"{place} is not the folder of a run that has finished: it has no predictions.npz")
+    fit, test = read_pair(place / "predictions.npz")
+    with reading(place / "log.jsonl"):
+        history = [json.loads(line) for line in (place / "log.jsonl").read_text(encoding="utf-8").splitlines()]
+    weights = None
+    if (place / "network.safetensors").exists():
+        weights = _classifier_in(read_weights(place / "network.safetensors"), test.k)
+    masked: tuple[MaskedInference, ...] = ()
+    if (place / "features.safetensors").exists():
+        features = read_features(place / "features.safetensors")
+        masked = tuple(masked_inference(features, seed=seed)) if features.classifier and features.test else ()
+    return Subject(place.resolve().name, fit, test, history, weights, masked)
+
+
+def _classifier_in(weights: Mapping[str, Tensor], k: int) -> Tensor | None:
+    """The weights of the classifier, if it has a usual name or is the only matrix with a row for each class."""
+    found = {name.split(".")[-2]: t for name, t in weights.items() if "." in name and t.ndim == 2 and len(t) == k}
+    usual = [found[name] for name in USUAL_NAMES if name in found]
+    if usual or len(found) != 1:
+        return usual[0] if usual else None
+    return next(iter(found.values()))
+
+
+def _parts(data: Predictions, seed: int) -> tuple[Predictions | None, Predictions]:
+    """Two halves; what is too small to be halved is not trained on."""
+    return data.halves(seed) if data.n >= 2 * data.k else (None, data)
+
+
+def _distinct(subjects: Sequence[Subject]) -> list[Subject]:
+    """The subjects, with numbers behind names that come again."""
+    found: dict[str, Subject] = {}
+    for subject in subjects:
+        name = subject.name
+        while name in found:
+            name = f"{subject.name} ({len(found) + 1})"
+        found[name] = replace(subject, name=name)
+    return list(found.values())
+
+
+def _bins(data: Predictions) -> Bins:
+    return Bins.combine([top_label_bins(batch) for batch in checked_batches(data)])
+
+
+def _angles(subject: Subject) -> dict[str, Tensor]:
+    """Between the weights of the classifier, where they are known, and between the mean logits of the classes."""
+    found = {}
+    if subject.weights is not None:
+        found[f"{subject.name}: classifier weights"] = angles_between(subject.weights)
+    labels = subject.test.labels
+    if bool((torch.bincount(labels, minlength=subject.test.k) > 0).all()):
+        found[f"{subject.name}: mean logits"] = angles_between(class_means(logits_of(subject.test), labels))
+    return found
+
+
+def _some(data: Predictions, seed: int) -> tuple[Tensor, Tensor]:
+    """Logits and labels of at most so many samples."""
+    most = max(1000, TRACE_VALUES // data.k)
+    logits, labels = logits_of(data), data.labels
+    if data.n <= most:
+        return logits, labels
+    chosen = torch.randperm(data.n, generator=torch.Generator().manual_seed(seed))[:most]
+    return logits[chosen], labels[chosen]

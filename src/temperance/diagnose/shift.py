@@ -1,0 +1,281 @@
+"""How calibration holds up when images get worse: a network on corrupted versions of its test images."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import math
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from temperance.calibrators.base import Calibrator
+from temperance.data import Batch, Moves, Part
+from temperance.data.corruptions import CORRUPTIONS, corrupt
+from temperance.errors import InputError, at_least, seed_number
+from temperance.jobs.results import Provenance, Results, Row, shown
+from temperance.metrics import METRICS
+from temperance.progress import Progress, no_progress
+from temperance.training.prediction import device_of, predict
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderResult
+    from rich.table import Table
+
+    from temperance.data.images import Device
+
+MEASURED = ("ece", "accuracy", "nll")
+MEAN = "mean"  # over the corruptions
+BEFORE = "uncalibrated"
+
+# Calibration is said to be lost where the error grows by more than this, and more than twofold.
+NOTICEABLE = 0.02
+
+
+@dataclass(frozen=True, eq=False)
+class Corrupted:
+    """A part whose images are corrupted as they are asked for; nothing is stored.
+
+    What is drawn depends on the seed and on the batches: the same for every severity, so that these differ in nothing
+    but the severity.
+    """
+
+    part: Part
+    name: str
+    severity: int
+    seed: int = 0
+
+    @property
+    def labels(self) -> Tensor:
+        """Class numbers. int64 (n,)"""
+        return self.part.labels
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Height, width and channels of every picture."""
+        return self.part.shape
+
+    def __len__(self) -> int:
+        return len(self.part)
+
+    def to(self, device: Device) -> Corrupted:
+        """The same on this device."""
+        return Corrupted(self.part.to(device), self.name, self.severity, self.seed)
+
+    def take(self, index: Tensor) -> Corrupted:
+        """These samples, in this order."""
+        return Corrupted(self.part.take(index), self.name, self.severity, self.seed)
+
+    def batches(self, order: Tensor, size: int, *, device: Device, moves: Moves | None = None) -> Iterator[Batch]:
+        """The samples of `order`, corrupted: see `Part.batches`."""
+        generator = torch.Generator().manual_seed(self.seed)
+        for batch in self.part.batches(order, size, device=device, moves=moves):
+            yield batch._replace(pixels=corrupt(batch.pixels, self.name, self.severity, generator=generator))
+
+
+@dataclass(frozen=True)
+class Shift(Results):
+    """ECE, accuracy and NLL for each corruption and severity, before and after calibration where there is one.
+
+    The `group` of a row is the corruption and its severity, such as "fog:3"; "mean:3" is the mean over corruptions, and
+    no group is the images as they are.
+    """
+
+    corruptions: tuple[str, ...]
+    severities: tuple[int, ...]
+    methods: tuple[str, ...]
+
+    @cached_property
+    def _values(self) -> dict[tuple[str, str, str], float]:
+        return {(row.metric, row.group, row.method): row.value for row in self.rows}
+
+    def value(self, metric: str, corruption: str = MEAN, severity: int = 0, method: str | None = None) -> float:
+        """A metric under one corruption, or the mean over all; severity 0 is none. By default before calibration."""
+        group = f"{corruption}:{severity}" if severity else ""
+        return self._values[metric, group, method or self.methods[0]]
+
+    def values(self, metric: str, severity: int, method: str | None = None) -> list[float]:
+        """A metric under each corruption at one severity."""
+        return [self.value(metric, name, severity, method) for name in self.corruptions]
+
+    def families(self) -> dict[str, list[str]]:
+        """The corruptions by family."""
+        found: dict[str, list[str]] = {}
+        for name in self.corruptions:
+            found.setdefault(CORRUPTIONS[name].family, []).append(name)
+        return found
+
+    @property
+    def worst(self) -> str:
+        """The corruption with the largest ECE at the highest severity, after calibration where there is one."""
+        errors = self.values("ece", self.severities[-1], self.methods[-1])
+        return self.corruptions[errors.index(max(errors))]
+
+    @property
+    def title(self) -> str:
+        """What was corrupted, and how often."""
+        settings = self.provenance.settings
+        counts = f"{len(self.corruptions)} corruptions · {len(self.severities)} severities"
+        return f"{settings['name']} · {settings['n']:,} images · {counts}"
+
+    @property
+    def verdict(self) -> str:
+        """In plain words: does calibration hold up, where least, and does the calibrator help?"""
+        last, strongest = self.methods[-1], self.severities[-1]
+        clean, worse = (self.value("ece", severity=s, method=last) for s in (0, strongest))
+        lost = worse > 2 * clean and worse > clean + NOTICEABLE
+        word = (
+            "Calibration does not hold when images get worse." if lost else "Calibration holds when images get worse."
+        )
+        accuracy = [self.value("accuracy", severity=s) for s in (0, strongest)]
+        found = (
+            f"At severity {strongest} accuracy goes from {_percent(accuracy[0])} to {_percent(accuracy[1])} on average "
+            f"and the expected calibration error goes from {_percent(clean)} to {_percent(worse)}; "
+            f"it is largest under {self.worst}, {_percent(self.value('ece', self.worst, strongest, last))}."
+        )
+        if len(self.methods) == 1:
+            return f"{word} {found}"
+        before, after = (self._over_all("ece", method) for method in self.methods)
+        return f"{word} {found} Over all corruptions {last} takes it from {_percent(before)} to {_percent(after)}."
+
+    def _over_all(self, metric: str, method: str) -> float:
+        return sum(self.value(metric, severity=s, method=method) for s in self.severities) / len(self.severities)
+
+    def to_json(self, **extra: Any) -> str:
+        return super().to_json(verdict=self.verdict, **extra)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        from rich.text import Text
+
+        yield Text(self.title, style="bold")
+        for method in self.methods:
+            yield self._table(method)
+        yield ""
+        yield Text(self.verdict)
+
+    def _table(self, method: str) -> Table:
+        """ECE of one method: a row for each corruption, a column for each severity."""
+        from rich.table import Table
+
+        table = Table(title=f"ECE, {method}", title_justify="left", title_style="")
+        table.add_column("corruption", no_wrap=True)
+        table.add_column("none", justify="right", no_wrap=True)
+        for severity in self.severities:
+            table.add_column(str(severity), justify="right", no_wrap=True)
+        clean = shown(self.value("ece", method=method), percent=True)
+        groups = [*self.families().values(), [MEAN]]
+        for names in groups:
+            for name in names:
+                cells = (shown(self.value("ece", name, s, method), percent=True) for s in self.severities)
+                table.add_row(name, clean, *cells, end_section=name == names[-1], style="bold" if name == MEAN else "")
+        return table
+
+
+def under_shift(
+    network: nn.Module,
+    part: Part,
+    *,
+    mean: Sequence[float],
+    std: Sequence[float],
+    corruptions: Sequence[str] = (),
+    severities: Sequence[int] = (1, 2, 3, 4, 5),
+    seed: int = 0,
+    calibrator: Calibrator | None = None,
+    n_bins: int = 15,
+    name: str = "network",
+    progress: Progress = no_progress,
+) -> Shift:
+    """Measure a network on corrupted images: ECE, accuracy and NLL for each corruption and severity, and their means.
+
+    part         of a data set, such as `data.test`; `mean` and `std` are those the network was trained with
+    corruptions  names; by default the fifteen of the benchmark, but those that change grey images nothing
+    calibrator   fitted on predictions for images as they are; it is measured beside none
+    name         what the network is called in the results
+
+    Images are corrupted on the network's device as they are predicted, a thousand at a time.
+
+    Hendrycks and Dietterich, Benchmarking neural network robustness to common corruptions and perturbations, ICLR 2019;
+    Ovadia et al., Can you trust your model's uncertainty?, NeurIPS 2019.
+    """
+    seed_number(seed)
+    chosen = tuple(CORRUPTIONS[each].name for each in corruptions) or usual_corruptions(part)
+    levels = tuple(sorted(set(severities)))
+    if not levels or any(isinstance(s, bool) or not isinstance(s, int) or not 1 <= s <= 5 for s in levels):
+        raise InputError(f"severities must be whole numbers from 1 to 5; got {tuple(severities)}")
+    device = device_of(network)
+    there = part.to(device)
+    truth = part.labels.to(device)
+    methods = (BEFORE, *([calibrator.name] if calibrator else []))
+    # A copy, because the caller's stays where it is.
+    mapped = copy.deepcopy(calibrator).to(device) if calibrator else None
+    rows: list[Row] = []
+
+    def measure(images: Part, group: str, params: dict[str, Any]) -> None:
+        start = time.perf_counter()
+        logits = predict(network, images, mean=mean, std=std)
+        for method in methods:
+            as_logits = method == BEFORE
+            given = logits if mapped is None or as_logits else mapped.predict_proba(logits)
+            for metric in (METRICS[each] for each in MEASURED):
+                options = {"n_bins": n_bins} if "n_bins" in metric.options else {}
+                value = metric(given, truth, from_logits=as_logits, **options)
+                seconds = time.perf_counter() - start
+                rows.append(_row(name, group, method, params, metric.name, value, len(truth), seconds))
+
+    steps = len(chosen) * len(levels) + 1
+    progress(0, steps, "images as they are")
+    measure(there, "", {"severity": 0})
+    for i, corruption in enumerate(chosen):
+        for j, severity in enumerate(levels):
+            progress(1 + i * len(levels) + j, steps, f"{corruption} {severity}")
+            params = {"corruption": corruption, "severity": severity}
+            measure(Corrupted(there, corruption, severity, seed), f"{corruption}:{severity}", params)
+    rows += _means(rows, levels, methods)
+    progress(steps, steps, "done")
+    settings = {
+        "name": name,
+        "n": len(truth),
+        "n_bins": n_bins,
+        "calibrator": calibrator.get_params() if calibrator else None,
+    }
+    return Shift(tuple(rows), Provenance.of({}, settings, seed, str(device)), chosen, levels, methods)
+
+
+def some_of(part: Part, n: int, *, seed: int = 0) -> Part:
+    """At most n samples of a part, drawn by the seed and in their order."""
+    at_least("n", n, 1)
+    chosen = torch.randperm(len(part), generator=torch.Generator().manual_seed(seed))[:n]
+    return part if n >= len(part) else part.take(chosen.sort().values)
+
+
+def usual_corruptions(part: Part) -> tuple[str, ...]:
+    """The fifteen of the benchmark, but those that leave grey images as they are."""
+    grey = part.shape[2] == 1
+    return tuple(entry.name for entry in CORRUPTIONS if entry.in_benchmark and not (entry.needs_colour and grey))
+
+
+def _row(
+    source: str, group: str, method: str, params: dict[str, Any], metric: str, value: float, n: int, seconds: float
+) -> Row:
+    return Row(source, "test", group, method, params, metric, value, math.nan, math.nan, n, seconds)
+
+
+def _means(rows: Sequence[Row], levels: Sequence[int], methods: Sequence[str]) -> list[Row]:
+    """The mean over corruptions of every metric at every severity."""
+    found = []
+    for severity, method, metric in itertools.product(levels, methods, MEASURED):
+        wanted = (severity, method, metric)
+        values = [row.value for row in rows if (row.params["severity"], row.method, row.metric) == wanted]
+        params = {"corruption": MEAN, "severity": severity}
+        mean = sum(values) / len(values)
+        found.append(_row(rows[0].source, f"{MEAN}:{severity}", method, params, metric, mean, rows[0].n, 0.0))
+    return found
+
+
+def _percent(value: float) -> str:
+    return f"{100 * value:.1f} %"

@@ -1,0 +1,197 @@
+"""How a head is trained: epoch by epoch over features that are in memory."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from temperance.errors import InputError
+from temperance.heads.features import Features, FeatureSet
+from temperance.losses import Loss
+from temperance.numerics import one_thread
+from temperance.training.engine import seed_of
+
+if TYPE_CHECKING:
+    from temperance.heads.base import Head
+
+# Batches of so many features are trained on by one thread of a CPU.
+SMALL_BATCH = 1 << 18
+
+# Steps on a GPU before the rest of an epoch becomes a graph.
+WARM_UP = 3
+
+
+class Measured(NamedTuple):
+    """How logits did on a part: shares of samples, and nats."""
+
+    accuracy: float
+    confidence: float
+    nll: float
+
+
+class Batch(NamedTuple):
+    """Some training samples: features (b, d), labels (b,), and which samples of the training part these are (b,)."""
+
+    features: Tensor
+    labels: Tensor
+    indices: Tensor
+
+
+class Loop:
+    """The epochs of a training, each as a row of its history."""
+
+    def __init__(self, head: Head, features: Features, loss: Loss, seed: int) -> None:
+        self.head = head
+        self.features = features
+        self.loss = loss
+        self.seed = seed
+        self.optimiser = self._make_optimiser()
+        train, copies = features.train.features, features.copies
+        # Sample i, and where there are copies those of sample i at n + i, 2 n + i, …
+        self.versions = train if copies is None else torch.cat([train, copies.flatten(0, 1)])
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        for epoch in range(1, self.head.epochs + 1):
+            yield self._epoch(epoch)
+
+    def _epoch(self, epoch: int) -> dict[str, Any]:
+        head, features, loss = self.head, self.features, self.loss
+        order, version = self._order(epoch)
+        generator = generator_of(features.device, self.seed, epoch, 1)
+        for group in self.optimiser.param_groups:
+            group["lr"] = self._lr(epoch)
+        total = torch.zeros((), device=features.device)
+        with torch.no_grad():
+            head._begin_epoch(generator)
+
+        def step(index: Tensor) -> None:
+            chosen = index if version is None else version[index]
+            batch = Batch(self.versions.index_select(0, chosen), features.train.labels[index], index)
+            value, logits = head._objective(batch, loss, generator)
+            self.optimiser.zero_grad()
+            value.backward()  # type: ignore[no-untyped-call]
+            if head.clip is not None:
+                nn.utils.clip_grad_norm_(head.parameters(), head.clip)
+            self.optimiser.step()
+            with torch.no_grad():
+                head._after_step()
+                total.add_(value.detach() * len(index))
+            if loss.learns_from == "training":
+                loss.update(logits.detach(), batch.labels, index)
+
+        # A loss that learns while it trains decides on the host what to do next.
+        if features.device.type == "cuda" and loss.learns_from is None:
+            replayed(step, order, head.batch_size, generator)
+        else:
+            with one_thread(where=head.batch_size * features.d <= SMALL_BATCH):
+                for index in torch.split(order, head.batch_size):
+                    step(index)
+        row: dict[str, Any] = {"epoch": epoch, "loss": float(total) / len(features.train)}
+        with torch.no_grad():
+            row |= head._end_epoch(epoch, features, generator)
+            row |= self._on_val(row)
+        loss.end_epoch()
+        if not math.isfinite(row["loss"]):
+            raise InputError(
+                f"training of {head.name} broke down in epoch {epoch}: its loss is not finite; "
+                f"{loss.remedy or 'set clip'}, or lower lr"
+            )
+        return row
+
+    def _order(self, epoch: int) -> tuple[Tensor, Tensor | None]:
+        """The order of the samples in an epoch, and which version of each is shown, if there are several."""
+        n, device = len(self.features.train), self.features.device
+        generator = generator_of("cpu", self.seed, epoch)
+        order = torch.randperm(n, generator=generator).to(device)
+        if self.features.copies is None:
+            return order, None
+        which = torch.randint(1 + len(self.features.copies), (n,), generator=generator)
+        return order, (which * n + torch.arange(n)).to(device)
+
+    def _on_val(self, row: Mapping[str, Any]) -> dict[str, float]:
+        val = self.features.val
+        if val is None:
+            return {}
+        if self.loss.learns_from == "validation":
+            self.loss.update(self.head._deployed(val.features), val.labels)
+        if "val_nll" in row:
+            return {}
+        return on_val(measured(self.head._deployed, val))
+
+    def _lr(self, epoch: int) -> float:
+        if self.head.schedule == "constant":
+            return self.head.lr
+        return self.head.lr * (1 + math.cos(math.pi * (epoch - 1) / self.head.epochs)) / 2
+
+    def _make_optimiser(self) -> torch.optim.Optimizer:
+        head = self.head
+        parameters = list(head.parameters())
+        fused = all(parameter.is_cuda for parameter in parameters)
+        if head.optimiser == "adam":
+            return torch.optim.Adam(parameters, head.lr, weight_decay=head.weight_decay, fused=fused, capturable=fused)
+        return torch.optim.SGD(parameters, head.lr, momentum=head.momentum, weight_decay=head.weight_decay, fused=fused)
+
+
+def replayed(step: Callable[[Tensor], None], order: Tensor, size: int, generator: torch.Generator) -> None:
+    """Take a step for each batch of an order on a GPU, most of them as one graph of all its operations.
+
+    They are so small that starting them one by one takes many times longer than running them. The first steps are taken
+    as they are, which prepares what a graph cannot; so is the last one, if its batch is smaller.
+    """
+    batches = torch.split(order, size)
+    whole = [batch for batch in batches if len(batch) == size]
+    stream = torch.cuda.Stream(order.device)  # type: ignore[no-untyped-call]
+    stream.wait_stream(torch.cuda.current_stream(order.device))
+    with torch.cuda.stream(stream):
+        for batch in whole[:WARM_UP]:
+            step(batch)
+        if len(whole) > WARM_UP:
+            index = torch.empty_like(whole[0])
+            graph = torch.cuda.CUDAGraph()
+            graph.register_generator_state(generator)
+            with torch.cuda.graph(graph, stream=stream):
+                step(index)
+            for batch in whole[WARM_UP:]:
+                index.copy_(batch)
+                graph.replay()
+        for batch in batches[len(whole) :]:
+            step(batch)
+    torch.cuda.current_stream(order.device).wait_stream(stream)
+
+
+def measured(logits_of: Callable[[Tensor], Tensor], part: FeatureSet) -> Measured:
+    """Accuracy, mean confidence and NLL on a part."""
+    sums = torch.zeros(3, dtype=torch.float64, device=part.features.device)
+    for x, y in part.blocks():
+        log_probs = logits_of(x).log_softmax(1)
+        top, prediction = log_probs.max(1)
+        of_label = log_probs.gather(1, y[:, None])
+        sums += torch.stack([(prediction == y).sum().double(), top.double().exp().sum(), -of_label.double().sum()])
+    return Measured(*(sums / len(part)).tolist())
+
+
+def on_val(found: Measured) -> dict[str, float]:
+    """What the history says of held-out data."""
+    return {f"val_{name}": value for name, value in found._asdict().items()}
+
+
+def generator_of(device: torch.device | str, *numbers: int) -> torch.Generator:
+    """A generator of a device, seeded by numbers: a seed, an epoch (0 before the first), what it is for."""
+    return torch.Generator(device).manual_seed(seed_of(*numbers))
+
+
+def start_layer(layer: nn.Linear, generator: torch.Generator) -> None:
+    """First values as torch gives them to a linear layer, uniform up to 1/√inputs, by a generator of the CPU."""
+    bound = 1 / math.sqrt(layer.in_features)
+    for parameter in (layer.weight, layer.bias):
+        parameter.copy_(torch.empty(parameter.shape).uniform_(-bound, bound, generator=generator))
+
+
+def empty_layer(inputs: int, outputs: int) -> nn.Linear:
+    """A linear layer whose values are still to be given; torch's own would draw them, from the global generator."""
+    layer: nn.Linear = nn.utils.skip_init(nn.Linear, inputs, outputs)  # type: ignore[no-untyped-call]
+    return layer

@@ -1,0 +1,233 @@
+"""A network's classifier trained again on frozen features: what it was before, and after."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from temperance.data import ImageData
+from temperance.errors import FileError, InputError
+from temperance.files import atomic_write, make_folder, reading
+from temperance.heads.base import Head, load_head, make_head
+from temperance.heads.change import JUDGED, LEVEL, differences, judgement, moved_by
+from temperance.heads.features import Features, FeatureSet, extract_features, read_features, write_features
+from temperance.heads.splitting import split
+from temperance.jobs.comparison import told
+from temperance.jobs.evaluation import Evaluation, evaluate
+from temperance.jobs.results import Provenance, shown
+from temperance.losses import Loss
+from temperance.metrics import METRICS
+from temperance.metrics.significance import Difference
+from temperance.predictions import Predictions, read_pair, write_pair
+from temperance.progress import Progress, no_progress
+from temperance.registry import parse_entry
+from temperance.training.job import open_run, usable_device
+from temperance.training.prediction import device_of
+from temperance.training.run import FORMAT, HEAD, Run, refuse_taken, write_log
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderResult
+
+
+# The file that says where a retrained classifier came from.
+ABOUT = "retrained.json"
+
+# What a head takes the place of.
+OWN = "the network's classifier"
+STAND_IN = "a plain linear classifier trained on the same features"
+
+
+@dataclass(frozen=True, eq=False)
+class Retrained:
+    """A head, and the test part with the classifier that was there before and with the head in its place.
+
+    replaced     what "before" is: the network's own classifier, or where features came without one a linear one that
+                 was trained on them
+    differences  of metrics, after minus before, sample by sample
+    history      one row an epoch of the head's training
+    predictions  "val" and "test", with the head
+    """
+
+    before: Evaluation
+    after: Evaluation
+    replaced: str
+    differences: dict[str, Difference]
+    head: Head
+    history: list[dict[str, Any]]
+    predictions: dict[str, Predictions]
+    provenance: Provenance
+
+    @property
+    def verdict(self) -> str:
+        """What the second stage changed, in plain words."""
+        moves = {name: (self.before.row(name).value, self.after.row(name).value) for name in JUDGED}
+        unknown = " The features came without a classifier of their network." if self.replaced == STAND_IN else ""
+        return (
+            f"{judgement(self.differences)} With {self.head.name} in the place of {self.replaced}, "
+            f"{told(moves, self.differences)}.{unknown}"
+        )
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        from rich.table import Table
+        from rich.text import Text
+
+        n, k = int(self.before.reliability.n), len(self.before.class_names)
+        table = Table(
+            title=f"{self.head.name} · {n:,} test samples · {k} classes", title_justify="left", title_style="bold"
+        )
+        table.add_column("metric", no_wrap=True)
+        for name in ("before", "after", "difference"):
+            table.add_column(name, justify="right", no_wrap=True)
+        tested = not any(math.isnan(by.low) for by in self.differences.values())
+        if tested:
+            table.add_column(f"{LEVEL:.0%} interval", justify="right", style="dim", no_wrap=True)
+        for name, by in self.differences.items():
+            metric = METRICS[name]
+            sides = (shown(side.row(name).value, percent=metric.percent) for side in (self.before, self.after))
+            bounds = [f"{moved_by(name, by.low)} … {moved_by(name, by.high)}"] if tested else []
+            table.add_row(metric.title, *sides, moved_by(name, by.value), *bounds)
+        yield table
+        yield Text(f"before: {self.replaced}", style="dim")
+        yield ""
+        yield Text(self.verdict)
+
+
+def retrain(
+    features: Features,
+    head: Head | str = "mac-cal",
+    *,
+    loss: Loss | str = "cross-entropy",
+    seed: int = 0,
+    bootstrap: int = 500,
+    progress: Progress = no_progress,
+) -> Retrained:
+    """Train a head on features, and measure the test part before and after.
+
+    features  of `extract_features(network, data)` or `read_features(file)`, on the device to train on; without the
+              network's own classifier among them, "before" is a linear one that is trained on them
+    head      a head, or its name, such as "mac-cal:width=256" or "mac-cal:preset=linear-head"
+    """
+    if features.val is None or features.test is None:
+        raise InputError("retraining is judged on held-out data: features need a val and a test part")
+    chosen = head if isinstance(head, Head) else parsed_head(head)
+    before = _classifier_of(features, seed)
+    replaced = STAND_IN if features.classifier is None else OWN
+    chosen.fit(features, loss=loss, seed=seed, progress=progress)
+    predictions = {
+        name: _predicted(chosen, part, features.class_names)
+        for name, part in (("val", features.val), ("test", features.test))
+    }
+    old = _predicted(before, features.test, features.class_names)
+    settings = {"head": chosen.name, **chosen.get_params(), "loss": str(loss)}
+    return Retrained(
+        evaluate(old, bootstrap=bootstrap, seed=seed),
+        evaluate(predictions["test"], bootstrap=bootstrap, seed=seed),
+        replaced,
+        differences(old, predictions["test"], bootstrap=bootstrap, seed=seed),
+        chosen,
+        chosen.history,
+        predictions,
+        Provenance.of({}, settings, seed, str(features.device)),
+    )
+
+
+def parsed_head(text: str) -> Head:
+    """A head as it is written on the command line, mac-cal:preset=…:width=128."""
+    name, settings = parse_entry(text)
+    return make_head(name, **settings)
+
+
+def features_from(source: str | Path, *, data: str | None = None, device: str = "cpu", copies: int = 0) -> Features:
+    """The features of a run, extracted once and kept in its folder, or those in a file of any network.
+
+    data    where the run's images are now, if not where they were
+    copies  that many more versions of the training images, cropped and mirrored as in the first stage
+    """
+    place = Path(source)
+    if not place.is_dir():
+        return read_features(place).to(usable_device(device))
+    if (place / HEAD).exists():
+        raise FileError(f"{place} is of a retrained classifier: name the run that it came from")
+    kept = place / (f"features-{copies}.safetensors" if copies else "features.safetensors")
+    weights = place / "network.safetensors"
+    if kept.exists() and weights.exists() and kept.stat().st_mtime >= weights.stat().st_mtime:
+        return read_features(kept).to(usable_device(device))
+    run, images = open_run(place, data=data, device=device)
+    found = extract_features(run.network, images, device=usable_device(device), copies=copies)
+    write_features(kept, found)
+    return found
+
+
+def begin_folder(folder: str | Path) -> None:
+    """Make the folder of a retrained classifier; refuse one that holds another, or a run."""
+    refuse_taken(Path(folder), "retrain into another folder")
+    make_folder(folder)
+
+
+def write_retrained(
+    found: Retrained, folder: str | Path, *, source: str | Path | None = None, data: str | None = None
+) -> None:
+    """Write the head, its log, its predictions and where it came from to a folder.
+
+    source  the run that was retrained; a file of features counts as none
+    data    where the images of the run were, if not where they had been
+    """
+    place = Path(folder)
+    found.head.save(place / HEAD)
+    write_log(place / "log.jsonl", found.history)
+    write_pair(place / "predictions.npz", found.predictions["val"], found.predictions["test"])
+    about = {
+        "temperance_retrained": FORMAT,
+        "run": str(Path(source).resolve()) if source is not None and Path(source).is_dir() else None,
+        "data": data,
+        "before": found.replaced,
+        "verdict": found.verdict,
+        "provenance": asdict(found.provenance),
+    }
+    with atomic_write(place / ABOUT) as temporary:
+        temporary.write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
+
+
+def open_retrained(folder: str | Path, *, data: str | None = None, device: str = "cpu") -> tuple[Run, ImageData]:
+    """The run that a retrained classifier came from, with the new classifier in its network, and its data."""
+    place = Path(folder)
+    with reading(place / ABOUT):
+        about = json.loads((place / ABOUT).read_text(encoding="utf-8"))
+        origin, images = about["run"], about["data"]
+    if origin is None or not Path(origin).is_dir():
+        lost = "a file of features" if origin is None else f"{origin}, which is not there any more"
+        raise FileError(f"{place} was retrained from {lost}: name its run instead, with --head {place / HEAD}")
+    run, found = open_run(origin, data=data or images, device=device)
+    head = load_head(place / HEAD)
+    network = split(run.network).joined(head.to(device_of(run.network)))
+    val, test = read_pair(place / "predictions.npz")
+    parts = {"val": val, "test": test}
+    return replace(run, network=network, history=head.history, predictions=parts, folder=place), found
+
+
+def is_retrained(folder: str | Path) -> bool:
+    """Is this the folder of a retrained classifier, rather than of a run?"""
+    return (Path(folder) / ABOUT).exists()
+
+
+def _classifier_of(features: Features, seed: int) -> Callable[[Tensor], Tensor]:
+    if features.classifier is None:
+        return make_head("linear").fit(features, seed=seed)
+    weight, bias = features.classifier
+    return lambda x: F.linear(x, weight, bias)
+
+
+def _predicted(
+    logits_of: Callable[[Tensor], Tensor], part: FeatureSet, class_names: tuple[str, ...] | None
+) -> Predictions:
+    with torch.no_grad():
+        logits = torch.cat([logits_of(x) for x, _ in part.blocks()])
+    return Predictions.of(logits.cpu(), part.labels.cpu(), from_logits=True, class_names=class_names)

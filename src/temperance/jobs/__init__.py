@@ -1,0 +1,1 @@
+"""Whole jobs on files and arrays: measure, compare, tell unfamiliar data apart, and say what the numbers mean."""

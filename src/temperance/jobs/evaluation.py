@@ -1,0 +1,243 @@
+"""Measure one set of predictions: every metric with its interval, and the statistics that the report draws."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+
+from temperance.arrays import ArrayLike, as_labels, as_scores, flatten, log_probs
+from temperance.calibrators.base import Calibrator
+from temperance.errors import InputError, at_least, seed_number
+from temperance.jobs.results import Provenance, Results, Row, shown
+from temperance.jobs.verdict import verdict
+from temperance.metrics import METRICS, Metric
+from temperance.metrics.batch import Batch, batches
+from temperance.metrics.selective import Ranked, RiskCoverage
+from temperance.metrics.significance import Parts, Request, combine, deal, resample
+from temperance.metrics.stats import Bins
+from temperance.predictions import Predictions, read_predictions
+from temperance.predictions.checks import Text
+from temperance.progress import Progress, no_progress
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderResult
+
+
+@dataclass(frozen=True)
+class Evaluation(Results):
+    """The metrics of one set of predictions, and the statistics behind the pictures."""
+
+    reliability: Bins
+    classwise: Bins
+    risk_coverage: RiskCoverage
+    class_names: tuple[str, ...]
+
+    @property
+    def title(self) -> str:
+        """The file's name and size."""
+        settings = self.provenance.settings
+        return f"{Path(self.rows[0].source).name} · {settings['n']:,} samples · {settings['k']} classes"
+
+    @property
+    def verdict(self) -> str:
+        """One paragraph in plain words: over- or under-confident, where, and what to do."""
+        return verdict(self.reliability, self.classwise, self.class_names)
+
+    def to_json(self, **extra: Any) -> str:
+        return super().to_json(verdict=self.verdict, **extra)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        from rich.table import Table
+        from rich.text import Text
+
+        settings = self.provenance.settings
+        grouped = any(row.group for row in self.rows)
+        explained = options.max_width >= 110
+        table = Table()
+        if grouped:
+            table.add_column("group", no_wrap=True)
+        table.add_column("metric", no_wrap=True)
+        table.add_column("value", justify="right", no_wrap=True)
+        if settings["bootstrap"]:
+            table.add_column(f"{settings['level']:.0%} interval", justify="right", style="dim", no_wrap=True)
+        if explained:
+            table.add_column("what it is", style="dim")
+        for i, row in enumerate(self.rows):
+            metric = METRICS[row.metric]
+            low, high = (shown(bound, percent=metric.percent) for bound in (row.low, row.high))
+            bounds = [f"{low} … {high}"] if settings["bootstrap"] else []
+            last = i + 1 == len(self.rows) or self.rows[i + 1].group != row.group
+            cells = [metric.title, shown(row.value, percent=metric.percent), *bounds, *[metric.summary] * explained]
+            table.add_row(*([Text(row.group or "all")] if grouped else []), *cells, end_section=last)
+        yield Text(self.title, style="bold")  # a table's own title would be broken to the width of the table
+        yield table
+        yield ""
+        yield Text(self.verdict)
+
+
+def evaluate(
+    predictions: Predictions | str | Path | ArrayLike,
+    labels: ArrayLike | None = None,
+    *,
+    from_logits: bool = False,
+    ignore_index: int | None = None,
+    calibrator: Calibrator | None = None,
+    metrics: Sequence[str] = (),
+    n_bins: int = 15,
+    bootstrap: int = 500,
+    level: float = 0.95,
+    by_group: bool = False,
+    seed: int = 0,
+    progress: Progress = no_progress,
+) -> Evaluation:
+    """Measure predictions: a file, a `Predictions`, or probabilities (with `from_logits=True` logits) and labels.
+
+    metrics     their names, "all" for every one; by default the headline ones
+    n_bins      for every metric that has bins
+    bootstrap   resamples for the intervals; 0 for none
+    by_group    measure each group of the predictions apart, too
+    calibrator  measure what this fitted calibrator makes of the logits
+
+    >>> found = evaluate([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7]] * 40, [0, 1, 1] * 40)
+    >>> round(found.row("accuracy").value, 4)
+    0.6667
+    """
+    data = as_predictions(predictions, labels, from_logits=from_logits, ignore_index=ignore_index)
+    at_least("bootstrap", bootstrap, 0)
+    seed_number(seed)
+    chosen: list[Request] = [(m, {"n_bins": n_bins} if "n_bins" in m.options else {}) for m in chosen_metrics(metrics)]
+    drawn: list[Request] = [(METRICS[name], {"n_bins": n_bins}) for name in ("ece", "classwise-ece")]
+    drawn.append((METRICS["aurc"], {}))
+    sizes: dict[str | None, int] = {None: data.n}
+    if by_group:
+        sizes.update(group_sizes(data))
+
+    method = calibrator.name if calibrator else "uncalibrated"
+    settings_of_calibrator = {"calibrator": calibrator.get_params()} if calibrator else {}
+    rows: list[Row] = []
+    pictures: list[Parts] = []
+    steps = len(sizes) * (len(chosen) + 1)
+    for group, n in sizes.items():
+        progress(len(rows), steps, f"reading {data.source}")
+        requests = [*chosen, *drawn] if group is None else chosen
+        found = checked_batches(data, group=group, calibrator=calibrator)
+        dealt = deal(found, n, requests, torch.Generator().manual_seed(seed))
+        pictures = pictures or dealt[len(chosen) :]
+        for (metric, options), parts in zip(chosen, dealt, strict=False):
+            progress(len(rows) + 1, steps, metric.title)
+            start = time.perf_counter()
+            value, low, high = measured(metric, parts, options, bootstrap=bootstrap, level=level, seed=seed)
+            params = {"metric": options, **settings_of_calibrator}
+            seconds = time.perf_counter() - start
+            rows.append(
+                Row(
+                    data.source,
+                    data.split or "",
+                    group_name(group),
+                    method,
+                    params,
+                    metric.name,
+                    value,
+                    low,
+                    high,
+                    n,
+                    seconds,
+                )
+            )
+    progress(steps, steps, "done")
+    reliability, classwise, ranked = (combine(parts) for parts in pictures)
+    settings = {"n_bins": n_bins, "bootstrap": bootstrap, "level": level, "n": data.n, "k": data.k}
+    return Evaluation(
+        rows=tuple(rows),
+        provenance=Provenance.of({data.source: data.fingerprint}, settings, seed),
+        reliability=cast(Bins, reliability),
+        classwise=cast(Bins, classwise),
+        risk_coverage=RiskCoverage.of(cast(Ranked, ranked)),
+        class_names=data.class_names or tuple(map(str, range(data.k))),
+    )
+
+
+def as_predictions(
+    predictions: Predictions | str | Path | ArrayLike,
+    labels: ArrayLike | None,
+    *,
+    from_logits: bool = False,
+    ignore_index: int | None = None,
+) -> Predictions:
+    """Whatever the caller has, as `Predictions`."""
+    if isinstance(predictions, Predictions | str | Path):
+        if labels is not None or from_logits or ignore_index is not None:
+            raise InputError(
+                "a file or a Predictions brings its own labels, all of which count, and says whether it holds logits"
+            )
+        return predictions if isinstance(predictions, Predictions) else read_predictions(predictions)
+    if labels is None:
+        raise InputError("arrays need labels: evaluate(probs, labels)")
+    name = "logits" if from_logits else "probs"
+    scores = as_scores(predictions, name)
+    truth = as_labels(labels, scores, ignore_index=ignore_index, name=name).reshape(-1)
+    rows = flatten(scores)
+    if ignore_index is not None:
+        rows, truth = rows[truth != ignore_index], truth[truth != ignore_index]
+    return Predictions.of(rows, truth, from_logits=from_logits)
+
+
+def group_name(group: str | None) -> str:
+    """A group in a row: nothing for the whole, and something to read for a group whose name is empty."""
+    return "" if group is None else group or "(no name)"
+
+
+def group_sizes(data: Predictions) -> dict[str, int]:
+    """How many samples each group has, groups in alphabetical order."""
+    if not data.has_groups:
+        raise InputError(f"{data.source} has no groups: store them under the name groups, one for each sample")
+    found: Counter[str] = Counter()
+    for chunk in data.chunks():
+        found.update(cast(Text, chunk.groups).tolist())
+    return dict(sorted(found.items()))
+
+
+def chosen_metrics(names: Sequence[str]) -> list[Metric]:
+    """The metrics of these names: the headline ones for none, every one for "all"."""
+    if not names:
+        return sorted((metric for metric in METRICS if metric.headline), key=lambda metric: metric.headline)
+    return list(METRICS) if "all" in names else [METRICS[name] for name in names]
+
+
+def measured(
+    metric: Metric, parts: Parts, options: dict[str, Any], *, bootstrap: int, level: float, seed: int
+) -> tuple[float, float, float]:
+    """The value and its interval, NaN without resamples; the same whichever other metrics are measured."""
+    value = metric.value(combine(parts), **options)
+    if not bootstrap:
+        return value, math.nan, math.nan
+    draws = resample(metric, parts, bootstrap, torch.Generator().manual_seed(seed), **options)
+    found = draws.interval(value, metric.range, level)
+    return value, found.low, found.high
+
+
+def checked_batches(
+    data: Predictions, *, group: str | None = None, calibrator: Calibrator | None = None
+) -> Iterator[Batch]:
+    """Predictions in checked blocks: those of one group, and as a calibrator makes them, if asked."""
+    data.need_labels()
+    first_row = 0
+    for scores, labels, groups in data.chunks():
+        size = len(labels)
+        from_logits = data.from_logits
+        if group is not None:
+            mine = torch.from_numpy(cast(Text, groups) == group).to(labels.device)
+            scores, labels = scores[mine], labels[mine]
+        if calibrator is not None:
+            logits = scores if from_logits else log_probs(scores)
+            scores, from_logits = calibrator.predict_proba(logits), False
+        if len(labels):
+            yield from batches(scores, labels, from_logits=from_logits, first_row=first_row)
+        first_row += size

@@ -1,0 +1,286 @@
+"""Tell unfamiliar data from a model's own: every confidence score on files of predictions, with intervals."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from temperance.arrays import log_probs
+from temperance.calibrators.base import Calibrator
+from temperance.errors import InputError, at_least, seed_number
+from temperance.jobs.results import Provenance, Results, Row, shown
+from temperance.metrics.batch import batches
+from temperance.metrics.ood import Detection, auroc_of, detection, detection_draws, fpr_of
+from temperance.metrics.scores import SCORES, Score
+from temperance.metrics.significance import Draws
+from temperance.predictions import Predictions, read_predictions
+from temperance.progress import Progress, no_progress
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderResult
+
+Given = Predictions | str | Path
+
+MEASURES = {"auroc": auroc_of, "fpr95": fpr_of}
+TITLES = {"auroc": "AUROC", "fpr95": "FPR95"}
+HISTOGRAM_BINS = 40
+
+# What an AUROC is called, from the best down.
+WORDS = (
+    (0.95, "Unfamiliar data stands out."),
+    (0.8, "Unfamiliar data mostly stands out."),
+    (0.6, "Unfamiliar data stands out a little."),
+    (0.0, "Confidence does not tell unfamiliar data apart."),
+)
+
+
+@dataclass(frozen=True)
+class ScoreHistogram:
+    """How often a score takes which values, on the model's own data and on each other set.
+
+    The first and last bins hold what lies beyond the edges, too. `limit` is the score that 95 % of its own data reach.
+    """
+
+    score: str
+    edges: Tensor  # (bins + 1,)
+    inside: Tensor  # (bins,) shares
+    outside: dict[str, Tensor]  # by name of the set
+    limit: float
+
+
+@dataclass(frozen=True)
+class OODComparison(Results):
+    """AUROC and FPR95 of each score, which is the `method` of a row.
+
+    The `group` of a row is the name of the unfamiliar set; without a group it is the mean over all of them, or the only
+    one.
+    """
+
+    histograms: tuple[ScoreHistogram, ...]
+    sizes: dict[str, int]  # samples of each unfamiliar set
+
+    @property
+    def title(self) -> str:
+        """What was told from what."""
+        settings = self.provenance.settings
+        others = " and ".join(f"{name} ({n:,})" for name, n in self.sizes.items())
+        return f"{settings['inside']} ({settings['n']:,} samples) against {others}"
+
+    @property
+    def scores(self) -> tuple[str, ...]:
+        """The names of the scores."""
+        return tuple(histogram.score for histogram in self.histograms)
+
+    @property
+    def best(self) -> str:
+        """The score with the highest AUROC; of equal ones the first."""
+        return max(self.scores, key=lambda name: self.row("auroc", method=name).value)
+
+    @property
+    def verdict(self) -> str:
+        """In plain words: does confidence tell unfamiliar data apart, and by which score best?"""
+        first = self.scores[0]
+        area, share = (self.row(metric, method=first) for metric in MEASURES)
+        word = next(text for low, text in WORDS if area.value >= low)
+        found = (
+            f"By {first}, a sample of its own data scores higher than an unfamiliar one {_percent(area.value)} of the "
+            f"time; a threshold that accepts 95 % of its own data also accepts {_percent(share.value)} of the other."
+        )
+        best = self.row("auroc", method=self.best)
+        if best.low > area.high:
+            return f"{word} {found} The score {best.method} does better: {_percent(best.value)} of the time."
+        return f"{word} {found} " + ("No score does clearly better." if len(self.scores) > 1 else "")
+
+    def to_json(self, **extra: Any) -> str:
+        return super().to_json(verdict=self.verdict, **extra)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table(title=Text(self.title), title_justify="left", title_style="bold")
+        table.add_column("score")
+        for title in TITLES.values():
+            table.add_column(title, justify="right", no_wrap=True)
+            table.add_column(
+                f"{self.provenance.settings['level']:.0%} interval", justify="right", style="dim", no_wrap=True
+            )
+        for group in ("", *(self.sizes if len(self.sizes) > 1 else ())):
+            if len(self.sizes) > 1:
+                table.add_row(Text(group or "mean over the sets", style="bold"))
+            for name in self.scores:
+                cells = []
+                for metric in MEASURES:
+                    row = self.row(metric, group=group, method=name)
+                    cells += [shown(row.value, percent=True), f"{100 * row.low:.1f} … {100 * row.high:.1f}"]
+                table.add_row(name, *cells, end_section=name == self.scores[-1])
+        yield table
+        yield ""
+        yield Text(self.verdict.strip())
+
+
+def compare_ood(
+    inside: Given,
+    outside: Given | Sequence[Given] | Mapping[str, Given],
+    *,
+    scores: Sequence[str] = (),
+    calibrator: Calibrator | None = None,
+    bootstrap: int = 500,
+    level: float = 0.95,
+    seed: int = 0,
+    progress: Progress = no_progress,
+) -> OODComparison:
+    """How well a model's confidence tells its own data from other data: AUROC and FPR95 of each score.
+
+    inside      predictions of one model on data like that which it was trained on: a file or a `Predictions`
+    outside     its predictions on other data, or several sets of them, perhaps by name
+    scores      names of confidence scores; by default every one that the predictions allow
+    calibrator  a fitted calibrator, applied to both sides; it makes probabilities, so energy is then left out
+
+    Neither side needs labels, and those that a file has are not read.
+
+    >>> own = Predictions.of([[0.9, 0.1], [0.2, 0.8]] * 20)
+    >>> other = Predictions.of([[0.5, 0.5], [0.4, 0.6]] * 20)
+    >>> compare_ood(own, other, scores=["msp"]).row("auroc").value
+    1.0
+
+    Hendrycks and Gimpel, A baseline for detecting misclassified and out-of-distribution examples, ICLR 2017.
+    """
+    at_least("bootstrap", bootstrap, 2)
+    seed_number(seed)
+    own = _read(inside)
+    others = _named(outside)
+    for name, other in others.items():
+        if other.k != own.k:
+            raise InputError(
+                f"both sides must be predictions of one model; {own.source} has {own.k} classes, {name} has {other.k}"
+            )
+    entries = _entries(scores, [own, *others.values()], calibrator)
+    progress(0, len(entries) + 1, "reading")
+    inner, *outer = (_scores(data, entries, calibrator) for data in (own, *others.values()))
+
+    rows, histograms = [], []
+    for done, entry in enumerate(entries):
+        progress(done + 1, len(entries) + 1, entry.name)
+        start = time.perf_counter()
+        params: dict[str, Any] = {"calibrator": calibrator.get_params()} if calibrator else {}
+        found = [detection(inner[entry.name], scored[entry.name]) for scored in outer]
+        values = [{metric: measure(each) for metric, measure in MEASURES.items()} for each in found]
+        # The same seeds for every score and set: the same samples of its own data are drawn throughout.
+        draws = [_draws(each, bootstrap, seed) for each in found]
+        seconds = time.perf_counter() - start
+        for metric in MEASURES:
+            each = [(value[metric], drawn[metric]) for value, drawn in zip(values, draws, strict=True)]
+            for group, source, n, value, drawn in _with_mean(others, each):
+                span = drawn.interval(value, (0.0, 1.0), level)
+                rows.append(Row(source, "", group, entry.name, params, metric, value, span.low, span.high, n, seconds))
+        histograms.append(_histogram(entry.name, inner[entry.name], dict(zip(others, outer, strict=True))))
+    progress(len(entries) + 1, len(entries) + 1, "done")
+    settings = {
+        "inside": PurePath(own.source).name,
+        "calibrator": calibrator.name if calibrator else None,
+        "n": own.n,
+        "k": own.k,
+        "bootstrap": bootstrap,
+        "level": level,
+    }
+    inputs = {f"inside: {own.source}": own.fingerprint}
+    inputs |= {f"outside: {name}": other.fingerprint for name, other in others.items()}
+    sizes = {name: other.n for name, other in others.items()}
+    return OODComparison(tuple(rows), Provenance.of(inputs, settings, seed), tuple(histograms), sizes)
+
+
+def _read(given: Given) -> Predictions:
+    return given if isinstance(given, Predictions) else read_predictions(given, labels="ignored")
+
+
+def _named(outside: Given | Sequence[Given] | Mapping[str, Given]) -> dict[str, Predictions]:
+    """The unfamiliar sets by name: the name of the file, numbered where two are the same."""
+    if isinstance(outside, Mapping):
+        found = {str(name): _read(given) for name, given in outside.items()}
+    else:
+        several = [outside] if isinstance(outside, Predictions | str | Path) else list(outside)
+        found = {}
+        for data in map(_read, several):
+            name = plain = PurePath(data.source).name
+            while name in found:
+                name = f"{plain} ({len(found) + 1})"
+            found[name] = data
+    if not found:
+        raise InputError("there must be at least one set of predictions on other data")
+    return found
+
+
+def _entries(names: Sequence[str], sides: Sequence[Predictions], calibrator: Calibrator | None) -> list[Score]:
+    """The scores to measure; by default all but those that need logits where there are none."""
+    if names:
+        chosen = [SCORES[name] for name in names]
+        for entry in chosen:
+            if entry.needs_logits and calibrator is not None:
+                raise InputError(f"a calibrator makes probabilities, and the score {entry.name} needs logits")
+        return chosen
+    have_logits = calibrator is None and all(data.from_logits for data in sides)
+    return [entry for entry in SCORES if have_logits or not entry.needs_logits]
+
+
+def _scores(data: Predictions, entries: Sequence[Score], calibrator: Calibrator | None) -> dict[str, Tensor]:
+    """Every score of every sample. Labels are not looked at: other data may have other classes."""
+    found: dict[str, list[Tensor]] = {entry.name: [] for entry in entries}
+    first_row = 0
+    for scores, labels, _ in data.chunks():
+        from_logits = data.from_logits
+        if calibrator is not None:
+            scores = calibrator.predict_proba(scores if from_logits else log_probs(scores))
+            from_logits = False
+        for batch in batches(scores, torch.zeros_like(labels), from_logits=from_logits, first_row=first_row):
+            for entry in entries:
+                found[entry.name].append(entry.of_batch(batch).cpu())
+        first_row += len(labels)
+    return {name: torch.cat(parts) for name, parts in found.items()}
+
+
+def _draws(found: Detection, bootstrap: int, seed: int) -> dict[str, Draws]:
+    inner, outer = torch.Generator().manual_seed(2 * seed), torch.Generator().manual_seed(2 * seed + 1)
+    return detection_draws(found, bootstrap, (inner, outer))
+
+
+def _with_mean(
+    others: Mapping[str, Predictions], each: Sequence[tuple[float, Draws]]
+) -> Iterator[tuple[str, str, int, float, Draws]]:
+    """Group, source, size, value and draws: the mean over the sets, then each of them if there are several."""
+    values, draws = zip(*each, strict=True)
+    mean = Draws(torch.stack([drawn.values for drawn in draws]).mean(0), 1.0)
+    total = sum(data.n for data in others.values())
+    yield "", ", ".join(data.source for data in others.values()), total, sum(values) / len(values), mean
+    if len(others) > 1:
+        for (name, data), value, drawn in zip(others.items(), values, draws, strict=True):
+            yield name, data.source, data.n, value, drawn
+
+
+def _histogram(name: str, inner: Tensor, outer: Mapping[str, dict[str, Tensor]]) -> ScoreHistogram:
+    """Shares in even bins, over all values but a thousandth at either end."""
+    together = torch.cat([inner, *(scored[name] for scored in outer.values())]).sort().values
+    cut = len(together) // 1000
+    low, high = float(together[cut]), float(together[-1 - cut])
+    high = high if high > low else low + 1
+    edges = torch.linspace(low, high, HISTOGRAM_BINS + 1, dtype=torch.float64)
+
+    def shares(values: Tensor) -> Tensor:
+        index = torch.bucketize(values, edges[1:-1])
+        return index.bincount(minlength=HISTOGRAM_BINS).double() / len(values)
+
+    ranked = inner.sort(descending=True).values
+    limit = float(ranked[max(0, -(-95 * len(ranked) // 100) - 1)])
+    return ScoreHistogram(
+        name, edges, shares(inner), {other: shares(scored[name]) for other, scored in outer.items()}, limit
+    )
+
+
+def _percent(value: float) -> str:
+    return f"{100 * value:.1f} %"

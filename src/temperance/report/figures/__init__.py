@@ -1,0 +1,1 @@
+"""Matplotlib figures for papers and notebooks."""

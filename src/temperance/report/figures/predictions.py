@@ -1,0 +1,193 @@
+"""Figures for Python: each function draws one statistic, and returns the Axes it drew on.
+
+    bins = ece.stats(probs, labels)
+    draw_reliability(bins).figure.savefig("reliability.png")
+
+Without `ax` a new figure is made that belongs to no window and needs no closing; global settings are left alone.
+Matplotlib comes with the extra `report` and is imported when the first figure is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal
+
+from temperance.errors import InputError, MissingExtraError, at_least
+from temperance.jobs.results import shown
+from temperance.metrics.binned import ece
+from temperance.metrics.selective import RiskCoverage
+from temperance.metrics.stats import Bins, Statistic
+from temperance.report.numbers import Bar, bars, highest_risk, thinned, worst_classes
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+PLAIN, GUIDE = "#b0b9c5", "#7d838c"
+OVER, UNDER = "#c8452f", "#2a6fbb"
+PALE = {OVER: "#ebbcb3", UNDER: "#b3cde8"}  # of a gap that could be chance
+
+
+def draw_reliability(bins: Statistic, ax: Axes | None = None) -> Axes:
+    """The reliability diagram: accuracy in each confidence bin, beside what the confidence promised.
+
+    Bars are accuracy. Red reaches up to a mean confidence above it (over-confident), blue down to one below it
+    (under-confident), pale where the gap could be chance: the 95 % interval of the accuracy holds the mean confidence.
+    The strip below counts the samples. `bins` is `ece.stats(probs, labels)` or an evaluation's `reliability`.
+    """
+    found = _bins(bins, 1, "ece.stats(probs, labels)")
+    ax = ax or new_figure(4.8, 5.6).add_subplot()
+    shares = bars(found)
+    ax.plot([0, 1], [0, 1], color=GUIDE, linewidth=1, linestyle="--", label="calibrated")
+    _spans(ax, shares, [0.0] * len(shares), [bar.accuracy for bar in shares], PLAIN, "accuracy")
+    _gaps(ax, [bar for bar in shares if bar.over], OVER, "over-confident")
+    _gaps(ax, [bar for bar in shares if not bar.over], UNDER, "under-confident")
+    ax.errorbar(
+        [bar.confidence for bar in shares],
+        [bar.accuracy for bar in shares],
+        yerr=[[bar.accuracy - bar.low for bar in shares], [bar.high - bar.accuracy for bar in shares]],
+        fmt="o",
+        markersize=3,
+        elinewidth=1,
+        color=ax.yaxis.label.get_color(),
+        clip_on=False,
+        label="95 % interval",
+    )
+    ax.set(xlim=(0, 1), ylim=(0, 1), ylabel="accuracy")
+    ax.set_title(_summary(found), fontsize="medium", loc="left")
+    ax.set_aspect("equal")
+    crowded = any(bar.left < 0.4 and bar.accuracy > 0.65 for bar in shares)
+    where: Literal["lower right", "upper left"] = "lower right" if crowded else "upper left"
+    ax.legend(loc=where, fontsize="small", framealpha=0.85, edgecolor="none")
+    _count_strip(ax, shares)
+    return ax
+
+
+def draw_reliability_pair(before: Statistic, after: Statistic, axes: Sequence[Axes] | None = None) -> tuple[Axes, Axes]:
+    """Two reliability diagrams side by side: before and after calibration."""
+    first, second = axes or new_figure(9.4, 5.8).subplots(1, 2)
+    for bins, ax, name in ((before, first, "before"), (after, second, "after")):
+        draw_reliability(bins, ax)
+        ax.set_title(f"{name}\n{ax.get_title(loc='left')}", fontsize="medium", loc="left")
+    second.set_ylabel("")
+    return first, second
+
+
+def draw_confidence_histogram(bins: Statistic, ax: Axes | None = None) -> Axes:
+    """How sure the model is: the share of samples in each confidence bin, with mean confidence and accuracy marked.
+
+    `bins` is `ece.stats(probs, labels)` or an evaluation's `reliability`.
+    """
+    found = _bins(bins, 1, "ece.stats(probs, labels)")
+    ax = ax or new_figure(4.8, 3.4).add_subplot()
+    shares = bars(found)
+    n = int(found.n)
+    _spans(ax, shares, [0.0] * len(shares), [bar.count / n for bar in shares], PLAIN, None)
+    confidence, accuracy = float(found.confidence.sum()) / n, float(found.hits.sum()) / n
+    ax.axvline(confidence, color=OVER if confidence > accuracy else UNDER, linestyle="--", label="mean confidence")
+    ax.axvline(accuracy, color=ax.yaxis.label.get_color(), label="accuracy")
+    ax.set(xlim=(0, 1), xlabel="confidence", ylabel="share of samples")
+    ax.legend(fontsize="small", framealpha=0.85, edgecolor="none")
+    return ax
+
+
+def draw_classwise(
+    bins: Statistic, ax: Axes | None = None, *, names: Sequence[str] | None = None, most: int = 15
+) -> Axes:
+    """The classes with the largest calibration error, and how much of it is over- and how much under-confidence.
+
+    `bins` is `classwise_ece.stats(probs, labels)` or an evaluation's `classwise`; `names` are the class names.
+    """
+    found = _bins(bins, 2, "classwise_ece.stats(probs, labels)")
+    at_least("most", most, 1)
+    worst = worst_classes(found, names)[:most]
+    ax = ax or new_figure(4.8, 1.2 + 0.24 * len(worst)).add_subplot()
+    rows = range(len(worst))
+    over = [100 * entry.over for entry in worst]
+    ax.barh(rows, over, height=0.7, color=OVER, label="over-confident")
+    ax.barh(rows, [100 * entry.under for entry in worst], height=0.7, left=over, color=UNDER, label="under-confident")
+    # A dollar sign in a name would start a formula.
+    ax.set_yticks(rows, [_short(entry.name).replace("$", r"\$") for entry in worst])
+    ax.set_ylim(len(worst) - 0.4, -0.6)
+    ax.tick_params(axis="y", length=0)
+    ax.set_xlabel("calibration error, %")
+    ax.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, fontsize="small", frameon=False, borderaxespad=0.2)
+    return ax
+
+
+def draw_risk_coverage(curve: RiskCoverage, ax: Axes | None = None) -> Axes:
+    """If the model may decline its least sure predictions: the error that remains, at every coverage.
+
+    `curve` is `risk_coverage_curve(probs, labels)` or an evaluation's `risk_coverage`.
+    """
+    if not isinstance(curve, RiskCoverage):
+        raise InputError(f"expected a RiskCoverage, as risk_coverage_curve(...) gives; got {type(curve).__name__}")
+    ax = ax or new_figure(4.8, 3.4).add_subplot()
+    points = thinned(curve)
+    everything = float(curve.risk[-1])
+    ax.axhline(everything, color=GUIDE, linewidth=1, linestyle="--")
+    note = f"answering everything: {everything:.3g}"
+    ax.annotate(note, (0, everything), (4, 3), textcoords="offset points", fontsize="small")
+    ax.plot(points.coverage.tolist(), points.risk.tolist(), color=UNDER)
+    ax.set(xlim=(0, 1), ylim=(0, highest_risk(curve)), xlabel="coverage (share answered)", ylabel="risk (mean loss)")
+    return ax
+
+
+# --------------------------------------------------------------------------------------------------------------- parts
+
+
+def new_figure(width: float, height: float) -> Figure:
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise MissingExtraError("matplotlib", "report", "drawing") from None
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def _bins(found: object, dimensions: int, source: str) -> Bins:
+    if not isinstance(found, Bins) or found.count.ndim != dimensions:
+        got = f"Bins of shape {tuple(found.count.shape)}" if isinstance(found, Bins) else type(found).__name__
+        raise InputError(f"expected Bins with {dimensions} dimension(s), as {source} gives; got {got}")
+    return found
+
+
+def _spans(
+    ax: Axes, shares: list[Bar], low: list[float], high: list[float], color: str | list[str], label: str | None
+) -> None:
+    """A bar over the width of each bin, from low to high."""
+    heights = [top - bottom for bottom, top in zip(low, high, strict=True)]
+    widths = [bar.right - bar.left for bar in shares]
+    left = [bar.left for bar in shares]
+    edge = ax.get_facecolor()
+    ax.bar(left, heights, widths, low, align="edge", color=color, edgecolor=edge, linewidth=0.6, label=label)
+
+
+def _gaps(ax: Axes, shares: list[Bar], color: str, label: str) -> None:
+    """The part between accuracy and mean confidence, pale where it could be chance."""
+    if not shares:
+        return
+    shares = sorted(shares, key=lambda bar: bar.chance)  # the legend takes its colour from the first
+    accuracy, confidence = [bar.accuracy for bar in shares], [bar.confidence for bar in shares]
+    low, high = map(min, accuracy, confidence), map(max, accuracy, confidence)
+    _spans(ax, shares, list(low), list(high), [PALE[color] if bar.chance else color for bar in shares], label)
+
+
+def _count_strip(ax: Axes, shares: list[Bar]) -> None:
+    """A histogram of the samples below the diagram, on the same confidence axis."""
+    strip = ax.inset_axes((0, -0.2, 1, 0.16), sharex=ax)
+    _spans(strip, shares, [0.0] * len(shares), [float(bar.count) for bar in shares], PLAIN, None)
+    strip.set(xlim=(0, 1), xlabel="confidence", ylabel="samples")
+    strip.locator_params(axis="y", nbins=2, integer=True)
+    strip.yaxis.set_major_formatter("{x:,.0f}")
+    ax.tick_params(labelbottom=False)
+
+
+def _summary(bins: Bins) -> str:
+    n = int(bins.n)
+    accuracy, confidence = float(bins.hits.sum()) / n, float(bins.confidence.sum()) / n
+    parts = {"ECE": ece.value(bins), "accuracy": accuracy, "confidence": confidence}
+    return " · ".join(f"{name} {shown(value, percent=True)}" for name, value in parts.items())
+
+
+def _short(name: str, most: int = 24) -> str:
+    return name if len(name) <= most else name[: most - 1] + "…"

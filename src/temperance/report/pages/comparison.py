@@ -1,0 +1,165 @@
+"""The page of a comparison: which calibrator to use, what it changes, and how the others did."""
+
+from __future__ import annotations
+
+from pathlib import PurePath
+from statistics import median_high
+
+from temperance.jobs.comparison import Comparison, Outcome
+from temperance.report.formats import interval_of, points, signed, value_of
+from temperance.report.markup import Markup, join, tag
+from temperance.report.page import (
+    Cell,
+    answer,
+    grouped_table,
+    heading,
+    legend,
+    mark,
+    noted,
+    page,
+    section,
+    strip,
+    table,
+)
+from temperance.report.pages.evaluation import (
+    classwise_section,
+    metrics_section,
+    provenance_section,
+    reliability_section,
+    risk_coverage_section,
+)
+from temperance.report.pages.pairs import class_changes_section, metrics_pair, reliability_pair, risk_coverage_pair
+from temperance.report.svg.drawing import Scale
+
+SAME_ORDER = "A calibrator that keeps the order of the predictions leaves this curve as it is."
+
+
+def comparison_page(found: Comparison) -> str:
+    """The page: the answer, what it changes in pictures, every method, every class, every number."""
+    unchanged = found.recommended is found.baseline
+    before, after, method = found.before, found.after, found.recommended.label
+    sections = [
+        reliability_section(before) if unchanged else reliability_pair(before, after, method),
+        ranking_section(found),
+        classwise_section(before) if unchanged else class_changes_section(before, after),
+        risk_coverage_section(before) if unchanged else risk_coverage_pair(before, after, method, SAME_ORDER),
+        metrics_section(before) if unchanged else metrics_pair(before, after),
+    ]
+    parts = [opening(found), *sections, provenance_section(found.provenance)]
+    return page(f"{_name(found)} – comparison of calibrators", *parts)
+
+
+def _name(found: Comparison) -> str:
+    return PurePath(found.before.rows[0].source).name
+
+
+def opening(found: Comparison) -> Markup:
+    """What was compared on what, the verdict, and the three numbers it rests on."""
+    about = [found.split, f"{len(found.before.class_names):,} classes", f"{len(found.outcomes):,} methods"]
+    titles = {"nll": "NLL", "ece": "Calibration error", "accuracy": "Accuracy"}
+    figures = [_figure(found, title, metric) for metric, title in titles.items()]
+    return join([heading("Comparison of calibrators", _name(found), about), answer(found.verdict, figures)])
+
+
+def _figure(found: Comparison, title: str, metric: str) -> tuple[str, str, str]:
+    """A metric before and after, or once where nothing changes it."""
+    old, new = (found.row(metric, method=outcome.label) for outcome in (found.baseline, found.recommended))
+    if found.recommended is found.baseline:
+        return title, value_of(old), f"between {interval_of(old, 'and')}"
+    if value_of(old) == value_of(new):
+        return title, value_of(old), "the same before and after"
+    moved = join([tag("span", value_of(old), class_="was"), " → ", value_of(new)])
+    if metric == "accuracy":
+        by = found.recommended.minus(found.baseline, metric)
+        notes = [f"{points(by.value)} points,", f"between {points(by.low)} and {points(by.high)}"]
+    else:
+        notes = [f"{interval_of(old)} before", f"{interval_of(new)} after"]
+    return title, moved, join(tag("span", note) for note in notes)
+
+
+def ranking_section(found: Comparison) -> Markup:
+    """Every method, the lowest NLL first; those that are level with it together; those that failed at the end."""
+    scale = _nll_scale(found)
+    level = [outcome for outcome in found.ranked if found.level_with_best(outcome)]
+    behind = [outcome for outcome in found.ranked if not found.level_with_best(outcome)]
+    groups = [
+        (title, [_ranked(found, outcome, scale) for outcome in outcomes])
+        for title, outcomes in (("Level with the best", level), ("Behind the best", behind))
+        if outcomes
+    ]
+    failures = [(outcome.label, outcome.failure) for outcome in found.outcomes if outcome.failure]
+    return section(
+        "How did the methods do?",
+        tag(
+            "p",
+            "Fitted on the same samples, measured on the same others, lowest NLL first. The bar says how far a method "
+            "is from the best, sample by sample: where it reaches the line of the best, the two are level.",
+        ),
+        legend(
+            [
+                ("point", "NLL"),
+                ("range", "95\u00a0% interval of the difference from the best"),
+                ("upright", "the best"),
+                ("line", "no calibration"),
+            ]
+        ),
+        grouped_table(("Method", "", "NLL", "ECE", "Accuracy", "Parameters", "Seconds"), groups, "ranking"),
+        tag(
+            "p",
+            "Below the accuracy is its change in points. ",
+            tag("span", "Below NLL and ECE are 95\u00a0% intervals. ", class_="on-wide-screens"),
+            "The intervals of two methods can overlap although one is surely better, since both were measured on the "
+            "same samples. The best of many owes a little to luck.",
+            class_="aside",
+        ),
+        table(("Could not be fitted", "Why"), failures, "failures") if failures else Markup(),
+    )
+
+
+def _ranked(found: Comparison, outcome: Outcome, scale: Scale) -> list[Cell]:
+    nll, ece, accuracy = (found.row(name, method=outcome.label) for name in ("nll", "ece", "accuracy"))
+    by = outcome.minus(found.baseline, "accuracy").value
+    name = tag("b", outcome.label) if outcome is found.recommended else outcome.label
+    return [
+        noted(name, found.remark(outcome)),
+        _nll_strip(found, outcome, scale),
+        noted(f"{nll.value:.4f}", interval_of(nll)),
+        noted(value_of(ece), interval_of(ece)),
+        noted(value_of(accuracy), "" if outcome is found.baseline else points(by)),
+        f"{outcome.n_parameters:,}",
+        f"{outcome.seconds:.2f}",
+    ]
+
+
+def _reach(found: Comparison, outcome: Outcome) -> tuple[float, float]:
+    """Between which values its NLL lies, given that of the best."""
+    best = found.ranked[0]
+    by = outcome.minus(best, "nll")
+    return best.measured["nll"].value + by.low, best.measured["nll"].value + by.high
+
+
+def _nll_scale(found: Comparison) -> Scale:
+    """From the best to no calibration or to the middle of the field, and to what ends not far behind that.
+
+    What is far worse must not flatten the rest.
+    """
+    ends = [_reach(found, outcome) for outcome in found.ranked]
+    low = min(low for low, _ in ends)
+    high = max(_reach(found, found.baseline)[1], median_high(high for _, high in ends))
+    high = max(end for _, end in ends if end <= low + 1.5 * (high - low))
+    return Scale(low, high if high > low else low + 1, 0, 100)
+
+
+def _nll_strip(found: Comparison, outcome: Outcome, scale: Scale) -> Markup:
+    value, best = outcome.measured["nll"].value, found.ranked[0]
+    low, high = (min(scale(end), 100) for end in _reach(found, outcome))
+    marks = [
+        mark("line", scale(found.baseline.measured["nll"].value)),
+        mark("upright", scale(best.measured["nll"].value)),
+    ]
+    if value > scale.high:
+        return strip(f"NLL {value:.4f}: beyond this scale", *marks, mark("beyond", 100))
+    by = outcome.minus(best, "nll")
+    told = f"{by.value:.4f} above the best, between {signed(by.low, 4)} and {signed(by.high, 4)}"
+    kind = "point none" if outcome is found.baseline else "point"
+    return strip("the best" if outcome is best else told, *marks, mark("range", low, high), mark(kind, scale(value)))

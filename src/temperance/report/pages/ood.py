@@ -1,0 +1,138 @@
+"""The page of a comparison with unfamiliar data."""
+
+from __future__ import annotations
+
+import math
+
+from temperance.jobs.ood import MEASURES, TITLES, OODComparison, ScoreHistogram
+from temperance.jobs.results import Row
+from temperance.metrics.scores import SCORES
+from temperance.report.formats import percent, percent_range
+from temperance.report.markup import Markup, join, tag
+from temperance.report.page import answer, grouped_table, heading, legend, noted, page, pair, prose, section
+from temperance.report.pages.evaluation import provenance_section
+from temperance.report.svg.drawing import (
+    LEFT,
+    RIGHT,
+    Plot,
+    Scale,
+    number_text,
+    picture,
+    tick_text,
+    ticks_between,
+)
+from temperance.report.svg.lines import COLOURS
+
+SHARES = (0.0, 0.01, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0)  # marked on the scale of shares
+
+
+def ood_page(found: OODComparison) -> str:
+    """The page: the answer, the scores on both sides as pictures, every number."""
+    name = found.provenance.settings["inside"]
+    parts = [opening(found), histograms_section(found), numbers_section(found), provenance_section(found.provenance)]
+    return page(f"{name} – unfamiliar data", *parts)
+
+
+def opening(found: OODComparison) -> Markup:
+    """What was told from what, the verdict, and the numbers it rests on."""
+    settings = found.provenance.settings
+    about = [f"{settings['n']:,} samples", f"{settings['k']:,} classes", settings["calibrator"] or "", _against(found)]
+    area, share, best = (
+        found.row("auroc", method=found.scores[0]),
+        found.row("fpr95", method=found.scores[0]),
+        found.row("auroc", method=found.best),
+    )
+    figures = [
+        (f"AUROC by {area.method}", percent(area.value), _between(area)),
+        (f"FPR95 by {share.method}", percent(share.value), _between(share)),
+        (f"Best AUROC, by {best.method}", percent(best.value), _between(best)),
+    ]
+    title = heading("Telling unfamiliar data apart", settings["inside"], about)
+    return join([title, answer(found.verdict.strip(), figures)])
+
+
+def _against(found: OODComparison) -> str:
+    return "against " + " and ".join(f"{name} ({n:,} samples)" for name, n in found.sizes.items())
+
+
+def _between(row: Row) -> str:
+    return f"between {percent_range(row.low, row.high, 1).replace('–', 'and')}"
+
+
+def histograms_section(found: OODComparison) -> Markup:
+    """Every score on both sides."""
+    figures = []
+    for histogram in found.histograms:
+        row = found.row("auroc", method=histogram.score)
+        caption = [tag("b", histogram.score), f" AUROC\u00a0{percent(row.value)}"]
+        figures.append((join(caption), score_histogram(histogram)))
+    keys = [("bar", found.provenance.settings["inside"])]
+    keys += [(f"line series series-{i % COLOURS}", name) for i, name in enumerate(found.sizes)]
+    return section(
+        "How sure is the model of each?",
+        tag(
+            "p",
+            "The share of samples at each value of a score, on a scale of square roots. The less the two overlap, the "
+            "better the score tells them apart. The upright line accepts 95\u00a0% of the model's own data; what is "
+            "unfamiliar and lies to its right is taken for its own.",
+        ),
+        legend([*keys, ("upright", "accepts 95\u00a0% of its own data")]),
+        pair(*figures),
+    )
+
+
+def score_histogram(histogram: ScoreHistogram) -> Markup:
+    """Shares of its own data as bars, those of other sets as steps, and the threshold that accepts 95 %."""
+    edges = histogram.edges.tolist()
+    highest = max(float(shares.max()) for shares in (histogram.inside, *histogram.outside.values()))
+    # Scores of a sure model heap up at one end; roots leave the rest to be seen.
+    plot = Plot(Scale(edges[0], edges[-1], LEFT, RIGHT), Scale(0, math.sqrt(highest), 220, 16))
+    ticks = [tick for tick in SHARES if tick <= highest]
+    across = ticks_between(edges[0], edges[-1], 5)
+    bars = [
+        plot.box(left, right, 0, math.sqrt(share), "bar")
+        for left, right, share in zip(edges[:-1], edges[1:], histogram.inside.tolist(), strict=True)
+        if share
+    ]
+    lines = []
+    for i, shares in enumerate(histogram.outside.values()):
+        steps = [(edges[0], 0.0)]
+        for left, right, share in zip(edges[:-1], edges[1:], shares.tolist(), strict=True):
+            steps += [(left, math.sqrt(share)), (right, math.sqrt(share))]
+        lines.append(plot.line([*steps, (edges[-1], 0.0)], f"line series-{i % COLOURS}"))
+    limit = min(max(histogram.limit, edges[0]), edges[-1])
+    return picture(
+        264,
+        f"Histograms of {histogram.score} on the model's own data and on {', '.join(histogram.outside)}.",
+        plot.y_axis([math.sqrt(tick) for tick in ticks], [tick_text(tick) for tick in ticks]),
+        join(bars),
+        join(lines),
+        plot.line([(limit, 0), (limit, plot.y.high)], "mark"),
+        plot.x_axis(across, histogram.score, [number_text(t) for t in across]),
+    )
+
+
+def numbers_section(found: OODComparison) -> Markup:
+    """Every score on every set, with its interval."""
+    sets = [("Mean over the sets", ""), *((name, name) for name in found.sizes)] if len(found.sizes) > 1 else [("", "")]
+    groups = []
+    for title, group in sets:
+        rows = []
+        for name in found.scores:
+            cells = [join([tag("span", name), tag("small", prose(SCORES[name].summary.partition(" (n")[0]))])]
+            for metric in MEASURES:
+                row = found.row(metric, group=group, method=name)
+                cells.append(noted(percent(row.value), percent_range(row.low, row.high, 1)))
+            rows.append(cells)
+        groups.append((title, rows))
+    level = found.provenance.settings["level"]
+    return section(
+        "Every number",
+        tag(
+            "p",
+            "AUROC: how often a sample of its own data scores higher than an unfamiliar one; 50\u00a0% is chance. "
+            "FPR95: the share of unfamiliar samples that are accepted where 95\u00a0% of its own are; lower is better. "
+            f"In small print: {100 * level:g}\u00a0% intervals.",
+        ),
+        grouped_table(("Score", *TITLES.values()), groups, "metrics both"),
+    )

@@ -1,0 +1,159 @@
+"""The page of a network under corruption."""
+
+from __future__ import annotations
+
+from temperance.data.corruptions import CORRUPTIONS
+from temperance.diagnose.shift import MEAN, MEASURED, Shift
+from temperance.metrics import METRICS
+from temperance.report.formats import percent
+from temperance.report.markup import Markup, join, tag
+from temperance.report.page import answer, folded, grouped_table, heading, noted, page, pair, prose, section
+from temperance.report.pages.evaluation import provenance_section
+from temperance.report.svg.lines import Line, line_chart, line_legend
+
+TITLES = {"ece": "Calibration error", "accuracy": "Accuracy", "nll": "NLL"}
+
+
+def shift_page(found: Shift) -> str:
+    """The page: the answer, error against severity, each family, every number."""
+    parts = [
+        opening(found),
+        severity_section(found),
+        family_section(found),
+        numbers_section(found),
+        provenance_section(found.provenance),
+    ]
+    return page(f"{found.provenance.settings['name']} – calibration under corruption", *parts)
+
+
+def opening(found: Shift) -> Markup:
+    """What was corrupted, the verdict, and the numbers it rests on."""
+    strongest = found.severities[-1]
+    figures = []
+    for metric in MEASURED:
+        method = found.methods[0] if metric == "accuracy" else found.methods[-1]
+        clean, worse = (_said(metric, found.value(metric, severity=s, method=method)) for s in (0, strongest))
+        moved = join([tag("span", clean, class_="was"), " → ", worse])
+        figures.append((TITLES[metric], moved, f"as they are, and at severity {strongest}"))
+    settings = found.provenance.settings
+    about = [
+        f"{settings['n']:,} images",
+        f"{len(found.corruptions)} corruptions",
+        f"{len(found.severities)} severities",
+        found.methods[-1],
+    ]
+    title = heading("Calibration under corruption", settings["name"], about)
+    return join([title, answer(found.verdict, figures)])
+
+
+def _said(metric: str, value: float) -> str:
+    return percent(value) if METRICS[metric].percent else f"{value:.3f}"
+
+
+def severity_section(found: Shift) -> Markup:
+    """Mean and range over corruptions against severity, before and after calibration."""
+    figures = []
+    for metric in MEASURED:
+        lines = [severity_line(found, metric, method, i) for i, method in enumerate(found.methods)]
+        # A calibrator that keeps every prediction has the accuracy of none.
+        lines = lines[:1] + [line for line in lines[1:] if line.points != lines[0].points]
+        drawn = line_chart(
+            lines,
+            y_title=TITLES[metric],
+            x_title="severity",
+            percent=METRICS[metric].percent,
+            from_zero=True,
+            x_ticks=[0, *found.severities],
+            dots=True,
+        )
+        figures.append((tag("b", TITLES[metric]), drawn))
+    keys = [Line(method, [], i) for i, method in enumerate(found.methods)]
+    return section(
+        "How does it hold up?",
+        tag(
+            "p",
+            "Severity 0 is the images as they are. The line is the mean over the corruptions; the shade reaches from "
+            "the least to the most harmful of them.",
+        ),
+        line_legend(keys) if len(keys) > 1 else Markup(),
+        pair(*figures),
+    )
+
+
+def severity_line(found: Shift, metric: str, method: str, colour: int) -> Line:
+    """The mean over corruptions at each severity, with the range over them."""
+    clean = found.value(metric, method=method)
+    mean, low, high = [(0.0, clean)], [(0.0, clean)], [(0.0, clean)]
+    for severity in found.severities:
+        values = found.values(metric, severity, method)
+        mean.append((severity, found.value(metric, MEAN, severity, method)))
+        low.append((severity, min(values)))
+        high.append((severity, max(values)))
+    return Line(method, mean, colour, band=(low, high))
+
+
+def family_section(found: Shift) -> Markup:
+    """The calibration error under every corruption, a picture for each family on one scale."""
+    method, first = found.methods[-1], found.methods[0]
+    highest = max(
+        found.value("ece", name, s, m) for name in found.corruptions for s in found.severities for m in found.methods
+    )
+    figures = []
+    for family, names in found.families().items():
+        lines = []
+        for i, name in enumerate(names):
+            if method != first:
+                lines.append(Line(f"{name}, {first}", _against(found, name, first), i, "thin was"))
+            lines.append(Line(name, _against(found, name, method), i))
+        drawn = line_chart(
+            lines,
+            y_title=f"Calibration error under {family}",
+            x_title="severity",
+            percent=True,
+            from_zero=True,
+            highest=highest,
+            x_ticks=[0, *found.severities],
+        )
+        solid = [line for line in lines if not line.kind]
+        figures.append((join([tag("b", family.capitalize()), line_legend(solid)]), drawn))
+    dashed = f" Dashed: {first}." if method != first else ""
+    return section(
+        "Which corruptions do most harm?",
+        tag("p", f"The calibration error under every corruption, with the same scale for all families.{dashed}"),
+        pair(*figures),
+    )
+
+
+def _against(found: Shift, name: str, method: str) -> list[tuple[float, float]]:
+    clean = (0.0, found.value("ece", method=method))
+    return [clean, *((float(s), found.value("ece", name, s, method)) for s in found.severities)]
+
+
+def numbers_section(found: Shift) -> Markup:
+    """The calibration error as a table for each method; the other metrics are folded away."""
+    tables = []
+    for metric in MEASURED:
+        for method in reversed(found.methods):
+            name = f"{TITLES[metric]}, {method}"
+            drawn = number_table(found, metric, method)
+            first = metric == MEASURED[0] and method == found.methods[-1]
+            tables.append(join([tag("p", tag("b", name)), drawn]) if first else folded(name, drawn))
+    return section("Every number", *tables)
+
+
+def number_table(found: Shift, metric: str, method: str) -> Markup:
+    """A row for each corruption, a column for each severity."""
+    groups = []
+    for title, names in [*found.families().items(), ("all", [MEAN])]:
+        rows = []
+        for name in names:
+            said = prose(CORRUPTIONS[name].summary) if name in CORRUPTIONS else "over the corruptions"
+            cells = (_said(metric, found.value(metric, name, s, method)) for s in found.severities)
+            rows.append((noted(name, said), _said(metric, found.value(metric, method=method)), *cells))
+        groups.append((title.capitalize(), rows))
+    columns = (
+        "Corruption",
+        "None",
+        *(f"Severity {s}" if s == found.severities[0] else str(s) for s in found.severities),
+    )
+    return grouped_table(columns, groups, "severities")

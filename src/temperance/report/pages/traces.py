@@ -1,0 +1,164 @@
+"""Sections about a post-hoc training: losses of classes beside the calibration error, as in SCTL's figures."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+
+from temperance.diagnose.traces import Trace, pearson
+from temperance.report.formats import percent
+from temperance.report.markup import Markup, tag
+from temperance.report.page import legend, noted, pair, section, table
+from temperance.report.svg.drawing import (
+    LEFT,
+    RIGHT,
+    Plot,
+    Scale,
+    number_text,
+    picture,
+    roomy,
+    round_ticks,
+    ticks_between,
+)
+from temperance.report.svg.lines import COLOURS, Line, line_chart, line_legend
+
+
+def trace_section(traces: Sequence[Trace]) -> Markup:
+    """Total loss, spread of the class losses and calibration error with each objective (SCTL Figures 1 and 4)."""
+    if not traces:
+        return Markup()
+    columns = {"total": "Total loss (NLL)", "spread": "Spread of the class losses", "ece": "Calibration error"}
+    figures = []
+    for column, title in columns.items():
+        lines = [
+            Line(trace.objective, list(zip(trace.steps.tolist(), getattr(trace, column).tolist(), strict=True)), i)
+            for i, trace in enumerate(traces)
+        ]
+        drawn = line_chart(lines, y_title=title, x_title="step", percent=column == "ece")
+        figures.append((tag("b", title), drawn))
+    rows = [
+        (trace.objective, *(_signed_r(trace.correlation(column)) for column in ("total", "spread"))) for trace in traces
+    ]
+    together = [torch.cat([getattr(trace, column) for trace in traces]) for column in ("total", "spread", "ece")]
+    rows.append(
+        ("all together", _signed_r(pearson(together[0], together[2])), _signed_r(pearson(together[1], together[2])))
+    )
+    return section(
+        "What happens while a calibrator is trained?",
+        tag(
+            "p",
+            f"A {traces[0].layer} layer on the logits, trained on held-out predictions with each objective and "
+            "measured on the test part; losses are NLL whatever it is trained with. Objectives that soften the labels "
+            "can lead past the point where the calibration error is least; class-scaled loss evens out the losses of "
+            "the classes.",
+        ),
+        line_legend([Line(trace.objective, [], i) for i, trace in enumerate(traces)]),
+        pair(
+            *figures,
+            (tag("b", "Error against total loss"), scatter(traces, "total")),
+            (tag("b", "Error against spread"), scatter(traces, "spread")),
+            (
+                noted(tag("b", "How closely does the error follow them?"), "Pearson's r over the steps"),
+                table(("Objective", "Total loss", "Spread"), rows),
+            ),
+        ),
+    )
+
+
+def _signed_r(r: float) -> str:
+    return "–" if math.isnan(r) else f"{r:.3f}".replace("-", "−")
+
+
+def scatter(traces: Sequence[Trace], column: str) -> Markup:
+    """Calibration error against the total loss or the spread, a point for every step."""
+    xs = torch.cat([getattr(trace, column) for trace in traces])
+    ys = torch.cat([trace.ece for trace in traces])
+    x = roomy(float(xs.min()), float(xs.max()), LEFT, RIGHT)
+    y = Scale(0, 1.05 * float(ys.max()) or 1.0, 220, 8)
+    plot = Plot(x, y)
+    across, ticks = ticks_between(x.low, x.high, 5), round_ticks(y.high, 4)
+    dots = [
+        plot.dot(a, b, f"point series-{i % COLOURS}")
+        for i, trace in enumerate(traces)
+        for a, b in zip(getattr(trace, column).tolist(), trace.ece.tolist(), strict=True)
+    ]
+    title = "total loss" if column == "total" else "spread of the class losses"
+    return picture(
+        262,
+        f"Calibration error against {title}, a point for every step.",
+        plot.y_axis(ticks, [f"{100 * tick:.3g}\u00a0%" for tick in ticks]),
+        tag("g", *dots, class_="cloud"),
+        plot.x_axis(across, title, [number_text(tick) for tick in across]),
+    )
+
+
+def toy_section(toy: Trace | None, names: Sequence[str]) -> Markup:
+    """A training on the worst classes only: the same total loss with another calibration error (SCTL Figure 3)."""
+    if toy is None:
+        return Markup()
+    a, b = toy.equal_totals()
+    trained = [names[j] for j in toy.trained]
+    steps = toy.steps.tolist()
+    figures = []
+    for column, title in (
+        ("total", "Total loss (NLL)"),
+        ("spread", "Spread of the class losses"),
+        ("ece", "Calibration error"),
+    ):
+        line = Line(title, list(zip(steps, getattr(toy, column).tolist(), strict=True)), 0)
+        drawn = line_chart([line], y_title=title, x_title="step", percent=column == "ece", at=marked(toy, a, b))
+        figures.append((tag("b", title), drawn))
+    figures.insert(1, (tag("b", "Loss of each class"), class_losses(toy, names, marked(toy, a, b))))
+    shares = [_share(toy, row) for row in (a, b)]
+    rows = [
+        (
+            name,
+            str(steps[row]),
+            f"{float(toy.total[row]):.4f}",
+            f"{float(toy.spread[row]):.4f}",
+            percent(float(toy.ece[row])),
+            percent(share, 1),
+        )
+        for name, row, share in (("A", a, shares[0]), ("B", b, shares[1]))
+    ]
+    return section(
+        "The same loss, another calibration error",
+        tag(
+            "p",
+            f"The same layer, trained only on the classes with the highest losses ({', '.join(trained)}), and measured "
+            "on all classes of the same data. At A and B the total loss is the same; how it is shared out among the "
+            "classes differs, and so does the calibration error.",
+        ),
+        legend(
+            [
+                ("line series series-1", "classes trained on"),
+                ("line series thin series-0", "the others"),
+                ("line", "A and B"),
+            ]
+        ),
+        pair(*figures),
+        table(("", "Step", "Total loss", "Spread", "ECE", "In classes trained on"), rows),
+    )
+
+
+def marked(trace: Trace, a: int, b: int) -> list[tuple[float, str]]:
+    """Where A and B stand."""
+    return [(float(trace.steps[row]), name) for row, name in ((a, "A"), (b, "B"))]
+
+
+def _share(trace: Trace, row: int) -> float:
+    mine = [trace.classes.index(j) for j in trace.trained if j in trace.classes]
+    return float(trace.class_losses[row, mine].sum() / trace.class_losses[row].sum())
+
+
+def class_losses(trace: Trace, names: Sequence[str], at: Sequence[tuple[float, str]]) -> Markup:
+    """The loss of every class at every step; those trained on stand out."""
+    lines = []
+    for column, j in enumerate(trace.classes):
+        values = list(zip(trace.steps.tolist(), trace.class_losses[:, column].tolist(), strict=True))
+        mine = j in trace.trained
+        lines.append(Line(names[j], values, 1 if mine else 0, "" if mine else "thin"))
+    lines.sort(key=lambda line: line.kind, reverse=True)
+    return line_chart(lines, y_title="loss of each class", x_title="step", at=at)

@@ -1,0 +1,221 @@
+"""The pages of a training and of a retraining."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from temperance.heads.retraining import Retrained
+from temperance.jobs.evaluation import Evaluation, evaluate
+from temperance.jobs.results import Provenance
+from temperance.metrics import METRICS
+from temperance.report.formats import points, signed, value_of
+from temperance.report.markup import Markup, join, tag
+from temperance.report.page import answer, definitions, folded, heading, page, pair, section
+from temperance.report.pages.evaluation import (
+    classwise_section,
+    histogram_section,
+    metrics_section,
+    provenance_section,
+    reliability_section,
+    risk_coverage_section,
+    verdict_section,
+)
+from temperance.report.pages.pairs import class_changes_section, metrics_pair, reliability_pair, risk_coverage_pair
+from temperance.report.svg.lines import Line, line_chart, line_legend
+from temperance.training.run import Run, hardly_learnt, read_about
+
+History = Sequence[Mapping[str, Any]]
+
+
+# ------------------------------------------------------------------------------------------------------------- a run
+
+
+def run_page(run: Run, *, measured: Evaluation | None = None) -> str:
+    """The page: what was trained, the verdict on the test part, how it got there, and the sections of an evaluation."""
+    found = measured or evaluate(run.predictions["test"])
+    name = run.folder.name if run.folder else "A training"
+    parts = [
+        heading("Training report", name, about_run(run)),
+        verdict_section(found, hardly_learnt(run.predictions["test"])),
+        training_section(run.history),
+        reliability_section(found),
+        histogram_section(found),
+        classwise_section(found),
+        risk_coverage_section(found),
+        metrics_section(found),
+        settings_section(run),
+        provenance_section(run_provenance(run, found)),
+    ]
+    return page(f"{name} – training report", *parts)
+
+
+def about_run(run: Run) -> list[str]:
+    """Network, data, loss and length of a run, in a few words."""
+    job = run.details.get("job", {})
+    n = run.predictions["test"].n
+    return [
+        str(job.get("network", type(run.network).__name__)),
+        str(job.get("data", "")),
+        str(job.get("loss", "")),
+        count(len(run.history), "epoch"),
+        f"measured on {n:,} test images",
+    ]
+
+
+def settings_section(run: Run) -> Markup:
+    """Everything that was set, folded away."""
+    job = run.details.get("job", {})
+    if not job:
+        return Markup()
+    entries = ((name, "none" if value is None else str(value)) for name, value in job.items())
+    return tag("footer", folded("How it was trained", definitions(entries)))
+
+
+def run_provenance(run: Run, found: Evaluation) -> Provenance:
+    """That of the training where its folder has it, else that of the measurement."""
+    if run.folder is None or not (run.folder / "run.json").exists():
+        return found.provenance
+    about = read_about(run.folder)["provenance"]
+    return Provenance(**{**about, "settings": {}})
+
+
+def training_section(history: History, name: str = "it") -> Markup:
+    """Loss, accuracy, calibration error and learning rate, epoch by epoch; nothing where nothing was trained."""
+    if not history:
+        return Markup()
+    seconds = sum(row.get("seconds", 0.0) for row in history)
+    took = f" It took {spell(seconds)}, {spell(seconds / len(history))} an epoch." if seconds else ""
+    return section(
+        f"How did {name} get there?",
+        tag(
+            "p",
+            "The network on the images that it was trained on and on those held out, epoch by epoch. Where the loss on "
+            "held-out images rises while the accuracy stays, the network goes on becoming surer without becoming "
+            f"better.{took}",
+        ),
+        pair(*training_figures(history)),
+    )
+
+
+def training_figures(history: History) -> list[tuple[Markup, Markup]]:
+    """The pictures of a training, each with its caption."""
+    figures = [
+        figure(history, "Loss", {"loss": "training", "val_loss": "held out"}),
+        figure(history, "Accuracy", {"accuracy": "training", "val_accuracy": "held out"}, percent=True),
+        figure(history, "Calibration error", {"val_ece": "held out"}, percent=True, from_zero=True, first_colour=1),
+        figure(history, "Learning rate", {"lr": "as scheduled"}, from_zero=True, first_colour=2),
+    ]
+    return [found for found in figures if found]
+
+
+def figure(
+    history: History,
+    title: str,
+    columns: Mapping[str, str],
+    *,
+    percent: bool = False,
+    from_zero: bool = False,
+    first_colour: int = 0,
+) -> tuple[Markup, Markup] | None:
+    """Columns of a history over its epochs, with a legend; nothing if no row has them."""
+    lines = []
+    for i, (column, name) in enumerate(columns.items()):
+        known = [(row["epoch"], row[column]) for row in history if row.get(column) is not None]
+        if known:
+            lines.append(Line(name, known, first_colour + i))
+    if not lines:
+        return None
+    drawn = line_chart(
+        lines,
+        y_title=title,
+        x_title="epoch",
+        percent=percent,
+        from_zero=from_zero,
+        dots=len(history) < 3,
+    )
+    return join([tag("b", title), line_legend(lines)]), drawn
+
+
+def count(n: int, what: str) -> str:
+    """1 epoch, 2 epochs."""
+    return f"{n:,} {what}{'' if n == 1 else 's'}"
+
+
+def spell(seconds: float) -> str:
+    """A duration as people say it."""
+    if seconds < 90:
+        return f"{seconds:.3g} s"
+    return f"{seconds / 60:.3g} min" if seconds < 5400 else f"{seconds / 3600:.3g} h"
+
+
+# ------------------------------------------------------------------------------------------------------ a retraining
+
+
+def retraining_page(found: Retrained) -> str:
+    """The page: what changed, side by side, how the head got there, and every number."""
+    before, after, name = found.before, found.after, found.head.name
+    about = [
+        f"{int(before.reliability.n):,} test samples",
+        f"{len(before.class_names):,} classes",
+        count(len(found.history), "epoch"),
+        f"before: {found.replaced}",
+    ]
+    titles = {"accuracy": "Accuracy", "nll": "NLL", "ece": "Calibration error"}
+    parts = [
+        heading("Retraining report", f"A new classifier: {name}", about),
+        answer(found.verdict, [_moved(found, metric, title) for metric, title in titles.items()]),
+        reliability_pair(before, after, name),
+        head_section(found.history),
+        class_changes_section(before, after),
+        risk_coverage_pair(before, after, name),
+        metrics_pair(before, after),
+        provenance_section(found.provenance),
+    ]
+    return page(f"{name} – retraining report", *parts)
+
+
+def _moved(found: Retrained, metric: str, title: str) -> tuple[str, str, Markup]:
+    """A metric before and after, and the difference with its interval, if there is one."""
+    old, new, by = found.before.row(metric), found.after.row(metric), found.differences[metric]
+    moved = join([tag("span", value_of(old), class_="was"), " → ", value_of(new)])
+
+    def change(value: float) -> str:
+        return points(value) if METRICS[metric].percent else signed(value, 4)
+
+    notes = [change(by.value) + (" points" if METRICS[metric].percent else "")]
+    if not math.isnan(by.low):
+        notes = [f"{notes[0]},", f"between {change(by.low)} and {change(by.high)}"]
+    return title, moved, join(tag("span", note) for note in notes)
+
+
+def head_section(history: History, name: str = "the new classifier") -> Markup:
+    """Keep rate, confidence and accuracy, and the loss of a head, epoch by epoch; nothing where it was not trained."""
+    if not history:
+        return Markup()
+    figures = [
+        figure(history, "Keep rate", {"keep_rate": "share of weights in a step"}, percent=True),
+        figure(
+            history,
+            "Confidence and accuracy in training",
+            {"confidence": "confidence", "accuracy": "accuracy"},
+            percent=True,
+        ),
+        figure(
+            history,
+            "Confidence and accuracy on held-out samples",
+            {"val_confidence": "confidence", "val_accuracy": "accuracy"},
+            percent=True,
+        ),
+        figure(history, "Loss", {"loss": "training", "val_nll": "held out (NLL)"}),
+    ]
+    return section(
+        f"How did {name} get there?",
+        tag(
+            "p",
+            "The new classifier, epoch by epoch, on features that do not change. It is calibrated where confidence and "
+            "accuracy on held-out samples meet.",
+        ),
+        pair(*(found for found in figures if found)),
+    )

@@ -1,0 +1,1 @@
+"""Pictures of a page, drawn as SVG."""
