@@ -5,9 +5,9 @@
     python -m benchmarks.papers.queue measure --out FOLDER
 
 list     every training with its state: measured, or not trained yet
-train    what has no results yet, in order. A training leaves one file in OUT: its logits of all parts in half precision,
-         and those of classifiers that MaC-Cal trained again on its features. It is checkpointed after every epoch in
-         WORK and goes on from there when the command is called again; no training starts that could not end in time
+train    what has no results yet, in order. A training leaves one file in OUT: the logits of all parts in half
+         precision, and those of classifiers that MaC-Cal trained again on its features. It is checkpointed after every
+         epoch in WORK and goes on from there when the command is called again; none starts that could not end in time
 measure  each file in OUT, as trained and after calibration; one JSON line for each state is added to the results
 
 FOLDER/cifar10.npz and FOLDER/cifar100.npz are what `temperance train` reads.
