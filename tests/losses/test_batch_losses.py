@@ -13,7 +13,7 @@ from torch import Tensor
 from conftest import random_predictions
 from temperance.errors import InputError
 from temperance.losses import KDEXE, MDCA, MMCE, CrossEntropy, Focal, Loss, SoftAvUC, SoftECE
-from temperance.losses.kernel import laplacian_energy
+from temperance.losses.batch import laplacian_energy
 from temperance.metrics import ece, kde_ece_canonical
 
 TINY = 2e-6  # the golden numbers are rounded to six decimals

@@ -1,19 +1,24 @@
-"""Calibration error of a batch by kernels: MMCE between confidences, KDE between whole distributions."""
+"""Calibration errors of a batch: MMCE and KDE by kernels, MDCA by classes, soft ECE and AvUC by soft thresholds."""
 
 from __future__ import annotations
 
+import math
 from typing import Unpack
 
 import torch
 from torch import Tensor
 
-from temperance.errors import InputError, number, one_of, switch
-from temperance.losses.base import Loss, Regulariser, TorchOptions, Used, loss
+from temperance.errors import InputError, at_least, number, one_of, positive, switch
+from temperance.losses.base import Loss, Regulariser, Rows, TorchOptions, Used, loss
 from temperance.losses.distributed import BatchLevel
-from temperance.losses.rows import Rows
 from temperance.metrics.kernel import canonical_error, check_bandwidth, loo_bandwidth
 from temperance.metrics.smooth import MMCE_WIDTH
 from temperance.numerics import root
+
+KARANDIKAR = "Karandikar et al., Soft calibration objectives for neural networks, NeurIPS 2021"
+
+# How close to 0 and 1 the normalised entropy may come before its log-odds stop growing.
+ENTROPY_MARGIN = 1e-6
 
 
 def laplacian_energy(amounts: Tensor, places: Tensor, width: float = MMCE_WIDTH) -> Tensor:
@@ -73,7 +78,7 @@ class MMCE(BatchLevel, Regulariser):
         self.double_norm = double_norm
 
     def _penalty(self, rows: Rows) -> Tensor:
-        kept, correct = rows.kept.to(rows.given.dtype), rows.correct.to(rows.given.dtype)
+        kept, correct = rows.kept.to(rows.nll.dtype), rows.correct.to(rows.nll.dtype)
         everyone, _ = self._all_rows(torch.stack([rows.confidence, kept, correct], dim=1))
         confidence, kept, correct = everyone.unbind(1)
         residual = (correct - confidence) * kept
@@ -87,6 +92,38 @@ class MMCE(BatchLevel, Regulariser):
             amounts = residual / kept.sum().clamp_min(1)
         squared = laplacian_energy(amounts, confidence).clamp_min(0)
         return self.strength * (squared if self.form == "plain" else root(squared))
+
+
+@loss(
+    name="mdca",
+    paper="Hebbalaguppe et al., A stitch in time saves nine: a train-time regularizing loss for calibration, CVPR 2022",
+    per_sample=False,
+    equals_cross_entropy_at={"strength": 0.0},
+    hyper_parameters=(
+        Used("CIFAR-10, CIFAR-100", {"strength": 1.0}, "MDCA scripts, on cross-entropy or Focal(gamma=1)"),
+    ),
+)
+class MDCA(BatchLevel, Regulariser):
+    """MDCA: adds how far each class's mean probability over the batch is from its share of the labels.
+
+    base + strength · (1/k) Σ_c |mean_i p_ic − mean_i 1[y_i = c]|. It needs batches larger than the number of classes to
+    say much. The ACLS paper's supplement leaves out 1/k, and its a_c = sgn(|…|), which is always +1, would make the
+    gradient vanish: it is the sign of the difference itself. The authors' best is on focal loss,
+    `MDCA(base=Focal(gamma=1.0))`.
+    """
+
+    def __init__(
+        self, *, strength: float = 1.0, base: str | Loss = "cross-entropy", **options: Unpack[TorchOptions]
+    ) -> None:
+        super().__init__(base=base, **options)
+        number("strength", strength, 0)
+        self.strength = strength
+
+    def _penalty(self, rows: Rows) -> Tensor:
+        kept = rows.kept.to(rows.nll.dtype)
+        surplus = self._all_sum((kept[:, None] * (rows.probs - rows.one_hot)).sum(0))
+        n = self._all_sum(kept.sum()).clamp_min(1)
+        return self.strength * (surplus / n).abs().mean()
 
 
 @loss(
@@ -146,3 +183,87 @@ class KDEXE(BatchLevel, Regulariser):
             bandwidth = loo_bandwidth(neighbours) if len(neighbours) > 1 else 1.0
         error = canonical_error(probs, labels, bandwidth, p=self.p, counted=counted) * (counted.sum() > 1)
         return self.strength * (error.detach() if self.detach else error)
+
+
+@loss(name="soft-ece", paper=KARANDIKAR, per_sample=False, equals_cross_entropy_at={"strength": 0.0})
+class SoftECE(BatchLevel, Regulariser):
+    """Soft-binned ECE: adds the calibration error of the batch over bins to which every sample belongs a little.
+
+    base + strength · (Σ_b (S_b / n) |A_b − C_b|^p)^{1/p}: sample i belongs to bin b by
+    softmax_b(−(c_i − ξ_b)² / temperature), ξ_b the bin's middle; S_b, A_b and C_b are the bin's weight, accuracy and
+    mean confidence (SB-ECE_bin, eq. 11). As the temperature goes to 0 this is binned ECE. From one bin to the next the
+    weight falls by exp(1 / (n_bins² · temperature)).
+    """
+
+    def __init__(
+        self,
+        *,
+        strength: float = 1.0,
+        n_bins: int = 15,
+        temperature: float = 0.01,
+        p: float = 2.0,
+        base: str | Loss = "cross-entropy",
+        **options: Unpack[TorchOptions],
+    ) -> None:
+        super().__init__(base=base, **options)
+        number("strength", strength, 0)
+        at_least("n_bins", n_bins, 1)
+        positive("temperature", temperature)
+        number("p", p, 1)
+        self.strength = strength
+        self.n_bins = n_bins
+        self.temperature = temperature
+        self.p = p
+
+    def _penalty(self, rows: Rows) -> Tensor:
+        confidence, kept = rows.confidence, rows.kept.to(rows.nll.dtype)
+        middles = (torch.arange(self.n_bins, device=kept.device, dtype=kept.dtype) + 0.5) / self.n_bins
+        belongs = (-(confidence[:, None] - middles).square() / self.temperature).softmax(1)
+        amounts = torch.stack([kept, kept * (confidence - rows.correct.to(kept.dtype))])
+        weight, gap = self._all_sum(amounts @ belongs)
+        # (S/n) |gap/S|^p, written so that an empty bin is 0 with a finite gradient.
+        tiny = torch.finfo(kept.dtype).tiny ** 0.25
+        terms = weight * (gap / weight.clamp_min(tiny)).abs().pow(self.p)
+        total = terms.sum() / weight.sum().clamp_min(1)
+        return self.strength * root(total, self.p)
+
+
+@loss(name="soft-avuc", paper=KARANDIKAR, per_sample=False, equals_cross_entropy_at={"strength": 0.0})
+class SoftAvUC(BatchLevel, Regulariser):
+    """Soft accuracy versus uncertainty: penalises being right but unsure, and being wrong but sure.
+
+    base + strength · ln(1 + (n_AU + n_IC) / (n_AC + n_IU)), eq. 15: with H the entropy, h = H / ln k and
+    s = sigmoid((logit h − logit threshold) / temperature), a sample counts (1 − s)(1 − tanh H) as certain and s tanh H
+    as uncertain, and A or I by whether its prediction is right. In Krishnan and Tickoo's AvUC (2020) s is a hard
+    threshold and the confidence a factor.
+    """
+
+    def __init__(
+        self,
+        *,
+        strength: float = 1.0,
+        threshold: float = 0.5,
+        temperature: float = 1.0,
+        base: str | Loss = "cross-entropy",
+        **options: Unpack[TorchOptions],
+    ) -> None:
+        super().__init__(base=base, **options)
+        number("strength", strength, 0)
+        if isinstance(threshold, bool) or not isinstance(threshold, int | float) or not 0 < threshold < 1:
+            raise InputError(f"threshold must be a number between 0 and 1; got {threshold!r}")
+        positive("temperature", temperature)
+        self.strength = strength
+        self.threshold = threshold
+        self.temperature = temperature
+
+    def _penalty(self, rows: Rows) -> Tensor:
+        entropy = rows.entropy
+        share = (entropy / math.log(max(rows.k, 2))).clamp(ENTROPY_MARGIN, 1 - ENTROPY_MARGIN)
+        at_threshold = math.log(self.threshold / (1 - self.threshold))
+        unsure = ((share.logit() - at_threshold) / self.temperature).sigmoid()
+        certain, uncertain = (1 - unsure) * (1 - entropy.tanh()), unsure * entropy.tanh()
+        right = rows.correct
+        bad = rows.kept * torch.where(right, uncertain, certain)
+        good = rows.kept * torch.where(right, certain, uncertain)
+        sums = self._all_sum(torch.stack([bad.sum(), good.sum()]))
+        return self.strength * (sums[0] / sums[1].clamp_min(1e-5)).log1p()
