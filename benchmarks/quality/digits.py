@@ -2,9 +2,9 @@
 
     python -m benchmarks.quality.digits --out benchmarks/results/digits.jsonl
 
-Two layers on scikit-learn's digits (8 × 8 pixels, ten classes), SGD with a learning rate of 0.1 and momentum 0.9, without
-warm-up, decay or clipping: a loss whose defaults work does not break down here. Accuracy and ECE are those of the test
-part, as means over seeds. It takes about a minute on one core.
+Two layers on scikit-learn's digits (8 × 8 pixels, ten classes), SGD with momentum 0.9 and a learning rate of 0.1 that
+falls to 0 on a cosine, without warm-up or clipping: a loss whose defaults work does not break down here. Accuracy and
+ECE are those of the test part, means over seeds. It takes about a minute on one core.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from temperance.results import Provenance
 from temperance.training.criterion import as_loss
 
 LR, MOMENTUM = 0.1, 0.9
-EPOCHS, BATCH_SIZE = 20, 64
+EPOCHS, BATCH_SIZE = 12, 32
 SEEDS = 3
 
 
@@ -57,7 +57,7 @@ def parts() -> tuple[Part, Part, Part]:
 
 
 @cache
-def trained(name: str, seed: int = 0, epochs: int = EPOCHS) -> Outcome:
+def trained(name: str, seed: int = 0) -> Outcome:
     """Train once with a loss, by its name."""
     train, val, test = parts()
     generator = torch.Generator().manual_seed(seed)
@@ -67,7 +67,8 @@ def trained(name: str, seed: int = 0, epochs: int = EPOCHS) -> Outcome:
         nn.init.zeros_(layer.bias)
     loss = as_loss(name, len(train.labels))
     optimiser = torch.optim.SGD(network.parameters(), lr=LR, momentum=MOMENTUM)
-    for _ in range(epochs):
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, EPOCHS)
+    for _ in range(EPOCHS):
         for rows in torch.randperm(len(train.labels), generator=generator).split(BATCH_SIZE):
             logits, labels = network(train.images[rows]), train.labels[rows]
             optimiser.zero_grad()
@@ -78,6 +79,7 @@ def trained(name: str, seed: int = 0, epochs: int = EPOCHS) -> Outcome:
         if loss.learns_from == "validation":
             loss.update(network(val.images), val.labels)
         loss.end_epoch()
+        schedule.step()
     with torch.no_grad():
         logits = network(test.images)
     if not bool(torch.isfinite(logits).all()):

@@ -110,7 +110,6 @@ class Loss(nn.Module):
     exact_gradient: ClassVar[bool]
     proper: ClassVar[bool]
     equals_cross_entropy_at: ClassVar[Mapping[str, Any] | None]
-    trades_accuracy: ClassVar[str | None]
     hyper_parameters: ClassVar[tuple[Used, ...]]
 
     # What to change if training with this loss breaks down, besides the learning rate.
@@ -310,7 +309,6 @@ CLAIMS = (
     "learns_from",
     "needs_indices",
     "equals_cross_entropy_at",
-    "trades_accuracy",
 )
 
 TORCH_DEFAULTS = {"ignore_index": -100, "reduction": "mean"}
@@ -328,7 +326,6 @@ def loss(
     learns_from: str | None = None,
     needs_indices: bool = False,
     equals_cross_entropy_at: Mapping[str, Any] | None = None,
-    trades_accuracy: str | None = None,
     hyper_parameters: tuple[Used, ...] = (),
     name: str | None = None,
 ) -> Callable[[L], L]:
@@ -344,7 +341,6 @@ def loss(
     needs_indices    it keeps a record of each training sample: its setting `n_samples` is their number, and calls and
                      updates take their indices
     equals_cross_entropy_at  settings that make it cross-entropy
-    trades_accuracy  why training with it costs accuracy on purpose; None if it does not
     hyper_parameters what the papers used where, for the docs
     """
 
@@ -359,7 +355,6 @@ def loss(
         cls.learns_from = learns_from
         cls.needs_indices = needs_indices
         cls.equals_cross_entropy_at = equals_cross_entropy_at
-        cls.trades_accuracy = trades_accuracy
         cls.hyper_parameters = hyper_parameters
         LOSSES.add(cls.name, cls)
         return cls
