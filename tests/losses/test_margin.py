@@ -51,7 +51,7 @@ def test_mbls_by_hand(vectors: Any, wide: tuple[Tensor, Tensor]) -> None:
 
 @pytest.mark.parametrize("weight", [0.2, 1, True])
 def test_a_number_for_the_class_weights_is_refused_and_strength_is_named(weight: Any) -> None:
-    with pytest.raises(InputError, match="weight must be a tensor of class weights.*how much.* counts is `strength`"):
+    with pytest.raises(InputError, match=r"weight must be a tensor of class weights.*how much.* counts is `strength`"):
         MbLS(weight=weight)
     assert MbLS(weight=torch.ones(3)).strength == 0.1
 
@@ -98,7 +98,7 @@ def test_acls_terms_by_hand(vectors: Any, wide: tuple[Tensor, Tensor]) -> None:
 
 
 def test_acls_gradients(vectors: Any, wide: tuple[Tensor, Tensor]) -> None:
-    """Eq. 13 has twice the gradient of eq. 12, and the pattern of eq. 12 only if the paper's terms are held constant."""
+    """Eq. 13 has twice the gradient of eq. 12, and its pattern only if the paper's terms are held constant."""
     golden = vectors["acls_grad_row0_eq12"]
     held = slope(lambda z: acls_penalty(z, aggregation="sum", detach=True), wide[0][0])
     assert held == pytest.approx(golden["eq13_literal"], abs=1e-6)

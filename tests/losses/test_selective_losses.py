@@ -294,7 +294,7 @@ def test_settings_are_checked() -> None:
         ({"score": "energy"}, "score must be one of msp, margin, negative-entropy"),
         ({"window": "day"}, "window must be one of epoch, batch"),
         ({"variant": "program"}, "variant must be one of paper, released"),
-        ({"detach_weights": True}, 'detach_weights belongs to variant="paper"; got variant=\'released\''),
+        ({"detach_weights": True}, "detach_weights belongs to variant=\"paper\"; got variant='released'"),
     ):
         with pytest.raises(InputError, match=message):
             AU(**settings_)
