@@ -52,7 +52,8 @@ def parts() -> tuple[Part, Part, Part]:
     images, labels = load_digits(return_X_y=True)
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))
     found = torch.from_numpy(images).float()[order] / 16, torch.from_numpy(labels).long()[order]
-    train, val, test = (Part(*part) for part in zip(*(each.split([1000, 300, 497]) for each in found), strict=True))
+    pieces = zip(*(torch.split(each, [1000, 300, 497]) for each in found), strict=True)
+    train, val, test = (Part(*piece) for piece in pieces)
     return train, val, test
 
 
@@ -61,15 +62,14 @@ def trained(name: str, seed: int = 0) -> Outcome:
     """Train once with a loss, by its name."""
     train, val, test = parts()
     generator = torch.Generator().manual_seed(seed)
-    network = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
-    for layer in (network[0], network[2]):
-        nn.init.kaiming_uniform_(layer.weight, nonlinearity="relu", generator=generator)
-        nn.init.zeros_(layer.bias)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        network = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
     loss = as_loss(name, len(train.labels))
     optimiser = torch.optim.SGD(network.parameters(), lr=LR, momentum=MOMENTUM)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, EPOCHS)
     for _ in range(EPOCHS):
-        for rows in torch.randperm(len(train.labels), generator=generator).split(BATCH_SIZE):
+        for rows in torch.split(torch.randperm(len(train.labels), generator=generator), BATCH_SIZE):
             logits, labels = network(train.images[rows]), train.labels[rows]
             optimiser.zero_grad()
             loss(logits, labels, rows).backward()

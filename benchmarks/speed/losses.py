@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from benchmarks.speed.data import median
 from temperance.losses import LOSSES
@@ -32,7 +32,7 @@ from temperance.training.networks import make_network
 
 CLASSES = 100
 
-# How many times a step with cross-entropy a step may take on a GPU. Losses of pairs of classes or samples have no target.
+# How many times a cross-entropy step a step may take on a GPU. Losses of pairs of classes or samples have no target.
 PER_SAMPLE, BATCH_LEVEL = 1.10, 1.25
 NO_TARGET = ("mmce", "cpc", "kde-xe")
 
@@ -65,9 +65,6 @@ class Trainer:
         torch.manual_seed(0)
         self.setting, self.device = setting, device
         network = make_network(setting.network, classes=CLASSES).to(device)
-        if device == "cuda":
-            network = network.to(memory_format=torch.channels_last)
-        self.network: nn.Module = network
         self.forward: Callable[[Tensor], Tensor] = torch.compile(network) if compiled else network
         # Small steps, so that no loss changes much of what the next one finds.
         self.optimiser = torch.optim.SGD(network.parameters(), lr=1e-4, momentum=0.9)

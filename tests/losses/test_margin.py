@@ -102,7 +102,7 @@ def test_acls_gradients(vectors: Any, wide: tuple[Tensor, Tensor]) -> None:
     golden = vectors["acls_grad_row0_eq12"]
     held = slope(lambda z: acls_penalty(z, aggregation="sum", detach=True), wide[0][0])
     assert held == pytest.approx(golden["eq13_literal"], abs=1e-6)
-    half = {"pos_weight": 0.05, "neg_weight": 0.005}
+    half: dict[str, Any] = {"pos_weight": 0.05, "neg_weight": 0.005}
     halved = slope(lambda z: acls_penalty(z, aggregation="sum", detach=True, **half), wide[0][0])
     assert halved == pytest.approx(golden["eq12"], abs=1e-6)
     # Nothing held constant: the top class is pushed down by every term, and the least logit up by the first.
@@ -182,7 +182,7 @@ def test_acls_ablations(vectors: Any, wide: tuple[Tensor, Tensor], row: int) -> 
 def test_acls_ablation_gradients(wide: tuple[Tensor, Tensor]) -> None:
     """Eq. 8 with f of eq. 10 and no condition; with constant f and the margin condition."""
     logits = wide[0][1]
-    half = {"pos_weight": 0.05, "neg_weight": 0.005}
+    half: dict[str, Any] = {"pos_weight": 0.05, "neg_weight": 0.005}
     always = slope(lambda z: acls_penalty(z, aggregation="sum", terms="adaptive", detach=True, **half), logits)
     assert always == pytest.approx([-0.01 * (2 - 1 - 6), 0.1 * (2 - 0 - 6), -0.01 * (2 - 0 - 6)])
     constant = slope(lambda z: acls_penalty(z, aggregation="sum", terms="conditional", detach=True), wide[0][0])

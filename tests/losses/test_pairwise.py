@@ -117,7 +117,12 @@ def test_more_pairs_than_fit_are_taken_in_parts(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(pairwise, "MOST_PAIRS", 2 * 81)
     sizes: list[int] = []
     whole = pairwise._all_pairs
-    monkeypatch.setattr(pairwise, "_all_pairs", lambda part: (sizes.append(len(part)), whole(part))[1])
+
+    def watched(part: Tensor) -> Tensor:
+        sizes.append(len(part))
+        return whole(part)
+
+    monkeypatch.setattr(pairwise, "_all_pairs", watched)
     for found, right in zip(with_slope(pair_spread, z), expected, strict=True):
         assert torch.allclose(found, right)
     assert sizes == [2, 2, 2, 2, 2, 2]  # in the forward pass, and again in the backward pass

@@ -70,7 +70,7 @@ def pair_spread(z: Tensor) -> Tensor:
     at_once = max(1, MOST_PAIRS // z.shape[1] ** 2)
     if len(z) <= at_once:
         return _all_pairs(z)
-    parts = [checkpoint(_all_pairs, part, use_reentrant=False) for part in z.split(at_once)]
+    parts = [checkpoint(_all_pairs, part, use_reentrant=False) for part in torch.split(z, at_once)]
     return torch.cat(parts)
 
 
