@@ -25,7 +25,7 @@ speed: $(VENV)/.tests
 	$(BIN)/python -m benchmarks.speed
 
 # torch first and alone: pip then finds it installed and pulls nothing else for it.
-$(VENV)/.runs: pyproject.toml constraints.txt hatch_build.py src/temperance/_rows.c src/temperance/losses/_formulas.c
+$(VENV)/.runs: pyproject.toml constraints.txt hatch_build.py src/temperance/_rows.c
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "temperance needs Python 3.11 or newer")'
 	$(PYTHON) -m venv $(VENV) || { echo "On Debian or Ubuntu: apt-get install python3-venv"; exit 1; }
 	$(PIP) torch
@@ -37,4 +37,4 @@ $(VENV)/.tests: $(VENV)/.runs
 	touch $@
 
 clean:
-	rm -rf $(VENV) src/temperance/_rows.so src/temperance/losses/_formulas.so .mypy_cache .ruff_cache .pytest_cache .hypothesis demo.html
+	rm -rf $(VENV) src/temperance/_rows.so .mypy_cache .ruff_cache .pytest_cache .hypothesis demo.html

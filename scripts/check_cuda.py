@@ -1,24 +1,25 @@
-"""Every metric, loss and calibrator on a GPU gives what it gives on the CPU; every head, what it gives step by step.
+"""Every metric, loss and calibrator gives the same on a GPU as on the CPU; every head, the same as step by step.
 
 PYTHONPATH=src python scripts/check_cuda.py [metrics] [losses] [calibrators] [heads]
 """
 
 import sys
 from collections.abc import Callable
-from typing import Any
 from unittest import mock
 
 import torch
+from torch import Tensor
 
 from temperance.calibrators import CALIBRATORS
 from temperance.heads import HEADS, make_head
 from temperance.heads import loop as heads_loop
 from temperance.heads.features import Features
-from temperance.losses import AU, AURC, LOSSES, MDCA, Focal, Loss
+from temperance.losses import LOSSES
 from temperance.metrics import METRICS
+from temperance.training.criterion import as_loss
 
 
-def predictions(n: int, k: int) -> tuple[torch.Tensor, torch.Tensor]:
+def predictions(n: int, k: int) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(0)
     labels = torch.randint(k, (n,), generator=generator)
     logits = torch.randn(n, k, generator=generator)
@@ -37,65 +38,41 @@ def metrics() -> None:
 
 
 def losses() -> None:
-    settings: list[tuple[str, Callable[..., Loss]]] = [(kind.name, kind) for kind in LOSSES]
-    settings += [(f"aurc {score}", lambda score=score, **more: AURC(score=score, **more)) for score in SCORES]
-    settings += [(f"au {score}", lambda score=score, **more: AU(score=score, **more)) for score in SCORES]
-    settings += [
-        ("mdca on focal", lambda **more: MDCA(base=Focal(gamma=1.0), **more)),
-        ("au batch", lambda **more: AU(window="batch", low_conf_coverage=0.3, n_bins=10, **more)),
-    ]
-    for name, make in settings:
-        report("loss", name, max(of_loss(make, *case) for case in cases()), LOOSER.get(name, 2e-5))
+    """In float32 with some labels ignored, on rows and on images, and compiled."""
+    rows, truth = predictions(128, 10)
+    dense, dense_truth = rows[:120].view(6, 4, 5, 10).permute(0, 3, 1, 2), truth[:120].view(6, 4, 5)
+    for name in LOSSES.names:
+        loss = as_loss(name, len(truth))
+        for logits, labels in ((rows, truth), (dense, dense_truth)):
+            given = logits, labels.where(labels > 0, -100), torch.arange(labels.numel()).view(labels.shape)
+            expected, there = (with_gradient(loss.to(device), device, *given) for device in ("cpu", "cuda"))
+            report("loss", f"{name} {tuple(logits.shape)}", apart(expected, there), LOOSER.get(name, 2e-5))
+    for name in COMPILED:
+        loss = as_loss(name, len(truth))
+        expected = with_gradient(loss, "cpu", rows, truth, torch.arange(128))
+        found = with_gradient(torch.compile(loss.cuda(), fullgraph=True), "cuda", rows, truth, torch.arange(128))
+        report("loss", f"{name} compiled", apart(expected, found), 2e-5)
 
 
-SCORES = ("margin", "negative-entropy")
+# Kernels far apart from each other nearly cancel.
+LOOSER = {"kde-xe": 1e-4}
 
-# Kernels far apart from each other nearly cancel; and margins that differ by a rounding change their ranks.
-LOOSER = {"kde-xe": 1e-4, "aurc margin": 1e-4}
-
-
-def cases() -> list[tuple[torch.Tensor, torch.Tensor, dict[str, Any]]]:
-    """Few and many samples, dense ones, some that do not count, class weights, reductions, memory at odd places."""
-    few, labels = predictions(128, 10)
-    many, many_labels = predictions(5000, 21)
-    dense, dense_labels = predictions(6 * 35, 9)
-    dense, dense_labels = dense.view(6, 5, 7, 9).permute(0, 3, 1, 2), dense_labels.view(6, 5, 7)
-    some = labels.where(torch.arange(128) % 5 > 0, -100)
-    weight = torch.linspace(0.1, 2, 10)
-    found: list[tuple[torch.Tensor, torch.Tensor, dict[str, Any]]] = [
-        (many, many_labels, {}),
-        (dense, dense_labels.where(dense_labels > 0, -100), {}),
-        (dense, dense_labels, {"weight": weight[:9], "reduction": "sum"}),
-        (predictions(128, 1000)[0], labels, {}),
-        (few[1:, :9], labels[1:].clamp_max(8), {}),
-        (few, torch.full_like(labels, -100), {}),
-    ]
-    for reduction in ("mean", "sum", "none"):
-        found += [(few, labels, {"reduction": reduction}), (few, some, {"reduction": reduction, "weight": weight})]
-    return found
+# A loss of each kind: per sample, of the batch, with ranks, with a memory.
+COMPILED = ("acls", "mdca", "aurc", "au")
 
 
-def of_loss(make: Callable[..., Loss], logits: torch.Tensor, labels: torch.Tensor, options: dict[str, Any]) -> float:
-    """How far value and gradient are from those on the CPU, against the largest of the gradient."""
-    found = []
-    for device in ("cpu", "cuda", "cuda"):  # on a GPU twice, as what was made is used again
-        try:
-            loss = make(**options)
-        except TypeError:  # one that wants to know how many samples there are
-            loss = make(n_samples=labels.numel(), **options)
-        loss.to(device)
-        z = logits.detach().to(device).requires_grad_()
-        indices = [torch.arange(labels.numel()).view(labels.shape).to(device)] if loss.needs_indices else []
-        value = loss(z, labels.to(device), *indices)
-        (2.5 * value.sum()).backward()
-        assert z.grad is not None
-        found.append((value.detach().cpu(), z.grad.cpu()))
-    (value, gradient), *others = found
-    value_scale, scale = 1 + float(value.abs().max()), 1e-9 + float(gradient.abs().max())
-    apart = [
-        (float((v - value).abs().max()) / value_scale, float((g - gradient).abs().max()) / scale) for v, g in others
-    ]
-    return max(map(max, apart))
+def with_gradient(loss: Callable[..., Tensor], device: str, logits: Tensor, *rest: Tensor) -> tuple[Tensor, Tensor]:
+    z = logits.detach().to(device).requires_grad_()
+    value = loss(z, *(each.to(device) for each in rest))
+    (gradient,) = torch.autograd.grad(value, z)
+    return value.detach().cpu(), gradient.cpu()
+
+
+def apart(expected: tuple[Tensor, Tensor], found: tuple[Tensor, Tensor]) -> float:
+    """How far a value and its gradient are from those expected, relative to the largest."""
+    (value, gradient), (other, other_gradient) = expected, found
+    of_value = float((other - value).abs()) / (1 + float(value.abs()))
+    return max(of_value, float((other_gradient - gradient).abs().max()) / float(gradient.abs().max()))
 
 
 def calibrators() -> None:
@@ -130,7 +107,7 @@ def heads() -> None:
             report("head", f"{name} {loss}", float((found[0] - found[1]).abs().max()), 1e-5)
 
 
-def step_by_step(step: Callable[[torch.Tensor], None], order: torch.Tensor, size: int, _: torch.Generator) -> None:
+def step_by_step(step: Callable[[Tensor], None], order: Tensor, size: int, _: torch.Generator) -> None:
     for batch in torch.split(order, size):
         step(batch)
 

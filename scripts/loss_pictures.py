@@ -1,7 +1,7 @@
 """A picture for each family of losses: what it does to the logits, by the package's own analysis of gradients.
 
-A push is what a step of gradient descent does to a logit, −∂L/∂z. Predictions are of ten classes, all logits but those
-that are told of are 0.
+A push is what a step of gradient descent does to a logit, −∂L/∂z. Predictions are of ten classes; logits are 0 unless
+stated.
 """
 
 from collections.abc import Callable, Mapping
@@ -48,7 +48,7 @@ def proper() -> Figure:
     left.legend(loc="upper right", fontsize="small", frameon=False)
     title(left, "what a prediction costs")
     right.set(xlim=(-12, 12), ylim=(0, 1.05), xlabel="how far the label's logit is ahead", ylabel="push on it")
-    right.text(-11.4, 0.05, "sure and wrong: hardly any push", fontsize="small", color=OVER)
+    right.text(-11.4, 0.05, "confident and wrong: hardly any push", fontsize="small", color=OVER)
     title(right, "how hard the label is pushed up")
     return figure
 
@@ -149,7 +149,7 @@ def batch() -> Figure:
     for ax in (axes[0, 1], axes[1, 0]):
         ax.set_ylabel("added push")
     for ax in axes[1]:
-        ax.set_xlabel("how sure")
+        ax.set_xlabel("confidence")
     return figure
 
 
@@ -160,9 +160,9 @@ def selective() -> Figure:
     entries = {
         "cross-entropy": "cross-entropy",
         "aurc": "aurc",
-        "au, coverage 0.9": "au",
-        "au, coverage 0.5": "au:low_conf_coverage=0.5",
-        "au, coverage 0.5, detached": "au:low_conf_coverage=0.5:detach_weights=true",
+        "au, paper, coverage 0.9": "au:variant=paper",
+        "au, paper, coverage 0.5": "au:variant=paper:low_conf_coverage=0.5",
+        "au, the same, detached": "au:variant=paper:low_conf_coverage=0.5:detach_weights=true",
     }
     for (label, text), colour in zip(entries.items(), (INK, *COLOURS), strict=False):
         name, settings = parse_entry(text)
@@ -172,17 +172,17 @@ def selective() -> Figure:
         slopes.plot(found.prob.tolist(), found.slope.tolist(), **style)
     weights.set(xlim=(0, 1), ylim=(0, 3), xlabel="probability of the label", ylabel="times cross-entropy, mean 1")
     weights.legend(loc="upper left", fontsize="small", frameon=False)
-    title(weights, "weight: the surer, the more")
+    title(weights, "weight: grows with confidence")
     slopes.axhline(0, color=GUIDE, lw=0.8, zorder=0)
     slopes.axhspan(0, 2, color=OVER, alpha=0.08, lw=0, zorder=0)
     slopes.text(0.98, 1.86, "pushes the label down", ha="right", va="top", fontsize="small", color=OVER)
     slopes.set(xlim=(0, 1), ylim=(-4, 2), xlabel="probability of the label", ylabel="slope of the weighted loss")
-    title(slopes, "slope: through its weights au can turn around")
+    title(slopes, "slope: the weights of au can reverse it")
     smooth = smoothed_distribution()
     ranks.plot(smooth.at.tolist(), smooth.exact.tolist(), color=PLAIN, lw=4, label="exact")
     for (width, share), colour in zip(smooth.smooth.items(), COLOURS, strict=False):
         ranks.plot(smooth.at.tolist(), share.tolist(), color=colour, lw=1.6, label=f"cdf_bandwidth {width:g}")
-    ranks.set(xlim=(0, 1), ylim=(0, 1), xlabel="how sure", ylabel="share of samples up to there")
+    ranks.set(xlim=(0, 1), ylim=(0, 1), xlabel="confidence", ylabel="share of samples up to there")
     ranks.legend(loc="upper left", fontsize="small", frameon=False)
     title(ranks, "au: the ranks, smoothed")
     draw_ranking(order)
@@ -192,7 +192,7 @@ def selective() -> Figure:
 
 
 def draw_ranking(ax: Axes) -> None:
-    """The push of CRL on samples that were right in so many of ten epochs, each beside one that was right in five."""
+    """The push of CRL on samples by how often they were right in ten epochs, each beside one that was right in five."""
     times = torch.arange(11)
     loss = make_loss("crl", n_samples=12)
     pairs = torch.zeros(2 * len(times), K, dtype=torch.float64)
@@ -208,12 +208,12 @@ def draw_ranking(ax: Axes) -> None:
         pushed = -gradients(loss, pairs, labels, indices).slope[::2, 0]
         confidence = float(pairs.softmax(1)[0, 0])
         ax.plot(
-            times.tolist(), pushed.tolist(), "o-", ms=4.5, lw=1.2, color=colour, label=f"{100 * confidence:.0f} % sure"
+            times.tolist(), pushed.tolist(), "o-", ms=4.5, lw=1.2, color=colour, label=f"confidence {confidence:.2f}"
         )
     ax.axhline(0, color=GUIDE, lw=0.8, zorder=0)
-    ax.set(xlabel="right in so many of ten epochs", ylabel="added push on the prediction")
+    ax.set(xlabel="epochs in which it was right, out of ten", ylabel="added push on the prediction")
     ax.legend(loc="upper left", fontsize="small", frameon=False)
-    title(ax, "crl: surer if right more often than its neighbours")
+    title(ax, "crl: up if right more often than its neighbours")
 
 
 def mixup() -> Figure:
@@ -261,7 +261,7 @@ FAMILIES: Mapping[str, Callable[[], Figure]] = {
 
 
 def made(text: str, **settings: object) -> Loss:
-    """A loss as the command line names it, with a memory of the batch that is too sure."""
+    """A loss as the command line names it, with a memory of the overconfident batch."""
     name, own = parse_entry(text)
     return probe(name, k=K, **own, **settings)
 
@@ -318,7 +318,7 @@ def draw_told_apart(ax: Axes) -> None:
 
 
 def grown_adafocal() -> Loss:
-    """AdaFocal after ten epochs with a validation set that is right with a chance of c^1.5 where it is c sure."""
+    """AdaFocal after ten epochs with a validation set that is right with probability c^1.5 at a confidence of c."""
     loss = make_loss("adafocal")
     confidence = torch.linspace(1 / K, 1, 4002, dtype=torch.float64)[1:-1]
     logits = torch.zeros(len(confidence), K, dtype=torch.float64)

@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parent.parent
 DOCS, RESULTS = ROOT / "docs", ROOT / "benchmarks" / "results"
 sys.path.insert(0, str(ROOT))
 
-from benchmarks.quality import heads, longtail, losses, robust  # noqa: E402  (needs the root on the path)
+from benchmarks.quality import digits, heads, longtail, losses, robust  # noqa: E402  (needs the root on the path)
 from benchmarks.quality.table import markdown, read  # noqa: E402
 from benchmarks.speed import cost  # noqa: E402
 from benchmarks.speed import losses as loss_speed  # noqa: E402
@@ -46,7 +46,9 @@ def table(kind: str, family: str = "") -> str:
     if kind == "speed":
         return peers.markdown(read(RESULTS / "speed.jsonl"))
     if kind == "loss_cost":
-        return loss_speed.markdown(read(RESULTS / "speed.jsonl"), LOSS_FAMILIES[family])
+        return loss_speed.markdown(read(RESULTS / "steps.jsonl"), LOSS_FAMILIES[family])
+    if kind == "digits":
+        return digits.markdown(read(RESULTS / "digits.jsonl"))
     if kind == "loss_settings":
         return used(LOSS_FAMILIES[family])
     entries = [entry for entry in described(kind) if family in ("", entry["claims"].get("family"))]

@@ -89,7 +89,15 @@ GROUPS: dict[str, list[str]] = {
         "mac-cal:preset=kept-accuracy:measure=scaled:deploy=scaled",
     ],
     "losses": [
-        f"mac-cal@{loss}" for loss in ("focal:gamma=3", "label-smoothing", "brier", "dual-focal", "mmce", "mbls")
+        f"mac-cal@{loss}"
+        for loss in (
+            "focal:gamma=3",
+            "label-smoothing",
+            "brier",
+            "dual-focal",
+            "mmce:strength=2.0:form=weighted",
+            "mbls",
+        )
     ],
 }
 

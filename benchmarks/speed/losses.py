@@ -1,7 +1,12 @@
-"""Time every loss beside torch's cross-entropy, forward and backward: python -m benchmarks.speed.losses
+"""Time a training step with every loss beside the same step with torch's cross-entropy.
 
-Runs from source with torch and NumPy alone: PYTHONPATH=src python -m benchmarks.speed.losses --device cuda. The losses
-take turns, so that whatever else the machine does hits all alike; the ratio is of medians in the same run.
+    python -m benchmarks.speed.losses --device cuda --out benchmarks/results/steps.jsonl
+
+A step is what a user pays for: network, loss, backward pass, optimiser, and the memory of a loss that has one. Each
+block of steps with a loss is followed by a block with cross-entropy, so that whatever else the machine does hits both
+alike; a ratio is the median over such pairs of blocks. The network runs eagerly and compiled, the loss eagerly both
+times. Images are random. Runs from source (PYTHONPATH=src) without a network connection, in about three minutes on a
+GPU.
 """
 
 from __future__ import annotations
@@ -9,9 +14,9 @@ from __future__ import annotations
 import argparse
 import json
 import platform
-import sys
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,140 +25,145 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from benchmarks.speed.data import median
-from temperance.losses import LOSSES, Loss
+from temperance.losses import LOSSES
+from temperance.registry import parse_entry
+from temperance.training.criterion import as_loss
+from temperance.training.networks import make_network
 
-SHAPES = {"128x10": (128, 10), "128x1000": (128, 1000), "8x21x256x256": (8, 21, 256, 256)}
+CLASSES = 100
 
-# How many times cross-entropy a loss may take at 128 × 1000. Pairs of classes or samples have no target.
-TARGETS = dict.fromkeys(("mdca", "aurc", "au"), 2.0)
-NO_TARGET = {"cpc", "kde-xe", "mmce", "soft-ece", "soft-avuc", "crl", "acls-ranking"}
+# How many times a cross-entropy step a step may take on a GPU. Losses of pairs of classes or samples have no target.
+PER_SAMPLE, BATCH_LEVEL = 1.10, 1.25
+NO_TARGET = ("mmce", "cpc", "kde-xe")
 
-# Losses whose cost grows with the square of the rows are left out beyond this many.
-QUADRATIC = {"kde-xe": 10_000}
-
-Run = Callable[[], None]
-
-
-def batch(shape: tuple[int, ...], device: str) -> tuple[Tensor, Tensor, Tensor]:
-    """Float32 logits as of a network in training, labels of which most are predicted, and the samples' numbers."""
-    generator = torch.Generator().manual_seed(0)
-    n, k, *space = shape
-    labels = torch.randint(k, (n, *space), generator=generator)
-    logits = 3 * torch.randn(shape, generator=generator)
-    logits.scatter_add_(1, labels[:, None], torch.full((n, 1, *space), 6.0))
-    numbers = torch.arange(labels.numel()).reshape(labels.shape)
-    return logits.to(device).requires_grad_(), labels.to(device), numbers.to(device)
+Step = Callable[[], None]
 
 
-def contenders(shape: tuple[int, ...], device: str, names: list[str], *, compiled: bool) -> dict[str, Run]:
-    """Forward and backward of torch's cross-entropy and of each loss."""
-    logits, labels, numbers = batch(shape, device)
+@dataclass(frozen=True)
+class Setting:
+    """What is trained on a device: as CIFAR-100 on a GPU, less on a CPU."""
 
-    def of(function: Callable[..., Tensor], *extra: Tensor) -> Run:
-        if compiled:
-            function = torch.compile(function, fullgraph=True, dynamic=False)
+    network: str
+    batch_size: int
+    precision: torch.dtype
+    block: int  # steps that are timed together
+
+    def __str__(self) -> str:
+        return f"{self.network}, {self.batch_size} × {CLASSES}, {str(self.precision).removeprefix('torch.')}"
+
+
+SETTINGS = {
+    "cpu": Setting("small-cnn", 128, torch.float32, 1),
+    "cuda": Setting("resnet18", 128, torch.bfloat16, 8),
+}
+
+
+class Trainer:
+    """One network that is trained with any loss, on one batch."""
+
+    def __init__(self, setting: Setting, device: str, *, compiled: bool) -> None:
+        torch.manual_seed(0)
+        self.setting, self.device = setting, device
+        network = make_network(setting.network, classes=CLASSES).to(device)
+        self.forward: Callable[[Tensor], Tensor] = torch.compile(network) if compiled else network
+        # Small steps, so that no loss changes much of what the next one finds.
+        self.optimiser = torch.optim.SGD(network.parameters(), lr=1e-4, momentum=0.9)
+        self.images = torch.randn(setting.batch_size, 3, 32, 32, device=device)
+        self.labels = torch.randint(CLASSES, (setting.batch_size,), device=device)
+        self.indices = torch.arange(setting.batch_size, device=device)
+
+    def step(self, name: str) -> Step:
+        """One step with a loss, or with torch's cross-entropy."""
+        loss = None if name == "torch" else as_loss(name, len(self.labels)).to(self.device)
+        half = self.setting.precision != torch.float32
+        more = (self.indices,) if loss is not None and loss.needs_indices else ()
 
         def run() -> None:
-            logits.grad = None
-            torch.autograd.backward(function(logits, labels, *extra))
+            self.optimiser.zero_grad()
+            with torch.autocast(self.device, self.setting.precision, enabled=half):
+                logits = self.forward(self.images)
+                value = F.cross_entropy(logits, self.labels) if loss is None else loss(logits, self.labels, *more)
+            torch.autograd.backward(value)
+            self.optimiser.step()
+            if loss is not None and loss.learns_from == "training":
+                loss.update(logits.detach(), self.labels, *more)
 
         return run
 
-    found = {"torch": of(F.cross_entropy)}
-    for name in names:
-        if labels.numel() <= QUADRATIC.get(name, labels.numel()):
-            loss = made(LOSSES[name], labels.numel()).to(device)
-            found[name] = of(loss, numbers) if loss.needs_indices else of(loss)
-    return found
+    def timed(self, step: Step) -> float:
+        """Seconds that a step takes, in a block of them."""
+        self._wait()
+        start = time.perf_counter()
+        for _ in range(self.setting.block):
+            step()
+        self._wait()
+        return (time.perf_counter() - start) / self.setting.block
+
+    def _wait(self) -> None:
+        if self.device == "cuda":
+            torch.cuda.synchronize()
 
 
-def made(kind: type[Loss], n_samples: int) -> Loss:
-    settings: dict[str, Any] = {"n_samples": n_samples} if kind.needs_indices else {}
-    return kind(**settings)
+def measured(trainer: Trainer, names: Sequence[str], seconds: float) -> tuple[float, dict[str, float]]:
+    """Seconds of a step with torch's cross-entropy, and how many times that a step with each loss takes."""
+    base, steps = trainer.step("torch"), {name: trainer.step(name) for name in names}
+    for step in (base, *steps.values()):
+        trainer.timed(step)
+    of_base: list[float] = []
+    ratios: dict[str, list[float]] = {name: [] for name in names}
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end or len(of_base) < 3 * len(names):
+        for name, step in steps.items():
+            spent = trainer.timed(step)
+            of_base.append(trainer.timed(base))
+            ratios[name].append(spent / of_base[-1])
+    return median(of_base), {name: median(values) for name, values in ratios.items()}
 
 
-def timed(runs: dict[str, Run], device: str, seconds: float) -> dict[str, float]:
-    """Median seconds of each; `seconds` is spent on each but the slowest, which take three turns."""
-    wait: Run = torch.cuda.synchronize if device == "cuda" else lambda: None
-    found: dict[str, list[float]] = {name: [] for name in runs}
-    for run in runs.values():
-        for _ in range(3):
-            run()
-    wait()
-    spent = dict.fromkeys(runs, 0.0)
-    while any(spent[name] < seconds or len(found[name]) < 3 for name in runs):
-        for name, run in runs.items():
-            if spent[name] >= seconds and len(found[name]) >= 3 and name != "torch":
-                continue
-            start = time.perf_counter()
-            run()
-            wait()
-            found[name].append(time.perf_counter() - start)
-            spent[name] += found[name][-1]
-    return {name: median(values) for name, values in found.items()}
-
-
-def target(kind: type[Loss]) -> float | None:
-    return None if kind.name in NO_TARGET else TARGETS.get(kind.name, 1.3)
+def target(loss: str) -> float | None:
+    name, _ = parse_entry(loss)
+    if name in NO_TARGET:
+        return None
+    return PER_SAMPLE if LOSSES[name].per_sample else BATCH_LEVEL
 
 
 def markdown(rows: list[dict[str, Any]], names: Collection[str]) -> str:
-    """How many times torch's cross-entropy losses take, as last measured on each device; a dash where they were not."""
-    latest = {(row["device"], row["task"]): row for row in rows if "device" in row}
-    found = {
-        (device, shape): latest[device, task]
-        for device in ("cpu", "cuda")
-        for shape in SHAPES
-        if (device, task := f"losses {shape}, eager") in latest
-    }
-    heads = [f"{_machine(row)}, {shape.replace('x', ' × ')}" for (_, shape), row in found.items()]
+    """Training steps as multiples of one with cross-entropy, as last measured in each way; a dash if not measured."""
+    latest = {(row["device"], row["how"]): row for row in rows}
+    found = [latest[way] for way in ((d, h) for d in ("cuda", "cpu") for h in ("eager", "compiled")) if way in latest]
+    heads = [f"{row['about']}, {row['how']} network" for row in found]
     lines = [f"| loss | {' | '.join(heads)} |", "|---" * (1 + len(heads)) + "|"]
     for name in names:
-        cells = [_times(row["seconds"], name) for row in found.values()]
+        cells = [f"{row['ratios'][name]:.2f}" if name in row["ratios"] else "–" for row in found]
         lines.append(f"| {name} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
-def _machine(row: dict[str, Any]) -> str:
-    return str(row["about"]) if row["device"] == "cuda" else f"CPU, {row['about'].replace('1 threads', 'one thread')}"
-
-
-def _times(seconds: dict[str, float], name: str) -> str:
-    if name not in seconds:
-        return "–"
-    ratio = seconds[name] / seconds["torch"]
-    return f"{ratio:.1f}" if ratio < 10 else f"{ratio:.0f}"
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("losses", nargs="*", metavar="LOSS", help="default: all of them")
-    parser.add_argument("--shapes", nargs="*", choices=tuple(SHAPES), default=tuple(SHAPES))
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", choices=("cpu", "cuda"))
-    parser.add_argument("--seconds", type=float, default=1.0, help="time for each loss at each shape (1)")
-    parser.add_argument("--compile", action="store_true", help="torch.compile them, and torch's cross-entropy too")
-    parser.add_argument("--out", type=Path, help="append the medians as JSON lines")
+    parser.add_argument("losses", nargs="*", metavar="LOSS", default=LOSSES.names, help="default: all of them")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", choices=tuple(SETTINGS))
+    parser.add_argument("--how", nargs="*", choices=("eager", "compiled"), default=("eager", "compiled"))
+    parser.add_argument("--seconds", type=float, default=75.0, help="time for each way (75)")
+    parser.add_argument("--out", type=Path, help="append the results as JSON lines")
     args = parser.parse_args()
-    about = torch.cuda.get_device_name() if args.device == "cuda" else f"{torch.get_num_threads()} threads"
-    how = "compiled" if args.compile else "eager"
-    torch._dynamo.config.recompile_limit = 2 * len(LOSSES)  # each loss is another version of the same forward
-    print(f"{args.device} ({about}), torch {torch.__version__}, {how}; forward and backward, median")
-    for name in args.shapes:
-        torch.compiler.reset()
-        runs = contenders(SHAPES[name], args.device, args.losses or LOSSES.names, compiled=args.compile)
-        medians = timed(runs, args.device, args.seconds)
-        print(f"\n{name:18} {'milliseconds':>14} {'times torch':>12}  target")
-        for loss, value in sorted(medians.items(), key=lambda item: item[1]):
-            goal = target(LOSSES[loss]) if loss in LOSSES and name == "128x1000" else None
-            ratio = value / medians["torch"]
-            verdict = "" if goal is None else f"  {goal:g} {'met' if ratio <= goal else 'missed'}"
-            print(f"{loss:18} {1000 * value:14.4f} {ratio:12.2f}{verdict}")
-        sys.stdout.flush()
+    setting = SETTINGS[args.device]
+    threads = torch.get_num_threads()
+    about = torch.cuda.get_device_name() if args.device == "cuda" else f"CPU, {threads} thread{'s' * (threads > 1)}"
+    for how in args.how:
+        trainer = Trainer(setting, args.device, compiled=how == "compiled")
+        seconds, ratios = measured(trainer, args.losses, args.seconds)
+        print(f"\n{setting}, {how}, {about}: {1000 * seconds:.2f} ms a step with torch's cross-entropy")
+        for name, ratio in sorted(ratios.items(), key=lambda item: item[1]):
+            goal = target(name) if args.device == "cuda" else None
+            verdict = "" if goal is None else f"  {goal:.2f} {'met' if ratio <= goal else 'missed'}"
+            print(f"{name:18} {ratio:6.3f}{verdict}", flush=True)
         if args.out:
-            record = {"task": f"losses {name}, {how}", "device": args.device, "about": about, "seconds": medians}
-            versions = {"torch": torch.__version__, "python": platform.python_version()}
+            record = {"task": f"training step, {setting}", "how": how, "device": args.device, "about": about}
+            record |= {"seconds": round(seconds, 6), "ratios": {name: round(r, 4) for name, r in ratios.items()}}
+            record |= {"versions": {"torch": torch.__version__, "python": platform.python_version()}}
             with args.out.open("a") as file:
-                file.write(json.dumps(record | {"versions": versions}) + "\n")
+                file.write(json.dumps(record) + "\n")
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from conftest import random_predictions
 from temperance.errors import InputError
-from temperance.losses import AdaFocal, adafocal, focal
+from temperance.losses import AdaFocal, Focal
 from temperance.losses.adafocal import equal_mass_edges
 
 
@@ -37,7 +37,7 @@ def test_golden_loss(vectors: Any) -> None:
     golden = vectors["adafocal_loss_hand"]
     logits = torch.tensor([[golden["p"], 1 - golden["p"]]], dtype=torch.float64).log()
     for gamma, key in ((2.0, "gamma_pos2"), (-2.0, "gamma_neg2")):
-        found = adafocal(logits, torch.tensor([0]), edges=torch.empty(0), gammas=torch.tensor([gamma]))
+        found = AdaFocal(initial_gamma=gamma, n_bins=1)(logits, torch.tensor([0]))
         assert float(found) == pytest.approx(golden[key], abs=1e-6)
 
 
@@ -54,7 +54,7 @@ def test_steps_keep_their_distance_from_zero(gamma: float, gap: float) -> None:
 def test_equal_gammas_are_focal_loss(gamma: float) -> None:
     logits, labels = random_predictions(100, 4)
     found = AdaFocal(initial_gamma=gamma, reduction="none")(logits, labels)
-    assert torch.allclose(found, focal(logits, labels, gamma=gamma))
+    assert torch.allclose(found, Focal(gamma=gamma, reduction="none")(logits, labels))
 
 
 # ---------------------------------------------------------------------------------------------------------- the update

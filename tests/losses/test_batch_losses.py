@@ -13,7 +13,7 @@ from torch import Tensor
 from conftest import random_predictions
 from temperance.errors import InputError
 from temperance.losses import KDEXE, MDCA, MMCE, CrossEntropy, Focal, Loss, SoftAvUC, SoftECE
-from temperance.losses.kernel import laplacian_energy
+from temperance.losses.batch import laplacian_energy
 from temperance.metrics import ece, kde_ece_canonical
 
 TINY = 2e-6  # the golden numbers are rounded to six decimals
@@ -21,7 +21,7 @@ Array = npt.NDArray[np.float64]
 
 PENALTIES: dict[str, Loss] = {
     "mmce": MMCE(),
-    "mmce-plain": MMCE(form="plain"),
+    "mmce-weighted": MMCE(form="weighted"),
     "mmce-root": MMCE(form="root"),
     "mdca": MDCA(),
     "kde-xe": KDEXE(bandwidth=0.1),
@@ -71,10 +71,10 @@ def slow_mmce(confidence: Array, correct: Array, form: str, double_norm: bool = 
 def test_mmce_golden(vectors: Any, a: tuple[Tensor, Tensor]) -> None:
     v = vectors["mmce_A"]
     for loss, expected in (
-        (MMCE(strength=1.0), v["mmce_w"]),
-        (MMCE(strength=1.0, double_norm=True), v["mmce_w_public_code"]),
-        (MMCE(strength=1.0, form="plain"), v["mmce_squared"]),
-        (MMCE(strength=1.0, form="root"), v["mmce"]),
+        (MMCE(form="weighted"), v["mmce_w"]),
+        (MMCE(form="weighted", double_norm=True), v["mmce_w_public_code"]),
+        (MMCE(), v["mmce_squared"]),
+        (MMCE(form="root"), v["mmce"]),
         (MMCE(strength=3.0, form="root"), 3 * v["mmce"]),
     ):
         assert penalty(loss, *a) == pytest.approx(expected, abs=3 * TINY)
@@ -105,7 +105,7 @@ def test_mmce_is_zero_for_honest_confidence_and_without_a_comparison() -> None:
     unsure = torch.randn(5, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0), requires_grad=True)
     right = unsure.argmax(1)
     for everyone in (right, (right + 1) % 4):
-        loss = MMCE()(unsure, everyone)
+        loss = MMCE(form="weighted")(unsure, everyone)
         plain = CrossEntropy()(unsure, everyone)
         assert loss == plain
         (found,) = torch.autograd.grad(loss, unsure)

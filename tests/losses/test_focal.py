@@ -11,18 +11,28 @@ from torch import Tensor
 
 from conftest import random_predictions
 from temperance.errors import InputError
-from temperance.losses import (
-    FLSD,
-    DualFocal,
-    Focal,
-    InverseFocal,
-    cross_entropy,
-    dual_focal,
-    flsd,
-    focal,
-    inverse_focal,
-)
+from temperance.losses import FLSD, CrossEntropy, DualFocal, Focal, InverseFocal
 from temperance.losses.focal import REVERSAL_GAMMA
+
+
+def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+    found: Tensor = CrossEntropy(reduction="none")(logits, labels)
+    return found
+
+
+def focal(logits: Tensor, labels: Tensor, **settings: Any) -> Tensor:
+    found: Tensor = Focal(**settings, reduction="none")(logits, labels)
+    return found
+
+
+def inverse_focal(logits: Tensor, labels: Tensor, **settings: Any) -> Tensor:
+    found: Tensor = InverseFocal(**settings, allow_reversal=True, reduction="none")(logits, labels)
+    return found
+
+
+def dual_focal(logits: Tensor, labels: Tensor, **settings: Any) -> Tensor:
+    found: Tensor = DualFocal(**settings, reduction="none")(logits, labels)
+    return found
 
 
 @pytest.fixture
@@ -65,7 +75,7 @@ def test_hand_values(vectors: Any) -> None:
     assert float(focal(*at, gamma=golden["gamma"])) == pytest.approx(golden["focal"], abs=1e-6)
     assert float(inverse_focal(*at, gamma=golden["gamma"])) == pytest.approx(golden["inverse"], abs=1e-6)
     golden = vectors["flsd_hand"]
-    assert flsd(*of_label_prob(golden["p"])).tolist() == pytest.approx(golden["values"], abs=1e-6)
+    assert FLSD(reduction="none")(*of_label_prob(golden["p"])).tolist() == pytest.approx(golden["values"], abs=1e-6)
 
 
 @pytest.mark.parametrize("key", ["dual_focal_hand_correct", "dual_focal_hand_wrong"])
@@ -148,7 +158,7 @@ def test_sample_dependent_gamma_looks_at_the_label() -> None:
     p = (-cross_entropy(logits, labels)).exp()
     assert bool((p < 0.2).any()) and bool((p > 0.2).any())
     expected = torch.where(p < 0.2, focal(logits, labels, gamma=5.0), focal(logits, labels, gamma=3.0))
-    assert torch.allclose(flsd(logits, labels), expected)
+    assert torch.allclose(FLSD(reduction="none")(logits, labels), expected)
 
 
 # ---------------------------------------------------------------------------------------------------------- dual focal

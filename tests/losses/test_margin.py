@@ -10,7 +10,8 @@ from torch import Tensor
 
 from conftest import random_predictions
 from temperance.errors import InputError
-from temperance.losses import ACLS, CrossEntropy, MbLS, acls_penalty, mbls_penalty
+from temperance.losses import ACLS, CrossEntropy, MbLS
+from temperance.losses.margin import acls_penalty
 
 
 @pytest.fixture
@@ -18,6 +19,14 @@ def wide(vectors: Any) -> tuple[Tensor, Tensor]:
     """Two rows of logits: the first farther apart than the margin of 6, the second not."""
     golden = vectors["mbls_hand"]
     return torch.tensor(golden["logits"], dtype=torch.float64), torch.tensor(golden["labels"])
+
+
+def mbls_penalty(logits: Tensor, **settings: Any) -> Tensor:
+    """The penalty of each row, at a strength of 1."""
+    labels = torch.zeros(len(logits), dtype=torch.int64)
+    with_penalty = MbLS(strength=1.0, reduction="none", **settings)(logits, labels)
+    found: Tensor = with_penalty - CrossEntropy(reduction="none")(logits, labels)
+    return found
 
 
 def slope(penalty: Any, row: Tensor) -> list[float]:
@@ -40,15 +49,11 @@ def test_mbls_by_hand(vectors: Any, wide: tuple[Tensor, Tensor]) -> None:
     assert float(total) == pytest.approx(golden["total_official"], abs=1e-6)
 
 
-def test_mbls_takes_the_papers_word_for_its_strength() -> None:
-    given: Any = 0.2
-    assert repr(MbLS(margin=6.0, weight=given)) == repr(MbLS(strength=0.2))
-    classes = MbLS(weight=torch.ones(3))
-    assert classes.strength == 0.1 and classes.weight is not None and len(classes.weight) == 3
-    for wrong in (-1.0, True):
-        given = wrong
-        with pytest.raises(InputError, match="strength must be a number"):
-            MbLS(weight=given)
+@pytest.mark.parametrize("weight", [0.2, 1, True])
+def test_a_number_for_the_class_weights_is_refused_and_strength_is_named(weight: Any) -> None:
+    with pytest.raises(InputError, match=r"weight must be a tensor of class weights.*how much.* counts is `strength`"):
+        MbLS(weight=weight)
+    assert MbLS(weight=torch.ones(3)).strength == 0.1
 
 
 def test_mbls_gradient_at_the_top_class(vectors: Any, wide: tuple[Tensor, Tensor]) -> None:
@@ -66,7 +71,7 @@ def test_mbls_gradient_at_the_top_class(vectors: Any, wide: tuple[Tensor, Tensor
     ("choice", "key"),
     [
         ({}, "reg_paper_neg_mean"),
-        ({"neg_agg": "sum"}, "reg_paper_neg_sum"),
+        ({"aggregation": "sum"}, "reg_paper_neg_sum"),
         ({"variant": "released"}, "reg_official"),
     ],
 )
@@ -87,51 +92,66 @@ def test_acls_terms_by_hand(vectors: Any, wide: tuple[Tensor, Tensor]) -> None:
     for variant, key in (("paper", "pos_paper"), ("released", "pos_official")):
         pos = acls_penalty(wide[0], pos_weight=1.0, neg_weight=0.0, variant=variant)
         assert pos.sqrt().tolist() == pytest.approx(golden[key], abs=1e-6)
-    neg = acls_penalty(wide[0], pos_weight=0.0, neg_weight=1.0, neg_agg="sum")
+    neg = acls_penalty(wide[0], pos_weight=0.0, neg_weight=1.0, aggregation="sum")
     expected = [sum(x**2 for x in row) for row in golden["neg"]]
     assert neg.tolist() == pytest.approx(expected, abs=1e-6)
 
 
 def test_acls_gradients(vectors: Any, wide: tuple[Tensor, Tensor]) -> None:
+    """Eq. 13 has twice the gradient of eq. 12, and its pattern only if the paper's terms are held constant."""
     golden = vectors["acls_grad_row0_eq12"]
-    for halved, key in ((True, "eq12"), (False, "eq13_literal")):
-        found = slope(lambda z, halved=halved: acls_penalty(z, neg_agg="sum", halved=halved), wide[0][0])
-        assert found == pytest.approx(golden[key], abs=1e-6)
-    # "mean" divides the push on the other classes by their number, and leaves the top class alone.
-    mean = slope(acls_penalty, wide[0][0])
-    assert mean == pytest.approx([golden["eq13_literal"][0], *[g / 2 for g in golden["eq13_literal"][1:]]], abs=1e-6)
+    held = slope(lambda z: acls_penalty(z, aggregation="sum", detach=True), wide[0][0])
+    assert held == pytest.approx(golden["eq13_literal"], abs=1e-6)
+    half: dict[str, Any] = {"pos_weight": 0.05, "neg_weight": 0.005}
+    halved = slope(lambda z: acls_penalty(z, aggregation="sum", detach=True, **half), wide[0][0])
+    assert halved == pytest.approx(golden["eq12"], abs=1e-6)
+    # Nothing held constant: the top class is pushed down by every term, and the least logit up by the first.
+    top, second, least = golden["eq13_literal"]
+    free = slope(lambda z: acls_penalty(z, aggregation="sum"), wide[0][0])
+    assert free == pytest.approx([top - second - least, second, least - top], abs=1e-6)
 
 
 @pytest.mark.parametrize("variant", ["paper", "released"])
-@pytest.mark.parametrize("amount", ["adaptive", "constant"])
-@pytest.mark.parametrize("condition", ["margin", "always"])
-def test_acls_without_detaching_has_the_gradient_of_its_value(variant: str, amount: str, condition: str) -> None:
+@pytest.mark.parametrize("terms", ["both", "adaptive", "conditional"])
+def test_acls_is_its_formula(variant: str, terms: str) -> None:
+    """Sample by sample, with what the released program holds constant."""
     generator = torch.Generator().manual_seed(0)
     logits = 4 * torch.randn(20, 6, generator=generator, dtype=torch.float64) + 3
 
-    def written(z: Tensor) -> Tensor:
-        top = z.amax(1, keepdim=True)
-        pos = top - 2 if variant == "released" else top - z.amin(1, keepdim=True) - 2
-        neg = (top - z - 2).masked_fill(z == top, 0)
-        if condition == "margin":
+    def written(row: Tensor) -> Tensor:
+        top, t = row.max(), int(row.argmax())
+        pos = top - 2 if variant == "released" else top - row.min() - 2
+        constant = top.detach() if variant == "released" else top
+        neg = torch.stack([constant - row[j] - 2 for j in range(6) if j != t])
+        if terms != "adaptive":
             pos, neg = pos.relu(), neg.relu()
-        if amount == "adaptive":
-            pos, neg = pos.square(), neg.square()
-        return (0.3 * pos.squeeze(1) + 0.2 * neg.sum(1) / 5).sum()
+        power = 1 if terms == "conditional" else 2
+        return 0.3 * pos**power + 0.2 * (neg**power).mean()
 
-    def penalty(z: Tensor, *, detach: bool) -> Tensor:
-        settings = {"margin": 2.0, "pos_weight": 0.3, "neg_weight": 0.2}
-        choice = {"variant": variant, "amount": amount, "condition": condition}
-        return acls_penalty(z, **settings, **choice, detach=detach).sum()  # type: ignore[arg-type]
+    def penalty(z: Tensor) -> Tensor:
+        return acls_penalty(z, margin=2.0, pos_weight=0.3, neg_weight=0.2, terms=terms, variant=variant)
 
-    expected, exact, pattern = (
-        torch.autograd.grad(function(z := logits.clone().requires_grad_()), z)[0]
-        for function in (written, lambda z: penalty(z, detach=False), lambda z: penalty(z, detach=True))
-    )
-    assert torch.allclose(penalty(logits, detach=False), written(logits))
-    assert torch.allclose(exact, expected)
-    if variant == "paper":
-        assert exact.sum(1).abs().amax() < 1e-12 < pattern.sum(1).abs().amax()
+    z = logits.requires_grad_()
+    expected = torch.stack([written(row) for row in z])
+    assert torch.allclose(penalty(z), expected)
+    (found,), (right,) = (torch.autograd.grad(value.sum(), z) for value in (penalty(z), expected))
+    assert torch.allclose(found, right)
+
+
+def test_detach_belongs_to_the_paper() -> None:
+    with pytest.raises(InputError, match='detach belongs to variant="paper"'):
+        ACLS(variant="released", detach=True)
+
+
+@pytest.mark.parametrize("terms", ["both", "adaptive", "conditional"])
+def test_gradients_of_acls_sum_to_zero_over_the_classes_unless_detached(terms: str) -> None:
+    logits, _ = random_predictions(20, 6, sharpness=4.0)
+    sums = {}
+    for detach in (False, True):
+        z = logits.clone().requires_grad_()
+        (found,) = torch.autograd.grad(acls_penalty(z, margin=2.0, terms=terms, detach=detach).sum(), z)
+        sums[detach] = float(found.sum(1).abs().amax())
+    assert sums[False] < 1e-12 < sums[True]
 
 
 def test_the_pushes_of_acls_move_all_logits_down_for_ever() -> None:
@@ -151,20 +171,21 @@ def test_the_pushes_of_acls_move_all_logits_down_for_ever() -> None:
 def test_acls_ablations(vectors: Any, wide: tuple[Tensor, Tensor], row: int) -> None:
     golden = vectors[f"acls_ablation_row{row}"]
     for choice, key in (
-        ({"condition": "always"}, "ar_only_sum"),
-        ({"amount": "constant"}, "cr_only_sum"),
+        ({"terms": "adaptive"}, "ar_only_sum"),
+        ({"terms": "conditional"}, "cr_only_sum"),
         ({}, "full_sum"),
     ):
-        found = acls_penalty(wide[0][row : row + 1], neg_agg="sum", **choice)  # type: ignore[arg-type]
+        found = acls_penalty(wide[0][row : row + 1], aggregation="sum", **choice)  # type: ignore[arg-type]
         assert float(found) == pytest.approx(golden[key], abs=1e-6)
 
 
 def test_acls_ablation_gradients(wide: tuple[Tensor, Tensor]) -> None:
     """Eq. 8 with f of eq. 10 and no condition; with constant f and the margin condition."""
     logits = wide[0][1]
-    always = slope(lambda z: acls_penalty(z, neg_agg="sum", condition="always", halved=True), logits)
+    half: dict[str, Any] = {"pos_weight": 0.05, "neg_weight": 0.005}
+    always = slope(lambda z: acls_penalty(z, aggregation="sum", terms="adaptive", detach=True, **half), logits)
     assert always == pytest.approx([-0.01 * (2 - 1 - 6), 0.1 * (2 - 0 - 6), -0.01 * (2 - 0 - 6)])
-    constant = slope(lambda z: acls_penalty(z, neg_agg="sum", amount="constant"), wide[0][0])
+    constant = slope(lambda z: acls_penalty(z, aggregation="sum", terms="conditional", detach=True), wide[0][0])
     assert constant == pytest.approx([0.1, -0.01, -0.01])
 
 

@@ -8,8 +8,9 @@ from torch import Tensor
 
 from conftest import random_predictions
 from temperance.errors import InputError
-from temperance.losses import ACLS, CRL, ACLSRanking, CRLMargin, CrossEntropy, acls_penalty, ranking_penalty
-from temperance.losses.ranking import Record, neighbours
+from temperance.losses import ACLS, CRL, ACLSRanking, CRLMargin, CrossEntropy
+from temperance.losses.margin import acls_penalty
+from temperance.losses.ranking import Record, neighbours, ranking_penalty
 from temperance.metrics import score
 
 
@@ -118,20 +119,41 @@ def test_acls_with_the_ranking_condition() -> None:
     wrong_order = (right - right.roll(-1)) * (confidence - confidence.roll(-1)) < 0
     assert bool(wrong_order.any()) and not bool(wrong_order.all())
     found = loss(logits, labels, indices) - CrossEntropy(reduction="none")(logits, labels)
-    assert torch.allclose(found, torch.where(wrong_order, acls_penalty(logits), 0))
+    assert torch.allclose(found, torch.where(wrong_order, acls_penalty(logits, terms="adaptive"), 0))
     total = ACLSRanking(n_samples=40, reduction="sum")
     total.load_state_dict(loss.state_dict())
-    expected = torch.where(wrong_order[:, None], slope(ACLS(reduction="sum"), logits, labels), 0)
+    expected = torch.where(wrong_order[:, None], slope(ACLS(terms="adaptive", reduction="sum"), logits, labels), 0)
     plain = slope(CrossEntropy(reduction="sum"), logits, labels)
     found = slope(total, logits, labels, indices)
     assert torch.allclose(found, torch.where(wrong_order[:, None], expected, plain))
 
 
+OPTIONS = [
+    {},
+    {"detach": True},
+    {"aggregation": "sum"},
+    {"aggregation": "mean"},
+    {"variant": "released"},
+    {"variant": "released", "aggregation": "sum"},
+]
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_acls_with_the_ranking_condition_has_the_options_of_acls(options: dict[str, Any]) -> None:
+    logits, labels = random_predictions(2, 5, sharpness=4.0)
+    loss = ACLSRanking(n_samples=2, reduction="sum", **options)
+    more_often_right = logits.softmax(1).amax(1).argmin()
+    loss.record.times_right[more_often_right] = 1
+    found = slope(loss, logits, labels, torch.arange(2))
+    assert torch.allclose(found, slope(ACLS(terms="adaptive", reduction="sum", **options), logits, labels))
+
+
 def test_crl_with_the_margin_condition(vectors: Any) -> None:
+    """Eq. 20 with eq. 11: the pattern of the paper if its terms are held constant."""
     golden = vectors["gradient_analysis"]
     logits, labels = torch.tensor([golden["z"]], dtype=torch.float64), torch.tensor([0])
     penalty = {
-        margin: slope(CRLMargin(margin=margin), logits, labels) - slope(CrossEntropy(), logits, labels)
+        margin: slope(CRLMargin(margin=margin, detach=True), logits, labels) - slope(CrossEntropy(), logits, labels)
         for margin in (0.0, 2.5, 4.0)
     }
     top, second, third = golden["crl"]
@@ -139,3 +161,15 @@ def test_crl_with_the_margin_condition(vectors: Any) -> None:
     assert penalty[2.5][0].tolist() == pytest.approx([top, 0, -third], abs=1e-6)
     assert penalty[4.0][0].tolist() == pytest.approx([0, 0, 0], abs=1e-6)
     assert torch.equal(CRLMargin()(logits, labels), CrossEntropy()(logits, labels))
+
+
+def test_crl_with_the_margin_condition_pulls_from_both_sides(vectors: Any) -> None:
+    golden = vectors["gradient_analysis"]
+    logits, labels = torch.tensor([golden["z"]], dtype=torch.float64), torch.tensor([0])
+    top, second, third = golden["crl"]
+    found = slope(CRLMargin(margin=0.0), logits, labels) - slope(CrossEntropy(), logits, labels)
+    assert found[0].tolist() == pytest.approx([top + second + third, -second, -third - top], abs=1e-6)
+    mean = slope(CRLMargin(margin=0.0, aggregation="mean"), logits, labels) - slope(CrossEntropy(), logits, labels)
+    assert mean[0].tolist() == pytest.approx([top + (second + third) / 2, -second / 2, -third / 2 - top], abs=1e-6)
+    released = slope(CRLMargin(margin=2.0, variant="released"), logits, labels) - slope(CrossEntropy(), logits, labels)
+    assert released[0].tolist() == pytest.approx([top, -second, -third], abs=1e-6)

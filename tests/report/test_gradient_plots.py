@@ -14,7 +14,7 @@ from temperance.report.figures.gradients import draw_distribution, draw_smoothin
 
 
 def smoothing(**options: Any) -> Any:
-    losses = {"acls": ACLS(margin=6.0), "ls": LabelSmoothing()}
+    losses = {"acls": ACLS(margin=6.0, detach=True), "ls": LabelSmoothing()}
     return draw_smoothing(
         {name: (sweep(loss, "top"), sweep(loss, "other")) for name, loss in losses.items()}, **options
     )
@@ -23,7 +23,7 @@ def smoothing(**options: Any) -> Any:
 def test_smoothing_shows_f_where_c_holds() -> None:
     figure = smoothing()
     top, other = figure.axes[0], figure.axes[1]
-    found = sweep(ACLS(margin=6.0), "top")
+    found = sweep(ACLS(margin=6.0, detach=True), "top")
     acls = {line.get_label(): line for line in top.get_lines()}["acls"]
     drawn = torch.tensor(acls.get_ydata())
     assert torch.equal(torch.isnan(drawn), ~found.C)

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from temperance.losses import Loss
 
 FIGURES = {
-    "smoothing": ("label-smoothing", "focal", "cpc", "mdca", "mbls", "acls"),
-    "weights": ("cross-entropy", "focal", "inverse-focal", "aurc", "au:low_conf_coverage=0.5"),
+    "smoothing": ("label-smoothing", "focal", "cpc", "mdca", "mbls", "acls:detach=True"),
+    "weights": ("cross-entropy", "focal", "inverse-focal", "aurc", "au:low_conf_coverage=0.5:variant=paper"),
     "cdf": tuple(f"au:cdf_bandwidth={width}" for width in (0.01, 0.05, 0.1, 0.3)),
 }
 TITLES = {

@@ -1,18 +1,15 @@
 """Losses turn logits into gradients: drop-in replacements for cross-entropy that keep confidence honest in training."""
 
-from temperance.losses.adafocal import AdaFocal, adafocal
+from temperance.losses.adafocal import AdaFocal
 from temperance.losses.base import LOSSES, Loss, Regulariser, make_loss
-from temperance.losses.cross_entropy import Brier, CrossEntropy, LabelSmoothing, brier, cross_entropy, label_smoothing
-from temperance.losses.entropy import EntropyPenalty
-from temperance.losses.focal import FLSD, DualFocal, Focal, InverseFocal, dual_focal, flsd, focal, inverse_focal
-from temperance.losses.kernel import KDEXE, MMCE
-from temperance.losses.margin import ACLS, MbLS, acls_penalty, mbls_penalty
-from temperance.losses.marginal import MDCA
+from temperance.losses.batch import KDEXE, MDCA, MMCE, SoftAvUC, SoftECE
+from temperance.losses.focal import FLSD, DualFocal, Focal, InverseFocal
+from temperance.losses.margin import ACLS, MbLS
 from temperance.losses.mixup import MIT, CutMix, Mixup
-from temperance.losses.pairwise import CPC, cpc_penalty
-from temperance.losses.ranking import CRL, ACLSRanking, CRLMargin, ranking_penalty
+from temperance.losses.pairwise import CPC
+from temperance.losses.proper import Brier, CrossEntropy, EntropyPenalty, LabelSmoothing
+from temperance.losses.ranking import CRL, ACLSRanking, CRLMargin
 from temperance.losses.selective import AU, AURC
-from temperance.losses.soft import SoftAvUC, SoftECE
 
 __all__ = [
     "ACLS",
@@ -43,17 +40,5 @@ __all__ = [
     "Regulariser",
     "SoftAvUC",
     "SoftECE",
-    "acls_penalty",
-    "adafocal",
-    "brier",
-    "cpc_penalty",
-    "cross_entropy",
-    "dual_focal",
-    "flsd",
-    "focal",
-    "inverse_focal",
-    "label_smoothing",
     "make_loss",
-    "mbls_penalty",
-    "ranking_penalty",
 ]

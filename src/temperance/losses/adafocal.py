@@ -8,16 +8,9 @@ import torch
 from torch import Tensor
 
 from temperance.errors import InputError, at_least, number
-from temperance.losses.base import SampleLoss, TorchOptions, Used, loss
+from temperance.losses.base import Loss, Rows, TorchOptions, Used, loss
 from temperance.losses.distributed import all_rows
-from temperance.losses.formula import Parts, Sample, Term, lookup, one_minus_p
-from temperance.losses.rows import Rows
-from temperance.losses.rowwise import loss_of
-
-
-def adafocal(logits: Tensor, labels: Tensor, *, edges: Tensor, gammas: Tensor) -> Tensor:
-    """AdaFocal loss of each row, given inner bin edges (b − 1,) and gammas (b,): see `AdaFocal`. (n, k), (n,) → (n,)"""
-    return loss_of(logits, labels, Term(_adafocal, (edges, gammas)))
+from temperance.losses.focal import one_minus_p
 
 
 @loss(
@@ -33,7 +26,7 @@ def adafocal(logits: Tensor, labels: Tensor, *, edges: Tensor, gammas: Tensor) -
         ),
     ),
 )
-class AdaFocal(SampleLoss):
+class AdaFocal(Loss):
     """AdaFocal: focal loss with a gamma for each range of confidence, set by the validation set's calibration error.
 
     A sample takes the gamma of the bin that its label's probability p falls in: −(1 − p)^gamma · log p if gamma ≥ 0,
@@ -79,11 +72,14 @@ class AdaFocal(SampleLoss):
         self.min_gamma = min_gamma
         self.max_gamma = max_gamma
         self.n_bins = n_bins
-        self.register_buffer("edges", torch.linspace(0, 1, n_bins + 1)[1:-1].contiguous())
-        self.register_buffer("gammas", torch.full((n_bins,), float(initial_gamma)))
+        self.register_buffer("edges", torch.linspace(0, 1, n_bins + 1, dtype=torch.float32)[1:-1].clone())
+        self.register_buffer("gammas", torch.full((n_bins,), initial_gamma, dtype=torch.float32))
 
-    def _term(self, k: int) -> Term:
-        return Term(_adafocal, (self.edges, self.gammas))
+    def _losses(self, rows: Rows) -> Tensor:
+        p, rest = torch.exp(-rows.nll), one_minus_p(rows.nll)
+        bins = (p.detach()[:, None] > self.edges).sum(1)
+        gamma = self.gammas.to(p.dtype)[bins]
+        return torch.where(gamma >= 0, rest, 1 + p) ** gamma.abs() * rows.nll
 
     def _update(self, rows: Rows) -> None:
         # The bins are those of the whole validation set, of which each process may have a part.
@@ -113,11 +109,3 @@ def equal_mass_edges(values: Tensor, n_bins: int) -> Tensor:
     below = position.floor().long()
     above = (below + 1).clamp_max(n - 1)
     return ordered[below] + (position - below) * (ordered[above] - ordered[below])
-
-
-def _adafocal(sample: Sample, edges: Tensor, gammas: Tensor) -> Parts:
-    nll, p, rest = sample.nll, torch.exp(-sample.nll), one_minus_p(sample.nll)
-    gamma = lookup(p, edges, gammas)
-    base = torch.where(gamma >= 0, rest, 2 - rest)
-    weight = base ** gamma.abs()
-    return weight * nll, weight + gamma * weight / base * p * nll, 0.0

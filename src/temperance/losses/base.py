@@ -1,8 +1,9 @@
-"""What a loss is: rows of logits and labels in, one value a row out, reduced as torch reduces cross-entropy.
+"""What a loss is: a batch of logits and labels in, one value per row, reduced as torch reduces cross-entropy.
 
-A loss of single samples is a `SampleLoss`, or a `SamplePenalty` on another loss, and writes `_term(k)`: a formula. One
-that looks at the batch writes `_losses(rows)`, or `_penalty(rows)`; `_update(rows)` if it remembers something. Shapes,
-half precision, ignored labels, class weights and the reduction are the business of `Loss`.
+`Loss.forward` turns the batch into `Rows`, asks the method for the loss of each row, and reduces. A method writes
+`_losses(rows)` in plain torch, or `_penalty(rows)` if it adds to another loss; autograd does the rest. A method with
+a memory also writes `_update(rows)`. Shapes, half precision, ignored labels, class weights and the reduction are
+handled here, once.
 """
 
 from __future__ import annotations
@@ -13,15 +14,14 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, TypedDict, TypeVar, Unpack
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from temperance.arrays import shape_of
+from temperance.arrays import flatten, shape_of
 from temperance.errors import InputError, known_settings, one_of
-from temperance.losses.formula import Batch, Term
-from temperance.losses.plain import all_count, check_shapes
-from temperance.losses.rows import Rows
-from temperance.losses.rowwise import reduced_loss
 from temperance.registry import Registry, first_line, parse_entry, plain_name
+
+WHOLE = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 
 class TorchOptions(TypedDict, total=False):
@@ -32,18 +32,74 @@ class TorchOptions(TypedDict, total=False):
     reduction: str
 
 
+class Rows:
+    """A batch as rows: dense input is flattened, and an ignored row has logits of 0 and label 0.
+
+    logits     (n, k), at least float32
+    labels     (n,) int64
+    kept       (n,) bool: rows that are not ignored
+    indices    (n,) int64: which samples of the training set these are, if the caller gave them
+    log_probs  (n, k)
+    nll        −log p of the label. (n,)
+    """
+
+    def __init__(
+        self, logits: Tensor, labels: Tensor, kept: Tensor | None = None, indices: Tensor | None = None
+    ) -> None:
+        self.logits = logits if logits.dtype in (torch.float32, torch.float64) else logits.float()
+        self.labels = labels
+        self.kept = torch.ones_like(labels, dtype=torch.bool) if kept is None else kept
+        self.indices = indices
+        self.log_probs = F.log_softmax(self.logits, 1)
+        self.nll = -self.log_probs.gather(1, labels[:, None]).squeeze(1)
+
+    @property
+    def k(self) -> int:
+        return self.logits.shape[1]
+
+    @property
+    def probs(self) -> Tensor:
+        """(n, k)"""
+        return self.log_probs.exp()
+
+    @property
+    def one_hot(self) -> Tensor:
+        """The labels as probabilities. (n, k)"""
+        return torch.zeros_like(self.logits).scatter(1, self.labels[:, None], 1)
+
+    @property
+    def prediction(self) -> Tensor:
+        """The most probable class. (n,)"""
+        return self.logits.argmax(1)
+
+    @property
+    def confidence(self) -> Tensor:
+        """The largest probability. (n,)"""
+        return self.log_probs.gather(1, self.prediction[:, None]).squeeze(1).exp()
+
+    @property
+    def correct(self) -> Tensor:
+        """Is the most probable class the label? (n,) bool"""
+        return self.prediction == self.labels
+
+    @property
+    def entropy(self) -> Tensor:
+        """−Σ_j p_j ln p_j, where a class with probability 0 adds nothing. (n,)"""
+        return -(self.probs * self.log_probs.clamp_min(-1e30)).sum(1)
+
+
 class Loss(nn.Module):
     """A training loss; call it where `nn.CrossEntropyLoss` was called.
 
     Logits are (N, C) or (N, C, *space), labels are class numbers (N,) or (N, *space). Float16 and bfloat16 logits are
-    computed in float32, with autocast switched off; float32 and float64 stay what they are.
+    computed in float32, with autocast off; float32 and float64 keep their type.
 
-    weight        how much a sample counts, by its class (C,): the mean is Σ w_y loss / Σ w_y, as in torch
-    ignore_index  samples with this label do not count, in anything
+    weight        class weights (C,): a sample counts as much as its class, and the mean is Σ w_y loss / Σ w_y
+    ignore_index  samples with this label are ignored, in every part of the loss
     reduction     "mean", "sum" or "none"
 
-    If no sample counts the value is 0 with a gradient of 0, where torch gives NaN. A label out of range is refused in a
-    sentence on the CPU; on a GPU the check would make every step wait, so there it stops the program as in torch.
+    If every sample is ignored, the value is 0 with a gradient of 0, where torch gives NaN. A label out of range is
+    refused in a sentence on the CPU; on a GPU the check would make every step wait, so the program stops as with torch.
     """
 
     name: ClassVar[str]
@@ -56,11 +112,11 @@ class Loss(nn.Module):
     equals_cross_entropy_at: ClassVar[Mapping[str, Any] | None]
     hyper_parameters: ClassVar[tuple[Used, ...]]
 
-    # What else may help where a training with it broke down.
+    # What to change if training with this loss breaks down, besides the learning rate.
     remedy: str | None = None
-    # What `update` is to be fed with; None for a loss without memory.
+    # Which predictions `update` needs; None for a loss without a memory.
     learns_from: str | None
-    # Calls and updates take the numbers of the samples.
+    # Calls and updates also take the samples' numbers.
     needs_indices: bool
 
     weight: Tensor | None
@@ -72,61 +128,46 @@ class Loss(nn.Module):
         if not whole or not -(1 << 63) <= ignore_index < 1 << 63:
             raise InputError(f"ignore_index must be a whole number that a label can have; got {ignore_index!r}")
         if weight is not None:
-            _check_class_weights(weight)
+            self._check_class_weights(weight)
         self.register_buffer("weight", weight)
         self.ignore_index = ignore_index
         self.reduction = reduction
 
-    # What a method writes.
-
-    def _terms(self, k: int) -> tuple[Term, ...] | None:
-        """The loss for k classes as a sum of formulas, if it is one."""
-        return None
+    # Written by a method.
 
     def _losses(self, rows: Rows) -> Tensor:
-        """The loss of each row. (n,) What it gives for an ignored row does not matter."""
-        terms = self._terms(rows.k)
-        if terms is None:
-            raise NotImplementedError
-        return rows.losses(terms)
+        """The loss of each row (n,); the value of an ignored row does not matter."""
+        raise NotImplementedError
 
     def _update(self, rows: Rows) -> None:
-        """Remember what is worth remembering of these predictions, in buffers."""
+        """Take these predictions into the memory, which lives in buffers."""
 
-    # What everyone calls.
+    # Called by a user.
 
     def forward(self, logits: Tensor, labels: Tensor, indices: Tensor | None = None) -> Tensor:
-        """The loss of a batch; `indices` say which training samples these are, for a loss that `needs_indices`."""
+        """The loss of a batch; `indices` are the numbers of the training samples, for a loss that `needs_indices`."""
         if not isinstance(logits, Tensor) or not isinstance(labels, Tensor):
-            raise InputError("logits and labels must be tensors, such as torch.as_tensor makes")
-        if torch.is_autocast_enabled(logits.device.type):
-            with torch.autocast(logits.device.type, enabled=False):
-                return self._value(logits, labels, indices)
-        return self._value(logits, labels, indices)
-
-    def _value(self, logits: Tensor, labels: Tensor, indices: Tensor | None) -> Tensor:
-        terms = self._terms(logits.shape[1]) if logits.ndim > 1 else None
-        if terms is None:
+            raise InputError("logits and labels must be tensors; torch.as_tensor makes them")
+        with torch.autocast(logits.device.type, enabled=False):
             rows = self._rows(logits, labels, indices)
-            return self._reduce(self._losses(rows), rows, labels.shape)
-        return reduced_loss(self._batch(logits, labels, indices, terms))
+            return self._reduce(self._losses(rows), rows).reshape(labels.shape if self.reduction == "none" else ())
 
     @torch.no_grad()
     def update(self, logits: Tensor, labels: Tensor, indices: Tensor | None = None) -> None:
-        """Take in predictions: of each training batch, or of the validation set after each epoch (`learns_from`)."""
+        """Feed predictions to the memory: of each training batch, or of the validation set after each epoch."""
         self._update(self._rows(logits, labels, indices))
 
     def end_epoch(self) -> None:
-        """Say that the training set has been gone through once."""
+        """Called after each epoch of training."""
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The settings it was made with, without torch's."""
+        """Its own settings, without torch's."""
         return {name: getattr(self, name) for name in settings_of(type(self))}
 
     @classmethod
     def claims(cls) -> dict[str, Any]:
-        """What is said of it in the registry; the tests verify it."""
+        """What the registry says about it; the tests verify every claim."""
         return {name: getattr(cls, name) for name in CLAIMS}
 
     def extra_repr(self) -> str:
@@ -137,8 +178,52 @@ class Loss(nn.Module):
 
     # From the caller's shapes to rows and back.
 
+    def _rows(self, logits: Tensor, labels: Tensor, indices: Tensor | None) -> Rows:
+        self._check(logits, labels, indices)
+        flat, truth = flatten(logits), labels.flatten().long()
+        kept = truth != self.ignore_index
+        # Zeros in place of an ignored row, so that not even NaN or infinity there has an effect.
+        flat, truth = flat.where(kept[:, None], 0), truth.where(kept, 0)
+        try:
+            return Rows(flat, truth, kept, None if indices is None else indices.flatten().long())
+        except RuntimeError:
+            wrong = truth[(truth < 0) | (truth >= flat.shape[1])]
+            if not len(wrong):
+                raise
+            raise InputError(
+                f"labels must lie in 0 … {flat.shape[1] - 1} for {flat.shape[1]} classes, or be "
+                f"ignore_index={self.ignore_index}; found {int(wrong[0])}"
+            ) from None
+
+    def _reduce(self, losses: Tensor, rows: Rows) -> Tensor:
+        counts = rows.kept.to(losses.dtype)
+        if self.weight is not None:
+            counts = counts * self.weight.to(losses.dtype)[rows.labels]
+        weighted = counts * losses
+        if self.reduction == "none":
+            return weighted
+        if self.reduction == "sum":
+            return weighted.sum()
+        total = self._total(counts)
+        return weighted.sum() / torch.where(total > 0, total, 1)
+
+    def _total(self, counts: Tensor) -> Tensor:
+        """What the sum over the batch is divided by for a mean, given how much each row counts."""
+        return counts.sum()
+
     def _check(self, logits: Tensor, labels: Tensor, indices: Tensor | None) -> None:
-        check_shapes(logits, labels)
+        if logits.ndim < 2 or not logits.is_floating_point():
+            raise InputError(
+                f"logits must be floating-point numbers (N, C) or (N, C, ...); got {logits.dtype} {shape_of(logits)}"
+            )
+        if not logits.shape[1]:
+            raise InputError(f"logits must have at least one class; got {shape_of(logits)}")
+        expected = logits.shape[:1] + logits.shape[2:]
+        if labels.dtype not in WHOLE or labels.shape != expected:
+            raise InputError(
+                f"labels must be class numbers of shape {tuple(expected)} to fit logits {shape_of(logits)}; "
+                f"got {labels.dtype} {shape_of(labels)}"
+            )
         if indices is None and self.needs_indices:
             raise InputError(
                 f"{self.name} keeps a record of every training sample: call it with the samples' numbers too, "
@@ -150,55 +235,25 @@ class Loss(nn.Module):
             raise InputError(
                 f"weight must have one number for each of {logits.shape[1]} classes; it has {len(self.weight)}"
             )
+        for tensor in (labels, *self.buffers()):
+            if tensor.device != logits.device:
+                raise InputError(
+                    f"logits, labels and the loss must be on one device; found {logits.device} and {tensor.device}"
+                )
 
-    def _batch(self, logits: Tensor, labels: Tensor, indices: Tensor | None, terms: tuple[Term, ...]) -> Batch:
-        self._check(logits, labels, indices)
-        return Batch(logits, labels.long(), self.weight, terms, self.ignore_index, self.reduction)
-
-    def _rows(self, logits: Tensor, labels: Tensor, indices: Tensor | None) -> Rows:
-        self._check(logits, labels, indices)
-        indices = None if indices is None else indices.flatten().long()
-        truth = labels.flatten().long()
-        if all_count(truth, logits.shape[1], self.ignore_index):
-            return Rows(logits, truth, indices=indices)
-        ignored = truth == self.ignore_index
-        # Whatever they are, so that not even what is no number counts.
-        logits = logits.masked_fill((labels == self.ignore_index)[:, None], 0)
-        return Rows(logits, truth.masked_fill(ignored, 0), ignored=ignored, indices=indices)
-
-    def _reduce(self, losses: Tensor, rows: Rows, shape: torch.Size) -> Tensor:
-        if rows.ignored is not None:
-            losses = losses.masked_fill(rows.ignored, 0)
-        weight, counts = self.weight, None
-        if weight is not None:
-            counts = weight.to(losses.dtype)[rows.labels]
-            losses = losses * counts
-        if self.reduction == "none":
-            return losses.reshape(shape)
-        if self.reduction == "sum":
-            return losses.sum()
-        if counts is None:
-            return rows.mean(losses)
-        total = (counts if rows.ignored is None else counts.masked_fill(rows.ignored, 0)).sum()
-        return losses.sum() / torch.where(total > 0, total, 1)
-
-
-class SampleLoss(Loss):
-    """A loss of single samples, by a formula."""
-
-    def _term(self, k: int) -> Term:
-        """The formula with its settings, for k classes."""
-        raise NotImplementedError
-
-    def _terms(self, k: int) -> tuple[Term, ...]:
-        return (self._term(k),)
+    def _check_class_weights(self, weight: object) -> None:
+        if not isinstance(weight, Tensor) or weight.ndim != 1 or not weight.is_floating_point():
+            hint = "; how much the penalty counts is `strength`" if "strength" in settings_of(type(self)) else ""
+            raise InputError(f"weight must be a tensor of class weights, one for each class; got {weight!r}{hint}")
+        if not bool((weight >= 0).all() & torch.isfinite(weight).all()):
+            raise InputError(f"weight must be finite and not negative; got {weight.tolist()}")
 
 
 class Regulariser(Loss):
     """A penalty on top of another loss: base + penalty, row by row.
 
     base  the loss it is added to, by name, "focal:gamma=2", or as a loss, `Focal(gamma=2)`; class weights, ignore_index
-          and reduction are set here, not there, and count for both
+          and reduction are set on the regulariser, not on the base, and apply to both
     """
 
     def __init__(self, *, base: str | Loss = "cross-entropy", **options: Unpack[TorchOptions]) -> None:
@@ -218,7 +273,7 @@ class Regulariser(Loss):
         self.needs_indices = self.needs_indices or inner.needs_indices
 
     def _penalty(self, rows: Rows) -> Tensor:
-        """What is added to the loss of each row (n,), or one value () that is added to every row alike."""
+        """What is added to the loss of each row: (n,), or () for one value that is added to every row."""
         raise NotImplementedError
 
     def _losses(self, rows: Rows) -> Tensor:
@@ -231,26 +286,7 @@ class Regulariser(Loss):
         self.base.end_epoch()
 
 
-class SamplePenalty(Regulariser):
-    """A penalty on single samples, by a formula."""
-
-    def _term(self, k: int) -> Term:
-        """The formula with its settings, for k classes."""
-        raise NotImplementedError
-
-    def _terms(self, k: int) -> tuple[Term, ...] | None:
-        of_base = self.base._terms(k)
-        return None if of_base is None else (*of_base, self._term(k))
-
-    def _penalty(self, rows: Rows) -> Tensor:
-        return rows.losses((self._term(rows.k),))
-
-    def _losses(self, rows: Rows) -> Tensor:
-        terms = self._terms(rows.k)
-        return super()._losses(rows) if terms is None else rows.losses(terms)
-
-
-# ----------------------------------------------------------------------------------------------------------- the table
+# -------------------------------------------------------------------------------------------------------- the registry
 
 
 @dataclass(frozen=True)
@@ -296,14 +332,14 @@ def loss(
     """Register a loss with its claims, which hold at its default settings.
 
     paper            where it comes from
-    per_sample       the value of a sample does not depend on the rest of the batch
+    per_sample       the loss of a sample does not depend on the rest of the batch
     shift_invariant  a number added to all logits of a row changes nothing
     exact_gradient   the gradient is that of the value; false where the method holds something constant on purpose
-    proper           least, on average, for the true probabilities
+    proper           on average smallest for the true probabilities
     learns_from      "training" or "validation": it has a memory, in buffers, and `update` feeds it with predictions on
-                     that set; after each batch, or after each epoch
-    needs_indices    it keeps a record of each training sample: its setting `n_samples` says how many there are, and
-                     calls and updates take their numbers
+                     that set, after each batch or after each epoch
+    needs_indices    it keeps a record of each training sample: its setting `n_samples` is their number, and calls and
+                     updates take their indices
     equals_cross_entropy_at  settings that make it cross-entropy
     hyper_parameters what the papers used where, for the docs
     """
@@ -327,7 +363,7 @@ def loss(
 
 
 def settings_of(cls: type[Loss]) -> dict[str, Any]:
-    """The settings of a loss with their defaults, without torch's; one without a default is left out."""
+    """The settings of a loss with their defaults, without torch's."""
     parameters = inspect.signature(cls).parameters.values()
     return {
         p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY and p.name not in TorchOptions.__annotations__
@@ -335,7 +371,7 @@ def settings_of(cls: type[Loss]) -> dict[str, Any]:
 
 
 def make_loss(name: str, **settings: Any) -> Loss:
-    """A loss by its plain name, which may bring settings as on the command line.
+    """A loss by its plain name, which may carry settings as on the command line.
 
     >>> make_loss("focal", gamma=2.0, reduction="sum")
     Focal(gamma=2.0, detach_weight=False, reduction='sum')
@@ -346,13 +382,3 @@ def make_loss(name: str, **settings: Any) -> Loss:
     cls, settings = LOSSES[name], {**written, **settings}
     known_settings(name, settings, [*settings_of(cls), *TorchOptions.__annotations__])
     return cls(**settings)
-
-
-# ------------------------------------------------------------------------------------------------------------- checks
-
-
-def _check_class_weights(weight: object) -> None:
-    if not isinstance(weight, Tensor) or weight.ndim != 1 or not weight.is_floating_point():
-        raise InputError("weight must be a tensor with one floating-point number for each class")
-    if not bool((weight >= 0).all() & torch.isfinite(weight).all()):
-        raise InputError(f"weight must be finite and not negative; got {weight.tolist()}")

@@ -10,11 +10,11 @@ that training on several processes is training on one:
     reduction="sum"    the sum of the processes' values is the value of one process, and summed gradients are its
                        gradients; averaged ones are smaller by the number of processes, as with torch's losses
 
-Rows are in the order of ranks. All processes of the default group must call the loss alike, or they wait for each other
-for ever; after `loss.eval()` it is the business of one process, as with `SyncBatchNorm`.
+Rows are in the order of ranks. Every process of the default group must call the loss in the same step, or the others
+wait for it without end; after `loss.eval()` each process works alone, as with `SyncBatchNorm`.
 
-Losses of single samples need nothing of this: the mean over processes is the mean over all rows wherever the batches
-(and, with class weights, their weights) are equal.
+Per-sample losses need none of this: the mean over processes is the mean over all rows if the batches (and, with class
+weights, their total weights) are equal.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from temperance.losses.base import Loss
-from temperance.losses.rows import Rows
 
 
 class BatchLevel(Loss):
@@ -41,14 +40,10 @@ class BatchLevel(Loss):
         """The rows of all processes, and which of them are our own. (n, …) → (N, …)"""
         return all_rows(values) if self._spread else (values, slice(None))
 
-    def _reduce(self, losses: Tensor, rows: Rows, shape: torch.Size) -> Tensor:
-        value = super()._reduce(losses, rows, shape)
-        if self.reduction != "mean" or not self._spread:
-            return value
-        counts = torch.ones_like(losses) if self.weight is None else self.weight.to(losses.dtype)[rows.labels]
-        own = (counts * rows.kept).sum()
-        total = all_sum(own)
-        return value * own * (processes() / torch.where(total > 0, total, 1))
+    def _total(self, counts: Tensor) -> Tensor:
+        """The mean over processes of what each one's rows count."""
+        total = super()._total(counts)
+        return all_sum(total) / processes() if self._spread else total
 
     @property
     def _spread(self) -> bool:

@@ -8,35 +8,27 @@ import torch
 from torch import Tensor
 
 from temperance.errors import InputError, number, one_of, switch
-from temperance.losses.base import SampleLoss, TorchOptions, Used, loss
-from temperance.losses.formula import Part, Parts, Sample, Term, first_largest, one_minus_p, pick, put
-from temperance.losses.rowwise import loss_of
+from temperance.losses.base import Loss, Rows, TorchOptions, Used, loss
 
-# Beyond it the inverse focal loss rises with the label's probability somewhere: 1 / W(1/e), W Lambert's function.
+# Above it the inverse focal loss rises with the label's probability somewhere: 1 / W(1/e), W Lambert's function.
 REVERSAL_GAMMA = 3.591121476668622
 
-# Larger powers serve nobody and could overflow float32.
+# Larger powers are of no use and could overflow float32.
 MAX_GAMMA = 100.0
 
-
-def focal(logits: Tensor, labels: Tensor, *, gamma: float = 3.0, detach_weight: bool = False) -> Tensor:
-    """Focal loss of each row: see `Focal`. (n, k), (n,) → (n,)"""
-    return loss_of(logits, labels, Term(_focal, (gamma,), (detach_weight,)))
+# 1 − p is kept above this, so that the slope of a power below one stays finite where the label is certain.
+FLOOR = 1e-16
 
 
-def flsd(logits: Tensor, labels: Tensor, *, low_gamma: float = 5.0, gamma: float = 3.0, below: float = 0.2) -> Tensor:
-    """Sample-dependent focal loss of each row: see `FLSD`. (n, k), (n,) → (n,)"""
-    return loss_of(logits, labels, Term(_flsd, (low_gamma, gamma, below)))
+def one_minus_p(nll: Tensor) -> Tensor:
+    """1 − p of the label, exact near p = 1. (n,)"""
+    return (-torch.expm1(-nll)).clamp_min(FLOOR)
 
 
-def inverse_focal(logits: Tensor, labels: Tensor, *, gamma: float = 2.0) -> Tensor:
-    """Inverse focal loss of each row: see `InverseFocal`. (n, k), (n,) → (n,)"""
-    return loss_of(logits, labels, Term(_inverse_focal, (gamma,)))
-
-
-def dual_focal(logits: Tensor, labels: Tensor, *, gamma: float = 5.0, behaviour: str = "released") -> Tensor:
-    """Dual focal loss of each row: see `DualFocal`. (n, k), (n,) → (n,)"""
-    return loss_of(logits, labels, Term(_dual_focal, (gamma,), (behaviour,)))
+def focal(nll: Tensor, gamma: float, *, detach_weight: bool = False) -> Tensor:
+    """−(1 − p)^gamma · log p. (n,)"""
+    weight = one_minus_p(nll) ** gamma
+    return (weight.detach() if detach_weight else weight) * nll
 
 
 @loss(
@@ -47,7 +39,7 @@ def dual_focal(logits: Tensor, labels: Tensor, *, gamma: float = 5.0, behaviour:
         Used("CIFAR-10, CIFAR-100", {"gamma": 1.0}, "MDCA, as the base that its penalty is added to"),
     ),
 )
-class Focal(SampleLoss):
+class Focal(Loss):
     """Focal loss: cross-entropy that lets samples count less the better they are fitted.
 
     −(1 − p)^gamma · log p of the label. Its gradient is g(p) times that of cross-entropy with
@@ -67,8 +59,8 @@ class Focal(SampleLoss):
         self.gamma = gamma
         self.detach_weight = detach_weight
 
-    def _term(self, k: int) -> Term:
-        return Term(_focal, (self.gamma,), (self.detach_weight,))
+    def _losses(self, rows: Rows) -> Tensor:
+        return focal(rows.nll, self.gamma, detach_weight=self.detach_weight)
 
 
 @loss(
@@ -83,7 +75,7 @@ class Focal(SampleLoss):
         ),
     ),
 )
-class FLSD(SampleLoss):
+class FLSD(Loss):
     """Sample-dependent focal loss (FLSD-53): a larger gamma for samples whose label is improbable.
 
     Focal loss with gamma = `low_gamma` where p of the label is below `below`, else `gamma`; the choice carries no
@@ -103,8 +95,9 @@ class FLSD(SampleLoss):
         self.gamma = gamma
         self.below = below
 
-    def _term(self, k: int) -> Term:
-        return Term(_flsd, (self.low_gamma, self.gamma, self.below))
+    def _losses(self, rows: Rows) -> Tensor:
+        improbable = torch.exp(-rows.nll) < self.below
+        return torch.where(improbable, focal(rows.nll, self.low_gamma), focal(rows.nll, self.gamma))
 
 
 @loss(
@@ -120,7 +113,7 @@ class FLSD(SampleLoss):
         Used("Tiny-ImageNet, ViT-S, Swin-T", {"gamma": 1.0}, "Zhou et al. 2025, App. Table 2"),
     ),
 )
-class InverseFocal(SampleLoss):
+class InverseFocal(Loss):
     """Inverse focal loss: cross-entropy that lets samples count more the better they are fitted.
 
     −(1 + p)^gamma · log p of the label (Zhou et al., Def. 3.2), with slope −gamma (1 + p)^(gamma − 1) ln p −
@@ -141,8 +134,8 @@ class InverseFocal(SampleLoss):
         self.gamma = gamma
         self.allow_reversal = allow_reversal
 
-    def _term(self, k: int) -> Term:
-        return Term(_inverse_focal, (self.gamma,))
+    def _losses(self, rows: Rows) -> Tensor:
+        return (1 + torch.exp(-rows.nll)) ** self.gamma * rows.nll
 
 
 @loss(
@@ -160,7 +153,7 @@ class InverseFocal(SampleLoss):
         Used("Tiny-ImageNet, ViT-S, Swin-T", {"gamma": 1.0}, "Zhou et al. 2025, App. Table 2"),
     ),
 )
-class DualFocal(SampleLoss):
+class DualFocal(Loss):
     """Dual focal loss: focal loss that also looks at how close the runner-up to the label is.
 
     −(1 − p_y + p_j)^gamma · log p_y; gradients flow through p_j. Which p_j, is told in three ways:
@@ -179,42 +172,15 @@ class DualFocal(SampleLoss):
         self.gamma = gamma
         self.behaviour = behaviour
 
-    def _term(self, k: int) -> Term:
-        return Term(_dual_focal, (self.gamma,), (self.behaviour,))
-
-
-def _focal(sample: Sample, gamma: Part, detach_weight: bool) -> Parts:
-    nll, rest = sample.nll, one_minus_p(sample.nll)
-    weight = rest**gamma
-    slope = weight if detach_weight else weight + gamma * weight / rest * torch.exp(-nll) * nll
-    return weight * nll, slope, 0.0
-
-
-def _flsd(sample: Sample, low_gamma: float, gamma: float, below: float) -> Parts:
-    improbable = (torch.exp(-sample.nll) < below).to(sample.nll)
-    return _focal(sample, gamma + (low_gamma - gamma) * improbable, False)
-
-
-def _inverse_focal(sample: Sample, gamma: float) -> Parts:
-    nll, p = sample.nll, torch.exp(-sample.nll)
-    weight = (1 + p) ** gamma
-    return weight * nll, weight - gamma * weight / (1 + p) * p * nll, 0.0
-
-
-def _dual_focal(sample: Sample, gamma: float, behaviour: str) -> Parts:
-    nll, z = sample.nll, sample.z
-    label_logit = pick(z, sample.label)
-    # Probabilities are in the order of the logits, and these tell apart what softmax rounds to the same.
-    rivals = (
-        torch.where(z < label_logit, z, -torch.inf) if behaviour == "released" else put(z, sample.label, -torch.inf)
-    )
-    rival = first_largest(rivals)
-    rival_logit = pick(rivals, rival)
-    rival_p = sample.confidence * torch.exp(rival_logit - sample.top)  # 0 where there is none
-    if behaviour == "eq25-26":
-        rival_p = torch.where(rival_logit > label_logit, 0.0, rival_p)
-    doubt = one_minus_p(nll) + rival_p
-    weight = doubt**gamma
-    in_doubt = gamma * weight / doubt * nll
-    push = in_doubt * rival_p
-    return weight * nll, weight + in_doubt * torch.exp(-nll), put(-push * sample.p, rival, push * (1 - rival_p))
+    def _losses(self, rows: Rows) -> Tensor:
+        z, label = rows.logits, rows.labels[:, None]
+        z_label = z.gather(1, label)
+        if self.behaviour == "released":
+            # Logits have the order of the probabilities, and still differ where softmax rounds to the same number.
+            rivals = z < z_label
+        else:
+            rivals = torch.ones_like(z, dtype=torch.bool).scatter(1, label, False)
+            if self.behaviour == "eq25-26":
+                rivals = rivals & (z_label >= z.amax(1, keepdim=True))
+        p_rival = rows.probs.where(rivals, 0).amax(1)
+        return (one_minus_p(rows.nll) + p_rival) ** self.gamma * rows.nll

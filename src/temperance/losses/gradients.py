@@ -42,12 +42,13 @@ def gradients(
     """
     one_of("source", source, SOURCES)
     loss = make_loss(loss) if isinstance(loss, str) else loss
-    rows = loss._rows(logits.detach().double().requires_grad_(source == "autograd"), labels, indices)
+    z = logits.detach().double().requires_grad_(source == "autograd")
+    rows = loss._rows(z, labels, indices)
     if source != "autograd":
         return by_formula(loss, rows, FORMULAS if source == "formula" else TABLE)
     losses = loss._losses(rows).masked_fill(~rows.kept, 0)
-    gradient = flatten(torch.autograd.grad(losses.sum(), rows.given)[0])
-    plain = rows.probs.detach().scatter_add(1, rows.labels[:, None], -torch.ones_like(gradient[:, :1]))
+    gradient = flatten(torch.autograd.grad(losses.sum(), z)[0])
+    plain = rows.probs.detach() - rows.one_hot
     slope = (gradient - plain).masked_fill(~rows.kept[:, None], 0)
     return Smoothing.of_slope(slope, rows.prediction)
 

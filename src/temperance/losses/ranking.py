@@ -1,4 +1,4 @@
-"""Losses that put samples in order: surer where the network has been right more often in training."""
+"""Losses that order samples: more confident where the network has been right more often during training."""
 
 from __future__ import annotations
 
@@ -9,12 +9,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from temperance.errors import InputError, at_least, number, one_of
-from temperance.losses.base import Loss, Regulariser, SamplePenalty, TorchOptions, Used, loss
+from temperance.losses.base import Loss, Regulariser, Rows, TorchOptions, Used, loss
 from temperance.losses.distributed import BatchLevel
-from temperance.losses.formula import Parts, Sample, Term, largest, put
-from temperance.losses.margin import acls_term
-from temperance.losses.plain import watched
-from temperance.losses.rows import Rows
+from temperance.losses.margin import acls_penalty, check_distances, distances
 from temperance.losses.selective import SCORES
 
 
@@ -49,27 +46,27 @@ class Record(nn.Module):
         self.register_buffer("epochs", torch.zeros((), dtype=torch.int64))
 
     def add(self, indices: Tensor, correct: Tensor) -> None:
-        """One more look at these samples. (n,), (n,) bool"""
-        self._check(indices)
+        """Count one more prediction of each of these samples. (n,), (n,) bool"""
+        self._of(indices)  # refuses indices out of range before anything is counted
         self.times_right.index_add_(0, indices, correct.long())
 
     def correctness(self, indices: Tensor) -> Tensor:
         """(h − min h) / (epochs − min h) of each sample, h how often it was right; 1 where that is 0/0. (n,) → (n,)"""
-        self._check(indices)
         least = self.times_right.amin()
         span = self.epochs.clamp_min(1) - least
-        share = (self.times_right[indices] - least) / span.clamp_min(1)
-        return torch.where(span > 0, share, 1.0)
+        share = (self._of(indices) - least).float() / span.clamp_min(1)
+        return share.where(span > 0, 1)
 
-    def _check(self, indices: Tensor) -> None:
-        if watched() or not indices.is_cpu or not len(indices):
-            return
-        low, high = indices.aminmax()
-        if int(low) < 0 or int(high) >= len(self.times_right):
-            raise InputError(
-                f"indices must lie in 0 … {len(self.times_right) - 1}, as n_samples={len(self.times_right)}; "
-                f"found {int(low if int(low) < 0 else high)}"
-            )
+    def _of(self, indices: Tensor) -> Tensor:
+        """How often each of these samples was right. (n,)"""
+        try:
+            return self.times_right.index_select(0, indices)
+        except (IndexError, RuntimeError):
+            n = len(self.times_right)
+            wrong = indices[(indices < 0) | (indices >= n)]
+            if not len(wrong):
+                raise
+            raise InputError(f"indices must lie in 0 … {n - 1}, as n_samples={n}; found {int(wrong[0])}") from None
 
 
 class Ranked(BatchLevel, Regulariser):
@@ -154,17 +151,17 @@ class CRL(Ranked):
     name="acls-ranking",
     paper="Park et al., ACLS, ICCV 2023, Table 6: ACLS with CRL's ranking condition in place of the margin",
     per_sample=False,
-    exact_gradient=False,
     learns_from="training",
     needs_indices=True,
-    equals_cross_entropy_at={"margin": 1e6},
+    equals_cross_entropy_at={"pos_weight": 0.0, "neg_weight": 0.0},
 )
 class ACLSRanking(Ranked):
     """ACLS for samples in the wrong order only: an ablation of the ACLS paper.
 
-    The penalty of `ACLS` (mean over the other classes) for a sample i that was right more often than its neighbour j
-    but looks less sure, or the other way round: where (c_i − c_j)(conf_i − conf_j) < 0. The condition carries no
-    gradient. Records are kept as for `CRL`.
+    The adaptive penalty of `ACLS`, without its margin condition, for a sample i that was right more often than its
+    neighbour j but is less confident, or the reverse: where (c_i − c_j)(conf_i − conf_j) < 0. The condition carries no
+    gradient. It pulls the distances of such a sample to the margin, from both sides. The record is kept as for `CRL`;
+    `aggregation`, `variant` and `detach` are those of `ACLS`.
     """
 
     def __init__(
@@ -174,6 +171,9 @@ class ACLSRanking(Ranked):
         margin: float = 6.0,
         pos_weight: float = 0.1,
         neg_weight: float = 0.01,
+        aggregation: str = "mean",
+        variant: str = "paper",
+        detach: bool = False,
         base: str | Loss = "cross-entropy",
         **options: Unpack[TorchOptions],
     ) -> None:
@@ -181,29 +181,44 @@ class ACLSRanking(Ranked):
         number("margin", margin, 0)
         number("pos_weight", pos_weight, 0)
         number("neg_weight", neg_weight, 0)
+        check_distances(variant, aggregation, detach)
         self.margin = margin
         self.pos_weight = pos_weight
         self.neg_weight = neg_weight
+        self.aggregation = aggregation
+        self.variant = variant
+        self.detach = detach
 
     def _penalty(self, rows: Rows) -> Tensor:
         surer, righter = self._order(rows, rows.confidence.detach())
         disordered = surer * righter < 0
-        term = acls_term(rows.k, margin=self.margin, pos_weight=self.pos_weight, neg_weight=self.neg_weight)
-        return rows.losses((term,)) * disordered
+        return disordered * acls_penalty(
+            rows.logits,
+            margin=self.margin,
+            pos_weight=self.pos_weight,
+            neg_weight=self.neg_weight,
+            terms="adaptive",
+            aggregation=self.aggregation,
+            variant=self.variant,
+            detach=self.detach,
+        )
 
 
 @loss(
     name="crl-margin",
     paper="Park et al., ACLS, ICCV 2023, Table 6: CRL with a margin condition in place of the ranking",
     exact_gradient=False,
-    equals_cross_entropy_at={"margin": 1e6},
+    equals_cross_entropy_at={"strength": 0.0},
 )
-class CRLMargin(SamplePenalty):
+class CRLMargin(Regulariser):
     """CRL's gradient for logits farther apart than `margin` only: an ablation of the ACLS paper.
 
-    The gradient of the penalty is strength · p_top (1 − p_top) at the top class if z_top − min_k z_k ≥ margin, and
-    −strength · p_top p_j at another class if z_top − z_j ≥ margin (eq. 20 with eq. 11). That is no function's gradient,
-    so the value of the penalty is 0, and the loss is the base's.
+    A force of strength · p_top (1 − p_top) pulls z_top and the least logit together if they are `margin` or more apart,
+    and one of strength · p_top p_j pulls z_top and z_j together if they are (eq. 20 with eq. 11, on the distances of
+    eq. 13). That is the gradient of no function, so the value of the penalty is 0, and the loss is the base's.
+
+    `aggregation`, `variant` and `detach` are those of `ACLS`; with `detach=True` each force acts on one side only, as
+    eq. 20 prints it.
     """
 
     def __init__(
@@ -211,20 +226,30 @@ class CRLMargin(SamplePenalty):
         *,
         margin: float = 6.0,
         strength: float = 1.0,
+        aggregation: str = "sum",
+        variant: str = "paper",
+        detach: bool = False,
         base: str | Loss = "cross-entropy",
         **options: Unpack[TorchOptions],
     ) -> None:
         super().__init__(base=base, **options)
         number("margin", margin, 0)
         number("strength", strength, 0)
+        check_distances(variant, aggregation, detach)
         self.margin = margin
         self.strength = strength
+        self.aggregation = aggregation
+        self.variant = variant
+        self.detach = detach
 
-    def _term(self, k: int) -> Term:
-        return Term(_crl_margin, (self.margin, self.strength))
-
-
-def _crl_margin(sample: Sample, margin: float, strength: float) -> Parts:
-    sure, far = strength * sample.confidence, (sample.z <= sample.top - margin).to(sample.z)
-    at_top = sure * (1 - sample.confidence) * largest(far)
-    return 0 * sample.nll, 0.0, put(-sure * sample.p * far, sample.winner, at_top)
+    def _penalty(self, rows: Rows) -> Tensor:
+        to_lowest, to_others = distances(rows.logits, variant=self.variant, detach=self.detach)
+        top = rows.confidence.detach()
+        others = rows.probs.detach().scatter(1, rows.prediction[:, None], 0)
+        at_top = top * (1 - top) * (to_lowest >= self.margin)
+        elsewhere = top[:, None] * others * (to_others >= self.margin)
+        if self.aggregation == "mean":
+            elsewhere = elsewhere / max(rows.k - 1, 1)
+        # A distance minus itself is 0 and has the gradient of the distance.
+        moves = at_top * (to_lowest - to_lowest.detach()) + (elsewhere * (to_others - to_others.detach())).sum(1)
+        return self.strength * moves

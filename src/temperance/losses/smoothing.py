@@ -18,14 +18,13 @@ import torch
 from torch import Tensor
 
 from temperance.errors import InputError
-from temperance.losses.base import Loss, Regulariser
-from temperance.losses.cross_entropy import CrossEntropy, LabelSmoothing
+from temperance.losses.base import Loss, Regulariser, Rows
+from temperance.losses.batch import MDCA
 from temperance.losses.focal import FLSD, Focal, InverseFocal
 from temperance.losses.margin import ACLS, MbLS
-from temperance.losses.marginal import MDCA
 from temperance.losses.pairwise import CPC
+from temperance.losses.proper import CrossEntropy, LabelSmoothing
 from temperance.losses.ranking import CRL, neighbours
-from temperance.losses.rows import Rows
 
 # Slopes below this are rounding errors.
 NOTHING = 1e-12
@@ -95,10 +94,6 @@ def by_formula(loss: Loss, rows: Rows, formulas: dict[type[Loss], Formula]) -> S
     return replace(found, C=found.C & rows.kept[:, None])
 
 
-def _one_hot(rows: Rows) -> Tensor:
-    return torch.zeros_like(rows.probs).scatter(1, rows.labels[:, None], 1)
-
-
 def _is_top(rows: Rows) -> Tensor:
     return torch.zeros_like(rows.probs, dtype=torch.bool).scatter(1, rows.prediction[:, None], True)
 
@@ -117,7 +112,7 @@ def _everywhere(rows: Rows) -> Tensor:
 def label_smoothing(loss: LabelSmoothing, rows: Rows) -> Smoothing:
     """ε (1 − 1/k) at the label, ε/k elsewhere."""
     amount = loss.smoothing if loss.convention == "all" else loss.smoothing * rows.k / (rows.k - 1)
-    return Smoothing.of_slope(amount * (_one_hot(rows) - 1 / rows.k), rows.prediction, _everywhere(rows))
+    return Smoothing.of_slope(amount * (rows.one_hot - 1 / rows.k), rows.prediction, _everywhere(rows))
 
 
 @_formula(FORMULAS, Focal, FLSD, InverseFocal)
@@ -136,7 +131,7 @@ def focal(loss: Focal | FLSD | InverseFocal, rows: Rows) -> Smoothing:
         g = (1 - p) ** gamma
         if not (isinstance(loss, Focal) and loss.detach_weight):
             g = g - gamma * (1 - p) ** (gamma - 1) * p * p.log()
-    return Smoothing.of_slope((g - 1)[:, None] * (rows.probs - _one_hot(rows)), rows.prediction, _everywhere(rows))
+    return Smoothing.of_slope((g - 1)[:, None] * (rows.probs - rows.one_hot), rows.prediction, _everywhere(rows))
 
 
 @_formula(FORMULAS, MDCA)
@@ -145,7 +140,7 @@ def mdca(loss: MDCA, rows: Rows) -> Smoothing:
 
     With the predicted class in surplus and the others short, f is 2λ p (1 − p) and 2λ p_j p_top.
     """
-    signs = rows.mean(rows.probs - _one_hot(rows)).sign()
+    signs = (rows.kept[:, None] * (rows.probs - rows.one_hot)).sum(0).sign()
     slope = loss.strength / rows.k * rows.probs * (signs - rows.probs @ signs[:, None])
     return Smoothing.of_slope(slope, rows.prediction)
 
@@ -223,15 +218,25 @@ def mbls_table(loss: MbLS, rows: Rows) -> Smoothing:
 
 @_formula(FORMULAS, ACLS)
 def acls(loss: ACLS, rows: Rows) -> Smoothing:
-    """λ (z_top − min z − M) for the predicted class, λ' (z_top − z_j − M) for another: twice Table 2, as is eq. 13."""
+    """2λ (z_top − min z − M) for the predicted class, 2λ' (z_top − z_j − M) for another: twice Table 2, as is eq. 13.
+
+    That is with `detach=True`. Otherwise what lowers the predicted class also raises the least logit, and what raises
+    another class also lowers the predicted one.
+    """
     if loss.variant != "paper":
         raise InputError('the formula is that of ACLS(variant="paper")')
-    others = loss.neg_weight / (max(rows.k - 1, 1) if loss.neg_agg == "mean" else 1)
+    others = loss.neg_weight / (max(rows.k - 1, 1) if loss.aggregation == "mean" else 1)
     weight = _weights(rows, loss.pos_weight, others)
     distance = _below_top(rows) - loss.margin
-    factor = 1.0 if loss.halved else 2.0
-    f = weight * (factor * distance if loss.amount == "adaptive" else 1.0)
-    return Smoothing(f, distance > 0 if loss.condition == "margin" else _everywhere(rows), rows.prediction)
+    f = weight * (1.0 if loss.terms == "conditional" else 2 * distance)
+    found = Smoothing(f, _everywhere(rows) if loss.terms == "adaptive" else distance > 0, rows.prediction)
+    if loss.detach:
+        return found
+    is_top, amount = _is_top(rows), found.amount
+    at_top = amount.where(is_top, 0).sum(1, keepdim=True)
+    raised = torch.zeros_like(f).scatter(1, rows.logits.argmin(1, keepdim=True), at_top)
+    lowered = amount.where(~is_top, 0).sum(1, keepdim=True)
+    return Smoothing.of_slope(found.slope - raised + lowered.where(is_top, 0), rows.prediction)
 
 
 @_formula(TABLE, ACLS)

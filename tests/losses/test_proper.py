@@ -1,5 +1,6 @@
-"""Cross-entropy, Brier score and label smoothing: golden values and their relations."""
+"""Cross-entropy, Brier score, label smoothing and the entropy penalty: golden values and their relations."""
 
+import math
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ from torch import Tensor
 
 from conftest import random_predictions
 from temperance.errors import InputError
-from temperance.losses import Brier, CrossEntropy, LabelSmoothing, brier, cross_entropy, label_smoothing
+from temperance.losses import Brier, CrossEntropy, EntropyPenalty, LabelSmoothing
 
 
 @pytest.fixture
@@ -27,15 +28,6 @@ def test_golden_values(vectors: Any, a: tuple[Tensor, Tensor]) -> None:
     assert float(others(*a)) == pytest.approx(golden["k_minus_1"], abs=1e-6)
 
 
-def test_functions_give_the_loss_of_each_row(a: tuple[Tensor, Tensor]) -> None:
-    for function, loss in (
-        (cross_entropy, CrossEntropy(reduction="none")),
-        (brier, Brier(reduction="none")),
-        (label_smoothing, LabelSmoothing(reduction="none")),
-    ):
-        assert torch.equal(function(*a), loss(*a))
-
-
 def test_label_smoothing_is_torchs() -> None:
     logits, labels = random_predictions(50, 7)
     expected = F.cross_entropy(logits, labels, label_smoothing=0.1)
@@ -45,8 +37,8 @@ def test_label_smoothing_is_torchs() -> None:
 @pytest.mark.parametrize("k", [2, 3, 10])
 def test_conventions_are_one_another_with_another_smoothing(k: int) -> None:
     logits, labels = random_predictions(50, k)
-    others = label_smoothing(logits, labels, smoothing=0.05 * (k - 1) / k, convention="others")
-    assert torch.allclose(others, label_smoothing(logits, labels, smoothing=0.05))
+    others = LabelSmoothing(smoothing=0.05 * (k - 1) / k, convention="others")(logits, labels)
+    assert torch.allclose(others, LabelSmoothing(smoothing=0.05)(logits, labels))
 
 
 def test_smoothing_over_the_others_needs_others() -> None:
@@ -57,6 +49,22 @@ def test_smoothing_over_the_others_needs_others() -> None:
 def test_brier_is_the_squared_distance_and_precise_near_zero() -> None:
     logits, labels = random_predictions(50, 7)
     distance = (logits.softmax(1) - F.one_hot(labels, 7)).square().sum(1)
-    assert torch.allclose(brier(logits, labels), distance)
-    sure = brier(torch.tensor([[20.0, 0.0]]), torch.tensor([0]))
+    assert torch.allclose(Brier(reduction="none")(logits, labels), distance)
+    sure = Brier()(torch.tensor([[20.0, 0.0]]), torch.tensor([0]))
     assert float(sure) == pytest.approx(2 * 2.0611537e-9**2, rel=1e-2)
+
+
+def test_entropy_penalty_golden_values(vectors: Any, fixture_a: Any) -> None:
+    golden = vectors["ecp_A"]
+    logits, labels = (torch.from_numpy(x) for x in fixture_a)
+    assert float(EntropyPenalty()(logits, labels)) == pytest.approx(golden["loss_alpha0p1_per_sample"], abs=1e-6)
+    element = EntropyPenalty(average="element")(logits, labels)
+    assert float(element) == pytest.approx(golden["loss_alpha0p1_official"], abs=1e-6)
+    entropy = CrossEntropy()(logits, labels) - EntropyPenalty(strength=1.0)(logits, labels)
+    assert float(entropy) == pytest.approx(golden["entropy_mean_per_sample"], abs=1e-6)
+
+
+def test_entropy_is_log_k_for_even_and_zero_for_certain_predictions() -> None:
+    logits, labels = torch.tensor([[0.3] * 4, [1e4, 0, 0, 0]]), torch.tensor([0, 0])
+    penalty = EntropyPenalty(strength=1.0, reduction="none")(logits, labels) - torch.tensor([math.log(4), 0])
+    assert penalty.tolist() == pytest.approx([-math.log(4), 0], abs=1e-6)

@@ -1,0 +1,269 @@
+"""Calibration errors of a batch: MMCE and KDE by kernels, MDCA by classes, soft ECE and AvUC by soft thresholds."""
+
+from __future__ import annotations
+
+import math
+from typing import Unpack
+
+import torch
+from torch import Tensor
+
+from temperance.errors import InputError, at_least, number, one_of, positive, switch
+from temperance.losses.base import Loss, Regulariser, Rows, TorchOptions, Used, loss
+from temperance.losses.distributed import BatchLevel
+from temperance.metrics.kernel import canonical_error, check_bandwidth, loo_bandwidth
+from temperance.metrics.smooth import MMCE_WIDTH
+from temperance.numerics import root
+
+KARANDIKAR = "Karandikar et al., Soft calibration objectives for neural networks, NeurIPS 2021"
+
+# How close to 0 and 1 the normalised entropy may come before its log-odds stop growing.
+ENTROPY_MARGIN = 1e-6
+
+
+def laplacian_energy(amounts: Tensor, places: Tensor, width: float = MMCE_WIDTH) -> Tensor:
+    """Σ_ij u_i u_j exp(−|c_i − c_j| / width) for amounts u at places c in [0, 1]. (n,), (n,) → ()
+
+    In order of place the kernel is a product of a factor of i and a factor of j, so that O(n log n) is enough.
+    """
+    order = places.detach().argsort()
+    u, c = amounts[order], places[order] / width
+    grown = u * c.exp()
+    before = grown.cumsum(0) - grown
+    return (u * (u + 2 * (-c).exp() * before)).sum()
+
+
+@loss(
+    name="mmce",
+    paper="Kumar, Sarawagi and Jain, Trainable calibration measures from kernel mean embeddings, ICML 2018",
+    per_sample=False,
+    equals_cross_entropy_at={"strength": 0.0},
+    hyper_parameters=(
+        Used("CIFAR-10, CIFAR-100, Tiny-ImageNet", {"strength": 2.0, "form": "weighted"}, "focal_calibration scripts"),
+        Used("CIFAR-10, Tiny-ImageNet, ImageNet", {"strength": 1.0, "form": "plain"}, "MbLS and ACLS configurations"),
+        Used("CIFAR-10, CIFAR-100", {"strength": 4.0, "form": "weighted"}, "MDCA scripts"),
+    ),
+)
+class MMCE(BatchLevel, Regulariser):
+    """Maximum mean calibration error (MMCE): adds a kernel distance between confidence and correctness.
+
+    base + strength · M with u_i = (correct_i − c_i) / n_i and M² = Σ_ij u_i u_j exp(−|c_i − c_j| / 0.4):
+
+    form         "plain": M², where n_i is the number of all samples, as in several programs; "root": M, as in the
+                 paper's text; "weighted": M, where n_i is the number of right samples for a right one and of wrong
+                 samples for a wrong one, and 0 if the batch lacks one of them. Then mistakes weigh as much as right
+                 predictions however rare they are, which costs accuracy: 10 points with strength=2 on CIFAR-100
+    double_norm  with form="weighted": divide by n_i twice, as the released program does
+
+    Which samples are right carries no gradient. Exact in O(n log n), without a matrix of pairs.
+    """
+
+    def __init__(
+        self,
+        *,
+        strength: float = 1.0,
+        form: str = "plain",
+        double_norm: bool = False,
+        base: str | Loss = "cross-entropy",
+        **options: Unpack[TorchOptions],
+    ) -> None:
+        super().__init__(base=base, **options)
+        number("strength", strength, 0)
+        one_of("form", form, ("weighted", "plain", "root"))
+        switch("double_norm", double_norm)
+        if double_norm and form != "weighted":
+            raise InputError(f'double_norm belongs to form="weighted"; got form={form!r}')
+        self.strength = strength
+        self.form = form
+        self.double_norm = double_norm
+
+    def _penalty(self, rows: Rows) -> Tensor:
+        kept, correct = rows.kept.to(rows.nll.dtype), rows.correct.to(rows.nll.dtype)
+        everyone, _ = self._all_rows(torch.stack([rows.confidence, kept, correct], dim=1))
+        confidence, kept, correct = everyone.unbind(1)
+        residual = (correct - confidence) * kept
+        if self.form == "weighted":
+            n_right = (kept * correct).sum()
+            n_wrong = kept.sum() - n_right
+            n_like_it = torch.where(correct > 0, n_right, n_wrong).clamp_min(1)
+            both = ((n_right > 0) & (n_wrong > 0)).to(residual.dtype)
+            amounts = both * residual / (n_like_it.square() if self.double_norm else n_like_it)
+        else:
+            amounts = residual / kept.sum().clamp_min(1)
+        squared = laplacian_energy(amounts, confidence).clamp_min(0)
+        return self.strength * (squared if self.form == "plain" else root(squared))
+
+
+@loss(
+    name="mdca",
+    paper="Hebbalaguppe et al., A stitch in time saves nine: a train-time regularizing loss for calibration, CVPR 2022",
+    per_sample=False,
+    equals_cross_entropy_at={"strength": 0.0},
+    hyper_parameters=(
+        Used("CIFAR-10, CIFAR-100", {"strength": 1.0}, "MDCA scripts, on cross-entropy or Focal(gamma=1)"),
+    ),
+)
+class MDCA(BatchLevel, Regulariser):
+    """MDCA: adds how far each class's mean probability over the batch is from its share of the labels.
+
+    base + strength · (1/k) Σ_c |mean_i p_ic − mean_i 1[y_i = c]|. It needs batches larger than the number of classes to
+    say much. The ACLS paper's supplement leaves out 1/k, and its a_c = sgn(|…|), which is always +1, would make the
+    gradient vanish: it is the sign of the difference itself. The authors' best is on focal loss,
+    `MDCA(base=Focal(gamma=1.0))`.
+    """
+
+    def __init__(
+        self, *, strength: float = 1.0, base: str | Loss = "cross-entropy", **options: Unpack[TorchOptions]
+    ) -> None:
+        super().__init__(base=base, **options)
+        number("strength", strength, 0)
+        self.strength = strength
+
+    def _penalty(self, rows: Rows) -> Tensor:
+        kept = rows.kept.to(rows.nll.dtype)
+        surplus = self._all_sum((kept[:, None] * (rows.probs - rows.one_hot)).sum(0))
+        n = self._all_sum(kept.sum()).clamp_min(1)
+        return self.strength * (surplus / n).abs().mean()
+
+
+@loss(
+    name="kde-xe",
+    paper="Popordanoska, Sayer and Blaschko, A consistent and differentiable Lp canonical calibration error "
+    "estimator, NeurIPS 2022",
+    per_sample=False,
+    equals_cross_entropy_at={"strength": 0.0},
+    hyper_parameters=(
+        Used("CIFAR-10", {"strength": 0.3}, "Zhou et al. 2025"),
+        Used("CIFAR-100", {"strength": 0.5}, "Zhou et al. 2025"),
+        Used("Tiny-ImageNet", {"strength": 0.3}, "Zhou et al. 2025, program"),
+    ),
+)
+class KDEXE(BatchLevel, Regulariser):
+    """KDE-XE: adds the canonical calibration error of the batch, estimated with Dirichlet kernels.
+
+    base + strength · mean_i Σ_c |Ê[y_c | p_i] − p_ic|^p, where Ê leaves sample i out; see
+    `temperance.metrics.kde_ece_canonical`. A batch of one sample has no neighbours and no error.
+
+    bandwidth  of the kernels, or "loo": the likeliest for this batch, each sample left out in turn, held constant
+    detach     the error is added to the value, but has no gradient: what Zhou et al.'s program does, and therefore
+               trains with plain cross-entropy
+
+    Time and memory grow with the square of the batch: for images, not for their pixels.
+    """
+
+    def __init__(
+        self,
+        *,
+        strength: float = 0.3,
+        bandwidth: float | str = 0.02,
+        p: float = 1.0,
+        detach: bool = False,
+        base: str | Loss = "cross-entropy",
+        **options: Unpack[TorchOptions],
+    ) -> None:
+        super().__init__(base=base, **options)
+        number("strength", strength, 0)
+        check_bandwidth(bandwidth)
+        number("p", p, 1)
+        switch("detach", detach)
+        self.strength = strength
+        self.bandwidth = bandwidth
+        self.p = p
+        self.detach = detach
+
+    def _penalty(self, rows: Rows) -> Tensor:
+        probs, _ = self._all_rows(rows.probs)
+        marks, _ = self._all_rows(torch.stack([rows.labels, rows.kept.long()], dim=1))
+        labels, counted = marks[:, 0], marks[:, 1] > 0
+        if len(probs) < 2:
+            return 0 * probs.sum()
+        bandwidth = self.bandwidth
+        if isinstance(bandwidth, str):
+            neighbours = probs.detach()[counted]
+            bandwidth = loo_bandwidth(neighbours) if len(neighbours) > 1 else 1.0
+        error = canonical_error(probs, labels, bandwidth, p=self.p, counted=counted) * (counted.sum() > 1)
+        return self.strength * (error.detach() if self.detach else error)
+
+
+@loss(name="soft-ece", paper=KARANDIKAR, per_sample=False, equals_cross_entropy_at={"strength": 0.0})
+class SoftECE(BatchLevel, Regulariser):
+    """Soft-binned ECE: adds the calibration error of the batch over bins to which every sample belongs a little.
+
+    base + strength · (Σ_b (S_b / n) |A_b − C_b|^p)^{1/p}: sample i belongs to bin b by
+    softmax_b(−(c_i − ξ_b)² / temperature), ξ_b the bin's middle; S_b, A_b and C_b are the bin's weight, accuracy and
+    mean confidence (SB-ECE_bin, eq. 11). As the temperature goes to 0 this is binned ECE. From one bin to the next the
+    weight falls by exp(1 / (n_bins² · temperature)).
+    """
+
+    def __init__(
+        self,
+        *,
+        strength: float = 1.0,
+        n_bins: int = 15,
+        temperature: float = 0.01,
+        p: float = 2.0,
+        base: str | Loss = "cross-entropy",
+        **options: Unpack[TorchOptions],
+    ) -> None:
+        super().__init__(base=base, **options)
+        number("strength", strength, 0)
+        at_least("n_bins", n_bins, 1)
+        positive("temperature", temperature)
+        number("p", p, 1)
+        self.strength = strength
+        self.n_bins = n_bins
+        self.temperature = temperature
+        self.p = p
+
+    def _penalty(self, rows: Rows) -> Tensor:
+        confidence, kept = rows.confidence, rows.kept.to(rows.nll.dtype)
+        middles = (torch.arange(self.n_bins, device=kept.device, dtype=kept.dtype) + 0.5) / self.n_bins
+        belongs = (-(confidence[:, None] - middles).square() / self.temperature).softmax(1)
+        amounts = torch.stack([kept, kept * (confidence - rows.correct.to(kept.dtype))])
+        weight, gap = self._all_sum(amounts @ belongs)
+        # (S/n) |gap/S|^p, written so that an empty bin is 0 with a finite gradient.
+        tiny = torch.finfo(kept.dtype).tiny ** 0.25
+        terms = weight * (gap / weight.clamp_min(tiny)).abs().pow(self.p)
+        total = terms.sum() / weight.sum().clamp_min(1)
+        return self.strength * root(total, self.p)
+
+
+@loss(name="soft-avuc", paper=KARANDIKAR, per_sample=False, equals_cross_entropy_at={"strength": 0.0})
+class SoftAvUC(BatchLevel, Regulariser):
+    """Soft accuracy versus uncertainty: penalises being right but unsure, and being wrong but sure.
+
+    base + strength · ln(1 + (n_AU + n_IC) / (n_AC + n_IU)), eq. 15: with H the entropy, h = H / ln k and
+    s = sigmoid((logit h − logit threshold) / temperature), a sample counts (1 − s)(1 − tanh H) as certain and s tanh H
+    as uncertain, and A or I by whether its prediction is right. In Krishnan and Tickoo's AvUC (2020) s is a hard
+    threshold and the confidence a factor.
+    """
+
+    def __init__(
+        self,
+        *,
+        strength: float = 1.0,
+        threshold: float = 0.5,
+        temperature: float = 1.0,
+        base: str | Loss = "cross-entropy",
+        **options: Unpack[TorchOptions],
+    ) -> None:
+        super().__init__(base=base, **options)
+        number("strength", strength, 0)
+        if isinstance(threshold, bool) or not isinstance(threshold, int | float) or not 0 < threshold < 1:
+            raise InputError(f"threshold must be a number between 0 and 1; got {threshold!r}")
+        positive("temperature", temperature)
+        self.strength = strength
+        self.threshold = threshold
+        self.temperature = temperature
+
+    def _penalty(self, rows: Rows) -> Tensor:
+        entropy = rows.entropy
+        share = (entropy / math.log(max(rows.k, 2))).clamp(ENTROPY_MARGIN, 1 - ENTROPY_MARGIN)
+        at_threshold = math.log(self.threshold / (1 - self.threshold))
+        unsure = ((share.logit() - at_threshold) / self.temperature).sigmoid()
+        certain, uncertain = (1 - unsure) * (1 - entropy.tanh()), unsure * entropy.tanh()
+        right = rows.correct
+        bad = rows.kept * torch.where(right, uncertain, certain)
+        good = rows.kept * torch.where(right, certain, uncertain)
+        sums = self._all_sum(torch.stack([bad.sum(), good.sum()]))
+        return self.strength * (sums[0] / sums[1].clamp_min(1e-5)).log1p()

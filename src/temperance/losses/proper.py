@@ -1,0 +1,116 @@
+"""Losses of all probabilities of a sample: cross-entropy, the Brier score, label smoothing, the entropy penalty."""
+
+from __future__ import annotations
+
+from typing import Unpack
+
+from torch import Tensor
+
+from temperance.errors import InputError, number, one_of
+from temperance.losses.base import Loss, Regulariser, Rows, TorchOptions, Used, loss
+
+
+@loss(paper="Good, Rational decisions, JRSS B 1952", proper=True, equals_cross_entropy_at={})
+class CrossEntropy(Loss):
+    """Cross-entropy: −log p of the label, the usual training loss.
+
+    Every other loss is measured against it, and penalties are added to it unless they are given another base.
+
+    >>> import torch
+    >>> logits, labels = torch.tensor([[2.0, 1.0, 0.0], [0.5, 2.5, 0.3]]), torch.tensor([0, 1])
+    >>> CrossEntropy()(logits, labels)
+    tensor(0.3138)
+    """
+
+    def _losses(self, rows: Rows) -> Tensor:
+        return rows.nll
+
+
+@loss(
+    paper="Brier, Verification of forecasts expressed in terms of probability, Monthly Weather Review 1950",
+    proper=True,
+)
+class Brier(Loss):
+    """Brier score: the squared distance of the probabilities to the one-hot label, which bounds the cost of a mistake.
+
+    Σ_j (p_j − 1[j = y])², summed over classes (some divide by k), from 0 to 2. Its gradient vanishes for a sample that
+    is confidently wrong, so training starts more slowly than with cross-entropy.
+    """
+
+    def _losses(self, rows: Rows) -> Tensor:
+        others = rows.probs.scatter(1, rows.labels[:, None], 0)
+        # 1 − p_y as the sum of the others, which loses no digits near 0.
+        return others.square().sum(1) + others.sum(1).square()
+
+
+@loss(
+    paper="Szegedy et al., Rethinking the Inception architecture for computer vision, CVPR 2016",
+    equals_cross_entropy_at={"smoothing": 0.0},
+    hyper_parameters=(
+        Used("CIFAR-10, CIFAR-100, Tiny-ImageNet, ImageNet, VOC", {"smoothing": 0.05}, "ACLS and MbLS programs"),
+        Used("CIFAR-10, CIFAR-100", {"smoothing": 0.1, "convention": "others"}, "MDCA program"),
+    ),
+)
+class LabelSmoothing(Loss):
+    """Label smoothing: cross-entropy with a target that gives `smoothing` away to the other classes.
+
+    convention  "all": the target is 1 − ε + ε/k for the label and ε/k elsewhere (Szegedy et al., torch, ACLS eq. 4);
+                "others": 1 − ε for the label and ε/(k − 1) elsewhere (the MDCA program). "others" with ε (k − 1)/k is
+                "all" with ε.
+
+    Class weights apply to the label, as in every loss here; torch's `label_smoothing` weights each class of the soft
+    target separately.
+    """
+
+    def __init__(self, *, smoothing: float = 0.05, convention: str = "all", **options: Unpack[TorchOptions]) -> None:
+        super().__init__(**options)
+        number("smoothing", smoothing, 0, 1)
+        one_of("convention", convention, ("all", "others"))
+        self.smoothing = smoothing
+        self.convention = convention
+
+    def _losses(self, rows: Rows) -> Tensor:
+        epsilon, k = self.smoothing, rows.k
+        if self.convention == "others":
+            if k == 1:
+                raise InputError("label smoothing over the other classes needs at least two classes; there is one")
+            epsilon = epsilon * k / (k - 1)
+        return (1 - epsilon) * rows.nll - epsilon * rows.log_probs.mean(1)
+
+
+@loss(
+    paper="Pereyra et al., Penalizing confident output distributions, ICLR workshop 2017",
+    equals_cross_entropy_at={"strength": 0.0},
+    hyper_parameters=(
+        Used(
+            "CIFAR-10, CIFAR-100, Tiny-ImageNet, ImageNet, VOC",
+            {"strength": 0.1, "average": "element"},
+            "MbLS program",
+        ),
+    ),
+)
+class EntropyPenalty(Regulariser):
+    """Confidence penalty (ECP): rewards the entropy of the probabilities.
+
+    base − strength · H with H = −Σ_j p_j ln p_j.
+
+    average  "sample": H of each sample, as in the paper; "element": H / k, as in the MbLS program, which averages
+             p ln p over samples and classes. The same strength counts k times less there
+    """
+
+    def __init__(
+        self,
+        *,
+        strength: float = 0.1,
+        average: str = "sample",
+        base: str | Loss = "cross-entropy",
+        **options: Unpack[TorchOptions],
+    ) -> None:
+        super().__init__(base=base, **options)
+        number("strength", strength, 0)
+        one_of("average", average, ("sample", "element"))
+        self.strength = strength
+        self.average = average
+
+    def _penalty(self, rows: Rows) -> Tensor:
+        return -self.strength * (rows.entropy if self.average == "sample" else rows.entropy / rows.k)
