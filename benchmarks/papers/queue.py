@@ -34,6 +34,7 @@ from benchmarks.quality.table import read
 from temperance.calibrators import make_calibrator
 from temperance.data import ImageData
 from temperance.errors import InputError
+from temperance.files import atomic_write
 from temperance.heads import extract_features, make_head
 from temperance.jobs.evaluation import evaluate
 from temperance.jobs.results import Provenance
@@ -86,7 +87,8 @@ def train_all(
             break
         print(f"{time.perf_counter() - begun:5.0f} s  {training.line}", flush=True)
         trained = _trained(training, images, work, device, commit)
-        np.savez_compressed(out / training.file, **trained)
+        with atomic_write(out / training.file) as temporary, temporary.open("wb") as file:
+            np.savez_compressed(file, **trained)
         (work / "done" / training.file).touch()
         print(f"{time.perf_counter() - begun:5.0f} s  {bytes(trained['about']).decode()[:300]}", flush=True)
 
