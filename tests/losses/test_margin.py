@@ -154,8 +154,8 @@ def test_gradients_of_acls_sum_to_zero_over_the_classes_unless_detached(terms: s
     assert sums[False] < 1e-12 < sums[True]
 
 
-def test_the_pushes_of_acls_move_all_logits_down_for_ever() -> None:
-    """Down the gradient, biases of classes that are each the top one in turn: eq. 12's pattern never comes to rest."""
+def test_detached_acls_makes_all_logits_drift() -> None:
+    """Gradient descent on biases of classes that are each the top one in turn: eq. 12's pattern never comes to rest."""
     evidence = 20 * torch.eye(4, dtype=torch.float64)
     means = {}
     for detach in (True, False):
