@@ -57,11 +57,13 @@ class BalCAL(Head):
         self.share = share
         self.width = width
 
-    def _check(self, features: Features) -> None:
+    def _check_settings(self) -> None:
         positive_fraction("acc_discount", self.acc_discount)
         number("share", self.share, 0, 1)
         if self.width != "auto":
             at_least("width", self.width, 1)
+
+    def _check_features(self, features: Features) -> None:
         if features.k < 2:
             raise InputError("balcal needs at least two classes; the labels are all 0")
 

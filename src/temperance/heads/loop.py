@@ -174,6 +174,12 @@ def measured(logits_of: Callable[[Tensor], Tensor], part: FeatureSet) -> Measure
     return Measured(*(sums / len(part)).tolist())
 
 
+def nll_of(logits_of: Callable[[Tensor], Tensor], part: FeatureSet) -> Tensor:
+    """The NLL of every sample of a part. float64 (n,)"""
+    found = [logits_of(x).log_softmax(1).gather(1, y[:, None])[:, 0] for x, y in part.blocks()]
+    return -torch.cat(found).double()
+
+
 def on_val(found: Measured) -> dict[str, float]:
     """What the history says of held-out data."""
     return {f"val_{name}": value for name, value in found._asdict().items()}

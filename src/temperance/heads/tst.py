@@ -41,7 +41,7 @@ class _TwoStage(Head):
         self.latent = latent
         self.keep = keep
 
-    def _check(self, features: Features) -> None:
+    def _check_settings(self) -> None:
         at_least("latent", self.latent, 1)
         one_of("keep", self.keep, ("best", "last"))
 
@@ -114,8 +114,8 @@ class VTST(_TwoStage):
         super().__init__(latent=latent, keep=keep, **training)
         self.n_draws = n_draws
 
-    def _check(self, features: Features) -> None:
-        super()._check(features)
+    def _check_settings(self) -> None:
+        super()._check_settings()
         at_least("n_draws", self.n_draws, 1)
 
     def _build(self, d: int, k: int) -> None:
