@@ -12,10 +12,10 @@ from torch import Tensor
 
 from temperance.errors import InputError
 from temperance.heads import BalCAL
-from temperance.heads.balcal import balanced_share, class_scale, mean_confidence, simplex_frame
 from temperance.heads.features import Features
 from temperance.heads.loop import Batch
 from temperance.losses import CrossEntropy
+from temperance.training.simplex import balanced_share, class_scale, mean_confidence, simplex_frame
 
 
 @pytest.fixture(scope="module")

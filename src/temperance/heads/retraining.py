@@ -29,6 +29,7 @@ from temperance.metrics.significance import Difference
 from temperance.predictions import Predictions, read_pair, write_pair
 from temperance.progress import Progress, no_progress
 from temperance.registry import parse_entry
+from temperance.training.balanced import Balanced
 from temperance.training.job import open_run, usable_device
 from temperance.training.prediction import device_of
 from temperance.training.run import FORMAT, HEAD, Run, refuse_taken, write_log
@@ -199,6 +200,11 @@ def features_from(source: str | Path, *, data: str | None = None, device: str = 
     if kept.exists() and weights.exists() and kept.stat().st_mtime >= weights.stat().st_mtime:
         return read_features(kept).to(usable_device(device))
     run, images = open_run(place, data=data, device=device)
+    if isinstance(run.network, Balanced):
+        raise InputError(
+            f"{place} was trained with two classifiers (balance), and a head replaces only one: retrain "
+            "a run without balance"
+        )
     found = extract_features(run.network, images, device=usable_device(device), copies=copies)
     write_features(kept, found)
     return found
