@@ -62,6 +62,18 @@ def test_class_scale() -> None:
     assert torch.allclose(class_scale(labels, 4), torch.tensor(expected))
 
 
+def test_the_batch_is_that_of_all_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What one process finds, given what another one adds to its sums, is what both find together."""
+    labels, logits = torch.tensor([0, 0, 0, 1, 3, 3]), 3 * torch.randn(6, 4, generator=torch.Generator().manual_seed(0))
+    expected = class_scale(labels, 4), mean_confidence(logits)
+    counts = torch.bincount(labels[2:], minlength=4)
+    monkeypatch.setattr("temperance.training.simplex.all_sum", lambda values: values + counts)
+    assert torch.allclose(class_scale(labels[:2], 4), expected[0])
+    rest = torch.tensor([float(logits[2:].softmax(1).amax(1).sum()), 4.0])
+    monkeypatch.setattr("temperance.training.simplex.all_sum", lambda values: values + rest)
+    assert mean_confidence(logits[:2]) == pytest.approx(expected[1], abs=1e-6)
+
+
 def by_hand(head: BalCAL, x: Tensor) -> tuple[Tensor, Tensor]:
     adapted = x + head.adaptor[3](torch.relu(head.adaptor[1](torch.relu(x))))
     return head.linear(x), adapted / adapted.norm(dim=1, keepdim=True) @ head.simplex

@@ -11,7 +11,6 @@ import inspect
 import json
 import time
 from collections.abc import Callable, Mapping
-from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, Self, TypedDict, TypeVar, Unpack, get_type_hints
 
@@ -333,7 +332,6 @@ def settings_of(cls: type[Head]) -> dict[str, Any]:
     return {**own, **TRAINING, **cls.training_defaults}
 
 
-@cache
 def _types_of(cls: type[Head]) -> dict[str, Any]:
     """The annotated type of each setting."""
     known = {**get_type_hints(TrainingSettings), **get_type_hints(cls.__init__)}

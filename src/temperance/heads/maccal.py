@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Unpack
 
 import torch
@@ -12,7 +13,7 @@ from temperance.heads.base import Head, TrainingSettings, head
 from temperance.heads.features import Features, FeatureSet
 from temperance.heads.linear import STARTS, check_start
 from temperance.heads.loop import Batch, measured, nll_of, on_val
-from temperance.heads.masked import ACTIVATIONS, Layout, Used, lower, lowest, moved_rate, step_bound
+from temperance.heads.masked import ACTIVATIONS, Layout, Used, lower, moved_rate, step_bound, zero_of
 from temperance.losses import Loss
 
 # How a head that was trained with masks is used.
@@ -35,7 +36,7 @@ ABLATION: dict[str, dict[str, Any]] = {
 }
 
 # What keeps the accuracy and gives the best probabilities: the network's own classifier, not trained any further, and
-# the mean over many masks of it, with the keep rate that gives the lowest NLL on held-out features.
+# the mean over many masks of it, with the keep rate at which confidence equals accuracy on held-out features.
 KEPT_ACCURACY = {
     "width": None,
     "start": "classifier",
@@ -71,9 +72,9 @@ class MaCCal(Head):
     adapt         move the keep rate by eq. 12
     acc_discount  γ of eq. 12; "auto": measure confidence and accuracy on held-out features, where no discount is
                   needed; the loop ends where the two are equal, and `info` has the γ that would end there
-    search        after training, find the keep rate with the lowest NLL on held-out features and deploy it, with the
-                  weights divided by it, so that their mean stays what was trained; if that NLL is not significantly
-                  lower than without masks, the rate is 1
+    search        after training, find by bisection the keep rate at which confidence equals accuracy on held-out
+                  features, and deploy it with the weights divided by it, so that their mean stays what was trained;
+                  keep all weights if that does not lower the NLL there significantly
     q_means       "sparsity": q is the share of dropped weights; "retention": of kept ones
     restrict      "grad": masked weights get no gradient, though momentum and weight decay still move them;
                   "update": they do not move at all; "none": they get the gradient as if they were kept
@@ -272,7 +273,7 @@ class MaCCal(Head):
         self._mask = self._before = self._drawn = self._seen = self.weights.new_empty(0)
 
     def _search(self, part: FeatureSet, generator: torch.Generator) -> None:
-        """Hold the keep rate with the lowest NLL, if it is significantly lower than without masks.
+        """Hold the keep rate at which confidence equals accuracy, or keep all weights if masks do not lower the NLL.
 
         All rates share their random numbers, so that they can be compared.
         """
@@ -284,23 +285,22 @@ class MaCCal(Head):
             vector[self._masked] *= self._rate / rate
             return Used(vector, drawn < rate if rate < 1 else drawn[:0].bool())
 
-        losses: dict[float, Tensor] = {}
-
-        def nll(rate: float) -> float:
+        def logits_at(rate: float) -> Callable[[Tensor], Tensor]:
             used = at(rate)
-            losses[rate] = nll_of(lambda x: self._layout.mean_logits(used, self._masked, x), part)
-            return float(losses[rate].mean())
+            return lambda x: self._layout.mean_logits(used, self._masked, x)
 
-        tried = lowest(nll, max(self.keep_min, LOWEST_RATE), 1.0)
-        best = min(tried, key=lambda rate: tried[rate])
-        if not lower(losses[best], losses[1.0]):
+        tried: dict[float, float] = {}
+
+        def gap(rate: float) -> float:
+            found = measured(logits_at(rate), part)
+            tried[rate] = found.confidence - found.accuracy
+            return tried[rate]
+
+        best = zero_of(gap, max(self.keep_min, LOWEST_RATE), 1.0)
+        if best < 1 and not lower(*(nll_of(logits_at(rate), part) for rate in (best, 1.0))):
             best = 1.0
         self._hold(at(best))
-        self.info |= {
-            "keep_rate": best,
-            "val_nll": tried[best],
-            "tried": [list(pair) for pair in sorted(tried.items())],
-        }
+        self.info |= {"keep_rate": best, "tried": [list(pair) for pair in sorted(tried.items())]}
 
     @property
     def caveat(self) -> str:
@@ -310,7 +310,7 @@ class MaCCal(Head):
                 "last_step."
             )
         if self.search and self.info.get("keep_rate") == 1:
-            return "No masks lower the NLL on the validation samples significantly, so the head keeps every weight."
+            return "Masks do not lower the NLL on the validation samples significantly, so the head keeps every weight."
         return ""
 
     def _deployed(self, features: Tensor) -> Tensor:

@@ -17,9 +17,6 @@ from temperance.heads.loop import generator_of
 
 Activation = Callable[[Tensor], Tensor]
 
-# Intervals of the grid that a search begins with.
-GRID = 10
-
 ACTIVATIONS: dict[str, Activation] = {"relu": F.relu, "tanh": torch.tanh, "gelu": F.gelu}
 
 
@@ -115,32 +112,23 @@ def moved_rate(rate: float, confidence: float, accuracy: float, acc_discount: fl
     return min(max(rate + step, 0.0), 1.0)
 
 
-def lowest(value: Callable[[float], float], low: float, high: float, *, tolerance: float = 0.005) -> dict[float, float]:
-    """The points that a search for the lowest value tried, with their values.
+def zero_of(rising: Callable[[float], float], low: float, high: float, *, tolerance: float = 1e-3) -> float:
+    """Where a rising function is zero, by bisection; the nearer end if it is not zero in between.
 
-    It tries a grid, which finds the right valley if there are several, and then golden sections between the neighbours
-    of the best point, until it is known to `tolerance`.
-
-    >>> tried = lowest(lambda x: (x - 0.3) ** 2, 0, 1)
-    >>> abs(min(tried, key=tried.get) - 0.3) < 0.005
-    True
+    >>> round(zero_of(lambda x: x - 0.3, 0, 1), 2)
+    0.3
     """
-    grid = [low + (high - low) * i / GRID for i in range(GRID)] + [high]
-    tried = {x: value(x) for x in grid}
-    best = grid.index(min(grid, key=lambda x: tried[x]))
-    left, right = grid[max(best - 1, 0)], grid[min(best + 1, GRID)]
-    golden = (math.sqrt(5) - 1) / 2
-    inner = [right - golden * (right - left), left + golden * (right - left)]
-    while right - left > tolerance:
-        a, b = inner
-        for x in inner:
-            if x not in tried:
-                tried[x] = value(x)
-        if tried[a] < tried[b]:
-            right, inner = b, [b - golden * (b - left), a]
+    if rising(high) <= 0:
+        return high
+    if rising(low) >= 0:
+        return low
+    while high - low > tolerance:
+        middle = (low + high) / 2
+        if rising(middle) > 0:
+            high = middle
         else:
-            left, inner = a, [b, a + golden * (right - a)]
-    return tried
+            low = middle
+    return (low + high) / 2
 
 
 def lower(values: Tensor, others: Tensor) -> bool:
