@@ -100,22 +100,14 @@ def test_a_run_is_opened_again(trained: Path) -> None:
 
 
 def test_retraining_a_run_and_again_from_its_features(trained: Path, tmp_path: Path) -> None:
-    first = run("retrain", trained, "--head", "mac-cal:epochs=2", "-o", tmp_path / "a", "--bootstrap", "20")
+    options = ("--head", "mac-cal:epochs=2", "--anyway")
+    first = run("retrain", trained, *options, "-o", tmp_path / "a", "--bootstrap", "20")
     assert first.code == 0, first.err
     assert "in the place of the network's classifier" in " ".join(first.out.split())
     assert all(word in first.out for word in ("before", "after", "difference", "95% interval", "NLL", "classwise ECE"))
     names = {path.name for path in (tmp_path / "a").iterdir()}
     assert names == {"head.safetensors", "predictions.npz", "report.html", "log.jsonl", "retrained.json"}
-    again = run(
-        "retrain",
-        trained / "features.safetensors",
-        "--head",
-        "mac-cal:epochs=2",
-        "-o",
-        tmp_path / "b",
-        "--bootstrap",
-        "0",
-    )
+    again = run("retrain", trained / "features.safetensors", *options, "-o", tmp_path / "b", "--bootstrap", "0")
     assert again.code == 0, again.err
     one, other = (read_pair(tmp_path / name / "predictions.npz")[1] for name in "ab")
     assert torch.equal(one.scores, other.scores)
@@ -124,9 +116,30 @@ def test_retraining_a_run_and_again_from_its_features(trained: Path, tmp_path: P
 @pytest.fixture(scope="module")
 def retrained(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("retrained") / "again"
-    found = run("retrain", trained, "--head", "tst:epochs=1:latent=8", "-o", folder, "--bootstrap", "0")
+    found = run("retrain", trained, "--head", "tst:epochs=1:latent=8", "-o", folder, "--bootstrap", "0", "--anyway")
     assert found.code == 0, found.err
     return folder
+
+
+def test_a_worse_head_is_saved_only_if_asked_for(trained: Path, tmp_path: Path) -> None:
+    command = ("retrain", trained, "--head", "linear:lr=50:epochs=1", "-o", tmp_path / "out", "--bootstrap", "0")
+    found = run(*command)
+    assert found.code == 2 and len(found.err.splitlines()) == 1
+    assert "the head was not saved, because it is worse on the validation part" in found.err and "--anyway" in found.err
+    said = " ".join(found.out.split())
+    assert "validation samples linear is worse than the network's classifier: accuracy goes from" in said
+    names = {path.name for path in (tmp_path / "out").iterdir()}
+    assert names == {"predictions.npz", "report.html", "log.jsonl", "retrained.json"}
+    about = json.loads((tmp_path / "out" / "retrained.json").read_text())
+    assert (about["worse"], about["deployed"]) == (True, False) and about["seconds"] >= 0
+    shifted = run("shift", tmp_path / "out")
+    assert (
+        shifted.code == 2 and "has no new classifier, because it was worse than the network's classifier" in shifted.err
+    )
+    assert run(*command, "--anyway").code == 0
+    about = json.loads((tmp_path / "out" / "retrained.json").read_text())
+    assert (about["worse"], about["deployed"]) == (True, True)
+    assert (tmp_path / "out" / "head.safetensors").exists()
 
 
 def test_nothing_is_overwritten(trained: Path, retrained: Path, images: Path) -> None:
@@ -183,7 +196,7 @@ def test_retraining_features_of_any_network(tmp_path: Path) -> None:
         f"{name}_labels": labels for name in ("train", "val", "test")
     }
     write_features(tmp_path / "features.npz", Features.of(**parts))
-    arguments = ("--head", "linear:epochs=2", "-o", tmp_path / "out", "--bootstrap", "20")
+    arguments = ("--head", "linear", "-o", tmp_path / "out", "--bootstrap", "20")
     found = run("retrain", tmp_path / "features.npz", *arguments)
     assert found.code == 0, found.err
     assert "in the place of a plain linear classifier trained on the same features" in " ".join(found.out.split())
@@ -251,6 +264,10 @@ def test_wrong_input_is_one_sentence(
         (("{run}", "--head", "mac-call"), "did you mean mac-cal"),
         (("{run}", "--head", "mac-cal:widht=3"), "did you mean width"),
         (("{run}", "--data", "elsewhere.npz"), "elsewhere.npz does not exist"),
+        # Wrong settings are noticed before any data is looked for.
+        (("nowhere", "--head", "mac-cal:epochs=forty"), "mac-cal: epochs must be a whole number; got 'forty'"),
+        (("nowhere", "--head", "tst:latent=0"), "tst: latent must be a whole number of at least 1; got 0"),
+        (("nowhere", "--loss", "focall"), "did you mean focal"),
     ],
 )
 def test_wrong_input_for_retraining(trained: Path, arguments: tuple[str, ...], said: str, tmp_path: Path) -> None:

@@ -46,7 +46,11 @@ READINGS = [
     "mask_every=epoch:measure=last_mask:deploy=last_mask",
     "mask_every=epoch:measure=last_mask:deploy=last_mask:in_place=true",
     "width=none",
+    "measure=training",
 ]
+
+# The network's own classifier, averaged over masks, with its keep rate moved by eq. 12 on held-out features.
+BY_RULE = "mac-cal:preset=kept-accuracy:search=false:adapt=true:acc_discount=auto:measure=mc_masks:epochs=10"
 
 # What is trained, by what it should show: "head:setting=value", after @ the loss if it is not cross-entropy.
 GROUPS: dict[str, list[str]] = {
@@ -83,10 +87,11 @@ GROUPS: dict[str, list[str]] = {
     ],
     "kept": [
         "mac-cal:preset=kept-accuracy",
-        *(f"mac-cal:preset=kept-accuracy:keep_prob={keep}" for keep in ("0.5", "0.7", "0.8")),
-        *(f"mac-cal:preset=kept-accuracy:lr={lr}" for lr in ("0.0", "0.01", "0.1")),
-        *(f"mac-cal:preset=kept-accuracy:n_masks={masks}" for masks in ("10", "30", "300")),
-        "mac-cal:preset=kept-accuracy:measure=scaled:deploy=scaled",
+        f"{BY_RULE}:keep_prob=0.6:lr=0.001",
+        *(f"{BY_RULE}:keep_prob={keep}:lr=0.001" for keep in ("0.5", "0.7", "0.8")),
+        *(f"{BY_RULE}:keep_prob=0.6:lr={lr}" for lr in ("0.0", "0.01", "0.1")),
+        *(f"{BY_RULE}:keep_prob=0.6:lr=0.001:n_masks={masks}" for masks in ("10", "30", "300")),
+        f"{BY_RULE}:keep_prob=0.6:lr=0.001:measure=scaled:deploy=scaled",
     ],
     "losses": [
         f"mac-cal@{loss}"

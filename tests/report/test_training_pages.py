@@ -178,7 +178,20 @@ def retrained(
 ) -> Retrained:
     old, new = (evaluate(side, bootstrap=bootstrap) for side in (before, after))
     by = differences(before, after, bootstrap=bootstrap, seed=0)
-    return Retrained(old, new, replaced, by, make_head("mac-cal"), rows, {}, Provenance.of({}, {}, 3))
+    on_val = differences(before, after, bootstrap=200, seed=0)
+    parts = {"val": after, "test": after}
+    return Retrained(
+        before=old,
+        after=new,
+        replaced=replaced,
+        differences=by,
+        head=make_head("mac-cal"),
+        history=rows,
+        predictions=parts,
+        val_differences=on_val,
+        seconds=12.345,
+        provenance=Provenance.of({}, {}, 3),
+    )
 
 
 def shown_on_terminal(found: Retrained) -> str:
@@ -201,7 +214,9 @@ def test_what_changed(pair: Pair) -> None:
 
 def test_for_the_worse_and_for_nothing(pair: Pair) -> None:
     before, after = pair
-    assert retrained(after, before, []).verdict.startswith("Worse in NLL and ECE.")
+    worse = retrained(after, before, [])
+    assert worse.verdict.startswith("Worse in NLL and ECE.") and worse.verdict.endswith(worse.warning)
+    assert worse.warning in " ".join(Page(retraining_page(worse)).text.split())
     assert retrained(before, before, []).verdict.startswith("No clear change.")
     assert "get there" not in retraining_page(retrained(before, before, []))
 
@@ -214,6 +229,20 @@ def test_without_resamples_there_is_no_verdict(pair: Pair) -> None:
     assert not re.search(r"between [+−\d]", page.text) and "nan" not in page.text
     assert "In small print" not in page.text
     assert "95% interval" not in shown_on_terminal(found) and "95% interval" in shown_on_terminal(retrained(*pair, []))
+
+
+def test_the_seconds_are_said(pair: Pair) -> None:
+    assert "mac-cal took 12.3 s to train" in shown_on_terminal(retrained(*pair, []))
+
+
+def test_confidence_and_accuracy_are_drawn_under_the_part_that_they_were_measured_on(pair: Pair) -> None:
+    on_training = [{"epoch": e, "loss": 1.0, "confidence": 0.9, "accuracy": 0.8} for e in range(1, 4)]
+    on_val = [{"epoch": e, "loss": 1.0, "val_confidence": 0.9, "val_accuracy": 0.8} for e in range(1, 4)]
+    titles = [
+        {text for _, text in Page(retraining_page(retrained(*pair, rows))).all("b")} for rows in (on_training, on_val)
+    ]
+    train, held_out = (f"Confidence and accuracy on {part} samples" for part in ("training", "held-out"))
+    assert train in titles[0] - titles[1] and held_out in titles[1] - titles[0]
 
 
 def test_what_was_there_before_is_said(pair: Pair) -> None:

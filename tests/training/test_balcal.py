@@ -12,10 +12,10 @@ from torch import Tensor
 
 from temperance.errors import InputError
 from temperance.heads import BalCAL
-from temperance.heads.balcal import balanced_share, class_scale, mean_confidence, simplex_frame
 from temperance.heads.features import Features
 from temperance.heads.loop import Batch
 from temperance.losses import CrossEntropy
+from temperance.training.simplex import balanced_share, class_scale, mean_confidence, simplex_frame
 
 
 @pytest.fixture(scope="module")
@@ -60,6 +60,18 @@ def test_class_scale() -> None:
     labels = torch.tensor([0, 0, 0, 1, 3, 3])
     expected = [(2 / 3) ** 0.5, 2**0.5, 1.0, 1.0]
     assert torch.allclose(class_scale(labels, 4), torch.tensor(expected))
+
+
+def test_the_batch_is_that_of_all_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What one process finds, given what another one adds to its sums, is what both find together."""
+    labels, logits = torch.tensor([0, 0, 0, 1, 3, 3]), 3 * torch.randn(6, 4, generator=torch.Generator().manual_seed(0))
+    expected = class_scale(labels, 4), mean_confidence(logits)
+    counts = torch.bincount(labels[2:], minlength=4)
+    monkeypatch.setattr("temperance.training.simplex.all_sum", lambda values: values + counts)
+    assert torch.allclose(class_scale(labels[:2], 4), expected[0])
+    rest = torch.tensor([float(logits[2:].softmax(1).amax(1).sum()), 4.0])
+    monkeypatch.setattr("temperance.training.simplex.all_sum", lambda values: values + rest)
+    assert mean_confidence(logits[:2]) == pytest.approx(expected[1], abs=1e-6)
 
 
 def by_hand(head: BalCAL, x: Tensor) -> tuple[Tensor, Tensor]:

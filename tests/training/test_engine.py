@@ -23,8 +23,9 @@ from temperance.files import read_tensors
 from temperance.losses import LOSSES, AdaFocal, CrossEntropy, make_loss
 from temperance.predictions import read_pair
 from temperance.training import Recipe, read_run, train
-from temperance.training.engine import enough_memory, seed_of
+from temperance.training.engine import enough_memory
 from temperance.training.networks import make_network
+from temperance.training.randomness import seed_of
 
 QUICK = Recipe(epochs=2, batch_size=40, lr=0.05, crop=1, flip=False)
 
@@ -177,6 +178,7 @@ def test_compiled_training_is_training() -> None:
         ("crl", {"optimiser": "adamw", "lr": 0.01}),
         ("au", {"freeze": 3}),
         ("focal", {"mix": "mixup"}),
+        ("cross-entropy", {"balance": 0.9}),
     ],
 )
 @pytest.mark.parametrize("epoch", [1, 3])

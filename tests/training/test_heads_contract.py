@@ -134,6 +134,7 @@ def test_history_and_progress(kind: type[Head], features: Features) -> None:
     head = make(kind, epochs=3).fit(features, progress=lambda *now: told.append(now))
     assert told == [(i + 1, 3, f"loss {row['loss']:.4f}") for i, row in enumerate(head.history)]
     assert [row["epoch"] for row in head.history] == [1, 2, 3]
+    assert head.seconds > 0
     for row in head.history:
         assert {"loss", "val_nll", "val_accuracy", "val_confidence"} <= set(row)
         assert all(math.isfinite(value) for value in row.values())
@@ -260,15 +261,45 @@ def test_settings_are_stored_and_shown(kind: type[Head]) -> None:
 
 
 @each_head
-def test_wrong_settings_are_refused_in_a_sentence(kind: type[Head], features: Features) -> None:
+def test_wrong_types_are_refused_when_it_is_made(kind: type[Head]) -> None:
     for name, default in settings_of(kind).items():
-        is_number = isinstance(default, int | float) and not isinstance(default, bool)
-        wrong: list[Any] = [None, True, -1] if is_number else []
-        wrong += [math.nan] if isinstance(default, float) else []
-        wrong += ["no such"] if isinstance(default, str | bool) else []
+        wrong: list[Any] = [[], object()]
+        if isinstance(default, bool):
+            wrong += ["yes", 1, None]
+        elif isinstance(default, int):
+            wrong += ["forty", 0.5, True, None]
+        elif isinstance(default, float):
+            wrong += [True, None]
         for value in wrong:
-            with pytest.raises(InputError, match=name):
-                kind(**{name: value}).fit(features)
+            with pytest.raises(InputError, match=f"{kind.name}: {name} must be"):
+                make_head(kind.name, **{name: value})
+
+
+@each_head
+def test_values_out_of_range_are_refused_when_it_is_made(kind: type[Head]) -> None:
+    for name, default in settings_of(kind).items():
+        wrong: list[Any] = []
+        if isinstance(default, str):
+            wrong += ["no such"]
+        elif isinstance(default, float) or default is None:
+            wrong += [-1, math.nan, math.inf]
+        elif not isinstance(default, bool):
+            wrong += [-1]
+        for value in wrong:
+            with pytest.raises(InputError, match=f"{kind.name}: {name} must be"):
+                make_head(kind.name, **{name: value})
+
+
+@each_head
+def test_settings_that_were_changed_are_checked_by_fit(kind: type[Head], features: Features) -> None:
+    head = make_head(kind.name)
+    head.epochs = -1
+    with pytest.raises(InputError, match=f"{kind.name}: epochs must be a whole number of at least 0; got -1"):
+        head.fit(features)
+
+
+@each_head
+def test_wrong_names_and_seeds_are_refused(kind: type[Head], features: Features) -> None:
     with pytest.raises(InputError, match="seed must be a whole number of at least 0"):
         make(kind).fit(features, seed=-1)
     with pytest.raises(InputError, match=f"there is no setting of {kind.name} named 'epoch'; did you mean epochs"):

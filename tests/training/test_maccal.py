@@ -1,5 +1,6 @@
 """MaC-Cal: vectors, the masks, the keep rate, every way to measure and deploy, the ablation, masked inference."""
 
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -11,28 +12,33 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from temperance.errors import InputError
-from temperance.heads import MaCCal, make_head, masked_inference
+from temperance.heads import LinearHead, MaCCal, make_head, masked_inference
 from temperance.heads.features import Features
-from temperance.heads.masked import Layout, moved_rate, step_bound
+from temperance.heads.masked import Layout, lower, moved_rate, step_bound, zero_of
+
+
+def classes(d: int, n: int, noise: float) -> Features:
+    """Four noisy classes, n samples in all, whose network's classifier compares with the true means."""
+    generator = torch.Generator().manual_seed(0)
+    means = torch.randn(4, d, generator=generator)
+    labels = torch.arange(n) % 4
+    rows = means[labels] + noise * torch.randn(n, d, generator=generator)
+    first, second = 2 * n // 3, 5 * n // 6
+    return Features.of(
+        rows[:first],
+        labels[:first],
+        val_features=rows[first:second],
+        val_labels=labels[first:second],
+        test_features=rows[second:],
+        test_labels=labels[second:],
+        classifier_weight=2 * means,
+        classifier_bias=-means.square().sum(1),
+    )
 
 
 @pytest.fixture(scope="module")
 def features() -> Features:
-    """Four noisy classes in ten dimensions, whose network's classifier compares with the true means."""
-    generator = torch.Generator().manual_seed(0)
-    means = torch.randn(4, 10, generator=generator)
-    labels = torch.arange(600) % 4
-    rows = means[labels] + 0.8 * torch.randn(600, 10, generator=generator)
-    return Features.of(
-        rows[:400],
-        labels[:400],
-        val_features=rows[400:500],
-        val_labels=labels[400:500],
-        test_features=rows[500:],
-        test_labels=labels[500:],
-        classifier_weight=2 * means,
-        classifier_bias=-means.square().sum(1),
-    )
+    return classes(10, 600, noise=0.8)
 
 
 def fit(features: Features, seed: int = 0, **settings: Any) -> MaCCal:
@@ -186,6 +192,35 @@ def test_deployed_as_trained(features: Features) -> None:
     assert torch.allclose(mean(x).exp(), slow, atol=1e-5)
 
 
+def test_measured_in_the_steps_of_training(features: Features) -> None:
+    """With a learning rate of 0 the passes of an epoch with one mask are those of the head with that mask."""
+    still: Any = {"measure": "training", "lr": 0.0, "weight_decay": 0.0, "batch_size": 7, "epochs": 1}
+    head = fit(features, mask_every="epoch", deploy="last_mask", **still)
+    probs = head(features.train.features).softmax(1).double()
+    right = probs.argmax(1) == features.train.labels
+    assert head.history[0]["confidence"] == pytest.approx(float(probs.amax(1).mean()), abs=1e-5)
+    assert head.history[0]["accuracy"] == pytest.approx(float(right.double().mean()))
+    # With a mask a batch, the confidence under single masks is above the confidence of the mean over masks.
+    still |= {"width": None, "start": "classifier", "deploy": "mc_masks", "n_masks": 200}
+    head = fit(features, **still)
+    mean = float(head(features.train.features).softmax(1).amax(1).mean())
+    assert head.history[0]["confidence"] > mean + 0.05
+
+
+def test_rate_follows_what_was_measured_in_training(features: Features) -> None:
+    head = fit(features, measure="training", epochs=6, acc_discount=0.9)
+    for row, after in pairwise(head.history):
+        bound = step_bound(row["epoch"], 6)
+        step = min(max(row["confidence"] - 0.9 * row["accuracy"], -bound), bound)
+        assert after["keep_rate"] == pytest.approx(min(max(row["keep_rate"] - step, 0.05), 1))
+    assert rates(head) != rates(fit(features, epochs=6, acc_discount=0.9))
+
+
+def test_measured_in_training_and_on_held_out_data_exclude_each_other() -> None:
+    with pytest.raises(InputError, match="acc_discount='auto' measures on held-out features"):
+        make_head("mac-cal", measure="training", acc_discount="auto")
+
+
 @pytest.mark.parametrize("measure", ["scaled", "full", "last_mask", "mc_masks"])
 def test_measured_as_said(features: Features, measure: str) -> None:
     head = fit(features, measure=measure, deploy=measure, epochs=1)
@@ -221,15 +256,130 @@ def test_auto_discount_closes_the_gap_on_held_out_data(features: Features) -> No
         step = min(max(row["val_confidence"] - row["val_accuracy"], -bound), bound)
         assert after["keep_rate"] == pytest.approx(min(max(row["keep_rate"] - step, 0.05), 1))
     assert abs(row["val_confidence"] - row["val_accuracy"]) < 0.03
+    assert head.info["settled"] and not head.caveat
+    assert not {"accuracy", "confidence"} & set(row), "these are of the training part"
     probs = head(features.train.features).softmax(1)
     accuracy = float((probs.argmax(1) == features.train.labels).double().mean())
     assert head.info["acc_discount"] == pytest.approx(float(probs.amax(1).mean()) / accuracy, abs=1e-5)
 
 
-def test_auto_discount_needs_held_out_data(features: Features) -> None:
+def test_what_the_rule_measured_is_named_by_its_part(features: Features) -> None:
+    """Where held-out data is measured otherwise than deployed, both are in the history."""
+    row = fit(features, acc_discount="auto", measure="full", epochs=1).history[0]
+    assert {"val_accuracy_full", "val_confidence_full", "val_accuracy", "val_confidence"} <= set(row)
+    assert row["val_confidence_full"] > row["val_confidence"]
+
+
+def test_a_rate_that_has_not_settled_is_said(features: Features) -> None:
+    head = fit(features, epochs=2, first_step=0.001, acc_discount=0.5)
+    assert head.info["settled"] is False and "had not settled after 2 epochs" in head.caveat
+    # At its limit it cannot move any further.
+    head = fit(features, epochs=12, acc_discount=0.01, last_step=0.1, keep_min=0.2)
+    assert head.info["settled"] and not head.caveat
+
+
+def test_held_out_data_is_asked_for_where_it_is_needed(features: Features) -> None:
     without = Features.of(features.train.features, features.train.labels)
     with pytest.raises(InputError, match="acc_discount='auto' needs held-out features"):
         fit(without, acc_discount="auto")
+    with pytest.raises(InputError, match="search=True needs held-out features"):
+        fit(without, search=True, deploy="mc_masks")
+
+
+# ---------------------------------------------------------------------------------------------------------- the search
+
+
+@given(st.floats(-0.2, 1.2), st.floats(0.01, 9))
+def test_zero_of(where: float, slope: float) -> None:
+    calls = []
+
+    def rising(x: float) -> float:
+        calls.append(x)
+        return slope * (x - where)
+
+    assert zero_of(rising, 0.0, 1.0) == pytest.approx(min(max(where, 0), 1), abs=1e-3)
+    assert len(calls) <= 12
+
+
+def test_lower_beyond_chance() -> None:
+    generator = torch.Generator().manual_seed(0)
+    values, noise = (torch.randn(200, generator=generator, dtype=torch.float64) for _ in range(2))
+    assert lower(values - 0.1, values + 0.01 * noise)
+    assert not lower(values, values) and not lower(values + 0.1, values) and not lower(values[:1] - 1, values[:1])
+    by_chance = [lower(torch.randn(30, generator=generator), torch.zeros(30)) for _ in range(400)]
+    assert 0.02 < sum(by_chance) / 400 < 0.08
+
+
+def sure(features: Features, factor: float) -> Features:
+    """The same features, whose classifier is more or less sure."""
+    assert features.classifier is not None
+    weight, bias = features.classifier
+    return replace(features, classifier=(factor * weight, factor * bias))
+
+
+def val_nll(features: Features, logits_of: Any) -> float:
+    assert features.val is not None
+    return float(F.cross_entropy(logits_of(features.val.features), features.val.labels))
+
+
+def test_search_finds_the_rate_of_an_overconfident_classifier() -> None:
+    over = sure(classes(30, 800, noise=2.0), 2.0)
+    assert over.classifier is not None and over.val is not None
+    head = make_head("mac-cal", preset="kept-accuracy").fit(over)
+    rate = head.info["keep_rate"]
+    assert 0.05 < rate < 0.95 and not head.caveat
+    probs = head(over.val.features).exp()
+    right = (probs.argmax(1) == over.val.labels).double().mean()
+    # As exactly as one sample more or less allows.
+    assert float(probs.amax(1).mean()) == pytest.approx(float(right), abs=1 / len(over.val))
+    assert val_nll(over, head) < val_nll(over, lambda x: F.linear(x, *over.classifier)) - 0.1
+    # It has converged: rates on both sides were tried, near by.
+    tried = [x for x, _ in head.info["tried"]]
+    assert min(rate - x for x in tried if x < rate) < 1e-3 and min(x - rate for x in tried if x > rate) < 1e-3
+    # Without training the rate that it starts from does not matter.
+    other = make_head("mac-cal", preset="kept-accuracy", keep_prob=0.9).fit(over)
+    assert other.info["keep_rate"] == pytest.approx(rate, abs=2e-3)
+
+
+def test_search_leaves_a_classifier_alone_that_masks_do_not_help(features: Features) -> None:
+    under = sure(features, 0.3)
+    assert under.classifier is not None
+    head = make_head("mac-cal", preset="kept-accuracy").fit(under)
+    assert isinstance(head, MaCCal) and head.info["keep_rate"] == 1 and len(head.masks) == 0
+    assert torch.allclose(head(under.train.features), F.linear(under.train.features, *under.classifier), atol=1e-5)
+    assert head.caveat == (
+        "Masks do not lower the NLL on the validation samples significantly, so the head keeps every weight."
+    )
+
+
+def test_search_leaves_a_classifier_alone_whose_nll_does_not_fall(monkeypatch: pytest.MonkeyPatch) -> None:
+    over = sure(classes(30, 800, noise=2.0), 2.0)
+    monkeypatch.setattr("temperance.heads.maccal.lower", lambda values, others: False)
+    head = make_head("mac-cal", preset="kept-accuracy").fit(over)
+    assert head.info["keep_rate"] == 1 and head.caveat and len(head.info["tried"]) > 5
+
+
+def test_search_after_training(features: Features) -> None:
+    head = fit(features, search=True, deploy="mc_masks", n_masks=50, epochs=5)
+    assert len(head.history) == 5 and head.info["keep_rate"] != head.history[-1]["keep_rate"]
+    with pytest.raises(InputError, match="search=True looks for the keep rate of masks that are averaged"):
+        make_head("mac-cal", search=True)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_kept_accuracy_is_not_worse_on_held_out_digits(seed: int) -> None:
+    """A small network on easy data is calibrated as it is, and the search must find that out."""
+    from sklearn.datasets import load_digits
+
+    pixels, labels = load_digits(return_X_y=True)
+    rows = torch.from_numpy(pixels).float() / 16
+    parts = {"train": slice(900), "val": slice(900, 1200), "test": slice(1200, 1797)}
+    given: dict[str, Any] = {f"{name}_features": rows[part] for name, part in parts.items()}
+    given |= {f"{name}_labels": labels[part] for name, part in parts.items()}
+    plain = LinearHead(epochs=20).fit(Features.of(**given), seed=seed)
+    digits = Features.of(**given, classifier_weight=plain.layer.weight, classifier_bias=plain.layer.bias)
+    head = make_head("mac-cal", preset="kept-accuracy").fit(digits, seed=seed)
+    assert val_nll(digits, head) <= val_nll(digits, plain) + 1e-6
 
 
 # ------------------------------------------------------------------------------------------------------------- presets

@@ -9,6 +9,7 @@ from rich.console import Console
 
 from temperance.cli.output import progress_bar
 from temperance.cli.train import best_device, lines_now_and_then
+from temperance.errors import TemperanceError
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -26,7 +27,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         help="as `temperance list heads` shows, with :setting=value (mac-cal)",
     )
     parser.add_argument("--loss", default="cross-entropy", metavar="NAME", help="as `temperance list losses` shows")
-    parser.add_argument("--data", metavar="DATA", help="where the images of the run are now, if not where they were")
+    parser.add_argument("--data", metavar="DATA", help="where the images of the run are now, if they have moved")
     parser.add_argument(
         "--copies", type=int, default=0, metavar="N", help="also train on N cropped and mirrored copies (0)"
     )
@@ -35,14 +36,26 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         "--bootstrap", type=int, default=500, metavar="N", help="resamples for intervals (500; 0: none)"
     )
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of first weights, order and masks (0)")
+    parser.add_argument(
+        "--anyway", action="store_true", help="save the head even if it is worse on the validation part"
+    )
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> None:
-    from temperance.heads.retraining import begin_folder, features_from, parsed_head, retrain, write_retrained
+    from temperance.heads.retraining import (
+        WHAT_TO_DO,
+        begin_folder,
+        features_from,
+        parsed_head,
+        retrain,
+        write_retrained,
+    )
     from temperance.report import write_report
+    from temperance.training.criterion import as_loss
 
     head = parsed_head(args.head)
+    as_loss(args.loss, n_samples=1)  # so that a wrong loss, too, is refused before any data is read
     begin_folder(args.output)
     device = args.device or best_device()
     with progress_bar() as bar:
@@ -50,8 +63,11 @@ def run(args: argparse.Namespace) -> None:
         tell(0, 1, "features")
         features = features_from(args.source, data=args.data, device=device, copies=args.copies)
         found = retrain(features, head, loss=args.loss, seed=args.seed, bootstrap=args.bootstrap, progress=tell)
-    write_retrained(found, args.output, source=args.source, data=args.data)
+    deployed = write_retrained(found, args.output, source=args.source, data=args.data, anyway=args.anyway)
     write_report(found, args.output / "report.html")
     Console().print(found)
+    if not deployed:
+        print(f"its log, predictions and report are in {args.output}")
+        raise TemperanceError(f"the head was not saved, because it is worse on the validation part: {WHAT_TO_DO}")
     print(f"the head, its log, predictions and report are in {args.output}")
     print(f"next: temperance compare {args.output / 'predictions.npz'}")

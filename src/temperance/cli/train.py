@@ -76,6 +76,7 @@ def add_recipe_options(parser: argparse.ArgumentParser) -> None:
         ("clip", real, "largest norm of the gradient"),
         ("crop", whole, "pixels by which crops may be off (4)"),
         ("mix", {"metavar": "NAME"}, "mixup, cutmix or mit, with :alpha=1.0"),
+        ("balance", real, "confidence in training as a share of accuracy, by a second, fixed classifier (BalCAL)"),
         ("freeze", whole, "groups of layers frozen one by one from the classifier down (PLP)"),
         ("keep", {"choices": ("last", "best")}, "which epoch's network is kept (last)"),
         ("precision", {"choices": ("float32", "bfloat16")}, "float32"),

@@ -1,4 +1,4 @@
-"""Heads turn frozen features into honest logits: classifiers that are trained again on what a network sees."""
+"""Heads: classifiers trained again on the frozen features of a network, for honest confidence."""
 
 from temperance.heads.balcal import BalCAL
 from temperance.heads.base import HEADS, Head, load_head, make_head

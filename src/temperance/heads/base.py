@@ -1,17 +1,18 @@
-"""What a head is: trained on the frozen features of a network, it takes the place of the network's classifier.
+"""What a head is: a classifier that is trained on the frozen features of a network and replaces its own.
 
 A method writes `_build` (its parameters), `_begin` (their first values), `_logits` (what is trained) and `_deployed`
-(what is used), and where it needs them `_objective`, `_after_step` and `_end_epoch`. The loop, the losses, files and
-checks are the business of `Head`.
+(what is used). Where it needs them it also writes `_check_settings`, `_objective`, `_after_step` and `_end_epoch`.
+`Head` does the rest: the loop, the losses, the files and the checks.
 """
 
 from __future__ import annotations
 
 import inspect
 import json
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Self, TypedDict, TypeVar, Unpack
+from typing import Any, ClassVar, Self, TypedDict, TypeVar, Unpack, get_type_hints
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +25,7 @@ from temperance.errors import (
     at_least,
     known_settings,
     number,
+    of_type,
     one_of,
     positive,
     seed_number,
@@ -41,7 +43,7 @@ FORMAT = 1
 
 
 class TrainingSettings(TypedDict, total=False):
-    """What every head takes beside its own settings."""
+    """The settings that every head has besides its own."""
 
     epochs: int
     batch_size: int
@@ -53,7 +55,7 @@ class TrainingSettings(TypedDict, total=False):
     clip: float | None
 
 
-# As MaC-Cal trains; a head that was published with others has them as its own.
+# The values of the MaC-Cal paper. A head that was published with others sets `training_defaults`.
 TRAINING: TrainingSettings = {
     "epochs": 40,
     "batch_size": 128,
@@ -69,13 +71,16 @@ TRAINING: TrainingSettings = {
 class Head(nn.Module):
     """A classifier of frozen features.
 
-    `fit(features)` trains it, forgetting any earlier fit; called with features (n, d) it gives logits (n, k), the same
-    every time. Work happens in float32 on the features' device, and a seed decides everything that is drawn.
+    `fit(features)` trains it and forgets any earlier fit. Called with features (n, d) it returns logits (n, k), the
+    same every time. It computes in float32 on the features' device, and the seed decides every random draw. After a fit
+    `history` has a row for each epoch, `info` what else was learnt, and `seconds` the time that it took.
 
-    epochs, batch_size  how long and how; the order is drawn anew for each epoch
+    epochs, batch_size  the length of the training; each epoch has its own order of samples
     optimiser           "sgd" (with `momentum`) or "adam", with `weight_decay` added to the gradient as in torch
     lr, schedule        "constant", or "cosine" from lr down to 0
-    clip                largest norm of the gradient; None for any
+    clip                largest norm of the gradient; None: no limit
+
+    Settings are checked when `make_head` makes a head, and again by `fit`, before any data is used.
     """
 
     name: ClassVar[str]
@@ -103,46 +108,50 @@ class Head(nn.Module):
             setattr(self, name, value)
         self.history: list[dict[str, Any]] = []
         self.info: dict[str, Any] = {}
+        self.seconds = 0.0
         self._shape: tuple[int, int] | None = None
 
     # What a method writes.
 
-    def _check(self, features: Features) -> None:
-        """Refuse settings and features that cannot be trained with."""
+    def _check_settings(self) -> None:
+        """Refuse values of settings that make no sense; their types are already checked."""
+
+    def _check_features(self, features: Features) -> None:
+        """Refuse features that do not go with the settings."""
 
     def _build(self, d: int, k: int) -> None:
-        """Make all parameters and buffers that are kept, of the right shapes, with any values."""
+        """Make all parameters and buffers that are saved: their shapes count, their values do not yet."""
         raise NotImplementedError
 
     def _begin(self, features: Features, generator: torch.Generator) -> None:
-        """Give the parameters their first values, drawn with a generator of the CPU."""
+        """Set the parameters to their first values; random ones come from this generator of the CPU."""
         raise NotImplementedError
 
     def _begin_epoch(self, generator: torch.Generator) -> None:
-        """What is drawn once an epoch, with a generator of the device."""
+        """Draw what is drawn once an epoch, with a generator of the device."""
 
     def _logits(self, features: Tensor, generator: torch.Generator) -> Tensor:
         """Logits of a training batch."""
         raise NotImplementedError
 
     def _objective(self, batch: Batch, loss: Loss, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """What a step minimises, and the logits of the batch."""
+        """The value that a step minimises, and the logits of the batch."""
         logits = self._logits(batch.features, generator)
         return loss(logits, batch.labels, batch.indices), logits
 
     def _after_step(self) -> None:
-        """Put right what the optimiser should not have changed."""
+        """Undo changes that the optimiser should not have made."""
 
     def _end_epoch(self, epoch: int, features: Features, generator: torch.Generator) -> dict[str, Any]:
-        """Learn what is learnt once an epoch, counted from 1, and give what the history should say about it."""
+        """Update what changes once an epoch, counted from 1, and return the epoch's entries in the history."""
         return {}
 
     def _deployed(self, features: Tensor) -> Tensor:
-        """Logits as the head is used."""
+        """Logits of the head as it is used."""
         raise NotImplementedError
 
     def _finish(self, features: Features, generator: torch.Generator) -> None:
-        """Make of what was trained what is used."""
+        """Turn what was trained into what is used."""
 
     # What everyone calls.
 
@@ -154,9 +163,13 @@ class Head(nn.Module):
         seed: int = 0,
         progress: Progress = no_progress,
     ) -> Self:
-        """Train on the training part of features, with any loss: its name with settings, "focal:gamma=2", or a loss."""
-        self._check_training(seed)
-        self._check(features)
+        """Train on the training part of the features.
+
+        loss  any loss of temperance, or its name with settings, such as "focal:gamma=2"
+        """
+        self.check_settings()
+        seed_number(seed)
+        self._check_features(features)
         if self.needs_wide_features and features.d < features.k:
             raise InputError(
                 f"{self.name} needs at least as many features as classes; got {features.d} for {features.k} classes"
@@ -169,11 +182,16 @@ class Head(nn.Module):
             self._build(features.d, features.k)
             self.to(features.device)
             self._begin(features, generator_of("cpu", seed, 0))
-        for row in Loop(self, features, objective, seed):
+        loop = Loop(self, features, objective, seed)
+        start = time.perf_counter()
+        for row in loop:
             self.history.append(row)
             progress(row["epoch"], self.epochs, f"loss {row['loss']:.4f}")
         with torch.no_grad():
             self._finish(features, generator_of(features.device, seed, self.epochs + 1))
+        if features.device.type == "cuda":
+            torch.cuda.synchronize(features.device)
+        self.seconds = time.perf_counter() - start
         self.requires_grad_(False)
         self._shape = features.d, features.k
         return self
@@ -198,9 +216,24 @@ class Head(nn.Module):
         """The settings it was made with."""
         return {name: getattr(self, name) for name in settings_of(type(self))}
 
+    def check_settings(self) -> None:
+        """Refuse settings that no data could make sense of; `make_head` and `fit` do it too."""
+        try:
+            for name, wanted in _types_of(type(self)).items():
+                of_type(name, getattr(self, name), wanted)
+            self._check_training()
+            self._check_settings()
+        except InputError as error:
+            raise InputError(f"{self.name}: {error}") from None
+
+    @property
+    def caveat(self) -> str:
+        """What a reader should know about how the training ended, in a sentence; empty if there is nothing."""
+        return ""
+
     @classmethod
     def claims(cls) -> dict[str, Any]:
-        """What is said of it in the registry; the tests verify it."""
+        """What the registry says of it; the tests verify it."""
         return {name: getattr(cls, name) for name in CLAIMS}
 
     def extra_repr(self) -> str:
@@ -212,8 +245,7 @@ class Head(nn.Module):
         self._modules.clear()
         self.history, self.info, self._shape = [], {}, None
 
-    def _check_training(self, seed: int) -> None:
-        seed_number(seed)
+    def _check_training(self) -> None:
         at_least("epochs", self.epochs, 0)
         at_least("batch_size", self.batch_size, 1)
         one_of("optimiser", self.optimiser, ("sgd", "adam"))
@@ -223,7 +255,7 @@ class Head(nn.Module):
         if self.clip is not None:
             positive("clip", self.clip)
 
-    # Files: safetensors for what it learnt, JSON in its header for the rest. Nothing is ever unpickled.
+    # Files: safetensors with a JSON header. Nothing is ever unpickled.
 
     def save(self, path: str | Path) -> None:
         """Write the fitted head to one .safetensors file."""
@@ -240,7 +272,7 @@ class Head(nn.Module):
 
     @classmethod
     def load(cls, path: str | Path) -> Head:
-        """Read a head that `save` wrote, of whichever method."""
+        """Read a head of any method that `save` wrote."""
         return load_head(path)
 
 
@@ -275,8 +307,8 @@ def head(
     paper                where it comes from
     needs_val            it refuses to fit without held-out features
     needs_wide_features  it refuses to fit fewer features than classes
-    gives_log_probs      its logits are log-probabilities: the log of a mean over samples
-    presets              settings with a name: variants that a paper compares, or that do well
+    gives_log_probs      its logits are log-probabilities, such as the log of a mean of probabilities
+    presets              named settings: variants that a paper compares, or that do well
     """
 
     def register(cls: H) -> H:
@@ -300,8 +332,14 @@ def settings_of(cls: type[Head]) -> dict[str, Any]:
     return {**own, **TRAINING, **cls.training_defaults}
 
 
+def _types_of(cls: type[Head]) -> dict[str, Any]:
+    """The annotated type of each setting."""
+    known = {**get_type_hints(TrainingSettings), **get_type_hints(cls.__init__)}
+    return {name: known[name] for name in settings_of(cls)}
+
+
 def make_head(name: str, *, preset: str | None = None, **settings: Any) -> Head:
-    """A head by its plain name; a preset gives settings, which others given beside it replace.
+    """A head by its plain name; wrong settings are refused at once. Settings replace those of the preset.
 
     >>> make_head("mac-cal", preset="masked-retraining", epochs=5).width is None
     True
@@ -310,7 +348,9 @@ def make_head(name: str, *, preset: str | None = None, **settings: Any) -> Head:
     known_settings(name, settings, settings_of(cls))
     if preset is not None and preset not in cls.presets:
         raise unknown_name(f"preset of {name}", preset, cls.presets)
-    return cls(**{**(cls.presets[preset] if preset else {}), **settings})
+    found = cls(**{**(cls.presets[preset] if preset else {}), **settings})
+    found.check_settings()
+    return found
 
 
 def load_head(path: str | Path) -> Head:

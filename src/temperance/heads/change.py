@@ -1,4 +1,4 @@
-"""What became better and what worse between two sets of predictions of the same samples, in numbers and in words."""
+"""What became better or worse between two sets of predictions of the same samples, in numbers and in words."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LEVEL = 0.95
 
 
 def differences(before: Predictions, after: Predictions, *, bootstrap: int, seed: int) -> dict[str, Difference]:
-    """By how much each metric went up, sample by sample; without an interval where there are too few resamples."""
+    """The change of each metric, paired by sample; without an interval where there are too few resamples."""
     found = {}
     for name in MEASURED:
         metric = METRICS[name]
@@ -37,29 +37,40 @@ def differences(before: Predictions, after: Predictions, *, bootstrap: int, seed
 
 
 def judgement(found: Mapping[str, Difference]) -> str:
-    """Better, worse, mixed or no clear change, and in what, by the differences that are no chance.
+    """Better, worse, mixed or no clear change, and in what, by the significant differences.
 
-    NLL sees both accuracy and calibration: where it is worse a lower ECE makes up for nothing, as a classifier that
-    knows less can be as sure as it is right; a higher accuracy does. Without intervals there is no judgement.
+    NLL depends on accuracy and on calibration. Where it is worse, a lower ECE is no compensation, because a classifier
+    that knows less can still be calibrated; a higher accuracy is one. Without intervals there is no judgement.
     """
     if any(math.isnan(found[name].p_value) for name in JUDGED):
         return f"No verdict without at least {FEWEST_RESAMPLES} resamples."
-    moved = [name for name in JUDGED if found[name].p_value < SIGNIFICANT]
-    better = [name for name in moved if (found[name].value > 0) == (METRICS[name].lower_is_better is False)]
-    worse = [name for name in moved if name not in better]
-    if not moved:
+    better, worse = _moved(found)
+    if not better and not worse:
         return "No clear change."
     if not worse:
         return f"Better in {_listed(better)}."
     if not better:
         return f"Worse in {_listed(worse)}."
-    if better == ["ece"] and "nll" in worse:
+    if is_worse(found):
         return f"Worse in {_listed(worse)}, though better in {_listed(better)}."
     return f"Mixed: better in {_listed(better)}, worse in {_listed(worse)}."
 
 
+def is_worse(found: Mapping[str, Difference]) -> bool:
+    """Worse in something and better in nothing that compensates for it, by the significant differences."""
+    better, worse = _moved(found)
+    return bool(worse) and (not better or (better == ["ece"] and "nll" in worse))
+
+
+def _moved(found: Mapping[str, Difference]) -> tuple[list[str], list[str]]:
+    """The metrics that are significantly better, and those that are significantly worse."""
+    moved = [name for name in JUDGED if found[name].p_value < SIGNIFICANT]
+    better = [name for name in moved if (found[name].value > 0) == (METRICS[name].lower_is_better is False)]
+    return better, [name for name in moved if name not in better]
+
+
 def moved_by(name: str, value: float) -> str:
-    """A difference as people read it: points where the metric is shown in percent."""
+    """A difference as it is shown: in points where the metric is shown in percent."""
     return f"{100 * value:+.2f}" if METRICS[name].percent else f"{value:+.4f}"
 
 

@@ -1,8 +1,8 @@
-"""What a network's body makes of pictures, kept: the second stage of training then takes seconds.
+"""The features of images, extracted once from a network's body, so that training a head takes seconds.
 
 A feature file is a .npz or .safetensors with `train_features` (n, d), `train_labels` (n,), the same for `val` and
-`test` where they are known, and, if the network is known, its classifier as `classifier_weight` (k, d) and
-`classifier_bias` (k,). Any network of any framework can write one.
+`test` where there are such parts, and optionally the network's classifier as `classifier_weight` (k, d) and
+`classifier_bias` (k,). Networks of any framework can write one.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class FeatureSet:
         return FeatureSet(self.features.to(device), self.labels.to(device))
 
     def blocks(self, rows: int = 1 << 14) -> Iterator[tuple[Tensor, Tensor]]:
-        """Features and labels, many rows at a time."""
+        """Features and labels in blocks of rows."""
         for start in range(0, len(self), rows):
             yield self.features[start : start + rows], self.labels[start : start + rows]
 
@@ -54,8 +54,8 @@ class Features:
     """The features of a data set: what heads are trained on. `Features.of` makes them from arrays.
 
     classifier  weight (k, d) and bias (k,) of the linear classifier that the network had
-    copies      (c, n, d): c more versions of the training samples, from images that were cropped and flipped; in each
-                epoch of training every sample is then itself or one of its copies, drawn at random
+    copies      (c, n, d): c more versions of the training samples, from images that were cropped and flipped; each
+                epoch then draws for every sample the original or one of its copies
     """
 
     train: FeatureSet
@@ -81,9 +81,9 @@ class Features:
         train_copies: ArrayLike | None = None,
         class_names: tuple[str, ...] | None = None,
     ) -> Features:
-        """Features from arrays of any kind; each has the name that it has in a file.
+        """Features from arrays of any kind, with the names that they have in a file.
 
-        The number of classes is that of the class names or of the classifier; without them it is what the labels show.
+        The number of classes is that of the class names or of the classifier; without both, the largest label plus 1.
 
         >>> Features.of([[0.0, 1.0], [1.0, 0.0]], [0, 1]).k
         2
@@ -133,7 +133,7 @@ class Features:
         )
 
     def arrays(self) -> dict[str, Tensor]:
-        """All of it under the names that it has in a file."""
+        """All tensors, with the names that they have in a file."""
         found: dict[str, Tensor] = {}
         for name, part in zip(PARTS, (self.train, self.val, self.test), strict=True):
             if part is not None:
@@ -202,10 +202,10 @@ def extract_features(
     flip: bool = True,
     seed: int = 0,
 ) -> Features:
-    """What a network's body makes of every image of a data set, on the device.
+    """The features of every image of a data set, extracted on the device.
 
-    The body is in evaluation mode, so that its batch normalisation is frozen too, and the images are as they are;
-    `copies` more versions of the training images are cropped after a border of `pad` pixels and mirrored.
+    The body is in evaluation mode, so that BatchNorm is frozen too, and the images are not augmented. `copies` more
+    versions of the training images are cropped at random, after adding a border of `pad` pixels, and mirrored.
     """
     from temperance.data import draw_moves, normalised
     from temperance.heads.splitting import Split, evaluating, split

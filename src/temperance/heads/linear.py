@@ -12,22 +12,28 @@ from temperance.heads.base import Head, TrainingSettings, head
 from temperance.heads.features import Features
 from temperance.heads.loop import empty_layer, start_layer
 
+# Where a linear classifier may start.
+STARTS = ("random", "classifier")
+
 
 @head(name="linear", paper="the second stage of Kang et al., Decoupling representation and classifier, ICLR 2020")
 class LinearHead(Head):
     """A linear classifier, retrained.
 
-    start  "random", or "classifier": the one that the network had
+    start  "random", or "classifier": the network's own
 
-    On features of its own training set a classifier soon is surer than it should be; with a random start, 40 epochs and
-    cross-entropy it is about as much so as the network was.
+    A classifier trained on the features of its own training set soon becomes overconfident. With a random start, 40
+    epochs and cross-entropy it ends about as overconfident as the network was.
     """
 
     def __init__(self, *, start: str = "random", **training: Unpack[TrainingSettings]) -> None:
         super().__init__(**training)
         self.start = start
 
-    def _check(self, features: Features) -> None:
+    def _check_settings(self) -> None:
+        one_of("start", self.start, STARTS)
+
+    def _check_features(self, features: Features) -> None:
         check_start(self.start, features)
 
     def _build(self, d: int, k: int) -> None:
@@ -50,8 +56,7 @@ class LinearHead(Head):
 
 
 def check_start(start: str, features: Features) -> None:
-    """Refuse to start from a classifier that is not known."""
-    one_of("start", start, ("random", "classifier"))
+    """Refuse to start from a classifier that the features do not have."""
     if start == "classifier" and features.classifier is None:
         raise InputError(
             "start='classifier' needs the network's classifier: give classifier_weight and classifier_bias"

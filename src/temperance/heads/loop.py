@@ -1,4 +1,4 @@
-"""How a head is trained: epoch by epoch over features that are in memory."""
+"""The training loop of heads: epoch by epoch over features in memory."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from temperance.errors import InputError
 from temperance.heads.features import Features, FeatureSet
 from temperance.losses import Loss
 from temperance.numerics import one_thread
-from temperance.training.engine import seed_of
+from temperance.training.randomness import seed_of
 
 if TYPE_CHECKING:
     from temperance.heads.base import Head
 
-# Batches of so many features are trained on by one thread of a CPU.
+# Batches of up to this many numbers are trained on with one thread of a CPU.
 SMALL_BATCH = 1 << 18
 
-# Steps on a GPU before the rest of an epoch becomes a graph.
+# Steps of an epoch on a GPU before the step is captured as a graph.
 WARM_UP = 3
 
 
 class Measured(NamedTuple):
-    """How logits did on a part: shares of samples, and nats."""
+    """Accuracy and mean confidence as shares, and NLL in nats, on a part."""
 
     accuracy: float
     confidence: float
@@ -34,7 +34,7 @@ class Measured(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """Some training samples: features (b, d), labels (b,), and which samples of the training part these are (b,)."""
+    """Some training samples: features (b, d), labels (b,) and their indices in the training part (b,)."""
 
     features: Tensor
     labels: Tensor
@@ -42,7 +42,7 @@ class Batch(NamedTuple):
 
 
 class Loop:
-    """The epochs of a training, each as a row of its history."""
+    """The epochs of a training; iterating runs them and gives the row of the history for each."""
 
     def __init__(self, head: Head, features: Features, loss: Loss, seed: int) -> None:
         self.head = head
@@ -51,7 +51,7 @@ class Loop:
         self.seed = seed
         self.optimiser = self._make_optimiser()
         train, copies = features.train.features, features.copies
-        # Sample i, and where there are copies those of sample i at n + i, 2 n + i, …
+        # Sample i is in row i, and its copies, if any, are in rows n + i, 2 n + i, …
         self.versions = train if copies is None else torch.cat([train, copies.flatten(0, 1)])
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
@@ -83,7 +83,7 @@ class Loop:
             if loss.learns_from == "training":
                 loss.update(logits.detach(), batch.labels, index)
 
-        # A loss that learns while it trains decides on the host what to do next.
+        # A loss that learns during training takes decisions on the host, which a graph cannot contain.
         if features.device.type == "cuda" and loss.learns_from is None:
             replayed(step, order, head.batch_size, generator)
         else:
@@ -103,7 +103,7 @@ class Loop:
         return row
 
     def _order(self, epoch: int) -> tuple[Tensor, Tensor | None]:
-        """The order of the samples in an epoch, and which version of each is shown, if there are several."""
+        """The order of the samples in an epoch, and the version of each that is used, if there are copies."""
         n, device = len(self.features.train), self.features.device
         generator = generator_of("cpu", self.seed, epoch)
         order = torch.randperm(n, generator=generator).to(device)
@@ -137,10 +137,10 @@ class Loop:
 
 
 def replayed(step: Callable[[Tensor], None], order: Tensor, size: int, generator: torch.Generator) -> None:
-    """Take a step for each batch of an order on a GPU, most of them as one graph of all its operations.
+    """Take a step for each batch of an order on a GPU, most of them by replaying one captured graph.
 
-    They are so small that starting them one by one takes many times longer than running them. The first steps are taken
-    as they are, which prepares what a graph cannot; so is the last one, if its batch is smaller.
+    The operations are so small that launching them one by one takes many times longer than running them. The first
+    steps run as usual, because they allocate what a graph cannot; so does the last one, if its batch is smaller.
     """
     batches = torch.split(order, size)
     whole = [batch for batch in batches if len(batch) == size]
@@ -174,24 +174,30 @@ def measured(logits_of: Callable[[Tensor], Tensor], part: FeatureSet) -> Measure
     return Measured(*(sums / len(part)).tolist())
 
 
+def nll_of(logits_of: Callable[[Tensor], Tensor], part: FeatureSet) -> Tensor:
+    """The NLL of every sample of a part. float64 (n,)"""
+    found = [logits_of(x).log_softmax(1).gather(1, y[:, None])[:, 0] for x, y in part.blocks()]
+    return -torch.cat(found).double()
+
+
 def on_val(found: Measured) -> dict[str, float]:
-    """What the history says of held-out data."""
+    """The entries of the history for the validation part."""
     return {f"val_{name}": value for name, value in found._asdict().items()}
 
 
 def generator_of(device: torch.device | str, *numbers: int) -> torch.Generator:
-    """A generator of a device, seeded by numbers: a seed, an epoch (0 before the first), what it is for."""
+    """A generator on a device, seeded by numbers: a seed, an epoch (0 before the first), a purpose."""
     return torch.Generator(device).manual_seed(seed_of(*numbers))
 
 
 def start_layer(layer: nn.Linear, generator: torch.Generator) -> None:
-    """First values as torch gives them to a linear layer, uniform up to 1/√inputs, by a generator of the CPU."""
+    """Set a linear layer's first values as torch does, uniform up to 1/√inputs, with a generator on the CPU."""
     bound = 1 / math.sqrt(layer.in_features)
     for parameter in (layer.weight, layer.bias):
         parameter.copy_(torch.empty(parameter.shape).uniform_(-bound, bound, generator=generator))
 
 
 def empty_layer(inputs: int, outputs: int) -> nn.Linear:
-    """A linear layer whose values are still to be given; torch's own would draw them, from the global generator."""
+    """A linear layer without values; `nn.Linear` would draw them from the global generator."""
     layer: nn.Linear = nn.utils.skip_init(nn.Linear, inputs, outputs)  # type: ignore[no-untyped-call]
     return layer

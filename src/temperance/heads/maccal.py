@@ -1,21 +1,29 @@
-"""MaC-Cal: a fresh classifier trained with random weights masked, as many of them as make it honest."""
+"""MaC-Cal: a classifier trained with random masks on its weights, and a keep rate that makes it honest."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Unpack
 
 import torch
 from torch import Tensor, nn
 
-from temperance.errors import InputError, at_least, one_of, positive, positive_fraction, switch
+from temperance.errors import InputError, at_least, number, one_of, positive, positive_fraction
 from temperance.heads.base import Head, TrainingSettings, head
-from temperance.heads.features import Features
-from temperance.heads.linear import check_start
-from temperance.heads.loop import measured, on_val
-from temperance.heads.masked import ACTIVATIONS, Layout, Used, moved_rate, step_bound
+from temperance.heads.features import Features, FeatureSet
+from temperance.heads.linear import STARTS, check_start
+from temperance.heads.loop import Batch, measured, nll_of, on_val
+from temperance.heads.masked import ACTIVATIONS, Layout, Used, lower, moved_rate, step_bound, zero_of
+from temperance.losses import Loss
 
-# How a head that was trained with masks is measured or used.
+# How a head that was trained with masks is used.
 WAYS = ("scaled", "full", "last_mask", "mc_masks")
+
+# A search for the keep rate begins here at the lowest: a rate of 0 keeps nothing.
+LOWEST_RATE = 0.01
+
+# Confidence and discounted accuracy this far apart after the last epoch: the keep rate has not settled.
+UNSETTLED = 0.02
 
 # Table 5 of the paper; each row adds to the one before.
 ABLATION: dict[str, dict[str, Any]] = {
@@ -27,18 +35,16 @@ ABLATION: dict[str, dict[str, Any]] = {
     "decaying-sparsity": {},
 }
 
-# What keeps the accuracy and gives the best probabilities: the network's own classifier, hardly trained, and the mean
-# over many masks of it, with as many weights dropped as make it as sure on held-out data as it is right.
+# What keeps the accuracy and gives the best probabilities: the network's own classifier, not trained any further, and
+# the mean over many masks of it, with the keep rate at which confidence equals accuracy on held-out features.
 KEPT_ACCURACY = {
     "width": None,
     "start": "classifier",
-    "keep_prob": 0.6,
-    "acc_discount": "auto",
-    "measure": "mc_masks",
+    "adapt": False,
+    "search": True,
     "deploy": "mc_masks",
     "n_masks": 100,
-    "epochs": 10,
-    "lr": 0.001,
+    "epochs": 0,
 }
 
 # Masked retraining as in the paper's Fig. 1: a few epochs from the network's classifier, a mask for each.
@@ -54,38 +60,42 @@ class MaCCal(Head):
     """MaC-Cal: a fresh bottleneck classifier trained with masked weights, whose keep rate follows its overconfidence.
 
     In every step each weight is kept with the keep rate, logits = z (M ⊙ W) + b (eq. 9), and only kept weights get a
-    gradient (eq. 11). After epoch t the rate q moves by clip(Conf − acc_discount · Acc, ±η_t) (eq. 12), measured on the
-    training features, where accuracy overstates: acc_discount takes that back. η_t decays from `first_step` to
-    `last_step` (eq. 13).
+    gradient (eq. 11). After epoch t the rate q moves by clip(Conf − acc_discount · Acc, ±η_t) (eq. 12). Both are
+    measured on the training features, where accuracy is too high; acc_discount corrects for that. η_t decays from
+    `first_step` to `last_step` (eq. 13).
 
     width         hidden units of the bottleneck; "auto": max(classes, features // 4); None: one linear layer
     activation    "relu", "tanh", "gelu" or None between the two layers
     start         "random", or "classifier": the network's own, for a single layer
-    keep_prob     share of weights that is kept, at first; always, with adapt=False
-    keep_min      the keep rate never falls below
-    acc_discount  γ of eq. 12; "auto": none is needed, because confidence and accuracy are measured on held-out
-                  features, so that the loop ends where the two are equal there; `info` says which γ that amounts to
+    keep_prob     share of weights that is kept at first; with adapt=False in every epoch
+    keep_min      lowest keep rate
+    adapt         move the keep rate by eq. 12
+    acc_discount  γ of eq. 12; "auto": measure confidence and accuracy on held-out features, where no discount is
+                  needed; the loop ends where the two are equal, and `info` has the γ that would end there
+    search        after training, find by bisection the keep rate at which confidence equals accuracy on held-out
+                  features, and deploy it with the weights divided by it, so that their mean stays what was trained;
+                  keep all weights if that does not lower the NLL there significantly
     q_means       "sparsity": q is the share of dropped weights; "retention": of kept ones
     restrict      "grad": masked weights get no gradient, though momentum and weight decay still move them;
                   "update": they do not move at all; "none": they get the gradient as if they were kept
     mask_every    a new mask for every "batch" or "epoch"
     mask_layers   "both", "first" or "last"
-    in_place      masked weights are set to zero for good, until their gradient brings them back
-    measure       what confidence and accuracy are measured with, and
+    in_place      masked weights are set to zero and stay there until their gradient moves them
+    measure       how Conf and Acc are measured: "training", in the epoch's own masked steps; otherwise after the
+                  epoch, with a head as `deploy` has it
     deploy        what is used in the end: all weights times the keep rate ("scaled"), all weights ("full"), those of
                   the "last_mask", or "mc_masks": the mean of the probabilities under `n_masks` masks, drawn once and
-                  kept with the head
+                  saved with the head
 
-    The trap is the sign of eq. 12. The paper calls q a retention and a sparsity. As a retention, with either way to
-    measure, it ends at 1, which is plain retraining and as overconfident; as a sparsity, with the head measured and
-    deployed as it was trained (weights times the keep rate), it settles where the head is calibrated. That is the
-    default here. The paper's text draws a mask an epoch, its Algorithm 1 one a batch; width and γ are not in it.
+    The trap is the sign of eq. 12. The paper calls q a retention and a sparsity. As a retention it ended at 1 on
+    CIFAR-100, however it was measured, which is plain retraining and as overconfident. As a sparsity, with the head
+    measured and deployed as it was trained (weights times the keep rate), it settles where the head is calibrated.
+    That is the default here. The paper's text draws one mask an epoch, its Algorithm 1 one a batch; it gives no width
+    and no γ.
 
     Presets: the rows of the paper's ablation (Table 5), its masked retraining for Fig. 1 ("motivation"), and
-    "kept-accuracy": no fresh classifier but the network's own, used as the mean over 100 masks of it, with the keep
-    rate set on held-out features. Of a ResNet-18 on CIFAR-100 it takes ECE from 8.7 % to about 1 % and NLL from 0.998
-    to 0.913 at the same accuracy, where temperature scaling reaches 3.2 % and 0.941. The averaging does it, not the
-    training: with a learning rate of 0 it is as good, with 0.1 its NLL is worse than temperature scaling's.
+    "kept-accuracy": the network's own classifier, averaged over 100 masks, with the keep rate found on held-out
+    features. docs/heads.md has the numbers of every reading and preset.
     """
 
     weights: Tensor
@@ -101,6 +111,7 @@ class MaCCal(Head):
         keep_min: float = 0.05,
         adapt: bool = True,
         acc_discount: float | str = 0.95,
+        search: bool = False,
         first_step: float = 0.1,
         last_step: float = 0.001,
         q_means: str = "sparsity",
@@ -121,6 +132,7 @@ class MaCCal(Head):
         self.keep_min = keep_min
         self.adapt = adapt
         self.acc_discount = acc_discount
+        self.search = search
         self.first_step = first_step
         self.last_step = last_step
         self.q_means = q_means
@@ -132,8 +144,8 @@ class MaCCal(Head):
         self.deploy = deploy
         self.n_masks = n_masks
 
-    def _check(self, features: Features) -> None:
-        check_start(self.start, features)
+    def _check_settings(self) -> None:
+        one_of("start", self.start, STARTS)
         if self.width not in ("auto", None):
             at_least("width", self.width, 1)
         if self.activation is not None:
@@ -141,23 +153,28 @@ class MaCCal(Head):
         if self.start == "classifier" and self.width is not None:
             raise InputError("start='classifier' needs a single layer, width=None; a bottleneck starts at random")
         positive_fraction("keep_prob", self.keep_prob)
-        if isinstance(self.keep_min, bool) or not isinstance(self.keep_min, int | float) or not 0 <= self.keep_min <= 1:
-            raise InputError(f"keep_min must be a number from 0 to 1; got {self.keep_min!r}")
+        number("keep_min", self.keep_min, 0, 1)
         if self.acc_discount != "auto":
             positive_fraction("acc_discount", self.acc_discount)
-        elif features.val is None:
-            raise InputError("acc_discount='auto' needs held-out features: give val_features and val_labels")
         positive("first_step", self.first_step)
         positive("last_step", self.last_step)
-        switch("adapt", self.adapt)
-        switch("in_place", self.in_place)
         one_of("q_means", self.q_means, ("sparsity", "retention"))
         one_of("restrict", self.restrict, ("grad", "update", "none"))
         one_of("mask_every", self.mask_every, ("batch", "epoch"))
         one_of("mask_layers", self.mask_layers, ("both", "first", "last"))
-        one_of("measure", self.measure, WAYS)
+        one_of("measure", self.measure, (*WAYS, "training"))
         one_of("deploy", self.deploy, WAYS)
         at_least("n_masks", self.n_masks, 1)
+        if self.measure == "training" and self.acc_discount == "auto":
+            raise InputError("acc_discount='auto' measures on held-out features, measure='training' does not: set one")
+        if self.search and self.deploy != "mc_masks":
+            raise InputError("search=True looks for the keep rate of masks that are averaged: set deploy='mc_masks'")
+
+    def _check_features(self, features: Features) -> None:
+        check_start(self.start, features)
+        for setting, needs in (("acc_discount='auto'", self.acc_discount == "auto"), ("search=True", self.search)):
+            if needs and features.val is None:
+                raise InputError(f"{setting} needs held-out features: give val_features and val_labels")
 
     # Training: one vector of all weights and biases, and a mask of the same length, 1 at the biases.
 
@@ -165,9 +182,8 @@ class MaCCal(Head):
         hidden = [] if self.width is None else [max(k, d // 4) if self.width == "auto" else int(self.width)]
         self._layout = Layout((d, *hidden, k), self.activation)
         self._masked = self._layout.weights(self.mask_layers)
-        masks = self.n_masks if self.deploy == "mc_masks" else 0
         self.register_buffer("weights", torch.empty(self._layout.size))
-        self.register_buffer("masks", torch.empty(masks, self._masked.stop - self._masked.start, dtype=torch.bool))
+        self.register_buffer("masks", torch.empty(0, dtype=torch.bool))
 
     def _begin(self, features: Features, generator: torch.Generator) -> None:
         vector = self._layout.start(generator)
@@ -178,10 +194,14 @@ class MaCCal(Head):
         self._mask = torch.ones_like(self._trained, requires_grad=False)
         self._before, self._drawn = self._mask, torch.empty_like(self._mask[self._masked])
         self._rate = self._next_rate = float(self.keep_prob)
+        self._gap = 0.0
+        # Of the epoch's own steps: the sums of confidence and of correct predictions.
+        self._seen = torch.zeros(2, dtype=torch.float64, device=features.device)
 
     def _begin_epoch(self, generator: torch.Generator) -> None:
-        # Only now: after the last epoch the rate stays what the head was trained with.
+        # The rate moves here and not in `_end_epoch`, so that the last one is the rate that the head was trained with.
         self._rate = self._next_rate
+        self._seen.zero_()
         if self.mask_every == "epoch":
             self._draw(generator)
 
@@ -196,39 +216,102 @@ class MaCCal(Head):
             vector = self._trained + (vector - self._trained).detach()
         return self._layout.logits(vector, features)
 
+    def _objective(self, batch: Batch, loss: Loss, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        value, logits = super()._objective(batch, loss, generator)
+        if self.measure == "training":
+            top, prediction = logits.detach().log_softmax(1).max(1)
+            self._seen += torch.stack([top.double().exp().sum(), (prediction == batch.labels).sum().double()])
+        return value, logits
+
     def _after_step(self) -> None:
         if self.restrict == "update":
             self._trained.copy_(torch.where(self._mask > 0, self._trained, self._before))
 
     def _end_epoch(self, epoch: int, features: Features, generator: torch.Generator) -> dict[str, Any]:
-        deployed = self._as(self.deploy, generator)
-        self._hold(deployed)
-        used = deployed if self.measure == self.deploy else self._as(self.measure, generator)
-        # On held-out data accuracy is what it is; on the training data it is discounted.
-        held_out = features.val if isinstance(self.acc_discount, str) else None
-        found = measured(
-            lambda x: self._layout.mean_logits(used, self._masked, x), features.train if held_out is None else held_out
-        )
-        row = {"keep_rate": self._rate, "accuracy": found.accuracy, "confidence": found.confidence}
+        self._hold(self._as(self.deploy, generator))
+        row, confidence, accuracy = self._measured(features, generator)
         if self.adapt:
             discount = 1.0 if isinstance(self.acc_discount, str) else self.acc_discount
             bound = step_bound(epoch, self.epochs, self.first_step, self.last_step)
             q = 1 - self._rate if self.q_means == "sparsity" else self._rate
-            q = moved_rate(q, found.confidence, found.accuracy, discount, bound)
+            q = moved_rate(q, confidence, accuracy, discount, bound)
             self._next_rate = max(1 - q if self.q_means == "sparsity" else q, self.keep_min)
-        known = held_out is not None and used is deployed
-        return row | (on_val(found) if known else {})
+            self._gap = confidence - discount * accuracy
+        return {"keep_rate": self._rate, **row}
+
+    def _measured(self, features: Features, generator: torch.Generator) -> tuple[dict[str, float], float, float]:
+        """Conf and Acc of eq. 12, and what the history says of them, by the part that they were measured on."""
+        if self.measure == "training":
+            confidence, accuracy = (self._seen / len(features.train)).tolist()
+            return {"accuracy": accuracy, "confidence": confidence}, confidence, accuracy
+        same = self.measure == self.deploy
+        used = Used(self.weights, self.masks) if same else self._as(self.measure, generator)
+        held_out = features.val if isinstance(self.acc_discount, str) else None
+        part = features.train if held_out is None else held_out
+        found = measured(lambda x: self._layout.mean_logits(used, self._masked, x), part)
+        if held_out is None:
+            row = {"accuracy": found.accuracy, "confidence": found.confidence}
+        elif same:
+            row = on_val(found)
+        else:
+            row = {f"val_{name}_{self.measure}": getattr(found, name) for name in ("accuracy", "confidence")}
+        return row, found.confidence, found.accuracy
 
     def _finish(self, features: Features, generator: torch.Generator) -> None:
-        if not self.history:
-            self._hold(self._as(self.deploy, generator))
         self.info = {"keep_rate": self._rate}
+        if self.adapt and self.history:
+            self.info["settled"] = abs(self._gap) <= UNSETTLED or self._next_rate == self._rate
+        if self.search and features.val is not None:
+            self._search(features.val, generator)
+        elif not self.history:
+            self._hold(self._as(self.deploy, generator))
         if self.adapt and isinstance(self.acc_discount, str):
             found = measured(self._deployed, features.train)
             # The discount at which eq. 12, with these weights measured on the training data, would be at rest.
             self.info["acc_discount"] = found.confidence / max(found.accuracy, 1e-6)
         del self._trained
-        self._mask = self._before = self._drawn = self.weights.new_empty(0)
+        self._mask = self._before = self._drawn = self._seen = self.weights.new_empty(0)
+
+    def _search(self, part: FeatureSet, generator: torch.Generator) -> None:
+        """Hold the keep rate at which confidence equals accuracy, or keep all weights if masks do not lower the NLL.
+
+        All rates share their random numbers, so that they can be compared.
+        """
+        drawn = torch.empty(self.n_masks, self._masked.stop - self._masked.start, device=self._trained.device)
+        drawn.uniform_(generator=generator)
+
+        def at(rate: float) -> Used:
+            vector = self._trained.detach().clone()
+            vector[self._masked] *= self._rate / rate
+            return Used(vector, drawn < rate if rate < 1 else drawn[:0].bool())
+
+        def logits_at(rate: float) -> Callable[[Tensor], Tensor]:
+            used = at(rate)
+            return lambda x: self._layout.mean_logits(used, self._masked, x)
+
+        tried: dict[float, float] = {}
+
+        def gap(rate: float) -> float:
+            found = measured(logits_at(rate), part)
+            tried[rate] = found.confidence - found.accuracy
+            return tried[rate]
+
+        best = zero_of(gap, max(self.keep_min, LOWEST_RATE), 1.0)
+        if best < 1 and not lower(*(nll_of(logits_at(rate), part) for rate in (best, 1.0))):
+            best = 1.0
+        self._hold(at(best))
+        self.info |= {"keep_rate": best, "tried": [list(pair) for pair in sorted(tried.items())]}
+
+    @property
+    def caveat(self) -> str:
+        if self.info.get("settled") is False:
+            return (
+                f"The keep rate had not settled after {self.epochs} epochs: train for more epochs, or set a larger "
+                "last_step."
+            )
+        if self.search and self.info.get("keep_rate") == 1:
+            return "Masks do not lower the NLL on the validation samples significantly, so the head keeps every weight."
+        return ""
 
     def _deployed(self, features: Tensor) -> Tensor:
         return self._layout.mean_logits(Used(self.weights, self.masks), self._masked, features)
@@ -241,7 +324,7 @@ class MaCCal(Head):
             self._trained.mul_(self._mask)
 
     def _as(self, way: str, generator: torch.Generator) -> Used:
-        """What was trained as it is measured or used."""
+        """The trained weights as they are measured or used."""
         vector = self._trained.detach().clone()
         drawn = torch.empty(self.n_masks if way == "mc_masks" else 0, len(vector[self._masked]), device=vector.device)
         if way == "last_mask":
@@ -252,4 +335,10 @@ class MaCCal(Head):
 
     def _hold(self, used: Used) -> None:
         self.weights.copy_(used.weights)
-        self.masks.copy_(used.masks)
+        self.masks = used.masks
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *more: Any) -> None:
+        """As any module, but with as many masks as were saved."""
+        if f"{prefix}masks" in state_dict:
+            self.masks = torch.empty_like(state_dict[f"{prefix}masks"])
+        super()._load_from_state_dict(state_dict, prefix, *more)

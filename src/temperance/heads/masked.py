@@ -1,4 +1,4 @@
-"""A small classifier whose weights can be dropped at random, and how often they are: the parts of MaC-Cal."""
+"""The parts of MaC-Cal: a small classifier whose weights are dropped at random, and rules for the keep rate."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ ACTIVATIONS: dict[str, Activation] = {"relu": F.relu, "tanh": torch.tanh, "gelu"
 
 
 class Used(NamedTuple):
-    """A masked classifier as it is used: with these weights and biases, averaged over masks if there are any."""
+    """A masked classifier as it is used: its weights and biases, and the masks to average over, if any."""
 
     weights: Tensor  # (size,)
-    masks: Tensor  # bool (s, how many weights are masked)
+    masks: Tensor  # bool (s, number of weights that can be masked)
 
 
 @dataclass(frozen=True)
 class Layout:
     """One or two linear layers with all their numbers in one vector: first the weights, then the biases.
 
-    In one vector a mask is one draw and one product, and a step of the optimiser one kernel; at this size it is the
-    number of operations that takes time, not the operations.
+    With one vector a mask is one draw and one product, and an optimiser step is one kernel. At this size the number of
+    operations takes the time, not their work.
     """
 
     sizes: tuple[int, ...]  # inputs, hidden units if there are any, outputs
@@ -45,7 +45,7 @@ class Layout:
 
     @property
     def counts(self) -> list[int]:
-        """How many numbers each piece of the vector has: weights layer by layer, biases layer by layer."""
+        """The size of each piece of the vector: weights layer by layer, then biases layer by layer."""
         return [out * inp for out, inp in self.shapes] + [out for out, _ in self.shapes]
 
     @property
@@ -53,7 +53,7 @@ class Layout:
         return sum(self.counts)
 
     def weights(self, layers: str) -> slice:
-        """Where the weights of the layers "both", "first" or "last" lie."""
+        """Where the vector holds the weights of the layers "both", "first" or "last"."""
         of_layer = self.counts[: len(self.shapes)]
         if layers == "both" or len(of_layer) == 1:
             return slice(0, sum(of_layer))
@@ -74,7 +74,7 @@ class Layout:
         return found
 
     def mean_logits(self, used: Used, masked: slice, features: Tensor) -> Tensor:
-        """Logits, or where there are masks the log of the mean probability under them. (n, d) → (n, k)"""
+        """Logits, or with masks the log of the mean probability under them. (n, d) → (n, k)"""
         if not len(used.masks):
             return self.logits(used.weights, features)
         vector, total = used.weights.clone(), features.new_zeros(())
@@ -112,8 +112,36 @@ def moved_rate(rate: float, confidence: float, accuracy: float, acc_discount: fl
     return min(max(rate + step, 0.0), 1.0)
 
 
+def zero_of(rising: Callable[[float], float], low: float, high: float, *, tolerance: float = 1e-3) -> float:
+    """Where a rising function is zero, by bisection; the nearer end if it is not zero in between.
+
+    >>> round(zero_of(lambda x: x - 0.3, 0, 1), 2)
+    0.3
+    """
+    if rising(high) <= 0:
+        return high
+    if rising(low) >= 0:
+        return low
+    while high - low > tolerance:
+        middle = (low + high) / 2
+        if rising(middle) > 0:
+            high = middle
+        else:
+            low = middle
+    return (low + high) / 2
+
+
+def lower(values: Tensor, others: Tensor) -> bool:
+    """Are the values, paired by sample, lower than the others beyond chance? A one-sided t-test at 5 %."""
+    from scipy.special import stdtr  # here, because it takes longer to import than torch's own parts
+
+    change, n = values - others, len(values)
+    error = float(change.std()) / math.sqrt(n) if n > 1 else 0.0
+    return error > 0 and float(stdtr(n - 1, float(change.mean()) / error)) < 0.05
+
+
 class MaskedInference(NamedTuple):
-    """What a classifier says with a share of its weights masked."""
+    """A classifier with a share of its weights masked."""
 
     ratio: float  # the share of weights that is masked
     accuracy: float
@@ -132,8 +160,8 @@ def masked_inference(
 ) -> list[MaskedInference]:
     """The network's own classifier with weights masked at random, for each masking ratio: MaC-Cal's motivation, Fig. 1.
 
-    Nothing is trained and nothing rescaled; every batch gets a mask of its own, and biases stay. With a rising ratio
-    the confidence falls, and the accuracy with it.
+    Nothing is trained or rescaled. Every batch has its own mask, and biases are never masked. As the ratio rises, the
+    confidence falls, and the accuracy with it.
     """
     at_least("batch_size", batch_size, 1)
     at_least("n_bins", n_bins, 1)

@@ -1,4 +1,4 @@
-"""A network's classifier trained again on frozen features: what it was before, and after."""
+"""A network's classifier trained again on frozen features, and measured before and after."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from temperance.data import ImageData
 from temperance.errors import FileError, InputError
 from temperance.files import atomic_write, make_folder, reading
 from temperance.heads.base import Head, load_head, make_head
-from temperance.heads.change import JUDGED, LEVEL, differences, judgement, moved_by
+from temperance.heads.change import JUDGED, LEVEL, differences, is_worse, judgement, moved_by
 from temperance.heads.features import Features, FeatureSet, extract_features, read_features, write_features
 from temperance.heads.splitting import split
 from temperance.jobs.comparison import told
@@ -29,6 +29,7 @@ from temperance.metrics.significance import Difference
 from temperance.predictions import Predictions, read_pair, write_pair
 from temperance.progress import Progress, no_progress
 from temperance.registry import parse_entry
+from temperance.training.balanced import Balanced
 from temperance.training.job import open_run, usable_device
 from temperance.training.prediction import device_of
 from temperance.training.run import FORMAT, HEAD, Run, refuse_taken, write_log
@@ -40,20 +41,28 @@ if TYPE_CHECKING:
 # The file that says where a retrained classifier came from.
 ABOUT = "retrained.json"
 
-# What a head takes the place of.
+# Resamples for the test on the validation part, which decides whether a head is deployed, if fewer are asked for.
+FEWEST_FOR_VAL = 200
+
+# What to do about a head that is worse than the classifier it should replace.
+WHAT_TO_DO = "try another head or other settings, or save this one with --anyway"
+
+# The classifier that a head replaces.
 OWN = "the network's classifier"
 STAND_IN = "a plain linear classifier trained on the same features"
 
 
 @dataclass(frozen=True, eq=False)
 class Retrained:
-    """A head, and the test part with the classifier that was there before and with the head in its place.
+    """A head, and the test part measured before and after it replaced the classifier.
 
-    replaced     what "before" is: the network's own classifier, or where features came without one a linear one that
-                 was trained on them
-    differences  of metrics, after minus before, sample by sample
-    history      one row an epoch of the head's training
-    predictions  "val" and "test", with the head
+    replaced         what "before" is: the network's own classifier, or, where the features came without one, a linear
+                     classifier trained on them
+    differences      of the test part's metrics, after minus before, paired by sample
+    history          one row for each epoch of the head's training
+    predictions      "val" and "test", with the head
+    val_differences  as `differences`, of the validation part; they decide whether the head is worse
+    seconds          that the head took to train, without extracting the features
     """
 
     before: Evaluation
@@ -63,17 +72,42 @@ class Retrained:
     head: Head
     history: list[dict[str, Any]]
     predictions: dict[str, Predictions]
+    val_differences: dict[str, Difference]
+    seconds: float
     provenance: Provenance
+
+    @property
+    def worse(self) -> bool:
+        """Is the head significantly worse on the validation part? Then `temperance retrain` does not deploy it."""
+        return is_worse(self.val_differences)
+
+    @property
+    def warning(self) -> str:
+        """Why the head should not be deployed, in plain words; empty if nothing speaks against it."""
+        if not self.worse:
+            return ""
+        val = self.predictions["val"]
+        moves = {}
+        for name in JUDGED:
+            after = METRICS[name](val.scores, val.labels, from_logits=True)
+            moves[name] = (after - self.val_differences[name].value, after)
+        return (
+            f"On the {val.n:,} validation samples {self.head.name} is worse than {self.replaced}: "
+            f"{told(moves, self.val_differences)}."
+        )
 
     @property
     def verdict(self) -> str:
         """What the second stage changed, in plain words."""
         moves = {name: (self.before.row(name).value, self.after.row(name).value) for name in JUDGED}
-        unknown = " The features came without a classifier of their network." if self.replaced == STAND_IN else ""
-        return (
-            f"{judgement(self.differences)} With {self.head.name} in the place of {self.replaced}, "
-            f"{told(moves, self.differences)}.{unknown}"
-        )
+        sentences = [
+            judgement(self.differences),
+            f"With {self.head.name} in the place of {self.replaced}, {told(moves, self.differences)}.",
+            "The features came without a classifier of their network." if self.replaced == STAND_IN else "",
+            self.head.caveat,
+            self.warning,
+        ]
+        return " ".join(sentence for sentence in sentences if sentence)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         from rich.table import Table
@@ -95,7 +129,7 @@ class Retrained:
             bounds = [f"{moved_by(name, by.low)} … {moved_by(name, by.high)}"] if tested else []
             table.add_row(metric.title, *sides, moved_by(name, by.value), *bounds)
         yield table
-        yield Text(f"before: {self.replaced}", style="dim")
+        yield Text(f"before: {self.replaced} · {self.head.name} took {self.seconds:.3g} s to train", style="dim")
         yield ""
         yield Text(self.verdict)
 
@@ -111,9 +145,10 @@ def retrain(
 ) -> Retrained:
     """Train a head on features, and measure the test part before and after.
 
-    features  of `extract_features(network, data)` or `read_features(file)`, on the device to train on; without the
-              network's own classifier among them, "before" is a linear one that is trained on them
-    head      a head, or its name, such as "mac-cal:width=256" or "mac-cal:preset=linear-head"
+    features   from `extract_features(network, data)` or `read_features(file)`, on the device to train on; if they
+               have no classifier of their network, "before" is a linear one trained on them
+    head       a head, or its name, such as "mac-cal:width=256" or "mac-cal:preset=kept-accuracy"
+    bootstrap  resamples for the intervals of the test part; the validation part has at least 200
     """
     if features.val is None or features.test is None:
         raise InputError("retraining is judged on held-out data: features need a val and a test part")
@@ -121,35 +156,39 @@ def retrain(
     before = _classifier_of(features, seed)
     replaced = STAND_IN if features.classifier is None else OWN
     chosen.fit(features, loss=loss, seed=seed, progress=progress)
-    predictions = {
-        name: _predicted(chosen, part, features.class_names)
-        for name, part in (("val", features.val), ("test", features.test))
-    }
-    old = _predicted(before, features.test, features.class_names)
+    old, new = (
+        {
+            name: _predicted(logits_of, part, features.class_names)
+            for name, part in (("val", features.val), ("test", features.test))
+        }
+        for logits_of in (before, chosen)
+    )
     settings = {"head": chosen.name, **chosen.get_params(), "loss": str(loss)}
     return Retrained(
-        evaluate(old, bootstrap=bootstrap, seed=seed),
-        evaluate(predictions["test"], bootstrap=bootstrap, seed=seed),
-        replaced,
-        differences(old, predictions["test"], bootstrap=bootstrap, seed=seed),
-        chosen,
-        chosen.history,
-        predictions,
-        Provenance.of({}, settings, seed, str(features.device)),
+        before=evaluate(old["test"], bootstrap=bootstrap, seed=seed),
+        after=evaluate(new["test"], bootstrap=bootstrap, seed=seed),
+        replaced=replaced,
+        differences=differences(old["test"], new["test"], bootstrap=bootstrap, seed=seed),
+        head=chosen,
+        history=chosen.history,
+        predictions=new,
+        val_differences=differences(old["val"], new["val"], bootstrap=max(bootstrap, FEWEST_FOR_VAL), seed=seed),
+        seconds=chosen.seconds,
+        provenance=Provenance.of({}, settings, seed, str(features.device)),
     )
 
 
 def parsed_head(text: str) -> Head:
-    """A head as it is written on the command line, mac-cal:preset=…:width=128."""
+    """A head as it is written on the command line, such as mac-cal:preset=kept-accuracy:n_masks=30."""
     name, settings = parse_entry(text)
     return make_head(name, **settings)
 
 
 def features_from(source: str | Path, *, data: str | None = None, device: str = "cpu", copies: int = 0) -> Features:
-    """The features of a run, extracted once and kept in its folder, or those in a file of any network.
+    """The features of a run, extracted once and kept in its folder, or those in a file from any network.
 
-    data    where the run's images are now, if not where they were
-    copies  that many more versions of the training images, cropped and mirrored as in the first stage
+    data    where the run's images are now, if they have moved
+    copies  the number of additional versions of the training images, cropped and mirrored as in the first stage
     """
     place = Path(source)
     if not place.is_dir():
@@ -161,27 +200,40 @@ def features_from(source: str | Path, *, data: str | None = None, device: str = 
     if kept.exists() and weights.exists() and kept.stat().st_mtime >= weights.stat().st_mtime:
         return read_features(kept).to(usable_device(device))
     run, images = open_run(place, data=data, device=device)
+    if isinstance(run.network, Balanced):
+        raise InputError(
+            f"{place} was trained with two classifiers (balance), and a head replaces only one: retrain "
+            "a run without balance"
+        )
     found = extract_features(run.network, images, device=usable_device(device), copies=copies)
     write_features(kept, found)
     return found
 
 
 def begin_folder(folder: str | Path) -> None:
-    """Make the folder of a retrained classifier; refuse one that holds another, or a run."""
+    """Make the folder of a retrained classifier; refuse one that already holds one, or a run."""
     refuse_taken(Path(folder), "retrain into another folder")
     make_folder(folder)
 
 
 def write_retrained(
-    found: Retrained, folder: str | Path, *, source: str | Path | None = None, data: str | None = None
-) -> None:
-    """Write the head, its log, its predictions and where it came from to a folder.
+    found: Retrained,
+    folder: str | Path,
+    *,
+    source: str | Path | None = None,
+    data: str | None = None,
+    anyway: bool = False,
+) -> bool:
+    """Write the head, its log, its predictions and where it came from to a folder. Was the head written?
 
     source  the run that was retrained; a file of features counts as none
-    data    where the images of the run were, if not where they had been
+    data    where the images of the run are, if they have moved
+    anyway  write the head even if it is worse than the classifier that it replaces
     """
     place = Path(folder)
-    found.head.save(place / HEAD)
+    deployed = anyway or not found.worse
+    if deployed:
+        found.head.save(place / HEAD)
     write_log(place / "log.jsonl", found.history)
     write_pair(place / "predictions.npz", found.predictions["val"], found.predictions["test"])
     about = {
@@ -190,18 +242,24 @@ def write_retrained(
         "data": data,
         "before": found.replaced,
         "verdict": found.verdict,
+        "worse": found.worse,
+        "deployed": deployed,
+        "seconds": round(found.seconds, 4),
         "provenance": asdict(found.provenance),
     }
     with atomic_write(place / ABOUT) as temporary:
         temporary.write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
+    return deployed
 
 
 def open_retrained(folder: str | Path, *, data: str | None = None, device: str = "cpu") -> tuple[Run, ImageData]:
-    """The run that a retrained classifier came from, with the new classifier in its network, and its data."""
+    """The run of a retrained classifier, with the new classifier in its network, and its data."""
     place = Path(folder)
     with reading(place / ABOUT):
         about = json.loads((place / ABOUT).read_text(encoding="utf-8"))
         origin, images = about["run"], about["data"]
+    if not (place / HEAD).exists():
+        raise FileError(f"{place} has no new classifier, because it was worse than {about['before']}: {WHAT_TO_DO}")
     if origin is None or not Path(origin).is_dir():
         lost = "a file of features" if origin is None else f"{origin}, which is not there any more"
         raise FileError(f"{place} was retrained from {lost}: name its run instead, with --head {place / HEAD}")

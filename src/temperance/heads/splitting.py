@@ -1,4 +1,4 @@
-"""Any network as two parts: its body, which makes features, and its classifier, which makes logits of them."""
+"""A network as two parts: a body that turns images into features, and a classifier that turns these into logits."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from temperance.arrays import shape_of
 from temperance.errors import InputError, unknown_name
 
-# What people call the last layer, or the part that ends with it.
+# Usual names of the last layer, or of the part that ends with it.
 USUAL_NAMES = ("classifier", "fc", "head", "heads", "linear", "last_linear", "output", "out", "logits")
 
 
@@ -34,8 +34,8 @@ class Split:
     def joined(self, head: nn.Module) -> nn.Module:
         """The same network with another head in the place of its classifier.
 
-        Everything below is shared: where one is trained or moved the other is too. The names in its `state_dict` are
-        those of the network, and the head's follow the name of the classifier.
+        All other layers are shared: training or moving one network changes both. Its `state_dict` has the names of the
+        original network, with the head's under the name of the classifier.
         """
         if not isinstance(head, nn.Module):
             raise InputError(f"a head must be a module that makes logits of features; got {type(head).__name__}")
@@ -45,9 +45,9 @@ class Split:
 class Body(nn.Module):
     """The network up to its classifier: images to features (n, d).
 
-    It runs the whole network and keeps what enters the classifier, so it works for any `forward`, and makes sure on
-    the way that the classifier has the last word: `network(images)` must be `classifier(body(images))`. In evaluation
-    mode nothing in the network changes.
+    It runs the whole network and records the input of the classifier, so it works for any `forward`. It also checks
+    that nothing follows the classifier: `network(images)` must be `classifier(body(images))`. In evaluation mode
+    nothing in the network changes.
     """
 
     def __init__(self, parts: Split) -> None:
@@ -92,11 +92,11 @@ class Body(nn.Module):
 def split(network: nn.Module, classifier: str | None = None, *, example: Tensor | None = None) -> Split:
     """A network as body and classifier, which is its last `nn.Linear`; the network itself is not changed.
 
-    classifier  its name, such as "fc" or "head.fc"; if it names a container, the last linear layer inside. Without it
-                the layer is looked for under the usual names (classifier, fc, head, …), and is else the last linear
-                layer that the network defines.
-    example     a batch of images to try it on; without it a network whose classifier does not have the last word is
-                only found out when the body is first used
+    classifier  its name, such as "fc" or "head.fc"; if it names a container, the last linear layer inside. Without a
+                name it is the last linear layer with a usual name (classifier, fc, head, …), or else the last one
+                that the network defines.
+    example     a batch of images to try it on. Without it, a network in which something follows the classifier is
+                refused only when the body is first used.
 
     >>> network = nn.Sequential(nn.Flatten(), nn.Linear(12, 5), nn.ReLU(), nn.Linear(5, 3))
     >>> parts = split(network)
@@ -120,7 +120,7 @@ def split(network: nn.Module, classifier: str | None = None, *, example: Tensor 
 
 @contextmanager
 def evaluating(module: nn.Module) -> Iterator[None]:
-    """A module in evaluation mode; afterwards each of its parts is in the mode it was in."""
+    """Put a module into evaluation mode, and restore the mode of each of its parts afterwards."""
     before = [(part, part.training) for part in module.modules()]
     module.eval()
     try:
@@ -134,7 +134,7 @@ def evaluating(module: nn.Module) -> Iterator[None]:
 
 
 def _unwrapped(network: nn.Module) -> nn.Module:
-    """The network that was compiled, or spread over devices."""
+    """The network inside what `torch.compile` or data parallelism made of it."""
     wrappers = (nn.DataParallel, nn.parallel.DistributedDataParallel)
     while True:
         if isinstance(network, wrappers):
@@ -150,7 +150,7 @@ def _usual(network: nn.Module, layers: dict[str, nn.Linear]) -> str:
         raise InputError(
             f"a network must end with a linear layer (nn.Linear) to be split; this {type(network).__name__} has none"
         )
-    # Of several with a usual name the last one, for a hidden layer may be called "fc" or "linear" too.
+    # The last one with a usual name, because a hidden layer may be called "fc" or "linear" too.
     usual = [name for name in layers if name.split(".")[0] in USUAL_NAMES]
     return (usual or list(layers))[-1]
 
@@ -172,7 +172,7 @@ def _named(network: nn.Module, layers: dict[str, nn.Linear], name: str) -> str:
 
 
 def _same(given: object, logits: Tensor) -> bool:
-    """Is what the network gives what the classifier gave, but for a change of precision?"""
+    """Is the output of the network that of the classifier, except for its precision?"""
     if given is logits:
         return True
     return isinstance(given, Tensor) and given.shape == logits.shape and torch.equal(given.to(logits.dtype), logits)
@@ -185,7 +185,7 @@ def _described(given: object) -> str:
 
 
 def _replaced(module: nn.Module, old: nn.Module, new: nn.Module, twins: dict[int, nn.Module]) -> nn.Module:
-    """A module with `new` in every place of `old`: what is above `old` is a twin, what is not is the very same."""
+    """A module with `new` in place of `old`: modules that contain `old` are copied, all others are shared."""
     if module is old:
         return new
     if id(module) not in twins:
@@ -197,7 +197,7 @@ def _replaced(module: nn.Module, old: nn.Module, new: nn.Module, twins: dict[int
             twins[id(module)] = module
         else:
             twin = type(module).__new__(type(module))
-            # Weights and buffers are shared, so that both stay on one device; hooks are not.
+            # Parameters and buffers are shared, so that both stay on one device; hooks are copied.
             shared = ("_parameters", "_buffers")
             for name, value in module.__dict__.items():
                 twin.__dict__[name] = copy(value) if isinstance(value, dict) and name not in shared else value

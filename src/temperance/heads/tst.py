@@ -17,7 +17,7 @@ from temperance.losses import Loss
 
 JORDAHN = "Jordahn and Olmos, Decoupling feature extraction and classification layers, ICML 2024"
 
-# What their program trains with, and what the MaC-Cal paper compares it with.
+# The settings of their program; the presets also have those with which the MaC-Cal paper compares itself.
 RELEASED: TrainingSettings = {
     "optimiser": "adam",
     "lr": 1e-4,
@@ -32,7 +32,7 @@ PRESETS = {
 
 
 class _TwoStage(Head):
-    """What TST and VTST share: the layers d → 3 Z → Z → k, and keeping the epoch with the lowest validation NLL."""
+    """Shared by TST and VTST: the layers d → 3 Z → Z → k, and the epoch with the lowest validation NLL is kept."""
 
     training_defaults = RELEASED
 
@@ -41,7 +41,7 @@ class _TwoStage(Head):
         self.latent = latent
         self.keep = keep
 
-    def _check(self, features: Features) -> None:
+    def _check_settings(self) -> None:
         at_least("latent", self.latent, 1)
         one_of("keep", self.keep, ("best", "last"))
 
@@ -81,8 +81,8 @@ class TST(_TwoStage):
     keep  "best": of all epochs the one with the lowest validation NLL, as the program does; "last"
 
     By default it trains as the released program does (Adam 1e-4, batches of 256); the MaC-Cal paper compares itself
-    with SGD 0.1 (preset "mac-cal-paper"). The program leaves the frozen body's batch normalisation in training mode;
-    cached features are those of evaluation mode.
+    with SGD 0.1 (preset "mac-cal-paper"). The program leaves the frozen body's BatchNorm in training mode; features
+    here are extracted in evaluation mode.
     """
 
     def _logits(self, features: Tensor, generator: torch.Generator) -> Tensor:
@@ -99,7 +99,7 @@ class VTST(_TwoStage):
 
     z = μ + exp(½ log σ²) ε with μ as in TST and log σ² = logsigmoid(Linear(3 Z, Z) ReLU Linear(d, 3 Z)), so that
     σ² < 1; the loss is loss(logits) + KL / Z, KL = −½ Σ (1 + log σ² − μ² − σ²), a mean over the batch. Predictions are
-    the mean of the probabilities of `n_draws` draws of ε, made once and kept with the head: the same answer every time.
+    the mean probabilities over `n_draws` draws of ε, made once and saved with the head, so that they never change.
 
     keep  "best": of all epochs the one with the lowest validation NLL, as the program does; "last"
 
@@ -114,8 +114,8 @@ class VTST(_TwoStage):
         super().__init__(latent=latent, keep=keep, **training)
         self.n_draws = n_draws
 
-    def _check(self, features: Features) -> None:
-        super()._check(features)
+    def _check_settings(self) -> None:
+        super()._check_settings()
         at_least("n_draws", self.n_draws, 1)
 
     def _build(self, d: int, k: int) -> None:
@@ -131,7 +131,7 @@ class VTST(_TwoStage):
         mean, log_variance = self._middle(batch.features)
         noise = torch.empty_like(mean).normal_(generator=generator)
         logits = self.last(mean + (log_variance / 2).exp() * noise)
-        # Over batch and latent numbers: KL / Z.
+        # The mean over the batch and over the Z latent numbers: KL / Z.
         penalty = kl_to_standard(mean, log_variance).mean()
         return loss(logits, batch.labels, batch.indices) + penalty, logits
 
@@ -146,7 +146,7 @@ class VTST(_TwoStage):
 
 
 def kl_to_standard(mean: Tensor, log_variance: Tensor) -> Tensor:
-    """How far normal distributions are from the standard one, each: −½ (1 + log σ² − μ² − σ²)."""
+    """The KL divergence of each normal distribution from the standard one: −½ (1 + log σ² − μ² − σ²)."""
     return -(1 + log_variance - mean.square() - log_variance.exp()) / 2
 
 

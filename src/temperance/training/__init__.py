@@ -1,5 +1,6 @@
 """Training for honest confidence: networks, recipes and the training loop."""
 
+from temperance.training.balanced import Balanced
 from temperance.training.engine import train
 from temperance.training.freezing import ProgressiveFreezing
 from temperance.training.job import Job, open_run, read_job
@@ -11,6 +12,7 @@ from temperance.training.run import Run, read_run
 __all__ = [
     "NETWORKS",
     "RECIPES",
+    "Balanced",
     "Job",
     "Network",
     "ProgressiveFreezing",

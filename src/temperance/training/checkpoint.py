@@ -1,7 +1,7 @@
-"""A training that can be picked up again: everything that changes while it runs, in one .safetensors file.
+"""Checkpoints: everything that changes during a training, in one .safetensors file.
 
-Orders, crops, mixtures and dropout are drawn from generators that are made anew for every epoch from the seed and the
-epoch's number, so there is no state of a generator to keep, and a run that was killed anywhere goes on bit for bit.
+Orders, crops, mixtures and dropout come from generators that are seeded for every epoch with the seed and the epoch's
+number. So no generator's state has to be saved, and a run that was killed anywhere resumes bit for bit.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class Progressed:
-    """How far a training has come: epochs done, one row of the log for each, and which network is the best so far."""
+    """The progress of a training: a row of the log for each finished epoch, and the best epoch so far."""
 
     history: list[dict[str, Any]]
     best: int | None
@@ -37,7 +37,7 @@ def save_checkpoint(
     configuration: Mapping[str, Any],
     progressed: Progressed,
 ) -> None:
-    """Write a checkpoint, in one step: until it is there the earlier one is."""
+    """Replace the checkpoint in one step, so that there is always a complete one."""
     scalars: dict[str, dict[str, Any]] = {}
     tensors = {f"network.{name}": tensor for name, tensor in network.state_dict().items()}
     tensors |= {f"loss.{name}": tensor for name, tensor in loss.state_dict().items()}
@@ -64,7 +64,7 @@ def load_checkpoint(
     loss: nn.Module,
     configuration: Mapping[str, Any],
 ) -> Progressed:
-    """Put a network, an optimiser and a loss back to where a checkpoint left them."""
+    """Restore a network, an optimiser and a loss from a checkpoint."""
     tensors, header = read_tensors(path)
     with reading(path):
         if not header.get("temperance_checkpoint", "").isdigit():
@@ -87,7 +87,7 @@ def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _check_same(path: Path, there: Mapping[str, Any], here: Mapping[str, Any]) -> None:
-    """Refuse to go on with other settings than the run began with: the result would be neither of the two."""
+    """Refuse to resume with settings other than those the run began with."""
     different = [name for name in {**there, **here} if there.get(name) != json.loads(json.dumps(here.get(name)))]
     if different:
         name = different[0]

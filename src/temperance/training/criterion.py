@@ -10,9 +10,9 @@ from temperance.registry import parse_entry
 
 
 def as_loss(loss: Loss | str, n_samples: int) -> Loss:
-    """A loss of one's own: it begins with its memory empty, and the caller's stays as it is.
+    """A loss for one training: a copy of the caller's, or a new one by name.
 
-    One that keeps a record of every training sample, asked for by name, is told how many there are.
+    A loss that keeps a record of every training sample gets their number, if it is given by name.
 
     >>> as_loss("focal:gamma=2", 100)
     Focal(gamma=2, detach_weight=False)

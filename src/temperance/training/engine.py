@@ -1,17 +1,14 @@
-"""The training loop: a network, images, a loss and a recipe in; a trained network and honest predictions out."""
+"""The training loop: from a network, images, a loss and a recipe to a trained network and its predictions."""
 
 from __future__ import annotations
 
-import hashlib
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -23,24 +20,26 @@ from temperance.losses.distributed import all_sum, processes
 from temperance.metrics import accuracy, ece, nll
 from temperance.predictions import Predictions
 from temperance.progress import Progress, no_progress
+from temperance.training.balanced import Balanced, balanced
 from temperance.training.checkpoint import Progressed, load_checkpoint, save_checkpoint
+from temperance.training.checks import check_together, configuration_of
 from temperance.training.criterion import as_loss
 from temperance.training.freezing import ProgressiveFreezing
-from temperance.training.networks import Network
 from temperance.training.prediction import device_of, predict
 from temperance.training.processes import own_share, process_group, rank, wait
+from temperance.training.randomness import own_randomness, reproducible, seed_of
 from temperance.training.recipe import Recipe
 from temperance.training.run import Run, read_weights, refuse_taken, write_log, write_run, write_weights
 
-# The progress bar is told this often, in steps.
+# Steps between two updates of the progress bar.
 TELL_EVERY = 20
 
-# Called with the row of the log after every epoch, by the first process.
+# The first process calls it after every epoch, with the epoch's row of the log.
 EachEpoch = Callable[[Mapping[str, Any]], None]
 
 
 def no_line(row: Mapping[str, Any]) -> None:
-    """Say nothing."""
+    """Ignore the row."""
 
 
 def train(
@@ -55,38 +54,43 @@ def train(
     progress: Progress = no_progress,
     each_epoch: EachEpoch = no_line,
 ) -> Run:
-    """Train a network where it is, and predict the validation and test parts with it.
+    """Train a network on its device, and predict the validation and test parts with it.
 
-    network     any module that makes logits (n, k) of images (n, channels, height, width); on a GPU it is trained there
+    network     any module that turns images (n, channels, height, width) into logits (n, k)
     loss        a loss of temperance, or its name, such as "acls:margin=6"
-    folder      where checkpoints, the log, the weights and the predictions go; without it nothing is written
-    resume      go on where the folder's checkpoint ends, bit for bit as if nothing had happened
-    details     kept with the run, such as how the network and the data were made
+    folder      for checkpoints, the log, the weights and the predictions; without it nothing is written
+    resume      continue from the folder's checkpoint, bit for bit as if the run had never stopped
+    details     saved with the run, such as how the network and the data were made
     each_epoch  called with the row of the log after every epoch
 
-    Under `torchrun` every process trains on its share of each batch, and several are as one: batch-level losses see the
-    whole batch. On GPUs BatchNorm does so too; on CPUs it takes the statistics of a process's own share.
+    With `recipe.balance` the run's network is the given one with a second classifier (BalCAL).
+
+    Under `torchrun` every process trains on its share of each batch, with the result of a single process: batch-level
+    losses see the whole batch. So does BatchNorm on GPUs; on CPUs it uses the statistics of each process's share.
     """
     chosen = recipe or Recipe()
     place = None if folder is None else Path(folder)
     device = device_of(network)
+    if chosen.balance is not None:
+        with own_randomness(torch.device("cpu"), seed_of(chosen.seed)):
+            network = balanced(network, chosen.balance).to(device)
     with process_group(device):
         training = Training(network, data, as_loss(loss, len(data.train)), chosen)
         if place is not None:
             begin_folder(place, resume=resume)
-        with reproducible(chosen), enough_memory(chosen, place):
+        with reproducible(chosen.deterministic), enough_memory(chosen, place):
             progressed = training.run(place, resume=resume, progress=progress, each_epoch=each_epoch)
             predictions = training.predictions()
         run = Run(network, data.mean, data.std, progressed.history, predictions, place, dict(details or {}))
         if place is not None and rank() == 0:
             write_run(run, training.configuration)
         wait()
-        del training  # with what holds on to the processes
+        del training  # it refers to the process group
     return run
 
 
 class Training:
-    """A training in progress: what `train` does, epoch by epoch."""
+    """A training in progress, epoch by epoch."""
 
     def __init__(self, network: nn.Module, data: ImageData, loss: Loss, recipe: Recipe) -> None:
         self.device = device_of(network)
@@ -94,6 +98,7 @@ class Training:
         self.mix = recipe.mixing()
         self.data = data
         self.loss = loss.to(self.device)
+        self.balanced = network if isinstance(network, Balanced) else None
         self.network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         check_together(network, data, loss, recipe)
         self.train_part = data.train.to(self.device)
@@ -108,14 +113,14 @@ class Training:
         self.configuration = configuration_of(network, data, loss, recipe)
 
     def _prepared_forward(self) -> nn.Module:
-        """The network as it is called in training: spread over processes and compiled, where that is asked for."""
+        """The network as training calls it: distributed over processes and compiled, if asked for."""
         forward: Any = self.network
         if processes() > 1:
             on_gpu = self.device.type == "cuda"
             together: Any = nn.SyncBatchNorm  # has no types
             forward = together.convert_sync_batchnorm(forward) if on_gpu else forward
             forward = nn.parallel.DistributedDataParallel(forward, device_ids=[self.device.index] if on_gpu else None)
-        # Mixtures are made between the images and the network; then it is the network alone that is compiled.
+        # With mixtures only the network is compiled; otherwise the whole step is.
         prepared: nn.Module = forward if self.mix is None else self._compiled(forward)
         return prepared
 
@@ -127,7 +132,7 @@ class Training:
         )
 
     def run(self, folder: Path | None, *, resume: bool, progress: Progress, each_epoch: EachEpoch) -> Progressed:
-        """All epochs that are left, with a checkpoint after each."""
+        """Train all remaining epochs, and write a checkpoint after each."""
         history: list[dict[str, Any]] = []
         best: int | None = None
         if folder is not None and resume and (folder / "checkpoint.safetensors").exists():
@@ -163,7 +168,7 @@ class Training:
         return Progressed(history, best)
 
     def epoch(self, epoch: int, history: list[dict[str, Any]], progress: Progress) -> dict[str, Any]:
-        """One pass over the training part and a look at the validation part; the row of the log about it."""
+        """One pass over the training part and one over the validation part; the epoch's row of the log."""
         recipe, start = self.recipe, time.perf_counter()
         for group in self.optimiser.param_groups:
             group["lr"] = recipe.lr_at(epoch)
@@ -173,7 +178,7 @@ class Training:
         moves = None
         if recipe.crop or recipe.flip:
             moves = draw_moves(n, pad=recipe.crop, flip=recipe.flip, generator=generator)
-        # Batch by batch a stretch each, in the order of ranks: losses that see the whole batch put it together so.
+        # Each process takes one slice of every batch, in the order of ranks; batch-level losses rely on that order.
         size = recipe.batch_size // processes()
         mine = order.view(steps, processes(), size)[:, rank()].flatten()
         total, hits = torch.zeros(2, dtype=torch.float64, device=self.device)
@@ -194,27 +199,29 @@ class Training:
                 f"the loss became {mean_loss / steps} in epoch {epoch + 1}: {self.loss.remedy or 'set clip'}, or lower "
                 f"the learning rate ({recipe.lr:g}); the checkpoint of the epoch before is intact"
             )
+        balance = {} if self.balanced is None else self.balanced.end_epoch()
         measured = self._validate()
         return {
             "epoch": epoch + 1,
             "lr": recipe.lr_at(epoch),
             "loss": mean_loss / steps,
             "accuracy": share / (steps * size) if self.mix is None else None,
+            **balance,
             **measured,
             "seconds": round(seconds, 4),
             "seconds_of_validation": round(time.perf_counter() - start - seconds, 4),
         }
 
     def _step(self, epoch: int, batch: Batch, generator: torch.Generator) -> tuple[Tensor, Tensor | float]:
-        """One step down: the loss of a batch, and how many of its images are right (not a number for mixtures)."""
+        """One optimiser step: the loss of the batch, and the number of correct predictions (NaN for mixtures)."""
         if self.graphs:
             torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
         if self.mix is None:
-            value, right, logits = self.value_of(*batch)
+            value, right, output = self.value_of(*batch)
         else:
-            value, right, logits = self._mixed_value(batch, generator), math.nan, None
+            value, right, output = self._mixed_value(batch, generator), math.nan, None
         if self.loss.reduction == "sum":
-            # Gradients are averaged over processes.
+            # Processes average their gradients, which would divide a sum by their number.
             value = value * processes()
         self.optimiser.zero_grad()
         value.backward()
@@ -224,19 +231,32 @@ class Training:
         if self.recipe.clip is not None:
             nn.utils.clip_grad_norm_(self.network.parameters(), self.recipe.clip)
         self.optimiser.step()
-        if logits is not None and self.loss.learns_from == "training":
-            self.loss.update(logits.detach(), batch.labels, *self._known(batch.indices))
+        if output is not None:
+            logits = output.detach()
+            if self.balanced is not None:
+                logits = self.balanced.remember(logits, batch.labels)
+            if self.loss.learns_from == "training":
+                self.loss.update(logits, batch.labels, *self._known(batch.indices))
         return value.detach(), right
 
     def _value_of(self, pixels: Tensor, labels: Tensor, indices: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The loss of a batch, how many of its images are right, and its logits."""
+        """The loss of a batch, the number of correct predictions, and the logits: (n, k), or (2, n, k) if balanced."""
         with self._autocast():
-            logits = self.forward(normalised(pixels, self.shift, self.scale))
-        value = self.loss(logits, labels, *self._known(indices))
-        return value, (logits.detach().argmax(1) == labels).sum(), logits
+            output = self.forward(normalised(pixels, self.shift, self.scale))
+
+        def loss(logits: Tensor) -> Tensor:
+            value: Tensor = self.loss(logits, labels, *self._known(indices))
+            return value
+
+        if self.balanced is None:
+            value, logits = loss(output), output
+        else:
+            value, output = self.balanced.value(output, labels, loss)
+            logits = self.balanced.mixed(output)
+        return value, (logits.detach().argmax(1) == labels).sum(), output
 
     def _mixed_value(self, batch: Batch, generator: torch.Generator) -> Tensor:
-        """The loss of mixtures of a batch's images."""
+        """The loss of a batch whose images are mixed."""
         assert self.mix is not None
         mixed = self.mix(normalised(batch.pixels, self.shift, self.scale), batch.labels, generator=generator)
         with self._autocast():
@@ -244,14 +264,14 @@ class Training:
         return value
 
     def _known(self, indices: Tensor) -> tuple[Tensor, ...]:
-        """The numbers of the samples, for a loss that keeps a record of them."""
+        """The indices of the samples, for a loss that keeps a record of each sample."""
         return (indices,) if self.loss.needs_indices else ()
 
     def _autocast(self) -> torch.autocast:
         return torch.autocast(self.device.type, torch.bfloat16, self.recipe.precision == "bfloat16")
 
     def _validate(self) -> dict[str, float]:
-        """What the network makes of the validation part; a loss that learns from it is shown it."""
+        """Measure the network on the validation part, and update a loss that learns from it."""
         logits = self._predict(self.val_part, self.recipe.precision)
         labels = self.val_part.labels.to(self.device)
         measured = {
@@ -261,7 +281,7 @@ class Training:
         }
         self.loss.eval()
         with torch.no_grad():
-            # A loss that keeps a record of the training samples says nothing about others.
+            # A loss that keeps a record of the training samples has no value for others.
             own = self.loss.needs_indices or self.loss.reduction == "sum"
             measured["val_loss"] = measured["val_nll"] if own else float(self.loss(logits, labels))
         self.loss.train()
@@ -286,99 +306,8 @@ class Training:
         return {name: tensor.detach().clone() for name, tensor in self.network.state_dict().items()}
 
 
-# ----------------------------------------------------------------------------------------------------------- randomness
-
-
-def seed_of(*numbers: int) -> int:
-    """One seed from several numbers, such as a run's seed and an epoch: near numbers give seeds far apart."""
-    return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0] >> np.uint64(1))
-
-
-@contextmanager
-def own_randomness(device: torch.device, seed: int) -> Iterator[None]:
-    """Torch's own generators, which dropout uses, begin at `seed` here and are as before afterwards."""
-    with torch.random.fork_rng([device] if device.type == "cuda" else []):
-        torch.manual_seed(seed)
-        yield
-
-
-@contextmanager
-def reproducible(recipe: Recipe) -> Iterator[None]:
-    """Let GPUs choose the fastest kernels by timing them, or the same ones every time."""
-    flags: Any = torch.backends.cudnn.flags  # has no types
-    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
-    try:
-        if recipe.deterministic:
-            torch.use_deterministic_algorithms(True, warn_only=True)
-        with flags(
-            enabled=True, benchmark=not recipe.deterministic, deterministic=recipe.deterministic, allow_tf32=True
-        ):
-            yield
-    finally:
-        torch.use_deterministic_algorithms(before[0], warn_only=before[1])
-
-
-# --------------------------------------------------------------------------------------------------------------- checks
-
-
-def check_together(network: nn.Module, data: ImageData, loss: Loss, recipe: Recipe) -> None:
-    """Refuse what does not go together, before anything is trained."""
-    if not any(parameter.requires_grad for parameter in network.parameters()):
-        raise InputError("the network has no parameters to train")
-    n, size = len(data.train), recipe.batch_size
-    if n < size:
-        raise InputError(f"batch_size {size} is more than the {n} training images: lower it")
-    if size % processes():
-        raise InputError(f"batch_size {size} cannot be shared out evenly to {processes()} processes")
-    if loss.reduction == "none":
-        raise InputError(f"the loss must give one number to train with; make it {loss.name}(reduction='mean')")
-    if recipe.mix is not None and loss.learns_from == "training":
-        raise InputError(f"{loss.name} learns from predictions on training images, not on mixtures: leave out mix")
-    height, width, channels = data.train.shape
-    with torch.no_grad():
-        was_training = network.training
-        network.eval()
-        example = torch.zeros(2, channels, height, width, device=device_of(network))
-        try:
-            logits = network(example)
-        except RuntimeError as error:
-            reason = str(error).splitlines()[0]
-            raise InputError(
-                f"the network cannot take images of {height}×{width} pixels and {channels} channels: {reason}"
-            ) from error
-        finally:
-            network.train(was_training)
-    if not isinstance(logits, Tensor) or logits.shape != (2, data.k):
-        found = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
-        raise InputError(
-            f"the network must give logits (n, {data.k}) for the {data.k} classes of {data.name}; for two images it "
-            f"gives {found}"
-        )
-
-
-def configuration_of(network: nn.Module, data: ImageData, loss: Loss, recipe: Recipe) -> dict[str, Any]:
-    """What a run is: a checkpoint of another one is refused."""
-    shapes = [(name, tuple(tensor.shape)) for name, tensor in network.state_dict().items()]
-    parameters = sum(parameter.numel() for parameter in network.parameters())
-    kind = network.name if isinstance(network, Network) else type(network).__name__
-    labels = [np.asarray(part.labels.cpu()).tobytes() for part in (data.train, data.val, data.test)]
-    return {
-        "network": f"{kind} of {parameters:,} parameters ({_digest(repr(shapes).encode())})",
-        "data": f"{data.name}, {len(data.train)} + {len(data.val)} + {len(data.test)} images ({_digest(*labels)})",
-        "loss": " ".join(repr(loss).split()),
-        **asdict(recipe),
-    }
-
-
-def _digest(*parts: bytes) -> str:
-    found = hashlib.sha256()
-    for part in parts:
-        found.update(part)
-    return found.hexdigest()[:12]
-
-
 def begin_folder(folder: Path, *, resume: bool) -> None:
-    """Make the folder of a run; refuse one that holds another run, unless it is to be continued."""
+    """Make the folder of a run; refuse one that holds another run, unless `resume` continues it."""
     if not (resume and (folder / "checkpoint.safetensors").exists()):
         refuse_taken(folder, "resume it, or train in another folder")
     if rank() == 0:
@@ -389,7 +318,7 @@ def begin_folder(folder: Path, *, resume: bool) -> None:
 
 @contextmanager
 def enough_memory(recipe: Recipe, folder: Path | None) -> Iterator[None]:
-    """Say in a sentence that a GPU's memory was too small."""
+    """Turn a GPU's out-of-memory error into a sentence."""
     try:
         yield
     except torch.cuda.OutOfMemoryError as error:
@@ -401,7 +330,7 @@ def enough_memory(recipe: Recipe, folder: Path | None) -> Iterator[None]:
 
 
 def told(epoch: int, epochs: int, history: list[dict[str, Any]]) -> str:
-    """How far it is and how it stands, for the progress bar."""
+    """Epoch, loss, accuracy and ECE, for the progress bar."""
     now = f"epoch {epoch + 1}/{epochs}"
     if not history:
         return now

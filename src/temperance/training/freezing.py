@@ -1,4 +1,4 @@
-"""Freezing a network from the top while it trains, so that late layers do not go on to fit what they need not."""
+"""Freezing a network from the top while it trains, so that its last layers stop fitting before the others."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from temperance.training.networks import Network
 class ProgressiveFreezing:
     """PLP: the classifier is frozen first, then the layers below it, group by group; the first group trains to the end.
 
-    With L groups the k-th from the top is frozen from epoch e_k = ⌊epochs · (k/L)^power⌋ on, counted from 0.
+    With L groups the k-th group from the top is frozen from epoch e_k = ⌊epochs · (k/L)^power⌋ on, counted from 0.
 
-    network  a network of temperance, or any module whose parts are defined in the order in which they are used
-    groups   at most how many: the parts of the network (the stem, every block, …, the classifier; for a module of your
-             own every layer with weights) are shared out evenly, with more parts in early groups where it does not
-             come out even; or the names of the modules at which the groups begin
+    network  a network of temperance, or any module whose parts are defined in the order of their use
+    groups   the largest number of groups, or the names of the modules at which groups begin. The parts of the network
+             (the stem, every block, …, the classifier; in other modules every layer with weights) are distributed
+             evenly; if the numbers do not divide, early groups have one part more
     power    below 1 freezes later, above 1 earlier
 
-    A frozen parameter is left out of the step, with its momentum and weight decay, which is the trap: a gradient of
-    zero stops neither. BatchNorm goes on to renew its statistics. In a training loop of your own, before the step:
+    The trap: a gradient of zero stops neither momentum nor weight decay, so a frozen parameter must be left out of the
+    step. BatchNorm continues to update its statistics. In your own training loop, before the step:
 
         for parameter in freezing.frozen(epoch):
             parameter.grad = None
@@ -55,28 +55,28 @@ class ProgressiveFreezing:
         if len(self.groups) < 2:
             raise InputError(f"progressive freezing needs at least two groups of layers; there is {len(self.groups)}")
         self.epochs = freezing_epochs(epochs, len(self.groups), power)
-        # By the number of groups that are frozen.
+        # Indexed by the number of frozen groups.
         self._frozen = [
             tuple(itertools.chain.from_iterable(self.groups[kept:])) for kept in range(len(self.groups), 0, -1)
         ]
 
     def frozen(self, epoch: int) -> tuple[nn.Parameter, ...]:
-        """The parameters that are left as they are in an epoch, counted from 0."""
+        """The parameters that do not change in an epoch, counted from 0."""
         return self._frozen[bisect_right(self.epochs, epoch) - 1]
 
 
 def freezing_epochs(epochs: int, groups: int, power: float = 1.0) -> tuple[int, ...]:
-    """From which epoch on 0, 1, … groups − 1 groups are frozen.
+    """The epochs from which 0, 1, … groups − 1 groups are frozen.
 
     >>> freezing_epochs(350, 11)
     (0, 31, 63, 95, 127, 159, 190, 222, 254, 286, 318)
     """
-    # A little more, because 100 · 0.29 is 28.999… in binary numbers.
+    # Slightly more, because 100 · 0.29 is 28.999… in floating point.
     return tuple(int(epochs * (k / groups) ** power + 1e-9) for k in range(groups))
 
 
 def _parts(network: nn.Module) -> Iterator[tuple[nn.Parameter, ...]]:
-    """The parameters of a network by the parts they belong to; one that several share belongs to the first."""
+    """The parameters of each part of a network; one that several parts share belongs to the first."""
     if isinstance(network, Network):
         parts = [list(part.parameters()) for part in network.groups()]
     else:
@@ -90,7 +90,7 @@ def _parts(network: nn.Module) -> Iterator[tuple[nn.Parameter, ...]]:
 
 
 def _merged(parts: list[tuple[nn.Parameter, ...]], count: int) -> list[tuple[nn.Parameter, ...]]:
-    """Neighbouring parts together, so that there are at most `count`, of nearly as many parts each."""
+    """Merge neighbouring parts into at most `count` groups of nearly equal numbers of parts."""
     count = min(count, len(parts))
     size, more = divmod(len(parts), max(count, 1))
     queue = iter(parts)
@@ -99,7 +99,7 @@ def _merged(parts: list[tuple[nn.Parameter, ...]], count: int) -> list[tuple[nn.
 
 
 def _from_names(network: nn.Module, names: Sequence[str]) -> list[tuple[nn.Parameter, ...]]:
-    """The groups that begin at the modules of these names."""
+    """Groups that begin at the named modules."""
     if isinstance(names, str) or not all(isinstance(name, str) for name in names):
         raise InputError(f"groups must be a whole number or a list of names of modules; got {names!r}")
     modules = dict(network.named_modules())
@@ -117,6 +117,6 @@ def _from_names(network: nn.Module, names: Sequence[str]) -> list[tuple[nn.Param
                 f"name the groups from the images to the logits; {name} does not come after the one before"
             )
         starts.append(places[id(first)])
-    # What comes before the first name belongs to its group.
+    # Parameters before the first named module belong to its group.
     cuts = [0, *starts[1:], len(parameters)]
     return [tuple(parameters[start:end]) for start, end in itertools.pairwise(cuts)]

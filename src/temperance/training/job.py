@@ -1,4 +1,4 @@
-"""A whole training as it is written on the command line or in a TOML file, and a finished one opened again."""
+"""A training as the command line or a TOML file describes it, and how a finished one is opened again."""
 
 from __future__ import annotations
 
@@ -10,19 +10,22 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from temperance.data import ImageData, read_images
 from temperance.errors import DeviceError, InputError, known_settings
 from temperance.files import reading
 from temperance.progress import Progress, no_progress
 from temperance.registry import parse_entry
-from temperance.training.engine import EachEpoch, no_line, own_randomness, train
-from temperance.training.networks import Network, make_network
+from temperance.training.balanced import balanced
+from temperance.training.engine import EachEpoch, no_line, train
+from temperance.training.networks import make_network
 from temperance.training.processes import local_device, process_group
+from temperance.training.randomness import own_randomness
 from temperance.training.recipe import Recipe
 from temperance.training.run import Run, read_about, read_run
 
-# What `read_images` takes beside the source and changes what is read; where and how is of the moment.
+# The options of `read_images` that change which data is read. Those about where and how fast are not part of a job.
 DATA_OPTIONS = tuple(
     name
     for name, parameter in inspect.signature(read_images).parameters.items()
@@ -34,7 +37,7 @@ RECIPE_OPTIONS = tuple(f.name for f in fields(Recipe))
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """A training: which data, which network, which loss, and how.
+    """A training: the data, the network, the loss and the recipe.
 
     data          what `read_images` reads: a file, a folder or the name of a data set
     network       a name that `temperance list networks` shows, with settings as name:setting=value
@@ -50,7 +53,7 @@ class Job:
 
     @classmethod
     def of(cls, **settings: Any) -> Job:
-        """A job from settings that stand side by side, as in a TOML file: its own, the data's and the recipe's.
+        """A job from one flat set of settings, as in a TOML file: its own, the data's and the recipe's.
 
         >>> Job.of(data="digits", network="small-cnn", epochs=3, val_fraction=0.2).recipe.epochs
         3
@@ -67,15 +70,16 @@ class Job:
         )
 
     def read_data(self, **how: Any) -> ImageData:
-        """The data, read as the job says; `download` and `progress` go to `read_images`."""
+        """Read the data; `download` and `progress` go to `read_images`."""
         return read_images(self.data, **self.data_options, **how)
 
-    def make_network(self, data: ImageData) -> Network:
-        """A fresh network for these images; the job's seed is the seed of its weights."""
+    def make_network(self, data: ImageData) -> nn.Module:
+        """A new network for these images; its weights come from the job's seed."""
         name, settings = parse_entry(self.network)
         height, _, channels = data.train.shape
         with own_randomness(torch.device("cpu"), self.recipe.seed):
-            return make_network(name, classes=data.k, image_size=height, channels=channels, **settings)
+            network = make_network(name, classes=data.k, image_size=height, channels=channels, **settings)
+            return network if self.recipe.balance is None else balanced(network, self.recipe.balance)
 
     def run(
         self,
@@ -87,7 +91,7 @@ class Job:
         progress: Progress = no_progress,
         each_epoch: EachEpoch = no_line,
     ) -> Run:
-        """Train, and leave everything in a folder."""
+        """Train, and write everything to a folder."""
         place = usable_device(device)
         with process_group(place):
             data = self.read_data(download=download, progress=progress)
@@ -105,7 +109,7 @@ class Job:
             )
 
     def settings(self) -> dict[str, Any]:
-        """What `Job.of` makes the same job of."""
+        """The settings from which `Job.of` makes the same job."""
         return {
             "data": self.data,
             "network": self.network,
@@ -122,7 +126,7 @@ def read_job(path: str | Path) -> dict[str, Any]:
 
 
 def open_run(folder: str | Path, *, data: str | None = None, device: str = "cpu") -> tuple[Run, ImageData]:
-    """A finished run with its network and its data, read again from where they were; `data` says where they are now."""
+    """A finished run with its network, and its data; `data` is their new place if they have moved."""
     place = Path(folder)
     about = read_about(place)
     if "job" not in about["details"]:
@@ -133,7 +137,7 @@ def open_run(folder: str | Path, *, data: str | None = None, device: str = "cpu"
 
 
 def usable_device(device: str) -> torch.device:
-    """The device of this name, if it is there."""
+    """The device of this name, if it can be used."""
     try:
         chosen = local_device(device)
         torch.zeros((), device=chosen)

@@ -14,7 +14,7 @@ from temperance.training.processes import gathered, own_share
 
 
 def device_of(network: nn.Module) -> torch.device:
-    """Where a network is, by its first parameter or buffer."""
+    """The device of a network's first parameter or buffer."""
     for tensor in (*network.parameters(), *network.buffers()):
         return tensor.device
     return torch.device("cpu")
@@ -29,10 +29,10 @@ def predict(
     batch_size: int = 1000,
     precision: str = "float32",
 ) -> Tensor:
-    """What a network makes of every picture of a part, in order, as float32 on its device. (n, k)
+    """The logits of every image of a part, in order, as float32 on the network's device. (n, k)
 
-    Under `torchrun` the processes share the work and all get the whole. Float32 is exact: without the shortened
-    products (TF32) that GPUs use by default, which would change the third digit of a logit.
+    Under `torchrun` the processes share the work and each gets all logits. With precision "float32" products are exact:
+    GPUs do not use TF32, which would change the third digit of a logit.
     """
     device = device_of(network)
     was_training = network.training
@@ -48,7 +48,7 @@ def predict(
 
 @contextmanager
 def exact(precision: str) -> Iterator[None]:
-    """Float32 products of GPUs in full, if float32 is asked for."""
+    """Switch off TF32 on GPUs if the precision is float32."""
     if precision != "float32" or not torch.cuda.is_available():
         yield
         return

@@ -1,4 +1,4 @@
-"""Training on several processes, as `torchrun` starts them: who we are, and what all of them know together."""
+"""Training on several processes that `torchrun` started: their ranks, their shares of the data, their results."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from temperance.losses.distributed import all_rows, processes
 
 
 def rank() -> int:
-    """The number of this process, from 0; process 0 writes the files."""
+    """The rank of this process; rank 0 writes the files."""
     return dist.get_rank() if processes() > 1 else 0
 
 
 @contextmanager
 def process_group(device: torch.device) -> Iterator[None]:
-    """The processes that `torchrun` started, joined; nothing without it, or where someone has joined them already."""
+    """Join the processes that `torchrun` started. Without `torchrun`, or if the caller has joined them, do nothing."""
     started = "WORLD_SIZE" in os.environ and int(os.environ["WORLD_SIZE"]) > 1
     if not started or dist.is_initialized():
         yield
@@ -30,13 +30,14 @@ def process_group(device: torch.device) -> Iterator[None]:
     try:
         yield
     finally:
-        # Whatever still holds on to the group would end it after its threads, with the process, and break that off.
+        # Collect objects that still refer to the group. Otherwise they are freed when the process exits, after the
+        # threads of the group have ended, and the process crashes.
         gc.collect()
         dist.destroy_process_group()
 
 
 def local_device(device: str | torch.device) -> torch.device:
-    """The device of this process: of several GPUs the one that `torchrun` gave it."""
+    """The device of this process; with several GPUs, the one that `torchrun` assigned to it."""
     chosen = torch.device(device)
     if chosen.type == "cuda" and chosen.index is None and "LOCAL_RANK" in os.environ:
         return torch.device("cuda", int(os.environ["LOCAL_RANK"]))
@@ -44,12 +45,12 @@ def local_device(device: str | torch.device) -> torch.device:
 
 
 def own_share(n: int) -> Tensor:
-    """Which of n samples are this process's. int64"""
+    """The indices of this process's share of n samples. int64"""
     return torch.arange(rank(), n, processes())
 
 
 def gathered(rows: Tensor, n: int) -> Tensor:
-    """All n rows in order, on every process, given everyone's `own_share` of them."""
+    """All n rows in order, on every process, from each process's `own_share` of them."""
     if processes() == 1:
         return rows
     found, _ = all_rows(rows)
@@ -58,6 +59,6 @@ def gathered(rows: Tensor, n: int) -> Tensor:
 
 
 def wait() -> None:
-    """Go on when all processes are here."""
+    """Wait until all processes get here."""
     if processes() > 1:
         dist.barrier()

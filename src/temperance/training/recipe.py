@@ -1,4 +1,4 @@
-"""How to train: everything about a run but the network, the data and the loss."""
+"""How to train: everything about a run except the network, the data and the loss."""
 
 from __future__ import annotations
 
@@ -31,20 +31,22 @@ MIXES: dict[str, type[Mixup] | type[CutMix] | type[MIT]] = {"mixup": Mixup, "cut
 class Recipe:
     """How to train.
 
-    epochs, batch_size  a batch is that of all processes together; the last, smaller one of an epoch is left out
-    optimiser     "sgd" or "adamw"; momentum and nesterov are SGD's
-    schedule      "steps": the learning rate times `factor` at each of `drops`; "cosine": to 0; "constant"
-    drops         when, as epochs (whole numbers) or as shares of all epochs (below 1)
-    warmup        epochs in which the learning rate rises to its start
-    clip          largest norm of the gradient; None for any
-    crop, flip    crops after a black border of so many pixels, mirrors half of the time
+    epochs, batch_size  a batch is shared by all processes; an incomplete last batch of an epoch is dropped
+    optimiser     "sgd" or "adamw"; momentum and nesterov belong to SGD
+    schedule      "steps": multiply the learning rate by `factor` at each of `drops`; "cosine": down to 0; "constant"
+    drops         epochs (whole numbers), or shares of all epochs (below 1)
+    warmup        number of epochs in which the learning rate rises to its first value
+    clip          largest norm of the gradient; None: no limit
+    crop, flip    crop at random after adding a black border of `crop` pixels; mirror half of the images
     mix           "mixup:alpha=1.0", "cutmix" or "mit": train on mixtures of images
-    freeze        freeze the network in so many groups from the classifier down while it trains (PLP)
-    keep          "last": the network of the last epoch; "best": that with the lowest validation loss after the first
-                  third of the epochs, at most 40 of them
-    precision     "float32" or "bfloat16" (autocast); predictions are float32 in either case
-    compile       compile the network; worth its minute where an epoch is long
-    deterministic the same bits again on a GPU, more slowly; on a CPU they are anyway
+    balance       train a second, fixed classifier beside the network's own, and mix both so that confidence in training
+                  is this share of accuracy (BalCAL), such as 0.95
+    freeze        number of groups in which the network is frozen while it trains, from the classifier down (PLP)
+    keep          "last": the network of the last epoch; "best": the one with the lowest validation loss, after the
+                  first third of the epochs or after 40, whichever is less
+    precision     "float32" or "bfloat16" (autocast); predictions are always float32
+    compile       compile the network, which takes about a minute and pays where epochs are long
+    deterministic the same bits on every run on a GPU, at the price of speed; a CPU always gives them
     seed          of the order of images, crops, flips, mixtures and dropout
 
     >>> Recipe(epochs=350, drops=(150, 250)).lr_at(150)
@@ -66,6 +68,7 @@ class Recipe:
     crop: int = 4
     flip: bool = True
     mix: str | None = None
+    balance: float | None = None
     freeze: int | None = None
     keep: str = "last"
     precision: str = "float32"
@@ -88,6 +91,8 @@ class Recipe:
         one_of("precision", self.precision, ("float32", "bfloat16"))
         if self.clip is not None:
             positive("clip", self.clip)
+        if self.balance is not None:
+            positive_fraction("balance", self.balance)
         if self.freeze is not None:
             at_least("freeze", self.freeze, 2)
         if self.nesterov and not self.momentum:
@@ -99,7 +104,7 @@ class Recipe:
 
     @classmethod
     def of(cls, preset: str | None = None, **settings: Any) -> Recipe:
-        """A recipe from a preset, with other settings in the place of its own."""
+        """A recipe from a preset; settings given here replace those of the preset."""
         known_settings("the recipe", settings, (f.name for f in dataclasses.fields(cls)))
         if preset is not None:
             one_of("preset", preset, RECIPES)
@@ -127,7 +132,7 @@ class Recipe:
         return min(40, self.epochs // 3)
 
     def mixing(self) -> Mixup | CutMix | MIT | None:
-        """What mixes the images of a batch, if anything."""
+        """The mixing of a batch's images, if there is any."""
         if self.mix is None:
             return None
         name, settings = parse_entry(self.mix)
@@ -138,7 +143,7 @@ class Recipe:
             raise InputError(f"{name} has no such setting; got {self.mix!r}") from None
 
     def make_optimiser(self, network: nn.Module) -> torch.optim.Optimizer:
-        """The optimiser of all parameters of a network."""
+        """The optimiser for all parameters of a network."""
         parameters = list(network.parameters())
         fused = all(parameter.is_cuda for parameter in parameters)
         if self.optimiser == "adamw":
@@ -153,7 +158,7 @@ class Recipe:
         )
 
 
-# What the papers trained with, by where it is used; "clip" as in the program that the paper builds on.
+# The settings of the papers, by data set or method; "clip" is from the program that the paper builds on.
 RECIPES = {
     "cifar": Recipe(epochs=350, drops=(150, 250)),
     "tiny-imagenet": Recipe(drops=(40, 60), batch_size=64, clip=2.0),
@@ -165,4 +170,8 @@ RECIPES = {
     ),
     "long-tail": Recipe(epochs=200, drops=(100, 150)),
     "plp": Recipe(epochs=350, drops=(150, 250), freeze=11),
+    # The program uses Adam, which is AdamW without weight decay.
+    "balcal": Recipe(
+        epochs=600, optimiser="adamw", lr=1e-4, weight_decay=0.0, batch_size=256, schedule="constant", balance=0.95
+    ),
 }

@@ -1,9 +1,9 @@
-"""What a training leaves behind: the network, its log and its predictions, in memory and in a folder.
+"""The result of a training: the network, its log and its predictions, in memory and in a folder.
 
-run.json                what it was: settings, provenance, how the network and data were made, what was measured
-log.jsonl               one line an epoch
-checkpoint.safetensors  to go on from
-network.safetensors     the weights that were kept
+run.json                settings, provenance, how the network and data were made, what was measured
+log.jsonl               one line for each epoch
+checkpoint.safetensors  to resume from
+network.safetensors     the final weights
 predictions.npz         val_logits, val_labels, test_logits, test_labels, class_names: what `compare` takes
 """
 
@@ -34,7 +34,7 @@ HEAD = "head.safetensors"  # in the folder of a retrained classifier
 class Run:
     """A trained network with its log and its predictions.
 
-    history      one row an epoch: lr, loss, accuracy, val_accuracy, val_ece, val_nll, val_loss, seconds
+    history      one row for each epoch: lr, loss, accuracy, val_accuracy, val_ece, val_nll, val_loss, seconds
     predictions  "val" and "test"
     """
 
@@ -66,7 +66,7 @@ def write_run(run: Run, configuration: Mapping[str, Any]) -> None:
 
 
 def read_run(folder: str | Path, network: nn.Module) -> Run:
-    """A finished run from its folder; `network` is one like that which was trained, and gets its weights."""
+    """A finished run from its folder. `network` must be built like the trained one; its weights are replaced."""
     place = Path(folder)
     about = read_about(place)
     weights = read_weights(place / "network.safetensors")
@@ -84,7 +84,7 @@ def read_run(folder: str | Path, network: nn.Module) -> Run:
 
 
 def read_about(folder: Path) -> dict[str, Any]:
-    """What run.json says about a finished run."""
+    """The contents of a finished run's run.json."""
     if not (folder / "run.json").exists():
         what = "is not the folder of a run"
         if (folder / "checkpoint.safetensors").exists():
@@ -114,11 +114,11 @@ def headline(predictions: Predictions) -> dict[str, float]:
 
 
 def hardly_learnt(predictions: Predictions) -> str:
-    """A warning about predictions that are hardly better than guessing, nothing about others.
+    """A warning if predictions are hardly better than guessing; otherwise empty.
 
-    To guess is to give every sample the frequencies of the classes. Hardly better is an accuracy of at most twice that
-    of guessing, or a tenth of the way from there to 1 if that is less, with an NLL of at least nine tenths: where one
-    class is most of the data accuracy alone says little.
+    Guessing means to predict the class frequencies for every sample. Predictions are hardly better if their NLL is at
+    least nine tenths of the NLL of guessing, and their accuracy at most twice that of guessing, or at most a tenth of
+    the way from there to 1 if that is less. Both are needed: where one class dominates, accuracy alone says little.
     """
     share = torch.bincount(predictions.labels, minlength=predictions.k).double() / predictions.n
     guessed, entropy = float(share.max()), float(torch.special.entr(share).sum())
@@ -133,7 +133,7 @@ def hardly_learnt(predictions: Predictions) -> str:
 
 
 def write_log(path: Path, history: list[dict[str, Any]]) -> None:
-    """Write one line an epoch."""
+    """Write one line for each epoch."""
     with atomic_write(path) as temporary:
         temporary.write_text("".join(f"{json.dumps(row)}\n" for row in history), encoding="utf-8")
 

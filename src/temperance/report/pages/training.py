@@ -198,7 +198,7 @@ def head_section(history: History, name: str = "the new classifier") -> Markup:
         figure(history, "Keep rate", {"keep_rate": "share of weights in a step"}, percent=True),
         figure(
             history,
-            "Confidence and accuracy in training",
+            "Confidence and accuracy on training samples",
             {"confidence": "confidence", "accuracy": "accuracy"},
             percent=True,
         ),

@@ -1,7 +1,7 @@
-"""What a network is: a stem, blocks and pooling make features of images, and a linear classifier logits of those.
+"""What a network is: a stem, blocks and pooling turn images into features, a linear classifier turns these into logits.
 
-An architecture is one function, registered with `@architecture`: its name is the function's, its first docstring line
-is what the command line shows.
+An architecture is one function, registered with `@architecture` under its own name; the command line shows the first
+line of its docstring.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ class Shape(NamedTuple):
 class Network(nn.Module):
     """A classifier of images: `forward` is `classifier(features(images))`.
 
-    stem     makes the first feature map of the images
-    blocks   one after the other
-    tail     what follows the last block; it leaves `width` channels
-    pool     the feature map is averaged to pool × pixels; their values in a row are the features
+    stem     turns images into the first feature maps
+    blocks   follow one after the other
+    tail     follows the last block and gives `width` channels
+    pool     the feature maps are averaged to pool × pool pixels; their flattened values are the features
 
-    It takes images of other sizes than it was made for too. Convolutions start from normal numbers of variance
-    2 / (kernel² · channels out) (He et al., ICCV 2015), BatchNorm at one and zero, the classifier as every `nn.Linear`.
+    It also takes images of other sizes than it was made for. Convolutions start from normal numbers of variance
+    2 / (kernel² · channels out) (He et al., ICCV 2015), BatchNorm at one and zero, the classifier as torch starts it.
     """
 
     # `make_network(network.name, **network.settings)` makes another one.
@@ -71,19 +71,27 @@ class Network(nn.Module):
         return self.classifier.in_features
 
     def features(self, images: Tensor) -> Tensor:
-        """What the classifier is given. (n, channels, height, width) → (n, n_features)"""
+        """The input of the classifier. (n, channels, height, width) → (n, n_features)"""
+        return self.pooled(self.tail(self.maps(images)))
+
+    def maps(self, images: Tensor) -> Tensor:
+        """The feature maps of the last block. (n, channels, height, width) → (n, width, lower height, lower width)"""
         if images.ndim != 4 or images.shape[1] != self.channels or not images.is_floating_point():
             raise InputError(
                 f"images must be normalised numbers (n, {self.channels}, height, width); got {images.dtype} "
                 f"{shape_of(images)}"
             )
-        maps: Tensor = self.tail(self.blocks(self.stem(images)))
+        found: Tensor = self.blocks(self.stem(images))
+        return found
+
+    def pooled(self, maps: Tensor) -> Tensor:
+        """A feature map averaged to features. (n, width, height, width) → (n, n_features)"""
         if self.pool == 1:
             return maps.mean((2, 3))
         height, width = maps.shape[2:]
         if height % self.pool or width % self.pool:
             return F.adaptive_avg_pool2d(maps, self.pool).flatten(1)
-        # The same, but for its gradient on a GPU, which then has the same bits every time.
+        # The same values, but with a deterministic gradient on a GPU.
         return F.avg_pool2d(maps, (height // self.pool, width // self.pool)).flatten(1)
 
     def forward(self, images: Tensor) -> Tensor:
@@ -118,7 +126,7 @@ class Architecture:
 
     @property
     def claims(self) -> dict[str, Any]:
-        """What is said of it in the registry; the tests verify it."""
+        """What the registry says of it; the tests verify it."""
         return {"paper": self.paper, "millions": self.millions}
 
 
@@ -143,7 +151,7 @@ def architecture(*, paper: str, millions: float) -> Callable[[Build], Build]:
 
 
 def make_network(name: str, *, classes: int, image_size: int = 32, channels: int = 3, **settings: Any) -> Network:
-    """A network by its plain name, for square images of at least 8 pixels; its weights come from torch's generator.
+    """A network by its plain name, for square images of at least 8 pixels; torch's global generator draws its weights.
 
     >>> make_network("resnet18", classes=100).n_features
     512
@@ -160,5 +168,5 @@ def make_network(name: str, *, classes: int, image_size: int = 32, channels: int
 
 
 def conv(c_in: int, c_out: int, kernel: int = 3, stride: int = 1) -> nn.Conv2d:
-    """A convolution that keeps the size of the map, or halves it; the BatchNorm near it has the bias."""
+    """A convolution that keeps the size of the maps, or halves it; the BatchNorm near it has the bias."""
     return nn.Conv2d(c_in, c_out, kernel, stride, padding=kernel // 2, bias=False)

@@ -14,7 +14,7 @@ HUANG = "Huang et al., Densely connected convolutional networks, CVPR 2017"
 
 
 class Layer(nn.Module):
-    """`growth` more maps, appended to those it is given; a bottleneck first makes 4 · growth of all of them."""
+    """Appends `growth` maps to its input; a bottleneck first reduces the input to 4 · growth maps."""
 
     def __init__(self, c_in: int, growth: int, *, bottleneck: bool) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ def _transition(c_in: int, c_out: int) -> nn.Module:
 def _network(
     shape: Shape, depths: Sequence[int], growth: int, *, stem_width: int, bottleneck: bool, kept: float
 ) -> Network:
-    """`depths` layers in each dense block; a transition between two keeps this share of the maps."""
+    """`depths` layers in each dense block; the transition between two blocks keeps a share of the maps."""
     c = stem_width
     blocks: list[nn.Module] = []
     for number, depth in enumerate(depths):

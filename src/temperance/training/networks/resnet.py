@@ -27,7 +27,7 @@ def projection(c_in: int, c_out: int, stride: int) -> nn.Module:
 
 
 def padding(c_in: int, c_out: int, stride: int) -> nn.Module:
-    """The block's input, thinned out and filled up with zero channels where the shape changes (their option A)."""
+    """The block's input, subsampled and padded with zero channels where the shape changes (their option A)."""
     return nn.Identity() if stride == 1 and c_in == c_out else Padding(c_out - c_in, stride)
 
 
@@ -46,8 +46,8 @@ class Padding(nn.Module):
 class Basic(nn.Module):
     """Two 3×3 convolutions: ReLU(shortcut + residual).
 
-    survival  how often the residual counts in training (stochastic depth): drawn once for a batch from torch's
-              generator; in evaluation it counts that much always
+    survival  probability that the residual counts in training (stochastic depth), drawn once for each batch from
+              torch's generator; in evaluation the residual is multiplied by it
     """
 
     expansion = 1
@@ -63,14 +63,14 @@ class Basic(nn.Module):
         residual = F.relu(self.bn1(self.conv1(maps)))
         residual = self.bn2(self.conv2(residual))
         if self.survival < 1:
-            # Multiplied, not left out: a decision would make a GPU wait and could not be compiled.
+            # Multiplied, not skipped: a branch would make the GPU wait and could not be compiled.
             survives = torch.rand((), device=maps.device) < self.survival
             residual = residual * (survives if self.training else self.survival)
         return F.relu(self.shortcut(maps) + residual)
 
 
 class Bottleneck(nn.Module):
-    """A 3×3 convolution between two of 1×1 to fewer channels and back; the 3×3 one has the stride, as is usual now."""
+    """1×1 to fewer channels, 3×3, 1×1 back to more; the 3×3 convolution has the stride, as is usual today."""
 
     expansion = 4
 
@@ -89,7 +89,7 @@ class Bottleneck(nn.Module):
 
 
 def stages(c_in: int, depths: Sequence[int], widths: Sequence[int]) -> Iterator[tuple[int, int, int]]:
-    """Channels in, channels out and stride of each block: `depths` blocks of each width, half the size at each wider.
+    """Channels in, channels out and stride of each block: `depths` blocks of each width, which halves the size.
 
     >>> list(stages(16, (2, 1), (16, 32)))
     [(16, 16, 1), (16, 16, 1), (16, 32, 2)]
@@ -197,9 +197,9 @@ def resnet110(shape: Shape) -> Network:
 def resnet110_sd(shape: Shape, *, survival: float = 0.5) -> Network:
     """ResNet-110 with stochastic depth: blocks are left out at random in training, late ones more often
 
-    survival  the probability that the last block counts in a batch; it falls to this from 1 block by block (eq. 4)
+    survival  probability that the last block counts in a batch; it falls linearly from 1 at the first block (eq. 4)
 
-    A block that is left out still renews its BatchNorm statistics.
+    A block that is left out still updates its BatchNorm statistics.
     """
     positive_fraction("survival", survival)
     return _cifar_style(shape, (18, 18, 18), (16, 32, 64), stem_width=16, shortcut=padding, last_survival=survival)

@@ -1,0 +1,78 @@
+"""Do a network, data, a loss and a recipe go together, and is a run the one that a checkpoint is of?"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from temperance.data import ImageData
+from temperance.errors import InputError
+from temperance.losses import Loss
+from temperance.losses.distributed import processes
+from temperance.training.balanced import Balanced
+from temperance.training.networks import Network
+from temperance.training.prediction import device_of
+from temperance.training.recipe import Recipe
+
+
+def check_together(network: nn.Module, data: ImageData, loss: Loss, recipe: Recipe) -> None:
+    """Refuse what does not go together, before training begins."""
+    if not any(parameter.requires_grad for parameter in network.parameters()):
+        raise InputError("the network has no parameters to train")
+    n, size = len(data.train), recipe.batch_size
+    if n < size:
+        raise InputError(f"batch_size {size} is more than the {n} training images: lower it")
+    if size % processes():
+        raise InputError(f"batch_size {size} cannot be shared out evenly to {processes()} processes")
+    if loss.reduction == "none":
+        raise InputError(f"the loss must give one number to train with; make it {loss.name}(reduction='mean')")
+    if recipe.mix is not None and loss.learns_from == "training":
+        raise InputError(f"{loss.name} learns from predictions on training images, not on mixtures: leave out mix")
+    if recipe.mix is not None and recipe.balance is not None:
+        raise InputError("balance compares confidence with accuracy on training images, not on mixtures: leave out mix")
+    height, width, channels = data.train.shape
+    with torch.no_grad():
+        was_training = network.training
+        network.eval()
+        example = torch.zeros(2, channels, height, width, device=device_of(network))
+        try:
+            logits = network(example)
+        except RuntimeError as error:
+            reason = str(error).splitlines()[0]
+            raise InputError(
+                f"the network cannot take images of {height}×{width} pixels and {channels} channels: {reason}"
+            ) from error
+        finally:
+            network.train(was_training)
+    if not isinstance(logits, Tensor) or logits.shape != (2, data.k):
+        found = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+        raise InputError(
+            f"the network must give logits (n, {data.k}) for the {data.k} classes of {data.name}; for two images it "
+            f"gives {found}"
+        )
+
+
+def configuration_of(network: nn.Module, data: ImageData, loss: Loss, recipe: Recipe) -> dict[str, Any]:
+    """What identifies a run; a checkpoint of another run is refused."""
+    shapes = [(name, tuple(tensor.shape)) for name, tensor in network.state_dict().items()]
+    parameters = sum(parameter.numel() for parameter in network.parameters())
+    kind = network.name if isinstance(network, Network | Balanced) else type(network).__name__
+    labels = [np.asarray(part.labels.cpu()).tobytes() for part in (data.train, data.val, data.test)]
+    return {
+        "network": f"{kind} of {parameters:,} parameters ({_digest(repr(shapes).encode())})",
+        "data": f"{data.name}, {len(data.train)} + {len(data.val)} + {len(data.test)} images ({_digest(*labels)})",
+        "loss": " ".join(repr(loss).split()),
+        **asdict(recipe),
+    }
+
+
+def _digest(*parts: bytes) -> str:
+    found = hashlib.sha256()
+    for part in parts:
+        found.update(part)
+    return found.hexdigest()[:12]
