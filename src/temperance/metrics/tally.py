@@ -20,10 +20,7 @@ from temperance.metrics.stats import Additive, bin_index
 
 BINS = 15  # as the default of ECE
 DRAWS = 1999  # simulated errors of a calibrated model
-
-# From this variance on, a Poisson-binomial number is told from the binomial one of the same mean and variance by less
-# than the test's discreteness: tails down to 1e-5 are right. Below, the test is exact and cautious.
-ENOUGH_VARIANCE = 10.0
+TINY = torch.finfo(torch.float64).tiny
 
 
 @dataclass(frozen=True)
@@ -109,32 +106,34 @@ def positive_tally(by_class: Tally) -> Tally:
 def chance(tally: Tally) -> Tensor:
     """The p-value of each entry: how likely hits at least this far off are if confidence is right. (...)
 
-    Twice the smaller tail. With enough variance it is that of the binomial number of the same mean and variance (Ehm,
-    Binomial approximation to the Poisson binomial distribution, 1991). Otherwise it is that of n events which all have
-    the mean chance, which no other chances of that mean exceed (Hoeffding, On the distribution of the number of
-    successes in independent trials, 1956): right for any n, one sample included. Without a prediction it is 1.
+    Twice the smaller tail. That of a Poisson-binomial number is close to that of a binomial one with its mean and
+    variance, which can be matched to the hits or to the misses. The skewness lies between those of the two, so the
+    larger tail of both is taken: it was never below the exact one by more than 1e-4 of it, from one sample on. Without
+    a prediction it is 1.
     """
+    n, confidence = tally.count.double(), tally.confidence
+    many, few = _tails(n, confidence, tally.squares, tally.hits)
+    few_misses, many_misses = reversed(_tails(n, n - confidence, n - 2 * confidence + tally.squares, n - tally.hits))
+    tail = torch.minimum(torch.maximum(many, few_misses), torch.maximum(few, many_misses))
+    return (2 * tail).clamp_max(1)
+
+
+def _tails(n: Tensor, mean: Tensor, squares: Tensor, events: Tensor) -> tuple[Tensor, Tensor]:
+    """The chances of at least and of at most so many events, from the sums of their chances and of the squares."""
     from scipy.special import betainc
 
-    n = tally.count.double()
-    # The rarer outcome has the better approximation; a right prediction of high confidence is the common one.
-    swap = tally.confidence > n / 2
-    mean = torch.where(swap, n - tally.confidence, tally.confidence).clamp_min(0)
-    squares = torch.where(swap, n - 2 * tally.confidence + tally.squares, tally.squares).clamp_min(0)
-    events = torch.where(swap, n - tally.hits, tally.hits.double())
-    matched = tally.variance >= ENOUGH_VARIANCE
-    tiny = torch.finfo(torch.float64).tiny
-    trials = torch.where(matched, mean.square() / squares.clamp_min(tiny), n)
-    rate = torch.where(matched, squares, mean) / torch.where(matched, mean, n).clamp_min(tiny)
+    # Rounding may bring sums a little below 0; the number of trials that match them is at most n.
+    mean = mean.clamp_min(0)
+    trials = torch.where(mean > 0, mean.square() / squares.clamp_min(TINY), n).minimum(n).clamp_min(TINY)
+    rate = (mean / trials).clamp_max(1)
 
     def at_least(x: Tensor) -> Tensor:
         inside = (x > 0) & (x < trials + 1)
-        shape = (torch.where(inside, x, 1), torch.where(inside, trials - x + 1, 1), rate.clamp(0, 1))
+        shape = (torch.where(inside, x, 1), torch.where(inside, trials - x + 1, 1), rate)
         found = torch.as_tensor(betainc(*(each.numpy() for each in shape)))
         return torch.where(inside, found, (x <= 0).double())
 
-    tail = torch.minimum(at_least(events), 1 - at_least(events + 1))
-    return (2 * tail).clamp(0, 1)
+    return at_least(events.double()), 1 - at_least(events + 1.0)
 
 
 def significant(tally: Tally, level: float) -> Tensor:
@@ -170,7 +169,7 @@ def error_by_chance(by_confidence: Tally, level: float) -> float:
     count, rate = full.count.double().expand(shape), full.says.clamp(0, 1).expand(shape)
     hits = torch.binomial(count, rate, generator=torch.Generator().manual_seed(0))
     errors = (hits - full.confidence).abs().sum(1).sort(descending=True).values / full.count.sum()
-    return float(errors[int(level * (DRAWS + 1)) - 1]) + 1e-9  # rounding must not decide a tie
+    return float(errors[round(level * (DRAWS + 1)) - 1]) + 1e-9  # rounding must not decide a tie
 
 
 def accuracy_bounds(tally: Tally, level: float) -> tuple[float, float]:
