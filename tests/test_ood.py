@@ -116,7 +116,7 @@ def test_histograms_hold_everything(own: Predictions, other: Predictions) -> Non
 
 
 def test_all_scores_equal() -> None:
-    flat = Predictions.of(torch.zeros(30, 3), [0] * 30, from_logits=True)
+    flat = Predictions.of(torch.zeros(60, 3), [0] * 60, from_logits=True)
     found = compare_ood(flat, flat, bootstrap=5)
     for name in found.scores:
         assert (found.row("auroc", method=name).value, found.row("fpr95", method=name).value) == (0.5, 1.0)

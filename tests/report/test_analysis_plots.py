@@ -79,7 +79,7 @@ def test_shift() -> None:
         Row("", "", group, "uncalibrated", {}, "ece", value, math.nan, math.nan, 1, 0.0)
         for group, value in errors.items()
     )
-    found = Shift(rows, Provenance.of({}, {}, 0), ("fog", "snow"), (1,), ("uncalibrated",))
+    found = Shift(rows, Provenance.of({}, {}, 0), ("fog", "snow"), (1,), ("uncalibrated",), {})
     ax: Any = draw_shift(found)
     assert drawn(ax)["uncalibrated"] == [5.0, 20.0]
     (band,) = ax.collections

@@ -101,7 +101,7 @@ def test_what_hardly_learnt_is_said_first() -> None:
         0.1 * torch.randn(300, 4, generator=torch.Generator().manual_seed(0)), labels, from_logits=True
     )
     page = Page(page_of(replace(a_run(history(1)), predictions={"val": guess, "test": guess})))
-    assert page.all("p", "verdict") == [({"class": "verdict"}, "It hardly learnt.")]
+    assert page.all("p", "verdict") == [({"class": "verdict"}, "It is no better than guessing.")]
     assert "naming the most frequent class every time would be right 25.0\u00a0% of the time" in page.text
     assert "1 epoch ·" in page.text
 
@@ -174,7 +174,7 @@ def pair() -> Pair:
 
 
 def retrained(
-    before: Predictions, after: Predictions, rows: list[dict[str, Any]], bootstrap: int = 50, replaced: str = OWN
+    before: Predictions, after: Predictions, rows: list[dict[str, Any]], bootstrap: int = 60, replaced: str = OWN
 ) -> Retrained:
     old, new = (evaluate(side, bootstrap=bootstrap) for side in (before, after))
     by = differences(before, after, bootstrap=bootstrap, seed=0)
@@ -223,7 +223,7 @@ def test_for_the_worse_and_for_nothing(pair: Pair) -> None:
 
 def test_without_resamples_there_is_no_verdict(pair: Pair) -> None:
     found = retrained(*pair, [], bootstrap=0)
-    assert found.verdict.startswith("No verdict without at least 20 resamples. With mac-cal")
+    assert found.verdict.startswith("No verdict without at least 60 resamples. With mac-cal")
     assert "chance" not in found.verdict
     page = Page(retraining_page(found))
     assert not re.search(r"between [+−\d]", page.text) and "nan" not in page.text

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -71,7 +72,7 @@ def test_nothing_is_called_better_that_is_worse_in_something(moves: str) -> None
 
 def test_without_intervals_there_is_no_judgement() -> None:
     by = {name: Difference(-0.5, math.nan, math.nan, 0.95, math.nan) for name in JUDGED}
-    assert judgement(by) == "No verdict without at least 20 resamples."
+    assert judgement(by) == "No verdict without at least 60 resamples."
 
 
 def test_how_it_is_told() -> None:
@@ -93,10 +94,18 @@ def test_differences_are_paired_and_after_minus_before() -> None:
     by = differences(before, after, bootstrap=100, seed=3)
     for metric in (accuracy, nll):
         expected = difference(metric, worse, logits, labels, from_logits=True, n_resamples=100, seed=3)
-        assert by[metric.name] == expected
+        assert replace(by[metric.name], p_value=1) == replace(expected, p_value=1)
+        # All three are at the smallest p-value of 100 resamples, so the correction is by their number.
+        assert by[metric.name].p_value == pytest.approx(3 * expected.p_value) == pytest.approx(3 / 101)
     assert by["accuracy"].value < 0 < by["nll"].value
     assert judgement(by) == "Worse in accuracy, NLL and ECE."
-    few = differences(before, after, bootstrap=19, seed=3)
+    few = differences(before, after, bootstrap=59, seed=3)
     assert few["nll"].value == pytest.approx(by["nll"].value) and math.isnan(few["nll"].low)
     still = differences(before, before, bootstrap=100, seed=0)
     assert judgement(still) == "No clear change." and torch.tensor([d.value for d in still.values()]).eq(0).all()
+
+
+def test_few_samples_tell_nothing() -> None:
+    logits, labels = random_predictions(19, 3, sharpness=0.2)
+    before, after = (Predictions.of(scores, labels, from_logits=True) for scores in (logits, 5 * logits))
+    assert judgement(differences(before, after, bootstrap=100, seed=0)) == "No clear change."

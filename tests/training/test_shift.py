@@ -21,6 +21,7 @@ from temperance.diagnose.shift import Corrupted, Shift, some_of, under_shift, us
 from temperance.errors import InputError
 from temperance.jobs.results import Provenance, Row
 from temperance.metrics import accuracy, ece, nll
+from temperance.metrics.significance import Difference
 from temperance.report import write_report
 from temperance.report.pages.shift import shift_page
 from temperance.training.prediction import predict
@@ -140,30 +141,51 @@ def test_bad_input(part: Images) -> None:
 # ------------------------------------------------------------------------------------------------- what is said of it
 
 
-def by_hand(errors: dict[str, list[float]], methods: tuple[str, ...] = ("uncalibrated",)) -> Shift:
+def by_hand(errors: dict[str, list[float]], p_values: tuple[float, float], *, n: int = 900) -> Shift:
     """ECE of each method on clean images and under two corruptions at severity 4; accuracy is 0.9, then 0.5."""
     rows = []
-    for method in methods:
-        for group, error in zip(("", "fog:4", "snow:4"), errors[method], strict=True):
+    for method, (clean, *corrupted) in errors.items():
+        told = {"": clean, "fog:4": corrupted[0], "snow:4": corrupted[1], "mean:4": sum(corrupted) / 2}
+        for group, error in told.items():
             for metric, value in (("ece", error), ("accuracy", 0.5 if group else 0.9)):
-                rows.append(Row("net", "test", group, method, {}, metric, value, math.nan, math.nan, 9, 0.0))
-        mean = sum(errors[method][1:]) / 2
-        for metric, value in (("ece", mean), ("accuracy", 0.5)):
-            rows.append(Row("net", "test", "mean:4", method, {}, metric, value, math.nan, math.nan, 9, 0.0))
-    provenance = Provenance.of({}, {"name": "net", "n": 9}, 0)
-    return Shift(tuple(rows), provenance, ("fog", "snow"), (4,), methods)
+                rows.append(Row("net", "test", group, method, {}, metric, value, math.nan, math.nan, n, 0.0))
+    moves = [error - clean for error in corrupted]
+    changes = {
+        name: Difference(by, by - 0.01, by + 0.01, 0.95, p)
+        for name, by, p in zip(("fog", "snow"), moves, p_values, strict=True)
+    }
+    provenance = Provenance.of({}, {"name": "net", "n": n}, 0)
+    return Shift(tuple(rows), provenance, ("fog", "snow"), (4,), tuple(errors), changes)
 
 
 def test_the_verdict() -> None:
-    lost = by_hand({"uncalibrated": [0.04, 0.10, 0.30]})
-    assert lost.verdict == (
-        "Calibration does not hold when images get worse. At severity 4 accuracy goes from 90.0 % to 50.0 % on average "
-        "and the expected calibration error goes from 4.0 % to 20.0 %; it is largest under snow, 30.0 %."
+    assert by_hand({"uncalibrated": [0.04, 0.10, 0.30]}, (0.02, 0.03)).verdict == (
+        "The calibration error grows when images get worse, under 2 of 2 corruptions by more than chance. At severity "
+        "4 accuracy goes from 90.0 % to 50.0 % on average and the expected calibration error from 4.0 % to 20.0 %; it "
+        "is largest under snow, 30.0 %."
     )
-    both = {"uncalibrated": [0.04, 0.10, 0.30], "vector": [0.02, 0.03, 0.01]}
-    repaired = by_hand(both, ("uncalibrated", "vector"))
-    assert repaired.verdict.startswith("Calibration holds when images get worse.") and repaired.worst == "fog"
-    assert repaired.verdict.endswith("Over all corruptions vector takes it from 20.0 % to 2.0 %.")
+    repaired = by_hand({"uncalibrated": [0.04, 0.10, 0.30], "vector": [0.02, 0.025, 0.019]}, (0.5, 0.5))
+    assert repaired.verdict.startswith("The calibration error changes by less than 2 points when images get worse.")
+    assert repaired.verdict.endswith("Over all corruptions and severities vector takes it from 20.0 % to 2.2 %.")
+    assert repaired.worst == "fog"
+
+
+@pytest.mark.parametrize(
+    ("errors", "p_values", "said"),
+    [
+        ([0.101, 0.134, 0.134], (0.001, 0.001), "grows when images get worse, under 2 of 2 corruptions by more"),
+        ([0.101, 0.134, 0.134], (0.001, 0.2), "grows when images get worse, under 1 of 2 corruptions by more"),
+        ([0.101, 0.134, 0.134], (0.03, 0.06), "too few to tell"),  # corrected for two, 0.03 is not enough
+        ([0.2, 0.1, 0.1], (0.001, 0.001), "shrinks when images get worse, under 2 of 2 corruptions by more"),
+        ([0.2, 0.1, 0.3], (0.001, 0.001), "grows under 1 of 2 corruptions and shrinks under 1, by more than chance."),
+        ([0.2, 0.205, 0.2], (0.6, 0.6), "changes by less than 2 points"),
+        ([0.2, 0.215, 0.2], (0.6, 0.6), "too few to tell"),  # the change may well be 2 points
+    ],
+)
+def test_a_change_is_told_where_a_test_finds_it(errors: list[float], p_values: tuple[float, float], said: str) -> None:
+    assert said in by_hand({"uncalibrated": errors}, p_values).verdict
+    few = by_hand({"uncalibrated": errors}, p_values, n=20).verdict
+    assert few.startswith("20 images are too few to tell whether the calibration error changes")
 
 
 def test_the_page(found: Shift, tmp_path: Path) -> None:

@@ -46,6 +46,11 @@ def run(args: argparse.Namespace) -> None:
     learnt = {name: value.tolist() for name, value in found.state_dict().items() if not name.endswith("n_classes")}
     for name, value in {**learnt, **found.info}.items():
         print(f"  {name}: {_short(value)}")
+    if any(value is True for name, value in found.info.items() if name.endswith("at_bound")):
+        print(
+            "The temperature is at the end of its range: the best one lies beyond it, or there is none, as where no "
+            "prediction is wrong. Do not rely on it; fit on more samples."
+        )
 
 
 def _short(value: Any) -> str:
@@ -59,7 +64,8 @@ def _short(value: Any) -> str:
     numbers = list(_numbers(value))
     if len(numbers) <= FEW:
         return ", ".join(map(_short, numbers)) or "none"
-    return f"{len(numbers)} numbers, {_short(min(numbers))} … {_short(max(numbers))}"
+    ends = [number for number in numbers if math.isfinite(number)]
+    return f"{len(numbers)} numbers" + (f", {_short(min(ends))} … {_short(max(ends))}" if ends else "")
 
 
 def _numbers(value: Any) -> Iterator[float]:
@@ -67,7 +73,7 @@ def _numbers(value: Any) -> Iterator[float]:
     if isinstance(value, Sequence):
         for each in value:
             yield from _numbers(each)
-    elif math.isfinite(value):
+    else:
         yield value
 
 

@@ -19,7 +19,9 @@ from temperance.data import Batch, Moves, Part
 from temperance.data.corruptions import CORRUPTIONS, corrupt
 from temperance.errors import InputError, at_least, seed_number
 from temperance.jobs.results import Provenance, Results, Row, shown
-from temperance.metrics import METRICS
+from temperance.metrics import METRICS, debiased_ece
+from temperance.metrics.significance import Difference, difference
+from temperance.metrics.tally import holm
 from temperance.progress import Progress, no_progress
 from temperance.training.prediction import device_of, predict
 
@@ -33,7 +35,12 @@ MEASURED = ("ece", "accuracy", "nll")
 MEAN = "mean"  # over the corruptions
 BEFORE = "uncalibrated"
 
-# Calibration is said to be lost where the error grows by more than this, and more than twofold.
+# A change is told where its p-value, corrected for the number of corruptions, is at most this.
+SIGNIFICANT = 0.05
+RESAMPLES = 500
+FEWEST = 50  # images that a bootstrap test needs
+
+# An error that surely changes by less than this is said to stay as it is.
 NOTICEABLE = 0.02
 
 
@@ -89,6 +96,7 @@ class Shift(Results):
     corruptions: tuple[str, ...]
     severities: tuple[int, ...]
     methods: tuple[str, ...]
+    changes: dict[str, Difference]  # of the debiased ECE by each corruption at the highest severity, see `verdict`
 
     @cached_property
     def _values(self) -> dict[tuple[str, str, str], float]:
@@ -120,28 +128,60 @@ class Shift(Results):
     def title(self) -> str:
         """What was corrupted, and how often."""
         settings = self.provenance.settings
-        counts = f"{len(self.corruptions)} corruptions · {len(self.severities)} severities"
+        kinds, steps = len(self.corruptions), len(self.severities)
+        counts = f"{kinds} corruption{'s' * (kinds > 1)} · {steps} {'severities' if steps > 1 else 'severity'}"
         return f"{settings['name']} · {settings['n']:,} images · {counts}"
 
     @property
     def verdict(self) -> str:
-        """In plain words: does calibration hold up, where least, and does the calibrator help?"""
+        """In plain words: does calibration hold up, where least, and does the calibrator help?
+
+        Whether it changes is judged at the highest severity, for each corruption apart, after calibration where there
+        is one. A paired bootstrap test looks at ECE without its sampling noise, which alone grows as accuracy falls.
+        """
         last, strongest = self.methods[-1], self.severities[-1]
-        clean, worse = (self.value("ece", severity=s, method=last) for s in (0, strongest))
-        lost = worse > 2 * clean and worse > clean + NOTICEABLE
-        word = (
-            "Calibration does not hold when images get worse." if lost else "Calibration holds when images get worse."
+        accuracy, error = (
+            [_percent(self.value(metric, severity=s, method=last)) for s in (0, strongest)]
+            for metric in ("accuracy", "ece")
         )
-        accuracy = [self.value("accuracy", severity=s) for s in (0, strongest)]
+        several = len(self.corruptions) > 1
         found = (
-            f"At severity {strongest} accuracy goes from {_percent(accuracy[0])} to {_percent(accuracy[1])} on average "
-            f"and the expected calibration error goes from {_percent(clean)} to {_percent(worse)}; "
-            f"it is largest under {self.worst}, {_percent(self.value('ece', self.worst, strongest, last))}."
+            f"At severity {strongest} accuracy goes from {' to '.join(accuracy)}{' on average' if several else ''} and "
+            f"the expected calibration error from {' to '.join(error)}"
         )
-        if len(self.methods) == 1:
-            return f"{word} {found}"
-        before, after = (self._over_all("ece", method) for method in self.methods)
-        return f"{word} {found} Over all corruptions {last} takes it from {_percent(before)} to {_percent(after)}."
+        if several:
+            found += f"; it is largest under {self.worst}, {_percent(self.value('ece', self.worst, strongest, last))}"
+        text = [self._word(), f"{found}."]
+        if len(self.methods) > 1:
+            before, after = (_percent(self._over_all("ece", method)) for method in self.methods)
+            text.append(f"Over all corruptions and severities {last} takes it from {before} to {after}.")
+        return " ".join(text)
+
+    def _word(self) -> str:
+        """Does the calibration error surely grow or shrink, and under how many of the corruptions?"""
+        n, changes = self.rows[0].n, list(self.changes.values())
+        p_values = torch.tensor([change.p_value for change in changes], dtype=torch.float64)
+        sure = ((holm(p_values) <= SIGNIFICANT) & (n >= FEWEST)).tolist()
+        grows, shrinks = (
+            sum(found and (change.value > 0) is up for found, change in zip(sure, changes, strict=True))
+            for up in (True, False)
+        )
+        of = f"{len(changes)} corruptions"
+        if grows and shrinks:
+            return (
+                f"The calibration error grows under {grows} of {of} and shrinks under {shrinks}, by more than chance."
+            )
+        if grows or shrinks:
+            under = f", under {grows or shrinks} of {of}" if len(changes) > 1 else ""
+            return (
+                f"The calibration error {'grows' if grows else 'shrinks'} when images get worse{under} by more than "
+                "chance."
+            )
+        clean, worse = (self.value("ece", severity=s, method=self.methods[-1]) for s in (0, self.severities[-1]))
+        spans = [end for change in changes for end in (change.low, change.high)]
+        if n >= FEWEST and all(abs(by) < NOTICEABLE for by in (*spans, worse - clean)):
+            return f"The calibration error changes by less than {100 * NOTICEABLE:.0f} points when images get worse."
+        return f"{n:,} images are too few to tell whether the calibration error changes when images get worse."
 
     def _over_all(self, metric: str, method: str) -> float:
         return sum(self.value(metric, severity=s, method=method) for s in self.severities) / len(self.severities)
@@ -215,7 +255,8 @@ def under_shift(
     mapped = copy.deepcopy(calibrator).to(device) if calibrator else None
     rows: list[Row] = []
 
-    def measure(images: Part, group: str, params: dict[str, Any]) -> None:
+    def measure(images: Part, group: str, params: dict[str, Any]) -> Tensor:
+        """Logits, or with a calibrator the probabilities that it makes of them."""
         start = time.perf_counter()
         logits = predict(network, images, mean=mean, std=std)
         for method in methods:
@@ -226,15 +267,27 @@ def under_shift(
                 value = metric(given, truth, from_logits=as_logits, **options)
                 seconds = time.perf_counter() - start
                 rows.append(_row(name, group, method, params, metric.name, value, len(truth), seconds))
+        return given
 
     steps = len(chosen) * len(levels) + 1
     progress(0, steps, "images as they are")
-    measure(there, "", {"severity": 0})
+    clean = measure(there, "", {"severity": 0})
+    changes = {}
     for i, corruption in enumerate(chosen):
         for j, severity in enumerate(levels):
             progress(1 + i * len(levels) + j, steps, f"{corruption} {severity}")
             params = {"corruption": corruption, "severity": severity}
-            measure(Corrupted(there, corruption, severity, seed), f"{corruption}:{severity}", params)
+            given = measure(Corrupted(there, corruption, severity, seed), f"{corruption}:{severity}", params)
+        changes[corruption] = difference(
+            debiased_ece,
+            given,
+            clean,
+            truth,
+            from_logits=mapped is None,
+            n_resamples=RESAMPLES,
+            seed=seed,
+            n_bins=n_bins,
+        )
     rows += _means(rows, levels, methods)
     progress(steps, steps, "done")
     settings = {
@@ -243,7 +296,7 @@ def under_shift(
         "n_bins": n_bins,
         "calibrator": calibrator.get_params() if calibrator else None,
     }
-    return Shift(tuple(rows), Provenance.of({}, settings, seed, str(device)), chosen, levels, methods)
+    return Shift(tuple(rows), Provenance.of({}, settings, seed, str(device)), chosen, levels, methods, changes)
 
 
 def some_of(part: Part, n: int, *, seed: int = 0) -> Part:

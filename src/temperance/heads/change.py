@@ -4,19 +4,28 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 
-from temperance.jobs.comparison import FEWEST_RESAMPLES, MEASURED, SIGNIFICANT
+import torch
+
+from temperance.jobs.comparison import MEASURED, SIGNIFICANT
 from temperance.metrics import METRICS
 from temperance.metrics.significance import Difference, difference
+from temperance.metrics.tally import holm
 from temperance.predictions import Predictions
 
 # What a change is judged by, the most important first.
 JUDGED = ("accuracy", "nll", "ece")
 LEVEL = 0.95
+FEWEST_SAMPLES = 20  # with fewer, any difference could be chance
+FEWEST_RESAMPLES = 60  # with fewer, no p-value that is corrected for three can be below 0.05
 
 
 def differences(before: Predictions, after: Predictions, *, bootstrap: int, seed: int) -> dict[str, Difference]:
-    """The change of each metric, paired by sample; without an interval where there are too few resamples."""
+    """The change of each metric, paired by sample; without an interval where there are too few resamples.
+
+    The p-values of the metrics that a change is judged by are corrected for their number.
+    """
     found = {}
     for name in MEASURED:
         metric = METRICS[name]
@@ -33,6 +42,10 @@ def differences(before: Predictions, after: Predictions, *, bootstrap: int, seed
                 n_resamples=bootstrap,
                 seed=seed,
             )
+    if bootstrap >= FEWEST_RESAMPLES:
+        p_values = holm(torch.tensor([found[name].p_value for name in JUDGED], dtype=torch.float64)).tolist()
+        for name, p_value in zip(JUDGED, p_values, strict=True):
+            found[name] = replace(found[name], p_value=p_value if after.n >= FEWEST_SAMPLES else 1.0)
     return found
 
 

@@ -22,6 +22,7 @@ from temperance.metrics.batch import Batch, batches
 from temperance.metrics.selective import Ranked, RiskCoverage
 from temperance.metrics.significance import Parts, Request, combine, deal, resample
 from temperance.metrics.stats import Bins
+from temperance.metrics.tally import Tally, tallied
 from temperance.predictions import Predictions, read_predictions
 from temperance.predictions.checks import Text
 from temperance.progress import Progress, no_progress
@@ -38,6 +39,7 @@ class Evaluation(Results):
     classwise: Bins
     risk_coverage: RiskCoverage
     class_names: tuple[str, ...]
+    tallies: tuple[Tally, Tally]  # by confidence and by predicted class, for the verdict
 
     @property
     def title(self) -> str:
@@ -48,7 +50,7 @@ class Evaluation(Results):
     @property
     def verdict(self) -> str:
         """One paragraph in plain words: over- or under-confident, where, and what to do."""
-        return verdict(self.reliability, self.classwise, self.class_names)
+        return verdict(*self.tallies, self.class_names)
 
     def to_json(self, **extra: Any) -> str:
         return super().to_json(verdict=self.verdict, **extra)
@@ -123,11 +125,14 @@ def evaluate(
     settings_of_calibrator = {"calibrator": calibrator.get_params()} if calibrator else {}
     rows: list[Row] = []
     pictures: list[Parts] = []
+    tallies: list[Tally] = []
     steps = len(sizes) * (len(chosen) + 1)
     for group, n in sizes.items():
         progress(len(rows), steps, f"reading {data.source}")
         requests = [*chosen, *drawn] if group is None else chosen
         found = checked_batches(data, group=group, calibrator=calibrator)
+        if group is None:
+            found = tallied(found, tallies)
         dealt = deal(found, n, requests, torch.Generator().manual_seed(seed))
         pictures = pictures or dealt[len(chosen) :]
         for (metric, options), parts in zip(chosen, dealt, strict=False):
@@ -161,6 +166,7 @@ def evaluate(
         classwise=cast(Bins, classwise),
         risk_coverage=RiskCoverage.of(cast(Ranked, ranked)),
         class_names=data.class_names or tuple(map(str, range(data.k))),
+        tallies=(tallies[0], tallies[1]),
     )
 
 

@@ -31,13 +31,7 @@ MEASURES = {"auroc": auroc_of, "fpr95": fpr_of}
 TITLES = {"auroc": "AUROC", "fpr95": "FPR95"}
 HISTOGRAM_BINS = 40
 
-# What an AUROC is called, from the best down.
-WORDS = (
-    (0.95, "Unfamiliar data stands out."),
-    (0.8, "Unfamiliar data mostly stands out."),
-    (0.6, "Unfamiliar data stands out a little."),
-    (0.0, "Confidence does not tell unfamiliar data apart."),
-)
+FEWEST = 50  # samples of either side that intervals need
 
 
 @dataclass(frozen=True)
@@ -87,15 +81,35 @@ class OODComparison(Results):
         """In plain words: does confidence tell unfamiliar data apart, and by which score best?"""
         first = self.scores[0]
         area, share = (self.row(metric, method=first) for metric in MEASURES)
-        word = next(text for low, text in WORDS if area.value >= low)
-        found = (
+        text = [
+            self._word(),
             f"By {first}, a sample of its own data scores higher than an unfamiliar one {_percent(area.value)} of the "
-            f"time; a threshold that accepts 95 % of its own data also accepts {_percent(share.value)} of the other."
-        )
+            "time (ties count half), and a threshold that accepts at least 95 % of its own data also accepts "
+            f"{_percent(share.value)} of the other.",
+        ]
+        if len(self.sizes) > 1:
+            ranked = sorted((self.row("auroc", group=name, method=first).value, name) for name in self.sizes)
+            hardest, easiest = (f"{name} ({_percent(value)})" for value, name in (ranked[0], ranked[-1]))
+            text.append(f"These are means over {len(ranked)} sets; the hardest is {hardest}, the easiest {easiest}.")
         best = self.row("auroc", method=self.best)
-        if best.low > area.high:
-            return f"{word} {found} The score {best.method} does better: {_percent(best.value)} of the time."
-        return f"{word} {found} " + ("No score does clearly better." if len(self.scores) > 1 else "")
+        if best.low > area.high and not self._too_few:
+            text.append(f"The score {best.method} does better: {_percent(best.value)} of the time.")
+        elif len(self.scores) > 1:
+            text.append("No score does clearly better.")
+        return " ".join(text)
+
+    @property
+    def _too_few(self) -> bool:
+        return any(n < FEWEST for n in (self.provenance.settings["n"], *self.sizes.values()))
+
+    def _word(self) -> str:
+        """What the intervals allow to say of every set."""
+        if self._too_few:
+            return f"Too few samples to tell: it takes {FEWEST} of its own, and as many of any other set."
+        groups = list(self.sizes) if len(self.sizes) > 1 else [""]
+        rows = ((self.row(metric, group=group, method=self.scores[0]) for metric in MEASURES) for group in groups)
+        words = {told_apart(*pair) for pair in rows}
+        return words.pop() if len(words) == 1 else "Some unfamiliar data stands out more than other."
 
     def to_json(self, **extra: Any) -> str:
         return super().to_json(verdict=self.verdict, **extra)
@@ -122,7 +136,22 @@ class OODComparison(Results):
                 table.add_row(name, *cells, end_section=name == self.scores[-1])
         yield table
         yield ""
-        yield Text(self.verdict.strip())
+        yield Text(self.verdict)
+
+
+def told_apart(area: Row, share: Row) -> str:
+    """What AUROC and FPR95 say with their intervals. Without any skill the one is 50 %, the other 95 %."""
+    if area.high < 0.5:
+        return "Confidence misleads: unfamiliar data tends to score higher than its own."
+    if share.high < 0.1:
+        return "Nearly all unfamiliar data stands out."
+    if share.high < 0.5:
+        return "Most unfamiliar data stands out."
+    if share.high < 0.95:
+        return "Part of the unfamiliar data stands out" + (", most of it does not." if share.low > 0.5 else ".")
+    if area.low > 0.5:
+        return "Unfamiliar data tends to score lower, but not low enough to stand out."
+    return "Confidence does not tell unfamiliar data apart, as far as these samples show."
 
 
 def compare_ood(

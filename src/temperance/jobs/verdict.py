@@ -1,40 +1,230 @@
-"""What a set of predictions' numbers mean, in plain words."""
+"""What a set of predictions' numbers mean, in plain words that the data can carry.
+
+Nothing is called miscalibrated unless a test says so. There are four: of the average confidence, of every bin of
+confidence, of every predicted class (of two classes also of the probability that the second gets), and of the
+calibration error as a whole. Each has a quarter of `LEVEL`, and those of bins and classes are corrected for their
+number. So of calibrated models at most one in twenty is called anything else, whatever n and k. What no test finds is
+not called right either: the samples may be too few to tell.
+"""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
-from temperance.metrics.binned import confidence_gap, debiased_ece, ece
-from temperance.metrics.classwise import class_errors, class_over, class_under
-from temperance.metrics.stats import Bins
+from temperance.metrics.tally import (
+    Tally,
+    accuracy_bounds,
+    calibration_error,
+    chance,
+    error_by_chance,
+    positive_tally,
+    samples_needed,
+    significant,
+)
 
-# Below this much calibration error, with sampling noise taken off, nothing is worth repairing.
-NEGLIGIBLE = 0.005
+LEVEL = 0.05
+SHARE = LEVEL / 4  # of each test
+
+NOTICEABLE = 0.02  # an average error that enough samples would show
+RULED_OUT = 0.99  # level of the interval of the accuracy; it holds every confidence that the tests do
+LITTLE = 0.005  # an error that is small, if it is also small beside the share of mistakes
+NAMED = 3  # classes
+
+REPAIR_IT = "To repair it without retraining, run `temperance compare` on held-out predictions."
+LEAVE_IT = "So small an error seldom needs repair."
 
 
-def verdict(reliability: Bins, classwise: Bins, class_names: Sequence[str]) -> str:
+def verdict(by_confidence: Tally, by_class: Tally, class_names: Sequence[str]) -> str:
     """One paragraph: over- or under-confident, by how much, where, which classes, and what to do."""
-    n = int(reliability.n)
-    confidence = float(reliability.confidence.sum()) / n
-    accuracy = int(reliability.hits.sum()) / n
-    sure, right = percent(confidence, 1), percent(accuracy, 1)
-    says = f"On {n:,} samples it is {sure} sure on average and right {right} of the time"
-    error, without_noise = ece.value(reliability), debiased_ece.value(reliability)
-    noise = math.sqrt(accuracy * (1 - accuracy) / n)
-    if without_noise < max(NEGLIGIBLE, 2 * noise):
-        by_chance = f"the measured error of {percent(error, 2)} is what chance alone would give"
-        return f"Calibrated, as far as {n:,} samples can tell. {says}, and {by_chance}. Nothing needs repair."
-    gap = confidence_gap.value(reliability)
-    if abs(gap) < max(0.35 * without_noise, noise):
-        head = "Over-confident in some places and under-confident in others, which cancels on average."
-    else:
-        head = "Over-confident." if gap > 0 else "Under-confident."
-    found = f"{says}: an expected calibration error of {percent(error, 2)}."
-    advice = "To repair it without retraining, run `temperance compare` on held-out predictions."
-    return " ".join(filter(None, [head, found, _where(reliability), _who(classwise, class_names), advice]))
+    found = Findings.of(by_confidence, by_class)
+    if found.n == 1:
+        return _one_sample(found)
+    if not found.anything:
+        return _nothing_found(found)
+    names = [f"class {name}" if name.isdigit() else name for name in class_names]
+    (error,) = percents(found.error, digits=2)
+    parts = [
+        _head(found),
+        f"On {found.n:,} samples it {_averages(found)}, with an expected calibration error of {error} in "
+        f"{len(found.bins)} bins.",
+        *_places(found),
+        _classes(found, names),
+        _positive(found, names),
+        LEAVE_IT if found.little else REPAIR_IT,
+    ]
+    return " ".join(filter(None, parts))
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What the tests say. Signs are 1 for over-confident, -1 for under-confident, 0 where nothing was found."""
+
+    by_confidence: Tally
+    by_class: Tally
+    average: int
+    bins: Tensor  # (15,)
+    classes: Tensor  # (k,)
+    positive: int  # 1 if the second of two classes gets too much probability
+    error: float
+    error_by_chance: float
+
+    @classmethod
+    def of(cls, by_confidence: Tally, by_class: Tally) -> Findings:
+        """Run every test."""
+        whole, k = by_confidence.total(), len(by_class.count)
+        average = _signs(whole, chance(whole) <= SHARE)
+        bins = _signs(by_confidence, significant(by_confidence, SHARE))
+        tested = by_class.beside(positive_tally(by_class)) if k == 2 else by_class
+        signs = _signs(tested, significant(tested, SHARE))
+        errors = calibration_error(by_confidence), error_by_chance(by_confidence, SHARE)
+        return cls(by_confidence, by_class, int(average), bins, signs[:k], int(signs[k:].sum()), *errors)
+
+    @property
+    def anything(self) -> bool:
+        """Did any test find something?"""
+        places = bool(self.bins.any() or self.classes.any())
+        return bool(self.average or self.positive) or places or self.error > self.error_by_chance
+
+    @property
+    def n(self) -> int:
+        """Samples."""
+        return int(self.by_confidence.count.sum())
+
+    @property
+    def says(self) -> float:
+        """Mean confidence."""
+        return float(self.by_confidence.total().says)
+
+    @property
+    def right(self) -> float:
+        """Accuracy."""
+        return float(self.by_confidence.total().right)
+
+    @property
+    def needed(self) -> int:
+        """How many samples would show an average error that is noticeable."""
+        return samples_needed(self.by_confidence, NOTICEABLE, SHARE)
+
+    @property
+    def little(self) -> bool:
+        """Is the largest error that was found small, and small beside the share of mistakes?"""
+        most: float = max(self.error, *self.by_class.gap[self.classes != 0].abs().tolist(), 0.0)
+        return most < LITTLE and most < (1 - self.right) / 10
+
+
+def _signs(tally: Tally, found: Tensor) -> Tensor:
+    return torch.where(found, tally.gap.sign(), 0).int()
+
+
+# ---------------------------------------------------------------------------------------------------- nothing was found
+
+
+def _one_sample(found: Findings) -> str:
+    outcome = "right" if found.right == 1 else "wrong"
+    return f"One sample cannot tell. It is {percents(found.says)[0]} sure of it and {outcome}. {_takes(found)}"
+
+
+def _nothing_found(found: Findings) -> str:
+    low, high = accuracy_bounds(found.by_confidence, RULED_OUT)
+    if found.n < found.needed:
+        return (
+            f"{found.n:,} samples are too few to tell. It {_averages(found)}; its true accuracy may lie anywhere from "
+            f"{' to '.join(percents(low, high))} ({percent(RULED_OUT, 0)} interval). {_takes(found)}"
+        )
+    error, by_chance = percents(found.error, found.error_by_chance, digits=2)
+    return (
+        f"Calibrated, as far as {found.n:,} samples can tell. It {_averages(found)}. Its expected calibration error of "
+        f"{error} is no more than chance gives (up to {by_chance}). An average error of up to "
+        f"{100 * max(found.says - low, high - found.says):.1f} points cannot be ruled out."
+    )
+
+
+def _averages(found: Findings) -> str:
+    sure, right = percents(found.says, found.right)
+    return f"is {sure} sure on average and right {right} of the time"
+
+
+def _takes(found: Findings) -> str:
+    return f"To see an average error of {100 * NOTICEABLE:.0f} points takes about {found.needed:,} samples."
+
+
+# -------------------------------------------------------------------------------------------------- something was found
+
+
+def _head(found: Findings) -> str:
+    over, under = (bool((found.bins == sign).any()) for sign in (1, -1))
+    if found.average:
+        word = "Over-confident" if found.average > 0 else "Under-confident"
+        if over and under:
+            return f"{word} on average, but not everywhere."
+        return f"{word}, but only by a little." if found.little else f"{word}."
+    if over and under:
+        return "Over-confident in some places and under-confident in others."
+    if over or under:
+        return f"{'Over' if over else 'Under'}-confident in some places."
+    if found.classes.any() or found.positive:
+        return "Not right for every class."
+    return "Not calibrated, though these samples do not show where."
+
+
+def _places(found: Findings) -> list[str]:
+    """For each direction the stretch of bins, every one of them off in that direction, that carries the most error."""
+    bins = found.by_confidence
+    share = (bins.confidence - bins.hits).abs() / (bins.confidence - bins.hits).abs().sum()
+    told = []
+    for sign in (1, -1):
+        stretches = _stretches((found.bins == sign).tolist())
+        if stretches:
+            carried, low, high = max((float(share[low:high].sum()), low, high) for low, high in stretches)
+            part = bins.of(slice(low, high)).total()
+            says, right = percents(float(part.says), float(part.right))
+            start, end = (percent(edge / len(share), 0) for edge in (low, high))
+            text = (
+                f"Predictions with a confidence of {start} to {end} carry {percent(carried, 0)} of it: they say {says} "
+                f"and are right {right} of the time."
+            )
+            told.append((carried, text))
+    return [text for _, text in sorted(told, reverse=True)]
+
+
+def _stretches(flags: list[bool]) -> list[tuple[int, int]]:
+    """The runs of neighbours that are true: where each starts, and where it has ended."""
+    ends = [i for i, (old, new) in enumerate(zip([False, *flags], [*flags, False], strict=True)) if old != new]
+    return list(zip(ends[::2], ends[1::2], strict=True))
+
+
+def _classes(found: Findings, names: Sequence[str]) -> str:
+    """The predicted classes that are off, the furthest first."""
+    off = found.classes.nonzero().squeeze(1)
+    if len(off) == 0 or int((found.by_class.count > 0).sum()) == 1:  # of a single class all has been said
+        return ""
+    first = off[found.by_class.gap[off].abs().argsort(descending=True, stable=True)][:NAMED].tolist()
+    numbers = [percents(float(found.by_class.says[j]), float(found.by_class.right[j])) for j in first]
+    says, right = numbers[0]
+    others = "; ".join(f"{names[j]}: {' and '.join(pair)}" for j, pair in zip(first[1:], numbers[1:], strict=True))
+    some = "All" if len(off) == len(names) else f"{len(off):,} of"
+    many = "One class is" if len(off) == 1 else f"{some} {len(names):,} classes are"
+    return (
+        f"{many} off by more than chance{', these the most' if len(off) > NAMED else ''}: when it predicts "
+        f"{names[first[0]]} it says {says} and is right {right} of the time{f' ({others})' if others else ''}."
+    )
+
+
+def _positive(found: Findings, names: Sequence[str]) -> str:
+    """The probability that the second of two classes gets, and how often it is the label."""
+    if not found.positive:
+        return ""
+    given = positive_tally(found.by_class)
+    says, is_label = percents(float(given.says), float(given.right), digits=2)
+    much = "much" if found.positive > 0 else "little"
+    return f"It gives {names[1]} too {much}: {says} on average, and {is_label} of the samples are of it."
+
+
+# -------------------------------------------------------------------------------------------------------------- numbers
 
 
 def percent(value: float, digits: int) -> str:
@@ -42,35 +232,10 @@ def percent(value: float, digits: int) -> str:
     return f"{100 * value:.{digits}f} %"
 
 
-def _where(bins: Bins) -> str:
-    """The stretch of neighbouring bins, all off in the same direction, that carries most of the error."""
-    share = (bins.weight * bins.gap.abs() / (bins.weight * bins.gap.abs()).sum()).tolist()
-    worst = max(range(len(share)), key=share.__getitem__)
-    same_side = (bins.gap * bins.gap[worst] > 0).tolist()
-    low = high = worst
-    while low > 0 and same_side[low - 1] and share[low - 1] > 0.05:
-        low -= 1
-    while high + 1 < len(share) and same_side[high + 1] and share[high + 1] > 0.05:
-        high += 1
-    part = slice(low, high + 1)
-    count = float(bins.count[part].sum())
-    says, is_right = float(bins.confidence[part].sum()) / count, float(bins.hits[part].sum()) / count
-    start, end = percent(float(bins.edges[low]), 0), percent(float(bins.edges[high + 1]), 0)
-    return (
-        f"Predictions with a confidence of {start} to {end} carry {percent(sum(share[part]), 0)} of it: "
-        f"they say {percent(says, 0)} and are right {percent(is_right, 0)} of the time."
-    )
-
-
-def _who(bins: Bins, names: Sequence[str], most: int = 3) -> str:
-    """The classes with the largest error, and in which direction."""
-    if len(names) < 3:
-        return ""
-    errors, over, under = class_errors(bins), class_over(bins), class_under(bins)
-    order = errors.argsort(descending=True)[:most].tolist()
-    named = ", ".join(f"{names[j]} ({_direction(over[j], under[j])})" for j in order)
-    return f"The classes furthest off are {named}."
-
-
-def _direction(over: Tensor, under: Tensor) -> str:
-    return "over-confident" if float(over) > float(under) else "under-confident"
+def percents(*values: float, digits: int = 1) -> list[str]:
+    """Shares with up to two more digits where these tell them from each other, from 0 % or from 100 %."""
+    apart = {*values, 0.0, 1.0}
+    for enough in range(digits, digits + 3):
+        if len({percent(value, enough) for value in apart}) == len(apart):
+            return [percent(value, enough) for value in values]
+    return [percent(value, digits) for value in values]

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from temperance.errors import FileError, InputError
 from temperance.files import atomic_write, read_tensors, reading, write_tensors
 from temperance.jobs.results import Provenance
-from temperance.jobs.verdict import percent
+from temperance.jobs.verdict import percents
 from temperance.metrics import accuracy, ece, nll
 from temperance.predictions import Predictions, read_pair, write_pair
 from temperance.training.prediction import device_of
@@ -125,10 +125,13 @@ def hardly_learnt(predictions: Predictions) -> str:
     found = headline(predictions)
     if found["accuracy"] > min(2 * guessed, guessed + (1 - guessed) / 10) or found["nll"] < 0.9 * entropy:
         return ""
+    better = "no better" if found["accuracy"] <= guessed and found["nll"] >= entropy else "hardly better"
+    right, naming = percents(found["accuracy"], guessed)
     return (
-        f"It hardly learnt. It is right {percent(found['accuracy'], 1)} of the time, and naming the most frequent "
-        f"class every time would be right {percent(guessed, 1)} of the time: look at its loss, train longer or change "
-        "the learning rate. What follows is about its confidence alone."
+        f"It is {better} than guessing. On {predictions.n:,} test samples it is right {right} of the time, and naming "
+        f"the most frequent class every time would be right {naming} of the time; its NLL is {found['nll']:.3f}, and "
+        f"that of giving every sample the frequencies of the classes is {entropy:.3f}. Look at its loss, train longer "
+        "or change the learning rate. What follows is about its confidence alone."
     )
 
 

@@ -1,0 +1,194 @@
+"""Predictions and how they came out, added up, and an exact question about them: could so many hits be chance?
+
+If a model's confidence is right, the hits of any set of its predictions are a sum of independent events, each with a
+chance of its confidence c: a Poisson-binomial number with mean Σc and variance Σc(1 − c). Four sums are enough to test
+that, and they add.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from temperance.metrics.batch import Batch
+from temperance.metrics.stats import Additive, bin_index
+
+BINS = 15  # as the default of ECE
+DRAWS = 1999  # simulated errors of a calibrated model
+TINY = torch.finfo(torch.float64).tiny
+
+
+@dataclass(frozen=True)
+class Tally(Additive):
+    """How many predictions, the sums of their confidence and of its square, and how many were right. (...)"""
+
+    count: Tensor
+    confidence: Tensor
+    squares: Tensor
+    hits: Tensor
+
+    @property
+    def says(self) -> Tensor:
+        """Mean confidence; NaN without a prediction. (...)"""
+        return self.confidence / self.count
+
+    @property
+    def right(self) -> Tensor:
+        """Accuracy; NaN without a prediction. (...)"""
+        return self.hits.double() / self.count
+
+    @property
+    def gap(self) -> Tensor:
+        """Mean confidence minus accuracy, 0 without a prediction: positive is over-confident. (...)"""
+        return (self.confidence - self.hits) / self.count.clamp_min(1)
+
+    @property
+    def variance(self) -> Tensor:
+        """Of the hits, if confidence is right. (...)"""
+        # Rows may sum to a little more than 1, so confidences may exceed it.
+        return (self.confidence - self.squares).clamp_min(0)
+
+    def total(self) -> Self:
+        """Everything in one. ()"""
+        return type(self)(*(tensor.sum() for tensor in self.tensors().values()))
+
+    def of(self, index: Tensor | slice) -> Self:
+        """Some of the entries."""
+        return type(self)(*(tensor[index] for tensor in self.tensors().values()))
+
+    def beside(self, other: Self) -> Self:
+        """The entries of both, one after the other."""
+        both = zip(self.tensors().values(), other.tensors().values(), strict=True)
+        return type(self)(*(torch.cat(pair) for pair in both))
+
+
+def confidence_tally(batch: Batch) -> Tally:
+    """Predictions by their confidence, in the bins of ECE. (15,)"""
+    return _tallied(batch, bin_index(batch.own_confidence, BINS, "right"), BINS)
+
+
+def class_tally(batch: Batch) -> Tally:
+    """Predictions by the class that they name. (k,)"""
+    return _tallied(batch, batch.prediction, batch.k)
+
+
+def _tallied(batch: Batch, index: Tensor, size: int) -> Tally:
+    confidence = batch.confidence
+    sums = (torch.bincount(index, each, minlength=size) for each in (confidence, confidence.square()))
+    count, hits = (torch.bincount(each, minlength=size) for each in (index, index[batch.correct]))
+    return Tally(*(each.cpu() for each in (count, *sums, hits)))
+
+
+def tallied(found: Iterable[Batch], into: list[Tally]) -> Iterator[Batch]:
+    """The batches as they are; on their way they are added up in `into`, by confidence and by class."""
+    for batch in found:
+        new = [confidence_tally(batch), class_tally(batch)]
+        into[:] = [old + more for old, more in zip(into, new, strict=True)] if into else new
+        yield batch
+
+
+def positive_tally(by_class: Tally) -> Tally:
+    """The probability of class 1 of two, for every sample; a hit is a sample of class 1. (1,)"""
+    negative, positive = by_class.of(slice(0, 1)), by_class.of(slice(1, 2))
+    return Tally(
+        negative.count + positive.count,
+        negative.count - negative.confidence + positive.confidence,
+        negative.count - 2 * negative.confidence + negative.squares + positive.squares,
+        negative.count - negative.hits + positive.hits,
+    )
+
+
+def chance(tally: Tally) -> Tensor:
+    """The p-value of each entry: how likely hits at least this far off are if confidence is right. (...)
+
+    Twice the smaller tail. That of a Poisson-binomial number is close to that of a binomial one with its mean and
+    variance, which can be matched to the hits or to the misses. The skewness lies between those of the two, so the
+    larger tail of both is taken: it was never below the exact one by more than 1e-4 of it, from one sample on. Without
+    a prediction it is 1.
+    """
+    n, confidence = tally.count.double(), tally.confidence
+    many, few = _tails(n, confidence, tally.squares, tally.hits)
+    few_misses, many_misses = reversed(_tails(n, n - confidence, n - 2 * confidence + tally.squares, n - tally.hits))
+    tail = torch.minimum(torch.maximum(many, few_misses), torch.maximum(few, many_misses))
+    return (2 * tail).clamp_max(1)
+
+
+def _tails(n: Tensor, mean: Tensor, squares: Tensor, events: Tensor) -> tuple[Tensor, Tensor]:
+    """The chances of at least and of at most so many events, from the sums of their chances and of the squares."""
+    from scipy.special import betainc
+
+    # Rounding may bring sums a little below 0; the number of trials that match them is at most n.
+    mean = mean.clamp_min(0)
+    trials = torch.where(mean > 0, mean.square() / squares.clamp_min(TINY), n).minimum(n).clamp_min(TINY)
+    rate = (mean / trials).clamp_max(1)
+
+    def at_least(x: Tensor) -> Tensor:
+        inside = (x > 0) & (x < trials + 1)
+        shape = (torch.where(inside, x, 1), torch.where(inside, trials - x + 1, 1), rate)
+        found = torch.as_tensor(betainc(*(each.numpy() for each in shape)))
+        return torch.where(inside, found, (x <= 0).double())
+
+    return at_least(events.double()), 1 - at_least(events + 1.0)
+
+
+def significant(tally: Tally, level: float) -> Tensor:
+    """Which entries are off by more than chance, corrected for the number of those that have predictions. (m,)"""
+    tested = tally.count > 0
+    found = torch.zeros_like(tested)
+    found[tested] = holm(chance(tally)[tested]) <= level
+    return found
+
+
+def holm(p_values: Tensor) -> Tensor:
+    """P-values corrected for their number: where nothing is there, any is below a level with a chance of that level.
+
+    Holm, A simple sequentially rejective multiple test procedure, 1979. (m,)
+
+    >>> holm(torch.tensor([0.04, 0.01, 0.9]))
+    tensor([0.0800, 0.0300, 0.9000])
+    """
+    ranked, order = p_values.sort()
+    raised = (ranked * torch.arange(len(ranked), 0, -1)).cummax(0).values.clamp_max(1)
+    return torch.empty_like(raised).scatter_(0, order, raised)
+
+
+def calibration_error(by_confidence: Tally) -> float:
+    """ECE, over the bins of `confidence_tally`."""
+    return float((by_confidence.confidence - by_confidence.hits).abs().sum() / by_confidence.count.sum())
+
+
+def error_by_chance(by_confidence: Tally, level: float) -> float:
+    """What the ECE of a calibrated model that is as sure exceeds with a chance of at most `level`, by simulation."""
+    full = by_confidence.of(by_confidence.count > 0)
+    shape = (DRAWS, len(full.count))
+    count, rate = full.count.double().expand(shape), full.says.clamp(0, 1).expand(shape)
+    hits = torch.binomial(count, rate, generator=torch.Generator().manual_seed(0))
+    errors = (hits - full.confidence).abs().sum(1).sort(descending=True).values / full.count.sum()
+    return float(errors[round(level * (DRAWS + 1)) - 1]) + 1e-9  # rounding must not decide a tie
+
+
+def accuracy_bounds(tally: Tally, level: float) -> tuple[float, float]:
+    """An interval of the accuracy that holds for any n (Clopper and Pearson, 1934)."""
+    from scipy.special import betaincinv
+
+    n, hits = int(tally.count.sum()), int(tally.hits.sum())
+    tail = (1 - level) / 2
+    low = float(betaincinv(hits, n - hits + 1, tail)) if hits else 0.0
+    high = float(betaincinv(hits + 1, n - hits, 1 - tail)) if hits < n else 1.0
+    return low, high
+
+
+def samples_needed(tally: Tally, error: float, level: float) -> int:
+    """How many predictions like these show an average error by a test at `level` four times in five, to two digits."""
+    from scipy.special import ndtri
+
+    # Where the model is never in doubt, its mistakes are what varies.
+    of_one = max(float(tally.variance.sum() / tally.count.sum()), error * (1 - error))
+    needed = ((float(ndtri(1 - level / 2)) + float(ndtri(0.8))) / error) ** 2 * of_one
+    step = int(10 ** max(math.floor(math.log10(needed)) - 1, 0))
+    return math.ceil(needed / step) * step
