@@ -169,7 +169,7 @@ def test_classes_are_worst_first_and_all_can_be_searched(evaluation: Evaluation)
 
 def test_groups_are_worst_first(grouped: Evaluation) -> None:
     page = Page(evaluation_page(grouped))
-    names = [text for _, text in page.all("th") if text in GROUPS]
+    names = [text for _, text in page.all("span") if text in GROUPS]
     assert len(names) == 3 and names == sorted(names, key=lambda group: -grouped.row("ece", group=group).value)
     assert len(page.all("i", "point")) == 3
     assert not Page(evaluation_page(measured(50, 3))).all("i", "point")

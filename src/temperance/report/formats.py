@@ -51,7 +51,7 @@ def interval_of(row: Row, between: str = "–") -> str:
     """The interval of a metric, or a dash where none was measured."""
     if math.isnan(row.low):
         return "–"
-    return f"{_typeset(row, row.low).removesuffix(PERCENT)}\u00a0{between}\u00a0{_typeset(row, row.high)}"
+    return f"{_typeset(row, row.low).removesuffix(PERCENT)}\u00a0{between} {_typeset(row, row.high)}"
 
 
 def set_percent_signs(text: str) -> str:

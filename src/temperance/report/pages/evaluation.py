@@ -11,7 +11,7 @@ from temperance.jobs.results import Provenance, Row, shown
 from temperance.metrics import METRICS, Metric
 from temperance.metrics.binned import ece
 from temperance.metrics.stats import Bins
-from temperance.report.formats import interval_of, percent, percent_down, percent_range, value_of
+from temperance.report.formats import interval_of, percent, percent_down, percent_range, plural, value_of
 from temperance.report.markup import Markup, join, tag
 from temperance.report.numbers import bars, merged_bins
 from temperance.report.page import (
@@ -95,11 +95,8 @@ def _bounds(evaluation: Evaluation, metric: str) -> str:
 def reliability_section(evaluation: Evaluation) -> Markup:
     return section(
         "Is the confidence right?",
-        split(
-            charts.reliability(evaluation.reliability),
-            reliability_explained(evaluation.reliability),
-            folded("The numbers in this picture", reliability_table(evaluation.reliability)),
-        ),
+        split(charts.reliability(evaluation.reliability), reliability_explained(evaluation.reliability)),
+        folded("The numbers in this picture", reliability_table(evaluation.reliability)),
     )
 
 
@@ -209,15 +206,14 @@ def groups_section(evaluation: Evaluation) -> Markup:
     low, high = min(0.0, *ends), max(ends) or 1.0
     cells = [
         (
-            row.group,
+            noted(row.group, plural(row.n, "sample")),
             _dot_strip(row, whole, low, high),
             *(value_of(measured[row.group, name]) for name in names),
-            f"{row.n:,}",
         )
         for row in rows[:SHOWN_ROWS]
     ]
     more = f" The first {SHOWN_ROWS} of {len(rows):,} groups are shown." if len(rows) > SHOWN_ROWS else ""
-    columns = ("Group", _ends(low, high, ranked), *(METRICS[name].title for name in names), "Samples")
+    columns = ("Group", _ends(low, high, ranked), *(METRICS[name].title for name in names))
     return section(
         "By group",
         tag(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from unicodedata import east_asian_width
 
 import torch
 from torch import Tensor
@@ -27,8 +28,8 @@ from temperance.report.svg.raster import data_address
 
 CLOSE, FAR = (200, 69, 47), (42, 111, 187)  # colours of classes nearer and further than the best angle
 NAMED = 20  # classes that have room for their names
-LONGEST = 11  # characters of a name
-CHARACTER = 6.3  # width of one
+LONGEST = 10  # characters of a name
+CHARACTER, WIDE_CHARACTER = 8.3, 14.0  # width of a character in a wide font, and of an East Asian one
 MOST_CELLS = 250  # along a side; of more classes, neighbours share a cell
 SCALE_HEIGHT = 46.0  # of the scale of colours above the matrix
 
@@ -64,7 +65,7 @@ def angle_matrix(angles: Tensor, names: Sequence[str]) -> Markup:
     named = k <= NAMED
     short = [_short(name) for name in names] if named else []
     # Names need room to the left of the matrix, and below it where they stand upright.
-    longest = max((CHARACTER * len(name) for name in short), default=0.0)
+    longest = max(map(_width, short), default=0.0)
     left = max(LEFT, longest + 10)
     size, top = RIGHT - left, SCALE_HEIGHT
     plot = Plot(Scale(0, k, left, RIGHT), Scale(0, k, top, top + size))
@@ -131,7 +132,15 @@ def _upright(x: float, y: float, text: str) -> Markup:
 
 
 def _short(name: str) -> str:
-    return name if len(name) <= LONGEST else name[: LONGEST - 1] + "…"
+    """As much of a name as there is room for."""
+    if _width(name) <= LONGEST * CHARACTER:
+        return name
+    end = next(i for i in range(len(name), -1, -1) if _width(name[:i]) <= (LONGEST - 1) * CHARACTER)
+    return name[:end] + "…"
+
+
+def _width(text: str) -> float:
+    return sum(WIDE_CHARACTER if east_asian_width(character) in "WF" else CHARACTER for character in text)
 
 
 def angle_histogram(angles: Tensor) -> Markup:

@@ -105,8 +105,8 @@ class Plot:
         """Numbers below the plot, in percent unless their texts are given, and what they are."""
         bottom = self.y.start
         texts = [tick_text(t) for t in ticks] if texts is None else texts
-        marks = [label(self.x(t), bottom + 16, text, anchor="middle") for t, text in zip(ticks, texts, strict=True)]
-        return join([*marks, label((LEFT + RIGHT) / 2, bottom + 34, title, anchor="middle")])
+        marks = [label(self.x(t), bottom + 18, text, anchor="middle") for t, text in zip(ticks, texts, strict=True)]
+        return join([*marks, label((LEFT + RIGHT) / 2, bottom + 36, title, anchor="middle")])
 
     def y_axis(self, ticks: Sequence[float], texts: Sequence[str]) -> Markup:
         """Numbers to the left, with a faint line across at each."""
