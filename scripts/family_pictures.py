@@ -19,7 +19,7 @@ from temperance.calibrators import CALIBRATORS, Calibrator, make_calibrator
 from temperance.demo import demo_predictions
 from temperance.metrics import ece, nll
 from temperance.registry import parse_entry
-from temperance.report.figures.predictions import GUIDE, OVER, PLAIN, UNDER, new_figure
+from temperance.report.figures import GUIDE, OVER, PLAIN, UNDER, new_figure
 from temperance.report.numbers import Bar, bars
 
 COLOURS = (UNDER, OVER, "#3f9161", "#8355a8", "#d08a1d")

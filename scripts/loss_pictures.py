@@ -23,7 +23,7 @@ from temperance.losses.gradients import (
 )
 from temperance.losses.mixup import Mixed, TwiceMixed, decouple
 from temperance.registry import parse_entry
-from temperance.report.figures.predictions import GUIDE, OVER, PLAIN, UNDER, new_figure
+from temperance.report.figures import GUIDE, OVER, PLAIN, UNDER, new_figure
 
 K = 10
 TEAL = "#1b9aaa"

@@ -12,7 +12,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from family_pictures import INK, title
-from temperance.report.figures.predictions import GUIDE, OVER, PLAIN, UNDER, new_figure
+from temperance.report.figures import GUIDE, OVER, PLAIN, UNDER, new_figure
 
 RESULTS = Path(__file__).resolve().parent.parent / "benchmarks" / "results"
 

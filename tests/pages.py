@@ -13,11 +13,14 @@ class Page(HTMLParser):
         self.elements: list[tuple[str, dict[str, str | None], list[str]]] = []
         self.tables: list[tuple[str, list[list[str]]]] = []
         self.open: list[int] = []
+        self.keys: set[int] = set()  # elements inside the key of a legend
         self.feed(text)
         self.close()
         assert not self.open, "an element is not closed"
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if any("key" in (self.elements[i][1].get("class") or "").split() for i in self.open):
+            self.keys.add(len(self.elements))
         self.elements.append((tag, dict(attrs), []))
         if tag not in VOID:
             self.open.append(len(self.elements) - 1)
@@ -43,6 +46,14 @@ class Page(HTMLParser):
             (attributes, "".join(text))
             for element, attributes, text in self.elements
             if element == name and (class_ is None or class_ in (attributes.get("class") or "").split())
+        ]
+
+    def drawn(self, name: str, class_: str) -> list[dict[str, str | None]]:
+        """The attributes of elements of pictures, without those of the legends."""
+        return [
+            attributes
+            for i, (element, attributes, _) in enumerate(self.elements)
+            if element == name and class_ in (attributes.get("class") or "").split() and i not in self.keys
         ]
 
     def table(self, class_: str) -> list[list[str]]:

@@ -169,7 +169,7 @@ def test_json_and_report(files: tuple[str, str], tmp_path: Path, capsys: pytest.
     assert main(["ood", *files, "--bootstrap", "20", "--json", "--report", str(report)]) == 0
     found = json.loads(capsys.readouterr().out)
     assert len(found["rows"]) == 8 and all(math.isfinite(row["low"]) for row in found["rows"])
-    assert report.read_text().count("<svg") == 4
+    assert report.read_text().count("<svg viewBox") == 4
 
 
 def test_wrong_input_is_a_sentence(files: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

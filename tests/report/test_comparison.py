@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 import re
 from pathlib import Path
 
@@ -14,14 +15,15 @@ from temperance.jobs.comparison import Comparison, Method, Outcome, compare
 from temperance.jobs.evaluation import evaluate
 from temperance.metrics import METRICS
 from temperance.metrics.classwise import class_errors
+from temperance.metrics.stats import Bins
 from temperance.predictions import Predictions
 from temperance.report import write_report
 from temperance.report.formats import digits_for, interval_of, points, signed, value_of
-from temperance.report.numbers import bars, class_changes
+from temperance.report.numbers import ClassChanges, bars
 from temperance.report.page import mark
-from temperance.report.pages.comparison import comparison_page
+from temperance.report.pages.classes import MOST_CHANGED
+from temperance.report.pages.comparison import comparison_page, nll_scale, remark
 from temperance.report.pages.evaluation import evaluation_page
-from temperance.report.pages.pairs import MOST_CHANGED
 from temperance.report.svg import charts
 
 NASTY = ("<script>alert(1)</script>", "</script><img src=x onerror=alert(2)>", "a & \"b\" 'c'", "ж — 日本")
@@ -88,7 +90,8 @@ def test_it_parses_with_a_heading_for_every_section(found: Comparison, left_alon
     for comparison in (found, left_alone):
         page = Page(comparison_page(comparison))
         assert len(page.all("h1")) == 1 and len(page.all("h2")) == 5
-        assert all(attributes.get("aria-label") for attributes, _ in (*page.all("svg"), *page.all("div", "strip")))
+        pictures = (*page.all("svg"), *page.all("div", "strip"))
+        assert all(a.get("aria-label") or a.get("aria-hidden") for a, _ in pictures)
 
 
 # ----------------------------------------------------------------------------------------------------------- the answer
@@ -109,7 +112,7 @@ def test_headline_figures_before_and_after(found: Comparison) -> None:
     for metric in ("nll", "ece"):
         old, new = found.row(metric, method="identity"), found.row(metric, method=found.recommended.label)
         assert value_of(old) in was
-        assert any(text.endswith(f" → {value_of(new)}") for _, text in page.all("b"))
+        assert value_of(new) in [text for _, text in page.all("span")]
         for row, when in ((old, "before"), (new, "after")):
             assert f"{interval_of(row)} {when}" in [text for _, text in page.all("span")]
 
@@ -161,25 +164,60 @@ def left_of(style: str | None) -> float:
 
 
 def test_dots_stand_at_the_nll_and_whiskers_at_its_interval(found: Comparison) -> None:
-    best = found.ranked[0]
+    best, scale = found.ranked[0], nll_scale(found)
+    drawn = 0
     for outcome, marks in zip(found.ranked, strips_of(found), strict=True):
-        (zero, _), (none, _) = marks["upright"][0], marks["line"][0]
-        scale = (none - zero) / found.baseline.minus(best, "nll").value
+        assert marks["upright"][0][0] == pytest.approx(scale(best.measured["nll"].value), abs=0.1)
         if "point" in marks:
             ((at, _),), ((low, width),) = marks["point"], marks["range"]
-            by = outcome.minus(best, "nll")
-            assert at == pytest.approx(zero + scale * by.value, abs=0.2)
-            assert low == pytest.approx(zero + scale * by.low, abs=0.2)
-            assert width == pytest.approx(scale * (by.high - by.low), abs=0.2)
+            by, start = outcome.minus(best, "nll"), best.measured["nll"].value
+            assert at == pytest.approx(scale(outcome.measured["nll"].value), abs=0.1)
+            assert low == pytest.approx(scale(start + by.low), abs=0.1)
+            assert low + width == pytest.approx(min(scale(start + by.high), 100), abs=0.2)
+            drawn += 1
+    assert drawn >= 2
 
 
 def test_what_is_far_worse_does_not_flatten_the_rest(found: Comparison) -> None:
     far = outcome_of(found, "meta-mis:alpha=0.9")
     assert found.remark(far) == "worse than none"
     for outcome, marks in zip(found.ranked, strips_of(found), strict=True):
-        assert ("beyond" in marks) == (outcome is far)
-        assert ("point" in marks) == (outcome is not far)
+        assert ("point" in marks) == (outcome.measured["nll"].value <= nll_scale(found).high)
+        assert ("point" in marks) or ("beyond" in marks)
         assert all(0 <= at <= 100 for kind in marks.values() for at, _ in kind)
+    assert "point" not in strips_of(found)[found.ranked.index(far)]
+    assert "higher than the scale reaches" in Page(comparison_page(found)).text
+
+
+def test_methods_that_nearly_coincide_can_be_told_apart() -> None:
+    """No calibration is far off, so it is marked at the edge and the scale is around the methods."""
+    methods = ["temperature", "vector", "platt", "beta"]
+    found = compare(over_confident(600, 4), methods=methods, bootstrap=40)
+    strips = dict(zip((outcome.label for outcome in found.ranked), strips_of(found), strict=True))
+    assert "point" not in strips["identity"] and strips["identity"]["beyond"] == [(100.0, 0.0)]
+    places = [at for marks in strips.values() for at, _ in marks.get("point", [])]
+    values = [outcome.measured["nll"].value for outcome in found.ranked if outcome is not found.baseline]
+    share = (max(values) - min(values)) / (found.baseline.measured["nll"].value - min(values))
+    assert max(places) - min(places) > 3 * 100 * share  # on a scale that held no calibration it would be the share
+
+
+def test_one_method_is_shown_beside_no_calibration() -> None:
+    found = compare(over_confident(300, 3), methods=["temperature"], bootstrap=20)
+    assert all("point" in marks for marks in strips_of(found))
+    assert "no calibration" in [text for _, text in Page(comparison_page(found)).all("li")]
+
+
+def test_a_recommendation_behind_the_best_says_why(found: Comparison, monkeypatch: pytest.MonkeyPatch) -> None:
+    behind = outcome_of(found, "meta-mis:alpha=0.9")
+    assert not found.level_with_best(behind)
+    changed = dataclasses.replace(found, recommended=behind)
+    others = [outcome.label for outcome in found.ranked[: found.ranked.index(behind)]]
+    first, second, *more = others
+    some = f"{first}, {second} and {len(more)} more" if more else f"{first} and {second}"
+    assert remark(changed, behind).endswith(f": the lower NLL of {some} could be chance")
+    monkeypatch.setattr(Outcome, "worse_than", lambda self, other: ("accuracy",) if self.label == first else ())
+    assert remark(changed, behind).endswith(f"recommended: {first} has a lower NLL but a worse accuracy")
+    assert remark(changed, behind) in Page(comparison_page(changed)).text
 
 
 def strips_of(found: Comparison) -> list[dict[str, list[tuple[float, float]]]]:
@@ -215,14 +253,13 @@ def test_the_two_reliability_diagrams_have_the_same_scales(found: Comparison) ->
         counts = Page(drawn).all("rect", "bar")[len(side) :]
         for bar, (rect, _) in zip(side, counts, strict=True):
             if bar.count > most / 20:  # less is drawn a little higher, to be seen
-                per_sample.append(float(rect["height"] or 0) / bar.count)
+                per_sample.append(float(rect["height"] or 0) / math.sqrt(bar.count))
     assert per_sample == pytest.approx([per_sample[0]] * len(per_sample), rel=0.01)
 
 
 def test_both_risk_coverage_curves_are_in_one_picture(found: Comparison) -> None:
     page = Page(comparison_page(found))
-    curves = [attributes["d"] for attributes, _ in page.all("path", "curve")]
-    assert len(curves) == 2 and len(page.all("path", "was")) == 1
+    assert len(page.drawn("path", "curve")) == 2 and len(page.drawn("path", "was")) == 1
     drawn = charts.risk_coverage(found.after.risk_coverage, found.before.risk_coverage)
     assert drawn in comparison_page(found)
     rows = [row for row in page.table("") if len(row) == 3 and row[0] == "100\u00a0%"]
@@ -258,7 +295,7 @@ def test_classes_most_improved_and_most_worsened_first() -> None:
 def test_class_changes_have_their_labels() -> None:
     logits, labels = random_predictions(300, 5)
     before, after = (evaluate(scale * logits, labels, from_logits=True, bootstrap=0) for scale in (1.0, 0.4))
-    changes = class_changes(before.classwise, after.classwise, before.class_names)
+    changes = ClassChanges.of(before.classwise, after.classwise, before.class_names).largest(5)
     assert {int(entry.name): entry.labels for entry in changes} == dict(enumerate(torch.bincount(labels).tolist()))
     assert [entry.change for entry in changes] == sorted(entry.after - entry.before for entry in changes)
 
@@ -309,8 +346,8 @@ def test_where_nothing_helps_there_is_no_before_and_after(left_alone: Comparison
     assert left_alone.recommended is left_alone.baseline
     page = Page(comparison_page(left_alone))
     assert page.all("p", "verdict")[0][1].startswith("Leave it as it is")
-    assert not page.all("span", "was") and len(page.all("path", "curve")) == 1
-    assert len(page.all("svg")) == 2
+    assert not page.all("span", "was") and len(page.drawn("path", "curve")) == 1
+    assert len([a for a, _ in page.all("svg") if a.get("role") == "img"]) == 2
     assert not page.table("changes") and not page.table("metrics both") and page.table("classes")
     assert len([row for row in page.table("ranking") if len(row) > 1]) == 4
 
@@ -330,6 +367,21 @@ def test_a_thousand_classes_stay_small() -> None:
     found = compare(over_confident(1000, 1000, names), methods=["temperature"], bootstrap=20)
     text = comparison_page(found)
     assert len(text.encode()) < 1_000_000 and len(Page(text).all("tr")) < 250
+
+
+def test_tens_of_thousands_of_classes_stay_small(found: Comparison) -> None:
+    k = 32_000
+    generator = torch.Generator().manual_seed(0)
+    names = tuple(f"a class with a rather long name, number {j}" for j in range(k))
+    sides = []
+    for side in (found.before, found.after):
+        hits = (torch.rand(k, 15, generator=generator) < 0.1).long()
+        classwise = Bins(torch.full((k, 15), 5), torch.full((k, 15), 0.1, dtype=torch.float64), hits)
+        sides.append(dataclasses.replace(side, classwise=classwise, class_names=names))
+    text = comparison_page(dataclasses.replace(found, before=sides[0], after=sides[1]))
+    page = Page(text)
+    assert len(text.encode()) < 300_000 and len(page.elements) < 3000
+    assert "The 1,000 classes that changed most" in page.text and "The changes of all 32,000 classes" in page.text
 
 
 # -------------------------------------------------------------------------------------------------------------- formats

@@ -1,6 +1,7 @@
 """The page holds the numbers of the evaluation, loads nothing, and shows what users wrote as text."""
 
 import dataclasses
+import itertools
 import json
 import math
 import re
@@ -17,13 +18,16 @@ from pages import Page
 from temperance.errors import FileError
 from temperance.jobs.evaluation import Evaluation, evaluate
 from temperance.metrics import METRICS
+from temperance.metrics.classwise import class_errors
+from temperance.metrics.stats import Bins
 from temperance.predictions import Predictions
 from temperance.report import write_report
 from temperance.report.formats import value_of
 from temperance.report.markup import Markup, join, tag
 from temperance.report.numbers import bars, worst_classes
 from temperance.report.pages.evaluation import evaluation_page
-from temperance.report.svg.drawing import Plot, Scale, round_ticks
+from temperance.report.svg import charts
+from temperance.report.svg.drawing import Plot, RootScale, Scale, decades, root_ticks, round_ticks
 
 NASTY = ("<script>alert(1)</script>", "</script><img src=x onerror=alert(2)>", "a & \"b\" 'c'", "ж — 日本")
 GROUPS = ("north", "south", "<script>alert(3)</script>")
@@ -80,7 +84,7 @@ def test_it_parses_with_a_heading_for_every_section(grouped: Evaluation) -> None
     page = Page(evaluation_page(grouped))
     assert len(page.all("h1")) == 1
     assert len(page.all("h2")) == 6
-    assert all(attributes.get("aria-label") for attributes, _ in page.all("svg"))
+    assert all(a.get("aria-label") or a.get("aria-hidden") for a, _ in page.all("svg"))
 
 
 # ---------------------------------------------------------------------------------------------------------- the numbers
@@ -109,7 +113,7 @@ def test_bars_stand_at_the_height_of_the_frequency(evaluation: Evaluation) -> No
     rects = [{k: float(v or 0) for k, v in a.items() if k != "class"} for a, _ in page.all("rect", "bar")][: len(found)]
     dots = [(float(a["cx"] or 0), float(a["cy"] or 0)) for a, _ in page.all("circle", "dot")]
     assert len(dots) == len(found)
-    path = next(a["d"] for a, _ in page.all("path", "guide"))
+    path = page.drawn("path", "guide")[0]["d"]
     (left, bottom), (right, top) = (tuple(map(float, p.split(","))) for p in (path or "")[1:].split("L"))
     for bar, rect, (x, y) in zip(found, rects, dots, strict=True):
         height = bar.accuracy * (bottom - top)
@@ -117,6 +121,30 @@ def test_bars_stand_at_the_height_of_the_frequency(evaluation: Evaluation) -> No
         assert rect["y"] + rect["height"] == pytest.approx(bottom, abs=0.02)
         assert y == pytest.approx(bottom - height, abs=0.02)
         assert x == pytest.approx(left + bar.confidence * (right - left), abs=0.02)
+
+
+def test_the_bar_of_the_accuracy_shows_behind_the_gap(evaluation: Evaluation) -> None:
+    page = Page(evaluation_page(evaluation))
+    under = {a["x"]: float(a["width"] or 0) for a, _ in page.all("rect", "under")}
+    assert under and any(not bar.over for bar in bars(evaluation.reliability))
+    bins = [float(a["width"] or 0) for a, _ in page.all("rect", "bar")]
+    assert max(under.values()) < 0.6 * min(bins)
+
+
+def test_shares_are_on_a_scale_of_square_roots(evaluation: Evaluation) -> None:
+    drawn = Page(charts.histogram(evaluation.reliability))
+    heights = [float(a["height"] or 0) for a, _ in drawn.all("rect", "bar")]
+    roots = [math.sqrt(bar.count) for bar in bars(evaluation.reliability)]
+    assert [height / heights[-1] for height in heights] == pytest.approx([r / roots[-1] for r in roots], rel=0.02)
+    assert "square-root scale" in drawn.text
+
+
+def test_merged_bins_are_mentioned() -> None:
+    logits, labels = random_predictions(300, 3)
+    found = evaluate(Predictions.of(logits, labels, from_logits=True), bootstrap=2, n_bins=1000)
+    page = Page(evaluation_page(found))
+    assert "A bar stands for 10 of the 1,000 bins." in page.text
+    assert len(page.all("rect")) < 500
 
 
 def test_gaps_have_the_colour_of_their_side(evaluation: Evaluation) -> None:
@@ -141,7 +169,7 @@ def test_classes_are_worst_first_and_all_can_be_searched(evaluation: Evaluation)
 
 def test_groups_are_worst_first(grouped: Evaluation) -> None:
     page = Page(evaluation_page(grouped))
-    names = [text for _, text in page.all("th") if text in GROUPS]
+    names = [text for _, text in page.all("span") if text in GROUPS]
     assert len(names) == 3 and names == sorted(names, key=lambda group: -grouped.row("ece", group=group).value)
     assert len(page.all("i", "point")) == 3
     assert not Page(evaluation_page(measured(50, 3))).all("i", "point")
@@ -244,6 +272,38 @@ def test_a_thousand_classes_stay_small() -> None:
     assert len(Page(text).all("tr")) < 250
 
 
+def many_classes(found: Evaluation, k: int) -> Evaluation:
+    """The same evaluation with a statistic of k classes, most of which are seen once or never."""
+    generator = torch.Generator().manual_seed(k)
+    expected = torch.rand(k, 15, generator=generator, dtype=torch.float64) ** 8
+    hits = (torch.rand(k, 15, generator=generator) < expected).long()
+    classwise = Bins(torch.full((k, 15), 5), expected, hits)
+    names = tuple(f"a class with a rather long name, number {j}" for j in range(k))
+    return dataclasses.replace(found, classwise=classwise, class_names=names)
+
+
+def test_tens_of_thousands_of_classes_stay_small(evaluation: Evaluation) -> None:
+    found = many_classes(evaluation, 32_000)
+    text = evaluation_page(found)
+    page = Page(text)
+    assert len(text.encode()) < 300_000 and len(page.elements) < 3000
+    assert "The 1,000 classes furthest off" in page.text and "The errors of all 32,000 classes" in page.text
+    (data,) = (text for a, text in page.all("script") if a.get("type") == "application/json")
+    worst = worst_classes(found.classwise, found.class_names)
+    assert [row[0] for row in json.loads(data)] == [entry.name for entry in worst[:1000]]
+
+
+def test_the_distribution_counts_every_class(evaluation: Evaluation) -> None:
+    for k in (50, 3000):
+        errors = class_errors(many_classes(evaluation, k).classwise)
+        counts = [
+            int(text.split()[0].replace(",", "")) for _, text in Page(charts.error_distribution(errors)).all("title")
+        ]
+        assert sum(counts) == k
+    zeros = Page(charts.error_distribution(torch.zeros(60, dtype=torch.float64)))
+    assert [text for _, text in zeros.all("title")] == ["60 classes"]
+
+
 # ------------------------------------------------------------------------------------------------------------------ svg
 
 
@@ -255,6 +315,23 @@ def test_ticks_are_few_round_and_inside(high: float, about: int) -> None:
     if len(ticks) > 1:
         mantissa = ticks[1] / 10 ** math.floor(math.log10(ticks[1]) + 1e-9)
         assert min(abs(mantissa - m) for m in (1, 2, 5, 10)) < 1e-6
+
+
+@given(st.floats(1e-6, 1e6), st.floats(30, 300))
+def test_ticks_of_square_roots_are_apart(high: float, height: float) -> None:
+    scale = RootScale(0, high, height, 0)
+    ticks = root_ticks(scale)
+    places = [scale(tick) for tick in ticks]
+    assert ticks[0] == 0 and ticks[-1] <= high and ticks == sorted(ticks)
+    assert all(before - after >= 18 for before, after in itertools.pairwise(places))
+    assert all(tick >= 1 for tick in root_ticks(scale, least=1)[1:])
+
+
+@given(st.floats(1e-9, 1e9), st.floats(1, 1e6))
+def test_decades_are_powers_of_ten(low: float, ratio: float) -> None:
+    found = decades(low, low * ratio)
+    assert all(low * (1 - 1e-6) <= tick <= low * ratio * (1 + 1e-6) for tick in found)
+    assert len(found) >= math.floor(math.log10(ratio))
 
 
 def test_a_box_stands_on_its_base_and_is_never_invisible() -> None:

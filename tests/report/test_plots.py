@@ -1,5 +1,6 @@
 """The figures draw the numbers of the statistic, and leave Matplotlib as they found it."""
 
+import dataclasses
 import subprocess
 import sys
 from pathlib import Path
@@ -76,6 +77,15 @@ def test_bars_leave_out_empty_bins_and_keep_the_order() -> None:
     assert not second.over
 
 
+def test_many_bins_are_merged_and_lose_nothing() -> None:
+    logits, labels = random_predictions(3000, 5)
+    fine, coarse = (ece.stats(logits, labels, from_logits=True, n_bins=n) for n in (1000, 100))
+    for merged, bar in zip(bars(cast(Bins, fine)), bars(cast(Bins, coarse)), strict=True):
+        assert dataclasses.astuple(merged) == pytest.approx(dataclasses.astuple(bar), rel=1e-12)
+    uneven = bars(cast(Bins, ece.stats(logits, labels, from_logits=True, n_bins=777)))
+    assert len(uneven) <= 100 and sum(bar.count for bar in uneven) == 3000 and uneven[-1].right == 1.0
+
+
 def test_a_gap_is_chance_until_there_are_enough_samples() -> None:
     few, many = (
         bars(Bins(torch.tensor([m]), torch.tensor([0.8 * m]).double(), torch.tensor([m // 2])))[0] for m in (4, 400)
@@ -91,6 +101,7 @@ def test_worst_classes_are_in_order_and_add_up(class_bins: Bins) -> None:
     assert np.mean(errors) == pytest.approx(classwise_ece.value(class_bins))
     assert sum(entry.labels for entry in found) == 400
     assert sum(entry.predicted for entry in found) == pytest.approx(400)
+    assert worst_classes(class_bins, most=7) == found[:7]
 
 
 def test_names_must_fit_the_classes(class_bins: Bins) -> None:
@@ -130,13 +141,22 @@ def test_reliability_bars_are_the_frequencies(bins: Bins) -> None:
 def test_reliability_gaps_are_the_gaps(bins: Bins) -> None:
     ax = draw_reliability(bins)
     for label, sign in (("over-confident", -1), ("under-confident", 1)):
+        middles = ((bins.edges[:-1] + bins.edges[1:]) / 2).tolist()
         expected = {
-            round(left, 9): abs(gap)
-            for left, gap, count in zip(bins.edges[:-1].tolist(), bins.gap.tolist(), bins.count.tolist(), strict=True)
+            round(middle, 9): abs(gap)
+            for middle, gap, count in zip(middles, bins.gap.tolist(), bins.count.tolist(), strict=True)
             if count and (gap < 0) == (sign < 0)
         }
-        found = {round(bar.get_x(), 9): bar.get_height() for bar in container(ax, label)}
+        found = {round(bar.get_x() + bar.get_width() / 2, 9): bar.get_height() for bar in container(ax, label)}
         assert found == pytest.approx(expected)
+
+
+def test_the_bar_of_the_accuracy_shows_behind_the_gap(bins: Bins) -> None:
+    ax = draw_reliability(bins)
+    heights = [bar.get_height() for bar in container(ax, "accuracy")]
+    assert heights == pytest.approx([bar.accuracy for bar in bars(bins)])
+    widths = {bar.get_width() for label in ("over-confident", "under-confident") for bar in container(ax, label)}
+    assert max(widths) < 0.6 * min(bar.get_width() for bar in container(ax, "accuracy"))
 
 
 def test_reliability_counts_are_the_counts(bins: Bins) -> None:
@@ -161,6 +181,7 @@ def test_histogram_bars_are_shares_with_both_means_marked(bins: Bins) -> None:
     heights = [bar.get_height() for bar in cast(BarContainer, ax.containers[0]).patches]
     assert heights == pytest.approx(bins.weight[bins.count > 0].tolist())
     confidence, accuracy = (line.get_xdata()[0] for line in ax.lines)  # type: ignore[index]
+    assert ax.get_yscale() == "function" and "square-root" in ax.get_ylabel()
     assert confidence == pytest.approx(float(bins.confidence.sum() / bins.n))
     assert accuracy == pytest.approx(float(bins.hits.sum() / bins.n))
     drawn(ax.figure)

@@ -23,7 +23,8 @@ from temperance.jobs.evaluation import evaluate
 from temperance.jobs.results import Provenance
 from temperance.predictions import Predictions
 from temperance.report import write_report
-from temperance.report.pages.training import retraining_page, run_page, spell
+from temperance.report.formats import duration
+from temperance.report.pages.training import retraining_page, run_page
 from temperance.report.svg.lines import Line, line_chart, unbroken
 from temperance.training.run import Run
 
@@ -59,7 +60,8 @@ def a_run(rows: list[dict[str, Any]], folder: Path | None = None, **job: Any) ->
 
 
 def page_of(run: Run) -> str:
-    return run_page(run, measured=evaluate(run.predictions["test"], bootstrap=0))
+    found = evaluate(run.predictions["test"], bootstrap=0)
+    return run_page(run, found, found.provenance)
 
 
 @pytest.fixture(scope="module")
@@ -81,14 +83,15 @@ def test_it_says_what_was_trained_and_how_it_did(page: Page) -> None:
 
 def test_it_has_the_sections_of_an_evaluation(page: Page) -> None:
     assert len(page.all("h1")) == 1 and len(page.all("h2")) == 6
-    assert all(attributes.get("aria-label") for attributes, _ in page.all("svg"))
+    assert all(a.get("aria-label") or a.get("aria-hidden") for a, _ in page.all("svg"))
     assert not page.all("script", NASTY)
 
 
 def test_intervals_are_shown_where_there_are_any() -> None:
     run = a_run(history(2))
     for bootstrap in (0, 20):
-        page = Page(run_page(run, measured=evaluate(run.predictions["test"], bootstrap=bootstrap)))
+        found = evaluate(run.predictions["test"], bootstrap=bootstrap)
+        page = Page(run_page(run, found, found.provenance))
         # Those of the bins of the reliability diagram need no resamples.
         numbers = page.text[page.text.index("Every number") :]
         assert ("interval" in numbers) == bool(bootstrap) == bool(re.search(r"between \d", page.text))
@@ -125,7 +128,7 @@ def test_curves_go_through_the_log() -> None:
 
 
 def test_mixtures_have_no_training_accuracy() -> None:
-    lines = [Page(page_of(a_run(rows))).all("path", "line") for rows in (history(4), history(4, accuracy=None))]
+    lines = [Page(page_of(a_run(rows))).drawn("path", "line") for rows in (history(4), history(4, accuracy=None))]
     assert [len(found) for found in lines] == [6, 5]
 
 
@@ -157,7 +160,7 @@ def test_any_curve_can_be_drawn(values: list[float]) -> None:
 
 @pytest.mark.parametrize(("seconds", "said"), [(0.1234, "0.123 s"), (89, "89 s"), (130, "2.17 min"), (7200, "2 h")])
 def test_durations(seconds: float, said: str) -> None:
-    assert spell(seconds) == said
+    assert duration(seconds) == said
 
 
 # ------------------------------------------------------------------------------------------------------- a retraining

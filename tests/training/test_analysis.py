@@ -1,7 +1,6 @@
 """Angles of prototypes, maps of logits, and the page of an analysis."""
 
 import math
-import zlib
 from pathlib import Path
 
 import numpy as np
@@ -17,8 +16,8 @@ from temperance.errors import FileError, InputError
 from temperance.heads.features import Features, write_features
 from temperance.predictions import Predictions, write_pair, write_predictions
 from temperance.report import write_report
-from temperance.report.pages.analysis import analysis_page, between_classes, hue
-from temperance.report.svg.raster import png
+from temperance.report.pages.analysis import analysis_page
+from temperance.report.svg.angles import between_classes
 from temperance.training.run import write_log, write_weights
 
 
@@ -97,20 +96,6 @@ def test_a_map() -> None:
         tsne(torch.zeros(3, 2), [0, 1, 0])
 
 
-def test_a_png_holds_its_pixels() -> None:
-    pixels = torch.arange(2 * 3 * 3, dtype=torch.uint8).reshape(2, 3, 3)
-    data = png(pixels)
-    assert data.startswith(b"\x89PNG\r\n\x1a\n")
-    start = data.index(b"IDAT") + 4
-    size = int.from_bytes(data[start - 8 : start - 4], "big")
-    raw = zlib.decompress(data[start : start + size])
-    assert raw == b"".join(b"\x00" + bytes(pixels[i].flatten().tolist()) for i in range(2))
-
-
-def test_colours_of_classes_differ() -> None:
-    assert len({hue(j, 100) for j in range(100)}) == 100
-
-
 # ------------------------------------------------------------------------------------------------------------- the page
 
 
@@ -163,7 +148,7 @@ def test_a_run_and_a_head_side_by_side(
     ):
         assert title in titles
     assert "What if weights of the classifier are masked?" in {title for _, title in found.all("h2")}
-    assert len(found.all("circle")) >= 80 and len(found.all("image")) == 3
+    assert len(found.all("circle")) >= 80 and len(found.all("image", "cells")) == 3
     assert all((a["href"] or "").startswith("data:image/png;base64,") for a, _ in found.all("image"))
     assert "http:" not in text and "https:" not in text and "<0>" not in text
 

@@ -1,4 +1,4 @@
-"""temperance gradients LOSS… -o FILE: a picture of what losses do to predictions."""
+"""temperance gradients LOSS… -o PAGE.html: a page of what losses do to predictions."""
 
 from __future__ import annotations
 
@@ -12,24 +12,11 @@ from temperance.files import check_writable
 if TYPE_CHECKING:
     from temperance.losses import Loss
 
+# What each figure shows where no losses are named.
 FIGURES = {
     "smoothing": ("label-smoothing", "focal", "cpc", "mdca", "mbls", "acls:detach=True"),
     "weights": ("cross-entropy", "focal", "inverse-focal", "aurc", "au:low_conf_coverage=0.5:variant=paper"),
     "cdf": tuple(f"au:cdf_bandwidth={width}" for width in (0.01, 0.05, 0.1, 0.3)),
-}
-TITLES = {
-    "smoothing": "Losses as label smoothing",
-    "weights": "Losses as weights on cross-entropy",
-    "cdf": "The distribution of confidences, smoothed",
-}
-READINGS = {
-    "smoothing": "The gradient of each loss is that of cross-entropy with another label: the predicted class's label "
-    "is lowered by f and every other class's raised by f, where the condition C holds (bars). The prediction is right. "
-    "What a batch-level loss does depends on the batch: here one that is too sure of the same class.",
-    "weights": "Each loss as a weight on cross-entropy, over the probability of the label; weights are scaled to a "
-    "mean of 1, to be compared. Where the slope is positive the loss pushes the label's probability down.",
-    "cdf": "The au loss weighs a sample by the share of confidences below its own, with steps smoothed by "
-    "`cdf_bandwidth`: narrow steps follow the ranks, wide ones flatten the weights.",
 }
 
 
@@ -38,7 +25,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     parser.add_argument(
         "losses", nargs="*", metavar="LOSS", help="names that `temperance list losses` shows, as name:setting=value"
     )
-    parser.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help=".png, .svg or .html")
+    parser.add_argument("-o", "--output", type=Path, required=True, metavar="PAGE.html", help="where the page goes")
     parser.add_argument(
         "--figure",
         choices=tuple(FIGURES),
@@ -55,17 +42,32 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 
 def run(args: argparse.Namespace) -> None:
     from temperance.errors import at_least
-    from temperance.report.figures.gradients import FORMATS, draw_losses, write_figure
+    from temperance.report.html import write_page
 
-    if args.output.suffix.lower() not in FORMATS:
-        raise InputError(f"a figure is written as {', '.join(FORMATS)}; got {args.output.name!r}")
+    if args.output.suffix.lower() not in (".html", ".htm"):
+        raise InputError(f"the picture is a page of HTML; call it {args.output.with_suffix('.html')}")
     check_writable(args.output)
     at_least("--classes", args.classes, 3)
     losses = {text: _parsed(text, args.classes) for text in args.losses or FIGURES[args.figure]}
-    figure = draw_losses(losses, args.figure, against=args.against, k=args.classes)
+    write_page(_page(losses, args.figure, args.against, args.classes), args.output)
+    print(f"drew {', '.join(losses)}; the page is {args.output}")
+
+
+def _page(losses: dict[str, Loss], figure: str, against: str, k: int) -> str:
+    from temperance.losses import AU
+    from temperance.losses.gradients import against_probability, smoothed_distribution, sweep
+    from temperance.report.pages.gradients import distribution_page, smoothing_page, weights_page
+
     about = [(text, f"{loss.summary}. {loss.paper}.") for text, loss in losses.items()]
-    write_figure(figure, args.output, title=TITLES[args.figure], reading=READINGS[args.figure], about=about)
-    print(f"drew {', '.join(losses)}; the picture is in {args.output}")
+    if figure == "smoothing":
+        sweeps = {name: (sweep(loss, "top", k=k), sweep(loss, "other", k=k)) for name, loss in losses.items()}
+        return smoothing_page(sweeps, about, against=against)
+    if figure == "weights":
+        return weights_page({name: against_probability(loss) for name, loss in losses.items()}, about)
+    widths = [loss.cdf_bandwidth for loss in losses.values() if isinstance(loss, AU)]
+    if len(widths) < len(losses):
+        raise InputError("the figure cdf is of the au loss: name it with bandwidths, as in au:cdf_bandwidth=0.1")
+    return distribution_page(smoothed_distribution(widths), about[:1])
 
 
 def _parsed(text: str, k: int) -> Loss:

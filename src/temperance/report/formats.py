@@ -1,4 +1,4 @@
-"""Numbers as the page writes them: a true minus sign, and before a percent sign a space that does not break."""
+"""Numbers as the page writes them: a true minus sign, and a space before a percent sign that does not break."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def percent_range(low: float, high: float, digits: int) -> str:
 
 
 def digits_for(largest: float) -> int:
-    """Decimals with which shares up to `largest` are told apart in percent: two, more where all are small."""
+    """Decimals that tell shares up to `largest` apart in percent: two, or more where all are small."""
     return max(2, 2 - math.floor(math.log10(100 * largest))) if largest else 2
 
 
@@ -37,13 +37,13 @@ def points(change: float, digits: int = 2) -> str:
 
 
 def signed(value: float, digits: int) -> str:
-    """A number with its sign; what is rounded to nothing has none."""
+    """A number with its sign; a number that rounds to zero has none."""
     text = f"{value:+.{digits}f}"
     return text.replace("-", "−") if float(text) else text[1:]
 
 
 def value_of(row: Row) -> str:
-    """The value of a metric, as its registry entry says that it is read."""
+    """The value of a metric, in percent where its registry entry says so."""
     return _typeset(row, row.value)
 
 
@@ -51,12 +51,29 @@ def interval_of(row: Row, between: str = "–") -> str:
     """The interval of a metric, or a dash where none was measured."""
     if math.isnan(row.low):
         return "–"
-    return f"{_typeset(row, row.low).removesuffix(PERCENT)}\u00a0{between}\u00a0{_typeset(row, row.high)}"
+    return f"{_typeset(row, row.low).removesuffix(PERCENT)}\u00a0{between} {_typeset(row, row.high)}"
 
 
 def set_percent_signs(text: str) -> str:
-    """Text with its percent signs set off in the one way of this page."""
+    """Text with its percent signs spaced as everywhere on the page."""
     return re.sub(r"(\d) ?%", rf"\1{PERCENT}", text)
+
+
+def listed(names: list[str]) -> str:
+    """Names as a sentence lists them: a, b and c."""
+    return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
+
+
+def plural(n: int, what: str) -> str:
+    """1 epoch, 2 epochs."""
+    return f"{n:,} {what}{'' if n == 1 else 's'}"
+
+
+def duration(seconds: float) -> str:
+    """A duration as people say it."""
+    if seconds < 90:
+        return f"{seconds:.3g} s"
+    return f"{seconds / 60:.3g} min" if seconds < 5400 else f"{seconds / 3600:.3g} h"
 
 
 def _typeset(row: Row, value: float) -> str:

@@ -1,12 +1,14 @@
-"""A report as one HTML page that needs nothing else: no network, no other file, no script to be read."""
+"""A report as one HTML page that needs nothing else: no network, no other file."""
 
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from temperance.errors import InputError
 from temperance.files import PathLike, atomic_write
+from temperance.jobs.evaluation import evaluate
+from temperance.jobs.results import Provenance
 
 if TYPE_CHECKING:
     from temperance.diagnose.analysis import Analysis
@@ -19,7 +21,8 @@ if TYPE_CHECKING:
 
     Reported = Evaluation | Comparison | OODComparison | Shift | Run | Retrained | Analysis
 
-# What makes the page of each kind. It is imported when it is needed: a page of predictions needs nothing of training.
+# What makes the page of each kind of result. It is imported when it is needed: a page of predictions needs nothing of
+# training.
 PAGES = {
     "Evaluation": ("pages.evaluation", "evaluation_page"),
     "Comparison": ("pages.comparison", "comparison_page"),
@@ -31,15 +34,31 @@ PAGES = {
 }
 
 
-def write_report(found: Reported, path: PathLike, **more: Any) -> None:
-    """Write what was measured as one HTML file that opens anywhere: pictures, numbers, what they mean.
+def write_report(found: Reported, path: PathLike, *, measured: Evaluation | None = None) -> None:
+    """Write a result as one HTML file that opens anywhere: pictures, numbers, what they mean.
 
-    more  what its page can be given besides, such as an evaluation of a run that was made already, `measured`
+    measured  the evaluation of a run's test part, if there is one already
     """
     kind = type(found).__name__
     if kind not in PAGES:
         raise InputError(f"there is no page for a {kind}; known: {', '.join(PAGES)}")
     module, function = PAGES[kind]
-    text: str = getattr(import_module(f"temperance.report.{module}"), function)(found, **more)
+    make_page = getattr(import_module(f"temperance.report.{module}"), function)
+    text: str = make_page(found, *_evaluated(found, measured)) if kind == "Run" else make_page(found)
+    write_page(text, path)
+
+
+def write_page(text: str, path: PathLike) -> None:
+    """Write a finished page."""
     with atomic_write(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
+
+
+def _evaluated(run: Run, measured: Evaluation | None) -> tuple[Evaluation, Provenance]:
+    """The evaluation of a run's test part, and the provenance of the training if its folder has it."""
+    from temperance.training.run import read_about
+
+    found = measured or evaluate(run.predictions["test"])
+    if run.folder is None or not (run.folder / "run.json").exists():
+        return found, found.provenance
+    return found, Provenance(**{**read_about(run.folder)["provenance"], "settings": {}})

@@ -1,4 +1,4 @@
-"""HTML and SVG as text in which nothing can be forgotten to be escaped."""
+"""HTML and SVG as text that is always escaped."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ VOID = {"br", "img", "input", "link", "meta"}
 
 
 class Markup(str):
-    """Text that is markup already; any other text is escaped when it becomes part of some."""
+    """Text that already is markup; `tag` and `join` escape any other text."""
 
     __slots__ = ()
 

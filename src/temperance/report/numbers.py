@@ -1,7 +1,8 @@
-"""What the pictures show, as plain numbers: the Matplotlib figures and the HTML page both draw these."""
+"""What the pictures show, as plain numbers: the Matplotlib figures and the HTML pages draw the same ones."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
@@ -15,11 +16,15 @@ from temperance.metrics.selective import RiskCoverage
 from temperance.metrics.stats import Bins
 
 LEVEL = 0.95  # of the interval around each bin's accuracy
+MOST_BARS = 100  # in one picture; finer bins are merged
+
+
+# ---------------------------------------------------------------------------------------------------------------- bins
 
 
 @dataclass(frozen=True)
 class Bar:
-    """One bin that is not empty: what the model said, what happened, and between which bounds that is certain."""
+    """One bin that is not empty: what the model said, what happened, and the interval of the accuracy."""
 
     left: float
     right: float
@@ -31,20 +36,26 @@ class Bar:
 
     @property
     def over(self) -> bool:
-        """Is the model surer than it is right?"""
+        """Is the mean confidence above the accuracy?"""
         return self.confidence > self.accuracy
 
     @property
     def chance(self) -> bool:
-        """Could the gap be chance: does the interval of the accuracy hold the confidence?"""
+        """Could the gap be chance? It could if the interval of the accuracy holds the mean confidence."""
         return self.low <= self.confidence <= self.high
 
 
 def bars(bins: Bins) -> list[Bar]:
-    """The bins that are not empty, in order."""
-    edges = bins.edges.tolist()
-    low, high = wilson(bins.hits, bins.count)
-    columns = (t.tolist() for t in (bins.count, bins.mean_confidence, bins.frequency, low, high))
+    """The bins that are not empty, in order; neighbours are merged where there are more than `MOST_BARS`."""
+    merged = merged_bins(bins)
+    first = torch.arange(len(bins.count)) // merged
+    count, confidence, hits = (
+        t.new_zeros(int(first[-1]) + 1).index_add_(0, first.to(t.device), t)
+        for t in (bins.count, bins.confidence, bins.hits)
+    )
+    edges = [*bins.edges[:-1:merged].tolist(), 1.0]
+    low, high = wilson(hits, count)
+    columns = (t.tolist() for t in (count, confidence / count, hits.double() / count, low, high))
     return [
         Bar(left, right, *values)
         for left, right, *values in zip(edges[:-1], edges[1:], *columns, strict=True)
@@ -52,8 +63,13 @@ def bars(bins: Bins) -> list[Bar]:
     ]
 
 
+def merged_bins(bins: Bins) -> int:
+    """How many neighbouring bins a bar stands for."""
+    return math.ceil(len(bins.count) / MOST_BARS)
+
+
 def wilson(hits: Tensor, count: Tensor, level: float = LEVEL) -> tuple[Tensor, Tensor]:
-    """Wilson's score interval of a frequency, right also at 0 and 1 and for few samples; NaN where there is none.
+    """Wilson's score interval of a frequency. It also holds at 0 and 1 and for few samples; NaN for none.
 
     (p + z²/2n ± z √(p(1 − p)/n + z²/4n²)) / (1 + z²/n), Wilson (1927).
 
@@ -67,15 +83,17 @@ def wilson(hits: Tensor, count: Tensor, level: float = LEVEL) -> tuple[Tensor, T
     centre = p + z**2 / (2 * n)
     half = z * (p * (1 - p) / n + z**2 / (4 * n**2)).sqrt()
     scale = 1 + z**2 / n
-    # At 0 and 1 rounding could leave the frequency itself a hair outside.
-    return torch.minimum((centre - half) / scale, p).clamp_min(0), torch.maximum((centre + half) / scale, p).clamp_max(
-        1
-    )
+    # At 0 and 1 rounding could leave the frequency itself just outside.
+    low, high = torch.minimum((centre - half) / scale, p), torch.maximum((centre + half) / scale, p)
+    return low.clamp_min(0), high.clamp_max(1)
+
+
+# ------------------------------------------------------------------------------------------------------------- classes
 
 
 @dataclass(frozen=True)
 class ClassError:
-    """One class: how often it was the label, how often its probabilities add up to, and its calibration error."""
+    """One class: how many samples carry its label, the sum of its probabilities, and its calibration error."""
 
     name: str
     labels: int
@@ -85,21 +103,21 @@ class ClassError:
     under: float
 
 
-def worst_classes(bins: Bins, names: Sequence[str] | None = None) -> list[ClassError]:
-    """Every class, the largest calibration error first."""
+def worst_classes(bins: Bins, names: Sequence[str] | None = None, most: int | None = None) -> list[ClassError]:
+    """The classes with the largest calibration errors, the largest first: all of them, or at most `most`."""
     k = len(bins.count)
-    names = [str(j) for j in range(k)] if names is None else names
-    if len(names) != k:
+    if names is not None and len(names) != k:
         raise InputError(f"there must be a name for each class; got {len(names)} names for {k} classes")
     errors = class_errors(bins)
+    chosen = errors.argsort(descending=True, stable=True)[:most]
     columns = (bins.hits.sum(-1), bins.confidence.sum(-1), errors, class_over(bins), class_under(bins))
-    found = [ClassError(*values) for values in zip(names, *(t.tolist() for t in columns), strict=True)]
-    return [found[j] for j in errors.argsort(descending=True, stable=True).tolist()]
+    rows = zip(chosen.tolist(), *(t[chosen].tolist() for t in columns), strict=True)
+    return [ClassError(str(j) if names is None else names[j], *values) for j, *values in rows]
 
 
 @dataclass(frozen=True)
 class ClassChange:
-    """One class: how often it was the label, and its calibration error before and after."""
+    """One class: how many samples carry its label, and its calibration error before and after."""
 
     name: str
     labels: int
@@ -111,21 +129,54 @@ class ClassChange:
         return self.after - self.before
 
 
-def class_changes(before: Bins, after: Bins, names: Sequence[str]) -> list[ClassChange]:
-    """Every class, the most improved first and the most worsened last."""
-    columns = (before.hits.sum(-1), class_errors(before), class_errors(after))
-    found = [ClassChange(*values) for values in zip(names, *(t.tolist() for t in columns), strict=True)]
-    return sorted(found, key=lambda entry: entry.change)
+@dataclass(frozen=True)
+class ClassChanges:
+    """How every class's calibration error changed. (k,) each"""
+
+    names: Sequence[str]
+    labels: Tensor
+    before: Tensor
+    after: Tensor
+
+    @classmethod
+    def of(cls, before: Bins, after: Bins, names: Sequence[str]) -> ClassChanges:
+        return cls(names, before.hits.sum(-1), class_errors(before), class_errors(after))
+
+    @property
+    def change(self) -> Tensor:
+        """Negative is better."""
+        return self.after - self.before
+
+    def improved(self, most: int) -> list[ClassChange]:
+        """The classes that got better, the most improved first."""
+        return [entry for entry in self._at(self.change.argsort(stable=True)[:most]) if entry.change < 0]
+
+    def worsened(self, most: int) -> list[ClassChange]:
+        """The classes that got worse, the most worsened first."""
+        order = self.change.argsort(descending=True, stable=True)
+        return [entry for entry in self._at(order[:most]) if entry.change > 0]
+
+    def largest(self, most: int) -> list[ClassChange]:
+        """The classes that changed most, the most improved first and the most worsened last."""
+        chosen = self.change.abs().argsort(descending=True, stable=True)[:most]
+        return sorted(self._at(chosen), key=lambda entry: entry.change)
+
+    def _at(self, chosen: Tensor) -> list[ClassChange]:
+        columns = (t[chosen].tolist() for t in (self.labels, self.before, self.after))
+        return [ClassChange(self.names[j], *values) for j, *values in zip(chosen.tolist(), *columns, strict=True)]
+
+
+# ------------------------------------------------------------------------------------------------------- risk, coverage
 
 
 def thinned(curve: RiskCoverage, most: int = 400) -> RiskCoverage:
-    """At most that many points of the curve, evenly spaced in coverage, with both ends."""
+    """At most `most` points of the curve, evenly spaced in coverage, with both ends."""
     n = len(curve.coverage)
     chosen = torch.linspace(0, n - 1, min(n, most), dtype=torch.float64).round().long()
     return RiskCoverage(curve.coverage[chosen], curve.risk[chosen], curve.threshold[chosen])
 
 
 def highest_risk(curve: RiskCoverage) -> float:
-    """The top of the risk axis: above all of the curve but its first fiftieth, which hangs on a few samples."""
+    """The top of the risk axis: above the whole curve but its first fiftieth, which rests on a few samples."""
     settled = curve.risk[len(curve.risk) // 50 :]
     return 1.15 * float(settled.max()) or 0.01

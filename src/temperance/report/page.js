@@ -7,11 +7,11 @@ function cellOf(content, element) {
     cell.textContent = content;
   } else {
     const bar = cell.appendChild(document.createElement("div"));
-    const [over, under, told] = content;
+    const [over, under, words] = content;
     bar.className = "stacked";
-    bar.title = told;
+    bar.title = words;
     bar.setAttribute("role", "img");
-    bar.setAttribute("aria-label", told);
+    bar.setAttribute("aria-label", words);
     for (const [side, share] of [["over", over], ["under", under]]) {
       const part = bar.appendChild(document.createElement("i"));
       part.className = side;
@@ -37,6 +37,6 @@ for (const box of document.querySelectorAll(".searchable")) {
       line.firstChild.scope = "row";
       return line;
     }));
-    note.textContent = `${Math.min(found.length, most)} of ${found.length} shown`;
+    note.textContent = `${Math.min(found.length, most)} of ${found.length.toLocaleString("en")} shown`;
   });
 }

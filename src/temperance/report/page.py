@@ -12,7 +12,8 @@ from typing import NamedTuple
 from temperance.report.formats import set_percent_signs
 from temperance.report.markup import Markup, escaped, join, tag
 
-SHOWN_ROWS = 100  # of a long table; the others are found by searching
+SHOWN_ROWS = 100  # of a long table; a search finds the others
+LISTED_ROWS = 1000  # of a long table that a search looks through
 
 
 class Stack(NamedTuple):
@@ -20,14 +21,14 @@ class Stack(NamedTuple):
 
     over: float
     under: float
-    told: str
+    text: str
 
 
 Cell = str | Stack
 
 
 def page(title: str, *parts: Markup) -> str:
-    """A whole page in one file. Its policy forbids the browser to load anything, or to run any script but ours."""
+    """A whole page in one file. Its policy forbids the browser to load anything and to run any script but ours."""
     style, script = _asset("page.css"), _asset("page.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     policy = f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
@@ -45,6 +46,9 @@ def page(title: str, *parts: Markup) -> str:
     return f"<!doctype html>\n{tag('html', head, body, lang='en')}\n"
 
 
+# ------------------------------------------------------------------------------------------------------------ sections
+
+
 def heading(kind: str, title: str, about: Iterable[str]) -> Markup:
     """What the page is about."""
     return tag(
@@ -56,7 +60,7 @@ def heading(kind: str, title: str, about: Iterable[str]) -> Markup:
 
 
 def answer(verdict: str, figures: Iterable[tuple[str, str, str]]) -> Markup:
-    """The first sentence of the verdict in large, the others, and the figures that it rests on."""
+    """The first sentence of the verdict in large type, the rest of it, and the figures behind it."""
     first, _, reasons = verdict.partition(". ")
     return tag(
         "section",
@@ -64,6 +68,19 @@ def answer(verdict: str, figures: Iterable[tuple[str, str, str]]) -> Markup:
         tag("p", prose(reasons)),
         headline(figures),
     )
+
+
+def headline(figures: Iterable[tuple[str, str, str]]) -> Markup:
+    """A few large figures: a name, a number, a note."""
+    tiles = (
+        tag("div", tag("dt", name), tag("dd", tag("b", number), tag("small", note))) for name, number, note in figures
+    )
+    return tag("dl", *tiles, class_="headline")
+
+
+def moved(before: str, after: str) -> Markup:
+    """A number before and after."""
+    return join([tag("span", before, class_="was"), " → ", tag("span", after)])
 
 
 def section(title: str, *parts: Markup) -> Markup:
@@ -81,35 +98,46 @@ def pair(*figures: tuple[Markup, Markup]) -> Markup:
     return tag("div", *parts, class_="pair")
 
 
-def headline(figures: Iterable[tuple[str, str, str]]) -> Markup:
-    """A few large figures: what it is, the number, a note."""
-    cards = (
-        tag("div", tag("dt", name), tag("dd", tag("b", number), tag("small", note))) for name, number, note in figures
-    )
-    return tag("dl", *cards, class_="headline")
-
-
 def legend(entries: Iterable[tuple[str, str]]) -> Markup:
-    """What the colours and lines mean: a class of page.css and its meaning."""
-    items = (tag("li", tag("i", class_=f"key {class_}"), meaning) for class_, meaning in entries)
+    """What colours and lines mean. A key is a class of page.css, or markup such as that of `stroke`."""
+    items = (tag("li", _key(key), meaning) for key, meaning in entries)
     return tag("ul", *items, class_="legend")
 
 
+def stroke(class_: str) -> Markup:
+    """A piece of a line as a picture draws it, as the key of a legend."""
+    return tag("svg", tag("path", d="M0,5H26", class_=class_), class_="key", viewBox="0 0 26 10", aria_hidden="true")
+
+
 def folded(summary: str, *parts: Markup) -> Markup:
-    """Something that opens when it is asked for."""
+    """Something that opens on request."""
     return tag("details", tag("summary", summary), *parts)
 
 
+def definitions(entries: Iterable[tuple[str, str]]) -> Markup:
+    """Names and what they stand for."""
+    return tag("dl", *(join([tag("dt", name), tag("dd", value)]) for name, value in entries), class_="definitions")
+
+
+def prose(text: str) -> Markup:
+    """Plain text with `code` in backticks."""
+    pieces = set_percent_signs(text).split("`")
+    return join(tag("code", piece) if i % 2 else piece for i, piece in enumerate(pieces))
+
+
+# -------------------------------------------------------------------------------------------------------------- tables
+
+
 def table(columns: Sequence[str], rows: Iterable[Sequence[Cell]], class_: str | None = None) -> Markup:
-    """The first column names the row, the others are numbers. A wide table scrolls by itself, not with the page."""
+    """The first column names the row, the others are numbers. A table that is too wide scrolls, the page does not."""
     return grouped_table(columns, [("", rows)], class_)
 
 
 def grouped_table(
     columns: Sequence[str], groups: Iterable[tuple[str, Iterable[Sequence[Cell]]]], class_: str | None = None
 ) -> Markup:
-    """As `table`, its rows under a title for each group."""
-    heads = (tag("th", name, scope="col") for name in columns)
+    """As `table`, with a title above each group of rows."""
+    heads = (tag("th", name, scope="col") if name else tag("td") for name in columns)
     bodies = []
     for title, rows in groups:
         above = tag("tr", tag("th", title, colspan=len(columns), scope="rowgroup")) if title else Markup()
@@ -133,38 +161,36 @@ def searchable(name: str, columns: Sequence[str], rows: Sequence[Sequence[Cell]]
     )
 
 
-def definitions(entries: Iterable[tuple[str, str]]) -> Markup:
-    """Names and what they stand for."""
-    return tag("dl", *(join([tag("dt", name), tag("dd", value)]) for name, value in entries), class_="definitions")
-
-
-def prose(text: str) -> Markup:
-    """Plain text with `code` in backticks."""
-    pieces = set_percent_signs(text).split("`")
-    return join(tag("code", piece) if i % 2 else piece for i, piece in enumerate(pieces))
+def noted(text: str, note: str) -> Markup:
+    """A cell of two lines: what it says, and a note in small type."""
+    return join([tag("span", text), tag("small", note)]) if note else tag("span", text)
 
 
 def stacked_bar(stack: Stack) -> Markup:
     """A bar in a table; page.js makes the same one."""
     sides = (("over", stack.over), ("under", stack.under))
     parts = (tag("i", class_=side, style=f"width:{share}%") for side, share in sides)
-    return tag("div", *parts, class_="stacked", role="img", title=stack.told, aria_label=stack.told)
+    return tag("div", *parts, class_="stacked", role="img", title=stack.text, aria_label=stack.text)
 
 
-def noted(text: str, note: str) -> Markup:
-    """A cell of two lines: what it says, and something about it in small."""
-    return join([tag("span", text), tag("small", note)])
-
-
-def strip(told: str, *marks: Markup) -> Markup:
+def strip(text: str, *marks: Markup) -> Markup:
     """A picture in one line of a table: marks along a scale from 0 to 100, and the same in words."""
-    return tag("div", *marks, class_="strip", role="img", title=told, aria_label=told)
+    return tag("div", *marks, class_="strip", role="img", title=text, aria_label=text)
 
 
 def mark(kind: str, at: float, to: float | None = None) -> Markup:
     """A mark of a strip: a point, a line across, or a range where it has two ends; `kind` is a class of page.css."""
     width = "" if to is None else f";width:{abs(to - at):.1f}%"
     return tag("i", class_=kind, style=f"left:{at if to is None else min(at, to):.1f}%{width}")
+
+
+def strip_axis(low: str, high: str) -> Markup:
+    """The head of a column of strips: the ends of their scale."""
+    return tag("div", tag("span", low), " ", tag("span", high), class_="ends")
+
+
+def _key(key: str) -> Markup:
+    return key if isinstance(key, Markup) else tag("i", class_=f"key {key}")
 
 
 def _cell(cell: Cell) -> Markup:

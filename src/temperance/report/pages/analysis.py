@@ -1,12 +1,10 @@
-"""The page of an analysis: what the papers show of a network, a classifier or a calibrator in training."""
+"""The page of an analysis: what is behind the confidence of a network, a classifier or a calibrator."""
 
 from __future__ import annotations
 
 import colorsys
-import math
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor
 
 from temperance.diagnose.analysis import Analysis, Embedding, simplex_angle
@@ -14,28 +12,17 @@ from temperance.metrics.binned import ece
 from temperance.metrics.stats import Bins
 from temperance.report.formats import percent
 from temperance.report.markup import Markup, join, tag
-from temperance.report.page import heading, legend, noted, page, pair, section
+from temperance.report.numbers import bars
+from temperance.report.page import heading, legend, noted, page, pair, section, stroke
 from temperance.report.pages.traces import toy_section, trace_section
 from temperance.report.pages.training import head_section, training_section
 from temperance.report.svg import charts
-from temperance.report.svg.drawing import (
-    INNER,
-    LEFT,
-    RIGHT,
-    Plot,
-    Scale,
-    label,
-    number_text,
-    picture,
-    roomy,
-    round_ticks,
-    ticks_between,
-)
+from temperance.report.svg.angles import angle_histogram, angle_matrix, closest_pairs, summary
+from temperance.report.svg.drawing import picture, roomy
 from temperance.report.svg.lines import Line, line_chart, line_legend
-from temperance.report.svg.raster import data_address
 
-NEAR, FAR = (240, 244, 250), (24, 62, 112)  # colours of an angle at the mean and of the one furthest from it
-NAMED_CLASSES = 10  # so many colours can be told apart and have a name
+CLOSEST = 3  # pairs of classes that are named
+NAMED_CLASSES = 10  # more colours could not be told apart
 
 
 def analysis_page(found: Analysis) -> str:
@@ -58,7 +45,7 @@ def analysis_page(found: Analysis) -> str:
 
 
 def histories(found: Analysis) -> list[Markup]:
-    """Of a training, or of a head; the log says which it is."""
+    """The history of each training and of each head; the log says which it is."""
     trained = [subject for subject in found.subjects if subject.history]
     sections = []
     for subject in trained:
@@ -77,7 +64,7 @@ def notes_section(notes: Sequence[str]) -> Markup:
 
 def confidence_section(sets: dict[str, Bins]) -> Markup:
     """How sure each subject is, on one scale."""
-    highest = max(float((bins.count / bins.n).max()) for bins in sets.values())
+    highest = max(bar.count / int(bins.n) for bins in sets.values() for bar in bars(bins))
     figures = []
     for name, bins in sets.items():
         caption = [tag("b", name), f" ECE\u00a0{percent(ece.value(bins))}"]
@@ -98,81 +85,25 @@ def angles_section(sets: dict[str, Tensor], names: Sequence[str]) -> Markup:
         return Markup()
     figures = []
     for title, angles in sets.items():
-        figures.append((noted(tag("b", title), told_of(angles)), angle_matrix(angles)))
-        figures.append((noted(tag("b", "The same angles"), "every two classes once"), angle_histogram(angles)))
+        figures.append((noted(tag("b", title), summary(angles)), angle_matrix(angles, names)))
+        figures.append((noted(tag("b", "The same angles"), _closest(angles, names)), angle_histogram(angles)))
     k = len(names)
     return section(
         "How far apart are the classes?",
         tag(
             "p",
-            "The angle between each two class prototypes, what they have in common taken off. The darker a cell, the "
-            f"further its angle is from the mean. {k:,} directions can at best all be {simplex_angle(k):.1f}° apart.",
+            "The angle between each two class prototypes, after what all classes have in common is taken off. "
+            f"{k:,} directions can at best all be {simplex_angle(k):.1f}° apart. Closer classes are red, more distant "
+            "ones are blue; each matrix has its own scale above it.",
         ),
-        legend([("bar", "pairs of classes"), ("guide", "as far apart as can be")]),
+        legend([("bar", "pairs of classes"), (stroke("guide"), "as far apart as can be")]),
         pair(*figures),
     )
 
 
-def told_of(angles: Tensor) -> str:
-    found = between_classes(angles)
-    return f"mean {float(found.mean()):.1f}°, from {float(found.min()):.1f}° to {float(found.max()):.1f}°"
-
-
-def between_classes(angles: Tensor) -> Tensor:
-    """The angles of every two different classes, once each."""
-    k = len(angles)
-    above = torch.triu_indices(k, k, 1)
-    return angles[above[0], above[1]]
-
-
-def angle_matrix(angles: Tensor) -> Markup:
-    """A cell for every two classes, darker the further its angle is from the mean."""
-    pairs = between_classes(angles)
-    off = (angles - pairs.mean()).abs()
-    off.fill_diagonal_(0)
-    share = (off / off.max().clamp_min(1e-9))[..., None]
-    colours = torch.tensor(NEAR) + share * (torch.tensor(FAR) - torch.tensor(NEAR)).double()
-    address = data_address(colours.round().to(torch.uint8))
-    k = len(angles)
-    plot = Plot(Scale(0, k, LEFT, RIGHT), Scale(0, k, 8 + INNER, 8))
-    ticks = [tick for tick in ticks_between(0, k - 1, 5) if tick == round(tick)]
-    down = [label(LEFT - 6, 8 + (tick + 0.5) * INNER / k + 4, number_text(tick), anchor="end") for tick in ticks]
-    across = [label(plot.x(tick + 0.5), 8 + INNER + 16, number_text(tick), anchor="middle") for tick in ticks]
-    image = tag("image", href=address, x=LEFT, y=8, width=INNER, height=INNER, class_="cells")
-    return picture(
-        8 + INNER + 42,
-        f"Angles between {k} class prototypes: {told_of(angles)}.",
-        image,
-        *down,
-        *across,
-        label((LEFT + RIGHT) / 2, 8 + INNER + 34, "class", anchor="middle"),
-    )
-
-
-def angle_histogram(angles: Tensor) -> Markup:
-    """How many pairs of classes meet at which angle."""
-    pairs = between_classes(angles)
-    n_bins = min(40, 2 * math.ceil(math.sqrt(len(pairs))))
-    best = simplex_angle(len(angles))
-    low, high = min(float(pairs.min()), best), max(float(pairs.max()), best)
-    x = roomy(low, high, LEFT, RIGHT)
-    edges = torch.linspace(x.low, x.high, n_bins + 1, dtype=torch.float64)
-    count = torch.bucketize(pairs, edges[1:-1]).bincount(minlength=n_bins)
-    plot = Plot(x, Scale(0, int(count.max()), 8 + INNER, 8))
-    ticks, across = round_ticks(int(count.max()), 4), ticks_between(x.low, x.high, 5)
-    bars = [
-        plot.box(left, right, 0, n, "bar")
-        for left, right, n in zip(edges[:-1].tolist(), edges[1:].tolist(), count.tolist(), strict=True)
-        if n
-    ]
-    return picture(
-        8 + INNER + 42,
-        f"Histogram of the angles between class prototypes: {told_of(angles)}.",
-        plot.y_axis(ticks, [number_text(tick) for tick in ticks]),
-        join(bars),
-        plot.line([(best, 0), (best, plot.y.high)], "guide"),
-        plot.x_axis(across, "angle", [f"{number_text(tick)}°" for tick in across]),
-    )
+def _closest(angles: Tensor, names: Sequence[str]) -> str:
+    found = (f"{names[i]} and {names[j]} ({angle:.1f}°)" for i, j, angle in closest_pairs(angles, CLOSEST))
+    return f"closest: {', '.join(found)}"
 
 
 # ---------------------------------------------------------------------------------------------------- masked inference
@@ -197,9 +128,9 @@ def masked_section(found: Analysis) -> Markup:
         "What if weights of the classifier are masked?",
         tag(
             "p",
-            "The network's own classifier, a share of its weights masked at random in every batch and nothing trained. "
-            "Where confidence falls below accuracy, masking alone has made it modest; what that costs in accuracy, "
-            "training with masks gets back.",
+            "The network's own classifier with a share of its weights masked at random in every batch; nothing is "
+            "trained. Where confidence falls below accuracy, masking alone has lowered it too far; training with masks "
+            "recovers the accuracy that masking costs.",
         ),
         pair(*figures),
     )
@@ -223,8 +154,8 @@ def map_section(maps: dict[str, Embedding], names: Sequence[str]) -> Markup:
         tag(
             "p",
             "A map of the logits by t-SNE: samples with similar logits are near each other. The colour is the label; "
-            "the stronger it is, the less sure the prediction (entropy). A model that is never unsure is pale "
-            "everywhere.",
+            "the stronger it is, the less sure the prediction (entropy). The map of a model that is always sure is "
+            "pale.",
         ),
         tag("ul", *keys, class_="legend") if few else Markup(),
         pair(*figures),
@@ -257,8 +188,8 @@ def point_map(found: Embedding, k: int) -> Markup:
 
 
 def hue(j: int, k: int) -> str:
-    """A colour for each class, as different as can be; it reads well on light and on dark."""
+    """A colour for each class, as different as possible and visible on light and on dark paper."""
     # Two rings, so that neighbours on the circle of hues also differ in lightness.
-    lightness = 0.45 if j % 2 else 0.56
+    lightness = 0.5 if j % 2 else 0.6
     red, green, blue = colorsys.hls_to_rgb(j / k, lightness, 0.72)
     return f"#{round(255 * red):02x}{round(255 * green):02x}{round(255 * blue):02x}"

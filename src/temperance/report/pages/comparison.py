@@ -6,7 +6,7 @@ from pathlib import PurePath
 from statistics import median_high
 
 from temperance.jobs.comparison import Comparison, Outcome
-from temperance.report.formats import interval_of, points, signed, value_of
+from temperance.report.formats import interval_of, listed, points, signed, value_of
 from temperance.report.markup import Markup, join, tag
 from temperance.report.page import (
     Cell,
@@ -15,23 +15,26 @@ from temperance.report.page import (
     heading,
     legend,
     mark,
+    moved,
     noted,
     page,
     section,
     strip,
+    strip_axis,
     table,
 )
+from temperance.report.pages.classes import class_changes_section, classwise_section
 from temperance.report.pages.evaluation import (
-    classwise_section,
     metrics_section,
     provenance_section,
     reliability_section,
     risk_coverage_section,
 )
-from temperance.report.pages.pairs import class_changes_section, metrics_pair, reliability_pair, risk_coverage_pair
+from temperance.report.pages.pairs import metrics_pair, reliability_pair, risk_coverage_pair
 from temperance.report.svg.drawing import Scale
 
 SAME_ORDER = "A calibrator that keeps the order of the predictions leaves this curve as it is."
+NAMED = 2  # methods named in a remark; more are counted
 
 
 def comparison_page(found: Comparison) -> str:
@@ -54,7 +57,7 @@ def _name(found: Comparison) -> str:
 
 
 def opening(found: Comparison) -> Markup:
-    """What was compared on what, the verdict, and the three numbers it rests on."""
+    """What was compared on what, the verdict, and the three numbers behind it."""
     about = [found.split, f"{len(found.before.class_names):,} classes", f"{len(found.outcomes):,} methods"]
     titles = {"nll": "NLL", "ece": "Calibration error", "accuracy": "Accuracy"}
     figures = [_figure(found, title, metric) for metric, title in titles.items()]
@@ -68,18 +71,20 @@ def _figure(found: Comparison, title: str, metric: str) -> tuple[str, str, str]:
         return title, value_of(old), f"between {interval_of(old, 'and')}"
     if value_of(old) == value_of(new):
         return title, value_of(old), "the same before and after"
-    moved = join([tag("span", value_of(old), class_="was"), " → ", value_of(new)])
     if metric == "accuracy":
         by = found.recommended.minus(found.baseline, metric)
         notes = [f"{points(by.value)} points,", f"between {points(by.low)} and {points(by.high)}"]
     else:
         notes = [f"{interval_of(old)} before", f"{interval_of(new)} after"]
-    return title, moved, join(tag("span", note) for note in notes)
+    return title, moved(value_of(old), value_of(new)), join(tag("span", note) for note in notes)
+
+
+# --------------------------------------------------------------------------------------------------------- the ranking
 
 
 def ranking_section(found: Comparison) -> Markup:
-    """Every method, the lowest NLL first; those that are level with it together; those that failed at the end."""
-    scale = _nll_scale(found)
+    """Every method, the lowest NLL first; those level with it together; those that failed at the end."""
+    scale = nll_scale(found)
     level = [outcome for outcome in found.ranked if found.level_with_best(outcome)]
     behind = [outcome for outcome in found.ranked if not found.level_with_best(outcome)]
     groups = [
@@ -88,6 +93,7 @@ def ranking_section(found: Comparison) -> Markup:
         if outcomes
     ]
     failures = [(outcome.label, outcome.failure) for outcome in found.outcomes if outcome.failure]
+    columns = ("Method", _axis(scale), "NLL", "ECE", "Accuracy", "Parameters", "Seconds")
     return section(
         "How did the methods do?",
         tag(
@@ -95,20 +101,13 @@ def ranking_section(found: Comparison) -> Markup:
             "Fitted on the same samples, measured on the same others, lowest NLL first. The bar says how far a method "
             "is from the best, sample by sample: where it reaches the line of the best, the two are level.",
         ),
-        legend(
-            [
-                ("point", "NLL"),
-                ("range", "95\u00a0% interval of the difference from the best"),
-                ("upright", "the best"),
-                ("line", "no calibration"),
-            ]
-        ),
-        grouped_table(("Method", "", "NLL", "ECE", "Accuracy", "Parameters", "Seconds"), groups, "ranking"),
+        legend(_keys(found, scale)),
+        grouped_table(columns, groups, "ranking"),
         tag(
             "p",
             "Below the accuracy is its change in points. ",
             tag("span", "Below NLL and ECE are 95\u00a0% intervals. ", class_="on-wide-screens"),
-            "The intervals of two methods can overlap although one is surely better, since both were measured on the "
+            "The intervals of two methods can overlap although one is clearly better, since both were measured on the "
             "same samples. The best of many owes a little to luck.",
             class_="aside",
         ),
@@ -116,12 +115,29 @@ def ranking_section(found: Comparison) -> Markup:
     )
 
 
+def _axis(scale: Scale) -> Markup:
+    return strip_axis(*(f"{end:.4f}" for end in (scale.low, scale.high)))
+
+
+def _keys(found: Comparison, scale: Scale) -> list[tuple[str, str]]:
+    keys = [
+        ("point", "NLL"),
+        ("range", "95\u00a0% interval of the difference from the best"),
+        ("upright", "the best"),
+    ]
+    if _inside(found.baseline, scale):
+        keys.append(("line", "no calibration"))
+    if not all(_inside(outcome, scale) for outcome in found.ranked):
+        keys.append(("beyond", "higher than the scale reaches"))
+    return keys
+
+
 def _ranked(found: Comparison, outcome: Outcome, scale: Scale) -> list[Cell]:
     nll, ece, accuracy = (found.row(name, method=outcome.label) for name in ("nll", "ece", "accuracy"))
     by = outcome.minus(found.baseline, "accuracy").value
     name = tag("b", outcome.label) if outcome is found.recommended else outcome.label
     return [
-        noted(name, found.remark(outcome)),
+        noted(name, remark(found, outcome)),
         _nll_strip(found, outcome, scale),
         noted(f"{nll.value:.4f}", interval_of(nll)),
         noted(value_of(ece), interval_of(ece)),
@@ -131,35 +147,67 @@ def _ranked(found: Comparison, outcome: Outcome, scale: Scale) -> list[Cell]:
     ]
 
 
+def remark(found: Comparison, outcome: Outcome) -> str:
+    """Where a method stands. If the recommended one is behind the best, why it is recommended all the same."""
+    said = found.remark(outcome)
+    if outcome is not found.recommended or found.level_with_best(outcome) or not found.any_fitted:
+        return said
+    lower = found.ranked[: found.ranked.index(outcome)]
+    spoiling = {other.label: other.worse_than(found.baseline) for other in lower}
+    names = [name for name, worse in spoiling.items() if worse]
+    if names:
+        metrics = sorted({metric for worse in spoiling.values() for metric in worse})
+        why = f"{_few(names)} {'have' if len(names) > 1 else 'has'} a lower NLL but a worse {listed(metrics)}"
+    else:
+        why = f"the lower NLL of {_few([other.label for other in lower])} could be chance"
+    return f"{said}: {why}"
+
+
+def _few(names: list[str]) -> str:
+    more = len(names) - NAMED
+    return listed([*names[:NAMED], f"{more} more"] if more > 0 else names)
+
+
 def _reach(found: Comparison, outcome: Outcome) -> tuple[float, float]:
-    """Between which values its NLL lies, given that of the best."""
+    """The interval of its NLL, given the NLL of the best."""
     best = found.ranked[0]
     by = outcome.minus(best, "nll")
     return best.measured["nll"].value + by.low, best.measured["nll"].value + by.high
 
 
-def _nll_scale(found: Comparison) -> Scale:
-    """From the best to no calibration or to the middle of the field, and to what ends not far behind that.
+def nll_scale(found: Comparison) -> Scale:
+    """A scale around the methods, so that those that nearly coincide can be told apart.
 
-    What is far worse must not flatten the rest.
+    It reaches from the best to the middle of the field and half as far again. Methods beyond that, and no calibration
+    if it is there, are marked at the edge.
     """
-    ends = [_reach(found, outcome) for outcome in found.ranked]
-    low = min(low for low, _ in ends)
-    high = max(_reach(found, found.baseline)[1], median_high(high for _, high in ends))
-    high = max(end for _, end in ends if end <= low + 1.5 * (high - low))
+    ends = {outcome: _reach(found, outcome) for outcome in found.ranked}
+    low = min(low for low, _ in ends.values())
+    calibrated = [high for outcome, (_, high) in ends.items() if outcome is not found.baseline]
+    # A single method has no field around it: it is shown beside no calibration.
+    middle = median_high(calibrated) if len(calibrated) > 1 else low
+    if middle <= low:
+        middle = max(high for _, high in ends.values())
+    high = max(high for _, high in ends.values() if high <= low + 1.5 * (middle - low))
     return Scale(low, high if high > low else low + 1, 0, 100)
+
+
+def _inside(outcome: Outcome, scale: Scale) -> bool:
+    return outcome.measured["nll"].value <= scale.high
 
 
 def _nll_strip(found: Comparison, outcome: Outcome, scale: Scale) -> Markup:
     value, best = outcome.measured["nll"].value, found.ranked[0]
-    low, high = (min(scale(end), 100) for end in _reach(found, outcome))
-    marks = [
-        mark("line", scale(found.baseline.measured["nll"].value)),
-        mark("upright", scale(best.measured["nll"].value)),
-    ]
-    if value > scale.high:
-        return strip(f"NLL {value:.4f}: beyond this scale", *marks, mark("beyond", 100))
+    marks = [mark("upright", scale(best.measured["nll"].value))]
+    if _inside(found.baseline, scale):
+        marks.append(mark("line", scale(found.baseline.measured["nll"].value)))
     by = outcome.minus(best, "nll")
-    told = f"{by.value:.4f} above the best, between {signed(by.low, 4)} and {signed(by.high, 4)}"
-    kind = "point none" if outcome is found.baseline else "point"
-    return strip("the best" if outcome is best else told, *marks, mark("range", low, high), mark(kind, scale(value)))
+    words = f"{by.value:.4f} above the best, between {signed(by.low, 4)} and {signed(by.high, 4)}"
+    if not _inside(outcome, scale):
+        return strip(f"{words}: beyond the scale", *marks, mark("beyond", 100))
+    low, high = map(scale, _reach(found, outcome))
+    marks.append(mark("range", low, min(high, 100)))
+    if high > 100:
+        marks.append(mark("beyond", 100))
+    marks.append(mark("point none" if outcome is found.baseline else "point", scale(value)))
+    return strip("the best" if outcome is best else words, *marks)

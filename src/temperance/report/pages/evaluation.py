@@ -7,34 +7,34 @@ from collections.abc import Mapping
 from pathlib import PurePath
 
 from temperance.jobs.evaluation import Evaluation
-from temperance.jobs.results import Provenance, Row
-from temperance.metrics import METRICS
+from temperance.jobs.results import Provenance, Row, shown
+from temperance.metrics import METRICS, Metric
 from temperance.metrics.binned import ece
 from temperance.metrics.stats import Bins
-from temperance.report.formats import digits_for, interval_of, percent, percent_down, percent_range, value_of
+from temperance.report.formats import interval_of, percent, percent_down, percent_range, plural, value_of
 from temperance.report.markup import Markup, join, tag
-from temperance.report.numbers import ClassError, bars, worst_classes
+from temperance.report.numbers import bars, merged_bins
 from temperance.report.page import (
     SHOWN_ROWS,
-    Cell,
-    Stack,
     answer,
     definitions,
     folded,
     heading,
     legend,
     mark,
+    noted,
     page,
     prose,
-    searchable,
     section,
     split,
     strip,
+    strip_axis,
+    stroke,
     table,
 )
+from temperance.report.pages.classes import classwise_section
 from temperance.report.svg import charts
 
-WORST = 15  # classes shown without unfolding the table
 COVERAGES = (1.0, 0.9, 0.8, 0.7, 0.5, 0.3)
 GROUP_METRICS = ("ece", "accuracy", "confidence-gap", "nll")  # the first of them ranks the groups
 
@@ -56,7 +56,7 @@ def evaluation_page(evaluation: Evaluation) -> str:
 
 
 def opening(evaluation: Evaluation) -> Markup:
-    """What was measured, the verdict, and the three numbers it rests on."""
+    """What was measured, the verdict, and the three numbers behind it."""
     row = evaluation.rows[0]
     about = [
         row.split,
@@ -68,7 +68,7 @@ def opening(evaluation: Evaluation) -> Markup:
 
 
 def verdict_section(evaluation: Evaluation, warning: str = "") -> Markup:
-    """The verdict and the three numbers it rests on; a warning comes before it."""
+    """The verdict and the three numbers behind it, after a warning if there is one."""
     bins = evaluation.reliability
     n = int(bins.n)
     confidence, accuracy = float(bins.confidence.sum()) / n, int(bins.hits.sum()) / n
@@ -95,40 +95,41 @@ def _bounds(evaluation: Evaluation, metric: str) -> str:
 def reliability_section(evaluation: Evaluation) -> Markup:
     return section(
         "Is the confidence right?",
-        split(
-            charts.reliability(evaluation.reliability),
-            reliability_explained(),
-            folded("The numbers in this picture", reliability_table(evaluation.reliability)),
-        ),
+        split(charts.reliability(evaluation.reliability), reliability_explained(evaluation.reliability)),
+        folded("The numbers in this picture", reliability_table(evaluation.reliability)),
     )
 
 
-def reliability_explained() -> Markup:
+def reliability_explained(bins: Bins) -> Markup:
     """How to read a reliability diagram."""
+    merged = merged_bins(bins)
+    joined = f" A bar stands for {merged:,} of the {len(bins.count):,} bins." if merged > 1 else ""
     return join(
         [
             tag(
                 "p",
-                "Each bar is how often predictions of about that confidence were right. If confidence meant what it "
-                "says, every dot would lie on the dashed line.",
+                "A grey bar is how often predictions of about that confidence were right. If confidence meant what it "
+                "says, every dot would lie on the dashed line. The coloured gap is between accuracy and confidence."
+                f"{joined}",
             ),
             legend(
                 [
                     ("bar", "accuracy in the bin"),
                     ("over", "over-confident: right less often than it says"),
                     ("under", "under-confident: right more often than it says"),
-                    ("over chance", "pale: could be chance"),
-                    ("whisker", "95 % interval of the accuracy"),
-                    ("guide", "perfect calibration"),
+                    ("chance", "pale: the gap could be chance"),
+                    ("whisker", "95\u00a0% interval of the accuracy"),
+                    (stroke("guide"), "perfect calibration"),
                 ]
             ),
-            tag("p", "The strip underneath counts the samples: a gap matters as much as the samples it has."),
+            tag("p", "The strip underneath counts the samples: a gap counts as much as the samples in it."),
         ]
     )
 
 
 def reliability_table(bins: Bins) -> Markup:
     """The numbers in a reliability diagram."""
+    found = bars(bins)
     digits = 0 if len(bins.count) <= 50 else 1
     rows = [
         (
@@ -138,9 +139,9 @@ def reliability_table(bins: Bins) -> Markup:
             percent(bar.accuracy),
             percent_range(bar.low, bar.high, 1),
         )
-        for bar in bars(bins)
+        for bar in found
     ]
-    return table(("Confidence", "Samples", "Mean", "Accuracy", "95\u00a0% interval"), rows)
+    return table(("Confidence", "Samples", "Mean", "Accuracy", "95\u00a0% interval"), rows, "narrow")
 
 
 def histogram_section(evaluation: Evaluation) -> Markup:
@@ -161,46 +162,6 @@ def histogram_section(evaluation: Evaluation) -> Markup:
     )
 
 
-def classwise_section(evaluation: Evaluation) -> Markup:
-    """The worst classes as bars, and every class in a table that can be searched."""
-    worst = worst_classes(evaluation.classwise, evaluation.class_names)
-    columns = ("Class", "Labels", "Expected", "", "Error")
-    largest = worst[0].error
-    # A full bar is the worst class, but no less than a quarter of a class's average share: small errors look small.
-    scale = 100 / max(largest, 0.25 / len(worst))
-    digits = digits_for(largest)
-    rows: list[list[Cell]] = [
-        [
-            entry.name,
-            f"{entry.labels:,}",
-            f"{entry.predicted:,.1f}",
-            Stack(round(scale * entry.over, 1), round(scale * entry.under, 1), _told(entry, digits)),
-            percent(entry.error, digits),
-        ]
-        for entry in worst
-    ]
-    more = (
-        folded(f"All {len(rows):,} classes", searchable("classes", columns, rows, "classes"))
-        if len(rows) > WORST
-        else Markup()
-    )
-    return section(
-        "Which classes are off?",
-        tag(
-            "p",
-            "How far each class's probability is from how often it is the label, worst first. The sum of its "
-            "probabilities is the number of labels that the model expects.",
-        ),
-        legend([("over", "probability too high"), ("under", "probability too low")]),
-        table(columns, rows[:WORST], "classes"),
-        more,
-    )
-
-
-def _told(entry: ClassError, digits: int) -> str:
-    return f"{percent(entry.over, digits)} too high, {percent(entry.under, digits)} too low"
-
-
 def risk_coverage_section(evaluation: Evaluation) -> Markup:
     curve = evaluation.risk_coverage
     n = len(curve.coverage)
@@ -215,9 +176,9 @@ def risk_coverage_section(evaluation: Evaluation) -> Markup:
             tag("p", "Answering only the surest predictions leaves fewer errors, if confidence ranks them well."),
             legend(
                 [
-                    ("curve", "this model"),
-                    ("best", "if every error were among the least sure"),
-                    ("guide", "if confidence said nothing"),
+                    (stroke("curve"), "this model"),
+                    (stroke("best"), "if every error were among the least sure"),
+                    (stroke("guide"), "if confidence said nothing"),
                 ]
             ),
             table(("Answered", "Error among them", "Confidence at least"), rows),
@@ -226,7 +187,7 @@ def risk_coverage_section(evaluation: Evaluation) -> Markup:
 
 
 def answered(n: int) -> list[int]:
-    """How many of n samples are answered at each of the coverages that are told in numbers, all of them first."""
+    """How many of n samples are answered at each coverage in the table, all of them first."""
     return sorted({_at_least(share, n) for share in COVERAGES}, reverse=True)
 
 
@@ -242,17 +203,17 @@ def groups_section(evaluation: Evaluation) -> Markup:
     rows.sort(key=lambda row: row.value, reverse=ranked.lower_is_better is not False)
     whole = measured["", ranked.name]
     ends = [end for row in (*rows, whole) for end in (row.low, row.value, row.high) if not math.isnan(end)]
-    low, high = min(0.0, *ends), max(ends)
+    low, high = min(0.0, *ends), max(ends) or 1.0
     cells = [
         (
-            row.group,
-            _dot_strip(row, whole, low, high or 1.0),
+            noted(row.group, plural(row.n, "sample")),
+            _dot_strip(row, whole, low, high),
             *(value_of(measured[row.group, name]) for name in names),
-            f"{row.n:,}",
         )
         for row in rows[:SHOWN_ROWS]
     ]
     more = f" The first {SHOWN_ROWS} of {len(rows):,} groups are shown." if len(rows) > SHOWN_ROWS else ""
+    columns = ("Group", _ends(low, high, ranked), *(METRICS[name].title for name in names))
     return section(
         "By group",
         tag(
@@ -260,8 +221,13 @@ def groups_section(evaluation: Evaluation) -> Markup:
             f"{ranked.title} of each group as a dot with its interval, the worst first; the upright line is all "
             f"samples together ({value_of(whole)}).{more}",
         ),
-        table(("Group", "", *(METRICS[name].title for name in names), "Samples"), cells, "groups"),
+        table(columns, cells, "groups"),
     )
+
+
+def _ends(low: float, high: float, metric: Metric) -> Markup:
+    """The ends of the scale of the strips."""
+    return strip_axis(*(shown(end, percent=metric.percent) for end in (low, high)))
 
 
 def _dot_strip(row: Row, whole: Row, low: float, high: float) -> Markup:
@@ -287,11 +253,11 @@ def metrics_section(evaluation: Evaluation) -> Markup:
 def named_metric(row: Row) -> Markup:
     """A metric with what it is in plain words."""
     metric = METRICS[row.metric]
-    return join([tag("span", metric.title), tag("small", prose(metric.summary))])
+    return noted(metric.title, prose(metric.summary))
 
 
 def provenance_section(provenance: Provenance) -> Markup:
-    """Enough to measure it again, for those who ask."""
+    """What it takes to measure it again."""
     entries = [
         ("Measured", provenance.created),
         ("Command", provenance.command),
@@ -311,5 +277,5 @@ def _listed(values: Mapping[str, object]) -> str:
 
 
 def _at_least(share: float, n: int) -> int:
-    """The fewest of n samples that are that share of them."""
+    """The fewest of n samples that make up this share."""
     return math.ceil(share * n - 1e-9)

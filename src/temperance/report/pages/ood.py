@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
-import math
-
 from temperance.jobs.ood import MEASURES, TITLES, OODComparison, ScoreHistogram
 from temperance.jobs.results import Row
 from temperance.metrics.scores import SCORES
 from temperance.report.formats import percent, percent_range
 from temperance.report.markup import Markup, join, tag
-from temperance.report.page import answer, grouped_table, heading, legend, noted, page, pair, prose, section
+from temperance.report.page import answer, grouped_table, heading, legend, noted, page, pair, prose, section, stroke
 from temperance.report.pages.evaluation import provenance_section
 from temperance.report.svg.drawing import (
     LEFT,
     RIGHT,
     Plot,
+    RootScale,
     Scale,
+    label,
     number_text,
     picture,
+    root_ticks,
     tick_text,
     ticks_between,
 )
-from temperance.report.svg.lines import COLOURS
-
-SHARES = (0.0, 0.01, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0)  # marked on the scale of shares
+from temperance.report.svg.lines import series
 
 
 def ood_page(found: OODComparison) -> str:
@@ -34,7 +33,7 @@ def ood_page(found: OODComparison) -> str:
 
 
 def opening(found: OODComparison) -> Markup:
-    """What was told from what, the verdict, and the numbers it rests on."""
+    """What was told apart from what, the verdict, and the numbers behind it."""
     settings = found.provenance.settings
     about = [f"{settings['n']:,} samples", f"{settings['k']:,} classes", settings["calibrator"] or "", _against(found)]
     area, share, best = (
@@ -67,16 +66,16 @@ def histograms_section(found: OODComparison) -> Markup:
         caption = [tag("b", histogram.score), f" AUROC\u00a0{percent(row.value)}"]
         figures.append((join(caption), score_histogram(histogram)))
     keys = [("bar", found.provenance.settings["inside"])]
-    keys += [(f"line series series-{i % COLOURS}", name) for i, name in enumerate(found.sizes)]
+    keys += [(stroke(f"line {series(i)}"), name) for i, name in enumerate(found.sizes)]
     return section(
         "How sure is the model of each?",
         tag(
             "p",
-            "The share of samples at each value of a score, on a scale of square roots. The less the two overlap, the "
-            "better the score tells them apart. The upright line accepts 95\u00a0% of the model's own data; what is "
-            "unfamiliar and lies to its right is taken for its own.",
+            "The share of samples at each value of a score. The less the two overlap, the better the score tells them "
+            "apart. The upright line accepts 95\u00a0% of the model's own data; unfamiliar samples to its right are "
+            "taken for its own.",
         ),
-        legend([*keys, ("upright", "accepts 95\u00a0% of its own data")]),
+        legend([*keys, (stroke("mark"), "accepts 95\u00a0% of its own data")]),
         pair(*figures),
     )
 
@@ -85,12 +84,11 @@ def score_histogram(histogram: ScoreHistogram) -> Markup:
     """Shares of its own data as bars, those of other sets as steps, and the threshold that accepts 95 %."""
     edges = histogram.edges.tolist()
     highest = max(float(shares.max()) for shares in (histogram.inside, *histogram.outside.values()))
-    # Scores of a sure model heap up at one end; roots leave the rest to be seen.
-    plot = Plot(Scale(edges[0], edges[-1], LEFT, RIGHT), Scale(0, math.sqrt(highest), 220, 16))
-    ticks = [tick for tick in SHARES if tick <= highest]
-    across = ticks_between(edges[0], edges[-1], 5)
+    y = RootScale(0, highest, 236, 28)
+    plot = Plot(Scale(edges[0], edges[-1], LEFT, RIGHT), y)
+    ticks, across = root_ticks(y), ticks_between(edges[0], edges[-1], 5)
     bars = [
-        plot.box(left, right, 0, math.sqrt(share), "bar")
+        plot.box(left, right, 0, share, "bar")
         for left, right, share in zip(edges[:-1], edges[1:], histogram.inside.tolist(), strict=True)
         if share
     ]
@@ -98,16 +96,17 @@ def score_histogram(histogram: ScoreHistogram) -> Markup:
     for i, shares in enumerate(histogram.outside.values()):
         steps = [(edges[0], 0.0)]
         for left, right, share in zip(edges[:-1], edges[1:], shares.tolist(), strict=True):
-            steps += [(left, math.sqrt(share)), (right, math.sqrt(share))]
-        lines.append(plot.line([*steps, (edges[-1], 0.0)], f"line series-{i % COLOURS}"))
+            steps += [(left, share), (right, share)]
+        lines.append(plot.line([*steps, (edges[-1], 0.0)], f"line {series(i)}"))
     limit = min(max(histogram.limit, edges[0]), edges[-1])
     return picture(
-        264,
+        280,
         f"Histograms of {histogram.score} on the model's own data and on {', '.join(histogram.outside)}.",
-        plot.y_axis([math.sqrt(tick) for tick in ticks], [tick_text(tick) for tick in ticks]),
+        label(0, 12, "share of samples (square-root scale)"),
+        plot.y_axis(ticks, [tick_text(tick) for tick in ticks]),
         join(bars),
         join(lines),
-        plot.line([(limit, 0), (limit, plot.y.high)], "mark"),
+        plot.line([(limit, 0), (limit, highest)], "mark"),
         plot.x_axis(across, histogram.score, [number_text(t) for t in across]),
     )
 
@@ -119,7 +118,7 @@ def numbers_section(found: OODComparison) -> Markup:
     for title, group in sets:
         rows = []
         for name in found.scores:
-            cells = [join([tag("span", name), tag("small", prose(SCORES[name].summary.partition(" (n")[0]))])]
+            cells = [noted(name, prose(SCORES[name].summary.partition(" (n")[0]))]
             for metric in MEASURES:
                 row = found.row(metric, group=group, method=name)
                 cells.append(noted(percent(row.value), percent_range(row.low, row.high, 1)))

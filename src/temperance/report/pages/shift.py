@@ -5,9 +5,9 @@ from __future__ import annotations
 from temperance.data.corruptions import CORRUPTIONS
 from temperance.diagnose.shift import MEAN, MEASURED, Shift
 from temperance.metrics import METRICS
-from temperance.report.formats import percent
+from temperance.report.formats import PERCENT, percent
 from temperance.report.markup import Markup, join, tag
-from temperance.report.page import answer, folded, grouped_table, heading, noted, page, pair, prose, section
+from temperance.report.page import answer, folded, grouped_table, heading, moved, noted, page, pair, prose, section
 from temperance.report.pages.evaluation import provenance_section
 from temperance.report.svg.lines import Line, line_chart, line_legend
 
@@ -27,14 +27,13 @@ def shift_page(found: Shift) -> str:
 
 
 def opening(found: Shift) -> Markup:
-    """What was corrupted, the verdict, and the numbers it rests on."""
+    """What was corrupted, the verdict, and the numbers behind it."""
     strongest = found.severities[-1]
     figures = []
     for metric in MEASURED:
         method = found.methods[0] if metric == "accuracy" else found.methods[-1]
-        clean, worse = (_said(metric, found.value(metric, severity=s, method=method)) for s in (0, strongest))
-        moved = join([tag("span", clean, class_="was"), " → ", worse])
-        figures.append((TITLES[metric], moved, f"as they are, and at severity {strongest}"))
+        clean, worse = (_written(metric, found.value(metric, severity=s, method=method)) for s in (0, strongest))
+        figures.append((TITLES[metric], moved(clean, worse), f"as they are, and at severity {strongest}"))
     settings = found.provenance.settings
     about = [
         f"{settings['n']:,} images",
@@ -46,7 +45,7 @@ def opening(found: Shift) -> Markup:
     return join([title, answer(found.verdict, figures)])
 
 
-def _said(metric: str, value: float) -> str:
+def _written(metric: str, value: float) -> str:
     return percent(value) if METRICS[metric].percent else f"{value:.3f}"
 
 
@@ -103,7 +102,7 @@ def family_section(found: Shift) -> Markup:
         lines = []
         for i, name in enumerate(names):
             if method != first:
-                lines.append(Line(f"{name}, {first}", _against(found, name, first), i, "thin was"))
+                lines.append(Line(f"{name}, {first}", _against(found, name, first), i, "faint"))
             lines.append(Line(name, _against(found, name, method), i))
         drawn = line_chart(
             lines,
@@ -116,10 +115,10 @@ def family_section(found: Shift) -> Markup:
         )
         solid = [line for line in lines if not line.kind]
         figures.append((join([tag("b", family.capitalize()), line_legend(solid)]), drawn))
-    dashed = f" Dashed: {first}." if method != first else ""
+    faint = f" Faint: {first}." if method != first else ""
     return section(
         "Which corruptions do most harm?",
-        tag("p", f"The calibration error under every corruption, with the same scale for all families.{dashed}"),
+        tag("p", f"The calibration error under every corruption, with the same scale for all families.{faint}"),
         pair(*figures),
     )
 
@@ -134,7 +133,7 @@ def numbers_section(found: Shift) -> Markup:
     tables = []
     for metric in MEASURED:
         for method in reversed(found.methods):
-            name = f"{TITLES[metric]}, {method}"
+            name = f"{TITLES[metric]}{' in percent' if METRICS[metric].percent else ''}, {method}"
             drawn = number_table(found, metric, method)
             first = metric == MEASURED[0] and method == found.methods[-1]
             tables.append(join([tag("p", tag("b", name)), drawn]) if first else folded(name, drawn))
@@ -143,17 +142,16 @@ def numbers_section(found: Shift) -> Markup:
 
 def number_table(found: Shift, metric: str, method: str) -> Markup:
     """A row for each corruption, a column for each severity."""
+
+    def cell(name: str, severity: int) -> str:
+        return _written(metric, found.value(metric, name, severity, method)).removesuffix(PERCENT)
+
+    severities = [0, *found.severities]
     groups = []
     for title, names in [*found.families().items(), ("all", [MEAN])]:
         rows = []
         for name in names:
-            said = prose(CORRUPTIONS[name].summary) if name in CORRUPTIONS else "over the corruptions"
-            cells = (_said(metric, found.value(metric, name, s, method)) for s in found.severities)
-            rows.append((noted(name, said), _said(metric, found.value(metric, method=method)), *cells))
+            note = prose(CORRUPTIONS[name].summary) if name in CORRUPTIONS else "over the corruptions"
+            rows.append((noted(name, note), *(cell(name, severity) for severity in severities)))
         groups.append((title.capitalize(), rows))
-    columns = (
-        "Corruption",
-        "None",
-        *(f"Severity {s}" if s == found.severities[0] else str(s) for s in found.severities),
-    )
-    return grouped_table(columns, groups, "severities")
+    return grouped_table(("Corruption, by severity", *map(str, severities)), groups, "severities")

@@ -1,4 +1,4 @@
-"""Sections about a post-hoc training: losses of classes beside the calibration error, as in SCTL's figures."""
+"""Sections about a post-hoc training: the losses of classes beside the calibration error, as in SCTL's figures."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import torch
 
 from temperance.diagnose.traces import Trace, pearson
-from temperance.report.formats import percent
+from temperance.report.formats import listed, percent
 from temperance.report.markup import Markup, tag
-from temperance.report.page import legend, noted, pair, section, table
+from temperance.report.page import legend, noted, pair, section, stroke, table
 from temperance.report.svg.drawing import (
     LEFT,
     RIGHT,
@@ -22,7 +22,9 @@ from temperance.report.svg.drawing import (
     round_ticks,
     ticks_between,
 )
-from temperance.report.svg.lines import COLOURS, Line, line_chart, line_legend
+from temperance.report.svg.lines import Line, line_chart, line_legend, series
+
+OTHERS = 40  # lines of classes that were not trained on
 
 
 def trace_section(traces: Sequence[Trace]) -> Markup:
@@ -50,9 +52,9 @@ def trace_section(traces: Sequence[Trace]) -> Markup:
         tag(
             "p",
             f"A {traces[0].layer} layer on the logits, trained on held-out predictions with each objective and "
-            "measured on the test part; losses are NLL whatever it is trained with. Objectives that soften the labels "
-            "can lead past the point where the calibration error is least; class-scaled loss evens out the losses of "
-            "the classes.",
+            "measured on the test part. The losses are NLL, whatever the objective. Objectives that soften the labels "
+            "can go past the point where the calibration error is smallest; the class-scaled loss evens out the losses "
+            "of the classes.",
         ),
         line_legend([Line(trace.objective, [], i) for i, trace in enumerate(traces)]),
         pair(
@@ -80,7 +82,7 @@ def scatter(traces: Sequence[Trace], column: str) -> Markup:
     plot = Plot(x, y)
     across, ticks = ticks_between(x.low, x.high, 5), round_ticks(y.high, 4)
     dots = [
-        plot.dot(a, b, f"point series-{i % COLOURS}")
+        plot.dot(a, b, f"point {series(i)}")
         for i, trace in enumerate(traces)
         for a, b in zip(getattr(trace, column).tolist(), trace.ece.tolist(), strict=True)
     ]
@@ -127,14 +129,14 @@ def toy_section(toy: Trace | None, names: Sequence[str]) -> Markup:
         "The same loss, another calibration error",
         tag(
             "p",
-            f"The same layer, trained only on the classes with the highest losses ({', '.join(trained)}), and measured "
-            "on all classes of the same data. At A and B the total loss is the same; how it is shared out among the "
-            "classes differs, and so does the calibration error.",
+            f"The same layer, trained only on the classes with the highest losses ({listed(trained)}) and measured on "
+            "all classes of the same data. At A and B the total loss is the same, but the classes have other shares of "
+            "it, and the calibration error differs.",
         ),
         legend(
             [
-                ("line series series-1", "classes trained on"),
-                ("line series thin series-0", "the others"),
+                (stroke(_class_line("", mine=True).class_), "classes trained on"),
+                (stroke(_class_line("", mine=False).class_), "the others"),
                 ("line", "A and B"),
             ]
         ),
@@ -144,7 +146,7 @@ def toy_section(toy: Trace | None, names: Sequence[str]) -> Markup:
 
 
 def marked(trace: Trace, a: int, b: int) -> list[tuple[float, str]]:
-    """Where A and B stand."""
+    """The places of A and B on the x axis."""
     return [(float(trace.steps[row]), name) for row, name in ((a, "A"), (b, "B"))]
 
 
@@ -154,11 +156,18 @@ def _share(trace: Trace, row: int) -> float:
 
 
 def class_losses(trace: Trace, names: Sequence[str], at: Sequence[tuple[float, str]]) -> Markup:
-    """The loss of every class at every step; those trained on stand out."""
+    """The loss of every class at every step. Those trained on stand out; of many others some are drawn."""
+    mine = [i for i, j in enumerate(trace.classes) if j in trace.trained]
+    others = [i for i, j in enumerate(trace.classes) if j not in trace.trained]
+    # Evenly spaced among the others by their last loss, so that the few that are drawn stand for all.
+    others.sort(key=lambda i: float(trace.class_losses[-1, i]))
+    others = others[:: math.ceil(len(others) / OTHERS) or 1]
     lines = []
-    for column, j in enumerate(trace.classes):
-        values = list(zip(trace.steps.tolist(), trace.class_losses[:, column].tolist(), strict=True))
-        mine = j in trace.trained
-        lines.append(Line(names[j], values, 1 if mine else 0, "" if mine else "thin"))
-    lines.sort(key=lambda line: line.kind, reverse=True)
+    for i in (*others, *mine):
+        values = list(zip(trace.steps.tolist(), trace.class_losses[:, i].tolist(), strict=True))
+        lines.append(_class_line(names[trace.classes[i]], values, mine=i in mine))
     return line_chart(lines, y_title="loss of each class", x_title="step", at=at)
+
+
+def _class_line(name: str, points: Sequence[tuple[float, float]] = (), *, mine: bool) -> Line:
+    return Line(name, points, 1 if mine else 0, "" if mine else "faint")

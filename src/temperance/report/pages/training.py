@@ -7,14 +7,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from temperance.heads.retraining import Retrained
-from temperance.jobs.evaluation import Evaluation, evaluate
+from temperance.jobs.evaluation import Evaluation
 from temperance.jobs.results import Provenance
 from temperance.metrics import METRICS
-from temperance.report.formats import points, signed, value_of
+from temperance.report.formats import duration, plural, points, signed, value_of
 from temperance.report.markup import Markup, join, tag
-from temperance.report.page import answer, definitions, folded, heading, page, pair, section
+from temperance.report.page import answer, definitions, folded, heading, moved, page, pair, section
+from temperance.report.pages.classes import class_changes_section, classwise_section
 from temperance.report.pages.evaluation import (
-    classwise_section,
     histogram_section,
     metrics_section,
     provenance_section,
@@ -22,9 +22,9 @@ from temperance.report.pages.evaluation import (
     risk_coverage_section,
     verdict_section,
 )
-from temperance.report.pages.pairs import class_changes_section, metrics_pair, reliability_pair, risk_coverage_pair
+from temperance.report.pages.pairs import metrics_pair, reliability_pair, risk_coverage_pair
 from temperance.report.svg.lines import Line, line_chart, line_legend
-from temperance.training.run import Run, hardly_learnt, read_about
+from temperance.training.run import Run, hardly_learnt
 
 History = Sequence[Mapping[str, Any]]
 
@@ -32,9 +32,12 @@ History = Sequence[Mapping[str, Any]]
 # ------------------------------------------------------------------------------------------------------------- a run
 
 
-def run_page(run: Run, *, measured: Evaluation | None = None) -> str:
-    """The page: what was trained, the verdict on the test part, how it got there, and the sections of an evaluation."""
-    found = measured or evaluate(run.predictions["test"])
+def run_page(run: Run, found: Evaluation, provenance: Provenance) -> str:
+    """The page: what was trained, the verdict on the test part, how it got there, and the sections of an evaluation.
+
+    found       the evaluation of the test part
+    provenance  of the training, or of the evaluation where that of the training is not known
+    """
     name = run.folder.name if run.folder else "A training"
     parts = [
         heading("Training report", name, about_run(run)),
@@ -46,7 +49,7 @@ def run_page(run: Run, *, measured: Evaluation | None = None) -> str:
         risk_coverage_section(found),
         metrics_section(found),
         settings_section(run),
-        provenance_section(run_provenance(run, found)),
+        provenance_section(provenance),
     ]
     return page(f"{name} – training report", *parts)
 
@@ -59,13 +62,13 @@ def about_run(run: Run) -> list[str]:
         str(job.get("network", type(run.network).__name__)),
         str(job.get("data", "")),
         str(job.get("loss", "")),
-        count(len(run.history), "epoch"),
+        plural(len(run.history), "epoch"),
         f"measured on {n:,} test images",
     ]
 
 
 def settings_section(run: Run) -> Markup:
-    """Everything that was set, folded away."""
+    """Every setting, folded away."""
     job = run.details.get("job", {})
     if not job:
         return Markup()
@@ -73,27 +76,19 @@ def settings_section(run: Run) -> Markup:
     return tag("footer", folded("How it was trained", definitions(entries)))
 
 
-def run_provenance(run: Run, found: Evaluation) -> Provenance:
-    """That of the training where its folder has it, else that of the measurement."""
-    if run.folder is None or not (run.folder / "run.json").exists():
-        return found.provenance
-    about = read_about(run.folder)["provenance"]
-    return Provenance(**{**about, "settings": {}})
-
-
 def training_section(history: History, name: str = "it") -> Markup:
-    """Loss, accuracy, calibration error and learning rate, epoch by epoch; nothing where nothing was trained."""
+    """Loss, accuracy, calibration error and learning rate, epoch by epoch; empty for an empty history."""
     if not history:
         return Markup()
     seconds = sum(row.get("seconds", 0.0) for row in history)
-    took = f" It took {spell(seconds)}, {spell(seconds / len(history))} an epoch." if seconds else ""
+    took = f" It took {duration(seconds)}, {duration(seconds / len(history))} an epoch." if seconds else ""
     return section(
         f"How did {name} get there?",
         tag(
             "p",
             "The network on the images that it was trained on and on those held out, epoch by epoch. Where the loss on "
-            "held-out images rises while the accuracy stays, the network goes on becoming surer without becoming "
-            f"better.{took}",
+            "held-out images rises while the accuracy stays, the network keeps getting surer without getting better."
+            f"{took}",
         ),
         pair(*training_figures(history)),
     )
@@ -104,8 +99,8 @@ def training_figures(history: History) -> list[tuple[Markup, Markup]]:
     figures = [
         figure(history, "Loss", {"loss": "training", "val_loss": "held out"}),
         figure(history, "Accuracy", {"accuracy": "training", "val_accuracy": "held out"}, percent=True),
-        figure(history, "Calibration error", {"val_ece": "held out"}, percent=True, from_zero=True, first_colour=1),
-        figure(history, "Learning rate", {"lr": "as scheduled"}, from_zero=True, first_colour=2),
+        figure(history, "Calibration error", {"val_ece": "held out"}, percent=True, from_zero=True, first=1),
+        figure(history, "Learning rate", {"lr": "as scheduled"}, from_zero=True),
     ]
     return [found for found in figures if found]
 
@@ -117,14 +112,14 @@ def figure(
     *,
     percent: bool = False,
     from_zero: bool = False,
-    first_colour: int = 0,
+    first: int = 0,
 ) -> tuple[Markup, Markup] | None:
-    """Columns of a history over its epochs, with a legend; nothing if no row has them."""
+    """Columns of a history over its epochs, with a legend; None if no row has them."""
     lines = []
     for i, (column, name) in enumerate(columns.items()):
         known = [(row["epoch"], row[column]) for row in history if row.get(column) is not None]
         if known:
-            lines.append(Line(name, known, first_colour + i))
+            lines.append(Line(name, known, first + i))
     if not lines:
         return None
     drawn = line_chart(
@@ -138,18 +133,6 @@ def figure(
     return join([tag("b", title), line_legend(lines)]), drawn
 
 
-def count(n: int, what: str) -> str:
-    """1 epoch, 2 epochs."""
-    return f"{n:,} {what}{'' if n == 1 else 's'}"
-
-
-def spell(seconds: float) -> str:
-    """A duration as people say it."""
-    if seconds < 90:
-        return f"{seconds:.3g} s"
-    return f"{seconds / 60:.3g} min" if seconds < 5400 else f"{seconds / 3600:.3g} h"
-
-
 # ------------------------------------------------------------------------------------------------------ a retraining
 
 
@@ -159,7 +142,7 @@ def retraining_page(found: Retrained) -> str:
     about = [
         f"{int(before.reliability.n):,} test samples",
         f"{len(before.class_names):,} classes",
-        count(len(found.history), "epoch"),
+        plural(len(found.history), "epoch"),
         f"before: {found.replaced}",
     ]
     titles = {"accuracy": "Accuracy", "nll": "NLL", "ece": "Calibration error"}
@@ -179,7 +162,6 @@ def retraining_page(found: Retrained) -> str:
 def _moved(found: Retrained, metric: str, title: str) -> tuple[str, str, Markup]:
     """A metric before and after, and the difference with its interval, if there is one."""
     old, new, by = found.before.row(metric), found.after.row(metric), found.differences[metric]
-    moved = join([tag("span", value_of(old), class_="was"), " → ", value_of(new)])
 
     def change(value: float) -> str:
         return points(value) if METRICS[metric].percent else signed(value, 4)
@@ -187,11 +169,11 @@ def _moved(found: Retrained, metric: str, title: str) -> tuple[str, str, Markup]
     notes = [change(by.value) + (" points" if METRICS[metric].percent else "")]
     if not math.isnan(by.low):
         notes = [f"{notes[0]},", f"between {change(by.low)} and {change(by.high)}"]
-    return title, moved, join(tag("span", note) for note in notes)
+    return title, moved(value_of(old), value_of(new)), join(tag("span", note) for note in notes)
 
 
 def head_section(history: History, name: str = "the new classifier") -> Markup:
-    """Keep rate, confidence and accuracy, and the loss of a head, epoch by epoch; nothing where it was not trained."""
+    """Keep rate, confidence and accuracy, and the loss of a head, epoch by epoch; empty for an empty history."""
     if not history:
         return Markup()
     figures = [

@@ -1,15 +1,38 @@
-"""The pictures of the HTML page."""
+"""The pictures of predictions: reliability, confidence, classes, risk and coverage."""
 
 from __future__ import annotations
 
+import math
+
+import torch
+from torch import Tensor
+
 from temperance.metrics.selective import RiskCoverage
 from temperance.metrics.stats import Bins
-from temperance.report.formats import PERCENT, percent, percent_range
+from temperance.report.formats import PERCENT, digits_for, percent, percent_range, points
 from temperance.report.markup import Markup, join, tag
 from temperance.report.numbers import Bar, bars, highest_risk, thinned
-from temperance.report.svg.drawing import INNER, LEFT, RIGHT, Plot, Scale, label, picture, round_ticks, tick_text
+from temperance.report.svg.drawing import (
+    FIFTHS,
+    INNER,
+    LEFT,
+    RIGHT,
+    LogScale,
+    Plot,
+    RootScale,
+    Scale,
+    decades,
+    label,
+    number_text,
+    picture,
+    root_ticks,
+    round_ticks,
+    tick_text,
+    ticks_between,
+)
 
-FIFTHS = [0.0, 0.2, 0.4, 0.6, 0.8, 1.0]
+GAP_WIDTH = 0.5  # of a gap, as a share of its bin: the bar of the accuracy stays visible behind it
+SMALLEST_SHARE = 1e-4  # of the largest class error; what is smaller is drawn at the left edge
 
 
 def reliability(bins: Bins, most: int | None = None) -> Markup:
@@ -18,34 +41,36 @@ def reliability(bins: Bins, most: int | None = None) -> Markup:
     `most` is the top of the scale of samples, for pictures that are compared.
     """
     found = bars(bins)
-    top, strip, between = 24.0, 54.0, 38.0
+    top, strip, between = 24.0, 60.0, 42.0
     x = Scale(0, 1, LEFT, RIGHT)
     plot = Plot(x, Scale(0, 1, top + INNER, top))
-    most = most or max(bar.count for bar in found)
-    counts = Plot(x, Scale(0, most, top + INNER + between + strip, top + INNER + between))
+    counts = RootScale(0, most or max(bar.count for bar in found), top + INNER + between + strip, top + INNER + between)
+    samples = Plot(x, counts)
+    ticks = root_ticks(counts, least=1)
     return picture(
-        counts.y.start + 42,
+        counts.start + 42,
         f"Reliability diagram with {len(found)} bins that are not empty; the table below has its numbers.",
         label(0, 12, "accuracy"),
         plot.y_axis(FIFTHS, [tick_text(t) for t in FIFTHS]),
         join(_reliability_bar(plot, bar) for bar in found),
         plot.line([(0, 0), (1, 1)], "guide"),
         join(_interval(plot, bar) for bar in found),
-        label(0, counts.y.end - 14, "samples"),
-        counts.y_axis([0, most], ["0", _compact(most)]),
-        join(tag("g", _told(bar), counts.box(bar.left, bar.right, 0, bar.count, "bar")) for bar in found),
-        counts.x_axis(FIFTHS, "confidence"),
+        label(0, counts.end - 14, "samples (square-root scale)"),
+        samples.y_axis(ticks, [_compact(int(t)) for t in ticks]),
+        join(tag("g", _hint(bar), samples.box(bar.left, bar.right, 0, bar.count, "bar")) for bar in found),
+        samples.x_axis(FIFTHS, "confidence"),
     )
 
 
 def _reliability_bar(plot: Plot, bar: Bar) -> Markup:
+    """A bar as high as the accuracy; a narrower one spans the gap from there to the mean confidence."""
     low, high = sorted((bar.accuracy, bar.confidence))
     gap = ("over" if bar.over else "under") + (" chance" if bar.chance else "")
     return tag(
         "g",
-        _told(bar),
+        _hint(bar),
         plot.box(bar.left, bar.right, 0, bar.accuracy, "bar"),
-        plot.box(bar.left, bar.right, low, high, gap),
+        plot.box(bar.left, bar.right, low, high, gap, width=GAP_WIDTH),
     )
 
 
@@ -54,8 +79,8 @@ def _interval(plot: Plot, bar: Bar) -> Markup:
     return join([whisker, plot.dot(bar.confidence, bar.accuracy, "dot")])
 
 
-def _told(bar: Bar) -> Markup:
-    """What a pointer resting on a bar is told."""
+def _hint(bar: Bar) -> Markup:
+    """What the browser shows when a pointer rests on a bar."""
     return tag(
         "title",
         f"confidence {percent_range(bar.left, bar.right, 1)}: {bar.count:,} samples, says {percent(bar.confidence)}, "
@@ -64,21 +89,22 @@ def _told(bar: Bar) -> Markup:
 
 
 def histogram(bins: Bins, highest: float | None = None) -> Markup:
-    """The share of samples in each bin, with accuracy and mean confidence marked.
+    """The share of samples in each bin on a scale of square roots, with accuracy and mean confidence marked.
 
     `highest` is the top of the scale of shares, for pictures that are compared.
     """
     found = bars(bins)
     n = int(bins.n)
     confidence, accuracy = float(bins.confidence.sum()) / n, float(bins.hits.sum()) / n
-    highest = highest or max(bar.count for bar in found) / n
-    plot = Plot(Scale(0, 1, LEFT, RIGHT), Scale(0, highest, 260, 44))
-    ticks = round_ticks(highest, 4)
+    shares = RootScale(0, highest or max(bar.count for bar in found) / n, 276, 60)
+    plot = Plot(Scale(0, 1, LEFT, RIGHT), shares)
+    ticks = root_ticks(shares)
     return picture(
-        302,
+        318,
         f"Histogram of confidence: mean confidence {percent(confidence)}, accuracy {percent(accuracy)}.",
+        label(0, 12, "share of predictions (square-root scale)"),
         plot.y_axis(ticks, [tick_text(t) for t in ticks]),
-        join(tag("g", _told(bar), plot.box(bar.left, bar.right, 0, bar.count / n, "bar")) for bar in found),
+        join(tag("g", _hint(bar), plot.box(bar.left, bar.right, 0, bar.count / n, "bar")) for bar in found),
         plot.x_axis(FIFTHS, "confidence"),
         _marks(plot, accuracy, confidence),
     )
@@ -87,7 +113,7 @@ def histogram(bins: Bins, highest: float | None = None) -> Markup:
 def _marks(plot: Plot, accuracy: float, confidence: float) -> Markup:
     """Two upright lines, each with its name on the side away from the other.
 
-    Where the edge of the picture leaves no room for it, a name is on the inner side but higher, above the other line.
+    Where the edge of the picture leaves no room for a name, it is on the inner side but higher, above the other line.
     """
     over = confidence > accuracy
     marks = [(accuracy, "accuracy", "mark"), (confidence, "mean confidence", f"mark {'over' if over else 'under'}")]
@@ -95,7 +121,7 @@ def _marks(plot: Plot, accuracy: float, confidence: float) -> Markup:
     for (value, name, class_), on_left in zip(marks, (over, not over), strict=True):
         turned = value < 0.3 if on_left else value > 0.7
         dx, anchor = (-5, "end") if on_left != turned else (5, "start")
-        height = 14 if turned else 32
+        height = 32 if turned else 50
         x = plot.x(value)
         parts.append(tag("path", d=f"M{x:.1f},{plot.y.start:.1f}V{height - 10}", class_=class_))
         parts.append(label(x + dx, height, name, anchor=anchor))
@@ -103,17 +129,17 @@ def _marks(plot: Plot, accuracy: float, confidence: float) -> Markup:
 
 
 def risk_coverage(curve: RiskCoverage, before: RiskCoverage | None = None) -> Markup:
-    """The error among the surest predictions, at every coverage; and if all errors were the least sure.
+    """The error among the surest predictions at every coverage, and what it would be if errors were the least sure.
 
-    `before` is another curve to see it against.
+    `before` is another curve to compare it with.
     """
     shown = [curve] if before is None else [before, curve]
     highest, everything = min(max(map(highest_risk, shown)), 1.0), float(curve.risk[-1])
     plot = Plot(Scale(0, 1, LEFT, RIGHT), Scale(0, highest, 260, 26))
     ticks = round_ticks(highest, 4)
     drawn = []
-    for points in map(thinned, shown):
-        drawn.append(list(zip(points.coverage.tolist(), points.risk.clamp_max(highest).tolist(), strict=True)))
+    for each in map(thinned, shown):
+        drawn.append(list(zip(each.coverage.tolist(), each.risk.clamp_max(highest).tolist(), strict=True)))
     best = [(coverage, max(0.0, 1 - (1 - everything) / coverage)) for coverage, _ in drawn[-1]]
     return picture(
         302,
@@ -122,9 +148,59 @@ def risk_coverage(curve: RiskCoverage, before: RiskCoverage | None = None) -> Ma
         plot.y_axis(ticks, [tick_text(t) for t in ticks]),
         plot.line([(0, everything), (1, everything)], "guide"),
         plot.line(best, "best"),
-        join(plot.line(points, "curve was") for points in drawn[:-1]),
+        join(plot.line(line, "curve was") for line in drawn[:-1]),
         plot.line(drawn[-1], "curve"),
         plot.x_axis(FIFTHS, "answered (coverage)"),
+    )
+
+
+# ------------------------------------------------------------------------------------------------------- many classes
+
+
+def error_distribution(errors: Tensor) -> Markup:
+    """How many classes have which calibration error. The errors are on a scale of logarithms."""
+    largest = float(errors.max())
+    smallest = max(float(errors.min()), SMALLEST_SHARE * largest)
+    low, high = (0.5 * smallest, 1.3 * largest) if largest else (1e-4, 1e-2)
+    x = LogScale(low, high, LEFT, RIGHT)
+    edges = torch.logspace(*torch.tensor([low, high]).log10().tolist(), 37, dtype=torch.float64)
+    ticks = decades(low, high)
+    texts = [percent(tick, max(0, -round(math.log10(100 * tick)))) for tick in ticks]
+    described = f"Distribution of the calibration errors of {len(errors):,} classes; the largest is "
+    return _class_histogram(
+        x, errors, edges, described + percent(largest, digits_for(largest)), "error of the class", ticks, texts
+    )
+
+
+def change_distribution(change: Tensor) -> Markup:
+    """How many classes got better and worse by how much."""
+    reach = float(change.abs().max()) or 0.01
+    x = Scale(-1.04 * reach, 1.04 * reach, LEFT, RIGHT)
+    edges = torch.linspace(x.low, x.high, 42, dtype=torch.float64)
+    ticks = ticks_between(x.low, x.high, 5)
+    texts = [number_text(100 * tick) for tick in ticks]
+    described = f"Distribution of the changes of {len(change):,} classes, at most {points(reach)} points"
+    return _class_histogram(x, change, edges, described, "change of the error, points", ticks, texts)
+
+
+def _class_histogram(
+    x: Scale, values: Tensor, edges: Tensor, described: str, title: str, ticks: list[float], texts: list[str]
+) -> Markup:
+    counts = torch.bucketize(values.cpu().double(), edges[1:-1]).bincount(minlength=len(edges) - 1).tolist()
+    y = RootScale(0, max(counts), 236, 26)
+    plot = Plot(x, y)
+    drawn = []
+    for left, right, n in zip(edges[:-1].tolist(), edges[1:].tolist(), counts, strict=True):
+        if n:
+            drawn.append(tag("g", tag("title", f"{n:,} classes"), plot.box(left, right, 0, n, "bar")))
+    up = root_ticks(y, least=1)
+    return picture(
+        278,
+        f"{described}.",
+        label(0, 12, "classes (square-root scale)"),
+        plot.y_axis(up, [_compact(int(tick)) for tick in up]),
+        join(drawn),
+        plot.x_axis(ticks, title, texts),
     )
 
 

@@ -17,6 +17,7 @@ from temperance.report.markup import Markup, join, tag
 WIDTH = 420
 LEFT, RIGHT = 46, 402  # where the plot area begins and ends
 INNER = RIGHT - LEFT
+FIFTHS = [0.0, 0.2, 0.4, 0.6, 0.8, 1.0]
 
 
 @dataclass(frozen=True)
@@ -29,8 +30,25 @@ class Scale:
     end: float
 
     def __call__(self, value: float) -> float:
-        share = (value - self.low) / (self.high - self.low)
-        return self.start + share * (self.end - self.start)
+        return self.start + self.share(value) * (self.end - self.start)
+
+    def share(self, value: float) -> float:
+        """How far along the scale a value lies: 0 at `low`, 1 at `high`."""
+        return (value - self.low) / (self.high - self.low)
+
+
+class RootScale(Scale):
+    """A scale of square roots, from 0: small values stay visible beside large ones."""
+
+    def share(self, value: float) -> float:
+        return math.sqrt(value / self.high)
+
+
+class LogScale(Scale):
+    """A scale of logarithms. Smaller values than `low` are drawn at `low`."""
+
+    def share(self, value: float) -> float:
+        return math.log(max(value, self.low) / self.low) / math.log(self.high / self.low)
 
 
 def roomy(low: float, high: float, start: float, end: float) -> Scale:
@@ -46,11 +64,17 @@ class Plot:
     x: Scale
     y: Scale
 
-    def box(self, left: float, right: float, low: float, high: float, class_: str) -> Markup:
-        """A filled rectangle, a little narrower than its sides, and high enough to be seen."""
+    def box(self, left: float, right: float, low: float, high: float, class_: str, *, width: float = 1.0) -> Markup:
+        """A filled rectangle, a little narrower than its sides and high enough to be seen.
+
+        `width` is the share of the space between the sides that it takes, in the middle.
+        """
         height = max(self.y(low) - self.y(high), 1.0)
-        x, width = self.x(left), self.x(right) - self.x(left)
-        return tag("rect", x=x + 0.5, y=self.y(low) - height, width=width - 1, height=height, class_=class_)
+        x, space = self.x(left), self.x(right) - self.x(left)
+        inset = 0.5 + space * (1 - width) / 2
+        # A bin narrower than a pixel still shows.
+        wide = max(space - 2 * inset, 0.5)
+        return tag("rect", x=x + inset, y=self.y(low) - height, width=wide, height=height, class_=class_)
 
     def line(self, points: Sequence[tuple[float, float]], class_: str) -> Markup:
         """Straight lines through the points."""
@@ -70,19 +94,28 @@ class Plot:
         """Text beside a point."""
         return label(self.x(x) + dx, self.y(y) + dy, text, anchor=anchor)
 
+    def framed(self, *parts: Markup) -> Markup:
+        """Shapes of which only what lies inside the plot area is seen."""
+        x, y = self.x.start, self.y.end
+        width, height = self.x.end - x, self.y.start - y
+        box = f"{x:g} {y:g} {width:g} {height:g}"
+        return tag("svg", *parts, class_="frame", x=x, y=y, width=width, height=height, viewBox=box)
+
     def x_axis(self, ticks: Sequence[float], title: str, texts: Sequence[str] | None = None) -> Markup:
         """Numbers below the plot, in percent unless their texts are given, and what they are."""
         bottom = self.y.start
         texts = [tick_text(t) for t in ticks] if texts is None else texts
-        marks = [label(self.x(t), bottom + 16, text, anchor="middle") for t, text in zip(ticks, texts, strict=True)]
-        return join([*marks, label((LEFT + RIGHT) / 2, bottom + 34, title, anchor="middle")])
+        marks = [label(self.x(t), bottom + 18, text, anchor="middle") for t, text in zip(ticks, texts, strict=True)]
+        return join([*marks, label((LEFT + RIGHT) / 2, bottom + 36, title, anchor="middle")])
 
     def y_axis(self, ticks: Sequence[float], texts: Sequence[str]) -> Markup:
         """Numbers to the left, with a faint line across at each."""
         parts = []
         for value, text in zip(ticks, texts, strict=True):
-            parts.append(self.line([(self.x.low, value), (self.x.high, value)], "grid"))
-            parts.append(self.label(self.x.low, value, text, anchor="end", dx=-6, dy=4))
+            y = self.y(value)
+            kind = "grid zero" if value == 0 and self.y.low < 0 else "grid"
+            parts.append(tag("path", d=f"M{self.x.start:.1f},{y:.1f}H{self.x.end:.1f}", class_=kind))
+            parts.append(label(self.x.start - 6, y + 4, text, anchor="end"))
         return join(parts)
 
 
@@ -100,15 +133,22 @@ def tick_text(value: float) -> str:
     return f"{100 * value:.3g}{PERCENT}"
 
 
+def number_text(value: float) -> str:
+    """A plain number beside an axis, with a true minus sign."""
+    return f"{value:.6g}".replace("-", "−")
+
+
+# --------------------------------------------------------------------------------------------------------------- ticks
+
+
 def round_ticks(high: float, about: int) -> list[float]:
-    """Multiples of 1, 2 or 5 times a power of ten, from 0 to `high`.
+    """Multiples of 1, 2 or 5 times a power of ten, from 0 to `high`: at most `about` of them beside 0.
 
     >>> round_ticks(27, 4)
     [0.0, 10.0, 20.0]
     """
-    raw = high / about
-    power = 10.0 ** math.floor(math.log10(raw))
-    step = next(m * power for m in (1, 2, 5, 10) if m * power >= raw * (1 - 1e-9))
+    power = 10.0 ** math.floor(math.log10(high / about))
+    step = next(m * power for m in (1, 2, 5, 10) if high / (m * power) < about + 1 - 1e-9)
     return [i * step for i in range(math.floor(high / step + 1e-9) + 1)]
 
 
@@ -123,6 +163,28 @@ def ticks_between(low: float, high: float, about: int) -> list[float]:
     return [round(i * step, 12) for i in range(first, math.floor(high / step + 1e-9) + 1)]
 
 
-def number_text(value: float) -> str:
-    """A plain number beside an axis, with a true minus sign."""
-    return f"{value:.6g}".replace("-", "−")
+def root_ticks(scale: RootScale, room: float = 18.0, least: float = 0.0) -> list[float]:
+    """0 and round numbers from `least` to the top of a scale of square roots, at least `room` apart in the picture.
+
+    >>> root_ticks(RootScale(0, 0.9, 200, 0), room=25)
+    [0.0, 0.02, 0.1, 0.2, 0.5]
+    """
+    chosen: list[float] = []
+    top = math.floor(math.log10(scale.high))
+    for power in range(top, top - 4, -1):
+        for leading in (5, 2, 1):
+            tick = float(f"{leading}e{power}")
+            beside = [scale(other) for other in (*chosen[-1:], 0.0)]
+            if least <= tick <= scale.high and all(abs(place - scale(tick)) >= room for place in beside):
+                chosen.append(tick)
+    return [0.0, *reversed(chosen)]
+
+
+def decades(low: float, high: float) -> list[float]:
+    """The powers of ten from `low` to `high`.
+
+    >>> decades(0.02, 30)
+    [0.1, 1.0, 10.0]
+    """
+    first, last = math.ceil(math.log10(low) - 1e-9), math.floor(math.log10(high) + 1e-9)
+    return [float(f"1e{power}") for power in range(first, last + 1)]

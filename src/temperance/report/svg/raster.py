@@ -1,4 +1,4 @@
-"""Small pictures of many cells as PNG, for which a rectangle each would be too much."""
+"""Pictures of many cells as PNG, where a rectangle for each would make the page too large."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from torch import Tensor
 
 
 def png(pixels: Tensor) -> bytes:
-    """Colours (height, width, 3) in uint8 as a PNG file."""
+    """Colours with opacity (height, width, 4) in uint8 as a PNG file."""
     height, width, _ = pixels.shape
     rows = pixels.cpu().contiguous().numpy()
     # Every line begins with the number of its filter: none.
     raw = b"".join(b"\x00" + rows[i].tobytes() for i in range(height))
-    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    header = struct.pack(">IIBBBBB", width, height, 8, 6, 0, 0, 0)
     chunks = ((b"IHDR", header), (b"IDAT", zlib.compress(raw, 9)), (b"IEND", b""))
     return b"\x89PNG\r\n\x1a\n" + b"".join(_chunk(kind, data) for kind, data in chunks)
 

@@ -1,9 +1,9 @@
-"""Figures for Python: each function draws one statistic, and returns the Axes it drew on.
+"""Matplotlib figures for papers and notebooks: each function draws one statistic and returns the Axes it drew on.
 
     bins = ece.stats(probs, labels)
     draw_reliability(bins).figure.savefig("reliability.png")
 
-Without `ax` a new figure is made that belongs to no window and needs no closing; global settings are left alone.
+Without `ax` a new figure is made; it belongs to no window and needs no closing. Matplotlib's settings stay as they are.
 Matplotlib comes with the extra `report` and is imported when the first figure is made.
 """
 
@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
+
+import numpy as np
 
 from temperance.errors import InputError, MissingExtraError, at_least
 from temperance.jobs.results import shown
@@ -26,14 +28,17 @@ if TYPE_CHECKING:
 PLAIN, GUIDE = "#b0b9c5", "#7d838c"
 OVER, UNDER = "#c8452f", "#2a6fbb"
 PALE = {OVER: "#ebbcb3", UNDER: "#b3cde8"}  # of a gap that could be chance
+GAP_WIDTH = 0.5  # of a gap, as a share of its bin: the bar of the accuracy stays visible behind it
 
 
 def draw_reliability(bins: Statistic, ax: Axes | None = None) -> Axes:
-    """The reliability diagram: accuracy in each confidence bin, beside what the confidence promised.
+    """The reliability diagram: the accuracy in each confidence bin, and its gap to the mean confidence.
 
-    Bars are accuracy. Red reaches up to a mean confidence above it (over-confident), blue down to one below it
-    (under-confident), pale where the gap could be chance: the 95 % interval of the accuracy holds the mean confidence.
-    The strip below counts the samples. `bins` is `ece.stats(probs, labels)` or an evaluation's `reliability`.
+    Grey bars are accuracy. A narrower bar spans the gap: red up to a mean confidence above it (over-confident), blue
+    down to one below it (under-confident), pale where the 95 % interval of the accuracy holds the mean confidence, so
+    that the gap could be chance. The strip below counts the samples on a square-root scale.
+
+    `bins` is `ece.stats(probs, labels)` or an evaluation's `reliability`.
     """
     found = _bins(bins, 1, "ece.stats(probs, labels)")
     ax = ax or new_figure(4.8, 5.6).add_subplot()
@@ -76,6 +81,8 @@ def draw_reliability_pair(before: Statistic, after: Statistic, axes: Sequence[Ax
 def draw_confidence_histogram(bins: Statistic, ax: Axes | None = None) -> Axes:
     """How sure the model is: the share of samples in each confidence bin, with mean confidence and accuracy marked.
 
+    Shares are on a square-root scale, so that the small ones of a sure model can be read.
+
     `bins` is `ece.stats(probs, labels)` or an evaluation's `reliability`.
     """
     found = _bins(bins, 1, "ece.stats(probs, labels)")
@@ -86,7 +93,8 @@ def draw_confidence_histogram(bins: Statistic, ax: Axes | None = None) -> Axes:
     confidence, accuracy = float(found.confidence.sum()) / n, float(found.hits.sum()) / n
     ax.axvline(confidence, color=OVER if confidence > accuracy else UNDER, linestyle="--", label="mean confidence")
     ax.axvline(accuracy, color=ax.yaxis.label.get_color(), label="accuracy")
-    ax.set(xlim=(0, 1), xlabel="confidence", ylabel="share of samples")
+    ax.set(xlim=(0, 1), xlabel="confidence", ylabel="share of samples (square-root scale)")
+    _square_roots(ax, max(bar.count for bar in shares) / n)
     ax.legend(fontsize="small", framealpha=0.85, edgecolor="none")
     return ax
 
@@ -116,7 +124,7 @@ def draw_classwise(
 
 
 def draw_risk_coverage(curve: RiskCoverage, ax: Axes | None = None) -> Axes:
-    """If the model may decline its least sure predictions: the error that remains, at every coverage.
+    """The error that remains at every coverage, if the model may decline its least sure predictions.
 
     `curve` is `risk_coverage_curve(probs, labels)` or an evaluation's `risk_coverage`.
     """
@@ -152,14 +160,19 @@ def _bins(found: object, dimensions: int, source: str) -> Bins:
 
 
 def _spans(
-    ax: Axes, shares: list[Bar], low: list[float], high: list[float], color: str | list[str], label: str | None
+    ax: Axes,
+    shares: list[Bar],
+    low: list[float],
+    high: list[float],
+    color: str | list[str],
+    label: str | None,
+    width: float = 1.0,
 ) -> None:
-    """A bar over the width of each bin, from low to high."""
+    """A bar for each bin, from low to high; `width` is the share of the bin that it takes, in the middle."""
     heights = [top - bottom for bottom, top in zip(low, high, strict=True)]
-    widths = [bar.right - bar.left for bar in shares]
-    left = [bar.left for bar in shares]
-    edge = ax.get_facecolor()
-    ax.bar(left, heights, widths, low, align="edge", color=color, edgecolor=edge, linewidth=0.6, label=label)
+    widths = [width * (bar.right - bar.left) for bar in shares]
+    middle = [(bar.left + bar.right) / 2 for bar in shares]
+    ax.bar(middle, heights, widths, low, color=color, edgecolor=ax.get_facecolor(), linewidth=0.6, label=label)
 
 
 def _gaps(ax: Axes, shares: list[Bar], color: str, label: str) -> None:
@@ -168,8 +181,8 @@ def _gaps(ax: Axes, shares: list[Bar], color: str, label: str) -> None:
         return
     shares = sorted(shares, key=lambda bar: bar.chance)  # the legend takes its colour from the first
     accuracy, confidence = [bar.accuracy for bar in shares], [bar.confidence for bar in shares]
-    low, high = map(min, accuracy, confidence), map(max, accuracy, confidence)
-    _spans(ax, shares, list(low), list(high), [PALE[color] if bar.chance else color for bar in shares], label)
+    low, high = list(map(min, accuracy, confidence)), list(map(max, accuracy, confidence))
+    _spans(ax, shares, low, high, [PALE[color] if bar.chance else color for bar in shares], label, GAP_WIDTH)
 
 
 def _count_strip(ax: Axes, shares: list[Bar]) -> None:
@@ -177,9 +190,16 @@ def _count_strip(ax: Axes, shares: list[Bar]) -> None:
     strip = ax.inset_axes((0, -0.2, 1, 0.16), sharex=ax)
     _spans(strip, shares, [0.0] * len(shares), [float(bar.count) for bar in shares], PLAIN, None)
     strip.set(xlim=(0, 1), xlabel="confidence", ylabel="samples")
-    strip.locator_params(axis="y", nbins=2, integer=True)
-    strip.yaxis.set_major_formatter("{x:,.0f}")
+    most = max(bar.count for bar in shares)
+    _square_roots(strip, most)
+    strip.set_yticks([0, most], ["0", f"{most:,}"])
     ax.tick_params(labelbottom=False)
+
+
+def _square_roots(ax: Axes, highest: float) -> None:
+    """A y axis of square roots, from 0."""
+    ax.set_yscale("function", functions=(lambda share: np.sqrt(np.maximum(share, 0)), np.square))
+    ax.set_ylim(0, 1.05 * highest)
 
 
 def _summary(bins: Bins) -> str:

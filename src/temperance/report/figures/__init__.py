@@ -1,1 +1,0 @@
-"""Matplotlib figures for papers and notebooks."""

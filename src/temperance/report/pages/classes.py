@@ -1,0 +1,137 @@
+"""Sections about classes: which are off, and what changed for which. Of many classes they show the worst few."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from temperance.jobs.evaluation import Evaluation
+from temperance.metrics.classwise import class_errors
+from temperance.report.formats import digits_for, percent, points
+from temperance.report.markup import Markup, tag
+from temperance.report.numbers import ClassChange, ClassChanges, worst_classes
+from temperance.report.page import (
+    LISTED_ROWS,
+    Cell,
+    Stack,
+    folded,
+    legend,
+    mark,
+    searchable,
+    section,
+    split,
+    strip,
+    strip_axis,
+    table,
+)
+from temperance.report.svg import charts
+from temperance.report.svg.drawing import Scale
+
+WORST = 15  # classes shown without unfolding the table
+MOST_CHANGED = 8  # classes shown on either side without unfolding the table
+MANY = 50  # from here on classes are also shown as a distribution
+
+
+def classwise_section(evaluation: Evaluation) -> Markup:
+    """The worst classes as bars, a table of classes that can be searched, and the distribution of many."""
+    errors = class_errors(evaluation.classwise)
+    worst = worst_classes(evaluation.classwise, evaluation.class_names, LISTED_ROWS)
+    columns = ("Class", "Labels", "Expected", "Too high, too low", "Error")
+    k, largest = len(errors), worst[0].error
+    # A full bar is the worst class, but no less than a quarter of a class's average share: small errors look small.
+    scale = 100 / max(largest, 0.25 / k)
+    digits = digits_for(largest)
+    rows: list[list[Cell]] = []
+    for entry in worst:
+        over, under = (round(scale * part, 1) for part in (entry.over, entry.under))
+        words = f"{percent(entry.over, digits)} too high, {percent(entry.under, digits)} too low"
+        counts = (f"{entry.labels:,}", f"{entry.predicted:,.1f}")
+        rows.append([entry.name, *counts, Stack(over, under, words), percent(entry.error, digits)])
+    return section(
+        "Which classes are off?",
+        tag(
+            "p",
+            "How far each class's probability is from how often it is the label, worst first. The sum of its "
+            "probabilities is the number of labels that the model expects.",
+        ),
+        legend([("over", "probability too high"), ("under", "probability too low")]),
+        table(columns, rows[:WORST], "classes"),
+        folded(_title(k, "furthest off"), searchable("classes", columns, rows, "classes")) if k > WORST else Markup(),
+        _error_distribution(errors) if k >= MANY else Markup(),
+    )
+
+
+def _title(k: int, which: str) -> str:
+    """The title of a long table: it has all classes, or as many as it may list."""
+    return f"All {k:,} classes" if k <= LISTED_ROWS else f"The {LISTED_ROWS:,} classes {which}"
+
+
+def _error_distribution(errors: Tensor) -> Markup:
+    shares = errors.quantile(errors.new_tensor([0.5, 0.9, 0.99])).tolist()
+    half, most, nearly_all = (percent(share, digits_for(share)) for share in shares)
+    smaller = float(errors.min()) < charts.SMALLEST_SHARE * float(errors.max())
+    return split(
+        charts.error_distribution(errors),
+        tag(
+            "p",
+            f"The errors of all {len(errors):,} classes, on a scale of logarithms."
+            f"{' The first bar also counts the smaller ones.' if smaller else ''}",
+        ),
+        tag(
+            "p",
+            f"Half of the classes have an error of at most {half}, nine in ten of at most {most}, 99 in 100 of at most "
+            f"{nearly_all}.",
+        ),
+    )
+
+
+def class_changes_section(before: Evaluation, after: Evaluation) -> Markup:
+    """The classes that gained and lost most, a table of classes that can be searched, and the distribution of many."""
+    changes = ClassChanges.of(before.classwise, after.classwise, before.class_names)
+    k, change = len(changes.names), changes.change
+    better, worse = int((change < 0).sum()), int((change > 0).sum())
+    lists = [("Most improved", changes.improved(MOST_CHANGED)), ("Most worsened", changes.worsened(MOST_CHANGED))]
+    listed = changes.largest(LISTED_ROWS)
+    largest = float(max(changes.before.max(), changes.after.max()))
+    return section(
+        "What changed for which class?",
+        tag(
+            "p",
+            f"How far each class's probability is from how often it is the label: {better:,} of {k:,} "
+            f"classes got better, {worse:,} worse. A class with few labels may change by chance.",
+        ),
+        legend([("point none", "before"), ("point", "after")]),
+        tag("div", *(_change_table(title, entries, largest) for title, entries in lists if entries), class_="pair"),
+        _every_change(listed, k, largest) if sum(len(entries) for _, entries in lists) < k else Markup(),
+        _change_distribution(change) if k >= MANY else Markup(),
+    )
+
+
+def _change_table(title: str, entries: Sequence[ClassChange], largest: float) -> Markup:
+    place = Scale(0, largest or 1.0, 0, 100)
+    digits = digits_for(largest)
+    rows = []
+    for entry in entries:
+        at = place(entry.before), place(entry.after)
+        words = f"{percent(entry.before, digits)} before, {percent(entry.after, digits)} after"
+        marks = (mark("range", *at), mark("point none", at[0]), mark("point", at[1]))
+        rows.append((entry.name, strip(words, *marks), percent(entry.before, digits), percent(entry.after, digits)))
+    return table((title, strip_axis("0", percent(largest, digits)), "Before", "After"), rows, "changes")
+
+
+def _every_change(listed: Sequence[ClassChange], k: int, largest: float) -> Markup:
+    digits = digits_for(largest)
+    rows = []
+    for entry in listed:
+        sides = (percent(side, digits) for side in (entry.before, entry.after))
+        rows.append((entry.name, f"{entry.labels:,}", *sides, points(entry.change, digits)))
+    columns = ("Class", "Labels", "Before", "After", "Points")
+    return folded(_title(k, "that changed most"), searchable("classes", columns, rows, "narrow"))
+
+
+def _change_distribution(change: Tensor) -> Markup:
+    return split(
+        charts.change_distribution(change),
+        tag("p", f"The changes of all {len(change):,} classes. Those left of 0 got better."),
+    )

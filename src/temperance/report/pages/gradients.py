@@ -1,0 +1,179 @@
+"""Pages of what losses do to predictions; the numbers come from `temperance.losses.gradients`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+
+from torch import Tensor
+
+from temperance.errors import one_of
+from temperance.losses.gradients import Curve, Distribution, Sweep
+from temperance.report.formats import listed
+from temperance.report.markup import Markup, join, tag
+from temperance.report.page import definitions, heading, noted, page, pair, prose, section
+from temperance.report.svg.drawing import (
+    FIFTHS,
+    LEFT,
+    RIGHT,
+    Plot,
+    Scale,
+    label,
+    number_text,
+    picture,
+    ticks_between,
+)
+from temperance.report.svg.lines import BOTTOM, TOP, Line, drawn_line, line_chart, line_legend, series, y_ticks
+
+AGAINST = ("logit", "probability")
+LOWEST_SLOPE = -6.0  # slopes have no bound at probability 0; what matters is where they are small or change sign
+BAR = 7.0  # height of a bar that shows where a condition holds
+
+About = Sequence[tuple[str, str]]  # names of losses, and what each is
+
+
+def smoothing_page(sweeps: Mapping[str, tuple[Sweep, Sweep]], about: About, *, against: str = "logit") -> str:
+    """How losses smooth labels: by how much f the predicted class's label is lowered and another class's is raised.
+
+    sweeps   the name of each loss with its `sweep(loss, "top")` and `sweep(loss, "other")`
+    against  what f is drawn over: the class's "logit" or its "probability"
+    """
+    one_of("against", against, AGAINST)
+    places = (
+        ("The predicted class", "its label is lowered by f", "its logit, all others 0"),
+        ("Another class", "its label is raised by f", "its logit; the predicted class 12, the rest 0"),
+    )
+    figures = []
+    for column, (title, note, x_title) in enumerate(places):
+        shown = {name: both[column] for name, both in sweeps.items()}
+        x_title = x_title if against == "logit" else "probability of the class"
+        figures.append((noted(tag("b", title), note), smoothing_chart(shown, against, title, x_title)))
+    return _page(
+        "Losses as label smoothing",
+        "The gradient of each loss is that of cross-entropy with another label: the predicted class's label is lowered "
+        "by f and every other class's label is raised by f, where a condition C holds. The prediction is right. What a "
+        "batch-level loss does depends on the batch: here it is one that is too sure of the same class.",
+        "A strong line is f where C holds; the bars below show where that is. A faint line is f where C does not hold. "
+        "A loss that is much stronger than the others may leave the frame.",
+        list(sweeps),
+        figures,
+        about,
+    )
+
+
+def smoothing_chart(sweeps: Mapping[str, Sweep], against: str, title: str, x_title: str) -> Markup:
+    """f of each loss, and below it a bar for each where its condition holds."""
+    low, high = limits([found.f[found.C] for found in sweeps.values()])
+    xs = {name: (found.logit if against == "logit" else found.prob).tolist() for name, found in sweeps.items()}
+    x = Scale(min(map(min, xs.values())), max(map(max, xs.values())), LEFT, RIGHT)
+    plot = Plot(x, Scale(low, high, BOTTOM, TOP))
+    foot = BOTTOM + 14 + BAR * len(sweeps)
+    rows = Plot(x, Scale(len(sweeps), 0, foot, BOTTOM + 14))
+    lines, bars = [], []
+    for i, (name, found) in enumerate(sweeps.items()):
+        columns = list(zip(xs[name], found.f.tolist(), found.C.tolist(), strict=True))
+        holds = Line(name, [(at, f if c else math.nan) for at, f, c in columns], i)
+        known = Line(name, [(at, math.nan if c or f < 0 else f) for at, f, c in columns], i, "faint")
+        lines += [drawn_line(plot, known), drawn_line(plot, holds)]
+        for left, right in _stretches(xs[name], found.C.tolist()):
+            bars.append(rows.box(left, right, i + 0.85, i + 0.15, f"point {series(i)}"))
+    ticks, across = y_ticks(plot.y), ticks_between(x.low, x.high, 6)
+    return picture(
+        foot + 42,
+        f"{title}: f of {', '.join(sweeps)} over {x_title}.",
+        label(LEFT - 6, TOP + 8, "f", anchor="end"),
+        plot.y_axis(ticks, [number_text(tick) for tick in ticks]),
+        plot.framed(*lines),
+        label(LEFT - 6, (BOTTOM + 14 + foot) / 2 + 4, "C", anchor="end"),
+        join(bars),
+        rows.x_axis(across, x_title, [number_text(tick) for tick in across]),
+    )
+
+
+def limits(values: Sequence[Tensor]) -> tuple[float, float]:
+    """The ends of the y axis: beyond every curve, except one so strong that it would flatten the others."""
+    ends = []
+    for sign in (-1, 1):
+        reach = sorted((float((sign * f).amax()) for f in values if len(f)), reverse=True)
+        farthest = max(reach[0], 0.0) if reach else 0.0
+        if len(reach) > 1 and farthest > 2.5 * reach[1] > 0:
+            farthest = 1.6 * reach[1]
+        ends.append(sign * farthest)
+    low, high = ends if ends[0] < ends[1] else (0.0, 1.0)
+    room = 0.06 * (high - low)
+    return low - room, high + room
+
+
+def _stretches(xs: Sequence[float], holds: Sequence[bool]) -> list[tuple[float, float]]:
+    """Where a condition holds without a break, from and to."""
+    found = []
+    for here, stretch in groupby(zip(xs, holds, strict=True), key=lambda each: each[1]):
+        if here:
+            places = [x for x, _ in stretch]
+            found.append((places[0], places[-1]))
+    return found
+
+
+def weights_page(curves: Mapping[str, Curve], about: About) -> str:
+    """How losses weigh samples by the probability of their label; `curves` come from `against_probability(loss)`."""
+    lines: dict[str, list[Line]] = {"weight": [], "loss": [], "slope": []}
+    for i, (name, curve) in enumerate(curves.items()):
+        for column, drawn in lines.items():
+            drawn.append(Line(name, list(zip(curve.prob.tolist(), getattr(curve, column).tolist(), strict=True)), i))
+    highest = max(float(curve.weight.quantile(0.97)) for curve in curves.values())
+    steepest = max(1.0, *(1.2 * float(curve.slope.amax()) for curve in curves.values()))
+    rising = [name for name, curve in curves.items() if bool((curve.slope > 0).any())]
+    pushes = f"{listed(rising)} {'push' if len(rising) > 1 else 'pushes'} the label's probability down above 0"
+    panels = [
+        ("weight", "Weight", "scaled to a mean of 1", (0.0, 1.1 * highest)),
+        ("loss", "Loss", "cross-entropy with that weight", (0.0, 5.0)),
+        ("slope", "Slope", pushes if rising else "of that loss in the probability", (LOWEST_SLOPE, steepest)),
+    ]
+    figures = []
+    for column, title, note, ends in panels:
+        chart = line_chart(
+            lines[column], y_title=title, x_title="probability of the label", limits=ends, x_ticks=FIFTHS
+        )
+        figures.append((noted(tag("b", title), note), chart))
+    return _page(
+        "Losses as weights on cross-entropy",
+        "Each loss as a weight on cross-entropy, over the probability of the label. The weights are scaled to a mean "
+        "of 1, so that they can be compared.",
+        "Where the slope is positive, the loss pushes the label's probability down.",
+        list(curves),
+        figures,
+        about,
+    )
+
+
+def distribution_page(found: Distribution, about: About) -> str:
+    """What the bandwidth of the AU loss does to the distribution of confidences: smoothed beside exact."""
+    named = {"exact": found.exact} | {f"bandwidth {width:g}": smooth for width, smooth in found.smooth.items()}
+    lines = [
+        Line(name, list(zip(found.at.tolist(), values.tolist(), strict=True)), i)
+        for i, (name, values) in enumerate(named.items())
+    ]
+    drawn = line_chart(
+        lines, y_title="share of samples", x_title="confidence", percent=True, limits=(0.0, 1.0), x_ticks=FIFTHS
+    )
+    return _page(
+        "The distribution of confidences, smoothed",
+        "The au loss weighs a sample by the share of confidences below its own; `cdf_bandwidth` smooths its steps.",
+        "Narrow steps follow the ranks, wide ones flatten the weights.",
+        list(named),
+        [(noted(tag("b", "Share of samples"), "with at most this confidence"), drawn)],
+        about,
+    )
+
+
+def _page(
+    title: str, meaning: str, reading: str, names: Sequence[str], figures: list[tuple[Markup, Markup]], about: About
+) -> str:
+    keys = [Line(name, [], i) for i, name in enumerate(names)]
+    return page(
+        title,
+        heading("What losses do to predictions", title, []),
+        tag("section", tag("p", prose(meaning)), tag("p", prose(reading)), line_legend(keys), pair(*figures)),
+        section("What is shown", definitions((name, prose(words)) for name, words in about)) if about else Markup(),
+    )
