@@ -83,7 +83,8 @@ class Auto(Calibrator):
         losses = {name: _nll(each, labels) for name, each in found.items()}
         trust = _trust(combined["pool and gap-scaling"], log_probs[0], labels)
         if trust:
-            self.last = _last_step().fit(_pool(log_probs, weights), labels)
+            self.last = _last_step()
+            self.last._fit_rows(_pool(log_probs, weights), labels)
             self.last.slopes *= trust
         weights *= trust
         weights[0] += 1 - trust
@@ -147,7 +148,7 @@ def _member(name: str, logits: Tensor, labels: Tensor) -> Calibrator:
         plain._keep("temperature", logits.new_tensor(1 / likeliest_inverse_temperature(Nll(), logits, labels)[0]))
         return plain
     member = make_calibrator(name)
-    member._learn(logits, labels)
+    member._fit_rows(logits, labels)
     return member
 
 

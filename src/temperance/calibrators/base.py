@@ -79,13 +79,6 @@ class Calibrator(nn.Module):
 
     def fit(self, logits: ArrayLike, labels: ArrayLike, *, ignore_index: int | None = None) -> Self:
         """Learn from logits (n, k) or (n, k, *space) and labels that the network was not trained on."""
-        self._learn(logits, labels, ignore_index)
-        if "caution" in self.info:
-            warnings.warn(f"{self.name}: {self.info['caution']}", TemperanceWarning, stacklevel=2)
-        return self
-
-    def _learn(self, logits: ArrayLike, labels: ArrayLike, ignore_index: int | None = None) -> None:
-        """Fit without a warning."""
         self.check_settings()
         scores = as_scores(logits, "logits")
         home = scores.device
@@ -96,11 +89,18 @@ class Calibrator(nn.Module):
             rows = flatten(given).to(exact).double()
             if ignore_index is not None:
                 rows, truth = rows[truth != ignore_index], truth[truth != ignore_index]
-            self._check_fit(rows, truth)
-            self._forget()
-            self._fit(rows, truth)
-        self._keep("n_classes", torch.tensor(rows.shape[1], device=exact))
+            self._fit_rows(rows, truth)
         self.to(home)
+        if "caution" in self.info:
+            warnings.warn(f"{self.name}: {self.info['caution']}", TemperanceWarning, stacklevel=2)
+        return self
+
+    def _fit_rows(self, logits: Tensor, labels: Tensor) -> None:
+        """Fit to float64 logits (n, k) and int64 labels (n,) that were checked one by one, without a warning."""
+        self._check_fit(logits, labels)
+        self._forget()
+        self._fit(logits, labels)
+        self._keep("n_classes", torch.tensor(logits.shape[1], device=logits.device))
 
     def forward(self, logits: Tensor) -> Tensor:
         """Log-probabilities, of the logits' shape and type, as the last layer of a network."""
@@ -196,9 +196,10 @@ class Calibrator(nn.Module):
             self._restore(given)
             self.to(device)
         super()._load_from_state_dict(state_dict, prefix, *more)
+        self._device = next((buffer.device for buffer in self.buffers()), self._device)
+        self._apply(lambda tensor: tensor)  # a state that was cast is widened again
         if self._k is not None:
-            self._k, self._device = int(self.n_classes), self.n_classes.device
-            self._apply(lambda tensor: tensor)  # a state that was cast is widened again
+            self._k = int(self.n_classes)
 
     def _check_fit(self, logits: Tensor, labels: Tensor) -> None:
         n, k = logits.shape
