@@ -3,6 +3,7 @@
 import itertools
 import math
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from hypothesis.extra import numpy as hnp
 from temperance import numerics
 from temperance.metrics import ece
 from temperance.metrics.stats import bin_edges
-from temperance.numerics import bin_sums, prefix_sums, row_extremes, stable_order
+from temperance.numerics import bin_sums, one_thread, prefix_sums, row_extremes, stable_order, working_type
 
 # Of few values, so that they tie, with both zeros and both signs.
 few = st.lists(st.sampled_from([-1.5, -1e-30, -0.0, 0.0, 1e-30, 0.1, 0.25, 1.0, 3e38]), min_size=1, max_size=40)
@@ -224,3 +225,81 @@ def test_the_number_does_not_depend_on_the_way() -> None:
         patch.setattr(numerics, "COMPILED", {})
         assert not numerics.read_once(probs)
         assert ece(probs, labels) == pytest.approx(found, abs=1e-12)
+
+
+# ------------------------------------------------------------------------------------------------------------- threads
+
+MANY = 3
+
+
+@pytest.fixture
+def many_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(MANY)
+    yield
+    torch.set_num_threads(before)
+
+
+def threads_of_a_new_thread() -> int:
+    """The number of threads that torch gives to a thread that starts now."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(torch.get_num_threads).result()
+
+
+@pytest.mark.usefixtures("many_threads")
+def test_one_thread_in_the_block_and_all_of_them_after_it() -> None:
+    with one_thread():
+        assert torch.get_num_threads() == 1
+        with one_thread():
+            assert torch.get_num_threads() == 1
+        with one_thread(where=False):
+            assert torch.get_num_threads() == 1
+        assert torch.get_num_threads() == 1
+    assert torch.get_num_threads() == MANY
+    with one_thread(where=False):
+        assert torch.get_num_threads() == MANY
+
+
+@pytest.mark.usefixtures("many_threads")
+def test_an_error_in_the_block_gives_the_threads_back() -> None:
+    with pytest.raises(KeyboardInterrupt), one_thread(), one_thread():
+        raise KeyboardInterrupt
+    assert torch.get_num_threads() == MANY and threads_of_a_new_thread() == MANY
+
+
+@pytest.mark.usefixtures("many_threads")
+def test_a_thread_that_starts_during_the_block_keeps_all_threads() -> None:
+    with one_thread(), one_thread():
+        assert threads_of_a_new_thread() == MANY
+    assert threads_of_a_new_thread() == MANY
+
+
+@pytest.mark.usefixtures("many_threads")
+def test_blocks_of_two_threads_may_overlap() -> None:
+    """The first to enter is the first to leave, so each would give back what it saw of the other."""
+    entered, left = threading.Event(), threading.Event()
+    seen: list[int] = []
+
+    def second() -> None:
+        with one_thread():
+            entered.set()
+            left.wait(10)
+            seen.append(torch.get_num_threads())
+        seen.append(torch.get_num_threads())
+
+    thread = threading.Thread(target=second)
+    with one_thread():
+        thread.start()
+        assert entered.wait(10)
+    left.set()
+    thread.join()
+    assert seen == [1, MANY]
+    assert torch.get_num_threads() == MANY and threads_of_a_new_thread() == MANY
+
+
+# --------------------------------------------------------------------------------------------------------------- types
+
+
+def test_every_device_but_those_without_it_computes_in_float64() -> None:
+    assert working_type(torch.device("cpu")) == working_type(torch.device("cuda", 1)) == torch.float64
+    assert working_type(torch.device("mps")) == torch.float32

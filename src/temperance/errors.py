@@ -8,6 +8,8 @@ TemperanceError
 └── MissingExtraError   an optional dependency is not installed (also an ImportError)
 
 The command line prints the message of any of these on one line and exits with code 2.
+
+A TemperanceWarning says what a result must not be trusted for, though there is one.
 """
 
 import difflib
@@ -20,6 +22,10 @@ from typing import Any, get_args, get_origin
 
 class TemperanceError(Exception):
     """Base of every error that temperance raises on purpose."""
+
+
+class TemperanceWarning(UserWarning):
+    """There is a result, but something about it must not be trusted."""
 
 
 class InputError(TemperanceError, ValueError):

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from threading import Lock
 from typing import NamedTuple
 
 import numpy as np
@@ -97,15 +98,41 @@ def bin_sums(values: Tensor, hits: Tensor, edges: Tensor, *, closed: str) -> tup
     return count.sum(0), total.sum(0), hit.sum(0)
 
 
+# Devices that cannot hold float64.
+WITHOUT_FLOAT64 = ("mps",)
+
+
+def working_type(device: torch.device) -> torch.dtype:
+    """The most precise type that a device computes in: float64, or float32 where there is no float64."""
+    return torch.float32 if device.type in WITHOUT_FLOAT64 else torch.float64
+
+
 @contextmanager
 def one_thread(*, where: bool = True) -> Iterator[None]:
-    """Torch works with one thread in this block: for thousands of operations so small that waking more takes longer."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1 if where else before)
+    """Let torch use one thread in this block, for thousands of operations too small to be worth waking another.
+
+    Only the calling thread is limited. Torch keeps a number of threads for each thread, and one for the process that
+    new threads start with; it sets both at once. So another thread sets the one for the process back right away, and
+    nothing that starts during the block is left with one thread for good.
+    """
+    before = 1
     try:
+        if where:
+            with _thread_lock(os.getpid()):
+                before = torch.get_num_threads()
+                if before > 1:
+                    torch.set_num_threads(1)
+                    _pool(os.getpid()).submit(torch.set_num_threads, before).result()
         yield
     finally:
-        torch.set_num_threads(before)
+        if before > 1:
+            torch.set_num_threads(before)
+
+
+@cache
+def _thread_lock(process: int) -> Lock:
+    """One for each process: a parent may hold its own while it forks."""
+    return Lock()
 
 
 @cache

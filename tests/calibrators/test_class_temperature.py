@@ -37,8 +37,11 @@ def test_golden_forward(vectors: Any, key: str) -> None:
 def test_agrees_with_a_plain_search(name: str) -> None:
     logits, labels = random_predictions(200, 3, sharpness=3.0)
 
+    shared = float(Temperature(objective=name).fit(logits, labels).temperature)
+
     def value(x: Any) -> float:
-        return float(make_objective(name)((logits * torch.tensor(np.exp(x))).log_softmax(1), labels))
+        penalty = 6 / 200**2 * float(np.square(shared * np.exp(x) - 1).sum())
+        return float(make_objective(name)((logits * torch.tensor(np.exp(x))).log_softmax(1), labels)) + penalty
 
     plain = minimize(value, [0.0] * 3, method="Nelder-Mead", options={"xatol": 1e-8, "fatol": 1e-15, "maxiter": 5000})
     found = ClassTemperature(objective=name).fit(logits, labels)
@@ -50,9 +53,12 @@ def test_bias_corrected_agrees_with_a_plain_search() -> None:
     logits, labels = random_predictions(300, 3, sharpness=3.0)
     logits += torch.tensor([1.0, 0.0, -2.0], dtype=torch.float64)
 
+    shared = float(Temperature().fit(logits, labels).temperature)
+
     def value(x: Any) -> float:
-        moved = logits * np.exp(x[0]) + torch.tensor([x[1], x[2], -x[1] - x[2]])
-        return float(make_objective("nll")(moved.log_softmax(1), labels))
+        bias = torch.tensor([x[1], x[2], -x[1] - x[2]])
+        penalty = 6 / 300**2 * ((shared * np.exp(x[0]) - 1) ** 2 + float(bias.square().sum()))
+        return float(make_objective("nll")((logits * np.exp(x[0]) + bias).log_softmax(1), labels)) + penalty
 
     plain = minimize(value, [0.0] * 3, method="Nelder-Mead", options={"xatol": 1e-8, "fatol": 1e-15, "maxiter": 5000})
     found = BiasCorrectedTemperature().fit(logits, labels)
@@ -131,6 +137,7 @@ def degenerate() -> list[tuple[Tensor, Tensor]]:
 
 @pytest.mark.parametrize("name", ["nll", "class-scaled", "brier"])
 @pytest.mark.parametrize("method", [ClassTemperature, BiasCorrectedTemperature])
+@pytest.mark.filterwarnings("ignore::temperance.errors.TemperanceWarning")
 def test_degenerate_data(method: type[ClassTemperature], name: str) -> None:
     for logits, labels in degenerate():
         found = method(objective=name).fit(logits, labels)

@@ -1,6 +1,9 @@
 """What every registered calibrator must do, read from the registry: none is exempt by name."""
 
+import copy
 import json
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +14,15 @@ from safetensors.torch import save_file
 
 from conftest import random_predictions
 from temperance import calibrators
-from temperance.calibrators import CALIBRATORS, Calibrator, Identity, load_calibrator, make_calibrator
+from temperance.calibrators import CALIBRATORS, Calibrator, Identity, base, load_calibrator, make_calibrator
 from temperance.calibrators.base import FORMAT, settings_of
 from temperance.data.longtail import long_tailed
 from temperance.errors import FileError, InputError, NotFittedError
 from temperance.metrics import nll
 
 each = pytest.mark.parametrize("method", list(CALIBRATORS), ids=CALIBRATORS.names)
+# For samples that are too few, or too easy, to determine what a method learns: it warns, and must work all the same.
+few = pytest.mark.filterwarnings("ignore::temperance.errors.TemperanceWarning")
 Method = type[Calibrator]
 
 
@@ -105,8 +110,6 @@ def test_as_the_last_layer_of_a_network(method: Method, fitted: dict[str, Calibr
     with torch.no_grad():
         expected = found.predict_proba(network[0](features))
         assert torch.allclose(network(features).exp(), expected, atol=1e-12)
-        single = found(network[0](features).float())
-    assert single.dtype == torch.float32 and torch.allclose(single.exp().double(), expected, atol=1e-3)
     dense = torch.randn(2, 4, 3, 5, dtype=torch.float64)
     assert found.predict_proba(dense).shape == dense.shape
     assert torch.equal(
@@ -128,13 +131,223 @@ def test_a_network_with_it_loads_its_own_state(method: Method, fitted: dict[str,
         fresh.load_state_dict({"0.weight": network[0].weight, "0.bias": network[0].bias})
 
 
-@pytest.mark.parametrize("name", ["temperature", "isotonic", "auto"])
-def test_a_network_with_it_is_exported(name: str, fitted: dict[str, Calibrator]) -> None:
+@each
+def test_scikit_learn_clones_it(method: Method, fitted: dict[str, Calibrator]) -> None:
+    sklearn = pytest.importorskip("sklearn.base", reason="scikit-learn is not installed")
+    made = method(**{name: value for name, value in settings_of(method).items() if name != "seed"})
+    copied = sklearn.clone(made)
+    assert type(copied) is method and copied is not made
+    assert copied.get_params(deep=True) == copied.get_params(deep=False) == made.get_params()
+    fresh = sklearn.clone(fitted[method.name])  # settings alone, not what was learnt
+    with pytest.raises(NotFittedError):
+        fresh.predict_proba([[1.0, -1.0]])
+
+
+@each
+def test_settings_can_be_changed(method: Method) -> None:
+    found = method()
+    assert found.set_params() is found
+    for name, value in settings_of(method).items():
+        found.set_params(**{name: 1j})
+        assert found.get_params()[name] == 1j
+        with pytest.raises(InputError, match=f"{name} must be"):
+            found.fit(*data())
+        found.set_params(**{name: value})
+    with pytest.raises(ValueError, match=f"setting of {method.name}"):
+        found.set_params(no_such_setting=1)
+
+
+# --------------------------------------------------------------------------------------------------- casting and moving
+
+Network = torch.nn.Sequential
+
+CASTS: dict[str, Callable[[torch.nn.Module], object]] = {
+    "float": lambda network: network.float(),
+    "half": lambda network: network.half(),
+    "bfloat16": lambda network: network.bfloat16(),
+    "double": lambda network: network.double(),
+    "to float16": lambda network: network.to(torch.float16),
+    "type": lambda network: network.type(torch.bfloat16),
+    "half and back": lambda network: network.half().float(),
+    "to cpu": lambda network: network.to("cpu", torch.float16).cpu(),
+}
+ON_CUDA: dict[str, Callable[[torch.nn.Module], object]] = {
+    "cuda": lambda network: network.cuda(),
+    "cuda half": lambda network: network.to("cuda", torch.float16),
+    "cuda and back": lambda network: network.cuda().bfloat16().cpu(),
+}
+needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+casts = pytest.mark.parametrize(
+    "cast",
+    [*CASTS.values(), *(pytest.param(cast, marks=needs_cuda) for cast in ON_CUDA.values())],
+    ids=[*CASTS, *ON_CUDA],
+)
+
+
+def network_with(found: Calibrator) -> Network:
+    """A network that ends with a copy of a calibrator, and whose logits are like those it was fitted on."""
+    last = torch.nn.Linear(4, 4)
+    with torch.no_grad():
+        last.weight.copy_(torch.eye(4) + 0.01)
+        last.bias.copy_(torch.linspace(-0.1, 0.1, 4))
+    return Network(last, copy.deepcopy(found)).eval()
+
+
+def inputs_of(network: Network) -> torch.Tensor:
+    return data(60, seed=1)[0].to(network[0].weight)
+
+
+@torch.no_grad()
+def answer(found: Calibrator, network: Network) -> torch.Tensor:
+    """What a calibrator that was never cast says of a network's own logits, rounded to their type."""
+    logits = network[0](inputs_of(network))
+    return found(logits.cpu().double()).to(logits.dtype)
+
+
+def closely(found: torch.Tensor, expected: torch.Tensor) -> bool:
+    """Equal up to a rounding of their type, or of float64 arithmetic in another order."""
+    assert found.dtype == expected.dtype
+    rounding = 2 * torch.finfo(found.dtype).eps
+    return torch.allclose(found.detach().cpu().double(), expected.double(), rtol=rounding, atol=max(rounding / 8, 1e-9))
+
+
+@each
+@casts
+def test_a_cast_network_is_as_exact_as_before(
+    method: Method, cast: Callable[[torch.nn.Module], object], fitted: dict[str, Calibrator]
+) -> None:
+    """It computes in float64 from the network's rounded logits, and answers in the network's type."""
+    network = network_with(fitted[method.name])
+    cast(network)
+    for name, learnt in fitted[method.name].state_dict().items():
+        kept = network[1].state_dict()[name]
+        assert kept.dtype == learnt.dtype and torch.equal(kept.cpu(), learnt)
+    with torch.no_grad():
+        found = network(inputs_of(network))
+        again = copy.deepcopy(network)(inputs_of(network))
+    assert found.dtype == network[0].weight.dtype and found.device == network[0].weight.device
+    assert torch.equal(found, again)
+    expected = answer(fitted[method.name], network)
+    assert closely(found, expected) if found.is_cuda else torch.equal(found, expected)
+
+
+@each
+def test_a_cast_network_takes_over_a_state(method: Method, fitted: dict[str, Calibrator]) -> None:
+    """Of a network that was cast or not, into one whose calibrator was never fitted, or fitted to something else."""
+    source = network_with(fitted[method.name]).half()
+    expected = answer(fitted[method.name], source)
+    for other in (method(), method().fit(*data(200, 3, seed=3)), fitted[method.name]):
+        network = network_with(other).half()
+        network.load_state_dict(source.state_dict())
+        assert torch.equal(network(inputs_of(network)), expected)
+        network.load_state_dict(source.state_dict(), assign=True)
+        assert torch.equal(network(inputs_of(network)), expected)
+
+
+@each
+def test_a_state_that_was_rounded_still_works(method: Method, fitted: dict[str, Calibrator]) -> None:
+    """What was rounded stays so, but it is computed with in float64."""
+    network = network_with(fitted[method.name])
+    rounded = {
+        name: value.bfloat16() if value.is_floating_point() else value for name, value in network.state_dict().items()
+    }
+    for assign in (False, True):
+        for other in (method(), fitted[method.name]):
+            fresh = network_with(other)
+            fresh.load_state_dict(rounded, assign=assign)
+            learnt = fresh[1].state_dict()
+            assert all(value.dtype in (torch.float64, torch.int64) for value in learnt.values())
+            assert bool(torch.isfinite(fresh.bfloat16()(inputs_of(fresh))).all())
+
+
+@each
+def test_under_autocast_it_answers_in_the_type_of_its_logits(method: Method, fitted: dict[str, Calibrator]) -> None:
+    network = network_with(fitted[method.name])
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        logits = network[0](inputs_of(network))
+        found = network(inputs_of(network))
+    assert found.dtype == logits.dtype == torch.bfloat16
+    assert torch.equal(found, fitted[method.name](logits.double()).bfloat16())
+
+
+@each
+def test_a_cast_network_is_compiled(method: Method, fitted: dict[str, Calibrator]) -> None:
+    """In one graph, for any number of samples."""
+    network = network_with(fitted[method.name]).half()
+    torch.compiler.reset()
+    compiled = torch.compile(network, backend="eager", fullgraph=True, dynamic=True)
+    with torch.no_grad():
+        assert closely(compiled(inputs_of(network)), answer(fitted[method.name], network))
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch, about its own use of TorchScript
+@pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler")
+@pytest.mark.parametrize("name", ["isotonic"])
+def test_a_cast_network_is_compiled_to_machine_code(name: str, fitted: dict[str, Calibrator]) -> None:
+    network = network_with(fitted[name]).half()
+    torch.compiler.reset()
+    with torch.no_grad():
+        found = torch.compile(network, fullgraph=True, dynamic=True)(inputs_of(network))
+    assert closely(found, answer(fitted[name], network))
+
+
+@each
+def test_a_cast_network_is_exported(method: Method, fitted: dict[str, Calibrator]) -> None:
     """Whole, and for any number of samples."""
-    network = torch.nn.Sequential(torch.nn.Linear(6, 4), fitted[name])
-    features = torch.randn(30, 6, generator=torch.Generator().manual_seed(0))
-    found = torch.export.export(network, (features[:7],), dynamic_shapes=({0: torch.export.Dim("n")},))
-    assert torch.allclose(found.module()(features), network(features))
+    network = network_with(fitted[method.name]).half()
+    inputs = inputs_of(network)
+    found = torch.export.export(network, (inputs[:7],), dynamic_shapes=({0: torch.export.Dim("n")},))
+    assert closely(found.module()(inputs), answer(fitted[method.name], network))
+
+
+# A device without float64 is any device, once the calibrators are told that it has none.
+
+
+@pytest.fixture
+def no_float64(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(base, "working_type", lambda device: torch.float32)
+
+
+@each
+@pytest.mark.usefixtures("no_float64")
+def test_without_float64_it_computes_in_float32(method: Method, fitted: dict[str, Calibrator]) -> None:
+    """The documented error is 1e-5, unless a probability is within rounding of the edge of a step."""
+
+    def receive(tensor: torch.Tensor) -> torch.Tensor:
+        assert tensor.dtype != torch.float64
+        return tensor.clone()
+
+    exact = fitted[method.name]
+    logits = data(100, seed=1)[0].float()
+    expected = exact._calibrate(logits.double()).exp()
+    found = copy.deepcopy(exact)._apply(receive)
+    assert {value.dtype for value in found.state_dict().values()} <= {torch.float32, torch.int64}
+    probs = found.predict_proba(logits)
+    assert probs.dtype == torch.float32 and float((probs - expected).abs().max()) < 1e-5
+    assert found(logits.half()).dtype == torch.float16
+
+
+@each
+def test_without_float64_it_is_fitted_elsewhere(
+    method: Method, fitted: dict[str, Calibrator], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In float64 all the same; and it has float64 again where it is loaded or moved to a device that has it."""
+    with monkeypatch.context() as patch:
+        patch.setattr(base, "working_type", lambda device: torch.float32)
+        found = method().fit(*data())
+        found.save(tmp_path / "cal.safetensors")
+    for name, learnt in fitted[method.name].state_dict().items():
+        kept = found.state_dict()[name]
+        assert torch.equal(kept, learnt.float() if learnt.is_floating_point() else learnt)
+    logits = data(100, seed=1)[0]
+    if method is not calibrators.Auto:  # whose file names its weights in full
+        loaded = load_calibrator(tmp_path / "cal.safetensors")
+        assert torch.equal(loaded.predict_proba(logits), found.cpu().predict_proba(logits))
+    assert found.cpu().predict_proba(logits).dtype == torch.float64
+
+
+# ------------------------------------------------------------------------------------------------------------- the rest
 
 
 @each
@@ -188,6 +401,7 @@ def test_counting_classes_alike_makes_up_for_a_long_tail(method: Method) -> None
 
 
 @each
+@few
 def test_one_sample_of_each_class(method: Method) -> None:
     logits, _ = data(12, 12)
     found = method().fit(logits, torch.arange(12))
@@ -195,6 +409,7 @@ def test_one_sample_of_each_class(method: Method) -> None:
 
 
 @each
+@few
 def test_saturated_logits(method: Method) -> None:
     logits, labels = data()
     extreme = torch.where(logits == logits.amax(1, keepdim=True), 1e4, -1e4) + logits
@@ -204,6 +419,7 @@ def test_saturated_logits(method: Method) -> None:
 
 
 @each
+@few
 def test_few_samples_are_enough_or_refused(method: Method) -> None:
     least = method.min_samples
     for n, k in ((least, 3), (max(2, least), 3), (max(3, least), 3), (max(12, least), 20)):
@@ -226,6 +442,7 @@ class no_error:
 
 
 @each
+@few
 @pytest.mark.slow
 def test_a_thousand_classes_and_fewer_samples(method: Method) -> None:
     logits, labels = data(40, 1000)
@@ -248,6 +465,7 @@ def test_log_probabilities_are_logits_too(method: Method) -> None:
 
 
 @each
+@few
 def test_equal_logits_and_separable_data(method: Method) -> None:
     flat = torch.zeros(60, 3, dtype=torch.float64)
     labels = torch.arange(60) % 3

@@ -92,6 +92,7 @@ def test_in_logits_it_is_temperature_scaling(solver: str) -> None:
     assert 1 / slope == pytest.approx(float(exact.temperature), rel=1e-6 if solver == "exact" else 0.05)
 
 
+@pytest.mark.filterwarnings("ignore::temperance.errors.TemperanceWarning")
 def test_labels_that_have_nothing_to_do_with_the_logits_keep_the_order() -> None:
     generator = torch.Generator().manual_seed(0)
     logits = torch.randn(400, 3, generator=generator, dtype=torch.float64)
@@ -101,6 +102,7 @@ def test_labels_that_have_nothing_to_do_with_the_logits_keep_the_order() -> None
         assert torch.equal(found.predict_proba(logits).argmax(1), logits.argmax(1))
 
 
+@pytest.mark.filterwarnings("ignore::temperance.errors.TemperanceWarning")
 def test_a_confident_mistake_is_bounded_by_the_uniform_part() -> None:
     logits, labels = random_predictions(300, 4, sharpness=2.0)
     logits[0] = -1e4

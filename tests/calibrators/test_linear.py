@@ -23,7 +23,7 @@ from temperance.calibrators.linear import (
     Scaled,
     Vector,
 )
-from temperance.errors import InputError
+from temperance.errors import InputError, TemperanceWarning
 from temperance.objectives import make_objective
 
 Floats = npt.NDArray[np.float64]
@@ -54,7 +54,7 @@ def test_odir_penalty_vector(vectors: Any) -> None:
     v, p = vectors["matrix_scaling_forward"], vectors["odir_penalty"]
     parameters = torch.tensor(np.column_stack([v["W"], v["b"]]))
     features = Scaled(Full(), torch.zeros(1, 3, dtype=torch.float64), torch.zeros(1, dtype=torch.int64), unit=1.0)
-    strength = features.odir_penalty(p["lam"], p["mu"]) - RIDGE
+    strength = features.odir_penalty(p["lam"], p["mu"]) - features.weak_ridge(6)
     assert float((strength * parameters.square()).sum()) == pytest.approx(p["penalty_normalised"], abs=1e-6)
 
 
@@ -90,7 +90,7 @@ def scipy_optimum(function: Any, start: Floats) -> tuple[Floats, float]:
 def test_vector_scaling_is_the_optimum() -> None:
     logits, labels = random_predictions(200, 3, seed=1)
     z, y = logits.numpy(), labels.numpy()
-    found = Vector().fit(logits, labels)
+    found = Vector(ridge=1e-6).fit(logits, labels)
     _, least = scipy_optimum(lambda t: reference_nll(z * t[:3] + t[3:], y), np.repeat([1.0, 0.0], 3))
     value = reference_nll(z * found.scale.numpy() + found.bias.numpy(), y)
     assert found.info["converged"]
@@ -100,7 +100,7 @@ def test_vector_scaling_is_the_optimum() -> None:
 def test_matrix_scaling_is_the_optimum() -> None:
     logits, labels = random_predictions(300, 3, seed=2, sharpness=1.0)
     z, y = logits.numpy(), labels.numpy()
-    found = Matrix().fit(logits, labels)
+    found = Matrix(ridge=1e-6).fit(logits, labels)
     start = np.concatenate([np.eye(3).ravel(), np.zeros(3)])
     _, least = scipy_optimum(lambda t: reference_nll(z @ t[:9].reshape(3, 3).T + t[9:], y), start)
     value = reference_nll(z @ found.weight.numpy().T + found.bias.numpy(), y)
@@ -146,12 +146,13 @@ def test_no_slope_is_left_at_the_optimum(method: Any, objective: str) -> None:
     inner = (found.scale if method is Vector else found.weight).clone().requires_grad_()
     scores = logits * inner + bias if method is Vector else logits @ inner.T + bias
     value = (weights * measured.losses(scores.log_softmax(1), labels)).sum()
+    unit = Scaled(Diagonal(), logits, labels).unit
     if method is Vector:
-        unit = Scaled(Diagonal(), logits, labels).unit
         value = value + 1e-3 * ((inner / unit - 1).square().sum() + bias.square().sum())
     else:
         off = inner - inner.diagonal().diag()
         value = value + 2.0 / 12 * off.square().sum() + 0.5 / 4 * bias.square().sum()
+        value = value + 8 / 400**2 * ((inner / unit - torch.eye(4)).square().sum() + bias.square().sum())
     slopes = torch.autograd.grad(value, [inner, bias])
     assert max(float(slope.abs().max()) for slope in slopes) < 2e-5
 
@@ -236,7 +237,7 @@ def test_a_solver_that_cannot_move_says_so() -> None:
 
 def test_strong_penalties_lead_to_vector_scaling_and_then_to_no_shift() -> None:
     logits, labels = random_predictions(500, 4, seed=7)
-    vector = Vector().fit(logits, labels)
+    vector = Vector(ridge=1e-6).fit(logits, labels)
     strong = MatrixOdir(off_diagonal=1e12, intercept=1e-9).fit(logits, labels)
     torch.testing.assert_close(strong.weight.diag(), vector.scale, atol=1e-3, rtol=0)
     torch.testing.assert_close(strong.predict_proba(logits), vector.predict_proba(logits), atol=1e-4, rtol=0)
@@ -245,6 +246,27 @@ def test_strong_penalties_lead_to_vector_scaling_and_then_to_no_shift() -> None:
     assert float((both.weight - both.weight.diag().diag()).abs().max()) < 1e-9
     ridge = Vector(ridge=1e9).fit(logits, labels)
     assert float(ridge.scale.std()) < 1e-8
+
+
+@pytest.mark.parametrize(("method", "n_parameters"), [(Vector, 8), (Matrix, 20)])
+def test_the_default_ridge_counts_parameters_and_fades(method: Any, n_parameters: int) -> None:
+    for n in (50, 400):
+        logits, labels = random_predictions(n, 4, seed=19)
+        expected = method(ridge=n_parameters / n**2).fit(logits, labels).predict_proba(logits)
+        assert torch.equal(method().fit(logits, labels).predict_proba(logits), expected)
+    assert Scaled(Full(), logits.repeat(50, 1), labels.repeat(50), unit=1.0).weak_ridge(20) == RIDGE
+
+
+@pytest.mark.parametrize("method", [Vector, Matrix])
+def test_a_map_without_a_mistake_is_doubted(method: Any) -> None:
+    """The samples have mistakes, so the temperature is known; the map tells them apart all the same."""
+    logits, labels = random_predictions(400, 3, seed=20)
+    logits[:, 2] += 30 * (labels == 2).double()
+    logits[:, 1] += torch.where(labels == 1, 20.0, -20.0) - 30 * (labels == 2).double()
+    logits[:, 0] += 25  # a shift of one class, which only a map with a bias can undo
+    with pytest.warns(TemperanceWarning, match=f"^{method.name}: the map predicts all 400 samples right, so only its"):
+        found = method().fit(logits, labels)
+    assert is_fine(found, logits) and float(found.predict_proba(logits).amax()) < 1
 
 
 def test_cross_validation_takes_the_best_it_tried() -> None:
@@ -316,12 +338,14 @@ def test_a_class_without_samples_becomes_unlikely(method: Any) -> None:
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize(("n", "k"), [(12, 20), (30, 2), (3, 3)])
+@pytest.mark.filterwarnings("ignore::temperance.errors.TemperanceWarning")
 def test_few_samples(method: Any, n: int, k: int) -> None:
     logits, _ = random_predictions(n, k, seed=12)
     assert is_fine(method().fit(logits, torch.arange(n) % k), logits)
 
 
 @pytest.mark.parametrize("method", METHODS)
+@pytest.mark.filterwarnings("ignore::temperance.errors.TemperanceWarning")
 def test_saturated_logits(method: Any) -> None:
     logits, labels = random_predictions(200, 3, seed=13)
     extreme = torch.where(logits == logits.amax(1, keepdim=True), 1e4, -1e4) + logits
@@ -330,6 +354,7 @@ def test_saturated_logits(method: Any) -> None:
 
 
 @pytest.mark.parametrize(("method", "k"), [(Vector, 1000), (MatrixOdir, 200)])
+@pytest.mark.filterwarnings("ignore::temperance.errors.TemperanceWarning")
 def test_many_classes_and_few_samples(method: Any, k: int) -> None:
     logits, labels = random_predictions(40, k, seed=14)
     settings = {"off_diagonal": 1e6, "intercept": 1e6} if method is MatrixOdir else {}

@@ -95,6 +95,7 @@ def test_the_seed_decides_and_nothing_else() -> None:
         assert torch.equal(first.threshold, again.threshold) and not torch.equal(first.threshold, other.threshold)
 
 
+@pytest.mark.filterwarnings("ignore::temperance.errors.TemperanceWarning")
 def test_saturated_predictions_are_not_all_given_up() -> None:
     """Their entropies are all zero, the threshold too: what lies on it is kept."""
     logits, labels = random_predictions(200, 4)

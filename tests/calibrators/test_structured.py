@@ -120,6 +120,7 @@ def test_a_thousand_classes_and_few_samples() -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
+@pytest.mark.filterwarnings("ignore::temperance.errors.TemperanceWarning")
 def test_saturated_logits_and_a_missing_class(method: type[Structured]) -> None:
     logits, labels = random_predictions(200, 4, seed=8)
     labels[labels == 2] = 1

@@ -15,9 +15,9 @@ from scipy.special import log_softmax
 from torch import Tensor
 
 from conftest import random_predictions
-from temperance.calibrators import CALIBRATORS, Temperature, TemperatureEce
-from temperance.calibrators.temperature import GRID, ece_of_temperatures
-from temperance.errors import InputError
+from temperance.calibrators import CALIBRATORS, Temperature, TemperatureEce, make_calibrator
+from temperance.calibrators.temperature import GRID, SPREAD_ABOVE, SPREAD_BELOW, TYPICAL, UNSURE, ece_of_temperatures
+from temperance.errors import InputError, TemperanceWarning
 from temperance.metrics import ece, nll
 from temperance.objectives import OBJECTIVES, ClassScaled, make_objective, scale
 
@@ -47,7 +47,7 @@ def test_closed_form(vectors: Any) -> None:
     found = Temperature().fit(golden["logits"], golden["labels"])
     assert temperature_of(found) == pytest.approx(4 / math.log(6), abs=1e-9)
     assert nll(found.predict_proba(golden["logits"]), golden["labels"]) == pytest.approx(golden["nll"], abs=1e-6)
-    assert found.info["converged"] and not found.info["at_bound"]
+    assert found.info["converged"] and not found.info["at_bound"] and "caution" not in found.info
 
 
 def test_golden_ece_grid(vectors: Any, fixture_a: tuple[Array, npt.NDArray[np.int64]]) -> None:
@@ -77,7 +77,9 @@ def test_agrees_with_a_bounded_search(name: str, n: int, k: int, sharpness: floa
 
 @given(st.integers(0, 10_000), st.integers(2, 12), st.floats(-2, 2), st.integers(5, 400))
 @settings(max_examples=60, deadline=None)
+@pytest.mark.filterwarnings("ignore::temperance.errors.TemperanceWarning")
 def test_the_slope_is_zero_at_the_optimum(seed: int, k: int, log_scale: float, n: int) -> None:
+    """That of the objective, or of it and the prior where the prior decides."""
     rng = np.random.default_rng(seed)
     labels = np.r_[0, 1, rng.integers(k, size=n - 2)]
     logits = rng.standard_normal((n, k)) * 10**log_scale
@@ -88,6 +90,9 @@ def test_the_slope_is_zero_at_the_optimum(seed: int, k: int, log_scale: float, n
     slope = float(((probs * logits).sum(1) - logits[np.arange(n), labels]).mean())
     if found.info["at_bound"]:
         assert slope < 1e-6 if temperature_of(found) == 0.01 else slope > -1e-6
+    elif "caution" in found.info:
+        away = -math.log(s) - TYPICAL
+        assert abs(-s * slope + away / (SPREAD_ABOVE if away > 0 else SPREAD_BELOW) ** 2 / n) < 1e-5
     else:
         assert abs(slope) < 1e-6
 
@@ -154,9 +159,11 @@ def test_ties_fall_into_the_bins_where_they_are_measured(k: int) -> None:
 
 
 def test_ece_takes_the_first_of_equal_ones() -> None:
-    separable = torch.nn.functional.one_hot(torch.arange(30) % 3, 3).double() * 500
-    found = TemperatureEce().fit(separable, torch.arange(30) % 3)
-    assert temperature_of(found) == 0.1 and found.info == {"ece": 0.0, "at_bound": True}
+    labels = torch.arange(30) % 3
+    saturated = torch.nn.functional.one_hot(labels, 3).double() * 500
+    labels[0] = 1  # one mistake, of which every temperature of the grid is certain
+    found = TemperatureEce().fit(saturated, labels)
+    assert temperature_of(found) == 0.1 and found.info == {"ece": pytest.approx(1 / 30), "at_bound": True}
 
 
 # --------------------------------------------------------------------------------------------------------- invariances
@@ -194,6 +201,7 @@ def test_single_and_half_precision_agree() -> None:
 @pytest.mark.parametrize(
     ("name", "solver"), [*((name, "exact") for name in OBJECTIVES.names), ("class-scaled", "released")]
 )
+@pytest.mark.filterwarnings("ignore::temperance.errors.TemperanceWarning")
 def test_degenerate_data_gives_a_temperature_within_bounds(name: str, solver: str) -> None:
     labels = torch.arange(12) % 3
     one_hot = torch.nn.functional.one_hot(labels, 3).double()
@@ -216,13 +224,66 @@ def test_degenerate_data_gives_a_temperature_within_bounds(name: str, solver: st
         assert bool(torch.isfinite(found(logits)).all())
 
 
-def test_bounds_are_reached_and_told() -> None:
+@pytest.mark.parametrize("objective", ["nll", "class-scaled", "class-balanced-nll", "brier"])
+@pytest.mark.parametrize("solver", ["exact", "released"])
+@pytest.mark.parametrize("right", [True, False])
+def test_samples_without_an_optimum_leave_it_to_the_prior(objective: str, solver: str, right: bool) -> None:
     labels = torch.arange(9) % 3
-    one_hot = 2 * torch.nn.functional.one_hot(labels, 3).double()
-    for logits, expected in ((one_hot, 0.01), (-one_hot, 100.0)):
-        for name in ("nll", "class-scaled", "class-balanced-nll"):
-            found = Temperature(objective=name).fit(logits, labels)
-            assert temperature_of(found) == expected and found.info["at_bound"] and found.info["converged"]
+    logits = torch.nn.functional.one_hot(labels, 3).double() * (2 if right else -2)
+    reason = "the 9 samples hold no mistake" if right else "none of the 9 samples is predicted right"
+    with pytest.warns(
+        TemperanceWarning, match=rf"^temperature: {reason}.*\. A prior makes it .*; fit on more samples$"
+    ):
+        found = Temperature(objective=objective, solver=solver).fit(logits, labels)
+    assert 0.5 < temperature_of(found) < 1.5 if right else 1.5 < temperature_of(found) < 20
+    assert reason in found.info["caution"] and found.info["converged"] and not found.info["at_bound"]
+
+
+def test_the_prior_fades_with_the_number_of_samples() -> None:
+    """Without a mistake the temperature falls as samples come in, slowly."""
+    logits = 4 * torch.eye(3, dtype=torch.float64)
+    found = []
+    for n in (3, 30, 300, 3000):
+        with pytest.warns(TemperanceWarning, match="no mistake"):
+            found.append(temperature_of(Temperature().fit(logits.repeat(n // 3, 1), torch.arange(3).repeat(n // 3))))
+    assert found == sorted(found, reverse=True) and found[0] > 1 > found[-1] > 0.2
+
+
+def test_where_samples_determine_the_temperature_there_is_no_prior() -> None:
+    """The same few samples more often: the optimum is that of the likelihood as soon as its error is small enough."""
+    logits = torch.tensor([[3.0, 0.0]] * 9 + [[0.1, 0.0]], dtype=torch.float64)
+    labels = torch.tensor([0] * 9 + [1])
+    s = minimize_scalar(lambda s: value_at("nll", logits, labels, s), bounds=(0.01, 100), options={"xatol": 1e-10}).x
+    p = (logits * s).softmax(1)[:, 0]
+    information = float((p * (1 - p) * (s * (logits[:, 0] - logits[:, 1])).square()).sum())
+    enough = math.ceil(UNSURE**-2 / information)
+    assert enough > 1
+    with pytest.warns(TemperanceWarning, match="the .* samples say little about the temperature: alone they give"):
+        few = Temperature().fit(logits.repeat(enough - 1, 1), labels.repeat(enough - 1))
+    many = Temperature().fit(logits.repeat(enough, 1), labels.repeat(enough))
+    assert temperature_of(many) == pytest.approx(1 / s, rel=1e-5) and "caution" not in many.info
+    assert temperature_of(few) > 1.2 / s
+
+
+@pytest.mark.parametrize(("scale", "expected", "says"), [(1e-4, 0.01, "below 0.01"), (1e6, 100, "above 100")])
+def test_bounds_are_reached_and_told(scale: float, expected: float, says: str) -> None:
+    """Where many samples ask for a temperature beyond them."""
+    logits, labels = random_predictions(20_000, 3)
+    with pytest.warns(TemperanceWarning, match=f"the best temperature is {says}, the (smallest|largest) allowed"):
+        found = Temperature().fit(scale * logits, labels)
+    assert temperature_of(found) == expected and found.info["at_bound"] and found.info["converged"]
+
+
+@pytest.mark.parametrize("method", ["temperature-ece", "class-temperature-greedy"])
+def test_ece_cannot_choose_without_a_mistake(method: str) -> None:
+    labels = torch.arange(30) % 3
+    logits, _ = random_predictions(30, 3)
+    logits[torch.arange(30), labels] = logits.amax(1) + 0.5
+    with pytest.warns(TemperanceWarning, match=f"{method}: the 30 samples hold no mistake"):
+        found = make_calibrator(method).fit(logits, labels)
+    with pytest.warns(TemperanceWarning, match="no mistake"):
+        plain = Temperature().fit(logits, labels)
+    assert torch.allclose(found.predict_proba(logits), plain.predict_proba(logits), atol=1e-12)
 
 
 @pytest.mark.parametrize("name", OBJECTIVES.names)
@@ -234,7 +295,8 @@ def test_one_where_it_makes_no_difference(name: str) -> None:
 def test_a_single_huge_logit_of_a_wrong_class() -> None:
     logits, labels = random_predictions(100, 3)
     logits[0, (labels[0] + 1) % 3] = 1e30
-    found = Temperature().fit(logits, labels)
+    with pytest.warns(TemperanceWarning, match="above 100, the largest allowed. The logits may be saturated"):
+        found = Temperature().fit(logits, labels)
     assert temperature_of(found) == 100 and bool(torch.isfinite(found(logits)).all())
 
 

@@ -1,15 +1,19 @@
 """Chooses and combines: several calibrators, weighed by how they do on samples they were not fitted on."""
 
-import math
 from itertools import pairwise
 
 import torch
 from torch import Tensor
 
-from temperance.calibrators._fit.solvers import Problem, descend, minimise
+from temperance.calibrators._fit.solvers import descend
 from temperance.calibrators.base import Calibrator, calibrator, make_calibrator
 from temperance.calibrators.gaps import GapScaling
-from temperance.calibrators.temperature import HIGH, LOW, Temperature, divided
+from temperance.calibrators.temperature import (
+    Temperature,
+    caution_of,
+    fit_inverse_temperature,
+    likeliest_inverse_temperature,
+)
 from temperance.errors import InputError, at_least
 from temperance.objectives import Nll
 
@@ -17,21 +21,15 @@ from temperance.objectives import Nll
 # networks, kernels of other widths) changed the NLL by less than 0.1 % in cross-validation on real predictions.
 MEMBERS = ("gap-scaling", "structured-vector", "structured-matrix", "kernel-logistic")
 
-# What is believed of the temperature before there are samples: it is around 1.5, because networks are too sure. Its
-# logarithm has a standard deviation of 1 above and 1/2 below, because few are not sure enough, and samples without a
-# mistake must not ask for certainty. A handful of mistakes outweighs this.
-TYPICAL = math.log(1.5)
-SPREAD_ABOVE, SPREAD_BELOW = 1.0, 0.5
-
-# The weights are fitted to the samples and to so many imagined ones, labelled as temperature scaling believes: members
-# that do well on a few samples by chance get less weight, and none an infinite one.
+# The weights are fitted to the samples and to this many imagined ones, labelled as temperature scaling predicts: a
+# member that does well on a few samples by chance gets less weight, and none gets an infinite one.
 IMAGINED = 10
 
-# The ridge of the last step. It is far stronger than that of `gap-scaling` alone, since little is left to mend.
+# The ridge of the last step. It is far stronger than that of `gap-scaling` alone, since little is left to repair.
 LAST_RIDGE = 100.0
 
-# How far to trust a gain is a matter of its standard error, and that is known badly where few mistakes make it: with so
-# many its square counts twice.
+# A gain is trusted by its standard error, which is itself unreliable where it rests on few mistakes: with this many
+# mistakes its square counts twice.
 FEW_MISTAKES = 20
 
 # A member that weighs less than this share of the heaviest is left out.
@@ -45,20 +43,19 @@ class Auto(Calibrator):
     1. Each member is fitted `folds` times, each time leaving out a part of the samples, and predicts that part. So is
        temperature scaling, with a prior that keeps samples without mistakes from asking for certainty.
     2. Pool: these predictions are combined, log p ∝ Σ_m w_m log p_m with w ≥ 0, the weights chosen for the least NLL: a
-       convex problem. What does not help gets weight 0 and is left out.
-    3. Gap scaling (`gap-scaling`), strongly held back, is fitted to the pooled predictions: the members tell classes
+       convex problem. A member that does not help gets weight 0 and is left out.
+    3. Gap scaling (`gap-scaling`), with a strong penalty, is fitted to the pooled predictions: the members tell classes
        apart, it learns how sure to be.
     4. Both steps are repeated on all folds but one and judged on that one. With g the mean gain in NLL over temperature
        scaling there and e its standard error, the result is trusted by g² / (g² + e²), the share of g² that is not
-       noise: weights and slopes are pulled back to temperature scaling by the rest, wholly if nothing is gained or if
+       noise: the rest pulls weights and slopes back to temperature scaling, all the way if nothing is gained or if
        there is not one mistake to learn from. Few mistakes make e larger.
     5. The members in use are fitted again on everything.
 
-    So with few samples it is nearly temperature scaling, unless more than that is plain to see. `info` tells the
-    weights, the trust, the cross-validated NLL of every member and step, and what each step gained with its standard
-    error. Members that cannot be fitted to the data (too few samples, say) are left out, with the reason. Like every
-    method that tells classes apart it learns how common they are: fit it on samples with the frequencies that it will
-    meet.
+    So with few samples it is nearly temperature scaling, unless they clearly show more. `info` has the weights, the
+    trust, the cross-validated NLL of every member and step, and the gain of each step with its standard error. Members
+    that cannot be fitted to the data (too few samples, say) are left out, with the reason. Like every method that tells
+    classes apart it learns how common they are: fit it on samples with the class frequencies that it will meet.
     """
 
     weights: Tensor
@@ -86,7 +83,8 @@ class Auto(Calibrator):
         losses = {name: _nll(each, labels) for name, each in found.items()}
         trust = _trust(combined["pool and gap-scaling"], log_probs[0], labels)
         if trust:
-            self.last = _last_step().fit(_pool(log_probs, weights), labels)
+            self.last = _last_step()
+            self.last._fit_rows(_pool(log_probs, weights), labels)
             self.last.slopes *= trust
         weights *= trust
         weights[0] += 1 - trust
@@ -103,7 +101,7 @@ class Auto(Calibrator):
             "held_out_nll": {name: float(each.mean()) for name, each in losses.items()},
             "gain": {step: _mean_and_error(losses[before] - losses[step]) for before, step in pairwise(steps)},
             "left_out": failures,
-        }
+        } | caution_of(fit_inverse_temperature(Nll(), logits, labels)[1])
 
     def _calibrate(self, logits: Tensor) -> Tensor:
         members = [self._modules[name] for name in sorted(self._modules) if name != "last"]
@@ -116,9 +114,9 @@ class Auto(Calibrator):
             part._restore({key.split(".", 1)[1]: t for key, t in tensors.items() if key.startswith(f"{name}.")})
             self.add_module(name, part)
         super()._restore({key: tensor for key, tensor in tensors.items() if "." not in key})
-        told = self.info.get("weights", {})
-        if told and [told[name] for name in sorted(told)] != self.weights.tolist():
-            raise InputError("what it says of its weights is not what they are; fit it again")
+        named = self.info.get("weights", {})
+        if named and [named[name] for name in sorted(named)] != self.weights.tolist():
+            raise InputError("its weights are not those that its info names; fit it again")
 
     def _dealt(self, n: int) -> Tensor:
         """The fold of each sample, at random and even."""
@@ -144,18 +142,13 @@ class Auto(Calibrator):
 
 
 def _member(name: str, logits: Tensor, labels: Tensor) -> Calibrator:
-    """A fitted member of the pool; temperature scaling, which all is measured against, by the likeliest temperature."""
-    if name != "temperature":
-        return make_calibrator(name).fit(logits, labels)
-
-    def surprise(log_temperature: Tensor) -> Tensor:
-        away = log_temperature - TYPICAL
-        return (away / torch.where(away > 0, SPREAD_ABOVE, SPREAD_BELOW)).square().sum() / (2 * len(labels))
-
-    problem = Problem(Nll(), lambda rows, t: divided(rows, t.exp()), logits, labels, penalty=surprise)
-    found = minimise(problem, logits.new_tensor([TYPICAL]), low=math.log(LOW), high=math.log(HIGH))
-    member = Temperature()
-    member._keep("temperature", found.parameters[0].exp())
+    """A fitted member of the pool. Temperature scaling, the measure of all others, always has its prior."""
+    if name == "temperature":
+        plain = Temperature()
+        plain._keep("temperature", logits.new_tensor(1 / likeliest_inverse_temperature(Nll(), logits, labels)[0]))
+        return plain
+    member = make_calibrator(name)
+    member._fit_rows(logits, labels)
     return member
 
 
@@ -170,14 +163,14 @@ def _cross_combined(log_probs: Tensor, labels: Tensor, fold: Tensor, start: Tens
         inside, outside = fold != out, fold == out
         weights = _pool_weights(log_probs[:, inside], labels[inside], start)
         step = _last_step()
-        step._fit(_pool(log_probs[:, inside], weights), labels[inside])  # not `fit`: one class alone will do here
+        step._fit(_pool(log_probs[:, inside], weights), labels[inside])  # not `fit`: one class alone is enough here
         pool[outside] = _pool(log_probs[:, outside], weights)
         last[outside] = step._calibrate(pool[outside])
     return {"pool": pool, "pool and gap-scaling": last}
 
 
 def _trust(log_probs: Tensor, plain: Tensor, labels: Tensor) -> float:
-    """How far to go from plain predictions to others, from what those gain, the imagined samples included."""
+    """How far to go from plain predictions to others, given what those gain, the imagined samples included."""
     mistakes = int((plain.argmax(1) != labels).sum())
     if not mistakes:
         return 0.0  # whatever is surer looks better
@@ -195,9 +188,9 @@ def _pool(log_probs: Tensor | list[Tensor], weights: Tensor) -> Tensor:
 
 
 def _pool_weights(log_probs: Tensor, labels: Tensor, start: Tensor | None = None) -> Tensor:
-    """The weights w ≥ 0 (m,) under which the pool of (m, n, k) has the least NLL, the imagined samples included.
+    """The weights w ≥ 0 (m,) with which the pool of (m, n, k) has the least NLL, the imagined samples included.
 
-    These are labelled as the first member believes.
+    These are labelled as the first member predicts.
     """
     m, n = log_probs.shape[:2]
     share = IMAGINED / n

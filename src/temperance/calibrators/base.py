@@ -1,13 +1,15 @@
 """What a calibrator is: fitted on logits and labels, it turns logits into log-probabilities.
 
-A method writes `_fit` and `_calibrate`, and `_check_settings` if it has settings. What it learns it keeps in float64
-buffers, so that a fitted calibrator moves, saves and loads like any other layer and can be the last one of a network.
+A method writes `_fit` and `_calibrate`, and `_check_settings` if it has settings. It keeps what it learns in float64
+buffers, so a fitted calibrator moves, saves and loads like any other layer and can be the last layer of a network. A
+cast of that network (`.half()`, `.to(torch.bfloat16)`) leaves the buffers alone: they only move to another device.
 """
 
 from __future__ import annotations
 
 import inspect
 import json
+import warnings
 from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
@@ -19,18 +21,18 @@ import torch
 from torch import Tensor, nn
 
 from temperance.arrays import ArrayLike, as_labels, as_logits, as_scores, flatten, refuse_probs, unflatten
-from temperance.errors import FileError, InputError, NotFittedError, known_settings, of_type
+from temperance.errors import FileError, InputError, NotFittedError, TemperanceWarning, known_settings, of_type
 from temperance.files import read_tensors, reading, write_tensors
-from temperance.numerics import one_thread
+from temperance.numerics import one_thread, working_type
 from temperance.registry import Registry, first_line, plain_name
 
-# What to do with probabilities that were given for logits.
+# What to do with probabilities that were given as logits.
 AS_LOGITS = "pass log-probabilities, numpy.log(probs)"
 
 FORMAT = 1
 
-# So many values are fitted by one thread of a CPU. A fit is thousands of small operations, and torch's threads wait for
-# each other after every one: that is seldom worth it, and on a busy machine takes many times longer than the work.
+# Up to this many values are fitted on one thread of a CPU. A fit is thousands of small operations, and torch's threads
+# wait for each other after each of them: seldom worth it, and on a busy machine many times slower than the work.
 ONE_THREAD_VALUES = 1 << 20
 
 
@@ -38,7 +40,9 @@ class Calibrator(nn.Module):
     """Turns logits into calibrated probabilities.
 
     `fit(logits, labels)` learns from held-out predictions and forgets any earlier fit; `predict_proba(logits)` gives
-    probabilities; called as a layer it gives log-probabilities. Everything is computed in float64.
+    probabilities; called as a layer it gives log-probabilities in the type of its logits. Everything is computed in
+    float64, or in float32 on a device without float64. Where the samples leave something undetermined, `fit` warns, and
+    `info["caution"]` keeps the sentence.
     """
 
     name: ClassVar[str]
@@ -49,8 +53,10 @@ class Calibrator(nn.Module):
     min_samples: ClassVar[int]
 
     n_classes: Tensor
-    # The same as a number, which can be looked at while a network is traced.
+    # The same as a number, which can be read while a network is traced.
     _k: int | None = None
+    # Where it computes: known before it is fitted, so that what it loads goes to the same place.
+    _device: torch.device = torch.device("cpu")
 
     def __init__(self) -> None:
         super().__init__()
@@ -75,32 +81,41 @@ class Calibrator(nn.Module):
         """Learn from logits (n, k) or (n, k, *space) and labels that the network was not trained on."""
         self.check_settings()
         scores = as_scores(logits, "logits")
-        with torch.no_grad(), one_thread(where=scores.is_cpu and scores.numel() <= ONE_THREAD_VALUES):
+        home = scores.device
+        exact = home if working_type(home) == torch.float64 else torch.device("cpu")
+        with torch.no_grad(), one_thread(where=exact.type == "cpu" and scores.numel() <= ONE_THREAD_VALUES):
             given = as_logits(scores)
-            truth = as_labels(labels, given, ignore_index=ignore_index).reshape(-1)
-            rows = flatten(given).double()
+            truth = as_labels(labels, given, ignore_index=ignore_index).reshape(-1).to(exact)
+            rows = flatten(given).to(exact).double()
             if ignore_index is not None:
                 rows, truth = rows[truth != ignore_index], truth[truth != ignore_index]
-            self._check_fit(rows, truth)
-            self._forget()
-            self._fit(rows, truth)
-        self._keep("n_classes", torch.tensor(rows.shape[1], device=rows.device))
+            self._fit_rows(rows, truth)
+        self.to(home)
+        if "caution" in self.info:
+            warnings.warn(f"{self.name}: {self.info['caution']}", TemperanceWarning, stacklevel=2)
         return self
 
+    def _fit_rows(self, logits: Tensor, labels: Tensor) -> None:
+        """Fit to float64 logits (n, k) and int64 labels (n,) that were checked one by one, without a warning."""
+        self._check_fit(logits, labels)
+        self._forget()
+        self._fit(logits, labels)
+        self._keep("n_classes", torch.tensor(logits.shape[1], device=logits.device))
+
     def forward(self, logits: Tensor) -> Tensor:
-        """Log-probabilities, of the logits' shape and at least float32, as the last layer of a network."""
+        """Log-probabilities, of the logits' shape and type, as the last layer of a network."""
         rows = flatten(logits)
         if rows.shape[1] != self.k:
             raise InputError(f"this calibrator was fitted on {self.k} classes; these logits have {rows.shape[1]}")
-        found = self._calibrate(rows.double())
-        return unflatten(found.to(torch.promote_types(logits.dtype, torch.float32)), logits.shape)
+        found = self._calibrate(rows.to(working_type(rows.device)))
+        return unflatten(found.to(logits.dtype) if logits.is_floating_point() else found, logits.shape)
 
     def predict_proba(self, logits: ArrayLike) -> Any:
         """Calibrated probabilities in float64, of the logits' shape: a tensor for a tensor, else a NumPy array."""
         given = as_logits(logits)
         refuse_probs(flatten(given), AS_LOGITS)
         with torch.no_grad():
-            probs = self(given.double()).exp_()
+            probs = self(given.to(working_type(given.device))).exp_()
         return probs if isinstance(logits, Tensor) else _as_numpy(probs)
 
     @property
@@ -115,12 +130,19 @@ class Calibrator(nn.Module):
         """How many numbers it learnt."""
         return sum(buffer.numel() for name, buffer in self.state_dict().items() if not name.endswith("n_classes"))
 
-    def get_params(self) -> dict[str, Any]:
-        """The settings it was made with."""
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """The settings it was made with. No setting is itself an estimator, so `deep` makes no difference."""
         return {name: getattr(self, name) for name in settings_of(type(self))}
 
+    def set_params(self, **settings: Any) -> Self:
+        """Change settings; the next `fit` checks and uses them."""
+        known_settings(self.name, settings, settings_of(type(self)))
+        for name, value in settings.items():
+            setattr(self, name, value)
+        return self
+
     def check_settings(self) -> None:
-        """Refuse settings that no data could make sense of; `fit` does it too."""
+        """Refuse settings that make no sense for any data; `fit` does it too."""
         try:
             for name, (_, wanted) in _settings(type(self).__init__).items():
                 of_type(name, getattr(self, name), wanted)
@@ -130,7 +152,7 @@ class Calibrator(nn.Module):
 
     @classmethod
     def claims(cls) -> dict[str, Any]:
-        """What is said of it in the registry; the tests verify it."""
+        """What the registry says about it; the tests verify it."""
         names = ("family", "preserves_argmax", "takes_objective", "min_samples")
         return {name: getattr(cls, name) for name in names}
 
@@ -141,7 +163,7 @@ class Calibrator(nn.Module):
             self._k = int(value)
 
     def _restore(self, tensors: dict[str, Tensor]) -> None:
-        """Take back what a file kept; a method made of other calibrators rebuilds them here."""
+        """Take back what was saved; a method made of other calibrators rebuilds them here."""
         for name, tensor in tensors.items():
             self._keep(name, tensor)
 
@@ -151,13 +173,31 @@ class Calibrator(nn.Module):
         self._k = None
         self.info = {}
 
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """Move what was learnt with the network, but do not round it when the network is cast."""
+        device = fn(torch.empty(0, device=self._device)).device
+
+        def moved(tensor: Tensor) -> Tensor:
+            wanted = working_type(device) if tensor.is_floating_point() else tensor.dtype
+            # A device without float64 cannot receive it either: round before the move, widen after it.
+            given = tensor.to(wanted) if wanted == torch.float32 else tensor
+            found = fn(given)
+            return (found if found.dtype == given.dtype else given.to(device)).to(wanted)
+
+        self._device = device
+        return super()._apply(moved, recurse)
+
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *more: Any) -> None:
-        """As any layer, but one that is not fitted, or otherwise, takes over what a fitted one learnt."""
+        """As any layer does, except that one of another shape, or not fitted, takes over what a fitted one learnt."""
         given = {name.removeprefix(prefix): value for name, value in state_dict.items() if name.startswith(prefix)}
         if given and _shapes(given) != _shapes(self.state_dict()):
+            device = self._device
             self._forget()
             self._restore(given)
+            self.to(device)
         super()._load_from_state_dict(state_dict, prefix, *more)
+        self._device = next((buffer.device for buffer in self.buffers()), self._device)
+        self._apply(lambda tensor: tensor)  # a state that was cast is widened again
         if self._k is not None:
             self._k = int(self.n_classes)
 
@@ -206,7 +246,7 @@ def calibrator(
     family           the page of the docs it belongs to
     preserves_argmax no prediction changes, on any logits
     takes_objective  `objective=` chooses what it minimises
-    min_samples      with fewer it refuses to fit
+    min_samples      it refuses to fit on fewer
     """
 
     def register(cls: C) -> C:
@@ -239,7 +279,7 @@ def _settings(init: Callable[..., None]) -> dict[str, tuple[Any, Any]]:
 
 
 def make_calibrator(name: str, **settings: Any) -> Calibrator:
-    """A calibrator by its plain name; a setting that it does not have, or that makes no sense, is refused at once."""
+    """A calibrator by its plain name; a setting that it does not have, or a value that makes no sense, is refused."""
     cls = CALIBRATORS[name]
     known_settings(name, settings, settings_of(cls))
     found = cls(**settings)
@@ -258,12 +298,13 @@ def load_calibrator(path: str | Path) -> Calibrator:
         found = make_calibrator(header["method"], **json.loads(header["settings"]))
         found.info = json.loads(header["info"])
         found._restore(tensors)
+        found.cpu()  # a file from a device without float64 holds float32
         found.k  # noqa: B018  (raises if what it learnt is missing)
     return found
 
 
 def _starts_as_tensors(path: str | Path) -> bool:
-    """Does a file start like .safetensors, eight bytes and a header in JSON? Then it can be a damaged calibrator."""
+    """Whether a file starts like .safetensors, with eight bytes and JSON, and so may be a damaged calibrator."""
     with Path(path).open("rb") as file:
         return file.read(9)[8:] == b"{"
 

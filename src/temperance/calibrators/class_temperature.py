@@ -5,18 +5,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from temperance.calibrators._fit.solvers import Parametric, Problem, minimise, train
+from temperance.calibrators._fit.solvers import Parametric, Problem, minimise, prior_samples, sample_weight, train
 from temperance.calibrators.base import calibrator
-from temperance.calibrators.temperature import S_HIGH, S_LOW, divided, fit_inverse_temperature
+from temperance.calibrators.temperature import S_HIGH, S_LOW, caution_of, divided, fit_inverse_temperature
 from temperance.errors import InputError
+from temperance.objectives import Objective
 
 
 @calibrator(family="temperature", preserves_argmax=False, takes_objective=True)
 class ClassTemperature(Parametric):
     """A temperature for each class, fitted together by gradient.
 
-    p = softmax(z_1 / T_1, …, z_k / T_k), T_j in [0.01, 100], least objective; with a convex one the optimum in 1 / T_j
-    is unique. A class without samples keeps the temperature that is best for all. Predictions can change.
+    p = softmax(z_1 / T_1, …, z_k / T_k), T_j in [0.01, 100], minimising the objective + (2 k / n²) Σ_j (T / T_j − 1)²,
+    with T the best temperature for all classes. The penalty keeps a class that is always predicted right from
+    certainty, and is too weak to matter with many samples; `solver="released"` has none. With a convex objective the
+    optimum in 1 / T_j is unique. A class without samples keeps T. Predictions can change.
 
     The trap: a negative logit divided by a large T_j *rises*, so unlike temperature scaling this depends on where the
     logits' zero is. `centre="mean"` or `"max"` first takes each row's mean or maximum off; by default logits are used
@@ -46,7 +49,8 @@ class ClassTemperature(Parametric):
 
     def _fit(self, logits: Tensor, labels: Tensor) -> None:
         objective, rows = self._make_objective(), self._centred(logits)
-        shared, _ = fit_inverse_temperature(self._make_objective(), rows, labels)
+        shared, record = fit_inverse_temperature(self._make_objective(), rows, labels)
+        strength = _prior_strength(objective, labels, rows.shape[1])
         absent = torch.bincount(labels, minlength=rows.shape[1]) == 0
         start = rows.new_ones(rows.shape[1])
         if self.solver == "released":
@@ -54,12 +58,18 @@ class ClassTemperature(Parametric):
             inverse = 1 / found.parameters
         else:
             # In units of the shared temperature every parameter is of order one, whatever the logits' scale.
-            problem = Problem(objective, lambda z, relative: (z * (relative * shared)).log_softmax(1), rows, labels)
+            problem = Problem(
+                objective,
+                lambda z, relative: (z * (relative * shared)).log_softmax(1),
+                rows,
+                labels,
+                penalty=lambda relative: strength * (relative - 1).square().sum(),
+            )
             low, high = (torch.where(absent, start, start * (bound / shared)) for bound in (S_LOW, S_HIGH))
             found = minimise(problem, start, low=low, high=high)
             inverse = found.parameters * shared
         inverse = torch.where(absent, shared, inverse.clamp(S_LOW, S_HIGH))
-        self.info = found.info | {"absent_classes": absent.nonzero().flatten().tolist()}
+        self.info = found.info | {"absent_classes": absent.nonzero().flatten().tolist()} | caution_of(record)
         self._keep("temperatures", 1 / inverse)
 
     def _calibrate(self, logits: Tensor) -> Tensor:
@@ -75,9 +85,11 @@ class ClassTemperature(Parametric):
 class BiasCorrectedTemperature(Parametric):
     """Temperature scaling with a bias for each class, which also repairs shifted class frequencies.
 
-    p = softmax(z / T + b), T in [0.01, 100]; convex in (1 / T, b). The biases of the classes that occur have mean 0,
-    and a class without samples has bias 0: nothing is known about it, and a free bias would run to minus infinity.
-    Predictions can change.
+    p = softmax(z / T + b), T in [0.01, 100], minimising the objective + (2 k / n²) (‖b‖² + (T* / T − 1)²), with T* the
+    best temperature without biases; convex in (1 / T, b). The penalty keeps classes that are told apart without a
+    mistake from certainty, and is too weak to matter with many samples; `solver="released"` has none. The biases of the
+    classes that occur have mean 0. A class without samples has bias 0: nothing is known about it. Predictions can
+    change.
 
     Alexandari, Kundaje and Shrikumar, Maximum likelihood with bias-corrected calibration is hard-to-beat at label
     shift adaptation, ICML 2020.
@@ -88,7 +100,7 @@ class BiasCorrectedTemperature(Parametric):
 
     def _fit(self, logits: Tensor, labels: Tensor) -> None:
         k = logits.shape[1]
-        shared, _ = fit_inverse_temperature(self._make_objective(), logits, labels)
+        shared, record = fit_inverse_temperature(self._make_objective(), logits, labels)
         present = (torch.bincount(labels, minlength=k) > 0).double()
 
         def bias(free: Tensor) -> Tensor:
@@ -97,18 +109,29 @@ class BiasCorrectedTemperature(Parametric):
         def scaled(rows: Tensor, parameters: Tensor) -> Tensor:
             return (rows * (parameters[0] * shared) + bias(parameters[1:])).log_softmax(1)
 
+        def penalty(parameters: Tensor) -> Tensor:
+            return strength * ((parameters[0] - 1).square() + bias(parameters[1:]).square().sum())
+
         start = torch.zeros(k + 1, dtype=torch.float64, device=logits.device)
         start[0] = 1.0
-        problem = Problem(self._make_objective(), scaled, logits, labels)
-        if self.solver == "released":
+        objective, released = self._make_objective(), self.solver == "released"
+        strength = _prior_strength(objective, labels, k)
+        problem = Problem(objective, scaled, logits, labels, penalty=None if released else penalty)
+        if released:
             found = train(problem, start)
         else:
             low, high = torch.full_like(start, -torch.inf), torch.full_like(start, torch.inf)
             low[0], high[0] = S_LOW / shared, S_HIGH / shared
             found = minimise(problem, start, low=low, high=high)
-        self.info = found.info | {"absent_classes": (present == 0).nonzero().flatten().tolist()}
+        absent = (present == 0).nonzero().flatten().tolist()
+        self.info = found.info | {"absent_classes": absent} | caution_of(record)
         self._keep("temperature", 1 / (found.parameters[0] * shared).clamp(S_LOW, S_HIGH))
         self._keep("bias", bias(found.parameters[1:]))
 
     def _calibrate(self, logits: Tensor) -> Tensor:
         return (logits / self.temperature + self.bias).log_softmax(1)
+
+
+def _prior_strength(objective: Objective, labels: Tensor, k: int) -> float:
+    """How strongly parameters are pulled to the shared temperature: as in vector scaling, which has 2 k of them."""
+    return prior_samples(2 * k, len(labels)) * sample_weight(objective, labels, k)

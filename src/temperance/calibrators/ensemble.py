@@ -10,11 +10,11 @@ from torch import Tensor
 
 from temperance.calibrators._fit.solvers import TOLERANCE, Parametric, Problem, Solution, minimise, settle, train
 from temperance.calibrators.base import calibrator
-from temperance.calibrators.temperature import S_HIGH, S_LOW, fit_inverse_temperature
+from temperance.calibrators.temperature import S_HIGH, S_LOW, caution_of, fit_inverse_temperature
 from temperance.errors import one_of
 from temperance.objectives import Objective
 
-# At most so much of the uniform prediction: with all of it every class would tie.
+# The largest weight of the uniform prediction: with weight 1 every class would tie.
 MOST_UNIFORM = 0.999
 
 
@@ -25,9 +25,9 @@ class EnsembleTemperature(Parametric):
     p = w1 softmax(z / T) + w2 softmax(z) + w3 / k with w ≥ 0 and Σ w = 1: first T, then the weights by SLSQP. Mixing
     probabilities keeps their order, and w3 bounds what a confident mistake can cost.
 
-    `space="logits"` is the mix as the SCTL paper has it (eq. 13), w1 z / T + w2 z + w3 / k before the softmax. That is
-    temperature scaling over again, with 1 / T′ = w1 / T + w2, since a constant changes nothing; it is here to
-    reproduce that paper's tables.
+    `space="logits"` is the mix of the SCTL paper (eq. 13), w1 z / T + w2 z + w3 / k before the softmax. That is
+    temperature scaling again, with 1 / T′ = w1 / T + w2, since a constant changes nothing; it is here to reproduce that
+    paper's tables.
 
     Zhang, Kailkhura and Han, Mix-n-Match: ensemble and compositional methods for uncertainty calibration, ICML 2020.
     """
@@ -51,7 +51,7 @@ class EnsembleTemperature(Parametric):
         one_of("space", self.space, ("probs", "logits"))
 
     def _fit(self, logits: Tensor, labels: Tensor) -> None:
-        # One objective for both stages: the weights that it chose in the first go on into the second.
+        # One objective for both stages: the second starts with the weights that it chose in the first.
         objective = self._make_objective()
         inverse, first = fit_inverse_temperature(objective, logits, labels, self.solver)
         if self.space == "probs":
@@ -60,13 +60,13 @@ class EnsembleTemperature(Parametric):
             problem = Problem(objective, lambda z, w: _mix_logits(z, w, inverse), logits, labels)
             start = logits.new_tensor([1.0, 0.0, 0.0])
             found = train(problem, start) if self.solver == "released" else minimise(problem, start)
-        self.info = found.info | {"temperature_at_bound": first["at_bound"]}
+        self.info = found.info | {"temperature_at_bound": first["at_bound"]} | caution_of(first)
         self._keep("temperature", logits.new_tensor(1 / inverse))
         self._keep("weights", found.parameters)
 
     def _calibrate(self, logits: Tensor) -> Tensor:
         if self.space == "logits":
-            # The free weights could turn the order round; as everywhere T′ stays between 0.01 and 100.
+            # The free weights could reverse the order; as everywhere T′ stays between 0.01 and 100.
             slope = self.weights[0] / self.temperature + self.weights[1]
             return (logits * slope.clamp(S_LOW, S_HIGH)).log_softmax(1)
         scaled, plain, uniform = self.weights.log()
@@ -96,7 +96,7 @@ def fit_mixture(objective: Objective, logits: Tensor, labels: Tensor, inverse: f
         record.update(found.info)
         return found.parameters
 
-    # Not from a corner: where a part has no weight yet, its slope can be beyond any number.
+    # Not from a corner: where a part has no weight yet, its slope can be infinite.
     start = logits.new_tensor([0.8, 0.1, 0.1])
     if not objective.adapts:
         return Solution(solve(start), record)
@@ -114,7 +114,7 @@ def _on_the_simplex(problem: Problem, start: Tensor) -> Solution:
         return value, gradient.cpu().numpy()
 
     with warnings.catch_warnings():
-        # SLSQP clips a step that leaves the box by a rounding error, and says so.
+        # SLSQP clips a step that leaves the box by a rounding error, and warns.
         warnings.simplefilter("ignore", RuntimeWarning)
         found = minimize(
             value_and_gradient,
@@ -129,7 +129,7 @@ def _on_the_simplex(problem: Problem, start: Tensor) -> Solution:
     weights[2] = weights[2].clamp_max(MOST_UNIFORM)
     weights[:2] *= (1 - weights[2]) / weights[:2].sum()
     value, gradient = problem(weights)
-    # At the optimum no weight can be moved to another part for less.
+    # At the optimum no shift of weight from one part to another lowers the value.
     slope = float((weights * (gradient - gradient.amin())).sum())
     return Solution(
         weights, {"converged": slope <= TOLERANCE, "gradient": slope, "value": value, "steps": int(found.nit)}

@@ -11,14 +11,14 @@ from temperance.calibrators._fit.solvers import TOLERANCE
 from temperance.calibrators.base import Calibrator, calibrator
 from temperance.calibrators.linear import positive
 from temperance.calibrators.ordered import LEAST_GAIN, centred
-from temperance.calibrators.temperature import fit_inverse_temperature
+from temperance.calibrators.temperature import caution_of, fit_inverse_temperature
 from temperance.objectives import Nll
 
 # A new factor begins below the logits of these ranks: the first gaps decide, the many small ones share a factor.
 RANKS = (1, 2, 3, 5)
-# So many of the largest log-probabilities say how sure a row is.
+# How many of the largest log-probabilities tell how sure a row is.
 SEEN = 4
-# Rows further out than this many standard deviations are treated like those at it: nothing was learnt beyond.
+# Rows further out than this many standard deviations are treated like rows at it: nothing was learnt beyond.
 REACH = 3.0
 
 BLOCK_VALUES = {"cpu": 1 << 17, "cuda": 1 << 26}
@@ -36,11 +36,11 @@ class GapScaling(Calibrator):
 
     φ = [1, the four largest log-probabilities, the largest logit less the mean], all but the 1 standardised. T comes
     first, by NLL; `rescale=False` leaves it at 1. θ then minimises NLL + (`ridge` / n) ‖θ‖², a convex problem of 24
-    parameters however many classes there are, by Newton's method. With few samples it stays near temperature scaling.
+    parameters for any number of classes, by Newton's method. With few samples it stays near temperature scaling.
 
     It is what `order-preserving` becomes with a linear network and few factors: nearly as good on real predictions, and
-    ten times faster. A factor that is not positive, on rows unlike those it was fitted on, is replaced by the least
-    positive one, so the order stays. All classes are alike to it, so it goes well with methods that tell them apart:
+    ten times faster. On rows unlike those it was fitted on a factor can become zero or negative; a tiny positive one
+    then replaces it, so the order stays. It treats all classes alike, which complements methods that tell them apart:
     `auto` ends with it.
 
     Rahimi et al., "Intra order-preserving functions for calibration of multi-class neural networks" (NeurIPS 2020).
@@ -60,7 +60,7 @@ class GapScaling(Calibrator):
         positive("ridge", self.ridge)
 
     def _fit(self, logits: Tensor, labels: Tensor) -> None:
-        inverse = fit_inverse_temperature(Nll(), logits, labels)[0] if self.rescale else 1.0
+        inverse, record = fit_inverse_temperature(Nll(), logits, labels) if self.rescale else (1.0, {})
         self._keep("inverse_temperature", logits.new_tensor(inverse))
         scaled = centred(logits) * inverse
         sureness = torch.cat([_sureness(rows) for rows in torch.split(scaled, _step(scaled))])
@@ -68,7 +68,7 @@ class GapScaling(Calibrator):
         self._keep("spread", (sureness - self.centre).square().mean(0).sqrt().clamp_min(1e-9))
         problem = _Problem(scaled, self._described(sureness), labels, self.ridge)
         found, self.info = _newton(problem, logits.new_zeros(problem.shape))
-        self.info["temperature"] = 1 / inverse
+        self.info |= {"temperature": 1 / inverse} | caution_of(record)
         self._keep("slopes", found)
 
     def _calibrate(self, logits: Tensor) -> Tensor:
@@ -105,7 +105,7 @@ def _depths(scaled: Tensor, edges: Tensor) -> Iterator[Tensor]:
 
 
 def _step(rows: Tensor) -> int:
-    """How many rows to take at once, so that what is made of them stays in cache."""
+    """How many rows to take at once, so that what is computed from them stays in cache."""
     return max(1, BLOCK_VALUES.get(rows.device.type, BLOCK_VALUES["cpu"]) // (len(RANKS) * rows.shape[1]))
 
 

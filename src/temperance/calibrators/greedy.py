@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from temperance.calibrators.base import Calibrator, calibrator
+from temperance.calibrators.temperature import grid_for_ece
 from temperance.errors import InputError, at_least, one_of
 
 # An ECE must be lower by this to be lower: it is made of the same rows, so anything less is rounding.
@@ -86,7 +87,7 @@ class ClassTemperatureGreedy(Calibrator):
 
     def _fit(self, logits: Tensor, labels: Tensor) -> None:
         n, k = logits.shape
-        grid = self._values().to(logits.device)
+        grid, doubt = grid_for_ece(self._values(), logits, labels)
         first, best = _best_single(logits, labels, grid, self.n_bins)
         scan = _Scan(logits, labels, grid[first].expand(k).clone(), self.n_bins)
         chosen = [first] * k
@@ -114,7 +115,7 @@ class ClassTemperatureGreedy(Calibrator):
             "ece": eces,
             "accuracy": [count / n for count in counts],
             "converged": converged,
-        }
+        } | doubt
 
     def _calibrate(self, logits: Tensor) -> Tensor:
         return (logits / self.temperatures).log_softmax(1)

@@ -9,7 +9,7 @@ from torch.nn.functional import linear
 from temperance.calibrators._fit.regression import Full, fit_map
 from temperance.calibrators.base import Calibrator, calibrator
 from temperance.calibrators.linear import ROUGHLY, positive
-from temperance.calibrators.temperature import fit_inverse_temperature
+from temperance.calibrators.temperature import caution_of, fit_inverse_temperature
 from temperance.errors import at_least
 from temperance.objectives import Nll
 
@@ -20,9 +20,9 @@ class KernelLogistic(Calibrator):
 
     p = softmax(u + W φ(u) + b), u the temperature-scaled logits, φ(u) = [u, cos(Ω u + β)]: `features` random waves of
     the standardised logits, whose sums approximate functions smooth on the scale 1 / `scale` (Rahimi and Recht, 2007).
-    The penalty (`ridge` · k / n) ‖W‖² + ‖b‖² / n pulls to temperature scaling. It helps where classes are confused in
-    ways that depend on the others (language models over answer options) and, alone, overfits where there is nothing
-    to learn; `auto` weighs it against the others. The waves are drawn from `seed` and kept with the fit.
+    The penalty (`ridge` · k / n) ‖W‖² + ‖b‖² / n pulls towards temperature scaling. It helps where two classes are
+    confused in ways that depend on the other classes (language models over answer options). Alone it overfits where
+    there is nothing to learn; `auto` weighs it against other methods. The waves are drawn with `seed` and kept.
     """
 
     inverse_temperature: Tensor
@@ -47,7 +47,7 @@ class KernelLogistic(Calibrator):
 
     def _fit(self, logits: Tensor, labels: Tensor) -> None:
         n, k = logits.shape
-        inverse, _ = fit_inverse_temperature(Nll(), logits, labels)
+        inverse, record = fit_inverse_temperature(Nll(), logits, labels)
         self._keep("inverse_temperature", logits.new_tensor(inverse))
         scaled = self._scaled(logits)
         self._keep("centre", scaled.mean(0))
@@ -65,12 +65,12 @@ class KernelLogistic(Calibrator):
         penalty = torch.full_like(identity, self.ridge * k / n)
         penalty[:, -1] = 1 / n
         found = fit_map(Full(), x, labels, Nll(), penalty=penalty, start=identity, centre=identity, tolerance=ROUGHLY)
-        self.info = found.info | {"temperature": 1 / inverse}
+        self.info = found.info | {"temperature": 1 / inverse} | caution_of(record)
         self._keep("weight", found.parameters[:, :-1])
         self._keep("bias", found.parameters[:, -1])
 
     def _scaled(self, logits: Tensor) -> Tensor:
-        """Temperature-scaled logits whose rows have mean 0: what is common to all classes says nothing."""
+        """Temperature-scaled logits whose rows have mean 0: a constant added to all classes means nothing."""
         return (logits - logits.mean(1, keepdim=True)) * self.inverse_temperature
 
     def _described(self, scaled: Tensor) -> Tensor:

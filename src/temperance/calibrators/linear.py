@@ -9,45 +9,46 @@ from torch import Tensor
 from torch.nn.functional import linear, nll_loss
 
 from temperance.calibrators._fit.regression import Diagonal, Full, Map, fit_map
-from temperance.calibrators._fit.solvers import TOLERANCE, Parametric, Solution
+from temperance.calibrators._fit.solvers import TOLERANCE, Parametric, Solution, prior_samples
 from temperance.calibrators.base import calibrator
-from temperance.calibrators.temperature import fit_inverse_temperature
+from temperance.calibrators.temperature import caution_of, fit_inverse_temperature
 from temperance.errors import InputError, at_least
 from temperance.objectives import Objective, make_objective
 
 # Strengths of the penalty that cross-validation tries, strongest first.
 STRENGTHS = [10.0**power for power in range(6, -3, -1)]
 
-# Slopes this small leave the NLL right to more digits than a comparison of penalties needs.
+# With slopes this small the NLL is right to more digits than a comparison of penalties needs.
 ROUGHLY = 1e-4
 
-# From the strongest penalty down the score improves, then the map overfits: this much worse than the best is enough.
+# From the strongest penalty down the NLL falls, then the map overfits: stop when it is this much above the lowest.
 WORSE = 1.01
 
-# Where a class has no samples, or some are told apart without a mistake, the best parameters are infinite without a
-# penalty. This one is too weak to matter elsewhere.
+# No penalty is weaker than this, so that the bias of a class without samples stays finite.
 RIDGE = 1e-6
 
 
 class Ridged(Parametric):
-    """A linear map of the logits with next to no penalty on it."""
+    """A linear map of the logits with a weak penalty on it."""
 
     kind: ClassVar[Map]
 
     def __init__(
-        self, *, objective: str = "nll", objective_settings: dict[str, Any] | None = None, ridge: float = RIDGE
+        self, *, objective: str = "nll", objective_settings: dict[str, Any] | None = None, ridge: float | None = None
     ) -> None:
         super().__init__(objective=objective, objective_settings=objective_settings)
         self.ridge = ridge
 
     def _check_settings(self) -> None:
         super()._check_settings()
-        positive("ridge", self.ridge)
+        if self.ridge is not None:
+            positive("ridge", self.ridge)
 
     def _fit(self, logits: Tensor, labels: Tensor) -> None:
         features = Scaled(self.kind, logits, labels)
-        found = features.fit(self._make_objective(), features.even_penalty(self.ridge))
-        self.info = found.info
+        ridge = features.weak_ridge(features.identity.numel()) if self.ridge is None else self.ridge
+        found = features.fit(self._make_objective(), torch.full_like(features.identity, ridge))
+        self.info = found.info | features.caution(found.parameters)
         self._keep_map(found.parameters, features.unit)
 
     def _keep_map(self, parameters: Tensor, unit: float) -> None:
@@ -59,13 +60,14 @@ class Ridged(Parametric):
 class Vector(Ridged):
     """Vector scaling: a factor and a shift for each class.
 
-    p = softmax(v ∘ z + b), v and b minimising the objective. It can follow a change of how common the classes are,
-    which one temperature cannot; with few samples for each class it overfits, and `structured-vector` is safer.
+    p = softmax(v ∘ z + b), v and b minimising the objective + `ridge` (‖T v − 1‖² + ‖b‖²), with T the best single
+    temperature. It can follow a change of how common the classes are, which one temperature cannot; with few samples
+    for each class it overfits, and `structured-vector` is safer.
 
-    `ridge` is a penalty on the squared distance from temperature scaling, v = 1 / T and b = 0, in units of 1 / T. The
-    default only keeps the parameters finite where the data would not.
+    Without a penalty there is no optimum where a class has no samples or is told apart without a mistake. The default
+    `ridge`, 2 k / n² but at least 1e-6, decides there and is too weak to matter with many samples for each class.
 
-    >>> Vector().fit([[0.0, 0.0]] * 4, [0, 0, 0, 1]).predict_proba([[0.0, 0.0]]).round(4)
+    >>> Vector(ridge=1e-6).fit([[0.0, 0.0]] * 4, [0, 0, 0, 1]).predict_proba([[0.0, 0.0]]).round(4)
     array([[0.75, 0.25]])
 
     Guo et al., On calibration of modern neural networks, ICML 2017.
@@ -88,10 +90,9 @@ class Vector(Ridged):
 class Matrix(Ridged):
     """Matrix scaling: every new logit is a weighted sum of all the old ones. It overfits: see matrix-odir.
 
-    p = softmax(W z + b), W and b minimising the objective. With k (k + 1) parameters it learns its samples by heart as
-    soon as there are many classes: it is here to be compared with, `structured-matrix` to be used.
-
-    `ridge` as in vector scaling.
+    p = softmax(W z + b), W and b minimising the objective + `ridge` (‖T W − I‖² + ‖b‖²). With k (k + 1) parameters it
+    learns its samples by heart as soon as there are many classes: it is here for comparison, use `structured-matrix`
+    instead. The default `ridge`, k (k + 1) / n² but at least 1e-6, only keeps that from ending in certainty.
 
     Guo et al., On calibration of modern neural networks, ICML 2017.
     """
@@ -114,12 +115,14 @@ class MatrixOdir(Parametric):
     """Matrix scaling with a penalty on everything but the diagonal (ODIR).
 
     p = softmax(W z + b), with λ / (k (k − 1)) Σ_{i≠j} W_ij² + μ / k Σ_i b_i² added to the objective. The diagonal is
-    free, so for λ → ∞ it becomes vector scaling, for μ → ∞ also without shifts.
+    free, but for the weak penalty of vector scaling on all parameters, so for λ → ∞ it becomes vector scaling, for
+    μ → ∞ also without shifts.
 
-    `off_diagonal` is λ and `intercept` is μ. What is not given is chosen for the least NLL on rows left out of the fit,
-    in a cross-validation with `n_folds` parts: first both alike from `strengths` (10⁶, 10⁵, … 10⁻²), from the strongest
-    down until it gets worse, then μ by itself. The authors' program leaves out the divisors k (k − 1) and k unless told
-    otherwise, and penalises differences to the last row of W, which makes the last class special; here no class is.
+    `off_diagonal` is λ and `intercept` is μ. If they are not given, cross-validation with `n_folds` parts chooses them
+    for the least NLL on rows left out of the fit: first one value for both from `strengths` (10⁶, 10⁵, … 10⁻²), from
+    the strongest down until the NLL gets worse, then μ alone. The authors' program leaves out the divisors k (k − 1)
+    and k by default, and penalises differences from the last row of W, which makes the last class special; here no
+    class is.
 
     Kull et al., Beyond temperature scaling, NeurIPS 2019.
     """
@@ -159,7 +162,8 @@ class MatrixOdir(Parametric):
         features = Scaled(Full(), self._features(logits), labels)
         (off_diagonal, intercept), tried = self._choose(features)
         found = features.fit(objective, features.odir_penalty(off_diagonal, intercept))
-        self.info = found.info | {"off_diagonal": off_diagonal, "intercept": intercept, "tried": tried}
+        chosen = {"off_diagonal": off_diagonal, "intercept": intercept, "tried": tried}
+        self.info = found.info | chosen | features.caution(found.parameters)
         self._keep("weight", found.parameters[:, :-1] * features.unit)
         self._keep("bias", found.parameters[:, -1])
 
@@ -186,9 +190,9 @@ class MatrixOdir(Parametric):
 class Dirichlet(MatrixOdir):
     """Dirichlet calibration: matrix scaling of the log-probabilities, with a penalty on all but the diagonal (ODIR).
 
-    p = softmax(W ln q + b) of q = softmax(z): what a classifier's probabilities would have to become if those of each
-    class followed a Dirichlet distribution. Penalty and settings as `matrix-odir`. Probabilities below the smallest
-    normal float64 are taken for it.
+    p = softmax(W ln q + b) with q = softmax(z): the map that calibrates a classifier whose probabilities follow a
+    Dirichlet distribution for each class. Penalty and settings as in `matrix-odir`. Probabilities below the smallest
+    normal float64 count as that number.
 
     Kull et al., Beyond temperature scaling, NeurIPS 2019.
     """
@@ -201,11 +205,12 @@ LOG_TINY = -708.3964185322641  # the logarithm of the smallest normal float64
 
 
 class Scaled:
-    """Features in units of the best temperature, in which the identity map is a good start and slopes compare."""
+    """Features in units of the best temperature, so that the identity map is a good start and slopes are comparable."""
 
     def __init__(self, kind: Map, features: Tensor, labels: Tensor, unit: float | None = None) -> None:
+        self.record: dict[str, Any] = {}
         if unit is None:
-            unit, _ = fit_inverse_temperature(make_objective("nll"), features, labels)
+            unit, self.record = fit_inverse_temperature(make_objective("nll"), features, labels)
             features = features * unit
         self.kind = kind
         self.x = features
@@ -228,18 +233,28 @@ class Scaled:
             tolerance=tolerance,
         )
 
-    def even_penalty(self, strength: float) -> Tensor:
-        """The same strength on every parameter."""
-        return torch.full_like(self.identity, strength)
+    def weak_ridge(self, n_parameters: int) -> float:
+        """A penalty that decides only where the samples do not."""
+        n = len(self.labels)
+        return max(RIDGE, prior_samples(n_parameters, n) / n)
 
     def odir_penalty(self, off_diagonal: float, intercept: float) -> Tensor:
-        """The strength of the penalty on each parameter [W | b]. (k, k + 1)"""
+        """The strength of the penalty on each parameter [W | b], a weak one on the diagonal included. (k, k + 1)"""
         k = len(self.identity)
         # W is T times as large in these units, so its square counts 1 / T² as much.
         strength = torch.full_like(self.identity, off_diagonal / (k * (k - 1)) * self.unit**2)
         strength.diagonal().zero_()
         strength[:, -1] = intercept / k
-        return strength + RIDGE
+        return strength + self.weak_ridge(2 * k)
+
+    def caution(self, parameters: Tensor) -> dict[str, Any]:
+        """A caution for the user if these samples leave the temperature, or the map, without an optimum of its own."""
+        if "caution" in self.record:
+            return caution_of(self.record)
+        if bool((self.kind.scores(self.x, parameters).argmax(1) == self.labels).all()):
+            says = f"the map predicts all {len(self.labels)} samples right, so only its penalty keeps it from certainty"
+            return {"caution": f"{says}. Fit on more samples, or use structured-vector or structured-matrix"}
+        return {}
 
     def nll(self, parameters: Tensor) -> float:
         """The summed NLL of these rows."""
@@ -266,7 +281,7 @@ class CrossValidation:
         self.tried: list[list[float]] = []
 
     def descend(self, pairs: list[tuple[float, float]]) -> tuple[float, float]:
-        """The best of these pairs of λ and μ; it stops where the NLL gets clearly worse."""
+        """The best of these pairs of λ and μ; the search stops where the NLL gets clearly worse."""
         found, chosen, least = self.best, pairs[0], math.inf
         for pair in pairs:
             found = [

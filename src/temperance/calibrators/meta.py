@@ -7,7 +7,7 @@ from torch import Tensor
 
 from temperance.calibrators._fit.curve import look_up
 from temperance.calibrators.base import Calibrator, calibrator
-from temperance.calibrators.temperature import fit_inverse_temperature
+from temperance.calibrators.temperature import caution_of, fit_inverse_temperature
 from temperance.errors import InputError, positive_fraction
 from temperance.numerics import isotonic
 from temperance.objectives import make_objective
@@ -26,11 +26,12 @@ class EntropyThreshold(Calibrator):
     temperature: Tensor
 
     def _keep_below(self, threshold: float, logits: Tensor, labels: Tensor) -> None:
-        """Keep the threshold, and the temperature of least NLL for those of these samples that it lets through."""
+        """Keep the threshold, and the temperature of least NLL on those of these samples that it lets through."""
         sure = entropy(logits) <= threshold
         inverse = 1.0
         if bool(sure.any()):
-            inverse, _ = fit_inverse_temperature(make_objective("nll"), logits[sure], labels[sure])
+            inverse, record = fit_inverse_temperature(make_objective("nll"), logits[sure], labels[sure])
+            self.info |= caution_of(record)
         self._keep("threshold", logits.new_tensor(threshold))
         self._keep("temperature", logits.new_tensor(1 / inverse))
 
@@ -48,11 +49,11 @@ class MetaMis(EntropyThreshold):
     is the (1 − alpha) quantile of the entropy of a tenth of the rightly predicted samples, at most 500, drawn with
     `seed`; T has the least NLL on the other samples, right or wrong, that it lets through.
 
-    The trap: a uniform row predicts nothing. Its argmax is class 0, or the last class where it is read off a reversed
-    sort, so the accuracy falls, and by how much depends on the program: report that of the network's own predictions
-    too. Class 0 is right about once in k, so to ECE uniform rows look well calibrated; NLL and Brier tell what they
-    cost. A sample exactly at the threshold is let through, so that alpha holds on saturated predictions, whose
-    entropies are all zero; the authors' program makes it uniform.
+    The trap: a uniform row predicts nothing. Its argmax is class 0, or the last class where a program sorts and
+    reverses, so the accuracy falls by an amount that depends on the program: report the accuracy of the network's own
+    predictions too. Class 0 is right about once in k, so uniform rows look well calibrated to ECE; NLL and Brier show
+    what they cost. A sample exactly at the threshold is let through, so that alpha holds on saturated predictions,
+    whose entropies are all zero; the authors' program makes it uniform.
 
     Ma and Blaschko, "Meta-Cal: well-controlled post-hoc calibration by ranking" (ICML 2021).
     """
@@ -68,7 +69,7 @@ class MetaMis(EntropyThreshold):
     def _fit(self, logits: Tensor, labels: Tensor) -> None:
         right = (logits.argmax(1) == labels).nonzero().squeeze(1)
         drawn = _draw(right, self.seed)
-        # Where no prediction is right there is none that may not become uniform.
+        # Where no prediction is right, every one of them may become uniform.
         threshold = float("-inf")
         if len(drawn):
             threshold = float(entropy(logits[drawn]).quantile(1 - self.alpha, interpolation="higher"))
@@ -79,18 +80,17 @@ class MetaMis(EntropyThreshold):
 
 @calibrator(family="selective", preserves_argmax=False, min_samples=10)
 class MetaAcc(EntropyThreshold):
-    """Makes the most unsure predictions uniform, so many that the rest has a given accuracy, and scales the rest.
+    """Makes the most unsure predictions uniform until the rest has a given accuracy, and scales the rest.
 
-    As `meta-mis`, but the threshold is where the samples below it have the given `accuracy`. It is found on a tenth of
-    the samples, at most 500, drawn with `seed`: the accuracy up to each of 20 bins of equal mass in entropy, a
-    non-increasing curve from that to the bins' entropies, and its height at `accuracy`. If none is given it is halfway
-    between the accuracy of all these samples and 1, or as near as they reach: the authors' choices, 0.97 for CIFAR-10,
-    0.87 for CIFAR-100 and 0.85 for ImageNet, are about that.
+    As `meta-mis`, but the samples below the threshold have the given `accuracy`. The threshold is found on a tenth of
+    the samples, at most 500, drawn with `seed`: a non-increasing curve through the accuracy up to each of 20 bins of
+    equal mass and the entropy of that bin, read at `accuracy`. The default accuracy is halfway between that of all
+    these samples and 1, or as near as they reach; the authors chose about that, 0.97 for CIFAR-10, 0.87 for CIFAR-100
+    and 0.85 for ImageNet.
 
-    The trap is that of `meta-mis`: a uniform row predicts nothing, and its argmax is an accident. An `accuracy` that is
-    lower than that of all predictions, or higher than that of the surest, is refused. The authors' program leaves out
-    the sample of least entropy, and counts an empty bin as accuracy 0 at entropy 0, which bends the curve; here no bin
-    is empty.
+    The trap is that of `meta-mis`: a uniform row predicts nothing, and its argmax is an accident. An `accuracy` below
+    that of all predictions, or above that of the surest, is refused. The authors' program leaves out the sample of
+    least entropy, and counts an empty bin as accuracy 0 at entropy 0, which bends the curve; here no bin is empty.
 
     Ma and Blaschko, "Meta-Cal: well-controlled post-hoc calibration by ranking" (ICML 2021).
     """
@@ -118,7 +118,7 @@ class MetaAcc(EntropyThreshold):
             )
         others = torch.ones_like(labels, dtype=torch.bool)
         others[drawn] = False
-        self.info = {"accuracy": wanted}
+        self.info["accuracy"] = wanted
         threshold = look_up(accuracies.new_full((1, 1), wanted), accuracies[None], heights[None])
         self._keep_below(float(threshold), logits[others], labels[others])
 
@@ -130,7 +130,7 @@ def entropy(logits: Tensor) -> Tensor:
 
 
 def entropy_for_accuracy(uncertainty: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
-    """Accuracies of what is kept, ascending, and the entropy up to which it is kept; from samples sorted by entropy."""
+    """Accuracies of the rows kept, ascending, and the entropy up to which rows are kept; samples sorted by entropy."""
     n_bins = min(N_BINS, len(right))
     bins = zip(torch.tensor_split(uncertainty, n_bins), torch.tensor_split(right, n_bins), strict=True)
     entropies, accuracy = torch.stack([torch.stack([u.mean(), r.mean()]) for u, r in bins], dim=1)

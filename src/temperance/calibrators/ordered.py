@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, elu, softplus
 
 from temperance.calibrators.base import Calibrator, calibrator
-from temperance.calibrators.temperature import fit_inverse_temperature
+from temperance.calibrators.temperature import caution_of, fit_inverse_temperature
 from temperance.errors import at_least, number, one_of, positive_fraction
 from temperance.objectives import make_objective
 
@@ -19,11 +19,11 @@ VARIANTS = ("oi", "op", "diag")
 
 BATCH = 256
 
-# A smaller gain is taken for this: in floating point, one of nothing would make different logits equal.
+# No gain is smaller than this: rounded to zero it would make different logits equal.
 LEAST_GAIN = 1e-6
 
-# The scalar map of "diag" is integrated over this many nodes at quantiles of the logits, which make it fine where they
-# are, and as many evenly spaced, which make it reach as far as they do.
+# The scalar map of "diag" is integrated over this many nodes at quantiles of the logits, so that it is fine where the
+# logits are dense, and as many evenly spaced, so that it reaches as far as they do.
 NODES = 256
 
 
@@ -35,17 +35,17 @@ class OrderPreserving(Calibrator):
 
         p = softmax(f),   f_(i) = Σ_{j ≥ i} d_j · m_j,   f_(k) = 0,   m = softplus(network)
 
-    so equal logits stay equal. What the network sees is the `variant`: "oi", order-invariant, the sorted logits, so
-    that it cannot tell one class from another; "op" the logits in the order of the classes; in "diag" there are no
-    gains, but one increasing function of a single logit, the integral of elu(network) + 1, maps each of them. On real
+    so equal logits stay equal. `variant` says what the network sees. "oi", order-invariant: the sorted logits, so it
+    cannot tell one class from another. "op", order-preserving: the logits in the order of the classes. "diag" has no
+    gains: one increasing function of a single logit, the integral of elu(network) + 1, maps each of them. On real
     predictions "oi" was nearly always the best of the three, and "op" overfitted with many classes.
 
-    The network, `depth` layers of `width` units, sees z less its row's mean, so a number added to a row changes nothing
-    and log-probabilities do as well as logits. It begins as temperature scaling and learns by NLL and Adam, in shuffled
-    batches of 256 and with a rate that falls to zero; `seed` fixes its start and the batches.
+    The network, `depth` layers of `width` units, sees z minus the mean of its row, so a number added to a row changes
+    nothing, and log-probabilities serve as well as logits. It starts as temperature scaling and minimises NLL by Adam,
+    in shuffled batches of 256 and with a rate that falls to zero; `seed` fixes its start and the batches.
 
-    The authors average five of these from a cross-validation; this is one. Their "diag" integrates anew for each logit;
-    here all share one fine grid, between whose nodes the slope is linear and beyond which it is constant.
+    The authors average five such networks from a cross-validation; this is one. Their "diag" integrates anew for each
+    logit; here all logits share one fine grid. The slope is linear between its nodes and constant beyond them.
 
     Rahimi et al., "Intra order-preserving functions for calibration of multi-class neural networks" (NeurIPS 2020).
     """
@@ -83,7 +83,8 @@ class OrderPreserving(Calibrator):
         number("weight_decay", self.weight_decay, 0)
 
     def _fit(self, logits: Tensor, labels: Tensor) -> None:
-        slope, _ = fit_inverse_temperature(make_objective("nll"), logits, labels)
+        slope, record = fit_inverse_temperature(make_objective("nll"), logits, labels)
+        self.info = caution_of(record)
         z = centred(logits)
         size = z.square().mean().sqrt()
         self._keep("scale", torch.where(size > 0, size, 1.0))
@@ -137,7 +138,7 @@ class OrderPreserving(Calibrator):
         self._keep("slopes", slopes())
 
     def _network(self, n_in: int, n_out: int, start: float, generator: torch.Generator, like: Tensor) -> list[Tensor]:
-        """Weights and biases in turn; at first its output is the constant `start`."""
+        """Weights and biases in turn, with which its output is the constant `start`."""
         sizes = [n_in, *[self.width] * self.depth, n_out]
         network: list[Tensor] = []
         for before, after in itertools.pairwise(sizes):
@@ -162,7 +163,7 @@ class OrderPreserving(Calibrator):
 
 
 def centred(logits: Tensor) -> Tensor:
-    """Logits less the mean of their row."""
+    """Logits minus the mean of their row."""
     return logits - logits.mean(1, keepdim=True)
 
 
@@ -181,7 +182,7 @@ def gains(network: list[Tensor], seen: Tensor) -> Tensor:
 def stretch(ordered: Tensor, gains: Tensor) -> Tensor:
     """Logits sorted downwards (n, k) with each gap times its gain (n, k − 1).
 
-    f_(i) − f_(1) of the formula: softmax does not mind, and summed from the top the gap below it is exact.
+    This is f_(i) − f_(1), which softmax maps to the same; summed from the top, the first gap is exact.
     """
     below = -((ordered[:, :-1] - ordered[:, 1:]) * gains).cumsum(1)
     return torch.cat([torch.zeros_like(below[:, :1]), below], dim=1)

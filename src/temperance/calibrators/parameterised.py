@@ -9,17 +9,17 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
-from temperance.calibrators._fit.solvers import Parametric, Problem, minimise, train
+from temperance.calibrators._fit.solvers import Parametric, Problem, Solution, minimise, sample_weight, train
 from temperance.calibrators.base import calibrator
-from temperance.calibrators.temperature import HIGH, LOW, fit_inverse_temperature
+from temperance.calibrators.temperature import HIGH, LOW, caution_of, fit_inverse_temperature
 from temperance.errors import one_of, seed_number
 
-# How many of a sample's largest logits the network sees, and how large they may look to it.
+# How many of a sample's largest logits the network sees, and the bound they are clipped at.
 MOST_INPUTS = 10
 LARGEST_INPUT = 100.0
 
-# The exact solver takes small weights for likely, as much as so many samples would: with a few thousand samples or
-# fewer a free network learns them by heart. Its kinks keep L-BFGS from ever being quite done.
+# The exact solver has a prior for small weights that counts as much as this many samples: a free network learns a few
+# thousand samples by heart. The network's kinks keep L-BFGS from ever converging fully.
 PRIOR_SAMPLES = 15
 MAX_STEPS = 100
 
@@ -48,11 +48,11 @@ class ParameterisedTemperature(Parametric):
 
     p = softmax(z / T(z)), T(z) = |h(z_(1), …, z_(s))| kept in [0.01, 100], h a network with ReLU layers over the s = 10
     largest logits (all, if there are fewer) in falling order. Since T is positive the order of a sample's classes never
-    changes; that of samples does. The network sees logits beyond ±100 as ±100. If its hidden units die it gives one
-    temperature to all: `info["constant"]` says so.
+    changes; that of samples does. The network sees logits beyond ±100 as ±100. If its hidden units die, or if the
+    samples do not even determine one temperature, all samples get the same: `info["constant"]` says so.
 
     preset  "robust": two layers of five, started at plain temperature scaling
-            "sctl": the SCTL authors' four layers of two, started at random; many a start dies, theirs is `seed=1`
+            "sctl": the SCTL authors' four layers of two, started at random; many starts die, theirs is `seed=1`
             "paper": the original authors' two layers of five, with their squared error if `objective="brier"`; their
             program takes 100,000 steps
     solver  "exact" is L-BFGS with a line search towards a local optimum, with a prior for small weights without which
@@ -87,13 +87,13 @@ class ParameterisedTemperature(Parametric):
         features = _features(logits)
         shape = Shape(features.shape[1], *preset.hidden, 1)
         start = shape.random(generator)
-        unit = 1.0
-        if preset.start != "random":
+        inverse, record = fit_inverse_temperature(self._make_objective(), logits, labels)
+        constant = "caution" in record
+        if preset.start != "random" or constant:
             start[-2].zero_()
             start[-1].fill_(1.0)
-        if preset.start == "best":
-            unit = 1 / fit_inverse_temperature(self._make_objective(), logits, labels)[0]
-        # L-BFGS wants inputs of like size; afterwards their centre and spread become part of the first layer.
+        unit = 1 / inverse if preset.start == "best" or constant else 1.0
+        # L-BFGS needs inputs of similar size; afterwards their centre and spread become part of the first layer.
         centre, spread = torch.zeros_like(features[0]), torch.ones_like(features[0])
         if exact:
             centre, spread = features.mean(0), features.std(0, correction=0).clamp_min(1e-6)
@@ -106,11 +106,13 @@ class ParameterisedTemperature(Parametric):
             weights = torch.cat([weight.flatten() for weight in shape.layers(parameters)[::2]])
             return strength * weights.square().sum()
 
-        strength = PRIOR_SAMPLES * float(objective.weights(labels, k).mean())
+        strength = PRIOR_SAMPLES * sample_weight(objective, labels, k)
         inputs = torch.cat([logits, (features - centre) / spread], 1)
         problem = Problem(objective, forward, inputs, labels, k=k, penalty=prior if exact else None)
         first = torch.cat([layer.flatten() for layer in start]).to(logits)
-        if exact:
+        if constant:
+            found = Solution(first)
+        elif exact:
             found = minimise(problem, first, max_steps=MAX_STEPS)
         else:
             schedule, batch = preset.schedule, preset.batch
@@ -122,7 +124,8 @@ class ParameterisedTemperature(Parametric):
         for name, layer in zip(self._names(), layers, strict=True):
             self._keep(name, layer)
         low, high = (float(limit) for limit in self.temperatures(logits).aminmax())
-        self.info = found.info | {"temperature_range": [low, high], "constant": high - low <= 1e-6 * high}
+        temperatures = {"temperature_range": [low, high], "constant": high - low <= 1e-6 * high}
+        self.info = found.info | temperatures | caution_of(record)
 
     def temperatures(self, logits: Tensor) -> Tensor:
         """The temperature of each row of logits. (n, 1)"""
@@ -159,7 +162,7 @@ class Shape:
         self.units = units
 
     def random(self, generator: torch.Generator) -> list[Tensor]:
-        """Random weights and biases in turn, as torch's own layers begin with them."""
+        """Random weights and biases in turn, drawn as torch's own layers draw them."""
         layers = []
         for n_in, n_out in pairwise(self.units):
             bound = n_in**-0.5
@@ -168,7 +171,7 @@ class Shape:
         return layers
 
     def layers(self, parameters: Tensor) -> list[Tensor]:
-        """Weights and biases in turn, out of one vector."""
+        """Weights and biases in turn, as parts of one vector."""
         layers, first = [], 0
         for n_in, n_out in pairwise(self.units):
             for shape in ((n_out, n_in), (n_out,)):

@@ -1,4 +1,4 @@
-"""Vector and matrix scaling with penalties that know how much n samples can teach about k classes."""
+"""Vector and matrix scaling with penalties that follow from how much n samples can teach about k classes."""
 
 from typing import Any, ClassVar
 
@@ -10,11 +10,11 @@ from temperance.calibrators._fit.regression import Diagonal, Full, Map, fit_map
 from temperance.calibrators._fit.solvers import Parametric
 from temperance.calibrators.base import calibrator
 from temperance.calibrators.linear import positive
-from temperance.calibrators.temperature import fit_inverse_temperature
+from temperance.calibrators.temperature import caution_of, fit_inverse_temperature
 
 
 class Structured(Parametric):
-    """A linear map of temperature-scaled log-probabilities, pulled to the identity the more the fewer samples."""
+    """A linear map of temperature-scaled log-probabilities; the fewer the samples, the nearer to the identity."""
 
     kind: ClassVar[Map]
 
@@ -26,7 +26,7 @@ class Structured(Parametric):
         n, k = logits.shape
         identity = self.kind.identity(k).to(logits.device)
         penalty = self._strengths(k) / n
-        inverse, _ = fit_inverse_temperature(self._make_objective(), logits, labels)
+        inverse, record = fit_inverse_temperature(self._make_objective(), logits, labels)
         self._keep("inverse_temperature", logits.new_tensor(inverse))
         self._keep("uniform_share", logits.new_tensor(1 / (n + 1)))
         found = fit_map(
@@ -38,7 +38,7 @@ class Structured(Parametric):
             start=identity,
             centre=identity,
         )
-        self.info = found.info | {"temperature": 1 / inverse}
+        self.info = found.info | {"temperature": 1 / inverse} | caution_of(record)
         self._keep_map(found.parameters)
 
     def _features(self, logits: Tensor) -> Tensor:
@@ -47,7 +47,7 @@ class Structured(Parametric):
         return (probs * (1 - self.uniform_share) + self.uniform_share / logits.shape[1]).log()
 
     def _strengths(self, k: int) -> Tensor:
-        """How strongly each parameter is pulled to the identity map, times n."""
+        """How strongly each parameter is pulled towards the identity map, times n."""
         raise NotImplementedError
 
     def _keep_map(self, parameters: Tensor) -> None:
@@ -59,8 +59,8 @@ class StructuredVector(Structured):
     """Structured vector scaling (SVS): temperature scaling, then a factor and a shift for each class as the data allow.
 
     p = softmax((1 + v) ∘ ln q + b), q = (1 − u) softmax(z / T) + u / k with u = 1 / (n + 1). T comes first; v and b
-    then minimise the objective plus (k / n) (`diagonal` · ‖v‖² + `intercept` · ‖b‖²). The penalty fades as samples come
-    in, so it is temperature scaling when there are few for each class and vector scaling when there are many.
+    then minimise the objective plus (k / n) (`diagonal` · ‖v‖² + `intercept` · ‖b‖²). The penalty fades as n grows, so
+    this is temperature scaling with few samples for each class and vector scaling with many.
 
     Berta, Holzmüller, Jordan and Bach, Structured matrix scaling for multi-class calibration, AISTATS 2026.
     """
@@ -102,8 +102,9 @@ class StructuredMatrix(Structured):
     """Structured matrix scaling (SMS): temperature scaling, then a matrix that moves away from it as the data allow.
 
     p = softmax((I + V) ln q + b), with q as in `structured-vector`. V and b minimise the objective plus
-    (k / n) (`diagonal` · ‖diag V‖² + `intercept` · ‖b‖²) + (k (k − 1) / n) `off_diagonal` · ‖off-diagonal V‖²: what
-    there is more of is held back more, so thousands of parameters can be fitted to thousands of samples.
+    (k / n) (`diagonal` · ‖diag V‖² + `intercept` · ‖b‖²) + (k (k − 1) / n) `off_diagonal` · ‖off-diagonal V‖²: the more
+    parameters of a kind there are, the stronger the penalty on each, so thousands of parameters can be fitted to
+    thousands of samples.
 
     Berta, Holzmüller, Jordan and Bach, Structured matrix scaling for multi-class calibration, AISTATS 2026.
     """

@@ -8,21 +8,39 @@ import torch
 from torch import Tensor
 
 from temperance.arrays import blocks
-from temperance.calibrators._fit.solvers import TOLERANCE, Parametric, Problem, minimise, settle, train
+from temperance.calibrators._fit.solvers import (
+    TOLERANCE,
+    Parametric,
+    Problem,
+    minimise,
+    sample_weight,
+    settle,
+    train,
+)
 from temperance.calibrators.base import Calibrator, calibrator
 from temperance.errors import at_least
-from temperance.objectives import Objective
+from temperance.objectives import Nll, Objective
 
-# Temperatures stay within these: where the best one is 0 or infinite (no mistakes at all, or nothing but mistakes) the
-# nearest bound is as good in practice, and the record says that it was reached.
+# Temperatures stay within these bounds.
 LOW, HIGH = 1e-2, 1e2
 S_LOW, S_HIGH = 1 / HIGH, 1 / LOW
 
-# The first steps look at every so many rows, as long as these are enough to say roughly where the optimum is; two
-# steps over all rows are then enough.
+# What is believed about the temperature before there are samples: it is around 1.5, because networks are too sure. Its
+# logarithm has a standard deviation of 1 above and 1/2 below, because few networks are not sure enough, and samples
+# without a mistake must not ask for certainty. A handful of mistakes outweighs this.
+TYPICAL = math.log(1.5)
+SPREAD_ABOVE, SPREAD_BELOW = 1.0, 0.5
+
+# The samples determine the temperature if the standard error of its logarithm is at most this. Above it, twice or half
+# the temperature would fit about as well, and the belief above decides too.
+UNSURE = 0.8
+ENOUGH_INFORMATION = UNSURE**-2
+
+# The first steps use every 32nd row and every 8th, if these are enough to tell roughly where the optimum is; two steps
+# over all rows are then enough.
 EVERY, ENOUGH_ROWS = (32, 8), 500
 
-# A block is gone over a dozen times or more, so it should fit into the processor's nearest large cache.
+# A block is read a dozen times or more, so it should fit into the processor's nearest large cache.
 BLOCK_VALUES = {"cpu": 1 << 17, "cuda": 1 << 26}
 LOG2_E = math.log2(math.e)
 
@@ -34,6 +52,9 @@ class Temperature(Parametric):
     p = softmax(z / T), T = argmin of the objective (by default NLL) over T in [0.01, 100]. With a convex objective the
     one optimum in 1 / T is found by safeguarded Newton steps. Order, and so accuracy, never changes. Where T makes no
     difference, because all logits are equal, it is 1.
+
+    The trap: samples without a mistake ask for T = 0, and a few with one mistake for a T that is hardly better. Where
+    the standard error of ln T is above 0.8 a prior helps to choose T, around 1.5, and `fit` warns.
 
     >>> logits = [[4.0, 0.0, 0.0], [0.0, 4.0, 0.0], [4.0, 0.0, 0.0], [0.0, 0.0, 4.0]]
     >>> round(float(Temperature().fit(logits, [0, 1, 1, 2]).temperature), 6)
@@ -55,7 +76,10 @@ class Temperature(Parametric):
 def fit_inverse_temperature(
     objective: Objective, logits: Tensor, labels: Tensor, solver: str = "exact"
 ) -> tuple[float, dict[str, Any]]:
-    """The s = 1 / T that minimises an objective, and the record of how it was found."""
+    """The s = 1 / T that minimises an objective, and the record of how it was found.
+
+    Where the samples do not determine it, a prior does; the record then has a `caution`, a sentence for the user.
+    """
     if solver == "released":
         found = train(Problem(objective, divided, logits, labels), logits.new_ones(1))
         inverse, info = float(1 / found.parameters), found.info
@@ -64,13 +88,76 @@ def fit_inverse_temperature(
     else:
         inverse, info = _any_shape(objective, logits, labels)
     # A released optimiser knows no bounds: past infinity its T is negative, and so is s.
-    within = min(max(inverse, S_LOW), S_HIGH)
-    return within, info | {"at_bound": any(math.isclose(within, bound) for bound in (S_LOW, S_HIGH))}
+    inverse = _within_bounds(inverse)
+    if _undetermined(logits, inverse):
+        alone = inverse
+        inverse, info = likeliest_inverse_temperature(objective, logits, labels)
+        info["caution"] = _too_few(logits, labels, 1 / alone, 1 / inverse)
+    bounds = {
+        S_LOW: f"above {HIGH:g}, the largest allowed. The logits may be saturated: use logits that were not clipped",
+        S_HIGH: f"below {LOW:g}, the smallest allowed. The logits are tiny: multiply them all by the same number",
+    }
+    reached = [says for bound, says in bounds.items() if math.isclose(inverse, bound)]
+    for says in reached:
+        info["caution"] = f"the best temperature is {says}"
+    return inverse, info | {"at_bound": bool(reached)}
+
+
+def _within_bounds(inverse: float) -> float:
+    return min(max(inverse, S_LOW), S_HIGH)
+
+
+def caution_of(record: dict[str, Any]) -> dict[str, Any]:
+    """The caution of a record, if it has one, for the record of a method that uses the temperature."""
+    return {key: record[key] for key in ("caution",) if key in record}
 
 
 def divided(rows: Tensor, temperature: Tensor) -> Tensor:
     """Log-probabilities of logits divided by a temperature, or by one for each class."""
     return (rows / temperature).log_softmax(1)
+
+
+# --------------------------------------------------------------------------------------------------------- few samples
+
+
+def likeliest_inverse_temperature(objective: Objective, logits: Tensor, labels: Tensor) -> tuple[float, dict[str, Any]]:
+    """The s = 1 / T that samples and prior together make likeliest, and the record of how it was found."""
+    weight = sample_weight(objective, labels, logits.shape[1])
+
+    def surprise(log_temperature: Tensor) -> Tensor:
+        away = log_temperature - TYPICAL
+        return weight * (away / torch.where(away > 0, SPREAD_ABOVE, SPREAD_BELOW)).square().sum() / 2
+
+    problem = Problem(objective, lambda rows, t: divided(rows, t.exp()), logits, labels, penalty=surprise)
+    found = minimise(problem, logits.new_tensor([TYPICAL]), low=math.log(LOW), high=math.log(HIGH))
+    return _within_bounds(math.exp(-float(found.parameters))), found.info
+
+
+def _undetermined(logits: Tensor, s: float) -> bool:
+    """Whether the samples tell too little about T: their Fisher information about ln T, s² Σ_i Var_i(z), is small."""
+    information, differ = 0.0, False
+    for rows in torch.split(logits, _block_rows(logits)):
+        probs = (rows * s).softmax(1)
+        away = (rows - (probs * rows).sum(1, keepdim=True)) * s
+        information += float((probs.sqrt() * away).square().sum())
+        if information >= ENOUGH_INFORMATION:
+            return False
+        differ = differ or bool((rows != rows[:, :1]).any())
+    return differ  # if all logits are equal T makes no difference
+
+
+def _too_few(logits: Tensor, labels: Tensor, alone: float, kept: float) -> str:
+    n, right = len(labels), int((logits.argmax(1) == labels).sum())
+    if right == n:
+        reason = f"the {n} samples hold no mistake, so no temperature is too small for them"
+    elif right == 0:
+        reason = f"none of the {n} samples is predicted right, so no temperature is too large for them"
+    else:
+        reason = (
+            f"the {n} samples say little about the temperature: alone they give {alone:.3g}, "
+            "but half or twice that fits about as well"
+        )
+    return f"{reason}. A prior makes it {kept:.3g}; fit on more samples"
 
 
 # --------------------------------------------------------------------------------------------------- convex objectives
@@ -108,7 +195,7 @@ def _newton(
 ) -> tuple[float, dict[str, Any]]:
     """Where the slope in s, which only rises, is zero: Newton steps, with a bracket for those that go astray."""
     below, above = 0.0, math.inf  # values of s where the slope is known to be negative, and positive
-    # What fits into a cache is kept for all steps.
+    # Rows that fit into a cache are kept for all steps.
     kept = list(_centred(objective, logits, labels, weights)) if logits.numel() <= _block_values(logits) else None
     for steps in range(1, 101):
         slope, *bends = _derivatives(kept or _centred(objective, logits, labels, weights), s)
@@ -118,7 +205,7 @@ def _newton(
         if slope == 0 or s == (S_LOW if slope > 0 else S_HIGH):
             break
         if small and abs(step) < 0.01 * s:
-            # The last step is not looked at again: so near, it can only help.
+            # The last step is not checked: so near the optimum it can only help.
             s = min(max(s + step, S_LOW), S_HIGH)
             break
         inside = max(below, S_LOW) < s + step < min(above, S_HIGH)
@@ -185,7 +272,7 @@ def _root(slope: float, second: float, third: float, fourth: float) -> float:
 
 
 def _any_shape(objective: Objective, logits: Tensor, labels: Tensor) -> tuple[float, dict[str, Any]]:
-    """The least of several local optima: the best of a coarse grid over some rows, then a descent over all."""
+    """The lowest of several local optima: the best of a coarse grid over some rows, then a descent over all rows."""
 
     def forward(rows: Tensor, log_inverse: Tensor) -> Tensor:
         return (rows * log_inverse.exp()).log_softmax(1)
@@ -195,7 +282,7 @@ def _any_shape(objective: Objective, logits: Tensor, labels: Tensor) -> tuple[fl
     grid = torch.arange(-18, 19, dtype=torch.float64, device=logits.device) / 18 * math.log(S_HIGH)
     weights = objective.weights(some.labels, logits.shape[1])
     values = torch.stack([weights @ some.losses(u) for u in grid])
-    # Of equal ones the middle: T = 1 where it makes no difference.
+    # The middle one of equal ones: T = 1 where it makes no difference.
     middle_first = (torch.arange(37) - 18).abs().argsort(stable=True)
     best = grid[middle_first][values[middle_first].argmin()]
     found = minimise(
@@ -211,8 +298,9 @@ def _any_shape(objective: Objective, logits: Tensor, labels: Tensor) -> tuple[fl
 class TemperatureEce(Calibrator):
     """Temperature scaling with the temperature that gives the least ECE on the data it is fitted to.
 
-    T from 0.1, 0.2, …, 10; of equally good ones the smallest. ECE jumps when a sample changes its bin, so a finer grid
-    or a search would follow noise; and what is least on the fitted data is not quite so on new data.
+    T from 0.1, 0.2, …, 10, and the smallest of equally good ones. ECE jumps when a sample changes its bin, so a finer
+    grid or a search would follow noise; and the T with the least ECE on the fitted data is not quite the best on new
+    data. From samples without a mistake it takes the T that `temperature` takes.
 
     Frenkel and Goldberger, Network calibration by class-based temperature scaling, 2021; Mukhoti et al., 2020.
     """
@@ -227,28 +315,42 @@ class TemperatureEce(Calibrator):
         at_least("n_bins", self.n_bins, 1)
 
     def _fit(self, logits: Tensor, labels: Tensor) -> None:
-        temperatures = GRID.to(logits.device)
+        temperatures, doubt = grid_for_ece(GRID, logits, labels)
         errors = ece_of_temperatures(logits, labels, temperatures, self.n_bins)
         best = int((errors <= errors.amin() + ROUNDING).nonzero()[0])
-        self.info = {"ece": float(errors[best]), "at_bound": best in (0, len(GRID) - 1)}
+        at_bound = float(temperatures[best]) in (float(GRID[0]), float(GRID[-1]))
+        self.info = {"ece": float(errors[best]), "at_bound": at_bound} | doubt
         self._keep("temperature", temperatures[best])
 
     def _calibrate(self, logits: Tensor) -> Tensor:
         return divided(logits, self.temperature)
 
 
-# As whole tenths, each as near as a float64 can be; adding 0.1 again and again drifts.
+# Whole numbers over ten, each the nearest float64; adding 0.1 again and again would drift.
 GRID = torch.arange(1, 101, dtype=torch.float64) / 10
 
-# The errors of two temperatures that differ by less are equal.
+# Two temperatures whose errors differ by less than this are equally good.
 ROUNDING = 1e-12
 
 
+def grid_for_ece(grid: Tensor, logits: Tensor, labels: Tensor) -> tuple[Tensor, dict[str, Any]]:
+    """The temperatures to choose from by ECE, and a caution if the samples leave no choice.
+
+    Samples that are all predicted right, or all wrong, have their least ECE at one end of any grid. Then the choice is
+    the temperature of temperature scaling.
+    """
+    right = logits.argmax(1) == labels
+    if not bool(right.all()) and bool(right.any()):
+        return grid.to(logits.device), {}
+    inverse, record = fit_inverse_temperature(Nll(), logits, labels)
+    return logits.new_tensor([1 / inverse]), caution_of(record)
+
+
 def ece_of_temperatures(logits: Tensor, labels: Tensor, temperatures: Tensor, n_bins: int) -> Tensor:
-    """The ECE on these rows of each temperature, all in one walk over the rows. (t,)"""
+    """The ECE on these rows of each temperature, in one pass over the rows. (t,)"""
     edges = torch.arange(n_bins + 1, dtype=torch.float64, device=logits.device) / n_bins
     shift = torch.arange(len(temperatures), device=logits.device)[:, None] * n_bins
-    # Accuracy minus confidence, summed over the samples of each bin: the ECE is the sum of their sizes over n.
+    # Correctness minus confidence, summed over each bin: the ECE is the sum of their absolute values over n.
     gaps = torch.zeros(len(temperatures) * n_bins, dtype=torch.float64, device=logits.device)
     ones, inverse = logits.new_ones(logits.shape[1]), (1 / temperatures).tolist()
     for rows, y, _ in _near_blocks(logits, labels):
@@ -264,7 +366,11 @@ def ece_of_temperatures(logits: Tensor, labels: Tensor, temperatures: Tensor, n_
 
 
 def _near_blocks(logits: Tensor, labels: Tensor) -> Iterator[tuple[Tensor, Tensor, int]]:
-    return blocks(logits, labels, step=max(1, _block_values(logits) // logits.shape[1]))
+    return blocks(logits, labels, step=_block_rows(logits))
+
+
+def _block_rows(logits: Tensor) -> int:
+    return max(1, _block_values(logits) // logits.shape[1])
 
 
 def _block_values(logits: Tensor) -> int:

@@ -58,7 +58,8 @@ class CurveCalibrator(BinaryCalibrator):
         share = self.share[:, None]
         yes = (1 - share) * curve + share * probs
         no = (1 - share) * (1 - curve) + share * (-log_odds).sigmoid()
-        return yes.clamp_min(TINY).log() - no.clamp_min(TINY).log()
+        tiny = torch.finfo(probs.dtype).tiny
+        return yes.clamp_min(tiny).log() - no.clamp_min(tiny).log()
 
 
 def look_up(x: Tensor, knots: Tensor, values: Tensor) -> Tensor:
@@ -68,7 +69,7 @@ def look_up(x: Tensor, knots: Tensor, values: Tensor) -> Tensor:
     left = (right - 1).clamp_min(0)
     x0, x1 = knots.gather(1, left), knots.gather(1, right)
     y0, y1 = values.gather(1, left), values.gather(1, right)
-    return torch.lerp(y0, y1, (x - x0) / (x1 - x0).clamp_min(TINY))
+    return torch.lerp(y0, y1, (x - x0) / (x1 - x0).clamp_min(torch.finfo(x.dtype).tiny))
 
 
 def interleave(low: Tensor, high: Tensor) -> Tensor:

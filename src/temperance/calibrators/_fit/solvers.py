@@ -58,6 +58,20 @@ class Parametric(Calibrator):
         return make_objective(self.objective, **(self.objective_settings or {}))
 
 
+def sample_weight(objective: Objective, labels: Tensor, k: int) -> float:
+    """How much one sample counts in an objective, on average."""
+    return float(objective.weights(labels, k).mean())
+
+
+def prior_samples(n_parameters: int, n: int) -> float:
+    """How many samples a weak prior counts as: one for as many parameters as samples, fewer for more samples.
+
+    It decides where samples are told apart without a mistake, so that the likelihood has no optimum, and is too weak to
+    matter where samples are plenty.
+    """
+    return n_parameters / n
+
+
 @dataclass(frozen=True)
 class Solution:
     """Where an optimiser ended, and what it says about that."""
