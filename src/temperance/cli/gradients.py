@@ -6,8 +6,8 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from temperance.cli.output import check_outputs
 from temperance.errors import InputError
-from temperance.files import check_writable
 
 if TYPE_CHECKING:
     from temperance.losses import Loss
@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> None:
 
     if args.output.suffix.lower() not in FORMATS:
         raise InputError(f"a figure is written as {', '.join(FORMATS)}; got {args.output.name!r}")
-    check_writable(args.output)
+    check_outputs(args)
     at_least("--classes", args.classes, 3)
     losses = {text: _parsed(text, args.classes) for text in args.losses or FIGURES[args.figure]}
     figure = draw_losses(losses, args.figure, against=args.against, k=args.classes)

@@ -5,9 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from rich.console import Console
-
 from temperance.cli.output import progress_bar
+from temperance.cli.terminal import show
 from temperance.cli.train import best_device, lines_now_and_then
 
 
@@ -52,6 +51,6 @@ def run(args: argparse.Namespace) -> None:
         found = retrain(features, head, loss=args.loss, seed=args.seed, bootstrap=args.bootstrap, progress=tell)
     write_retrained(found, args.output, source=args.source, data=args.data)
     write_report(found, args.output / "report.html")
-    Console().print(found)
+    show(found)
     print(f"the head, its log, predictions and report are in {args.output}")
     print(f"next: temperance compare {args.output / 'predictions.npz'}")

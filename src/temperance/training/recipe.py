@@ -153,7 +153,7 @@ class Recipe:
         )
 
 
-# What the papers trained with, by where it is used; "clip" as in the program that the paper builds on.
+# How the papers trained, by what they trained on; `clip` as in the program that the paper builds on.
 RECIPES = {
     "cifar": Recipe(epochs=350, drops=(150, 250)),
     "tiny-imagenet": Recipe(drops=(40, 60), batch_size=64, clip=2.0),
@@ -165,4 +165,20 @@ RECIPES = {
     ),
     "long-tail": Recipe(epochs=200, drops=(100, 150)),
     "plp": Recipe(epochs=350, drops=(150, 250), freeze=11),
+}
+
+MUKHOTI = "Mukhoti et al., Calibrating deep neural networks using focal loss, NeurIPS 2020"
+PARK = "Park et al., ACLS: adaptive and conditional label smoothing for network calibration, ICCV 2023"
+ZHOU = "Zhou et al., Revisiting reweighted risk for calibration: AURC, focal and inverse focal loss, 2025"
+
+PAPERS = {
+    "cifar": MUKHOTI,
+    "tiny-imagenet": PARK,
+    "imagenet": PARK,
+    "selective-cifar10": ZHOU,
+    "selective-cifar100": ZHOU,
+    "selective-tiny-imagenet": ZHOU,
+    "long-tail": "Jung et al., Scaling of class-wise training losses for post-hoc calibration, ICML 2023; when the "
+    "learning rate drops is our choice, for the paper does not say",
+    "plp": "Wang and Zhang, Calibration bottleneck: over-compressed representations are less calibratable, ICML 2024",
 }
