@@ -98,7 +98,7 @@ def extras(origin: Origin) -> Extras:
 
 def _extra(column: Any, name: str) -> npt.NDArray[Any]:
     array: npt.NDArray[Any] = column.to_numpy()
-    if column.null_count and array.dtype.kind != "f":
+    if column.null_count and not _pyarrow()[0].types.is_floating(column.type):
         raise InputError(f"the column {shown([name])} has cells without a value, which only .parquet can hold")
     if array.dtype.kind == "O":
         try:
@@ -249,7 +249,9 @@ def _list_length(file: Any, column: str) -> int:
         return 0
     if not hasattr(first.column(column).type, "value_type"):
         raise InputError(
-            f"the column {column} must hold a list of numbers in each row; got {first.column(column).type}"
+            f"the column {column} must hold a list of numbers in each row; got {first.column(column).type}. "
+            "If it is the score of a binary classifier's positive class, pass positive=1",
+            flags={"pass positive=1": "add --binary"},
         )
     row = first.column(column)[0].as_py()
     if row is None:
