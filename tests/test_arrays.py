@@ -1,12 +1,13 @@
 """The edge: what is accepted, and the sentence that refuses what is not."""
 
+import pickle
 import warnings
 
 import numpy as np
 import pytest
 import torch
 
-from temperance.arrays import as_labels, as_logits, as_probs, as_scores, flatten, unflatten
+from temperance.arrays import as_labels, as_logits, as_probs, as_scores, flatten, log_probs, unflatten
 from temperance.errors import InputError
 from temperance.metrics import accuracy, ece
 
@@ -24,20 +25,31 @@ LABELS = np.array([0, 1])
             LABELS,
             r"row 1 sums to 0.9.*rounded, divide each row by its sum.*sigmoid",
         ),
-        (np.array([[0.7, 0.2, 0.1], [0.9, 1.1, 0.0]]), LABELS, r"row 1 sums to 2.*the name logits\)$"),
+        (np.array([[0.7, 0.2, 0.1], [0.9, 1.1, 0.0]]), LABELS, r"row 1 sums to 2.*pass from_logits=True$"),
         (np.array([[0.7, 0.4, -0.1], [0.1, 0.8, 0.1]]), LABELS, r"row 0 contains -0.1"),
-        (np.array([[0.7, np.nan, 0.1], [0.1, 0.8, 0.1]]), LABELS, r"row 0, column 1 is nan"),
-        (np.array([[0.7, 0.2, 0.1], [0.1, np.inf, 0.1]]), LABELS, r"row 1, column 1 is inf"),
+        (np.array([[0.7, np.nan, 0.1], [0.1, 0.8, 0.1]]), LABELS, r"row 0, class 1 is nan"),
+        (np.array([[0.7, 0.2, 0.1], [0.1, np.inf, 0.1]]), LABELS, r"row 1, class 1 is inf"),
         (GOOD, np.array([0, 3]), r"labels must lie in 0 … 2.*row 1 has 3"),
         (GOOD, np.array([-1, 0]), r"row 0 has -1$"),
         (GOOD, np.array([1, 3]), r"row 1 has 3\. They seem to count from 1: subtract 1$"),
         (np.eye(3), np.array([0, 3, 3]), r"row 1 has 3$"),
         (np.eye(3), np.array([2, 3, 3]), r"row 1 has 3$"),
-        (GOOD, np.array([0.0, 1.0]), r"class numbers; got torch.float64.*astype\(int\)"),
-        (GOOD, np.array([True, False]), r"class numbers; got torch.bool"),
-        (GOOD, np.array([[1, 0, 0], [0, 1, 0]]), r"one-hot: pass labels.argmax\(1\)"),
+        (GOOD, np.array([0.0, 0.5]), r"class numbers, which are whole; row 1 has 0.5$"),
+        (GOOD, np.array([np.nan, 0.0]), r"row 0 has nan"),
+        (GOOD, np.array([0.0, np.inf]), r"row 1 has inf"),
+        (GOOD, np.array([0.0, 3.0]), r"labels must lie in 0 … 2.*row 1 has 3$"),
+        (GOOD, np.array([0, 1j]), r"labels must be an array of numbers; got dtype complex128"),
+        (GOOD, torch.tensor([0, 1j]), r"class numbers; got torch.complex64"),
+        (GOOD, np.array([[1, 0, 0], [1, 1, 0]]), r"row 1 has 2 ones.*binary problem"),
+        (GOOD, np.array([[1, 0, 0], [0, 0, 0]]), r"row 1 has 0 ones"),
+        (
+            GOOD,
+            np.array([[1, 0, 0], [0.2, 0.7, 0.1]]),
+            r"row 1 has shares of several \(0.2, 0.7, 0.1, …\).*argmax\(1\)",
+        ),
+        (GOOD, np.array([[1, 0, 0], [0, 2, 0]]), r"row 1 has shares of several"),
         (GOOD, np.array([0, 1, 2]), r"labels must have shape \(2,\).*got \(3,\)"),
-        (GOOD, np.array(["cat", "dog"]), r"labels must be an array of numbers"),
+        (GOOD, np.array(["cat", "dog"]), r"labels must be an array of numbers.*pass class_names too"),
         (np.array([0.7, 0.3]), LABELS, r"stack both columns: numpy.stack\(\[1 - p, p\], axis=1\)"),
         (np.array([[0.7], [0.3]]), LABELS, r"both columns: numpy.concatenate\(\[1 - p, p\], axis=1\)"),
         (np.array([[0.7], [0.3]]), LABELS[:, None], r"both columns: numpy.concatenate\(\[1 - p, p\], axis=1\)"),
@@ -46,6 +58,11 @@ LABELS = np.array([0, 1])
         (np.array(0.5), LABELS, r"shape"),
         ([[0.5, 0.5], [1.0]], LABELS, r"rectangular"),
         (np.array([[{}, {}]]), LABELS, r"array of numbers; got dtype object"),
+        (np.ma.masked_less(GOOD, 0.15), LABELS, r"probs has masked values"),
+        (GOOD, np.ma.array(LABELS, mask=[True, False]), r"labels has masked values"),
+        (torch.tensor(GOOD).to_sparse(), LABELS, r"dense tensor with values; got torch.sparse_coo"),
+        (torch.empty(2, 3, device="meta"), LABELS, r"dense tensor with values.*on meta"),
+        ([torch.tensor([0.5, 0.5], requires_grad=True)] * 2, LABELS, r"torch.stack"),
     ],
 )
 def test_bad_predictions_are_refused_with_a_sentence(probs: object, labels: object, sentence: str) -> None:
@@ -80,7 +97,7 @@ def test_logits_that_look_like_probabilities_are_not_guessed() -> None:
 
 
 def test_infinite_logits_are_refused_by_place() -> None:
-    with pytest.raises(InputError, match=r"row 1, column 0 is -inf; log-probabilities"):
+    with pytest.raises(InputError, match=r"row 1, class 0 is -inf; log-probabilities"):
         ece(np.array([[0.0, 1.0], [-np.inf, 0.0]]), LABELS, from_logits=True)
 
 
@@ -106,6 +123,57 @@ def test_kinds_of_arrays() -> None:
     assert ece(np.asfortranarray(GOOD), LABELS[:, None]) == expected
     assert ece(torch.tensor(GOOD, requires_grad=True), LABELS) == expected
     assert ece(GOOD.astype(np.longdouble), LABELS) == expected
+
+
+@pytest.mark.parametrize("dtype", [float, np.float16, np.float32, bool, np.int8, np.uint64, object])
+def test_labels_of_any_type_that_are_whole_numbers(dtype: type) -> None:
+    assert ece(GOOD, LABELS.astype(dtype)) == ece(GOOD, LABELS)
+    assert ece(GOOD, torch.tensor(LABELS).to(torch.bfloat16)) == ece(GOOD, LABELS)
+
+
+@pytest.mark.parametrize("dtype", [int, float, bool, np.uint8])
+def test_one_hot_labels_are_class_numbers(dtype: type) -> None:
+    one_hot = np.eye(3, dtype=dtype)[LABELS]
+    assert ece(GOOD, one_hot) == ece(GOOD, LABELS)
+    dense = np.moveaxis(np.broadcast_to(GOOD, (2, 2, 3)), -1, 1)
+    assert accuracy(dense, np.moveaxis(np.broadcast_to(one_hot, (2, 2, 3)), -1, 1)) == 1
+
+
+def test_an_error_knows_its_row_wherever_the_count_begins() -> None:
+    for labels in ([0, 9], [0.0, 0.5], [[1, 0, 0], [1, 1, 0]], [[1, 0, 0], [0.5, 0.5, 0]]):
+        with pytest.raises(InputError, match="row 1001 has") as error:
+            as_labels(labels, torch.tensor(GOOD), first_row=1000)
+        assert error.value.row == 1001
+
+
+def test_errors_survive_pickling() -> None:
+    with pytest.raises(InputError) as error:
+        as_labels([0, 9], torch.tensor(GOOD))
+    again = pickle.loads(pickle.dumps(error.value))
+    assert (str(again), again.row, again.flags) == (str(error.value), 1, {})
+
+
+def test_zeros_do_not_outweigh_everything_else() -> None:
+    assert log_probs(torch.tensor([[1.0, 0.0]]))[0, 1].exp().item() == pytest.approx(1e-12)
+    # What is smaller than that and not zero is kept as it is, and zero is not above it.
+    found = log_probs(torch.tensor([[1.0, 1e-200, 0.0]], dtype=torch.float64))
+    assert found[0, 1].exp().item() == pytest.approx(1e-200) and found[0, 2] == found[0, 1]
+
+
+def test_columns_of_data_frames() -> None:
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame(GOOD, columns=["a", "b", "c"])
+    for labels in (
+        pandas.Series(LABELS),
+        pandas.Series(LABELS, dtype=object),
+        pandas.Series(LABELS, dtype="Int64"),
+        pandas.Series(LABELS, index=[7, 3]),
+        pandas.DataFrame({"label": LABELS}),
+    ):
+        assert ece(frame, labels) == ece(GOOD, LABELS)
+    assert ece(frame.astype(object), LABELS) == ece(GOOD, LABELS)
+    with pytest.raises(InputError, match="labels must be"):
+        ece(frame, pandas.Series([0, None], dtype="Int64"))
 
 
 def test_integer_probabilities_are_numbers_too() -> None:

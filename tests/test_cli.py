@@ -121,18 +121,18 @@ LABELS = np.array([0, 1, 2])
     [
         ({"probs": PROBS * 5 - 1, "labels": LABELS}, "store them under the name logits"),
         ({"probs": PROBS * 0.9, "labels": LABELS}, "sums to 0.9"),
-        ({"logits": np.where(PROBS > 0.7, np.nan, PROBS), "labels": LABELS}, "row 1, column 1 is nan"),
-        ({"logits": np.where(PROBS > 0.7, np.inf, PROBS), "labels": LABELS}, "row 1, column 1 is inf"),
+        ({"logits": np.where(PROBS > 0.7, np.nan, PROBS), "labels": LABELS}, "row 1 (counting from 0), class 1 is nan"),
+        ({"logits": np.where(PROBS > 0.7, np.inf, PROBS), "labels": LABELS}, "row 1 (counting from 0), class 1 is inf"),
         ({"probs": PROBS, "labels": np.array([0, 1, 3])}, "labels must lie in 0 … 2"),
-        ({"probs": PROBS, "labels": LABELS.astype(float)}, "labels"),
-        ({"probs": PROBS, "labels": np.eye(3, dtype=int)}, "one-hot"),
+        ({"probs": PROBS, "labels": LABELS + 0.5}, "labels must be class numbers, which are whole; row 0"),
+        ({"probs": PROBS, "labels": np.full((3, 3), 1 / 3)}, "store labels.argmax(1)"),
         ({"probs": PROBS, "labels": LABELS[:2]}, "labels"),
         ({"probs": PROBS[:0], "labels": LABELS[:0]}, "at least one row"),
         ({"scores": PROBS, "labels": LABELS}, "logits"),
         ({"probs": PROBS}, "labels"),
-        ({"logits": PROBS[:, 0], "labels": LABELS}, "numpy.stack([0 * z, z], axis=1)"),
-        ({"probs": PROBS[:, 0], "labels": LABELS}, "numpy.stack([1 - p, p], axis=1)"),
-        ({"test_logits": PROBS[:, :1], "test_labels": LABELS}, "numpy.concatenate([0 * z, z], axis=1)"),
+        ({"logits": PROBS[:, 0], "labels": LABELS}, "For a binary classifier add --binary"),
+        ({"test_logits": PROBS[:, :1], "test_labels": LABELS}, "For a binary classifier add --binary"),
+        ({"logits": PROBS, "labels": LABELS}, "store them under the name probs"),
         ({"probs": PROBS, "labels": LABELS + 1}, "count from 1"),
         ({"probs": np.array([[{}]]), "labels": LABELS}, "pickl"),
     ],
@@ -170,8 +170,11 @@ def test_cut_files(
 
 def test_wrong_options(good: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "did you mean ece" in refused(["evaluate", str(good), "--metrics", "ecee"], capsys)
-    assert "n_bins must be a whole number of at least 1" in refused(["evaluate", str(good), "--n-bins", "0"], capsys)
-    assert "bootstrap" in refused(["evaluate", str(good), "--bootstrap", "-1"], capsys)
+    assert "temperance: --n-bins must be a whole number of at least 1" in refused(
+        ["evaluate", str(good), "--n-bins", "0"], capsys
+    )
+    assert "temperance: --bootstrap must be" in refused(["evaluate", str(good), "--bootstrap", "-1"], capsys)
+    assert "temperance: --seed must be" in refused(["evaluate", str(good), "--seed", "-1"], capsys)
     no_groups = tmp_path / "plain.npz"
     np.savez(no_groups, probs=PROBS, labels=LABELS)
     assert "has no groups" in refused(["evaluate", str(no_groups), "--by", "group"], capsys)

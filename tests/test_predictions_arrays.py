@@ -114,10 +114,12 @@ def test_logits_and_probs_together(tmp_path: Path, save: Save) -> None:
 @pytest.mark.parametrize(
     ("arrays", "sentence"),
     [
-        ({"labels": LABELS.astype(np.float32)}, "labels.astype(int)"),
-        ({"labels": LABELS.astype(bool)}, "labels must be class numbers"),
+        ({"labels": LABELS.astype(np.float32) + 0.5}, "labels must be class numbers, which are whole; row 0 (counting"),
+        ({"labels": LABELS + 5}, "labels must lie in 0 … 2 for 3 classes; row 0 (counting from 0) has 5"),
         ({"labels": LABELS[:3]}, "labels must have shape (4,) to fit predictions (4, 3); got (3,)"),
-        ({"labels": np.eye(3, dtype=int)[LABELS]}, "one-hot"),
+        ({"labels": 0.9 * np.eye(3)[LABELS]}, "row 0 (counting from 0) has shares of several (0.9, 0, 0, …)"),
+        ({"labels": np.ones((4, 3))}, "row 0 (counting from 0) has 3 ones"),
+        ({"group": LABELS, "groups": LABELS}, "there is both groups and group; keep one"),
         ({"logits": LOGITS[:, 0]}, "stack both columns"),
         ({"logits": LOGITS.reshape(4, 3, 1)}, "Make a row of each pixel"),
         ({"logits": LOGITS[:0], "labels": LABELS[:0]}, "at least one row"),
@@ -132,11 +134,29 @@ def test_what_cannot_be_one_set(tmp_path: Path, save: Save, arrays: dict[str, An
 
 
 @every_format
-@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int16, np.int32, np.int64, np.uint16, np.uint64])
-def test_labels_of_any_integer_type(tmp_path: Path, save: Save, dtype: type) -> None:
+@pytest.mark.parametrize(
+    "dtype", [np.int8, np.uint8, np.int16, np.int32, np.int64, np.uint16, np.uint64, np.float32, np.float64]
+)
+def test_labels_of_any_type_that_are_whole_numbers(tmp_path: Path, save: Save, dtype: type) -> None:
     found = read_predictions(save(tmp_path, logits=LOGITS, labels=LABELS.astype(dtype)))
     assert found.labels.dtype == torch.int64
     assert found.labels.tolist() == LABELS.tolist()
+
+
+@every_format
+@pytest.mark.parametrize("dtype", [bool, np.uint8, np.float32])
+def test_one_hot_and_boolean_labels(tmp_path: Path, save: Save, dtype: type) -> None:
+    found = read_predictions(save(tmp_path, logits=LOGITS, labels=np.eye(3, dtype=dtype)[LABELS]))
+    assert torch.cat([labels for _, labels, _ in found.chunks(3)]).tolist() == LABELS.tolist()
+    found = read_predictions(save(tmp_path, logits=LOGITS, labels=LABELS.astype(bool)))
+    assert found.labels.tolist() == [0, 1, 1, 1]
+
+
+@every_format
+def test_label_and_group_may_be_singular(tmp_path: Path, save: Save) -> None:
+    found = read_predictions(save(tmp_path, logits=LOGITS, label=LABELS, group=LABELS))
+    assert found.labels.tolist() == LABELS.tolist()
+    assert found.groups is not None and found.groups.tolist() == ["0", "1", "2", "1"]
 
 
 @every_format
@@ -182,7 +202,10 @@ def test_npz_with_text(tmp_path: Path) -> None:
     ("arrays", "sentence"),
     [
         ({"labels": np.array(["a", "b", "c", "b"])}, "no class names say"),
-        ({"labels": np.array(["a", "b", "x", "b"]), "class_names": np.array(["a", "b", "c"])}, "row 2 has 'x'"),
+        (
+            {"labels": np.array(["a", "b", "x", "b"]), "class_names": np.array(["a", "b", "c"])},
+            "row 2 (counting from 0) has 'x'",
+        ),
         ({"class_names": np.array(["a", "b"])}, "class_names must have 3 names"),
         ({"class_names": np.array(["a", "b", "a"])}, "'a' occurs more than once"),
         ({"class_names": np.array([1, 2, 3])}, "class_names must be a list of text"),

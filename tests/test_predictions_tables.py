@@ -84,6 +84,13 @@ def test_named_columns(tmp_path: Path, save: Save, labels: list[Any]) -> None:
 
 
 @every_format
+@pytest.mark.parametrize("labels", [[1.0, 0.0, 1.0], [True, False, True]])
+def test_labels_that_are_whole_numbers_of_another_type(tmp_path: Path, save: Save, labels: list[Any]) -> None:
+    columns = {"logits_0": [1.0, 2.0, 3.0], "logits_1": [4.5, 5.5, 6.5], "label": labels}
+    assert read_predictions(save(tmp_path, columns)).labels.tolist() == [1, 0, 1]
+
+
+@every_format
 @pytest.mark.parametrize(
     ("columns", "sentence"),
     [
@@ -170,7 +177,10 @@ def test_csv_values_that_are_not_numbers_stay_what_they_are(tmp_path: Path) -> N
             "probs_1 must be a number in each line; line 4 has 'oops'",
         ),
         ("probs_0,probs_1,label\n0.1,0.9,1\n0.2,,0\n", "probs_1 must be a number in each line; line 3 has ''"),
-        ("probs_0,probs_1,label\n0.1,0.9,1\n0.2,0.8,2.0\n", "line 3 has '2.0'"),
+        ("probs_0,probs_1,label\n0.1,0.9,1\n0.2,0.8,2.0\n", "labels must lie in 0 … 1 for 2 classes; line 3 has 2"),
+        ("probs_0,probs_1,label\n0.1,0.9,1\n0.2,0.8,1.5\n", "line 3 has '1.5'"),
+        ("probs_0,probs_1,label\n0.1,0.9,1\n0.2,0.8,nan\n", "line 3 has 'nan'"),
+        ("probs_0,probs_1,label\n0.1,0.9,1\n0.2,0.8,1e300\n", "line 3 has '1e300'"),
         ("probs_0,probs_1,label\n0.1,0.9,1\n0.2,0.8,\n", "line 3 has ''"),
         ("probs_0,probs_1,label\n0.1,0.9,99999999999999999999\n", "line 2 has '99999999999999999999'"),
         ("probs_0,probs_1,label\n0.1,0.9,cat\n", "classes have no names; line 2 has 'cat'"),
@@ -196,7 +206,7 @@ def test_csv_that_is_not_utf8(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("either_parser")
 @pytest.mark.parametrize("rows", [1, 7, 1000, 10_000])
 def test_csv_over_several_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
-    monkeypatch.setattr("temperance.predictions.csv.BLOCK_BYTES", 1000)
+    monkeypatch.setattr("temperance.predictions.csv_parsing.BLOCK_BYTES", 1000)
     generator = np.random.default_rng(0)
     expected = Predictions.of(generator.normal(size=(500, 3)), generator.integers(0, 3, 500), groups=np.arange(500))
     write_predictions(tmp_path / "p.csv", expected)
@@ -209,7 +219,7 @@ def test_csv_over_several_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.usefixtures("either_parser")
 def test_csv_error_in_a_later_block_names_its_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("temperance.predictions.csv.BLOCK_BYTES", 1000)
+    monkeypatch.setattr("temperance.predictions.csv_parsing.BLOCK_BYTES", 1000)
     lines = ["probs_cat,probs_dog,label", *["0.25,0.75,1"] * 400]
     lines[350] = "0.25,0.75,cow"
     assert "line 351 has 'cow'" in refusal(csv_file(tmp_path, "\n".join(lines)))
@@ -221,7 +231,7 @@ def test_csv_error_in_a_later_block_names_its_line(tmp_path: Path, monkeypatch: 
 
 @pytest.mark.usefixtures("either_parser")
 def test_csv_with_very_long_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("temperance.predictions.csv.BLOCK_BYTES", 1000)
+    monkeypatch.setattr("temperance.predictions.csv_parsing.BLOCK_BYTES", 1000)
     expected = Predictions.of(np.random.default_rng(0).normal(size=(5, 3000)), np.arange(5), from_logits=True)
     write_predictions(tmp_path / "p.csv", expected)
     assert read_predictions(tmp_path / "p.csv").fingerprint == expected.fingerprint
@@ -311,8 +321,9 @@ def test_parquet_over_row_groups(tmp_path: Path) -> None:
         ({"logits": pa.array([[], [], []], pa.list_(pa.float32()))}, "at least one row and one column"),
         ({"logits": ROWS, "logits_0": [1.0, 2.0, 3.0]}, "both the column logits and logits_0"),
         ({"logits": ROWS, "label": [0, None, 1]}, "the column label has no value in row 1"),
-        ({"logits": ROWS, "label": [0.0, 1.0, 1.0]}, "labels must be class numbers; got double"),
-        ({"logits": ROWS, "label": [True, False, True]}, "labels must be class numbers; got bool"),
+        ({"logits": ROWS, "label": [0.0, 1.0, 0.5]}, "labels must be class numbers, which are whole; row 2 (counting"),
+        ({"logits": ROWS, "label": [0, 1, 2]}, "labels must lie in 0 … 1 for 2 classes; row 2 (counting from 0) has 2"),
+        ({"logits": ROWS, "label": [[0], [1], [0]]}, "labels must be class numbers; got list<"),
         ({"logits": ROWS, "label": ["a", "b", "a"]}, "no class names say"),
         ({"logits": ROWS, "group": [0.5, 1.5, 2.5]}, "groups must be text or integers; got double"),
         ({"logits": ROWS, "group": ["a", None, "b"]}, "the column group has no value in row 1"),

@@ -1,4 +1,4 @@
-"""The edge: lists, NumPy arrays and tensors become checked tensors here, once, and nowhere else.
+"""The edge: lists, NumPy arrays, data frames and tensors become checked tensors here, once, and nowhere else.
 
 Callers say what they have (`as_logits`, `as_probs`, `from_logits=True`); nothing is guessed from the values. Below the
 edge everything is torch and trusted. Dense predictions (n, k, *space) with labels (n, *space) become rows.
@@ -6,7 +6,7 @@ edge everything is torch and trusted. Dense predictions (n, k, *space) with labe
 
 import warnings
 from collections.abc import Iterator
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +22,9 @@ ArrayLike: TypeAlias = Tensor | npt.ArrayLike
 # text file, far too small for logits, scores or independent (multilabel) probabilities to pass.
 SUM_TOLERANCE = {torch.float16: 1e-2, torch.bfloat16: 5e-2, torch.float32: 1e-3, torch.float64: 1e-3}
 
+# Probabilities of zero are taken for this in logarithms; logits need no such floor.
+LOG_FLOOR = 1e-12
+
 # Rows are taken in blocks of about this many values, so that the passes over a block after the first find it in cache.
 BLOCK_VALUES = {"cpu": 1 << 20, "cuda": 1 << 26}
 
@@ -29,13 +32,13 @@ BLOCK_VALUES = {"cpu": 1 << 20, "cuda": 1 << 26}
 def to_tensor(values: ArrayLike, name: str) -> Tensor:
     """Any array as a detached tensor on its own device, without a copy where that is possible."""
     if isinstance(values, Tensor):
+        if values.layout != torch.strided or values.is_meta:
+            raise InputError(f"{name} must be a dense tensor with values; got {values.layout} on {values.device}")
         return values.detach()
-    try:
-        array = np.asarray(values)
-    except ValueError:
-        raise InputError(f"{name} must be a rectangular array of numbers; its rows differ in length") from None
+    array = as_array(values, name)
     if array.dtype.kind not in "fiub":
-        raise InputError(f"{name} must be an array of numbers; got dtype {array.dtype}")
+        hint = ". Predictions.of takes class names: pass class_names too" if name == "labels" else ""
+        raise InputError(f"{name} must be an array of numbers; got dtype {array.dtype}{hint}")
     if array.dtype.kind == "f" and array.dtype.itemsize > 8:
         array = array.astype(np.float64)
     if not array.dtype.isnative:
@@ -48,6 +51,24 @@ def to_tensor(values: ArrayLike, name: str) -> Tensor:
         # A read-only array (a memory-mapped file) is fine here: nothing writes to its input.
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable", category=UserWarning)
         return torch.from_numpy(array)
+
+
+def as_array(values: npt.ArrayLike, name: str) -> npt.NDArray[Any]:
+    """Lists, NumPy arrays and data frames as a NumPy array, of numbers or text where that is possible."""
+    if isinstance(values, np.ma.MaskedArray) and np.ma.is_masked(values):
+        raise InputError(f"{name} has masked values; leave out these rows, or fill them: {name}.filled(…)")
+    try:
+        array = np.asarray(values)
+    except ValueError:
+        raise InputError(f"{name} must be a rectangular array; its rows differ in length") from None
+    except (TypeError, RuntimeError):
+        # A list of tensors that NumPy cannot read: on a GPU, or with a gradient.
+        raise InputError(f"{name} must be an array; make one of a list of tensors with torch.stack") from None
+    # A column of a data frame may hold numbers or text as Python objects.
+    kinds = (str, bool, int, float, np.number, np.bool_)
+    if array.dtype.kind == "O" and all(isinstance(value, kinds) for value in array.flat):
+        array = np.array(array.tolist())
+    return array
 
 
 def as_scores(values: ArrayLike, name: str) -> Tensor:
@@ -72,30 +93,38 @@ def one_column(name: str, shape: tuple[int, ...]) -> InputError:
     """The error for the scores of one class alone, as binary classifiers give them; it says how they become two."""
     pair = "[0 * z, z]" if name.endswith("logits") else "[1 - p, p]"
     both = f"numpy.stack({pair}, axis=1)" if len(shape) == 1 else f"numpy.concatenate({pair}, axis=1)"
+    remedy = f"stack both columns: {both}"
     return InputError(
         f"{name} must have a row for each sample and a column for each class; got shape {shape}. "
-        f"For a binary classifier stack both columns: {both}"
+        f"For a binary classifier {remedy}",
+        flags={remedy: "add --binary"},
     )
 
 
-def as_labels(labels: ArrayLike, scores: Tensor, *, ignore_index: int | None = None, name: str = "logits") -> Tensor:
+def as_labels(
+    labels: ArrayLike,
+    scores: Tensor,
+    *,
+    ignore_index: int | None = None,
+    name: str = "logits",
+    first_row: int = 0,
+) -> Tensor:
     """Labels as int64 class numbers that fit `scores`, on its device; `ignore_index` marks unlabelled places.
 
-    `name` is what errors call the scores.
+    Whole numbers of any type and one-hot rows are taken. `name` is what errors call the scores, `first_row` what they
+    count rows from.
     """
     given = to_tensor(labels, "labels")
     n, k, *space = scores.shape
     if given.shape == scores.shape and k > 1:
-        raise InputError(f"labels must be class numbers {(n, *space)}; these look one-hot: pass labels.argmax(1)")
-    if given.ndim == len(space) + 2 and given.shape[1] == 1 and given.shape[0] == n:
+        given = from_one_hot(given, first_row)
+    elif given.ndim == len(space) + 2 and given.shape[1] == 1 and given.shape[0] == n:
         given = given.squeeze(1)
     if given.shape != (n, *space):
         raise InputError(
             f"labels must have shape {(n, *space)} to fit predictions {shape_of(scores)}; got {shape_of(given)}"
         )
-    if given.is_floating_point() or given.is_complex() or given.dtype == torch.bool:
-        raise InputError(f"labels must be class numbers; got {given.dtype}. If they are, pass labels.astype(int)")
-    checked = given.to(device=scores.device, dtype=torch.int64)
+    checked = whole_numbers(given, first_row).to(scores.device)
     low, high = bounds(checked)
     if low >= 0 and high < k:
         return checked
@@ -105,14 +134,59 @@ def as_labels(labels: ArrayLike, scores: Tensor, *, ignore_index: int | None = N
     if bool(wrong.any()):
         if k == 1:
             raise one_column(name, shape_of(scores))
-        at = tuple(int(i) for i in wrong.nonzero()[0])
-        where = f"row {at[0]}" if len(at) == 1 else f"position {at}"
-        hint = " (is it an ignore_index?)" if space and ignore_index is None else ""
         counted = checked if ignore_index is None else checked[checked != ignore_index]
+        hint = " (is it an ignore_index?)" if space and ignore_index is None else ""
         if bounds(counted) == (1, k):
             hint = ". They seem to count from 1: subtract 1"
-        raise InputError(f"labels must lie in 0 … {k - 1} for {k} classes; {where} has {int(checked[at])}{hint}")
+        raise _at(wrong, first_row, f"labels must lie in 0 … {k - 1} for {k} classes", checked, hint)
     return checked
+
+
+def whole_numbers(labels: Tensor, first_row: int = 0) -> Tensor:
+    """Labels of any type as int64, if they are whole numbers. Same shape."""
+    if labels.is_complex():
+        raise InputError(f"labels must be class numbers; got {labels.dtype}")
+    if labels.is_floating_point():
+        labels = labels.double()
+        # Written so that NaN fails; float64 holds every whole number up to this one.
+        whole = (labels == labels.round()) & (labels.abs() <= 1 << 53)
+        if not bool(whole.all()):
+            raise _at(~whole, first_row, "labels must be class numbers, which are whole", labels)
+    return labels.to(torch.int64)
+
+
+def from_one_hot(labels: Tensor, first_row: int = 0) -> Tensor:
+    """The class numbers (n, *space) of one-hot labels (n, k, *space); anything else of this shape is refused."""
+    is_one = labels == 1
+    soft = ~(is_one | (labels == 0))
+    if bool(soft.any()):
+        row = int(soft.nonzero()[0, 0])
+        some = ", ".join(f"{value:.4g}" for value in labels[row].reshape(-1)[:4].tolist())
+        remedy = "pass labels.argmax(1)"
+        raise InputError(
+            f"labels must be one class for each sample; row {first_row + row} has shares of several ({some}, …). "
+            f"Soft labels can be trained on, but not measured or calibrated against; {remedy} if that is what you mean",
+            row=first_row + row,
+            flags={remedy: "store labels.argmax(1)"},
+        )
+    count = is_one.sum(1)
+    if not bool((count == 1).all()):
+        place = tuple((count != 1).nonzero()[0].tolist())
+        row = first_row + place[0]
+        raise InputError(
+            f"labels must be one class for each sample; row {row} has {int(count[place])} ones. "
+            "Where a sample may have several classes, measure each class as a binary problem",
+            row=row,
+        )
+    return is_one.to(torch.uint8).argmax(1)
+
+
+def _at(wrong: Tensor, first_row: int, expected: str, labels: Tensor, hint: str = "") -> InputError:
+    """The error for the first wrong label, with its place."""
+    place = tuple(int(i) for i in wrong.nonzero()[0])
+    row = first_row + place[0] if len(place) == 1 else None
+    where = f"position {place}" if row is None else f"row {row}"
+    return InputError(f"{expected}; {where} has {labels[place].item()}{hint}", row=row)
 
 
 def check_probs(rows: Tensor, labels: Tensor | None = None, *, first_row: int = 0, tolerance: float) -> RowExtremes:
@@ -130,13 +204,20 @@ def check_probs(rows: Tensor, labels: Tensor | None = None, *, first_row: int = 
         raise one_column("probs", shape_of(rows))
     i = int(bad[0])
     what = f"contains {float(rows[i].amin()):.4g}" if float(rows[i].amin()) < 0 else f"sums to {float(total[i]):.6g}"
-    hint = "If these are logits, pass from_logits=True (on the command line: store them under the name logits)"
+    hint = "If these are logits, pass from_logits=True"
     if bool(((rows >= 0) & (rows <= 1)).all()):
         hint += (
             ". If they are rounded, divide each row by its sum. "
-            "One sigmoid for each class is no distribution over classes"
+            "Independent probabilities, one sigmoid for each class, are not a distribution over classes"
         )
-    raise InputError(f"probs must be rows of non-negative numbers that sum to 1; row {first_row + i} {what}. {hint}")
+    raise InputError(
+        f"probs must be rows of non-negative numbers that sum to 1; row {first_row + i} {what}. {hint}",
+        row=first_row + i,
+        flags={
+            "pass from_logits=True": "store them under the name logits",
+            "divide each row by its sum": "add --normalise",
+        },
+    )
 
 
 def check_logits(rows: Tensor, first_row: int = 0) -> None:
@@ -153,7 +234,8 @@ def refuse_non_finite(rows: Tensor, name: str, first_row: int = 0) -> None:
         i, j = (int(v) for v in bad.nonzero()[0])
         value = float(rows[i, j])
         hint = "; log-probabilities of zero can be given as a large negative number" if value == -float("inf") else ""
-        raise InputError(f"{name} must be finite; row {first_row + i}, column {j} is {value}{hint}")
+        row = first_row + i
+        raise InputError(f"{name} must be finite; row {row}, class {j} is {value}{hint}", row=row)
 
 
 def refuse_probs(logits: Tensor, remedy: str) -> None:
@@ -164,7 +246,10 @@ def refuse_probs(logits: Tensor, remedy: str) -> None:
 
     # Nearly always the first few say no.
     if len(logits) > 1 and are_probs(logits[:8]) and are_probs(logits):
-        raise InputError(f"these logits are probabilities (rows sum to 1): {remedy}")
+        raise InputError(
+            f"these logits are probabilities (rows sum to 1): {remedy}",
+            flags={remedy: "store them under the name probs"},
+        )
 
 
 def as_logits(values: ArrayLike) -> Tensor:
@@ -181,9 +266,26 @@ def as_probs(values: ArrayLike) -> Tensor:
     return probs
 
 
+def checked_logits(scores: Tensor, *, from_logits: bool, first_row: int = 0) -> Tensor:
+    """Rows of logits, or of probabilities as log-probabilities, after a check: to a calibrator they are the same."""
+    step = max(1, BLOCK_VALUES["cpu"] // scores.shape[1])
+    for start in range(0, len(scores), step):
+        rows = scores[start : start + step]
+        if from_logits:
+            check_logits(rows, first_row + start)
+        else:
+            check_probs(rows, first_row=first_row + start, tolerance=SUM_TOLERANCE[scores.dtype])
+    return scores if from_logits else log_probs(scores)
+
+
 def log_probs(probs: Tensor) -> Tensor:
-    """Probabilities as float64 log-probabilities, zeros as the smallest that float64 can hold."""
-    return probs.double().clamp_min(torch.finfo(torch.float64).tiny).log()
+    """Probabilities as float64 log-probabilities.
+
+    A zero counts as `LOG_FLOOR`, as in the metrics, or as the smallest other probability where that is smaller: a
+    calibrator that took it for the smallest number there is would fit nothing else.
+    """
+    values = probs.double()
+    return values.clamp_min(float(values.where(values > 0, LOG_FLOOR).min().clamp_max(LOG_FLOOR))).log()
 
 
 def flatten(scores: Tensor) -> Tensor:

@@ -15,13 +15,22 @@ A TemperanceWarning says what a result must not be trusted for, though there is 
 import difflib
 import math
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import NoneType, UnionType
 from typing import Any, get_args, get_origin
 
 
 class TemperanceError(Exception):
-    """Base of every error that temperance raises on purpose."""
+    """Base of every error that temperance raises on purpose.
+
+    row    the sample that the message speaks of, counted from 0; whoever knows the file says where it is there
+    flags  what the command line says in place of a Python argument: {"n_bins": "--n-bins"}
+    """
+
+    def __init__(self, message: str, *, row: int | None = None, flags: Mapping[str, str] | None = None) -> None:
+        super().__init__(message)
+        self.row = row
+        self.flags = dict(flags or {})
 
 
 class TemperanceWarning(UserWarning):
@@ -76,7 +85,7 @@ def of_type(setting: str, value: object, wanted: Any) -> None:
     """
     kinds = get_args(wanted) if isinstance(wanted, UnionType) else (wanted,)
     if not any(_is_a(value, kind) for kind in kinds):
-        raise InputError(f"{setting} must be {' or '.join(map(_in_words, kinds))}; got {value!r}")
+        raise _wrong(setting, " or ".join(map(_in_words, kinds)), value)
 
 
 def _is_a(value: object, kind: Any) -> bool:
@@ -103,26 +112,26 @@ def one_of(setting: str, value: object, allowed: Iterable[str]) -> None:
     """Refuse a value that is not among the allowed ones."""
     allowed = tuple(allowed)
     if value not in allowed:
-        raise InputError(f"{setting} must be one of {', '.join(allowed)}; got {value!r}")
+        raise _wrong(setting, f"one of {', '.join(allowed)}", value)
 
 
 def at_least(setting: str, value: object, low: int) -> None:
     """Refuse anything but a whole number of at least `low`."""
     if isinstance(value, bool) or not isinstance(value, int) or value < low:
-        raise InputError(f"{setting} must be a whole number of at least {low}; got {value!r}")
+        raise _wrong(setting, f"a whole number of at least {low}", value)
 
 
 def seed_number(value: object) -> None:
     """Refuse anything but a whole number that a generator can start from."""
     at_least("seed", value, 0)
     if isinstance(value, int) and value >= 1 << 63:
-        raise InputError(f"seed must be below 2^63; got {value!r}")
+        raise _wrong("seed", "below 2^63", value)
 
 
 def positive_fraction(setting: str, value: object) -> None:
     """Refuse anything but a number above 0 and up to 1."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1:
-        raise InputError(f"{setting} must be a fraction above 0 and up to 1; got {value!r}")
+        raise _wrong(setting, "a fraction above 0 and up to 1", value)
 
 
 def number(setting: str, value: object, low: float = -math.inf, high: float = math.inf) -> None:
@@ -130,16 +139,21 @@ def number(setting: str, value: object, low: float = -math.inf, high: float = ma
     least, most = max(low, -sys.float_info.max), min(high, sys.float_info.max)
     if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
         bounds = f" of at least {low:g}" if high == math.inf else f" from {low:g} to {high:g}"
-        raise InputError(f"{setting} must be a number{bounds if low > -math.inf else ''}; got {value!r}")
+        raise _wrong(setting, f"a number{bounds if low > -math.inf else ''}", value)
 
 
 def positive(setting: str, value: object) -> None:
     """Refuse anything but a finite number above 0."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= sys.float_info.max:
-        raise InputError(f"{setting} must be a number above 0; got {value!r}")
+        raise _wrong(setting, "a number above 0", value)
 
 
 def switch(setting: str, value: object) -> None:
     """Refuse anything but true or false."""
     if not isinstance(value, bool):
-        raise InputError(f"{setting} must be true or false; got {value!r}")
+        raise _wrong(setting, "true or false", value)
+
+
+def _wrong(setting: str, expected: str, value: object) -> InputError:
+    flag = f"--{setting.replace('_', '-')}"
+    return InputError(f"{setting} must be {expected}; got {value!r}", flags={setting: flag})

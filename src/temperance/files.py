@@ -4,7 +4,7 @@ import errno
 import os
 import secrets
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -15,6 +15,8 @@ from torch import Tensor
 from temperance.errors import FileError, InputError, TemperanceError
 
 PathLike = str | os.PathLike[str]
+
+NO_ROOM = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
 
 
 @contextmanager
@@ -55,6 +57,14 @@ def check_writable(path: PathLike) -> None:
     _mode_of_replaceable(path, target)
     if not os.access(target.parent, os.W_OK):
         raise FileError(f"{path} cannot be written: no permission in the folder {target.parent}")
+
+
+def refuse_overwriting(path: PathLike, inputs: Iterable[PathLike]) -> None:
+    """Refuse an output that is one of the inputs, by whatever name: another path, a link, the folder it lies in."""
+    for given in inputs:
+        for read in (Path(given), Path(given) / "predictions.npz"):
+            if read.is_file() and Path(path).exists() and read.samefile(path):
+                raise FileError(f"{path} is read here, and would be overwritten; choose another name for the output")
 
 
 def make_folder(path: PathLike) -> None:
@@ -112,12 +122,15 @@ def reading(path: PathLike) -> Iterator[None]:
             raise FileError(f"{path} is empty (0 bytes); write it again")
         yield
     except InputError as error:
-        raise FileError(f"{path}: {_printable(str(error))}") from error
+        raise FileError(f"{path}: {_printable(str(error))}", flags=error.flags) from error
     except TemperanceError:
         raise
     except MemoryError as error:
         raise FileError(f"{path} does not fit in memory; read it in chunks, or take fewer rows") from error
     except Exception as error:
+        if isinstance(error, OSError) and error.errno in NO_ROOM:
+            # No reading ends so: this block copies the file, and it is the copy that cannot be written.
+            raise
         # A broken archive can send its reader to an impossible place, which the system calls an invalid argument.
         if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
             raise FileError(f"{path} cannot be read: {_reason(error)}") from error

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 
 from temperance import __version__
 from temperance.cli import analyse, compare, demo, evaluate, fit, gradients, list_methods, ood, retrain, shift, train
+from temperance.cli.terminal import spell_out
 from temperance.errors import TemperanceError
 
 COMMANDS = (demo, evaluate, compare, fit, ood, train, retrain, shift, analyse, gradients, list_methods)
@@ -16,23 +19,51 @@ COMMANDS = (demo, evaluate, compare, fit, ood, train, retrain, shift, analyse, g
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the exit code is 0, or 2 for anything the user can put right."""
-    args = parser().parse_args(arguments)
+    spell_out()
+    args = argparse.Namespace(debug=False)
     try:
-        args.run(args)
-        sys.stdout.flush()
+        try:
+            parser().parse_args(arguments, args)
+            args.run(args)
+        finally:
+            if sys.stdout is not None:
+                sys.stdout.flush()
     except TemperanceError as error:
         if args.debug:
             raise
-        print(f"temperance: {error}", file=sys.stderr)
+        print(f"temperance: {in_flags(error, args)}", file=sys.stderr)
         return 2
     except BrokenPipeError:
-        # The reader of our output has gone away (`| head`); point stdout nowhere, so that closing it is quiet too.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # The reader of our output has gone away (`| head`).
+        _discard_output()
         return 0
+    except OSError as error:
+        if args.debug:
+            raise
+        _discard_output()
+        what = f"{error.filename}:" if error.filename else "standard output cannot be written:"
+        print(f"temperance: {what} {error.strerror or error}", file=sys.stderr)
+        return 2
     except KeyboardInterrupt:
         print("temperance: stopped", file=sys.stderr)
         return 130
     return 0
+
+
+def in_flags(error: TemperanceError, args: argparse.Namespace) -> str:
+    """An error's sentence with the flags of this command in place of Python arguments."""
+    said = str(error)
+    for words, instead in error.flags.items():
+        flag = re.search(r"--([a-z-]+)", instead)
+        if flag is None or flag[1].replace("-", "_") in vars(args):
+            said = said.replace(words, instead, 1)
+    return said
+
+
+def _discard_output() -> None:
+    """Point standard output nowhere, so that closing it is quiet too."""
+    with suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def parser() -> argparse.ArgumentParser:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from temperance.cli.output import progress_bar
-from temperance.files import check_writable
+from temperance.cli.output import check_outputs, progress_bar
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -41,7 +40,7 @@ def run(args: argparse.Namespace) -> None:
     from temperance.diagnose.analysis import analyse
     from temperance.report import write_report
 
-    check_writable(args.output)
+    check_outputs(args)
     with progress_bar() as tell:
         found = analyse(
             *args.sources,

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from temperance.cli.output import add_output_options, check_outputs, emit, progress_bar
+from temperance.cli.reading import add_reading_options, reading_options
 from temperance.files import check_writable
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     parser.add_argument("fit", type=Path, metavar="FIT", help="predictions to fit on; halved if there is no TEST")
     parser.add_argument("test", type=Path, nargs="?", metavar="TEST", help="predictions to measure on")
     add_comparing_options(parser)
+    add_reading_options(parser)
     parser.set_defaults(run=run)
 
 
@@ -53,6 +55,7 @@ def rank(fit: Predictions | Path, test: Predictions | Path | None, args: argpars
             jobs=args.jobs,
             seed=args.seed,
             progress=tell,
+            **reading_options(args),
         )
     if args.output and found.any_fitted and found.recommended.fitted:
         found.recommended.fitted.save(args.output)

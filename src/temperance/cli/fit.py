@@ -8,9 +8,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from temperance.files import check_writable
+from temperance.cli.output import check_outputs
+from temperance.cli.reading import add_reading_options, reading_options
 
-# So many numbers are shown one by one.
+# Up to this many numbers are shown one by one.
 FEW = 3
 
 
@@ -23,24 +24,29 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="CAL", help="the file to save it in")
     parser.add_argument("--objective", metavar="NAME", help="what it minimises, as `temperance list objectives` shows")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a setting of the method")
+    add_reading_options(parser)
     parser.set_defaults(run=run)
 
     use = commands.add_parser("apply", help="calibrate predictions with a saved calibrator")
     use.add_argument("calibrator", type=Path, metavar="CAL")
-    use.add_argument("predictions", type=Path, metavar="PRED", help="predictions; labels, if any, are kept")
+    use.add_argument("predictions", type=Path, metavar="PRED", help="predictions; whatever else is in the file is kept")
     use.add_argument("-o", "--output", type=Path, required=True, metavar="OUT", help="where the probabilities go")
-    use.add_argument("--split", choices=("val", "test"), help="which pair, in a file with both (default: test)")
+    use.add_argument("--split", choices=("val", "test"), help="which set, in a file with both (default: test)")
+    use.add_argument("--again", action="store_true", help="calibrate predictions that are calibrated already")
+    add_reading_options(use)
     use.set_defaults(run=run_apply)
 
 
 def run(args: argparse.Namespace) -> None:
-    from temperance.jobs.comparison import Method, logits_of, read_for_fitting
+    from temperance.jobs.comparison import Method, read_for_fitting
 
-    check_writable(args.output)
+    check_outputs(args)
     objective = [f"objective={args.objective}"] if args.objective else []
     method = Method.parse(":".join([args.method, *objective, *args.set]))
-    data = read_for_fitting(args.predictions)
-    found = method.make().fit(logits_of(data), data.labels)
+    data = read_for_fitting(args.predictions, **reading_options(args))
+    logits, labels = data.logits(), data.labels
+    with data.located():
+        found = method.make().fit(logits, labels)
     found.save(args.output)
     print(f"fitted {method.label} on {data.n:,} samples; saved in {args.output}")
     learnt = {name: value.tolist() for name, value in found.state_dict().items() if not name.endswith("n_classes")}
@@ -79,14 +85,13 @@ def _numbers(value: Any) -> Iterator[float]:
 
 def run_apply(args: argparse.Namespace) -> None:
     from temperance.calibrators import load_calibrator
-    from temperance.jobs.comparison import logits_of
-    from temperance.predictions import Predictions, check_output, read_predictions, write_predictions
+    from temperance.jobs.application import apply
+    from temperance.predictions import check_output, read_predictions, write_predictions
 
     check_output(args.output)
-    found = load_calibrator(args.calibrator)
-    data = read_predictions(args.predictions, split=args.split, labels="optional")
-    probs = found.predict_proba(logits_of(data))
-    labels = data.labels if data.has_labels else None
-    calibrated = Predictions.of(probs, labels, class_names=data.class_names, groups=data.groups)
-    write_predictions(args.output, calibrated)
-    print(f"calibrated {data.n:,} samples with {found.name}; probabilities in {args.output}")
+    check_outputs(args)
+    calibrator = load_calibrator(args.calibrator)
+    data = read_predictions(args.predictions, split=args.split, labels="optional", **reading_options(args))
+    write_predictions(args.output, apply(calibrator, data, again=args.again))
+    which = f" of the {data.split} set" if data.split else ""
+    print(f"calibrated {data.n:,} samples{which} with {calibrator.name}; probabilities in {args.output}")

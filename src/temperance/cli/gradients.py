@@ -6,8 +6,8 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from temperance.cli.output import check_outputs
 from temperance.errors import InputError
-from temperance.files import check_writable
 
 if TYPE_CHECKING:
     from temperance.losses import Loss
@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> None:
 
     if args.output.suffix.lower() not in (".html", ".htm"):
         raise InputError(f"the picture is a page of HTML; call it {args.output.with_suffix('.html')}")
-    check_writable(args.output)
+    check_outputs(args)
     at_least("--classes", args.classes, 3)
     losses = {text: _parsed(text, args.classes) for text in args.losses or FIGURES[args.figure]}
     write_page(_page(losses, args.figure, args.against, args.classes), args.output)

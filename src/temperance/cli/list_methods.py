@@ -7,9 +7,9 @@ import inspect
 import json
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
+from temperance.cli.terminal import show
 from temperance.errors import InputError
 
 KINDS = ("metrics", "calibrators", "objectives", "losses", "networks", "heads", "recipes", "corruptions")
@@ -38,7 +38,7 @@ def run(args: argparse.Namespace) -> None:
     for entry in entries:
         settings = ", ".join(f"{name}={value}" for name, value in entry["settings"].items())
         table.add_row(entry["name"], entry["summary"], settings)
-    Console().print(table)
+    show(table)
 
 
 def described(kind: str) -> list[dict[str, Any]]:
@@ -81,16 +81,16 @@ def _entry(thing: Any, settings: dict[str, Any], claims: dict[str, Any]) -> dict
 
 
 def _recipes() -> list[dict[str, Any]]:
-    """What the papers trained with, by what differs from the default."""
+    """How the papers trained, by what differs from the default."""
     from dataclasses import asdict
 
-    from temperance.training.recipe import RECIPES, Recipe
+    from temperance.training.recipe import PAPERS, RECIPES, Recipe
 
     plain = asdict(Recipe())
     return [
         {
             "name": name,
-            "summary": "a published recipe",
+            "summary": PAPERS[name],
             "settings": {key: value for key, value in asdict(recipe).items() if value != plain[key]},
             "claims": {},
         }

@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 from temperance.cli.output import add_output_options, check_outputs, emit, progress_bar
+from temperance.cli.reading import add_reading_options, reading_options
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -25,18 +26,25 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     parser.add_argument("--bootstrap", type=int, default=500, metavar="N", help="resamples for intervals (500)")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the resampling (0)")
     add_output_options(parser)
+    add_reading_options(parser)
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> None:
     from temperance.calibrators.base import load_calibrator
+    from temperance.jobs.application import refuse_calibrated
     from temperance.jobs.ood import compare_ood
+    from temperance.predictions import read_predictions
 
     check_outputs(args)
+    how = reading_options(args)
+    inside, *outside = (read_predictions(path, labels="ignored", **how) for path in (args.inside, *args.outside))
+    for data in (inside, *outside) if args.calibrator else ():
+        refuse_calibrated(data, "leave out --calibrator")
     with progress_bar() as tell:
         found = compare_ood(
-            args.inside,
-            args.outside,
+            inside,
+            outside,
             scores=[name.strip() for name in args.scores.split(",") if name.strip()],
             calibrator=load_calibrator(args.calibrator) if args.calibrator else None,
             bootstrap=args.bootstrap,

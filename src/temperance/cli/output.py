@@ -9,11 +9,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from temperance.cli.terminal import Screen, show, write_text
 from temperance.errors import FileError
-from temperance.files import atomic_write, check_writable
+from temperance.files import atomic_write, check_writable, refuse_overwriting
 
 if TYPE_CHECKING:
     from temperance.diagnose.shift import Shift
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 STDOUT = Path("-")
 
+# The options that name a file to write.
+OUTPUTS = ("json", "csv", "report", "output")
+
 
 def add_output_options(parser: argparse.ArgumentParser) -> None:
     """--json, --csv and --report, the same for every command that measures."""
@@ -36,12 +39,17 @@ def add_output_options(parser: argparse.ArgumentParser) -> None:
 
 
 def check_outputs(args: argparse.Namespace) -> None:
-    """Refuse outputs that cannot be written before any work is done."""
-    for path in (args.json, args.csv, args.report):
-        if path is not None and path != STDOUT:
-            check_writable(path)
-    if args.report is not None and args.report.suffix.lower() not in (".html", ".htm"):
-        raise FileError(f"a report is a page of HTML; call it {args.report.with_suffix('.html')}")
+    """Refuse outputs that cannot be written, or would overwrite an input, before any work is done."""
+    given = vars(args)
+    outputs = [given[name] for name in OUTPUTS if isinstance(given.get(name), Path) and given[name] != STDOUT]
+    values = [value for name, value in given.items() if name not in OUTPUTS]
+    inputs = [path for value in values for path in (value if isinstance(value, list) else [value])]
+    for path in outputs:
+        check_writable(path)
+        refuse_overwriting(path, [path for path in inputs if isinstance(path, Path)])
+    report = given.get("report")
+    if report is not None and report.suffix.lower() not in (".html", ".htm"):
+        raise FileError(f"a report is a page of HTML; call it {report.with_suffix('.html')}")
 
 
 def emit(results: Measured, args: argparse.Namespace) -> None:
@@ -54,12 +62,12 @@ def emit(results: Measured, args: argparse.Namespace) -> None:
     for path, text in ((args.json, results.to_json), (args.csv, results.to_csv)):
         if path == STDOUT:
             to_stdout = True
-            sys.stdout.write(text())
+            write_text(text())
         elif path is not None:
             with atomic_write(path) as temporary:
                 temporary.write_text(text(), encoding="utf-8")
     if not to_stdout:
-        Console().print(results)
+        show(results)
     if args.report is not None:
         print(f"the report is in {args.report}", file=sys.stderr)
 
@@ -67,7 +75,7 @@ def emit(results: Measured, args: argparse.Namespace) -> None:
 @contextmanager
 def progress_bar() -> Iterator[Callback]:
     """A progress bar on stderr, where that is a terminal and the work takes long enough to show one."""
-    console = Console(stderr=True)
+    console = Screen(stderr=True)
     columns = (
         TextColumn("{task.description}", style="dim", markup=False),
         BarColumn(bar_width=30),

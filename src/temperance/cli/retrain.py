@@ -5,9 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from rich.console import Console
-
 from temperance.cli.output import progress_bar
+from temperance.cli.terminal import show
 from temperance.cli.train import best_device, lines_now_and_then
 from temperance.errors import TemperanceError
 
@@ -65,7 +64,7 @@ def run(args: argparse.Namespace) -> None:
         found = retrain(features, head, loss=args.loss, seed=args.seed, bootstrap=args.bootstrap, progress=tell)
     deployed = write_retrained(found, args.output, source=args.source, data=args.data, anyway=args.anyway)
     write_report(found, args.output / "report.html")
-    Console().print(found)
+    show(found)
     if not deployed:
         print(f"its log, predictions and report are in {args.output}")
         raise TemperanceError(f"the head was not saved, because it is worse on the validation part: {WHAT_TO_DO}")

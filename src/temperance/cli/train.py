@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
 from rich.text import Text
 
+from temperance.cli import terminal
 from temperance.cli.output import progress_bar
 
 if TYPE_CHECKING:
@@ -131,8 +131,8 @@ def show(found: Any, *, bootstrap: int) -> None:
     measured = evaluate(found.folder / "predictions.npz", bootstrap=bootstrap)
     warning = hardly_learnt(found.predictions["test"])
     if warning:
-        Console().print(Text(warning, style="bold"), end="\n\n")
-    Console().print(measured)
+        terminal.show(Text(f"{warning}\n", style="bold"))
+    terminal.show(measured)
     write_report(found, found.folder / "report.html", measured=measured)
     print(f"the network, its log, predictions and report are in {found.folder}")
     print(f"next: temperance compare {found.folder / 'predictions.npz'}")
@@ -140,7 +140,7 @@ def show(found: Any, *, bootstrap: int) -> None:
 
 def on_terminal() -> bool:
     """Can a progress bar be seen?"""
-    return Console(stderr=True).is_terminal
+    return terminal.Screen(stderr=True).is_terminal
 
 
 def epoch_line(epochs: int) -> Callable[[Mapping[str, Any]], None]:

@@ -14,7 +14,8 @@ from temperance.data.source import Source
 from temperance.data.splits import hold_out
 from temperance.errors import InputError, MissingExtraError
 from temperance.files import reading
-from temperance.predictions.checks import as_class_names, label_numbers, shown
+from temperance.predictions.checks import as_class_names, shown
+from temperance.predictions.labels import looked_up
 
 DIGITS_TESTED = 360  # a fifth
 
@@ -55,7 +56,7 @@ def _part(arrays: Mapping[str, npt.NDArray[Any]], part: str, names: tuple[str, .
             "first: save images.transpose(0, 2, 3, 1)"
         )
     if labels.dtype.kind == "U":
-        labels = label_numbers(labels, names).numpy()
+        labels = looked_up(labels.reshape(-1), names or ()).numpy()
     return as_images(pixels, labels)
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from temperance.arrays import log_probs
+from temperance.arrays import ArrayLike
 from temperance.calibrators import CALIBRATORS
 from temperance.calibrators.base import Calibrator, make_calibrator
 from temperance.errors import InputError, TemperanceError, at_least, seed_number
@@ -26,6 +26,8 @@ from temperance.metrics import METRICS
 from temperance.metrics.batch import batches
 from temperance.metrics.significance import Difference, Draws, Interval, Request, combine, deal, resample
 from temperance.predictions import Predictions, read_pair, read_predictions
+from temperance.predictions.checks import Positive
+from temperance.predictions.given import Set, as_sides
 from temperance.progress import Progress, no_progress
 from temperance.registry import parse_entry
 
@@ -188,9 +190,13 @@ class Comparison(Results):
 
 
 def compare(
-    fit: Predictions | str | Path,
-    test: Predictions | str | Path | None = None,
+    fit: Set | ArrayLike,
+    labels: Set | ArrayLike | None = None,
     *,
+    test: Set | tuple[ArrayLike, ArrayLike] | None = None,
+    from_logits: bool = False,
+    positive: Positive | None = None,
+    normalise: bool = False,
     methods: Sequence[str] = (),
     n_bins: int = 15,
     bootstrap: int = 500,
@@ -200,9 +206,16 @@ def compare(
 ) -> Comparison:
     """Fit calibrators on one set of predictions, measure them on another, and recommend one.
 
-    Without `test`, a file with val and test parts is fitted on the first and measured on the second; any other set is
-    halved at random. Nothing is ever measured on what it was fitted on.
+    A set is a file, a `Predictions`, or probabilities (with `from_logits=True` logits) and labels:
 
+        compare("val.npz", "test.npz")                                  compare(val, test)
+        compare(probs, labels, test=(test_probs, test_labels))          compare(probs, labels)
+
+    Without a second set, a file with val and test parts is fitted on the first and measured on the second; any other
+    set is halved at random. Nothing is ever measured on what it was fitted on.
+
+    positive  for a binary classifier: one column, the score of this label; usually positive=1
+    normalise take probabilities that were rounded: rows need not quite sum to 1
     methods   names, with settings as in `temperature:objective=class-scaled`; by default every one
     jobs      methods fitted at the same time, each in a process of its own
     """
@@ -210,7 +223,9 @@ def compare(
     at_least("bootstrap", bootstrap, FEWEST_RESAMPLES)
     chosen = _chosen(methods)
     seed_number(seed)
-    fit_part, test_part, split = fit_and_test(fit, test, seed)
+    how: dict[str, Any] = {"positive": positive, "normalise": normalise}
+    first, second = as_sides(fit, labels, test, from_logits=from_logits, **how)
+    fit_part, test_part, split = fit_and_test(first, second, seed, **how)
     work = Work(logits_of(fit_part), fit_part.labels, logits_of(test_part), test_part.labels, n_bins, bootstrap, seed)
     baseline = work.run(Method(BASELINE, {}))
     if baseline.failure:
@@ -248,28 +263,26 @@ def _chosen(methods: Sequence[str]) -> list[Method]:
     return list({method.label: method for method in named if method.name != BASELINE}.values())
 
 
-def fit_and_test(
-    fit: Predictions | str | Path, test: Predictions | str | Path | None, seed: int
-) -> tuple[Predictions, Predictions, str]:
+def fit_and_test(fit: Set, test: Set | None, seed: int, **how: Any) -> tuple[Predictions, Predictions, str]:
     """The part to fit on, the part to measure on, and a sentence that says how they came about."""
     if test is not None:
-        fit_part = fit if isinstance(fit, Predictions) else read_for_fitting(fit)
-        test_part = test if isinstance(test, Predictions) else read_predictions(test)
+        fit_part = fit if isinstance(fit, Predictions) else read_for_fitting(fit, **how)
+        test_part = test if isinstance(test, Predictions) else read_predictions(test, **how)
         _check_pair(fit_part, test_part)
         return fit_part, test_part, f"fitted on {fit_part.n:,} samples, measured on {test_part.n:,} others"
-    whole = fit if isinstance(fit, Predictions) else read_predictions(fit)
+    whole = fit if isinstance(fit, Predictions) else read_predictions(fit, **how)
     if not isinstance(fit, Predictions) and whole.split is not None:
-        val, held_out = read_pair(fit)
+        val, held_out = read_pair(fit, **how)
         _check_pair(val, held_out)
         return val, held_out, f"fitted on its {val.n:,} val samples, measured on its {held_out.n:,} test samples"
     first, second = whole.halves(seed)
     return first, second, f"split at random: fitted on {first.n:,} samples, measured on the other {second.n:,}"
 
 
-def read_for_fitting(path: str | Path) -> Predictions:
+def read_for_fitting(path: str | Path, **how: Any) -> Predictions:
     """The predictions of a file, and of one that holds two sets those to fit on."""
-    found = read_predictions(path)
-    return found if found.split is None else read_predictions(path, "val")
+    found = read_predictions(path, **how)
+    return found if found.split is None else read_predictions(path, "val", **how)
 
 
 def _check_pair(fit: Predictions, test: Predictions) -> None:
@@ -288,7 +301,7 @@ def _check_pair(fit: Predictions, test: Predictions) -> None:
 
 def logits_of(predictions: Predictions) -> Tensor:
     """The logits, or log-probabilities where a file holds probabilities: to a calibrator they are the same."""
-    return predictions.scores if predictions.from_logits else log_probs(predictions.scores)
+    return predictions.logits()
 
 
 @dataclass(frozen=True)

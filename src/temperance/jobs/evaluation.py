@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
-from temperance.arrays import ArrayLike, as_labels, as_scores, flatten, log_probs
+from temperance.arrays import ArrayLike, checked_logits
 from temperance.calibrators.base import Calibrator
 from temperance.errors import InputError, at_least, seed_number
+from temperance.jobs.floor import Floored
 from temperance.jobs.results import Provenance, Results, Row, shown
 from temperance.jobs.verdict import verdict
 from temperance.metrics import METRICS, Metric
@@ -23,8 +24,9 @@ from temperance.metrics.selective import Ranked, RiskCoverage
 from temperance.metrics.significance import Parts, Request, combine, deal, resample
 from temperance.metrics.stats import Bins
 from temperance.metrics.tally import Tally, tallied
-from temperance.predictions import Predictions, read_predictions
-from temperance.predictions.checks import Text
+from temperance.predictions import Predictions
+from temperance.predictions.checks import Positive, Text
+from temperance.predictions.given import as_predictions
 from temperance.progress import Progress, no_progress
 
 if TYPE_CHECKING:
@@ -40,6 +42,7 @@ class Evaluation(Results):
     risk_coverage: RiskCoverage
     class_names: tuple[str, ...]
     tallies: tuple[Tally, Tally]  # by confidence and by predicted class, for the verdict
+    notes: tuple[str, ...] = ()
 
     @property
     def title(self) -> str:
@@ -53,7 +56,7 @@ class Evaluation(Results):
         return verdict(*self.tallies, self.class_names)
 
     def to_json(self, **extra: Any) -> str:
-        return super().to_json(verdict=self.verdict, **extra)
+        return super().to_json(verdict=self.verdict, notes=self.notes, **extra)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         from rich.table import Table
@@ -82,6 +85,8 @@ class Evaluation(Results):
         yield table
         yield ""
         yield Text(self.verdict)
+        for note in self.notes:
+            yield Text(f"\n{note}")
 
 
 def evaluate(
@@ -89,6 +94,8 @@ def evaluate(
     labels: ArrayLike | None = None,
     *,
     from_logits: bool = False,
+    positive: Positive | None = None,
+    normalise: bool = False,
     ignore_index: int | None = None,
     calibrator: Calibrator | None = None,
     metrics: Sequence[str] = (),
@@ -101,6 +108,8 @@ def evaluate(
 ) -> Evaluation:
     """Measure predictions: a file, a `Predictions`, or probabilities (with `from_logits=True` logits) and labels.
 
+    positive    for a binary classifier: one column, the score of this label; usually positive=1
+    normalise   take probabilities that were rounded: rows need not quite sum to 1
     metrics     their names, "all" for every one; by default the headline ones
     n_bins      for every metric that has bins
     bootstrap   resamples for the intervals; 0 for none
@@ -111,7 +120,14 @@ def evaluate(
     >>> round(found.row("accuracy").value, 4)
     0.6667
     """
-    data = as_predictions(predictions, labels, from_logits=from_logits, ignore_index=ignore_index)
+    data = as_predictions(
+        predictions,
+        labels,
+        from_logits=from_logits,
+        positive=positive,
+        normalise=normalise,
+        ignore_index=ignore_index,
+    )
     at_least("bootstrap", bootstrap, 0)
     seed_number(seed)
     chosen: list[Request] = [(m, {"n_bins": n_bins} if "n_bins" in m.options else {}) for m in chosen_metrics(metrics)]
@@ -126,13 +142,14 @@ def evaluate(
     rows: list[Row] = []
     pictures: list[Parts] = []
     tallies: list[Tally] = []
+    floored = Floored.of(data, calibrated=calibrator is not None)
     steps = len(sizes) * (len(chosen) + 1)
     for group, n in sizes.items():
         progress(len(rows), steps, f"reading {data.source}")
         requests = [*chosen, *drawn] if group is None else chosen
-        found = checked_batches(data, group=group, calibrator=calibrator)
+        found = data.locating(checked_batches(data, group=group, calibrator=calibrator))
         if group is None:
-            found = tallied(found, tallies)
+            found = tallied(floored.counted(found), tallies)
         dealt = deal(found, n, requests, torch.Generator().manual_seed(seed))
         pictures = pictures or dealt[len(chosen) :]
         for (metric, options), parts in zip(chosen, dealt, strict=False):
@@ -159,6 +176,7 @@ def evaluate(
     progress(steps, steps, "done")
     reliability, classwise, ranked = (combine(parts) for parts in pictures)
     settings = {"n_bins": n_bins, "bootstrap": bootstrap, "level": level, "n": data.n, "k": data.k}
+    nll = next((row.value for row in rows if row.metric == "nll"), None)
     return Evaluation(
         rows=tuple(rows),
         provenance=Provenance.of({data.source: data.fingerprint}, settings, seed),
@@ -167,32 +185,8 @@ def evaluate(
         risk_coverage=RiskCoverage.of(cast(Ranked, ranked)),
         class_names=data.class_names or tuple(map(str, range(data.k))),
         tallies=(tallies[0], tallies[1]),
+        notes=(floored.note(nll, data.n),) if floored.n and nll is not None else (),
     )
-
-
-def as_predictions(
-    predictions: Predictions | str | Path | ArrayLike,
-    labels: ArrayLike | None,
-    *,
-    from_logits: bool = False,
-    ignore_index: int | None = None,
-) -> Predictions:
-    """Whatever the caller has, as `Predictions`."""
-    if isinstance(predictions, Predictions | str | Path):
-        if labels is not None or from_logits or ignore_index is not None:
-            raise InputError(
-                "a file or a Predictions brings its own labels, all of which count, and says whether it holds logits"
-            )
-        return predictions if isinstance(predictions, Predictions) else read_predictions(predictions)
-    if labels is None:
-        raise InputError("arrays need labels: evaluate(probs, labels)")
-    name = "logits" if from_logits else "probs"
-    scores = as_scores(predictions, name)
-    truth = as_labels(labels, scores, ignore_index=ignore_index, name=name).reshape(-1)
-    rows = flatten(scores)
-    if ignore_index is not None:
-        rows, truth = rows[truth != ignore_index], truth[truth != ignore_index]
-    return Predictions.of(rows, truth, from_logits=from_logits)
 
 
 def group_name(group: str | None) -> str:
@@ -242,7 +236,7 @@ def checked_batches(
             mine = torch.from_numpy(cast(Text, groups) == group).to(labels.device)
             scores, labels = scores[mine], labels[mine]
         if calibrator is not None:
-            logits = scores if from_logits else log_probs(scores)
+            logits = checked_logits(scores, from_logits=from_logits, first_row=first_row)
             scores, from_logits = calibrator.predict_proba(logits), False
         if len(labels):
             yield from batches(scores, labels, from_logits=from_logits, first_row=first_row)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from temperance.arrays import log_probs
+from temperance.arrays import checked_logits
 from temperance.calibrators.base import Calibrator
 from temperance.errors import InputError, at_least, seed_number
 from temperance.jobs.results import Provenance, Results, Row, shown
@@ -262,15 +262,17 @@ def _scores(data: Predictions, entries: Sequence[Score], calibrator: Calibrator 
     """Every score of every sample. Labels are not looked at: other data may have other classes."""
     found: dict[str, list[Tensor]] = {entry.name: [] for entry in entries}
     first_row = 0
-    for scores, labels, _ in data.chunks():
-        from_logits = data.from_logits
-        if calibrator is not None:
-            scores = calibrator.predict_proba(scores if from_logits else log_probs(scores))
-            from_logits = False
-        for batch in batches(scores, torch.zeros_like(labels), from_logits=from_logits, first_row=first_row):
-            for entry in entries:
-                found[entry.name].append(entry.of_batch(batch).cpu())
-        first_row += len(labels)
+    with data.located():
+        for scores, labels, _ in data.chunks():
+            from_logits = data.from_logits
+            if calibrator is not None:
+                logits = checked_logits(scores, from_logits=from_logits, first_row=first_row)
+                scores = calibrator.predict_proba(logits)
+                from_logits = False
+            for batch in batches(scores, torch.zeros_like(labels), from_logits=from_logits, first_row=first_row):
+                for entry in entries:
+                    found[entry.name].append(entry.of_batch(batch).cpu())
+            first_row += len(labels)
     return {name: torch.cat(parts) for name, parts in found.items()}
 
 

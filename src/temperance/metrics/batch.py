@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from temperance.arrays import (
+    LOG_FLOOR,
     SUM_TOLERANCE,
     ArrayLike,
     as_labels,
@@ -24,9 +25,6 @@ Statistic = TypeVar("Statistic", bound=Callable[..., Any])
 
 # A tie for the largest probability needs two of them, so it is possible only up to one half (plus what rounding adds).
 TIE_LIMIT = 0.5 + 1e-2
-
-# Probabilities of zero are taken for this in logarithms; logits need no such floor.
-LOG_FLOOR = 1e-12
 
 # Rows that are looked at in one go where each is read only once, so that they need not stay in cache.
 TALL_ROWS = 1 << 20
@@ -161,7 +159,7 @@ def batches(
     """
     name = "logits" if from_logits else "probs"
     given = as_scores(scores, name)
-    truth = as_labels(labels, given, ignore_index=ignore_index, name=name)
+    truth = as_labels(labels, given, ignore_index=ignore_index, name=name, first_row=first_row)
     tall = tall and not from_logits and ignore_index is None and read_once(given)
     empty = True
     for rows, y, start in blocks(given, truth, ignore_index=ignore_index, step=TALL_ROWS if tall else None):

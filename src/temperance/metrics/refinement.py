@@ -11,8 +11,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from temperance.arrays import LOG_FLOOR
 from temperance.metrics.base import metric
-from temperance.metrics.batch import LOG_FLOOR
 from temperance.metrics.stats import TopLabels, top_labels
 from temperance.numerics import isotonic
 

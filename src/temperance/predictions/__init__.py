@@ -1,6 +1,7 @@
 """Predictions, with labels where they are known, in memory or on disk as .npz, .safetensors, .parquet or .csv."""
 
-from temperance.predictions.core import Chunk, Predictions
+from temperance.predictions.core import Predictions
 from temperance.predictions.disk import check_output, read_pair, read_predictions, write_pair, write_predictions
+from temperance.predictions.rows import Chunk
 
 __all__ = ["Chunk", "Predictions", "check_output", "read_pair", "read_predictions", "write_pair", "write_predictions"]

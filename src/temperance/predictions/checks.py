@@ -1,4 +1,4 @@
-"""What can be one set of predictions: shapes and types, looked at before any value is read."""
+"""What can be one set of predictions: shapes and types, checked before any value is read."""
 
 import json
 from collections.abc import Iterable
@@ -18,8 +18,20 @@ Text = npt.NDArray[np.str_]
 # Whether a file must have labels, may have them, or whether those it has are left alone: they may be anything.
 Labels = Literal["required", "optional", "ignored"]
 
-# What stands for the label of a sample that has none.
-NO_LABEL = -1
+# The label of the positive class of a binary classifier.
+Positive = int | str
+
+# The key, column or metadata entry that says which calibrator made a file's probabilities.
+MARK = "calibrated_by"
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """How the caller wants a file to be read; see `read_predictions`."""
+
+    split: str | None = None
+    labels: Labels = "required"
+    positive: Positive | None = None
 
 
 @dataclass(frozen=True)
@@ -46,41 +58,56 @@ def check_set(
     labels: Described | None,
     groups: Described | None,
     class_names: tuple[str, ...] | None,
-) -> None:
-    """Refuse what cannot be predictions, labels and groups of one set of samples."""
+    wanted: Wanted,
+) -> tuple[int, int]:
+    """Refuse what cannot be predictions, labels and groups of one set of samples; its numbers of rows and classes."""
     if scores.kind not in "fiu":
         raise InputError(f"{name} must be floating-point numbers; got {scores.dtype}")
-    if len(scores.shape) == 1:
-        raise one_column(name, scores.shape)
-    if len(scores.shape) != 2:
-        raise InputError(
-            f"{name} must have shape (n, k); got {scores.shape}. "
-            "Make a row of each pixel or token: numpy.moveaxis(x, 1, -1).reshape(-1, x.shape[1])"
-        )
-    n, k = scores.shape
+    n, k = _shape(name, scores.shape, binary=wanted.positive is not None)
     if n < 1 or k < 1:
         raise InputError(f"{name} must have at least one row and one column; got shape {scores.shape}")
     if labels is not None:
-        _check_labels(labels, n, k, class_names)
+        _check_labels(labels, n, k, class_names, wanted)
     if groups is not None:
         if groups.shape != (n,):
             raise InputError(f"groups must have shape {(n,)}, one for each row of {name}; got {groups.shape}")
         if groups.kind not in "Uiu":
-            raise InputError(f"groups must be text or integers; got {groups.dtype}. Pass groups.astype(str)")
+            raise InputError(
+                f"groups must be text or integers; got {groups.dtype}. Pass groups.astype(str)",
+                flags={"Pass groups": "Store groups"},
+            )
     if class_names is not None and len(class_names) != k:
         raise InputError(f"class_names must have {k} names, one for each column of {name}; got {len(class_names)}")
+    return n, k
 
 
-def _check_labels(labels: Described, n: int, k: int, class_names: tuple[str, ...] | None) -> None:
-    if labels.shape == (n, k) and k > 1:
-        raise InputError(f"labels must be class numbers {(n,)}; these look one-hot: pass labels.argmax(1)")
-    if labels.shape not in ((n,), (n, 1)):
+def _shape(name: str, shape: tuple[int, ...], *, binary: bool) -> tuple[int, int]:
+    if binary:
+        if len(shape) != 1 and shape[1:] != (1,):
+            raise InputError(
+                f"positive=… means that {name} is one column, the score of the positive class; got shape {shape}",
+                flags={"positive=…": "--binary"},
+            )
+        return shape[0], 2
+    if len(shape) == 1:
+        raise one_column(name, shape)
+    if len(shape) != 2:
+        raise InputError(
+            f"{name} must have shape (n, k); got {shape}. "
+            "Make a row of each pixel or token: numpy.moveaxis(x, 1, -1).reshape(-1, x.shape[1])"
+        )
+    return shape[0], shape[1]
+
+
+def _check_labels(labels: Described, n: int, k: int, class_names: tuple[str, ...] | None, wanted: Wanted) -> None:
+    is_one_hot = labels.shape == (n, k) and labels.kind in "biuf" and wanted.positive is None
+    if labels.shape not in ((n,), (n, 1)) and not is_one_hot:
         raise InputError(f"labels must have shape {(n,)} to fit predictions {(n, k)}; got {labels.shape}")
     if labels.kind == "U":
-        if class_names is None:
+        if class_names is None and wanted.positive is None:
             raise InputError("labels are text, but no class names say which class each one is; give class_names too")
-    elif labels.kind not in "iu":
-        raise InputError(f"labels must be class numbers; got {labels.dtype}. If they are, pass labels.astype(int)")
+    elif labels.kind not in "biuf":
+        raise InputError(f"labels must be class numbers; got {labels.dtype}")
 
 
 def as_class_names(names: Iterable[Any]) -> tuple[str, ...]:
@@ -105,32 +132,6 @@ def names_from_json(name: str, text: str | bytes) -> list[str]:
     if not isinstance(names, list) or not all(isinstance(entry, str) for entry in names):
         raise InputError(f"{name} in the metadata must be a JSON list of strings")
     return names
-
-
-def no_labels(n: int) -> Tensor:
-    """What stands for the labels of samples that have none. (n,)"""
-    return torch.full((n,), NO_LABEL)
-
-
-def label_numbers(labels: Tensor | npt.NDArray[Any], class_names: tuple[str, ...] | None, first_row: int = 0) -> Tensor:
-    """Labels as int64 class numbers (n,); text is looked up among the class names."""
-    if isinstance(labels, Tensor):
-        return labels.detach().to(torch.int64).reshape(-1)
-    if labels.dtype.kind != "U":
-        return torch.from_numpy(labels.astype(np.int64).reshape(-1))
-    known = {name: i for i, name in enumerate(class_names or ())}
-    names, place = np.unique(labels.reshape(-1), return_inverse=True)
-    numbers = np.array([known.get(name, -1) for name in names.tolist()], dtype=np.int64)[place.reshape(-1)]
-    if (numbers < 0).any():
-        row = int((numbers < 0).argmax())
-        raise unknown_label(str(labels.reshape(-1)[row]), f"row {first_row + row}", class_names)
-    return torch.from_numpy(numbers)
-
-
-def unknown_label(label: str, where: str, class_names: tuple[str, ...] | None) -> InputError:
-    """The error for a label that is neither a class number nor a class name."""
-    names = f" or one of the class names {shown(class_names)}" if class_names else ", since the classes have no names"
-    return InputError(f"labels must be class numbers{names}; {where} has {shown([repr(label)])}")
 
 
 def shown(names: Iterable[str], limit: int = 12) -> str:

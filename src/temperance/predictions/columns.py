@@ -1,10 +1,12 @@
-"""Tables (.parquet and .csv): which columns are the predictions, and which are labels and groups."""
+"""Tables (.parquet and .csv): which columns are the predictions, which are labels and groups, and which are others."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Literal, NamedTuple
 
 from temperance.errors import InputError
-from temperance.predictions.checks import Labels, as_class_names, shown
+from temperance.predictions.checks import MARK, Wanted, as_class_names, shown
+from temperance.predictions.core import Predictions
 
 
 @dataclass(frozen=True)
@@ -16,6 +18,7 @@ class Columns:
     is_list: bool
     labels: str | None
     groups: str | None
+    mark: str | None
     class_names: tuple[str, ...] | None
 
     @property
@@ -26,38 +29,61 @@ class Columns:
     def used(self) -> list[str]:
         return [*self.scores, *(name for name in (self.labels, self.groups) if name is not None)]
 
+    def others(self, names: Iterable[str]) -> list[str]:
+        """The columns that are not predictions."""
+        return [name for name in names if name not in self.used and name != self.mark]
 
-def find_columns(names: Iterable[str], split: str | None, wanted: Labels) -> Columns:
+
+def find_columns(names: Iterable[str], wanted: Wanted) -> Columns:
     """The columns of the predictions: `logits_0 … logits_{k-1}`, or `logits_<class name>`; `label`; perhaps `group`.
 
-    `probs` may stand for `logits`. Classes are in the order of their numbers, or, if they have names, of the columns.
+    `probs` may stand for `logits`. Classes are in the order of their numbers, or, if they have names, of the columns. A
+    binary classifier has one column of scores, `logits` or `logits_<anything>`.
     """
     known = list(names)
-    if split is not None:
+    if wanted.split is not None:
         raise InputError(
-            f"a table holds one set of predictions, not a {split} set beside another; leave out the split, or keep "
-            "val_ and test_ sets in a .npz or .safetensors file"
+            f"a table holds one set of predictions, not a {wanted.split} set beside another; leave out the split, or "
+            "keep val_ and test_ sets in a .npz or .safetensors file",
+            flags={"the split": "--split"},
         )
     if len(set(known)) < len(known):
         twice = next(name for i, name in enumerate(known) if name in known[:i])
         raise InputError(f"the column {shown([repr(twice)])} occurs more than once; keep one")
-    scores = {
-        what: [name for name in known if name == what or name.startswith(f"{what}_")] for what in ("logits", "probs")
-    }
-    if scores["logits"] and scores["probs"]:
-        raise InputError(f"there is both {scores['logits'][0]} and {scores['probs'][0]}; keep logits or probs")
-    what = "logits" if scores["logits"] else "probs"
-    labels = None if wanted == "ignored" else _only_one(known, "label", "labels")
-    if not scores[what] or (labels is None and wanted == "required"):
+    what, scores = _score_columns(known)
+    labels = None if wanted.labels == "ignored" else _only_one(known, "label", "labels")
+    if not scores or (labels is None and wanted.labels == "required"):
         raise InputError(
             "expected the columns logits_0, logits_1, … (or probs_0, probs_1, …), one for each class"
-            f"{', and label' if wanted == 'required' else ''}; found {shown(known)}"
+            f"{', and label' if wanted.labels == 'required' else ''}; found {shown(known)}"
         )
-    is_list = what in scores[what]
-    if is_list and len(scores[what]) > 1:
-        raise InputError(f"there is both the column {what} and {scores[what][1]}; keep the lists or the single columns")
-    ordered, class_names = (scores[what], None) if is_list else _in_class_order(scores[what], what)
-    return Columns(what == "logits", tuple(ordered), is_list, labels, _only_one(known, "group", "groups"), class_names)
+    is_list, class_names = False, None
+    if wanted.positive is not None:
+        if len(scores) > 1:
+            raise InputError(
+                f"positive=… means one column of {what}, the score of the positive class; found {shown(scores)}",
+                flags={"positive=…": "--binary"},
+            )
+    elif what in scores:
+        is_list = True
+        if len(scores) > 1:
+            other = next(name for name in scores if name != what)
+            raise InputError(f"there is both the column {what} and {other}; keep the lists or the single columns")
+    else:
+        scores, class_names = _in_class_order(scores, what)
+    groups = _only_one(known, "group", "groups")
+    mark = MARK if MARK in known else None
+    return Columns(what == "logits", tuple(scores), is_list, labels, groups, mark, class_names)
+
+
+def _score_columns(known: list[str]) -> tuple[str, list[str]]:
+    """Whether these are logits or probs, and their columns."""
+    logits, probs = (
+        [name for name in known if name == what or name.startswith(f"{what}_")] for what in ("logits", "probs")
+    )
+    if logits and probs:
+        raise InputError(f"there is both {logits[0]} and {probs[0]}; keep logits or probs")
+    return ("logits", logits) if logits else ("probs", probs)
 
 
 def _only_one(known: list[str], *names: str) -> str | None:
@@ -89,3 +115,33 @@ def is_whole_number(text: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+class NewColumn(NamedTuple):
+    """A column of a table with other predictions: one of the old table, or the new value of one."""
+
+    name: str
+    kind: Literal["old", "score", "scores", "label", "mark"]
+    old: str = ""
+    of_class: int = 0
+
+
+def with_new_scores(
+    names: Iterable[str], columns: Columns, wanted: Wanted, predictions: Predictions
+) -> list[NewColumn]:
+    """The columns of a table after its scores were replaced; all others stay where they are."""
+    what, classes = predictions.kind, predictions.class_names or map(str, range(predictions.k))
+    found = []
+    for name in names:
+        if name in columns.scores and columns.is_list:
+            found.append(NewColumn(what, "scores"))
+        elif name in columns.scores and wanted.positive is not None:
+            found += [NewColumn(f"{what}_{each}", "score", of_class=j) for j, each in enumerate(classes)]
+        elif name in columns.scores:
+            suffix = name.removeprefix(columns.name)
+            found.append(NewColumn(what + suffix, "score", of_class=columns.scores.index(name)))
+        elif name == columns.labels and wanted.positive is not None:
+            found.append(NewColumn(name, "label"))
+        elif name != columns.mark:
+            found.append(NewColumn(name, "old", old=name))
+    return found if predictions.calibrated_by is None else [*found, NewColumn(MARK, "mark")]

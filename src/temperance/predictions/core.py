@@ -2,57 +2,44 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from torch import Tensor
 
-from temperance.arrays import ArrayLike, as_scores, to_tensor
+from temperance.arrays import ArrayLike, as_array, checked_logits, to_tensor
 from temperance.errors import FileError, InputError, at_least, seed_number
-from temperance.predictions.checks import Text, as_class_names, check_set, described, label_numbers, no_labels
+from temperance.predictions.checks import Positive, Text, Wanted, as_class_names, check_set, described
+from temperance.predictions.rounding import decimals_of, unrounded
+from temperance.predictions.rows import Chunk, Meaning, in_array, placed
 
 # A chunk of predictions takes about this much memory (in float64), unless the caller says how many rows it wants.
 CHUNK_BYTES = 1 << 25
 
+T = TypeVar("T")
 
-class Chunk(NamedTuple):
-    """Some rows: scores (rows, k), labels (rows,) as int64, and groups (rows,) as text where there are any.
+# The source of predictions that were never in a file.
+MEMORY = "memory"
 
-    Where the predictions have no labels, these are all −1, which is no class: whatever measures refuses it.
-    """
 
-    scores: Tensor
-    labels: Tensor
-    groups: Text | None
+# What a file holds beside its predictions, in NumPy's arrays, to be written in another format.
+Extras = dict[str, npt.NDArray[Any]]
 
-    def slice(self, start: int, stop: int) -> Chunk:
-        """The rows from `start` up to `stop`, without a copy."""
-        groups = None if self.groups is None else self.groups[start:stop]
-        return Chunk(self.scores[start:stop], self.labels[start:stop], groups)
 
-    def take(self, index: npt.NDArray[np.int64]) -> Chunk:
-        """The rows of `index`, in its order."""
-        rows = torch.from_numpy(index).to(self.scores.device)
-        return Chunk(self.scores[rows], self.labels[rows], None if self.groups is None else self.groups[index])
+class Origin(NamedTuple):
+    """The file that predictions were read from, and how; from it, a writer carries over what is not predictions."""
 
-    @staticmethod
-    def join(parts: Sequence[Chunk]) -> Chunk:
-        """The rows of all parts, one after the other."""
-        if len(parts) == 1:
-            return parts[0]
-        groups = [part.groups for part in parts if part.groups is not None]
-        return Chunk(
-            torch.cat([part.scores for part in parts]),
-            torch.cat([part.labels for part in parts]),
-            np.concatenate(groups) if groups else None,
-        )
+    path: Path
+    wanted: Wanted
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,8 +47,8 @@ class Predictions:
     """Logits or probabilities of n samples over k classes, from memory or from a file, with labels if they are known.
 
     Opening a file checks its shapes and types only. `chunks()` goes through the rows without ever holding all of them;
-    `scores`, `labels` and `groups` load them once and keep them. Values are checked where they are used: by the metrics
-    and calibrators.
+    `scores`, `labels` and `groups` load them once and keep them. Labels are checked when they are read, scores where
+    they are used: by the metrics and by `logits()`, which calibrators get.
 
     >>> predictions = Predictions.of([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7]], [0, 1, 1], class_names=["cat", "dog"])
     >>> predictions
@@ -79,6 +66,10 @@ class Predictions:
     has_groups: bool
     class_names: tuple[str, ...] | None = field(repr=False)
     _read: Callable[[int], Iterator[Chunk]] = field(repr=False)
+    calibrated_by: str | None = field(default=None, repr=False)
+    decimals: int | None = field(default=None, repr=False)
+    origin: Origin | None = field(default=None, repr=False)
+    _place: Callable[[int], str] = field(default=in_array, repr=False)
 
     @classmethod
     def of(
@@ -87,34 +78,42 @@ class Predictions:
         labels: ArrayLike | None = None,
         *,
         from_logits: bool = False,
+        positive: Positive | None = None,
+        normalise: bool = False,
         class_names: Iterable[str] | None = None,
         groups: npt.ArrayLike | None = None,
     ) -> Predictions:
         """Predictions from arrays: (n, k) probabilities (or logits), (n,) labels, (n,) groups of text or integers.
 
         New predictions have no labels; they can be calibrated and written, and searched for unfamiliar data.
+
+        positive   for a binary classifier: `probs` is one column, the score of this label; usually positive=1
+        normalise  take probabilities that were rounded; see `normalised`
         """
-        name = "logits" if from_logits else "probs"
-        names = None if class_names is None else as_class_names(class_names)
-        scores = to_tensor(probs, name)
-        truth = labels if labels is None or isinstance(labels, Tensor) else _array(labels, "labels")
-        parts = None if groups is None else _array(groups, "groups")
+        wanted = Wanted(positive=as_positive(positive))
+        names = binary_names(None if class_names is None else as_class_names(class_names), wanted.positive)
+        meaning = Meaning("logits" if from_logits else "probs", names, wanted)
+        scores = to_tensor(probs, meaning.name)
+        truth = labels if labels is None or isinstance(labels, Tensor) else as_array(labels, "labels")
+        parts = None if groups is None else as_array(groups, "groups")
         check_set(
-            name,
+            meaning.name,
             described(scores),
             None if truth is None else described(truth),
             None if parts is None else described(parts),
             names,
+            wanted,
         )
-        numbers = (no_labels(len(scores)) if truth is None else label_numbers(truth, names)).to(scores.device)
-        return cls._of_chunk(
-            Chunk(as_scores(scores, name), numbers, None if parts is None else parts.astype(np.str_)),
-            source="memory",
+        found = cls._of_chunk(
+            meaning.chunk(scores, truth, parts, first_row=0),
+            source=MEMORY,
             split=None,
             from_logits=from_logits,
             has_labels=truth is not None,
             class_names=names,
+            place=in_array,
         )
+        return found.normalised() if normalise else found
 
     @classmethod
     def _of_chunk(
@@ -126,6 +125,7 @@ class Predictions:
         from_logits: bool,
         has_labels: bool,
         class_names: tuple[str, ...] | None,
+        place: Callable[[int], str],
     ) -> Predictions:
         n, k = held.scores.shape
 
@@ -133,18 +133,58 @@ class Predictions:
             for start in range(0, n, rows):
                 yield held.slice(start, start + rows)
 
-        return cls(source, split, from_logits, n, k, has_labels, held.groups is not None, class_names, read)
+        has_groups = held.groups is not None
+        return cls(source, split, from_logits, n, k, has_labels, has_groups, class_names, read, _place=place)
 
-    def _part(self, held: Chunk, split: str | None) -> Predictions:
-        """Some of the rows, which are in memory."""
-        return self._of_chunk(
+    def _part(self, held: Chunk, split: str | None, rows: npt.NDArray[np.int64]) -> Predictions:
+        """Some of the rows, which are in memory; `rows` are their numbers."""
+        found = self._of_chunk(
             held,
             source=self.source,
             split=split,
             from_logits=self.from_logits,
             has_labels=self.has_labels,
             class_names=self.class_names,
+            place=lambda row: self._place(int(rows[row])),
         )
+        return dataclasses.replace(found, calibrated_by=self.calibrated_by, decimals=self.decimals)
+
+    def calibrated(self, probs: Tensor, by: str) -> Predictions:
+        """The same samples with the probabilities that a calibrator made of them; `by` is its name."""
+        whole = self._whole
+        found = self._of_chunk(
+            Chunk(probs, whole.labels, whole.groups),
+            source=self.source,
+            split=self.split,
+            from_logits=False,
+            has_labels=self.has_labels,
+            class_names=self.class_names,
+            place=self._place,
+        )
+        history = by if self.calibrated_by is None else f"{self.calibrated_by}, {by}"
+        return dataclasses.replace(found, calibrated_by=history, origin=self.origin)
+
+    def normalised(self) -> Predictions:
+        """The same with probabilities that sum to 1, where rounding is why they did not.
+
+        Their `decimals` are found first. Probabilities that were rounded to 0 become so small that those of a row are
+        together at most half a unit of the last decimal; then each row is divided by its sum.
+        """
+        if self.from_logits:
+            raise InputError(
+                f"{self.source} holds logits, and normalise is for probabilities; leave it out",
+                flags={"normalise": "--normalise"},
+            )
+        decimals = max(decimals_of(chunk.scores) for chunk in self.chunks())
+
+        def read(rows: int) -> Iterator[Chunk]:
+            first = 0
+            with self.located():
+                for chunk in self.chunks(rows):
+                    yield chunk._replace(scores=unrounded(chunk.scores, decimals, first_row=first))
+                    first += len(chunk.labels)
+
+        return dataclasses.replace(self, _read=read, decimals=decimals)
 
     def chunks(self, rows: int | None = None) -> Iterator[Chunk]:
         """The predictions in order as (scores, labels, groups), at most `rows` rows at a time, or about 32 MB."""
@@ -168,6 +208,11 @@ class Predictions:
         return Chunk.join(list(self.chunks(self.n)))
 
     @property
+    def kind(self) -> str:
+        """What the scores are called in files: logits or probs."""
+        return "logits" if self.from_logits else "probs"
+
+    @property
     def scores(self) -> Tensor:
         """All logits or probabilities. (n, k)"""
         return self._whole.scores
@@ -182,6 +227,27 @@ class Predictions:
     def groups(self) -> Text | None:
         """The name of each sample's group, where there are groups. (n,)"""
         return self._whole.groups if self.has_groups else None
+
+    def logits(self) -> Tensor:
+        """All logits, or log-probabilities where these are probabilities, checked: what calibrators take. (n, k)"""
+        with self.located():
+            return checked_logits(self.scores, from_logits=self.from_logits)
+
+    @contextmanager
+    def located(self) -> Iterator[None]:
+        """Inside this block, an error about these values names their file and the place of the row in it."""
+        try:
+            with placed(self._place):
+                yield
+        except InputError as error:
+            if self.source == MEMORY:
+                raise
+            raise FileError(f"{self.source}: {error}", flags=error.flags) from error
+
+    def locating(self, parts: Iterator[T]) -> Iterator[T]:
+        """Go through what is made of these predictions piece by piece; errors on the way name the file and the row."""
+        with self.located():
+            yield from parts
 
     def need_labels(self) -> None:
         """Refuse to go on without labels."""
@@ -201,7 +267,7 @@ class Predictions:
             if low < high:
                 picked.append(chunk.take(ascending[low:high] - first))
             first += len(chunk.labels)
-        return self._part(Chunk.join(picked).take(order.argsort()), self.split if split is None else split)
+        return self._part(Chunk.join(picked).take(order.argsort()), self.split if split is None else split, wanted)
 
     def _row_numbers(self, index: ArrayLike) -> npt.NDArray[np.int64]:
         given = to_tensor(index, "index").cpu().numpy()
@@ -221,9 +287,10 @@ class Predictions:
         at_least("row", row, 1)
         if row >= self.n:
             raise InputError(f"row must lie in 1 … {self.n - 1}, so that both parts have a row; got {row}")
+        numbers = np.arange(self.n)
         return (
-            self._part(self._whole.slice(0, row), f"rows 0–{row - 1}"),
-            self._part(self._whole.slice(row, self.n), f"rows {row}–{self.n - 1}"),
+            self._part(self._whole.slice(0, row), f"rows 0–{row - 1}", numbers[:row]),
+            self._part(self._whole.slice(row, self.n), f"rows {row}–{self.n - 1}", numbers[row:]),
         )
 
     def halves(self, seed: int = 0) -> tuple[Predictions, Predictions]:
@@ -235,9 +302,10 @@ class Predictions:
         if self.n < 2:
             raise InputError("there is one row, which cannot be halved; at least two are needed")
         order = np.random.default_rng(seed).permutation(self.n)
+        first, second = order[: self.n // 2], order[self.n // 2 :]
         return (
-            self._part(self._whole.take(order[: self.n // 2]), "first half"),
-            self._part(self._whole.take(order[self.n // 2 :]), "second half"),
+            self._part(self._whole.take(first), "first half", first),
+            self._part(self._whole.take(second), "second half", second),
         )
 
     @cached_property
@@ -253,7 +321,7 @@ class Predictions:
                 groups.update(text.encode("utf-8", "surrogatepass"))
         content = {
             "shape": [self.n, self.k],
-            "scores": "logits" if self.from_logits else "probs",
+            "scores": self.kind,
             "sha256": [
                 scores.hexdigest(),
                 labels.hexdigest() if self.has_labels else None,
@@ -263,12 +331,19 @@ class Predictions:
         return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
 
-def _array(values: ArrayLike, name: str) -> npt.NDArray[Any]:
+def as_positive(value: object) -> Positive | None:
+    """The label of the positive class: a whole number, true or false, or text."""
+    if value is None or isinstance(value, str):
+        return value
     try:
-        array = np.asarray(values)
-    except ValueError:
-        raise InputError(f"{name} must be one value for each row; these differ in length") from None
-    if array.dtype.kind == "O" and all(isinstance(value, str | int | np.integer) for value in array.flat):
-        # A column of a data frame: text, or numbers kept as objects.
-        array = np.array(array.tolist())
-    return array
+        whole = int(value)  # type: ignore[call-overload]
+    except (TypeError, ValueError):
+        whole = None
+    if whole is None or whole != value:
+        raise InputError(f"positive must be a label, a whole number or text; got {value!r}")
+    return int(whole)
+
+
+def binary_names(names: tuple[str, ...] | None, positive: Positive | None) -> tuple[str, ...] | None:
+    """The class names; where the positive label of a binary classifier is text, it names both classes."""
+    return (f"not {positive}", positive) if names is None and isinstance(positive, str) and positive else names

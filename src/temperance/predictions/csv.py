@@ -1,205 +1,205 @@
 """Predictions in .csv: a header, then a row for each sample, with the same columns as a wide table in .parquet.
 
-Read in pieces by pyarrow where it is installed, elsewhere by Python's own, slower reader, which also finds the line of
-whatever pyarrow refuses. Numbers are float64, written with as many digits as it takes to read them back exactly.
+Numbers are float64, written with as many digits as it takes to read them back exactly. The column `calibrated_by`, with
+the same text in every row, names the calibrator that made the probabilities.
 """
 
 import csv
+import re
 from collections.abc import Iterator, Sequence
-from itertools import islice, repeat
+from itertools import chain, islice, zip_longest
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
-from temperance.errors import InputError
+from temperance.errors import FileError, InputError
 from temperance.files import reading
-from temperance.predictions.checks import Described, Labels, Text, check_set, no_labels, shown, unknown_label
-from temperance.predictions.columns import Columns, find_columns, is_whole_number
-from temperance.predictions.core import Chunk, Predictions
+from temperance.predictions.checks import MARK, Described, Wanted, check_set
+from temperance.predictions.columns import Columns, NewColumn, find_columns, is_whole_number, with_new_scores
+from temperance.predictions.core import Extras, Origin, Predictions, binary_names
+from temperance.predictions.csv_parsing import Table, is_number, lines_of, pieces
+from temperance.predictions.labels import unknown_label
+from temperance.predictions.rows import Chunk, Meaning, placed
 
-# Text is parsed in blocks of this many bytes, or of a few lines where lines are longer than that.
-BLOCK_BYTES = 1 << 22
-
-
-class Piece(NamedTuple):
-    """Some rows as in the file: scores (rows, k), labels (rows,) as int64 or text, groups (rows,) as text."""
-
-    scores: npt.NDArray[np.float64]
-    labels: npt.NDArray[Any] | None
-    groups: Text | None
+# Numbers as they are usually written; 007 is text.
+WHOLE = re.compile(r"-?(0|[1-9]\d{0,17})")
+REAL = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?([eE][-+]?\d+)?|-?inf|nan")
 
 
-class Table(NamedTuple):
-    """A file, its header, and the columns that are wanted of it."""
-
-    path: Path
-    header: list[str]
-    scores: Sequence[str]
-    labels: str | None
-    groups: str | None
-
-
-def read(path: Path, split: str | None, labels: Labels) -> Predictions:
+def read(path: Path, wanted: Wanted) -> Predictions:
     """Open the predictions in a .csv file."""
-    _, header = next(_lines(path), (0, []))
-    columns = _find_columns(header, split, labels)
+    header, columns = _columns(path, wanted)
     table = Table(path, header, columns.scores, columns.labels, columns.groups)
-    # Rows are counted by one column.
-    counted = table._replace(scores=columns.scores[:1] if columns.labels is None else (), groups=None)
-    n, k = sum(len(piece.scores) for piece in _pieces(counted)), len(columns.scores)
-    names = columns.class_names
+    # One pass counts the rows by one column, and reads who calibrated them.
+    counted = table._replace(scores=columns.scores[:1] if columns.labels is None else (), groups=columns.mark)
+    n, marks = 0, set[str]()
+    for piece in pieces(counted):
+        n += len(piece.scores)
+        marks |= set() if piece.groups is None else set(piece.groups.tolist())
+    names = binary_names(columns.class_names, wanted.positive)
     # Whether a label is a number or a name is seen when it is read.
     truth = None if columns.labels is None else Described((n,), "i", "text")
-    check_set(columns.name, Described((n, k), "f", "float64"), truth, None, names)
+    n, k = check_set(columns.name, Described((n, len(columns.scores)), "f", "float64"), truth, None, names, wanted)
+    meaning = Meaning(columns.name, names, wanted)
+
+    def place(row: int) -> str:
+        return f"line {next(islice(lines_of(path), row + 1, None))[0]}"
 
     def read_rows(rows: int) -> Iterator[Chunk]:
         start = 0
-        with reading(path):
-            for piece in _pieces(table):
-                size = len(piece.scores)
-                numbers = no_labels(size) if piece.labels is None else _label_numbers(piece.labels, table, names, start)
-                parsed = Chunk(torch.from_numpy(piece.scores), numbers, piece.groups)
-                yield from (parsed.slice(i, i + rows) for i in range(0, size, rows))
-                start += size
+        with reading(path), placed(place):
+            for piece in pieces(table):
+                labels = None if piece.labels is None else _numbers(piece.labels, meaning, start)
+                parsed = meaning.chunk(piece.scores, labels, piece.groups, start)
+                yield from (parsed.slice(i, i + rows) for i in range(0, len(piece.scores), rows))
+                start += len(piece.scores)
 
-    has = {"has_labels": truth is not None, "has_groups": columns.groups is not None}
-    return Predictions(str(path), None, columns.from_logits, n, k, **has, class_names=names, _read=read_rows)
+    return Predictions(
+        str(path),
+        None,
+        columns.from_logits,
+        n,
+        k,
+        has_labels=truth is not None,
+        has_groups=columns.groups is not None,
+        class_names=names,
+        calibrated_by=", ".join(sorted(marks - {""})) or None,
+        origin=Origin(path, wanted),
+        _read=read_rows,
+        _place=place,
+    )
 
 
-def _find_columns(header: list[str], split: str | None, labels: Labels) -> Columns:
-    if header and all(_is_number(cell) for cell in header):
+def _columns(path: Path, wanted: Wanted) -> tuple[list[str], Columns]:
+    """The header, and which of its columns are what."""
+    header = next(lines_of(path), (0, []))[1]
+    if header and all(map(is_number, header)):
         raise InputError("the first line is numbers; it must name the columns: logits_0,logits_1,…,label")
-    columns = find_columns(header, split, labels)
+    columns = find_columns(header, wanted)
     if columns.is_list:
         raise InputError(
-            f"a .csv has no lists: {columns.name} must be a column for each class, {columns.name}_0,{columns.name}_1,…"
+            f"a .csv has no lists: {columns.name} must be a column for each class, {columns.name}_0,{columns.name}_1,… "
+            "If it is the score of a binary classifier's positive class, pass positive=1",
+            flags={"pass positive=1": "add --binary"},
         )
-    return columns
+    return header, columns
 
 
-def _label_numbers(labels: npt.NDArray[Any], table: Table, names: tuple[str, ...] | None, start: int) -> torch.Tensor:
-    """Labels as class numbers; no class name is itself a number, so it is plain which of them a label is."""
+def _numbers(labels: npt.NDArray[Any], meaning: Meaning, start: int) -> npt.NDArray[Any]:
+    """Labels as numbers if that is what they are; no class name is itself a number, so a label can be only one."""
+    positive, names = meaning.wanted.positive, meaning.class_names
+    if labels.dtype.kind != "U" or isinstance(positive, str):
+        return labels
     try:
-        return torch.from_numpy(labels.astype(np.int64))
+        return labels.astype(np.int64)
     except (ValueError, OverflowError):
         known = {name: i for i, name in enumerate(names or ())}
     numbers = np.empty(len(labels), np.int64)
     for row, label in enumerate(labels.tolist()):
-        try:
-            numbers[row] = known[label] if label in known else int(label)
-        except (ValueError, OverflowError):
-            line = next(islice(_lines(table.path), start + row + 1, None))[0]
-            raise unknown_label(label, f"line {line}", names) from None
-    return torch.from_numpy(numbers)
-
-
-def _pieces(table: Table) -> Iterator[Piece]:
-    try:
-        import pyarrow
-    except ImportError:
-        yield from _plain_pieces(table)
-        return
-    try:
-        yield from _arrow_pieces(table)
-    except pyarrow.ArrowInvalid:
-        for _ in _plain_pieces(table):
-            pass
-        raise
-
-
-def _arrow_pieces(table: Table) -> Iterator[Piece]:
-    import pyarrow
-    from pyarrow import csv as arrow_csv
-
-    texts = [name for name in (table.labels, table.groups) if name is not None]
-    reader = arrow_csv.open_csv(
-        table.path,
-        read_options=arrow_csv.ReadOptions(block_size=max(BLOCK_BYTES, 8 * sum(map(len, table.header)))),
-        parse_options=arrow_csv.ParseOptions(newlines_in_values=True),
-        convert_options=arrow_csv.ConvertOptions(
-            include_columns=[*table.scores, *texts],
-            column_types=dict.fromkeys(table.scores, pyarrow.float64()) | dict.fromkeys(texts, pyarrow.string()),
-            # An empty cell is an error in a number and an empty name in text, never a missing value.
-            null_values=[],
-        ),
-    )
-    with reader:
-        for batch in reader:
-            scores = np.empty((batch.num_rows, len(table.scores)))
-            for i, column in enumerate(table.scores):
-                scores[:, i] = batch.column(column).to_numpy()
-            labels = None if table.labels is None else _numbers_or_text(batch.column(table.labels))
-            yield Piece(scores, labels, None if table.groups is None else _text(batch.column(table.groups)))
-
-
-def _numbers_or_text(values: Any) -> npt.NDArray[Any]:
-    import pyarrow
-
-    try:
-        numbers: npt.NDArray[Any] = values.cast(pyarrow.int64()).to_numpy()
-    except pyarrow.ArrowInvalid:
-        return _text(values)
+        number = known.get(label, _whole(label))
+        if number is None and positive is not None and not known:
+            return labels
+        if number is None:
+            raise unknown_label(label, start + row, names)
+        numbers[row] = number
     return numbers
 
 
-def _text(values: Any) -> Text:
-    array: Text = values.to_numpy(zero_copy_only=False).astype(np.str_)
-    return array
-
-
-def _plain_pieces(table: Table) -> Iterator[Piece]:
-    score_places = [table.header.index(column) for column in table.scores]
-    width = len(table.header)
-    rows_each = max(1, BLOCK_BYTES // (64 * width))
-    lines = islice(_lines(table.path), 1, None)
-    while block := list(islice(lines, rows_each)):
-        for line, cells in block:
-            if len(cells) != width:
-                raise InputError(f"each line must have {width} cells, as the header has; line {line} has {len(cells)}")
-        try:
-            scores = np.array([[cells[i] for i in score_places] for _, cells in block], dtype=np.float64)
-        except ValueError:
-            raise _not_a_number(table, block, score_places) from None
-        labels, groups = (
-            None if name is None else np.array([cells[table.header.index(name)] for _, cells in block], dtype=np.str_)
-            for name in (table.labels, table.groups)
-        )
-        yield Piece(scores, labels, groups)
-
-
-def _not_a_number(table: Table, block: list[tuple[int, list[str]]], places: list[int]) -> InputError:
-    line, i, cell = next((n, i, cells[i]) for n, cells in block for i in places if not _is_number(cells[i]))
-    return InputError(
-        f"{shown([table.header[i]])} must be a number in each line; line {line} has {shown([repr(cell)])}"
-    )
-
-
-def _lines(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """The lines that are not blank, the header first, each with its number in the file."""
-    with path.open(newline="", encoding="utf-8-sig") as handle:
-        reader = csv.reader(handle, strict=True)
-        try:
-            for cells in reader:
-                if cells:
-                    yield reader.line_num, cells
-        except UnicodeDecodeError:
-            raise InputError(f"expected text in UTF-8; after line {reader.line_num} there is something else") from None
-
-
-def _is_number(cell: str) -> bool:
+def _whole(cell: str) -> int | None:
+    """A whole number, however it is written: 1, 1.0 or True."""
+    if cell in ("True", "False"):
+        return int(cell == "True")
     try:
-        float(cell)
-    except ValueError:
-        return False
-    return True
+        value = int(cell) if is_whole_number(cell) else float(cell)
+        return int(value) if int(value) == value and abs(value) < 1 << 63 else None
+    except (ValueError, OverflowError):
+        return None
 
 
-def write(path: Path, predictions: Predictions) -> None:
-    """Write predictions as a .csv file."""
-    name = "logits" if predictions.from_logits else "probs"
+def extras(origin: Origin) -> Extras:
+    """The columns that are not predictions: numbers where all cells are, else text."""
+    with reading(origin.path):
+        header, columns = _columns(origin.path, origin.wanted)
+        places = {name: header.index(name) for name in columns.others(header)}
+        cells: dict[str, list[str]] = {name: [] for name in places}
+        for _, row in islice(lines_of(origin.path), 1, None):
+            for name, place in places.items():
+                cells[name].append(row[place])
+    return {name: _plain_numbers(column) for name, column in cells.items()}
+
+
+def _plain_numbers(cells: list[str]) -> npt.NDArray[Any]:
+    if all(map(WHOLE.fullmatch, cells)):
+        return np.array(cells, dtype=np.int64)
+    return np.array(cells, dtype=np.float64 if all(map(REAL.fullmatch, cells)) else np.str_)
+
+
+def write(path: Path, predictions: Predictions, extras: Extras) -> None:
+    """Write predictions, and what belongs to them, as a .csv file."""
+    header = [f"{predictions.kind}_{each}" for each in _classes(predictions)]
+    header += [*["label"] * predictions.has_labels, *["group"] * predictions.has_groups, *extras]
+    marks = [] if predictions.calibrated_by is None else [predictions.calibrated_by]
+    others = [_cells(name, array, predictions.n) for name, array in extras.items()]
+    with _create(path) as handle:
+        # All text in quotes: the writer would leave them off a carriage return, which readers take for a new line.
+        writer = csv.writer(handle, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)
+        writer.writerow([*header, *[MARK] * len(marks)])
+        start = 0
+        for chunk in predictions.chunks():
+            size = len(chunk.labels)
+            columns = [chunk.labels.tolist()] if predictions.has_labels else []
+            columns += [] if chunk.groups is None else [chunk.groups.tolist()]
+            columns += [cells[start : start + size] for cells in others]
+            rest = zip(*columns, strict=True) if columns else [()] * size
+            rows = zip(chunk.scores.double().tolist(), rest, strict=True)
+            writer.writerows([*scores, *cells, *marks] for scores, cells in rows)
+            start += size
+
+
+def rewrite(origin: Origin, path: Path, predictions: Predictions) -> None:
+    """Write a copy of a .csv file with other predictions: all other cells stay as they are."""
+    _classes(predictions)
+    with reading(origin.path), _create(path) as handle:
+        header, columns = _columns(origin.path, origin.wanted)
+        new = with_new_scores(header, columns, origin.wanted, predictions)
+        plain = csv.writer(handle, lineterminator="\n")
+        # The plain one would leave quotes off a carriage return, which readers take for a new line.
+        quoted = csv.writer(handle, lineterminator="\n", quoting=csv.QUOTE_ALL)
+        for cells in chain([[column.name for column in new]], _new_rows(origin.path, header, new, predictions)):
+            (quoted if any("\r" in cell for cell in cells) else plain).writerow(cells)
+
+
+def _new_rows(path: Path, header: list[str], new: Sequence[NewColumn], predictions: Predictions) -> Iterator[list[str]]:
+    places = {name: i for i, name in enumerate(header)}
+    values = (
+        row
+        for chunk in predictions.chunks()
+        for row in zip(chunk.scores.double().tolist(), chunk.labels.tolist(), strict=True)
+    )
+    mark = predictions.calibrated_by or ""
+    for value, line in zip_longest(values, islice(lines_of(path), 1, None)):
+        if value is None or line is None:
+            raise FileError(f"{path} has another number of rows than before: it was changed meanwhile; read it again")
+        (scores, label), (_, old) = value, line
+        cells = []
+        for column in new:
+            if column.kind == "old":
+                cells.append(old[places[column.old]])
+            elif column.kind == "score":
+                cells.append(repr(scores[column.of_class]))
+            else:
+                cells.append(str(label) if column.kind == "label" else mark)
+        yield cells
+
+
+def _create(path: Path) -> IO[str]:
+    return path.open("w", newline="", encoding="utf-8")
+
+
+def _classes(predictions: Predictions) -> tuple[str, ...]:
+    """What the columns of scores are named after."""
     numbers = tuple(map(str, range(predictions.k)))
     classes = predictions.class_names or numbers
     if classes != numbers and any(map(is_whole_number, classes)):
@@ -207,16 +207,14 @@ def write(path: Path, predictions: Predictions) -> None:
             f"class names that are numbers, like {next(filter(is_whole_number, classes))!r}, cannot be told from class "
             "numbers in a .csv; write .parquet, .npz or .safetensors"
         )
-    with path.open("w", newline="", encoding="utf-8") as handle:
-        # All text in quotes: the writer would leave them off a carriage return, which readers take for a new line.
-        writer = csv.writer(handle, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)
-        others = [*(["label"] if predictions.has_labels else []), *(["group"] if predictions.has_groups else [])]
-        writer.writerow([*(f"{name}_{each}" for each in classes), *others])
-        for chunk in predictions.chunks():
-            columns = [
-                *([chunk.labels.tolist()] if predictions.has_labels else []),
-                *([] if chunk.groups is None else [chunk.groups.tolist()]),
-            ]
-            rest = zip(*columns, strict=True) if columns else repeat(())
-            rows = zip(chunk.scores.double().tolist(), rest, strict=False)
-            writer.writerows([*scores, *cells] for scores, cells in rows)
+    return classes
+
+
+def _cells(name: str, array: npt.NDArray[Any], n: int) -> list[Any]:
+    if array.shape != (n,) or array.dtype.kind not in "biufUMm":
+        raise InputError(
+            f"a .csv holds one number or text for each sample, and {name} is {array.dtype} of shape {array.shape}; "
+            "write .npz"
+        )
+    cells: list[Any] = (array.astype(np.str_) if array.dtype.kind in "bMm" else array).tolist()
+    return cells

@@ -6,22 +6,37 @@ from typing import Protocol, get_args
 from temperance.errors import FileError, InputError, one_of
 from temperance.files import PathLike, atomic_write, check_writable, reading
 from temperance.predictions import csv, npz, parquet, safetensors
-from temperance.predictions.checks import Labels
-from temperance.predictions.core import Predictions
+from temperance.predictions.checks import Labels, Positive, Wanted
+from temperance.predictions.core import Extras, Origin, Predictions, as_positive
 
 
 class Format(Protocol):
     """What the module of a format offers."""
 
-    def read(self, path: Path, split: str | None, labels: Labels) -> Predictions: ...
+    def read(self, path: Path, wanted: Wanted) -> Predictions: ...
 
-    def write(self, path: Path, predictions: Predictions) -> None: ...
+    def write(self, path: Path, predictions: Predictions, extras: Extras) -> None: ...
+
+    def extras(self, origin: Origin) -> Extras:
+        """What a file holds beside its predictions."""
+        ...
+
+    def rewrite(self, origin: Origin, path: Path, predictions: Predictions) -> None:
+        """Write a copy of a file of this format, with these predictions in the place of its own."""
+        ...
 
 
 FORMATS: dict[str, Format] = {".npz": npz, ".safetensors": safetensors, ".parquet": parquet, ".csv": csv}
 
 
-def read_predictions(path: PathLike, split: str | None = None, *, labels: Labels = "required") -> Predictions:
+def read_predictions(
+    path: PathLike,
+    split: str | None = None,
+    *,
+    labels: Labels = "required",
+    positive: Positive | None = None,
+    normalise: bool = False,
+) -> Predictions:
     """Open a file of predictions; its rows stay there until they are asked for.
 
     It holds `logits` or `probs` with `labels`, perhaps `class_names` and `groups`; a .npz or .safetensors file may
@@ -30,13 +45,17 @@ def read_predictions(path: PathLike, split: str | None = None, *, labels: Labels
 
     New predictions have no labels: with labels="optional" they are read if there are any, with "ignored" never, and
     `has_labels` of the result says which it was. The folder of a training stands for the predictions in it.
+
+    positive   for a binary classifier: there is one column, the logit or probability of this label; usually positive=1
+    normalise  take probabilities that were rounded; see `Predictions.normalised`
     """
     path = _of_run(Path(path))
     one_of("labels", labels, get_args(Labels))
     if split is not None:
         one_of("split", split, ("val", "test"))
     with reading(path):
-        return _format_of(path).read(path, split, labels)
+        found = _format_of(path).read(path, Wanted(split, labels, as_positive(positive)))
+    return found.normalised() if normalise else found
 
 
 def _of_run(path: Path) -> Path:
@@ -45,9 +64,12 @@ def _of_run(path: Path) -> Path:
     return inside if inside.is_file() else path
 
 
-def read_pair(path: PathLike) -> tuple[Predictions, Predictions]:
+def read_pair(
+    path: PathLike, *, positive: Positive | None = None, normalise: bool = False
+) -> tuple[Predictions, Predictions]:
     """The val_ and the test_ set of a file that holds both: one to fit, one to measure what was fitted."""
-    return read_predictions(path, "val"), read_predictions(path, "test")
+    val, test = (read_predictions(path, split, positive=positive, normalise=normalise) for split in ("val", "test"))
+    return val, test
 
 
 def check_output(path: PathLike) -> None:
@@ -59,12 +81,20 @@ def check_output(path: PathLike) -> None:
 def write_predictions(path: PathLike, predictions: Predictions) -> None:
     """Write predictions to a file, whole or not at all; reading them back gives the same values.
 
+    Whatever else was in the file that they were read from is carried over: in the same format every other column, key
+    and entry as it was and in its place; in another format all that it can hold, and the rest is refused.
+
     Types may widen: a .csv has float64 only, and .npz and .parquet have no bfloat16, which becomes float32 there.
     """
-    chosen = _format_of(path)
+    chosen, origin = _format_of(path), predictions.origin
     with atomic_write(path) as temporary:
         try:
-            chosen.write(temporary, predictions)
+            if origin is None:
+                chosen.write(temporary, predictions, {})
+            elif _format_of(origin.path) is chosen:
+                chosen.rewrite(origin, temporary, predictions)
+            else:
+                chosen.write(temporary, predictions, _format_of(origin.path).extras(origin))
         except UnicodeEncodeError as error:
             raise InputError(f"{path} cannot be written: the name {error.object!r} is not valid Unicode") from None
 

@@ -5,15 +5,14 @@ from itertools import repeat
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from temperance.arrays import as_scores
 from temperance.errors import InputError
 from temperance.files import reading
-from temperance.predictions.checks import Described, Labels, check_set, label_numbers, no_labels, shown
-from temperance.predictions.core import Chunk, Predictions
+from temperance.predictions.checks import MARK, Described, Wanted, check_set, shown
+from temperance.predictions.core import Origin, Predictions, binary_names
+from temperance.predictions.rows import Chunk, Meaning, in_file, placed
 
 
 class ArrayFile(Protocol):
@@ -26,6 +25,10 @@ class ArrayFile(Protocol):
     def describe(self, key: str) -> Described: ...
 
     def class_names(self) -> tuple[str, ...] | None: ...
+
+    def text(self, key: str) -> str | None:
+        """A single text, if there is one of this name."""
+        ...
 
     def pieces(self, key: str, rows: int) -> Iterator[Tensor | npt.NDArray[Any]]:
         """The array in order, `rows` rows at a time; the last piece may be shorter."""
@@ -40,49 +43,70 @@ class SetKeys(NamedTuple):
     """The keys of one set of predictions."""
 
     split: str | None
-    from_logits: bool
     scores: str
     labels: str | None
     groups: str | None
 
+    @property
+    def prefix(self) -> str:
+        return _prefix(self.split)
 
-def find_set(keys: Iterable[str], split: str | None, wanted: Labels) -> SetKeys:
+    @property
+    def of_set(self) -> set[str]:
+        """The keys that hold the predictions themselves."""
+        return {self.scores, self.prefix + MARK, "class_names", *(key for key in (self.labels, self.groups) if key)}
+
+    def carried(self, keys: Iterable[str]) -> dict[str, str]:
+        """What each key is called in a file of this set alone; keys of the other set are left out."""
+        known = list(keys)
+        other = {"val": "test_", "test": "val_"}.get(self.split or "")
+        mine = [key for key in known if other is None or not key.startswith(other)]
+        plain = {key: key.removeprefix(self.prefix) for key in mine}
+        return {key: name if name == key or name not in known else key for key, name in plain.items()}
+
+
+def find_set(keys: Iterable[str], wanted: Wanted) -> SetKeys:
     """The keys of the named set; without a name the only one, or "test" where there is a val_ and a test_ set."""
     known = list(keys)
+    split = wanted.split
     if split is None:
         splits = [s for s in (None, "test", "val") if any(_prefix(s) + what in known for what in ("logits", "probs"))]
         split = splits[0] if splits else None
     prefix = _prefix(split)
-    scores = [prefix + what for what in ("logits", "probs") if prefix + what in known]
-    if len(scores) == 2:
-        raise InputError(f"there is both {scores[0]} and {scores[1]}; keep one")
-    labels = prefix + "labels" if prefix + "labels" in known and wanted != "ignored" else None
-    if not scores or (labels is None and wanted == "required"):
-        truth = f" and {prefix}labels" if wanted == "required" else ""
-        names = ("logits", "labels") if wanted == "required" else ("logits",)
+    scores = _only_one(known, prefix, "logits", "probs")
+    labels = None if wanted.labels == "ignored" else _only_one(known, prefix, "labels", "label")
+    is_required = wanted.labels == "required"
+    if scores is None or (labels is None and is_required):
+        truth = f" and {prefix}labels" if is_required else ""
+        names = ("logits", "labels") if is_required else ("logits",)
         pairs = "" if prefix else ", or " + ", ".join(f"{part}_{name}" for part in ("val", "test") for name in names)
         raise InputError(f"expected {prefix}logits (or {prefix}probs){truth}{pairs}; found {shown(known)}")
-    groups = prefix + "groups" if prefix + "groups" in known else None
-    return SetKeys(split, scores[0] == prefix + "logits", scores[0], labels, groups)
+    return SetKeys(split, scores, labels, _only_one(known, prefix, "groups", "group"))
 
 
 def _prefix(split: str | None) -> str:
     return f"{split}_" if split else ""
 
 
-def open_set(file: ArrayFile, split: str | None, wanted: Labels) -> Predictions:
+def _only_one(known: list[str], prefix: str, *names: str) -> str | None:
+    found = [prefix + name for name in names if prefix + name in known]
+    if len(found) > 1:
+        raise InputError(f"there is both {found[0]} and {found[1]}; keep one")
+    return found[0] if found else None
+
+
+def open_set(file: ArrayFile, wanted: Wanted) -> Predictions:
     """One set of predictions of an open file; its rows stay there until they are asked for."""
-    keys = find_set(file.keys(), split, wanted)
-    names = file.class_names()
-    scores = file.describe(keys.scores)
+    keys = find_set(file.keys(), wanted)
+    names = binary_names(file.class_names(), wanted.positive)
     groups = None if keys.groups is None else file.describe(keys.groups)
     truth = None if keys.labels is None else file.describe(keys.labels)
-    check_set(keys.scores, scores, truth, groups, names)
-    n, k = scores.shape
+    n, k = check_set(keys.scores, file.describe(keys.scores), truth, groups, names, wanted)
+    meaning = Meaning(keys.scores, names, wanted)
 
     def read(rows: int) -> Iterator[Chunk]:
         first = 0
-        with reading(file.path):
+        with reading(file.path), placed(in_file):
             parts = zip(
                 file.pieces(keys.scores, rows),
                 repeat(None) if keys.labels is None else file.pieces(keys.labels, rows),
@@ -90,12 +114,20 @@ def open_set(file: ArrayFile, split: str | None, wanted: Labels) -> Predictions:
                 strict=False,
             )
             for values, labels, group in parts:
-                yield Chunk(
-                    as_scores(values, keys.scores),
-                    no_labels(len(values)) if labels is None else label_numbers(labels, names, first),
-                    None if group is None else group.astype(np.str_),
-                )
+                yield meaning.chunk(values, labels, group, first)
                 first += len(values)
 
-    has = {"has_labels": truth is not None, "has_groups": groups is not None}
-    return Predictions(str(file.path), keys.split, keys.from_logits, n, k, **has, class_names=names, _read=read)
+    return Predictions(
+        str(file.path),
+        keys.split,
+        meaning.from_logits,
+        n,
+        k,
+        has_labels=truth is not None,
+        has_groups=groups is not None,
+        class_names=names,
+        calibrated_by=file.text(keys.prefix + MARK),
+        origin=Origin(file.path, wanted),
+        _read=read,
+        _place=in_file,
+    )

@@ -7,6 +7,7 @@ members, and kills the process when another one shortens the file.) Nothing is e
 
 import io
 import math
+import shutil
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,9 +21,10 @@ import numpy.typing as npt
 import torch
 
 from temperance.errors import InputError
-from temperance.predictions.checks import Described, Labels, as_class_names
-from temperance.predictions.core import Predictions
-from temperance.predictions.keyed import open_set
+from temperance.files import reading
+from temperance.predictions.checks import MARK, Described, Wanted, as_class_names
+from temperance.predictions.core import Extras, Origin, Predictions
+from temperance.predictions.keyed import find_set, open_set
 
 # No deflated data expands further than this; what declares that it does is not what it says.
 DEFLATE_LIMIT = 1032
@@ -64,6 +66,19 @@ class NpzFile:
         if found.kind != "U" or len(found.shape) != 1:
             raise InputError(f"class_names must be a list of text; got {found.dtype} of shape {found.shape}")
         return as_class_names(name for piece in self.pieces("class_names", rows=1024) for name in piece.tolist())
+
+    def text(self, key: str) -> str | None:
+        if key not in self._members:
+            return None
+        found = self.whole(key)
+        if found.dtype.kind != "U" or found.size != 1:
+            raise InputError(f"{key} must be one text; got {found.dtype} of shape {found.shape}")
+        return str(found.reshape(-1)[0]) or None
+
+    def whole(self, key: str) -> npt.NDArray[Any]:
+        """An array at once, whatever its shape."""
+        with self._open(key) as member:
+            return _take(member, member.shape, order="F" if member.is_fortran else "C")
 
     def pieces(self, key: str, rows: int) -> Iterator[npt.NDArray[Any]]:
         with self._open(key) as member:
@@ -128,38 +143,79 @@ def _take(member: Member, shape: tuple[int, ...], order: Any) -> npt.NDArray[Any
     return np.frombuffer(data, member.dtype).reshape(shape, order=order)
 
 
-def read(path: Path, split: str | None, labels: Labels) -> Predictions:
+def read(path: Path, wanted: Wanted) -> Predictions:
     """Open the predictions in a .npz file."""
-    return open_set(NpzFile(path), split, labels)
+    return open_set(NpzFile(path), wanted)
 
 
-def write(path: Path, predictions: Predictions) -> None:
-    """Write predictions as a .npz file."""
-    _save(path, _arrays(predictions), predictions.class_names)
+def extras(origin: Origin) -> Extras:
+    """The arrays that are not predictions."""
+    with reading(origin.path):
+        file = NpzFile(origin.path)
+        keys = find_set(file.keys(), origin.wanted)
+        return {name: file.whole(key) for key, name in keys.carried(file.keys()).items() if key not in keys.of_set}
+
+
+def write(path: Path, predictions: Predictions, extras: Extras) -> None:
+    """Write predictions, and what belongs to them, as a .npz file."""
+    _save(path, _arrays(predictions) | _named(predictions) | extras)
 
 
 def write_pair(path: Path, val: Predictions, test: Predictions) -> None:
     """Write a validation and a test set as one .npz file."""
-    _save(path, _arrays(val, "val_") | _arrays(test, "test_"), test.class_names)
+    _save(path, _arrays(val, "val_") | _arrays(test, "test_") | _named(test))
+
+
+def rewrite(origin: Origin, path: Path, predictions: Predictions) -> None:
+    """Write a copy of a .npz file with other predictions: every other member stays, byte for byte and in its place."""
+    arrays = _arrays(predictions)
+    with reading(origin.path), ZipFile(origin.path) as old, ZipFile(path, "w") as new:
+        keys = find_set(NpzFile(origin.path).keys(), origin.wanted)
+        members = {info.filename.removesuffix(".npy"): info for info in old.infolist()}
+        for key, name in keys.carried(members).items():
+            info = members[key]
+            if key == keys.scores:
+                _add(new, predictions.kind, arrays[predictions.kind], info.compress_type)
+            elif key == keys.labels and origin.wanted.positive is not None:
+                _add(new, name, arrays["labels"], info.compress_type)
+            elif key != keys.prefix + MARK:
+                copied = ZipInfo(info.filename.replace(key, name, 1))
+                copied.compress_type = info.compress_type
+                with old.open(info) as source, new.open(copied, "w", force_zip64=True) as target:
+                    shutil.copyfileobj(source, target)
+        if MARK in arrays:
+            _add(new, MARK, arrays[MARK])
 
 
 def _arrays(predictions: Predictions, prefix: str = "") -> dict[str, npt.NDArray[Any]]:
+    """The scores, and labels, groups and the calibrator's name where there are any."""
     scores = predictions.scores.cpu()
     arrays: dict[str, npt.NDArray[Any]] = {
         # NumPy has no bfloat16; float32 holds its values exactly.
-        f"{prefix}{'logits' if predictions.from_logits else 'probs'}": (
-            scores.float() if scores.dtype == torch.bfloat16 else scores
-        ).numpy(),
+        prefix + predictions.kind: (scores.float() if scores.dtype == torch.bfloat16 else scores).numpy(),
     }
     if predictions.has_labels:
         arrays[f"{prefix}labels"] = predictions.labels.cpu().numpy()
     if predictions.groups is not None:
         arrays[f"{prefix}groups"] = predictions.groups
+    if predictions.calibrated_by is not None:
+        arrays[prefix + MARK] = np.array(predictions.calibrated_by)
     return arrays
 
 
-def _save(path: Path, arrays: dict[str, npt.NDArray[Any]], class_names: tuple[str, ...] | None) -> None:
-    if class_names is not None:
-        arrays["class_names"] = np.array(class_names)
-    with path.open("wb") as handle:
-        np.savez(handle, **arrays)  # type: ignore[arg-type]
+def _named(predictions: Predictions) -> dict[str, npt.NDArray[Any]]:
+    return {} if predictions.class_names is None else {"class_names": np.array(predictions.class_names)}
+
+
+def _save(path: Path, arrays: dict[str, npt.NDArray[Any]]) -> None:
+    # As numpy.savez does, which cannot save arrays of some names, "file" among them.
+    with ZipFile(path, "w") as archive:
+        for name, array in arrays.items():
+            _add(archive, name, array)
+
+
+def _add(archive: ZipFile, name: str, array: npt.NDArray[Any], compression: int = ZIP_STORED) -> None:
+    info = ZipInfo(f"{name}.npy")
+    info.compress_type = compression
+    with archive.open(info, "w", force_zip64=True) as stream:
+        npy.write_array(stream, array, allow_pickle=False)

@@ -1,10 +1,12 @@
 """Predictions in .parquet: a column of lists, or a column for each class; read and written in batches of rows.
 
 Written as a list column, with checksums, and with class names as JSON in the schema's metadata under `class_names`.
+The name of the calibrator is a column, `calibrated_by`: most programs that rewrite a table drop its metadata.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -13,81 +15,201 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from temperance.arrays import as_scores
 from temperance.errors import InputError, MissingExtraError
 from temperance.files import reading
-from temperance.predictions.checks import (
-    Described,
-    Labels,
-    as_class_names,
-    check_set,
-    label_numbers,
-    names_from_json,
-    no_labels,
-    shown,
-)
-from temperance.predictions.columns import Columns, find_columns
-from temperance.predictions.core import Chunk, Predictions
+from temperance.predictions.checks import MARK, Described, Wanted, as_class_names, check_set, names_from_json, shown
+from temperance.predictions.columns import Columns, NewColumn, find_columns, with_new_scores
+from temperance.predictions.core import Extras, Origin, Predictions, binary_names
+from temperance.predictions.rows import Chunk, Meaning, in_file, placed
 
 # A column is read through a buffer of this size, rather than as a whole row group at once.
 BUFFER_BYTES = 1 << 16
 
 
-def read(path: Path, split: str | None, labels: Labels) -> Predictions:
+def read(path: Path, wanted: Wanted) -> Predictions:
     """Open the predictions in a .parquet file."""
     with _open(path) as file:
         schema, n = file.schema_arrow, file.metadata.num_rows
-        columns = find_columns(schema.names, split, labels)
+        columns = _find_columns(schema, wanted)
         k = _list_length(file, columns.name) if columns.is_list else len(columns.scores)
+        mark = None if columns.mark is None else _only_texts(file, columns.mark)
     stored = (schema.metadata or {}).get(b"class_names")
     names = columns.class_names if stored is None else as_class_names(names_from_json("class_names", stored))
+    names = binary_names(names, wanted.positive)
     scores = _describe_scores(schema, columns, (n, k))
     groups = None if columns.groups is None else _describe(schema.field(columns.groups).type, (n,))
     truth = None if columns.labels is None else _describe(schema.field(columns.labels).type, (n,))
-    check_set(columns.name, scores, truth, groups, names)
+    width = k
+    n, k = check_set(columns.name, scores, truth, groups, names, wanted)
+    meaning = Meaning(columns.name, names, wanted)
 
     def read_rows(rows: int) -> Iterator[Chunk]:
         start = 0
-        with reading(path), _open(path) as opened:
+        with reading(path), placed(in_file), _open(path) as opened:
             for batch in opened.iter_batches(batch_size=rows, columns=columns.used):
-                yield Chunk(
-                    as_scores(_scores(batch, columns, k, start), columns.name),
-                    no_labels(batch.num_rows)
-                    if columns.labels is None
-                    else label_numbers(_values(batch, columns.labels, start), names, start),
-                    None if columns.groups is None else _values(batch, columns.groups, start).astype(np.str_),
+                yield meaning.chunk(
+                    _scores(batch, columns, width, start),
+                    None if columns.labels is None else _values(batch, columns.labels, start),
+                    None if columns.groups is None else _values(batch, columns.groups, start),
+                    start,
                 )
                 start += batch.num_rows
 
-    has = {"has_labels": truth is not None, "has_groups": groups is not None}
-    return Predictions(str(path), None, columns.from_logits, n, k, **has, class_names=names, _read=read_rows)
+    return Predictions(
+        str(path),
+        None,
+        columns.from_logits,
+        n,
+        k,
+        has_labels=truth is not None,
+        has_groups=groups is not None,
+        class_names=names,
+        calibrated_by=mark,
+        origin=Origin(path, wanted),
+        _read=read_rows,
+        _place=in_file,
+    )
 
 
-def write(path: Path, predictions: Predictions) -> None:
-    """Write predictions as a .parquet file."""
-    batches = (_batch(chunk, predictions) for chunk in predictions.chunks())
-    first = next(batches)
+def _find_columns(schema: Any, wanted: Wanted) -> Columns:
+    columns = find_columns(schema.names, wanted)
+    if wanted.positive is None:
+        return columns
+    # The one column of a binary classifier may hold numbers, or lists of one number.
+    return replace(columns, is_list=_is_list(schema.field(columns.scores[0]).type))
+
+
+def _only_texts(file: Any, column: str) -> str | None:
+    """The different texts in a column, all of them; most often there is one."""
+    found: set[str | None] = set()
+    for batch in file.iter_batches(columns=[column]):
+        found |= set(batch.column(column).unique().to_pylist())
+    return ", ".join(sorted(str(text) for text in found if text)) or None
+
+
+def extras(origin: Origin) -> Extras:
+    """The columns that are not predictions, as NumPy's arrays."""
+    with reading(origin.path), _open(origin.path) as file:
+        schema = file.schema_arrow
+        names = _find_columns(schema, origin.wanted).others(schema.names)
+        table = file.read(columns=names)
+    return {name: _extra(table.column(name), name) for name in table.column_names}
+
+
+def _extra(column: Any, name: str) -> npt.NDArray[Any]:
+    array: npt.NDArray[Any] = column.to_numpy()
+    if column.null_count and not _pyarrow()[0].types.is_floating(column.type):
+        raise InputError(f"the column {shown([name])} has cells without a value, which only .parquet can hold")
+    if array.dtype.kind == "O":
+        try:
+            array = np.array(column.to_pylist())
+        except ValueError:
+            array = np.array(None)
+    if array.dtype.kind == "O":
+        raise InputError(f"the column {shown([name])} is of the type {column.type}, which only .parquet can hold")
+    return array
+
+
+def write(path: Path, predictions: Predictions, extras: Extras) -> None:
+    """Write predictions, and what belongs to them, as a .parquet file."""
     names = predictions.class_names
+    others = {name: _as_arrow(name, array, predictions.n) for name, array in extras.items()}
+    batches = _batches(predictions, others)
+    first = next(batches)
     schema = first.schema if names is None else first.schema.with_metadata({"class_names": json.dumps(names)})
-    options = {"use_dictionary": ["label", "group"], "write_page_checksum": True}
+    _save(path, schema, chain([first], batches), predictions)
+
+
+def _batches(predictions: Predictions, others: dict[str, Any]) -> Iterator[Any]:
+    pyarrow, _ = _pyarrow()
+    start = 0
+    for chunk in predictions.chunks():
+        size = len(chunk.labels)
+        # Parquet has no bfloat16; float32 holds its values exactly.
+        scores = chunk.scores.float() if chunk.scores.dtype == torch.bfloat16 else chunk.scores
+        arrays = {predictions.kind: _lists(scores.cpu().contiguous().numpy())}
+        if predictions.has_labels:
+            arrays["label"] = pyarrow.array(chunk.labels.cpu().numpy())
+        if chunk.groups is not None:
+            arrays["group"] = pyarrow.array(chunk.groups.tolist(), pyarrow.string())
+        arrays |= {name: array.slice(start, size) for name, array in others.items()}
+        if predictions.calibrated_by is not None:
+            arrays[MARK] = pyarrow.array([predictions.calibrated_by] * size, pyarrow.string())
+        yield pyarrow.record_batch(arrays)
+        start += size
+
+
+def rewrite(origin: Origin, path: Path, predictions: Predictions) -> None:
+    """Write a copy of a .parquet file with other predictions: all other columns and the metadata stay."""
+    pyarrow, _ = _pyarrow()
+    types = {
+        "score": pyarrow.float64(),
+        "scores": pyarrow.list_(pyarrow.float64(), predictions.k),
+        "label": pyarrow.int64(),
+        "mark": pyarrow.string(),
+    }
+    with reading(origin.path), _open(origin.path) as file:
+        old = file.schema_arrow
+        new = with_new_scores(old.names, _find_columns(old, origin.wanted), origin.wanted, predictions)
+        fields = [
+            old.field(column.old) if column.kind == "old" else pyarrow.field(column.name, types[column.kind])
+            for column in new
+        ]
+        schema = pyarrow.schema(fields, old.metadata)
+        _save(path, schema, _new_batches(file, schema, new, predictions), predictions)
+
+
+def _new_batches(file: Any, schema: Any, new: Sequence[NewColumn], predictions: Predictions) -> Iterator[Any]:
+    pyarrow, _ = _pyarrow()
+    start = 0
+    for batch in file.iter_batches():
+        rows = slice(start, start + batch.num_rows)
+        scores = predictions.scores[rows].double().cpu().contiguous().numpy()
+        arrays = []
+        for column in new:
+            if column.kind == "old":
+                arrays.append(batch.column(column.old))
+            elif column.kind == "score":
+                arrays.append(pyarrow.array(scores[:, column.of_class]))
+            elif column.kind == "scores":
+                arrays.append(_lists(scores))
+            elif column.kind == "label":
+                arrays.append(pyarrow.array(predictions.labels[rows].cpu().numpy()))
+            else:
+                arrays.append(pyarrow.array([predictions.calibrated_by] * len(scores), pyarrow.string()))
+        yield pyarrow.record_batch(arrays, schema=schema)
+        start = rows.stop
+
+
+def _save(path: Path, schema: Any, batches: Iterator[Any], predictions: Predictions) -> None:
+    # Scores hardly ever repeat, so that a dictionary of them would only take time.
+    repeating = [name for name in schema.names if not name.startswith(predictions.kind)]
+    options = {"use_dictionary": repeating, "write_page_checksum": True}
     with _pyarrow()[1].ParquetWriter(path, schema, **options) as writer:
-        for batch in chain([first], batches):
+        for batch in batches:
             writer.write_batch(batch)
 
 
-def _batch(chunk: Chunk, predictions: Predictions) -> Any:
+def _lists(scores: npt.NDArray[Any]) -> Any:
+    """Scores as a column of lists."""
     pyarrow, _ = _pyarrow()
-    # Parquet has no bfloat16; float32 holds its values exactly.
-    scores = chunk.scores.float() if chunk.scores.dtype == torch.bfloat16 else chunk.scores
-    flat = pyarrow.array(scores.cpu().contiguous().numpy().reshape(-1))
-    arrays = {
-        "logits" if predictions.from_logits else "probs": pyarrow.FixedSizeListArray.from_arrays(flat, predictions.k)
-    }
-    if predictions.has_labels:
-        arrays["label"] = pyarrow.array(chunk.labels.cpu().numpy())
-    if chunk.groups is not None:
-        arrays["group"] = pyarrow.array(chunk.groups.tolist(), pyarrow.string())
-    return pyarrow.record_batch(arrays)
+    return pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(scores.reshape(-1)), scores.shape[1])
+
+
+def _as_arrow(name: str, array: npt.NDArray[Any], n: int) -> Any:
+    """An array as a column: rows of any shape become lists in lists."""
+    pyarrow, _ = _pyarrow()
+    if array.shape[:1] != (n,):
+        raise InputError(
+            f"a .parquet holds one value or list for each sample, and {name} has shape {array.shape}; write .npz"
+        )
+    try:
+        column = pyarrow.array(array.reshape(-1))
+        for size in reversed(array.shape[1:]):
+            column = pyarrow.FixedSizeListArray.from_arrays(column, size)
+    except pyarrow.ArrowException:
+        raise InputError(f"a .parquet cannot hold {name}, which is {array.dtype}; write .npz") from None
+    return column
 
 
 def _pyarrow() -> tuple[Any, Any]:
@@ -111,6 +233,10 @@ def _describe(arrow_type: Any, shape: tuple[int, ...]) -> Described:
     return Described(shape, next((kind for kind, fits in kinds.items() if fits(inner)), "V"), str(arrow_type))
 
 
+def _is_list(arrow_type: Any) -> bool:
+    return hasattr(arrow_type, "value_type") and not _pyarrow()[0].types.is_dictionary(arrow_type)
+
+
 def _is_text(arrow_type: Any) -> bool:
     types = _pyarrow()[0].types
     return bool(types.is_string(arrow_type) or types.is_large_string(arrow_type))
@@ -123,7 +249,9 @@ def _list_length(file: Any, column: str) -> int:
         return 0
     if not hasattr(first.column(column).type, "value_type"):
         raise InputError(
-            f"the column {column} must hold a list of numbers in each row; got {first.column(column).type}"
+            f"the column {column} must hold a list of numbers in each row; got {first.column(column).type}. "
+            "If it is the score of a binary classifier's positive class, pass positive=1",
+            flags={"pass positive=1": "add --binary"},
         )
     row = first.column(column)[0].as_py()
     if row is None:

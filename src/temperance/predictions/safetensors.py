@@ -16,10 +16,15 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from temperance.arrays import to_tensor
 from temperance.errors import InputError
-from temperance.predictions.checks import Described, Labels, as_class_names, names_from_json
-from temperance.predictions.core import Predictions
-from temperance.predictions.keyed import open_set
+from temperance.files import reading
+from temperance.predictions.checks import MARK, Described, Wanted, as_class_names, names_from_json
+from temperance.predictions.core import Extras, Origin, Predictions
+from temperance.predictions.keyed import find_set, open_set
+
+# The floats that NumPy has too.
+NUMPY_FLOATS = (torch.float16, torch.float32, torch.float64)
 
 # NumPy's letters for the kinds of number that safetensors has; its types are written like F32, BF16, I64, BOOL.
 KINDS = {"F": "f", "BF": "f", "I": "i", "U": "u", "BOOL": "b", "C": "c"}
@@ -32,7 +37,7 @@ class SafetensorsFile:
         self.path = path
         with safe_open(path, framework="pt") as file:
             self._keys = list(file.keys())
-            self._metadata: dict[str, str] = file.metadata() or {}
+            self.metadata: dict[str, str] = file.metadata() or {}
 
     def keys(self) -> list[str]:
         return self._keys
@@ -47,6 +52,15 @@ class SafetensorsFile:
     def class_names(self) -> tuple[str, ...] | None:
         names = self._listed("class_names")
         return None if names is None else as_class_names(names)
+
+    def text(self, key: str) -> str | None:
+        return self.metadata.get(key) or None
+
+    def whole(self, key: str) -> Tensor:
+        """A tensor at once, whatever its shape."""
+        with safe_open(self.path, framework="pt") as file:
+            found: Tensor = file.get_tensor(key)
+        return found
 
     def pieces(self, key: str, rows: int) -> Iterator[Tensor]:
         n = self.describe(key).shape[0]
@@ -67,26 +81,69 @@ class SafetensorsFile:
                 raise InputError(f"{key} must lie in 0 … {len(names) - 1}, the places in the list group_names")
 
     def _listed(self, name: str) -> list[str] | None:
-        return names_from_json(name, self._metadata[name]) if name in self._metadata else None
+        return names_from_json(name, self.metadata[name]) if name in self.metadata else None
 
 
-def read(path: Path, split: str | None, labels: Labels) -> Predictions:
+def read(path: Path, wanted: Wanted) -> Predictions:
     """Open the predictions in a .safetensors file."""
-    return open_set(SafetensorsFile(path), split, labels)
+    return open_set(SafetensorsFile(path), wanted)
 
 
-def write(path: Path, predictions: Predictions) -> None:
-    """Write predictions as a .safetensors file."""
-    tensors = {"logits" if predictions.from_logits else "probs": predictions.scores.contiguous()}
-    metadata = {}
-    if predictions.has_labels:
-        tensors["labels"] = predictions.labels.contiguous()
+def extras(origin: Origin) -> Extras:
+    """The tensors that are not predictions, as NumPy's arrays; bfloat16 and float8 become float32."""
+    with reading(origin.path):
+        file = SafetensorsFile(origin.path)
+        keys = find_set(file.keys(), origin.wanted)
+        found = {name: file.whole(key) for key, name in keys.carried(file.keys()).items() if key not in keys.of_set}
+    small = {name for name, tensor in found.items() if tensor.is_floating_point() and tensor.dtype not in NUMPY_FLOATS}
+    return {name: (tensor.float() if name in small else tensor).numpy() for name, tensor in found.items()}
+
+
+def write(path: Path, predictions: Predictions, extras: Extras) -> None:
+    """Write predictions, and what belongs to them, as a .safetensors file."""
+    tensors = _tensors(predictions)
+    metadata = _mark(predictions)
     if predictions.groups is not None:
         names, places = np.unique(predictions.groups, return_inverse=True)
         tensors["groups"] = torch.from_numpy(places.astype(np.int64))
         metadata["group_names"] = json.dumps(names.tolist())
     if predictions.class_names is not None:
         metadata["class_names"] = json.dumps(predictions.class_names)
+    for name, array in extras.items():
+        if array.dtype.kind not in "fiub":
+            raise InputError(f"a .safetensors holds numbers only, and {name} is {array.dtype}; write .npz or .parquet")
+        tensors[name] = to_tensor(array, name).contiguous()
+    _save(path, tensors, metadata)
+
+
+def rewrite(origin: Origin, path: Path, predictions: Predictions) -> None:
+    """Write a copy of a .safetensors file with other predictions: every other tensor and all metadata stay."""
+    tensors = _tensors(predictions)
+    labels = tensors.pop("labels", None)
+    with reading(origin.path):
+        file = SafetensorsFile(origin.path)
+        keys = find_set(file.keys(), origin.wanted)
+        for key, name in keys.carried(file.keys()).items():
+            if key == keys.labels and labels is not None and origin.wanted.positive is not None:
+                tensors[name] = labels
+            elif key != keys.scores:
+                tensors[name] = file.whole(key)
+    metadata = {key: text for key, text in file.metadata.items() if key != keys.prefix + MARK}
+    _save(path, tensors, metadata | _mark(predictions))
+
+
+def _tensors(predictions: Predictions) -> dict[str, Tensor]:
+    tensors = {predictions.kind: predictions.scores.contiguous()}
+    if predictions.has_labels:
+        tensors["labels"] = predictions.labels.contiguous()
+    return tensors
+
+
+def _mark(predictions: Predictions) -> dict[str, str]:
+    return {} if predictions.calibrated_by is None else {MARK: predictions.calibrated_by}
+
+
+def _save(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:
     try:
         save_file(tensors, path, metadata=metadata)
     except SafetensorError as error:

@@ -175,3 +175,20 @@ RECIPES = {
         epochs=600, optimiser="adamw", lr=1e-4, weight_decay=0.0, batch_size=256, schedule="constant", balance=0.95
     ),
 }
+
+MUKHOTI = "Mukhoti et al., Calibrating deep neural networks using focal loss, NeurIPS 2020"
+PARK = "Park et al., ACLS: adaptive and conditional label smoothing for network calibration, ICCV 2023"
+ZHOU = "Zhou et al., Revisiting reweighted risk for calibration: AURC, focal and inverse focal loss, 2025"
+
+PAPERS = {
+    "cifar": MUKHOTI,
+    "tiny-imagenet": PARK,
+    "imagenet": PARK,
+    "selective-cifar10": ZHOU,
+    "selective-cifar100": ZHOU,
+    "selective-tiny-imagenet": ZHOU,
+    "long-tail": "Jung et al., Scaling of class-wise training losses for post-hoc calibration, ICML 2023; when the "
+    "learning rate drops is our choice, for the paper does not say",
+    "balcal": "Ni et al., Balancing two classifiers via a simplex ETF structure for model calibration, CVPR 2025",
+    "plp": "Wang and Zhang, Calibration bottleneck: over-compressed representations are less calibratable, ICML 2024",
+}

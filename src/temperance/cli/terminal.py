@@ -1,0 +1,103 @@
+"""What is printed, wherever it goes: nothing is cut off, and a terminal without Unicode gets plain letters."""
+
+from __future__ import annotations
+
+import codecs
+import os
+import sys
+from typing import Any
+
+from rich.console import Console, RenderableType
+from rich.measure import Measurement
+from rich.table import Table
+from rich.text import Text
+
+# How wide a file or a pipe is, unless COLUMNS says otherwise.
+PAPER = 120
+
+# What stands for a character that a terminal cannot show.
+PLAIN = {
+    "…": "...",
+    "–": "-",
+    "—": "-",
+    "−": "-",
+    "·": "-",
+    "×": "x",
+    "²": "^2",
+    "’": "'",
+    "“": '"',
+    "”": '"',
+    "≤": "<=",
+    "≥": ">=",
+    "→": "->",
+}
+
+
+class Screen(Console):
+    """Standard output, or standard error."""
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        """Cells of a table are spelled out before they are laid out, so that columns stay straight."""
+        return super().render_str(_spelled(text, self.encoding), **options)
+
+    def on_broken_pipe(self) -> None:
+        """Raise what is being handled, a BrokenPipeError: the command line knows what to do."""
+        raise
+
+
+def show(result: RenderableType) -> None:
+    """Print results, as wide as the terminal, or wider where a table would lose characters otherwise."""
+    screen = Screen()
+    width = screen.width
+    if not screen.is_terminal and "COLUMNS" not in os.environ:
+        width = max(width, PAPER)
+    options = screen.options.update(width=width)
+    parts = [result] if isinstance(result, Table | Text) else list(result.__rich_console__(screen, options))  # type: ignore[union-attr]
+    wide = Screen(width=max([width, *(_least_width(part, screen) for part in parts if isinstance(part, Table))]))
+    for part in parts:
+        wide.print(part, width=None if isinstance(part, Table) else width)
+
+
+def _least_width(table: Table, screen: Console) -> int:
+    """The width at which no cell is cut: the longest word of each column, or the longest cell where it may not wrap."""
+    options = screen.options.update(width=10_000)
+    width = 1
+    for column in table.columns:
+        sizes = [Measurement.get(screen, options, cell) for cell in (column.header, *column.cells)]
+        width += 3 + max(size.maximum if column.no_wrap else size.minimum for size in sizes)
+    return width
+
+
+def write_text(text: str) -> None:
+    """Text for programs, JSON or CSV, on standard output: UTF-8 whatever the terminal is."""
+    sys.stdout.flush()
+    if hasattr(sys.stdout, "buffer"):
+        sys.stdout.buffer.write(text.encode())
+    else:
+        sys.stdout.write(text)
+
+
+def spell_out() -> None:
+    """From here on, characters that a stream cannot encode are spelled out instead of ending the program."""
+    codecs.register_error("temperance", _spelled_error)
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="temperance")
+
+
+def _spelled_error(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    return "".join(map(_plain, error.object[error.start : error.end])), error.end
+
+
+def _spelled(text: str, encoding: str) -> str:
+    try:
+        text.encode(encoding)
+    except UnicodeEncodeError:
+        return "".join(character if character.isascii() else _plain(character) for character in text)
+    return text
+
+
+def _plain(character: str) -> str:
+    return PLAIN.get(character) or character.encode("ascii", "backslashreplace").decode()

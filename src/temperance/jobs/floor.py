@@ -1,0 +1,53 @@
+"""Labels with a probability of zero: what NLL counts them as, and what it would be otherwise."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from temperance.arrays import LOG_FLOOR
+from temperance.metrics.batch import Batch
+from temperance.predictions import Predictions
+from temperance.predictions.rounding import zero_at
+
+
+@dataclass
+class Floored:
+    """The labels whose probability is zero and counts as `floor`. With logits there are none."""
+
+    floor: float = LOG_FLOOR
+    n: int = 0
+    nll: float = 0.0  # the sum of theirs
+
+    @classmethod
+    def of(cls, data: Predictions, *, calibrated: bool) -> Floored:
+        """Where rounded probabilities are measured as they are, zeros were replaced when they were normalised."""
+        return cls() if data.decimals is None or calibrated else cls(zero_at(data.decimals, data.k))
+
+    def counted(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+        """The same batches; their labels are counted on the way."""
+        # Rows were divided by their sum after zeros were replaced, which moves them a little.
+        limit = LOG_FLOOR if self.floor == LOG_FLOOR else 1.5 * self.floor
+        for batch in batches:
+            if not batch.from_logits:
+                floored = batch.label_prob < limit
+                self.n += int(floored.sum())
+                self.nll += float(batch.nll[floored].sum())
+            yield batch
+
+    def note(self, nll: float, n: int) -> str:
+        """What this does to the NLL of n samples, in a sentence."""
+        have = "1 label has" if self.n == 1 else f"{self.n:,} labels have"
+        rest = nll * n - self.nll
+        others = f"on the other {n - self.n:,} samples it is {rest / max(n - self.n, 1):.4g}"
+        if self.floor == LOG_FLOOR:
+            return (
+                f"{have} a probability of 0, or below {LOG_FLOOR:g}, which NLL counts as {LOG_FLOOR:g}. So it is "
+                f"{nll:.4g}; {others}."
+            )
+        tiny = (rest - math.log(LOG_FLOOR) * self.n) / n
+        return (
+            f"{have} a probability that was rounded to 0. With {self.floor:.2g} in its place, NLL is {nll:.4g}; with "
+            f"{LOG_FLOOR:g} it would be {tiny:.4g}; {others}."
+        )

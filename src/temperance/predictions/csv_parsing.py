@@ -1,0 +1,141 @@
+"""The text of a .csv file as numbers and text, in pieces of some rows.
+
+Read by pyarrow where it is installed, elsewhere by Python's own, slower reader, which also finds the line of whatever
+pyarrow refuses.
+"""
+
+import csv
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from temperance.errors import InputError
+from temperance.predictions.checks import Text, shown
+
+# Text is parsed in blocks of this many bytes, or of a few lines where lines are longer than that.
+BLOCK_BYTES = 1 << 22
+
+
+class Piece(NamedTuple):
+    """Some rows as in the file: scores (rows, k), labels (rows,) as int64 or text, groups (rows,) as text."""
+
+    scores: npt.NDArray[np.float64]
+    labels: npt.NDArray[Any] | None
+    groups: Text | None
+
+
+class Table(NamedTuple):
+    """A file, its header, and the columns that are wanted of it."""
+
+    path: Path
+    header: list[str]
+    scores: Sequence[str]
+    labels: str | None
+    groups: str | None
+
+
+def pieces(table: Table) -> Iterator[Piece]:
+    """The rows of a table in order, some at a time."""
+    try:
+        import pyarrow
+    except ImportError:
+        yield from _plain_pieces(table)
+        return
+    try:
+        yield from _arrow_pieces(table)
+    except pyarrow.ArrowInvalid:
+        for _ in _plain_pieces(table):
+            pass
+        raise
+
+
+def _arrow_pieces(table: Table) -> Iterator[Piece]:
+    import pyarrow
+    from pyarrow import csv as arrow_csv
+
+    texts = [name for name in (table.labels, table.groups) if name is not None]
+    reader = arrow_csv.open_csv(
+        table.path,
+        read_options=arrow_csv.ReadOptions(block_size=max(BLOCK_BYTES, 8 * sum(map(len, table.header)))),
+        parse_options=arrow_csv.ParseOptions(newlines_in_values=True),
+        convert_options=arrow_csv.ConvertOptions(
+            include_columns=[*table.scores, *texts],
+            column_types=dict.fromkeys(table.scores, pyarrow.float64()) | dict.fromkeys(texts, pyarrow.string()),
+            # An empty cell is an error in a number and an empty name in text, never a missing value.
+            null_values=[],
+        ),
+    )
+    with reader:
+        for batch in reader:
+            scores = np.empty((batch.num_rows, len(table.scores)))
+            for i, column in enumerate(table.scores):
+                scores[:, i] = batch.column(column).to_numpy()
+            labels = None if table.labels is None else _numbers_or_text(batch.column(table.labels))
+            yield Piece(scores, labels, None if table.groups is None else _text(batch.column(table.groups)))
+
+
+def _numbers_or_text(values: Any) -> npt.NDArray[Any]:
+    import pyarrow
+
+    try:
+        numbers: npt.NDArray[Any] = values.cast(pyarrow.int64()).to_numpy()
+    except pyarrow.ArrowInvalid:
+        return _text(values)
+    return numbers
+
+
+def _text(values: Any) -> Text:
+    array: Text = values.to_numpy(zero_copy_only=False).astype(np.str_)
+    return array
+
+
+def _plain_pieces(table: Table) -> Iterator[Piece]:
+    score_places = [table.header.index(column) for column in table.scores]
+    width = len(table.header)
+    rows_each = max(1, BLOCK_BYTES // (64 * width))
+    lines = islice(lines_of(table.path), 1, None)
+    while block := list(islice(lines, rows_each)):
+        for line, cells in block:
+            if len(cells) != width:
+                raise InputError(f"each line must have {width} cells, as the header has; line {line} has {len(cells)}")
+        try:
+            scores = np.array([[cells[i] for i in score_places] for _, cells in block], dtype=np.float64)
+        except ValueError:
+            raise _not_a_number(table, block, score_places) from None
+        labels, groups = (
+            None if name is None else np.array([cells[table.header.index(name)] for _, cells in block], dtype=np.str_)
+            for name in (table.labels, table.groups)
+        )
+        yield Piece(scores, labels, groups)
+
+
+def _not_a_number(table: Table, block: list[tuple[int, list[str]]], places: list[int]) -> InputError:
+    line, i, cell = next((n, i, cells[i]) for n, cells in block for i in places if not is_number(cells[i]))
+    return InputError(
+        f"{shown([table.header[i]])} must be a number in each line; line {line} has {shown([repr(cell)])}"
+    )
+
+
+def lines_of(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """The lines that are not blank, the header first, each with its number in the file."""
+    with path.open(newline="", encoding="utf-8-sig") as handle:
+        reader = csv.reader(handle, strict=True)
+        try:
+            for cells in reader:
+                if cells:
+                    yield reader.line_num, cells
+        except UnicodeDecodeError:
+            raise InputError(f"expected text in UTF-8; after line {reader.line_num} there is something else") from None
+
+
+def is_number(cell: str) -> bool:
+    """Is this a number to Python?"""
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True

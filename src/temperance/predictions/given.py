@@ -1,0 +1,68 @@
+"""What a caller has, a file, arrays or predictions in memory, as one kind of thing."""
+
+from pathlib import Path
+from typing import Any
+
+from temperance.arrays import ArrayLike, as_labels, as_scores, flatten, to_tensor
+from temperance.errors import InputError
+from temperance.predictions.checks import Positive
+from temperance.predictions.core import Predictions
+from temperance.predictions.disk import read_predictions
+
+# A set that brings its own labels.
+Set = Predictions | str | Path
+
+
+def as_predictions(
+    given: Set | ArrayLike,
+    labels: ArrayLike | None = None,
+    *,
+    from_logits: bool = False,
+    positive: Positive | None = None,
+    normalise: bool = False,
+    ignore_index: int | None = None,
+) -> Predictions:
+    """A file, a `Predictions`, or probabilities (with `from_logits=True` logits) and labels, as `Predictions`."""
+    if isinstance(given, Set):
+        if labels is not None or from_logits or ignore_index is not None:
+            raise InputError(
+                "a file or a Predictions brings its own labels, all of which count, and says whether it holds logits"
+            )
+        if not isinstance(given, Predictions):
+            return read_predictions(given, positive=positive, normalise=normalise)
+        if positive is not None or normalise:
+            raise InputError("a Predictions has two or more normalised columns; give positive= and normalise= to it")
+        return given
+    if labels is None:
+        raise InputError("arrays need labels: pass probs and labels")
+    name = "logits" if from_logits else "probs"
+    scores = to_tensor(given, name)
+    if scores.ndim > 2 or ignore_index is not None:
+        scores = as_scores(scores, name)
+        truth = as_labels(labels, scores, ignore_index=ignore_index, name=name).reshape(-1)
+        kept = slice(None) if ignore_index is None else truth != ignore_index
+        scores, labels = flatten(scores)[kept], truth[kept]
+    return Predictions.of(scores, labels, from_logits=from_logits, positive=positive, normalise=normalise)
+
+
+def as_sides(
+    fit: Set | ArrayLike, labels: Set | ArrayLike | None, test: Set | tuple[ArrayLike, ArrayLike] | None, **how: Any
+) -> tuple[Set, Set | None]:
+    """The set to fit on and, if there is one, the set to measure on; `how` says what arrays are.
+
+    They are two sets (`labels` is then the second one), or arrays with their labels and perhaps a pair of them as test.
+    """
+    if isinstance(labels, Set):
+        if test is not None:
+            raise InputError("there are two sets to measure on; give one")
+        labels, test = None, labels
+    if test is not None and not isinstance(test, Set | tuple):
+        raise InputError("test must be a file, a Predictions or a pair of arrays, (probs, labels)")
+    if isinstance(test, tuple):
+        if len(test) != 2:
+            raise InputError(f"test must be a pair of arrays, (probs, labels); got {len(test)} things")
+        test = as_predictions(*test, **how)
+    if isinstance(fit, str | Path) and labels is None:
+        # Which part of a file is fitted depends on what else there is; it is read where that is known.
+        return fit, test
+    return as_predictions(fit, labels, **(how if not isinstance(fit, Set) else {})), test

@@ -1,0 +1,87 @@
+"""Labels as class numbers: numbers of any type, one-hot rows, class names, the two labels of a binary classifier."""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from temperance.arrays import as_labels, to_tensor, whole_numbers
+from temperance.errors import InputError
+from temperance.predictions.checks import Positive, shown
+
+# Stands for the label of a sample that has none.
+NO_LABEL = -1
+
+Values = Tensor | npt.NDArray[Any]
+
+
+def no_labels(n: int) -> Tensor:
+    """Stands for the labels of samples that have none. (n,)"""
+    return torch.full((n,), NO_LABEL)
+
+
+def label_numbers(
+    labels: Values,
+    scores: Tensor,
+    class_names: tuple[str, ...] | None,
+    positive: Positive | None = None,
+    *,
+    name: str,
+    first_row: int = 0,
+) -> Tensor:
+    """Labels as int64 class numbers (n,) that fit scores (n, k); text is looked up among the class names."""
+    is_text = isinstance(labels, np.ndarray) and labels.dtype.kind == "U"
+    if is_text and class_names is not None and not isinstance(positive, str):
+        return looked_up(np.asarray(labels).reshape(-1), class_names, first_row)
+    if positive is not None:
+        return _is_positive(labels, positive, first_row).to(scores.device)
+    return as_labels(labels, scores, name=name, first_row=first_row)
+
+
+def looked_up(labels: npt.NDArray[Any], class_names: tuple[str, ...], first_row: int = 0) -> Tensor:
+    """The place of each label (n,) among the class names."""
+    known = {name: i for i, name in enumerate(class_names)}
+    names, place = np.unique(labels, return_inverse=True)
+    numbers = np.array([known.get(name, NO_LABEL) for name in names.tolist()], dtype=np.int64)[place.reshape(-1)]
+    if (numbers < 0).any():
+        row = int((numbers < 0).argmax())
+        raise unknown_label(str(labels[row]), first_row + row, class_names)
+    return torch.from_numpy(numbers)
+
+
+def unknown_label(label: str, row: int, class_names: tuple[str, ...] | None) -> InputError:
+    """The error for a label that is neither a class number nor a class name."""
+    names = f" or one of the class names {shown(class_names)}" if class_names else ", since the classes have no names"
+    return InputError(f"labels must be class numbers{names}; row {row} has {shown([repr(label)])}", row=row)
+
+
+def _is_positive(labels: Values, positive: Positive, first_row: int) -> Tensor:
+    """1 for the positive label, 0 for the others. (n,)"""
+    if isinstance(labels, np.ndarray) and labels.dtype.kind == "U":
+        if not isinstance(positive, str):
+            some = shown([repr(label) for label in np.unique(labels)[:3].tolist()])
+            raise InputError(
+                f"labels are text ({some}): name the positive one, positive=…", flags={"positive=…": "--positive LABEL"}
+            )
+        return torch.from_numpy(labels.reshape(-1) == positive).long()
+    numbers = whole_numbers(to_tensor(labels, "labels").reshape(-1), first_row)
+    if isinstance(positive, str):
+        raise InputError(
+            f"positive={positive!r} is text, but the labels are numbers; name one of these",
+            flags={f"positive={positive!r}": f"--positive {positive}"},
+        )
+    is_positive = numbers == positive
+    if positive == 1:
+        other = ~(is_positive | (numbers == 0) | (numbers == -1))
+        if bool(other.any()):
+            row = int(other.nonzero()[0])
+            label = int(numbers[row])
+            raise InputError(
+                f"labels of a binary classifier must be 1 and 0, or 1 and -1; row {first_row + row} has {label}. "
+                f"If another label is the positive one, name it: positive={label}",
+                row=first_row + row,
+                flags={f"positive={label}": f"--positive {label}"},
+            )
+    return is_positive.long()

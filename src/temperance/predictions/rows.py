@@ -1,0 +1,116 @@
+"""Rows of predictions in memory, and how the values of a file or an array become them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from temperance.arrays import as_scores, to_tensor
+from temperance.errors import InputError
+from temperance.predictions.checks import Text, Wanted
+from temperance.predictions.labels import label_numbers, no_labels
+
+Values = Tensor | npt.NDArray[Any]
+
+
+class Chunk(NamedTuple):
+    """Some rows: scores (rows, k), labels (rows,) as int64, and groups (rows,) as text where there are any.
+
+    Where the predictions have no labels, these are all −1, which is not a class: every metric refuses it.
+    """
+
+    scores: Tensor
+    labels: Tensor
+    groups: Text | None
+
+    def slice(self, start: int, stop: int) -> Chunk:
+        """The rows from `start` up to `stop`, without a copy."""
+        groups = None if self.groups is None else self.groups[start:stop]
+        return Chunk(self.scores[start:stop], self.labels[start:stop], groups)
+
+    def take(self, index: npt.NDArray[np.int64]) -> Chunk:
+        """The rows of `index`, in its order."""
+        rows = torch.from_numpy(index).to(self.scores.device)
+        return Chunk(self.scores[rows], self.labels[rows], None if self.groups is None else self.groups[index])
+
+    @staticmethod
+    def join(parts: Sequence[Chunk]) -> Chunk:
+        """The rows of all parts, one after the other."""
+        if len(parts) == 1:
+            return parts[0]
+        groups = [part.groups for part in parts if part.groups is not None]
+        return Chunk(
+            torch.cat([part.scores for part in parts]),
+            torch.cat([part.labels for part in parts]),
+            np.concatenate(groups) if groups else None,
+        )
+
+
+@dataclass(frozen=True)
+class Meaning:
+    """What the values of a set are: logits or probabilities, of all classes or of the positive one, and its names."""
+
+    name: str  # what errors call the scores; it ends in "logits" or "probs"
+    class_names: tuple[str, ...] | None
+    wanted: Wanted
+
+    @property
+    def from_logits(self) -> bool:
+        return self.name.endswith("logits")
+
+    def chunk(self, scores: Values, labels: Values | None, groups: npt.NDArray[Any] | None, first_row: int) -> Chunk:
+        """Rows as everything else knows them, `first_row` being the number of the first one."""
+        positive = self.wanted.positive
+        rows = as_scores(scores if positive is None else self._two_columns(scores, first_row), self.name)
+        numbers = (
+            no_labels(len(rows))
+            if labels is None
+            else label_numbers(labels, rows, self.class_names, positive, name=self.name, first_row=first_row)
+        )
+        return Chunk(rows, numbers.to(rows.device), None if groups is None else groups.astype(np.str_))
+
+    def _two_columns(self, scores: Values, first_row: int) -> Tensor:
+        """The scores of the positive class as those of both classes. (rows, 2)"""
+        column = to_tensor(scores, self.name).reshape(-1)
+        column = column.to(torch.promote_types(column.dtype, torch.float32))
+        if self.from_logits:
+            return torch.stack([torch.zeros_like(column), column], dim=1)
+        outside = (column < 0) | (column > 1)
+        if bool(outside.any()):
+            row = int(outside.nonzero()[0])
+            raise InputError(
+                f"{self.name} of the positive class must lie between 0 and 1; row {first_row + row} has "
+                f"{float(column[row]):.6g}. If these are logits, or scores of a decision function, "
+                "pass from_logits=True",
+                row=first_row + row,
+                flags={"pass from_logits=True": "store them under the name logits"},
+            )
+        return torch.stack([1 - column, column], dim=1)
+
+
+def in_array(row: int) -> str:
+    """A place in memory, as it is indexed."""
+    return f"row {row}"
+
+
+def in_file(row: int) -> str:
+    """A place in a file of arrays."""
+    return f"row {row} (counting from 0)"
+
+
+@contextmanager
+def placed(place: Callable[[int], str]) -> Iterator[None]:
+    """Inside this block, an error about a row says where that row is."""
+    try:
+        yield
+    except InputError as error:
+        if error.row is None:
+            raise
+        raise InputError(str(error).replace(f"row {error.row}", place(error.row), 1), flags=error.flags) from error
