@@ -92,7 +92,7 @@ def shift() -> Shift:
             for group, value in values.items():
                 rows.append(Row("net", "test", group, method, {}, metric, value, math.nan, math.nan, 90, 0.0))
     provenance = Provenance.of({}, {"name": LONG_PATH, "n": 90}, 0)
-    return Shift(tuple(rows), provenance, corruptions, severities, methods)
+    return Shift(tuple(rows), provenance, corruptions, severities, methods, {})
 
 
 def run() -> tuple[Run, Evaluation, Provenance]:
@@ -107,7 +107,8 @@ def retrained() -> Retrained:
     before, after = predictions(seed=1), predictions(seed=1, sharpness=1.5)
     old, new = (evaluate(side, bootstrap=20) for side in (before, after))
     by = differences(before, after, bootstrap=20, seed=0)
-    return Retrained(old, new, OWN, by, make_head("mac-cal"), history(12), {}, Provenance.of({}, {}, 3))
+    parts = {"val": after, "test": after}
+    return Retrained(old, new, OWN, by, make_head("mac-cal"), history(12), parts, by, 2.0, Provenance.of({}, {}, 3))
 
 
 def analysis() -> Analysis:
