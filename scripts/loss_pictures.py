@@ -12,8 +12,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from family_pictures import COLOURS, INK, TICKS, title
-from temperance.losses import MIT, CutMix, Loss, Mixup, make_loss
-from temperance.losses.gradients import (
+from temperance.diagnose.gradient import (
     against_probability,
     gradients,
     overconfident_batch,
@@ -21,6 +20,7 @@ from temperance.losses.gradients import (
     smoothed_distribution,
     sweep,
 )
+from temperance.losses import MIT, CutMix, Loss, Mixup, make_loss
 from temperance.losses.mixup import Mixed, TwiceMixed, decouple
 from temperance.registry import parse_entry
 from temperance.report.figures import GUIDE, OVER, PLAIN, UNDER, new_figure

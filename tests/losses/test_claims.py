@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from temperance.diagnose.gradient import against_probability, gradients
 from temperance.losses import AU, CRL, MDCA, MMCE, CrossEntropy, make_loss
-from temperance.losses.gradients import against_probability, gradients
 from temperance.losses.mixup import Mixed
 from temperance.losses.selective import rank_weights
 

@@ -9,6 +9,7 @@ import torch
 
 from conftest import random_predictions
 from temperance.diagnose.analysis import Analysis, Embedding, Subject, angles_between
+from temperance.diagnose.gradient import against_probability, probe, smoothed_distribution, sweep
 from temperance.diagnose.shift import MEAN, MEASURED, Shift
 from temperance.diagnose.traces import posthoc_trace
 from temperance.heads import make_head
@@ -19,7 +20,6 @@ from temperance.jobs.comparison import Comparison, compare
 from temperance.jobs.evaluation import Evaluation, evaluate
 from temperance.jobs.ood import compare_ood
 from temperance.jobs.results import Provenance, Row
-from temperance.losses.gradients import against_probability, probe, smoothed_distribution, sweep
 from temperance.metrics import ece
 from temperance.metrics.stats import Bins
 from temperance.predictions import Predictions

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from pages import Page
+from temperance.diagnose.gradient import Sweep, against_probability, smoothed_distribution, sweep
 from temperance.errors import InputError
 from temperance.losses import ACLS, AURC, Focal, InverseFocal, LabelSmoothing
-from temperance.losses.gradients import Sweep, against_probability, smoothed_distribution, sweep
 from temperance.report.pages.gradients import distribution_page, limits, smoothing_chart, smoothing_page, weights_page
 
 ABOUT = [("acls", "what `it` is < that")]

@@ -54,8 +54,8 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _page(losses: dict[str, Loss], figure: str, against: str, k: int) -> str:
+    from temperance.diagnose.gradient import against_probability, smoothed_distribution, sweep
     from temperance.losses import AU
-    from temperance.losses.gradients import against_probability, smoothed_distribution, sweep
     from temperance.report.pages.gradients import distribution_page, smoothing_page, weights_page
 
     about = [(text, f"{loss.summary}. {loss.paper}.") for text, loss in losses.items()]
@@ -72,7 +72,7 @@ def _page(losses: dict[str, Loss], figure: str, against: str, k: int) -> str:
 
 def _parsed(text: str, k: int) -> Loss:
     """A loss as written on the command line: name:setting=value:…"""
-    from temperance.losses.gradients import probe
+    from temperance.diagnose.gradient import probe
     from temperance.registry import parse_entry
 
     name, settings = parse_entry(text)

@@ -1,4 +1,4 @@
-"""Pages of what losses do to predictions; the numbers come from `temperance.losses.gradients`."""
+"""Pages of what losses do to predictions; the numbers come from `temperance.diagnose.gradient`."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from itertools import groupby
 
 from torch import Tensor
 
+from temperance.diagnose.gradient import Curve, Distribution, Sweep
 from temperance.errors import one_of
-from temperance.losses.gradients import Curve, Distribution, Sweep
 from temperance.report.formats import listed
 from temperance.report.markup import Markup, join, tag
 from temperance.report.page import definitions, heading, noted, page, pair, prose, section

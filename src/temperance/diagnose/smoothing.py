@@ -5,7 +5,7 @@ Park et al. (ACLS, 2023) write the gradient of a loss in the logits as cross-ent
     ∂L/∂z_j = p_j − (q_j − f_j C_j)  for the predicted class,    p_j − (q_j + f_j C_j)  for every other (eq. 8),
 
 with q the one-hot label, f the smoothing function and C an indicator. Here stand the formulas: `FORMULAS` exactly, and
-`TABLE` as the paper's Table 2 prints them where that differs. `temperance.losses.gradients` finds f and C of any loss.
+`TABLE` as the paper's Table 2 prints them where that differs. `temperance.diagnose.gradient` finds f and C of any loss.
 """
 
 from __future__ import annotations

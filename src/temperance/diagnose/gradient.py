@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from temperance.arrays import flatten
+from temperance.diagnose.smoothing import FORMULAS, TABLE, Smoothing, by_formula
 from temperance.errors import one_of
 from temperance.losses.base import LOSSES, Loss, make_loss
 from temperance.losses.selective import soft_cdf
-from temperance.losses.smoothing import FORMULAS, TABLE, Smoothing, by_formula
 
 SOURCES = ("autograd", "formula", "table")
 

@@ -9,6 +9,16 @@ import torch
 from torch import Tensor
 
 from conftest import random_predictions
+from temperance.diagnose.gradient import (
+    REFERENCE_SIZE,
+    against_probability,
+    gradients,
+    overconfident_batch,
+    probe,
+    smoothed_distribution,
+    sweep,
+)
+from temperance.diagnose.smoothing import FORMULAS, TABLE
 from temperance.errors import InputError
 from temperance.losses import (
     ACLS,
@@ -27,16 +37,6 @@ from temperance.losses import (
     MbLS,
     make_loss,
 )
-from temperance.losses.gradients import (
-    REFERENCE_SIZE,
-    against_probability,
-    gradients,
-    overconfident_batch,
-    probe,
-    smoothed_distribution,
-    sweep,
-)
-from temperance.losses.smoothing import FORMULAS, TABLE
 
 TINY = 2e-6  # the golden numbers are rounded to six decimals
 
