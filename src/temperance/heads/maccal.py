@@ -81,8 +81,8 @@ class MaCCal(Head):
     mask_every    a new mask for every "batch" or "epoch"
     mask_layers   "both", "first" or "last"
     in_place      masked weights are set to zero and stay there until their gradient moves them
-    measure       how Conf and Acc are measured: "training", in the epoch's own masked steps; otherwise after the
-                  epoch, with a head as `deploy` has it
+    measure       how Conf and Acc are measured: "training", in the epoch's own masked steps, or after the epoch with
+                  the weights as in one of the ways to `deploy` them
     deploy        what is used in the end: all weights times the keep rate ("scaled"), all weights ("full"), those of
                   the "last_mask", or "mc_masks": the mean of the probabilities under `n_masks` masks, drawn once and
                   saved with the head
@@ -240,7 +240,7 @@ class MaCCal(Head):
         return {"keep_rate": self._rate, **row}
 
     def _measured(self, features: Features, generator: torch.Generator) -> tuple[dict[str, float], float, float]:
-        """Conf and Acc of eq. 12, and what the history says of them, by the part that they were measured on."""
+        """The entries of the history, named by the part that was measured, and the Conf and Acc of eq. 12."""
         if self.measure == "training":
             confidence, accuracy = (self._seen / len(features.train)).tolist()
             return {"accuracy": accuracy, "confidence": confidence}, confidence, accuracy
@@ -259,7 +259,7 @@ class MaCCal(Head):
 
     def _finish(self, features: Features, generator: torch.Generator) -> None:
         self.info = {"keep_rate": self._rate}
-        if self.adapt and self.history:
+        if self.adapt and self.history and not self.search:
             self.info["settled"] = abs(self._gap) <= UNSETTLED or self._next_rate == self._rate
         if self.search and features.val is not None:
             self._search(features.val, generator)
@@ -340,5 +340,5 @@ class MaCCal(Head):
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *more: Any) -> None:
         """As any module, but with as many masks as were saved."""
         if f"{prefix}masks" in state_dict:
-            self.masks = torch.empty_like(state_dict[f"{prefix}masks"])
+            self.masks = torch.empty_like(state_dict[f"{prefix}masks"], device=self.weights.device)
         super()._load_from_state_dict(state_dict, prefix, *more)
