@@ -195,10 +195,15 @@ def too_few(facts: Facts, n: str, sure: str, right: str, low: str, high: str) ->
     assert float(low) / 100 - step <= facts.mean()[0] <= float(high) / 100 + step
 
 
-def calibrated(facts: Facts, n: str, sure: str, right: str, error: str, by_chance: str, hidden: str) -> None:
+def calibrated(facts: Facts, within: str, n: str, sure: str, right: str, error: str, by_chance: str) -> None:
     with_error(facts, n, sure, right, error)
     assert float(error) <= float(by_chance)
-    assert abs(np.subtract(*facts.mean())) < float(hidden) / 100 + 1e-3
+    size, hits, says = len(facts.labels), int(facts.correct.sum()), facts.mean()[0]
+    far, near = float(within) / 100, float(within) / 100 - 0.001
+    assert binom.sf(hits - 1, size, max(says - far, 0)) <= 0.005 + 1e-9
+    assert binom.cdf(hits, size, min(says + far, 1)) <= 0.005 + 1e-9 or hits == size
+    # A tenth of a point less would be too little on one side.
+    assert binom.sf(hits - 1, size, says - near) > 0.005 or binom.cdf(hits, size, says + near) > 0.005 or near < 0
 
 
 def one_sample(facts: Facts, sure: str, outcome: str) -> None:
@@ -229,9 +234,8 @@ CLAUSES: dict[str, Callable[..., None]] = {
     rf"([\d,]+) samples are too few to tell\. It {MEANS}; its true accuracy may lie anywhere from {PERCENT} % to "
     rf"{PERCENT} % \(99 % interval\)\.": too_few,
     r"To see an average error of 2 points takes about ([\d,]+) samples\.": samples_it_takes,
-    rf"Calibrated, as far as ([\d,]+) samples can tell\. It {MEANS}\. Its expected calibration error of {PERCENT} % is "
-    rf"no more than chance gives \(up to {PERCENT} %\)\. An average error of up to {PERCENT} points cannot be ruled "
-    r"out\.": calibrated,
+    rf"Calibrated to within {PERCENT} points on average, as far as ([\d,]+) samples can tell\. It {MEANS}, and its "
+    rf"expected calibration error of {PERCENT} % is no more than chance gives \(up to {PERCENT} %\)\.": calibrated,
     r"(Over|Under)-confident(| on average, but not everywhere|, but only by a little)\.": over_or_under,
     r"Over-confident in some places and under-confident in others\.": nothing,
     r"(Over|Under)-confident in some places\.": nothing,
@@ -335,13 +339,14 @@ CASES: dict[str, tuple[Data, list[str], list[str]]] = {
     ),
     "calibrated, many": (
         off_by(20_000, 0.0),
-        [r"^Calibrated, as far as 20,000 samples can tell\. "],
+        [r"^Calibrated to within 0\.9 points on average, as far as 20,000 samples can tell\. "],
         ["repair", "few"],
     ),
-    "calibrated, some": (off_by(400, 0.0), [f"^400 {TOO_FEW}"], ["Calibrated", "repair", "-confident"]),
+    "calibrated, a thousand": (off_by(1000, 0.0), [r"^Calibrated to within \d\.\d points", "takes about"], ["repair"]),
+    "calibrated, some": (off_by(200, 0.0), [f"^200 {TOO_FEW}"], ["Calibrated", "repair", "-confident"]),
     "calibrated, two": (off_by(2, 0.0), [f"^2 {TOO_FEW}"], ["Calibrated", "repair", "-confident"]),
-    "calibrated, two classes": (off_by(20_000, 0.0, k=2), [r"^Calibrated, "], ["It gives"]),
-    "calibrated, 200 classes": (off_by(20_000, 0.0, k=200), [r"^Calibrated, "], ["class "]),
+    "calibrated, two classes": (off_by(20_000, 0.0, k=2), [r"^Calibrated to within "], ["It gives"]),
+    "calibrated, 200 classes": (off_by(20_000, 0.0, k=200), [r"^Calibrated to within "], ["class "]),
     "one sample, right": (
         always(1, 0.7, 1.0),
         [r"^One sample cannot tell\. It is 70\.0 % sure of it and right\. "],
@@ -353,8 +358,12 @@ CASES: dict[str, tuple[Data, list[str], list[str]]] = {
         [],
     ),
     "one sample, surely wrong": (always(1, 1.0, 0.0), [r"^One sample cannot tell\. .* and wrong\. "], ["confident"]),
-    "sure and right, few": (always(100, 1.0, 1.0), [f"^100 {TOO_FEW}"], ["Calibrated"]),
-    "sure and right, many": (always(5000, 1.0, 1.0), [r"^Calibrated, .* 100\.0 % sure .* right 100\.0 %"], ["repair"]),
+    "sure and right, few": (always(40, 1.0, 1.0), [f"^40 {TOO_FEW}"], ["Calibrated"]),
+    "sure and right, many": (
+        always(5000, 1.0, 1.0),
+        [r"^Calibrated to within 0\.2 points .* 100\.0 % sure .* right 100\.0 %"],
+        ["repair"],
+    ),
     "sure and wrong": (
         always(5, 1.0, 0.0),
         [r"^Over-confident\. .* right 0\.0 % of the time"],

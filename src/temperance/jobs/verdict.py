@@ -9,6 +9,7 @@ not called right either: the samples may be too few to tell.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -29,7 +30,8 @@ from temperance.metrics.tally import (
 LEVEL = 0.05
 SHARE = LEVEL / 4  # of each test
 
-NOTICEABLE = 0.02  # an average error that enough samples would show
+MUCH = 0.05  # an average error that "calibrated" has to rule out
+NOTICEABLE = 0.02  # one that enough samples would show
 RULED_OUT = 0.99  # level of the interval of the accuracy; it holds every confidence that the tests do
 LITTLE = 0.005  # an error that is small, if it is also small beside the share of mistakes
 NAMED = 3  # classes
@@ -130,17 +132,20 @@ def _one_sample(found: Findings) -> str:
 
 def _nothing_found(found: Findings) -> str:
     low, high = accuracy_bounds(found.by_confidence, RULED_OUT)
-    if found.n < found.needed:
+    hidden = max(found.says - low, high - found.says)
+    more = _takes(found) if found.n < found.needed else ""
+    if hidden > MUCH:
         return (
             f"{found.n:,} samples are too few to tell. It {_averages(found)}; its true accuracy may lie anywhere from "
-            f"{' to '.join(percents(low, high))} ({percent(RULED_OUT, 0)} interval). {_takes(found)}"
-        )
+            f"{' to '.join(percents(low, high))} ({percent(RULED_OUT, 0)} interval). {more}"
+        ).strip()
     error, by_chance = percents(found.error, found.error_by_chance, digits=2)
+    points = math.ceil(1000 * hidden) / 10
     return (
-        f"Calibrated, as far as {found.n:,} samples can tell. It {_averages(found)}. Its expected calibration error of "
-        f"{error} is no more than chance gives (up to {by_chance}). An average error of up to "
-        f"{100 * max(found.says - low, high - found.says):.1f} points cannot be ruled out."
-    )
+        f"Calibrated to within {points:.1f} points on average, as far as {found.n:,} samples can tell. It "
+        f"{_averages(found)}, and its expected calibration error of {error} is no more than chance gives (up to "
+        f"{by_chance}). {more}"
+    ).strip()
 
 
 def _averages(found: Findings) -> str:
