@@ -3,6 +3,7 @@
 PYTHONPATH=src python scripts/check_cuda.py [metrics] [losses] [calibrators] [heads]
 """
 
+import copy
 import sys
 from collections.abc import Callable
 from unittest import mock
@@ -10,7 +11,7 @@ from unittest import mock
 import torch
 from torch import Tensor
 
-from temperance.calibrators import CALIBRATORS
+from temperance.calibrators import CALIBRATORS, Calibrator
 from temperance.heads import HEADS, make_head
 from temperance.heads import loop as heads_loop
 from temperance.heads.features import Features
@@ -82,8 +83,24 @@ def calibrators() -> None:
             here = method().fit(logits, labels).predict_proba(logits)
             there = method().fit(logits.cuda(), labels.cuda()).predict_proba(logits.cuda())
             report("calibrator", method.name, float((here - there.cpu()).abs().max()), 1e-4)
+            report("calibrator", f"{method.name}, moved and cast", moved_and_cast(method().fit(logits, labels)), 2e-3)
         except ImportError as error:
             print(f"calibrator {method.name:32s} not run: {error}")
+
+
+@torch.no_grad()
+def moved_and_cast(fitted: Calibrator) -> float:
+    """How far a half-precision network on the GPU that ends with a calibrator is from the calibrator on the CPU."""
+    network = torch.nn.Sequential(torch.nn.Linear(7, 7), copy.deepcopy(fitted)).to("cuda", torch.float16)
+    network.load_state_dict(network.cpu().state_dict())
+    empty = torch.nn.Sequential(torch.nn.Linear(7, 7), type(fitted)()).to("cuda", torch.float16)
+    empty.load_state_dict(network.state_dict())
+    network.cuda()
+    inputs = predictions(500, 7)[0].half().cuda()
+    expected = fitted(network[0](inputs).cpu().double()).half()
+    found = [each(inputs) for each in (network, empty)]
+    assert all(each.is_cuda and each.dtype == torch.float16 for each in found)
+    return max(float(((each.cpu() - expected) / (1 + expected.abs())).abs().max()) for each in found)
 
 
 def heads() -> None:
