@@ -245,7 +245,7 @@ CLAUSES: dict[str, Callable[..., None]] = {
     rf"On ([\d,]+) samples it {MEANS}, with an expected calibration error of {PERCENT} % in 15 bins\.": with_error,
     rf"Predictions with a confidence of {PERCENT} % to {PERCENT} % carry {PERCENT} % of it: they say {PERCENT} % and "
     rf"are right {PERCENT} % of the time\.": place,
-    rf"(One class is|Both classes are|[\d,]+ of [\d,]+ classes are|All [\d,]+ classes are) off by more than chance(, these the most)?: "
+    rf"(One class is|(?:Both|All [\d,]+|[\d,]+ of [\d,]+) classes are) off by more than chance(, these the most)?: "
     rf"when it predicts (.+?) it says {PERCENT} % and is right {PERCENT} % of the time( \(.+?\))?\.": classes,
     rf"It gives (.+?) too (much|little): {PERCENT} % on average, and {PERCENT} % of the samples are of it\.": positive,
     r"So small an error seldom needs repair\.": nothing,
