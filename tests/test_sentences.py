@@ -164,7 +164,8 @@ def classes(facts: Facts, many: str, most: str | None, name: str, says: str, rig
         assert plain_chance(facts.confidence[mine], int(facts.correct[mine].sum())) <= 1.05 * SHARE
     assert gaps == sorted(gaps, reverse=True)
     k = len(facts.names)
-    counted = {"One class is": 1, f"All {k:,} classes are": k}.get(many)
+    everything = "Both" if k == 2 else f"All {k:,}"
+    counted = {"One class is": 1, f"{everything} classes are": k}.get(many)
     if counted is None:
         counted = int(many.partition(" of ")[0].replace(",", ""))
         assert many == f"{counted:,} of {k:,} classes are" and 1 < counted < k
@@ -244,7 +245,7 @@ CLAUSES: dict[str, Callable[..., None]] = {
     rf"On ([\d,]+) samples it {MEANS}, with an expected calibration error of {PERCENT} % in 15 bins\.": with_error,
     rf"Predictions with a confidence of {PERCENT} % to {PERCENT} % carry {PERCENT} % of it: they say {PERCENT} % and "
     rf"are right {PERCENT} % of the time\.": place,
-    rf"(One class is|[\d,]+ of [\d,]+ classes are|All [\d,]+ classes are) off by more than chance(, these the most)?: "
+    rf"(One class is|(?:Both|All [\d,]+|[\d,]+ of [\d,]+) classes are) off by more than chance(, these the most)?: "
     rf"when it predicts (.+?) it says {PERCENT} % and is right {PERCENT} % of the time( \(.+?\))?\.": classes,
     rf"It gives (.+?) too (much|little): {PERCENT} % on average, and {PERCENT} % of the samples are of it\.": positive,
     r"So small an error seldom needs repair\.": nothing,
@@ -329,7 +330,7 @@ CASES: dict[str, tuple[Data, list[str], list[str]]] = {
     ),
     "opposite classes": (
         opposite(6000),
-        [r"^Not right for every class\. .* All 2 classes are off .* It gives class 1 too much: "],
+        [r"^Not right for every class\. .* Both classes are off .* It gives class 1 too much: "],
         ["-confident"],
     ),
     "a rare class": (

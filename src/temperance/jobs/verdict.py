@@ -211,8 +211,10 @@ def _classes(found: Findings, names: Sequence[str]) -> str:
     numbers = [percents(float(found.by_class.says[j]), float(found.by_class.right[j])) for j in first]
     says, right = numbers[0]
     others = "; ".join(f"{names[j]}: {' and '.join(pair)}" for j, pair in zip(first[1:], numbers[1:], strict=True))
-    some = "All" if len(off) == len(names) else f"{len(off):,} of"
-    many = "One class is" if len(off) == 1 else f"{some} {len(names):,} classes are"
+    k = len(names)
+    all_of_them = "Both" if k == 2 else f"All {k:,}"
+    some = all_of_them if len(off) == k else f"{len(off):,} of {k:,}"
+    many = "One class is" if len(off) == 1 else f"{some} classes are"
     return (
         f"{many} off by more than chance{', these the most' if len(off) > NAMED else ''}: when it predicts "
         f"{names[first[0]]} it says {says} and is right {right} of the time{f' ({others})' if others else ''}."
