@@ -189,7 +189,7 @@ def _count_strip(ax: Axes, shares: list[Bar]) -> None:
     """A histogram of the samples below the diagram, on the same confidence axis."""
     strip = ax.inset_axes((0, -0.2, 1, 0.16), sharex=ax)
     _spans(strip, shares, [0.0] * len(shares), [float(bar.count) for bar in shares], PLAIN, None)
-    strip.set(xlim=(0, 1), xlabel="confidence", ylabel="samples")
+    strip.set(xlim=(0, 1), xlabel="confidence", ylabel="samples\n(√ scale)")
     most = max(bar.count for bar in shares)
     _square_roots(strip, most)
     strip.set_yticks([0, most], ["0", f"{most:,}"])

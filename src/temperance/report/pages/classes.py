@@ -127,7 +127,7 @@ def _every_change(listed: Sequence[ClassChange], k: int, largest: float) -> Mark
         sides = (percent(side, digits) for side in (entry.before, entry.after))
         rows.append((entry.name, f"{entry.labels:,}", *sides, points(entry.change, digits)))
     columns = ("Class", "Labels", "Before", "After", "Points")
-    return folded(_title(k, "that changed most"), searchable("classes", columns, rows, "narrow"))
+    return folded(_title(k, "that changed most"), searchable("classes", columns, rows, "every-change"))
 
 
 def _change_distribution(change: Tensor) -> Markup:

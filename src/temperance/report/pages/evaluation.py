@@ -129,19 +129,17 @@ def reliability_explained(bins: Bins) -> Markup:
 
 def reliability_table(bins: Bins) -> Markup:
     """The numbers in a reliability diagram."""
-    found = bars(bins)
     digits = 0 if len(bins.count) <= 50 else 1
     rows = [
         (
             percent_range(bar.left, bar.right, digits),
             f"{bar.count:,}",
             percent(bar.confidence),
-            percent(bar.accuracy),
-            percent_range(bar.low, bar.high, 1),
+            noted(percent(bar.accuracy), percent_range(bar.low, bar.high, 1)),
         )
-        for bar in found
+        for bar in bars(bins)
     ]
-    return table(("Confidence", "Samples", "Mean", "Accuracy", "95\u00a0% interval"), rows, "narrow")
+    return table(("Confidence", "Samples", "Mean confidence", "Accuracy, 95\u00a0% interval"), rows, "bins")
 
 
 def histogram_section(evaluation: Evaluation) -> Markup:
