@@ -250,9 +250,11 @@ def test_compare_refuses(val: Path, three: Path, tmp_path: Path, capsys: pytest.
     assert "did you mean temperature" in said("--methods", "temprature")
     assert "no setting of vector named 'bins'" in said("--methods", "vector:bins=3")
     assert "key=value" in said("--methods", "vector:3")
-    assert "jobs must be a whole number of at least 1" in said("--jobs", "0")
-    assert "bootstrap must be a whole number of at least 20" in said("--bootstrap", "5")
-    assert "n_bins" in said("--n-bins", "0", "--methods", "temperature")
+    assert "temperance: --jobs must be a whole number of at least 1" in said("--jobs", "0")
+    assert "temperance: --bootstrap must be a whole number of at least 20" in said("--bootstrap", "5")
+    assert "temperance: --n-bins must be a whole number of at least 1" in said(
+        "--n-bins", "0", "--methods", "temperature"
+    )
     assert "does not exist" in said(str(tmp_path / "nowhere.npz"))
 
 

@@ -303,7 +303,7 @@ def test_data_that_cannot_be_measured_are_refused_before_anything_is_fitted(whic
     broken[3, 1] = math.nan
     sets[which] = Predictions.of(broken, sets[which].labels, from_logits=True)
     told: list[str] = []
-    with pytest.raises(InputError, match=r"nothing to compare: .*row 3, column 1 is nan"):
+    with pytest.raises(InputError, match=r"logits must be finite; row 3, class 1 is nan"):
         compare(*sets, bootstrap=20, progress=lambda done, steps, what: told.append(what))
     assert not told
 

@@ -77,7 +77,6 @@ def test_groups_are_names() -> None:
         (np.ones((2, 2), dtype=bool), [0, 1], {}, "floating-point"),
         (PROBS, [0, 1], {}, r"labels must have shape \(3,\)"),
         (PROBS, [0.0, 1.0, 1.5], {}, "row 2 has 1.5"),
-        (PROBS, [0, 1, 2], {}, r"labels must lie in 0 … 1 for 2 classes; row 2 has 2"),
         (PROBS, [[1, 0], [0, 1], [0.5, 0.5]], {}, "row 2 has shares of several"),
         (PROBS, [0j, 1j, 1], {}, "class numbers; got complex128"),
         (PROBS, [[0], [1, 1], [1]], {}, "differ in length"),
@@ -96,6 +95,16 @@ def test_groups_are_names() -> None:
 def test_what_is_refused(probs: object, labels: object, options: dict[str, object], sentence: str) -> None:
     with pytest.raises(InputError, match=sentence):
         Predictions.of(probs, labels, **options)  # type: ignore[arg-type]
+
+
+def test_labels_of_other_classes_can_be_kept_but_not_used(tmp_path: Path) -> None:
+    found = Predictions.of(PROBS, [0, 1, 7])
+    write_predictions(tmp_path / "p.npz", found)
+    assert [labels.tolist() for _, labels, _ in found.chunks()] == [[0, 1, 7]]
+    with pytest.raises(InputError, match=r"^labels must lie in 0 … 1 for 2 classes; row 2 has 7$"):
+        _ = found.labels
+    with pytest.raises(FileError, match=r"p.npz: labels must lie in 0 … 1 for 2 classes; row 2 \(counting from 0\)"):
+        _ = read_predictions(tmp_path / "p.npz").labels
 
 
 # --------------------------------------------------------------------------------------------------- chunks and splits

@@ -111,20 +111,10 @@ def as_labels(
 ) -> Tensor:
     """Labels as int64 class numbers that fit `scores`, on its device; `ignore_index` marks unlabelled places.
 
-    Whole numbers of any type and one-hot rows are taken. `name` is what errors call the scores, `first_row` what they
-    count rows from.
+    `name` is what errors call the scores, `first_row` what they count rows from.
     """
-    given = to_tensor(labels, "labels")
-    n, k, *space = scores.shape
-    if given.shape == scores.shape and k > 1:
-        given = from_one_hot(given, first_row)
-    elif given.ndim == len(space) + 2 and given.shape[1] == 1 and given.shape[0] == n:
-        given = given.squeeze(1)
-    if given.shape != (n, *space):
-        raise InputError(
-            f"labels must have shape {(n, *space)} to fit predictions {shape_of(scores)}; got {shape_of(given)}"
-        )
-    checked = whole_numbers(given, first_row).to(scores.device)
+    checked = class_numbers(labels, shape_of(scores), first_row=first_row).to(scores.device)
+    k, *space = scores.shape[1:]
     low, high = bounds(checked)
     if low >= 0 and high < k:
         return checked
@@ -140,6 +130,22 @@ def as_labels(
             hint = ". They seem to count from 1: subtract 1"
         raise _at(wrong, first_row, f"labels must lie in 0 … {k - 1} for {k} classes", checked, hint)
     return checked
+
+
+def class_numbers(labels: ArrayLike, shape: tuple[int, ...], *, first_row: int = 0) -> Tensor:
+    """Labels as int64 (n, *space) for scores of shape (n, k, *space): whole numbers of any type, or one-hot rows.
+
+    Whether there are so many classes is not looked at.
+    """
+    given = to_tensor(labels, "labels")
+    n, k, *space = shape
+    if given.shape == shape and k > 1:
+        given = from_one_hot(given, first_row)
+    elif given.ndim == len(space) + 2 and given.shape[1] == 1 and given.shape[0] == n:
+        given = given.squeeze(1)
+    if given.shape != (n, *space):
+        raise InputError(f"labels must have shape {(n, *space)} to fit predictions {shape}; got {shape_of(given)}")
+    return whole_numbers(given, first_row)
 
 
 def whole_numbers(labels: Tensor, first_row: int = 0) -> Tensor:

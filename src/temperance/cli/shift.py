@@ -7,7 +7,7 @@ from pathlib import Path
 
 from temperance.cli.output import add_output_options, check_outputs, emit, progress_bar
 from temperance.cli.train import best_device
-from temperance.errors import InputError
+from temperance.errors import InputError, at_least
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -40,6 +40,8 @@ def run(args: argparse.Namespace) -> None:
 
     check_outputs(args)
     severities = _whole_numbers(args.severities)
+    if args.limit is not None:
+        at_least("limit", args.limit, 1)
     calibrator = load_calibrator(args.calibrator) if args.calibrator else None
     opened = open_retrained if is_retrained(args.folder) else open_run
     found, data = opened(args.folder, data=args.data, device=args.device or best_device())

@@ -246,7 +246,10 @@ def under_shift(
     chosen = tuple(CORRUPTIONS[each].name for each in corruptions) or usual_corruptions(part)
     levels = tuple(sorted(set(severities)))
     if not levels or any(isinstance(s, bool) or not isinstance(s, int) or not 1 <= s <= 5 for s in levels):
-        raise InputError(f"severities must be whole numbers from 1 to 5; got {tuple(severities)}")
+        raise InputError(
+            f"severities must be whole numbers from 1 to 5; got {tuple(severities)}",
+            flags={"severities": "--severities"},
+        )
     device = device_of(network)
     there = part.to(device)
     truth = part.labels.to(device)

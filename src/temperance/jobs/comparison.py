@@ -221,6 +221,7 @@ def compare(
     """
     at_least("jobs", jobs, 1)
     at_least("bootstrap", bootstrap, FEWEST_RESAMPLES)
+    at_least("n_bins", n_bins, 1)
     chosen = _chosen(methods)
     seed_number(seed)
     how: dict[str, Any] = {"positive": positive, "normalise": normalise}

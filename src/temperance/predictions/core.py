@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from temperance.arrays import ArrayLike, as_array, checked_logits, to_tensor
+from temperance.arrays import ArrayLike, as_array, as_labels, checked_logits, to_tensor
 from temperance.errors import FileError, InputError, at_least, seed_number
 from temperance.predictions.checks import Positive, Text, Wanted, as_class_names, check_set, described
 from temperance.predictions.rounding import decimals_of, unrounded
@@ -47,8 +47,8 @@ class Predictions:
     """Logits or probabilities of n samples over k classes, from memory or from a file, with labels if they are known.
 
     Opening a file checks its shapes and types only. `chunks()` goes through the rows without ever holding all of them;
-    `scores`, `labels` and `groups` load them once and keep them. Labels are checked when they are read, scores where
-    they are used: by the metrics and by `logits()`, which calibrators get.
+    `scores`, `labels` and `groups` load them once and keep them. Values are checked where they are used: by the
+    metrics, and by `logits()` and `labels`, which calibrators get.
 
     >>> predictions = Predictions.of([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7]], [0, 1, 1], class_names=["cat", "dog"])
     >>> predictions
@@ -151,7 +151,7 @@ class Predictions:
 
     def calibrated(self, probs: Tensor, by: str) -> Predictions:
         """The same samples with the probabilities that a calibrator made of them; `by` is its name."""
-        whole = self._whole
+        whole = self.whole
         found = self._of_chunk(
             Chunk(probs, whole.labels, whole.groups),
             source=self.source,
@@ -204,7 +204,8 @@ class Predictions:
             )
 
     @cached_property
-    def _whole(self) -> Chunk:
+    def whole(self) -> Chunk:
+        """All rows, as they are."""
         return Chunk.join(list(self.chunks(self.n)))
 
     @property
@@ -215,18 +216,19 @@ class Predictions:
     @property
     def scores(self) -> Tensor:
         """All logits or probabilities. (n, k)"""
-        return self._whole.scores
+        return self.whole.scores
 
     @property
     def labels(self) -> Tensor:
-        """All labels, as int64 class numbers. (n,)"""
+        """All labels, as int64 class numbers, checked. (n,)"""
         self.need_labels()
-        return self._whole.labels
+        with self.located():
+            return as_labels(self.whole.labels, self.scores, name=self.kind)
 
     @property
     def groups(self) -> Text | None:
         """The name of each sample's group, where there are groups. (n,)"""
-        return self._whole.groups if self.has_groups else None
+        return self.whole.groups if self.has_groups else None
 
     def logits(self) -> Tensor:
         """All logits, or log-probabilities where these are probabilities, checked: what calibrators take. (n, k)"""
@@ -289,8 +291,8 @@ class Predictions:
             raise InputError(f"row must lie in 1 … {self.n - 1}, so that both parts have a row; got {row}")
         numbers = np.arange(self.n)
         return (
-            self._part(self._whole.slice(0, row), f"rows 0–{row - 1}", numbers[:row]),
-            self._part(self._whole.slice(row, self.n), f"rows {row}–{self.n - 1}", numbers[row:]),
+            self._part(self.whole.slice(0, row), f"rows 0–{row - 1}", numbers[:row]),
+            self._part(self.whole.slice(row, self.n), f"rows {row}–{self.n - 1}", numbers[row:]),
         )
 
     def halves(self, seed: int = 0) -> tuple[Predictions, Predictions]:
@@ -304,8 +306,8 @@ class Predictions:
         order = np.random.default_rng(seed).permutation(self.n)
         first, second = order[: self.n // 2], order[self.n // 2 :]
         return (
-            self._part(self._whole.take(first), "first half", first),
-            self._part(self._whole.take(second), "second half", second),
+            self._part(self.whole.take(first), "first half", first),
+            self._part(self.whole.take(second), "second half", second),
         )
 
     @cached_property

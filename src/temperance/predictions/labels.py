@@ -7,7 +7,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from temperance.arrays import as_labels, to_tensor, whole_numbers
+from temperance.arrays import class_numbers, to_tensor, whole_numbers
 from temperance.errors import InputError
 from temperance.predictions.checks import Positive, shown
 
@@ -28,16 +28,18 @@ def label_numbers(
     class_names: tuple[str, ...] | None,
     positive: Positive | None = None,
     *,
-    name: str,
     first_row: int = 0,
 ) -> Tensor:
-    """Labels as int64 class numbers (n,) that fit scores (n, k); text is looked up among the class names."""
+    """Labels as int64 class numbers (n,) for scores (n, k); text is looked up among the class names.
+
+    A number may lie outside 0 … k − 1 and then is not a class of this model: measuring and fitting refuse it.
+    """
     is_text = isinstance(labels, np.ndarray) and labels.dtype.kind == "U"
     if is_text and class_names is not None and not isinstance(positive, str):
         return looked_up(np.asarray(labels).reshape(-1), class_names, first_row)
     if positive is not None:
         return _is_positive(labels, positive, first_row).to(scores.device)
-    return as_labels(labels, scores, name=name, first_row=first_row)
+    return class_numbers(labels, tuple(scores.shape), first_row=first_row)
 
 
 def looked_up(labels: npt.NDArray[Any], class_names: tuple[str, ...], first_row: int = 0) -> Tensor:

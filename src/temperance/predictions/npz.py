@@ -195,7 +195,7 @@ def _arrays(predictions: Predictions, prefix: str = "") -> dict[str, npt.NDArray
         prefix + predictions.kind: (scores.float() if scores.dtype == torch.bfloat16 else scores).numpy(),
     }
     if predictions.has_labels:
-        arrays[f"{prefix}labels"] = predictions.labels.cpu().numpy()
+        arrays[f"{prefix}labels"] = predictions.whole.labels.cpu().numpy()
     if predictions.groups is not None:
         arrays[f"{prefix}groups"] = predictions.groups
     if predictions.calibrated_by is not None:

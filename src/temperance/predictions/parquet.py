@@ -174,7 +174,7 @@ def _new_batches(file: Any, schema: Any, new: Sequence[NewColumn], predictions: 
             elif column.kind == "scores":
                 arrays.append(_lists(scores))
             elif column.kind == "label":
-                arrays.append(pyarrow.array(predictions.labels[rows].cpu().numpy()))
+                arrays.append(pyarrow.array(predictions.whole.labels[rows].cpu().numpy()))
             else:
                 arrays.append(pyarrow.array([predictions.calibrated_by] * len(scores), pyarrow.string()))
         yield pyarrow.record_batch(arrays, schema=schema)

@@ -72,7 +72,7 @@ class Meaning:
         numbers = (
             no_labels(len(rows))
             if labels is None
-            else label_numbers(labels, rows, self.class_names, positive, name=self.name, first_row=first_row)
+            else label_numbers(labels, rows, self.class_names, positive, first_row=first_row)
         )
         return Chunk(rows, numbers.to(rows.device), None if groups is None else groups.astype(np.str_))
 

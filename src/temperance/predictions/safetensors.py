@@ -135,7 +135,7 @@ def rewrite(origin: Origin, path: Path, predictions: Predictions) -> None:
 def _tensors(predictions: Predictions) -> dict[str, Tensor]:
     tensors = {predictions.kind: predictions.scores.contiguous()}
     if predictions.has_labels:
-        tensors["labels"] = predictions.labels.contiguous()
+        tensors["labels"] = predictions.whole.labels.contiguous()
     return tensors
 
 
