@@ -18,6 +18,7 @@ class Compiled(NamedTuple):
     """The functions of _rows.c for one type of value."""
 
     rows: Callable[..., None]
+    first: Callable[..., None]
     bins: Callable[..., None]
 
 
@@ -25,17 +26,19 @@ def _compiled() -> dict[torch.dtype, Compiled]:
     """What was compiled on installation, by the type of value: nothing where there was no C compiler."""
     try:
         library = ctypes.CDLL(str(Path(__file__).with_name("_rows.so")))
-        rows, bins = ((library[f"{name}_float32"], library[f"{name}_float64"]) for name in ("rows", "bins"))
+        rows, first, bins = ((library[f"{name}_float32"], library[f"{name}_float64"]) for name in Compiled._fields)
     except (OSError, AttributeError):
         return {}
     pointer, size, flag = ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int
     for function in rows:
         function.argtypes = [pointer, pointer, size, size, pointer, pointer, pointer, pointer, pointer]
+    for function in first:
+        function.argtypes = [pointer, pointer, size, size, pointer]
     for function in bins:
         function.argtypes = [pointer, pointer, size, pointer, size, flag, pointer, pointer, pointer]
-    for function in (*rows, *bins):
+    for function in (*rows, *first, *bins):
         function.restype = None
-    return dict(zip((torch.float32, torch.float64), map(Compiled, rows, bins), strict=True))
+    return dict(zip((torch.float32, torch.float64), map(Compiled, rows, first, bins), strict=True))
 
 
 COMPILED = _compiled()
@@ -80,6 +83,16 @@ def row_extremes(rows: Tensor, labels: Tensor | None = None) -> RowExtremes:
 
     with_helpers(look, torch.get_num_threads() - 1 if rows.numel() > LARGE else 0)
     return RowExtremes(top, bounds(low)[0], *bounds(total), None if truth is None else hit)
+
+
+def first_places(rows: Tensor, values: Tensor) -> Tensor:
+    """The first place of each row (n, k) that holds its value (n,), one of those in the row. (n,) int64"""
+    if read_once(rows):
+        places, values = rows.new_empty(len(rows), dtype=torch.int64), values.contiguous()
+        COMPILED[rows.dtype].first(rows.data_ptr(), values.data_ptr(), *rows.shape, places.data_ptr())
+        return places
+    # Torch's argmax may give any of several.
+    return torch.where(rows == values[:, None], torch.arange(rows.shape[1], device=rows.device), rows.shape[1]).amin(1)
 
 
 def bin_sums(values: Tensor, hits: Tensor, edges: Tensor, *, closed: str) -> tuple[Tensor, Tensor, Tensor] | None:
@@ -134,6 +147,13 @@ def bounds(values: Tensor) -> tuple[float, float]:
         return array.min().item(), array.max().item()
     low, high = values.aminmax()
     return low.item(), high.item()
+
+
+def true_places(mask: Tensor) -> Tensor:
+    """Where a mask of any shape is true, as places in its flattened form. (m,)"""
+    if mask.device.type == "cpu":
+        return torch.from_numpy(np.flatnonzero(mask.numpy()))  # several times as fast as torch
+    return mask.reshape(-1).nonzero().squeeze(1)
 
 
 def stable_order(values: Tensor, cuts: Sequence[int] | None = None) -> Tensor:

@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 
 from temperance.metrics.base import metric
-from temperance.metrics.batch import Batch, narrow
-from temperance.metrics.stats import Additive, TopLabels, top_labels
+from temperance.metrics.batch import Columns, narrow
+from temperance.metrics.statistic import Additive
+from temperance.metrics.stats import TopLabels, top_labels
 from temperance.numerics import prefix_sums, stable_order
 
 # Brownian motion on [0, 1] goes further than this but for a chance below 1e-50.
@@ -140,11 +141,11 @@ class ScoreSums(Additive):
 
 
 @narrow
-def score_sums(batch: Batch) -> ScoreSums:
+def score_sums(batch: Columns) -> ScoreSums:
     """The excess of the Brier score over what the confidences themselves expect, and its variance."""
     slope = 1 - 2 * batch.confidence
     score = (batch.correct.double() - batch.confidence) * slope
-    return ScoreSums(score.sum(), (slope.square() * _variance(batch.confidence)).sum())
+    return ScoreSums(batch.sum(score), batch.sum(slope.square() * _variance(batch.confidence)))
 
 
 @metric(score_sums, title="Spiegelhalter z", range=(-math.inf, math.inf), lower_is_better=None)

@@ -16,7 +16,7 @@ from temperance.errors import InputError, number, one_of, positive_fraction
 from temperance.metrics.base import metric
 from temperance.metrics.batch import Batch, batches
 from temperance.metrics.scores import SCORES
-from temperance.metrics.stats import Samples
+from temperance.metrics.statistic import Samples
 from temperance.numerics import stable_order
 
 LOSSES: dict[str, Callable[[Batch], Tensor]] = {

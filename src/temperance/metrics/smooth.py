@@ -7,8 +7,9 @@ import torch
 from torch import Tensor
 
 from temperance.metrics.base import metric
-from temperance.metrics.batch import Batch, narrow
-from temperance.metrics.stats import Additive, TopLabels, top_labels
+from temperance.metrics.batch import Columns, narrow
+from temperance.metrics.statistic import Additive
+from temperance.metrics.stats import TopLabels, top_labels
 from temperance.numerics import prefix_sums, stable_order
 
 GRID = 4096  # points on [0, 1]: four to the narrowest bandwidth
@@ -26,7 +27,7 @@ class Residuals(Additive):
 
 
 @narrow
-def residuals(batch: Batch) -> Residuals:
+def residuals(batch: Columns) -> Residuals:
     """Confidence minus correctness on a grid, each sample shared between the two points beside its confidence."""
     residual = batch.confidence - batch.correct.double()
     place = batch.confidence.clamp(0, 1) * GRID - 0.5
@@ -34,9 +35,9 @@ def residuals(batch: Batch) -> Residuals:
     share = place - low
     # The first and last point stand half a step inside; beyond them lies their own mirror image.
     left, right = low.long().clamp_min_(0), (low.long() + 1).clamp_max_(GRID - 1)
-    on_grid = torch.bincount(left, residual * (1 - share), minlength=GRID)
-    on_grid += torch.bincount(right, residual * share, minlength=GRID)
-    return Residuals(torch.tensor(len(batch), device=residual.device), on_grid)
+    on_grid = batch.tally(left, GRID, residual * (1 - share))
+    on_grid += batch.tally(right, GRID, residual * share)
+    return Residuals(batch.count, on_grid)
 
 
 @metric(residuals, title="smooth ECE", range=(0, 1), headline=7, percent=True)
