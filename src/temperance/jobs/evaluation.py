@@ -1,7 +1,7 @@
 """Measure one set of predictions: every metric with its interval, and on demand the statistics that the report draws.
 
 Only what was asked for is computed, in one pass over the data. Memory is at most three times what a chunk of the file
-(32 MB) and the statistics take; `metrics.gather` says how large these can become.
+(16 MB) and the statistics take; `metrics.gather` says how large these can become.
 """
 
 from __future__ import annotations
@@ -33,6 +33,9 @@ from temperance.numerics import one_thread
 from temperance.predictions import Predictions, read_predictions
 from temperance.predictions.checks import Text
 from temperance.progress import Progress, no_progress
+
+# Numbers that are read at a time.
+CHUNK_VALUES = 1 << 21
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
@@ -294,7 +297,7 @@ def checked_batches(
     """Predictions in checked blocks: those of one group, and as a calibrator makes them, if asked."""
     data.need_labels()
     first_row = 0
-    for scores, labels, groups in data.chunks():
+    for scores, labels, groups in data.chunks(max(1, CHUNK_VALUES // data.k)):
         size = len(labels)
         from_logits = data.from_logits
         if group is not None:

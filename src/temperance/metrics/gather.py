@@ -21,13 +21,13 @@ import torch
 from temperance.errors import InputError
 from temperance.metrics.base import Metric
 from temperance.metrics.batch import NARROW, Batch, Columns
-from temperance.metrics.statistic import Additive, Running, Statistic, in_bytes
+from temperance.metrics.statistic import Additive, RankedSamples, Running, Statistic, in_bytes
 
 N_PARTS = 500
 FEWEST_PARTS = 40  # with fewer an interval says little
 SPREAD = 8  # how many batches of a long file contribute to each part
 
-PART_VALUES = 1 << 24  # numbers that all parts of a statistic have together
+PART_VALUES = 1 << 20  # numbers that all parts of a statistic have together
 STATISTIC_BYTES = 1 << 30
 ROW_BYTES = 16
 
@@ -55,18 +55,25 @@ class Gatherer:
 
     n          how many rows there will be
     in_parts   deal the rows to parts, for intervals; metrics that keep their rows need none
+    as_came    rows that are kept stay in the order of the data, for paired tests
     """
 
     def __init__(
-        self, requests: Sequence[Request], n: int, *, in_parts: bool, generator: torch.Generator | None = None
+        self,
+        requests: Sequence[Request],
+        n: int,
+        *,
+        in_parts: bool,
+        as_came: bool = False,
+        generator: torch.Generator | None = None,
     ) -> None:
         self._keys = [
             (metric.of_batch, tuple(sorted(metric.own_stats_options(options).items()))) for metric, options in requests
         ]
         self._names = {key: metric.name for key, (metric, _) in reversed(list(zip(self._keys, requests, strict=True)))}
-        self._gathered = {key: Running() for key in self._keys}
+        self._gathered = {key: Running(n) for key in self._keys}
         self._n_parts: dict[Any, int] = {}
-        self._n, self._in_parts, self._generator = n, in_parts, generator
+        self._n, self._in_parts, self._as_came, self._generator = n, in_parts, as_came, generator
         self._seen = self._offset = self._waiting_rows = 0
         self._waiting: list[Columns] = []
 
@@ -90,7 +97,12 @@ class Gatherer:
     def results(self) -> list[Parts]:
         """For each metric its statistic."""
         self._flush()
-        return [Parts(self._gathered[key].total, self._n_parts[key]) for key in self._keys]
+        found = {key: Parts(self._total(key), self._n_parts[key]) for key in self._n_parts}
+        return [found[key] for key in self._keys]
+
+    def _total(self, key: Any) -> Statistic:
+        found = self._gathered.pop(key).total
+        return found.ordered if isinstance(found, RankedSamples) and not self._as_came else found
 
     def _parts_for(self, key: Any, row: Batch) -> int:
         """How many parts a statistic can have; 0 for one that is not dealt."""

@@ -16,7 +16,7 @@ from temperance.metrics.base import metric
 from temperance.metrics.batch import Columns, narrow
 from temperance.metrics.statistic import Additive
 from temperance.metrics.stats import TopLabels, top_labels
-from temperance.numerics import prefix_sums, stable_order
+from temperance.numerics import prefix_sums
 
 # Brownian motion on [0, 1] goes further than this but for a chance below 1e-50.
 SURELY_EXCEEDED = 0.1
@@ -73,9 +73,8 @@ def kuiper_p_value(samples: TopLabels) -> float:
 
 def _walk(samples: TopLabels) -> Tensor:
     """(1/n) Σ (correct − c) over the samples up to each distinct confidence, and 0 before the first."""
-    order = stable_order(samples.confidence)
-    confidence = samples.confidence[order]
-    sums = prefix_sums(samples.correct[order].double() - confidence)
+    confidence, correct = samples.ordered.confidence, samples.ordered.correct
+    sums = prefix_sums(correct.double() - confidence)
     ends = torch.ones(len(sums), dtype=torch.bool, device=sums.device)
     ends[1:-1] = confidence[1:] != confidence[:-1]
     return sums[ends] / len(confidence)

@@ -9,7 +9,7 @@ the resamples are smaller than the data and the interval is shrunk by the square
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -96,7 +96,7 @@ def difference(
         found = list(batches(probs, labels, from_logits=from_logits, ignore_index=ignore_index))
         (parts,) = deal(found, sum(map(len, found)), [(metric, options)], generator)
         values.append(metric.value(combine(parts), **options))
-        draws.append(resample(metric, parts, n_resamples, generator, **options))
+        draws.append(resample(metric, parts, n_resamples, generator, paired=True, **options))
     return draws[0].minus(draws[1]).difference(values[0] - values[1], level)
 
 
@@ -139,7 +139,7 @@ def deal(
     found: Iterable[Batch], n: int, requests: Sequence[Request], generator: torch.Generator | None = None
 ) -> list[Parts]:
     """For each metric the statistics of parts of the rows, dealt at random; together they are all of the data."""
-    gatherer = Gatherer(requests, n, in_parts=True, generator=generator)
+    gatherer = Gatherer(requests, n, in_parts=True, as_came=True, generator=generator)
     for batch in found:
         gatherer.add(batch)
     return gatherer.results()
@@ -151,25 +151,29 @@ def combine(parts: Parts) -> Statistic:
 
 
 def resample(
-    metric: Metric, parts: Parts, n_resamples: int, generator: torch.Generator | None = None, **options: Any
+    metric: Metric,
+    parts: Parts,
+    n_resamples: int,
+    generator: torch.Generator | None = None,
+    *,
+    paired: bool = False,
+    **options: Any,
 ) -> Draws:
-    """The metric's values on bootstrap resamples."""
+    """The metric's values on bootstrap resamples.
+
+    With `paired`, generators of the same state draw the same rows of the data, whatever was predicted for them. Without
+    it, metrics that keep their rows are faster: these are sorted once for all resamples.
+    """
     at_least("n_resamples", n_resamples, 2)
     drawn: Iterable[Statistic]
     if isinstance(parts.stats, Samples):
-        drawn, share = _redrawn(parts.stats, QUADRATIC_ROWS if metric.quadratic else LINEAR_ROWS, n_resamples, generator)
+        rows, most = parts.stats, QUADRATIC_ROWS if metric.quadratic else LINEAR_ROWS
+        size = min(len(rows), most)
+        share = size / len(rows)
+        drawn = (rows.redrawn(size, generator, paired=paired) for _ in range(n_resamples))
     elif isinstance(parts.stats, Additive):
         drawn, share = parts.stats.resampled(_part_weights(parts.n_parts, n_resamples, generator)), 1.0
     return Draws(torch.tensor([metric.value(stats, **options) for stats in drawn], dtype=torch.float64), share)
-
-
-def _redrawn(
-    rows: Samples, most: int, n_resamples: int, generator: torch.Generator | None
-) -> tuple[Iterator[Statistic], float]:
-    size = min(len(rows), most)
-    device = next(iter(rows.tensors().values())).device
-    chosen = (torch.randint(len(rows), (size,), generator=generator).to(device) for _ in range(n_resamples))
-    return (rows.select(index) for index in chosen), size / len(rows)
 
 
 def _part_weights(n_parts: int, n_resamples: int, generator: torch.Generator | None) -> Tensor:

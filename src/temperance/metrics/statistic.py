@@ -13,7 +13,8 @@ import dataclasses
 import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Self
+from functools import cached_property
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -77,6 +78,8 @@ class Statistic:
 class Additive(Statistic):
     """A statistic whose tensors sum. Its size does not depend on the number of rows."""
 
+    has_fixed_size: ClassVar[bool] = True
+
     @classmethod
     def combine(cls, several: Sequence[Self]) -> Self:
         return cls(*(functools.reduce(torch.add, tensors) for tensors in cls._fields_of(several)))
@@ -111,7 +114,7 @@ def weighted(weights: Tensor, stacked: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Samples(Statistic):
-    """Rows that are kept, for metrics that need their order. It grows with the data."""
+    """Rows that are kept, for metrics that need more than sums. It grows with the data."""
 
     @classmethod
     def combine(cls, several: Sequence[Self]) -> Self:
@@ -121,37 +124,101 @@ class Samples(Statistic):
         """Some of the rows, in the order of `index`."""
         return type(self)(*(tensor[index] for tensor in self.tensors().values()))
 
+    def redrawn(self, size: int, generator: torch.Generator | None, *, paired: bool) -> Self:
+        """That many rows, drawn with replacement; `paired` as in `resample`."""
+        device = next(iter(self.tensors().values())).device
+        return self.select(torch.randint(len(self), (size,), generator=generator).to(device))
+
     def __len__(self) -> int:
         return len(next(iter(self.tensors().values())))
 
 
-class Running:
-    """Statistics that are added up as they come.
+@dataclass(frozen=True)
+class RankedSamples(Samples):
+    """Two numbers for each row; the metrics go through the rows in the order of the first. (n,) each"""
 
-    They are combined whenever as many bytes have come as there were after the last time, so that each takes part in few
-    combinations and no more than twice the memory is held.
+    @cached_property
+    def ordered(self) -> Self:
+        """The rows in this order."""
+        return self._sorted()._in_order()
+
+    def _sorted(self) -> Self:
+        raise NotImplementedError
+
+    def _in_order(self) -> Self:
+        self.__dict__["ordered"] = self
+        return self
+
+    @cached_property
+    def _has_ties(self) -> bool:
+        """Are there rows with the same place in the order that differ?"""
+        key, value = self.ordered.tensors().values()
+        return bool(((key[1:] == key[:-1]) & (value[1:] != value[:-1])).any())
+
+    def redrawn(self, size: int, generator: torch.Generator | None, *, paired: bool) -> Self:
+        # Ties must come in a random order, and the order depends on the predictions.
+        if paired or self._has_ties:
+            return super().redrawn(size, generator, paired=paired)
+        # Sums of exponential numbers over their total are uniform numbers in ascending order, so nothing is sorted.
+        steps = torch.empty(size + 1, dtype=torch.float64).exponential_(generator=generator).cumsum(0)
+        index = (steps[:-1] * (len(self) / steps[-1])).long().clamp_max_(len(self) - 1)
+        return self.ordered.select(index.to(next(iter(self.tensors().values())).device))._in_order()
+
+
+class Running:
+    """Statistics that are added up as they come, with few copies.
+
+    Tensors of fixed size are added in place, and rows of which it is known how many will come (`n`) are put in place.
+    Others wait until as much has come as there was after the last time they were combined, so that each takes part in
+    few combinations and no more than twice the memory is held.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, n: int | None = None) -> None:
         self._several: list[Statistic] = []
         self._waiting, self._enough = 0, WAITING_BYTES
+        self._n, self._filled = n, 0
+        self._is_own = False
 
     def add(self, found: Statistic) -> None:
         """Take in the statistic of more rows."""
         if self._several:
             self._several[0].check_adds(found)
-        self._several.append(found)
-        if isinstance(found, Additive):
+        if isinstance(found, Samples) and self._n is not None:
+            self._put(found, self._n)
+        elif isinstance(found, Additive) and found.has_fixed_size:
+            self._add_in_place(found)
+        else:
+            self._several.append(found)
             self._waiting += found.nbytes
-            if self._waiting > self._enough:
+            if isinstance(found, Additive) and self._waiting > self._enough:
                 self._enough = max(self.total.nbytes, WAITING_BYTES)
+
+    def _add_in_place(self, found: Additive) -> None:
+        if not self._several:
+            self._several, self._is_own = [found], False
+            return
+        if not self._is_own:  # someone else may hold it
+            self._several = [type(found)(*(tensor.clone() for tensor in self._several[0].tensors().values()))]
+            self._is_own = True
+        for tensor, more in self._with(found):
+            tensor += more
+
+    def _put(self, found: Samples, n: int) -> None:
+        if not self._several:
+            self._several = [type(found)(*(t.new_empty(n, *t.shape[1:]) for t in found.tensors().values()))]
+        for tensor, more in self._with(found):
+            tensor[self._filled : self._filled + len(more)] = more
+        self._filled += len(found)
+
+    def _with(self, found: Statistic) -> Iterator[tuple[Tensor, Tensor]]:
+        return zip(self._several[0].tensors().values(), found.tensors().values(), strict=True)
 
     @property
     def total(self) -> Statistic:
         """The statistic of everything so far."""
         if len(self._several) > 1:
             self._several = [type(self._several[0]).combine(self._several)]
-        self._waiting = 0
+        self._waiting, self._is_own = 0, False
         return self._several[0]
 
     @property

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
 
 from temperance.errors import InputError, at_least, one_of
 from temperance.metrics.batch import Batch, Columns, narrow
-from temperance.metrics.statistic import SLAB_VALUES, Additive, Samples, in_bytes, weighted
-from temperance.numerics import bin_sums, true_places
+from temperance.metrics.statistic import SLAB_VALUES, Additive, RankedSamples, Samples, in_bytes, weighted
+from temperance.numerics import bin_sums, stable_sort, true_places
 
 # Up to this many bins, parts included, are kept even where they are empty.
 DENSE_BINS = 1 << 17
@@ -97,6 +97,8 @@ class SparseBins(Additive):
     count, confidence, hits  (m,)
     shape                    of the bins of one part: (n_bins,) or (k, n_bins)
     """
+
+    has_fixed_size: ClassVar[bool] = False
 
     cell: Tensor
     count: Tensor
@@ -371,11 +373,15 @@ def summed(batch: Columns, values: Tensor) -> Sums:
 
 
 @dataclass(frozen=True)
-class TopLabels(Samples):
+class TopLabels(RankedSamples):
     """Each sample's confidence and whether its prediction was right. (n,)"""
 
     confidence: Tensor
     correct: Tensor
+
+    def _sorted(self) -> Self:
+        """By confidence, the lowest first; equal ones as they came."""
+        return type(self)(*stable_sort(self.confidence, self.correct))
 
 
 @narrow
