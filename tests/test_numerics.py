@@ -1,6 +1,5 @@
 """Looking at rows, sorting and sums against the plainest way to do them."""
 
-import itertools
 import math
 import threading
 from collections.abc import Iterator
@@ -19,7 +18,16 @@ from hypothesis.extra import numpy as hnp
 from temperance import numerics
 from temperance.metrics import ece
 from temperance.metrics.stats import bin_edges
-from temperance.numerics import bin_sums, one_thread, prefix_sums, row_extremes, stable_order, working_type
+from temperance.numerics import (
+    bin_sums,
+    first_places,
+    one_thread,
+    prefix_sums,
+    row_extremes,
+    stable_order,
+    stable_sort,
+    working_type,
+)
 
 # Of few values, so that they tie, with both zeros and both signs.
 few = st.lists(st.sampled_from([-1.5, -1e-30, -0.0, 0.0, 1e-30, 0.1, 0.25, 1.0, 3e38]), min_size=1, max_size=40)
@@ -43,13 +51,33 @@ def test_order_of_float64_values_is_stable(values: list[float]) -> None:
     assert stable_order(torch.tensor(values, dtype=torch.float64)).tolist() == plain_order(values)
 
 
-@given(few | any_finite, st.lists(st.integers(0, 40), max_size=6))
-def test_cuts_part_the_stable_order(values: list[float], inner: list[int]) -> None:
-    cuts = sorted({0, len(values), *(c for c in inner if c < len(values))})
-    found = stable_order(torch.tensor(values, dtype=torch.float64), cuts).tolist()
-    expected = plain_order(values)
-    for low, high in itertools.pairwise(cuts):
-        assert sorted(found[low:high]) == sorted(expected[low:high])
+# In [0, 2), where a number and a flag are sorted as one: those that float32 can hold, and those that it cannot.
+small = st.lists(st.sampled_from([0.0, -0.0, 1e-300, 0.1, 0.25, 1 / 3, 1.0, 1 + 1e-9]), min_size=1, max_size=40)
+
+
+@given(few | any_finite | small, st.randoms(use_true_random=False), st.booleans())
+def test_values_are_sorted_with_their_flags(values: list[float], random: Any, last_first: bool) -> None:
+    flags = [random.random() < 0.5 for _ in values]
+    found, with_them = stable_sort(
+        torch.tensor(values, dtype=torch.float64), torch.tensor(flags), last_first=last_first
+    )
+    last = len(values) - 1
+    order = [last - i for i in plain_order(values[::-1])] if last_first else plain_order(values)
+    assert found.tolist() == [values[i] for i in order] and with_them.tolist() == [flags[i] for i in order]
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize("k", [1, 2, 10, 31, 32, 33, 64, 100, 1000])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_first_places(compiled: bool, k: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not compiled:
+        monkeypatch.setattr(numerics, "COMPILED", {})
+    # Of few values, so that each is in most rows more than once.
+    rows = torch.randint(5, (200, k), generator=torch.Generator().manual_seed(k)).to(dtype)
+    values = rows[torch.arange(200), torch.randint(k, (200,), generator=torch.Generator().manual_seed(0))]
+    expected = [row.index(value) for row, value in zip(rows.tolist(), values.tolist(), strict=True)]
+    assert first_places(rows, values).tolist() == expected
+    assert first_places(rows[:, : k // 2 + 1], rows[:, 0]).tolist() == [0] * 200  # not contiguous
 
 
 def test_many_equal_values_stay_in_order() -> None:

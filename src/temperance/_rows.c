@@ -26,16 +26,19 @@
 #define REAL float
 #define ROWS rows_float32
 #define CHUNK_OF_ROWS chunk_float32
+#define FIRST first_float32
 #define BINS bins_float32
 #include "_rows.c"
 
 #undef REAL
 #undef ROWS
 #undef CHUNK_OF_ROWS
+#undef FIRST
 #undef BINS
 #define REAL double
 #define ROWS rows_float64
 #define CHUNK_OF_ROWS chunk_float64
+#define FIRST first_float64
 #define BINS bins_float64
 #include "_rows.c"
 
@@ -96,6 +99,25 @@ void ROWS(const REAL *x, const int64_t *label, ptrdiff_t n, ptrdiff_t k,
     while ((i = __atomic_fetch_add(next, step, __ATOMIC_RELAXED)) < n)
         CHUNK_OF_ROWS(x + i * k, label ? label + i : label, n - i < step ? n - i : step, k,
                       top + i, low + i, total + i, hit + i);
+}
+
+/* The first place of each row that holds the row's value, which is one of those in the row. */
+FOR_EACH_CPU
+void FIRST(const REAL *x, const REAL *value, ptrdiff_t n, ptrdiff_t k, int64_t *place)
+{
+    for (ptrdiff_t i = 0; i < n; i++, x += k) {
+        REAL v = value[i];
+        ptrdiff_t j = 0;
+        for (int found = 0; j + LANES <= k; j += LANES) {
+            for (int a = 0; a < LANES; a++)
+                found |= x[j + a] == v;
+            if (found)
+                break;
+        }
+        while (j < k - 1 && x[j] != v)
+            j++;
+        place[i] = j;
+    }
 }
 
 /* Values by bin of equal width, (lo, hi] or [lo, hi): how many, their sum, how many of them hit; TURNS times n_bins of

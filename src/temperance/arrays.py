@@ -26,7 +26,7 @@ SUM_TOLERANCE = {torch.float16: 1e-2, torch.bfloat16: 5e-2, torch.float32: 1e-3,
 LOG_FLOOR = 1e-12
 
 # Rows are taken in blocks of about this many values, so that the passes over a block after the first find it in cache.
-BLOCK_VALUES = {"cpu": 1 << 20, "cuda": 1 << 26}
+BLOCK_VALUES = {"cpu": 1 << 19, "cuda": 1 << 26}
 
 
 def to_tensor(values: ArrayLike, name: str) -> Tensor:

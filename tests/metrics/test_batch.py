@@ -10,7 +10,7 @@ from conftest import random_predictions
 from temperance import numerics
 from temperance.metrics import batch as module
 from temperance.metrics.base import METRICS, Metric
-from temperance.metrics.batch import NARROW, Batch, batches
+from temperance.metrics.batch import NARROW, Batch, Columns, batches
 
 narrow_metrics = pytest.mark.parametrize("metric", [m for m in METRICS if m.of_batch in NARROW], ids=lambda m: m.name)
 
@@ -23,13 +23,15 @@ def some_probs(dtype: torch.dtype = torch.float32) -> tuple[torch.Tensor, torch.
 
 
 @narrow_metrics
-def test_narrow_statistics_ask_for_nothing_wide(metric: Metric, monkeypatch: pytest.MonkeyPatch) -> None:
-    def wide(batch: Batch) -> None:
-        raise AssertionError(f"{metric.name} is marked as narrow but asks for a number per class")
-
-    for attribute in ("probs", "log_probs", "prediction"):
-        monkeypatch.setattr(Batch, attribute, property(wide))
-    metric.stats(*some_probs())
+@pytest.mark.parametrize("from_logits", [True, False])
+def test_narrow_statistics_need_only_columns(metric: Metric, from_logits: bool) -> None:
+    probs, labels = some_probs()
+    scores = probs.log() if from_logits else probs
+    several = [
+        Batch(scores[i : i + 70], labels[i : i + 70], from_logits=from_logits) for i in range(0, len(labels), 70)
+    ]
+    joined = metric.value(metric.of_batch(Columns.join(several)))
+    assert joined == pytest.approx(metric(scores, labels, from_logits=from_logits), abs=1e-12)
 
 
 @narrow_metrics

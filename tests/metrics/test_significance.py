@@ -9,7 +9,9 @@ from conftest import random_predictions
 from temperance.errors import InputError
 from temperance.metrics import METRICS, accuracy, adaptive_ece, ece, nll
 from temperance.metrics.batch import batches
-from temperance.metrics.significance import LINEAR_ROWS, N_PARTS, combine, deal, difference, interval, resample
+from temperance.metrics.gather import N_PARTS
+from temperance.metrics.significance import LINEAR_ROWS, combine, deal, difference, interval, resample
+from temperance.metrics.stats import Bins
 
 
 def overconfident(n: int, generator: torch.Generator) -> tuple[Any, Any]:
@@ -55,14 +57,15 @@ def test_dealt_parts_are_all_of_the_data() -> None:
     for metric in (ece, nll, adaptive_ece):
         (parts,) = deal(found, 3000, [(metric, {})], torch.Generator().manual_seed(0))
         assert metric.value(combine(parts)) == pytest.approx(metric(logits, labels, from_logits=True), abs=1e-12)
-        assert len(parts) == (1 if metric is adaptive_ece else N_PARTS)
+        assert parts.n_parts == (0 if metric is adaptive_ece else N_PARTS)
 
 
 def test_long_data_in_many_batches_is_dealt_evenly() -> None:
     logits, labels = random_predictions(6000, 4)
     found = [b for i in range(0, 6000, 60) for b in batches(logits[i : i + 60], labels[i : i + 60], from_logits=True)]
     (parts,) = deal(found, 6000, [(ece, {})], torch.Generator().manual_seed(0))
-    sizes = [int(part.count.sum()) for part in parts if hasattr(part, "count")]
+    assert isinstance(parts.stats, Bins)
+    sizes = parts.stats.count.sum(1).tolist()
     assert sum(sizes) == 6000 and len(sizes) == N_PARTS and max(sizes) < 40
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from conftest import random_predictions
+from pages import with_classes
 from temperance.diagnose.analysis import Analysis, Embedding, Subject, angles_between
 from temperance.diagnose.gradient import against_probability, probe, smoothed_distribution, sweep
 from temperance.diagnose.shift import MEAN, MEASURED, Shift
@@ -64,8 +65,7 @@ def many_classes(found: Evaluation, k: int = 32_000) -> Evaluation:
     generator = torch.Generator().manual_seed(k)
     expected = torch.rand(k, 15, generator=generator, dtype=torch.float64) ** 8
     hits = (torch.rand(k, 15, generator=generator) < expected).long()
-    names = tuple(f"a class with a rather long name, number {j}" for j in range(k))
-    return dataclasses.replace(found, classwise=Bins(torch.full((k, 15), 5), expected, hits), class_names=names)
+    return with_classes(found, Bins(torch.full((k, 15), 5), expected, hits))
 
 
 def history(epochs: int) -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from conftest import random_predictions
-from pages import Page
+from pages import Page, with_classes
 from temperance.jobs.comparison import Comparison, Method, Outcome, compare
 from temperance.jobs.evaluation import evaluate
 from temperance.metrics import METRICS
@@ -372,12 +372,11 @@ def test_a_thousand_classes_stay_small() -> None:
 def test_tens_of_thousands_of_classes_stay_small(found: Comparison) -> None:
     k = 32_000
     generator = torch.Generator().manual_seed(0)
-    names = tuple(f"a class with a rather long name, number {j}" for j in range(k))
     sides = []
     for side in (found.before, found.after):
         hits = (torch.rand(k, 15, generator=generator) < 0.1).long()
         classwise = Bins(torch.full((k, 15), 5), torch.full((k, 15), 0.1, dtype=torch.float64), hits)
-        sides.append(dataclasses.replace(side, classwise=classwise, class_names=names))
+        sides.append(with_classes(side, classwise))
     text = comparison_page(dataclasses.replace(found, before=sides[0], after=sides[1]))
     page = Page(text)
     assert len(text.encode()) < 300_000 and len(page.elements) < 3000

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conftest import random_predictions
-from pages import Page
+from pages import Page, with_classes
 from temperance.errors import FileError
 from temperance.jobs.evaluation import Evaluation, evaluate
 from temperance.metrics import METRICS
@@ -277,9 +277,7 @@ def many_classes(found: Evaluation, k: int) -> Evaluation:
     generator = torch.Generator().manual_seed(k)
     expected = torch.rand(k, 15, generator=generator, dtype=torch.float64) ** 8
     hits = (torch.rand(k, 15, generator=generator) < expected).long()
-    classwise = Bins(torch.full((k, 15), 5), expected, hits)
-    names = tuple(f"a class with a rather long name, number {j}" for j in range(k))
-    return dataclasses.replace(found, classwise=classwise, class_names=names)
+    return with_classes(found, Bins(torch.full((k, 15), 5), expected, hits))
 
 
 def test_tens_of_thousands_of_classes_stay_small(evaluation: Evaluation) -> None:

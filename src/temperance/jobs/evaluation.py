@@ -1,12 +1,17 @@
-"""Measure one set of predictions: every metric with its interval, and the statistics that the report draws."""
+"""Measure one set of predictions: every metric with its interval, and on demand the statistics that the report draws.
+
+Only what was asked for is computed, in one pass over the data. Memory is at most three times what a chunk of the file
+(16 MB) and the statistics take; `metrics.gather` says how large these can become.
+"""
 
 from __future__ import annotations
 
 import math
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -20,29 +25,87 @@ from temperance.jobs.results import Provenance, Results, Row, shown
 from temperance.jobs.verdict import verdict
 from temperance.metrics import METRICS, Metric
 from temperance.metrics.batch import Batch, batches
+from temperance.metrics.gather import Gatherer, Parts, Request
 from temperance.metrics.selective import Ranked, RiskCoverage
-from temperance.metrics.significance import Parts, Request, combine, deal, resample
-from temperance.metrics.stats import Bins
+from temperance.metrics.significance import resample
+from temperance.metrics.statistic import Statistic
+from temperance.metrics.stats import Bins, SparseBins
 from temperance.metrics.tally import Tally, tallied
+from temperance.numerics import one_thread
 from temperance.predictions import Predictions
 from temperance.predictions.checks import Positive, Text
 from temperance.predictions.given import as_predictions
 from temperance.progress import Progress, no_progress
 
+# Numbers that are read at a time.
+CHUNK_VALUES = 1 << 21
+
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
 
 
+class Pictures:
+    """The statistics behind the pictures: those that some metric needed anyway, and the others when they are wanted."""
+
+    def __init__(self, data: Predictions, calibrator: Calibrator | None, n_bins: int) -> None:
+        self._data, self._calibrator = data, calibrator
+        options = {"n_bins": n_bins}
+        self._requests: dict[str, Request] = {
+            "ece": (METRICS["ece"], options),
+            "classwise-ece": (METRICS["classwise-ece"], options),
+            "aurc": (METRICS["aurc"], {}),
+        }
+        self._known: dict[str, Statistic] = {}
+
+    def keep(self, requests: Sequence[Request], found: Sequence[Parts]) -> None:
+        """Remember what was gathered for a metric, where a picture draws it."""
+        for request, parts in zip(requests, found, strict=True):
+            if self._requests.get(request[0].name) == request:
+                self._known[request[0].name] = parts.whole
+
+    def __getitem__(self, name: str) -> Statistic:
+        """The statistic of a metric. Where it is not known yet, all that are missing are gathered in one pass."""
+        missing = {key: request for key, request in self._requests.items() if key not in self._known}
+        if name in missing:
+            batches = checked_batches(self._data, calibrator=self._calibrator)
+            with one_thread(where=self._calibrator is None):
+                found = gathered(batches, self._data.n, list(missing.values()))
+            self._known |= {key: parts.stats for key, parts in zip(missing, found, strict=True)}
+        return self._known[name]
+
+    def bins(self, name: str) -> Bins:
+        """The statistic of a binned metric with all its bins, empty ones too."""
+        found = self[name]
+        return found.dense() if isinstance(found, SparseBins) else cast(Bins, found)
+
+
 @dataclass(frozen=True)
 class Evaluation(Results):
-    """The metrics of one set of predictions, and the statistics behind the pictures."""
+    """The metrics of one set of predictions, and on demand the statistics behind the pictures.
 
-    reliability: Bins
-    classwise: Bins
-    risk_coverage: RiskCoverage
+    `reliability`, `classwise` and `risk_coverage` are measured when they are first asked for, unless a metric needed
+    them too.
+    """
+
     class_names: tuple[str, ...]
     tallies: tuple[Tally, Tally]  # by confidence and by predicted class, for the verdict
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...]
+    _pictures: Pictures = field(repr=False, compare=False)
+
+    @cached_property
+    def reliability(self) -> Bins:
+        """Samples by confidence. (n_bins,)"""
+        return self._pictures.bins("ece")
+
+    @cached_property
+    def classwise(self) -> Bins:
+        """Samples by the probability of each class. (k, n_bins)"""
+        return self._pictures.bins("classwise-ece")
+
+    @cached_property
+    def risk_coverage(self) -> RiskCoverage:
+        """The error among the surest predictions, at every coverage."""
+        return RiskCoverage.of(cast(Ranked, self._pictures["aurc"]))
 
     @property
     def title(self) -> str:
@@ -131,8 +194,6 @@ def evaluate(
     at_least("bootstrap", bootstrap, 0)
     seed_number(seed)
     chosen: list[Request] = [(m, {"n_bins": n_bins} if "n_bins" in m.options else {}) for m in chosen_metrics(metrics)]
-    drawn: list[Request] = [(METRICS[name], {"n_bins": n_bins}) for name in ("ece", "classwise-ece")]
-    drawn.append((METRICS["aurc"], {}))
     sizes: dict[str | None, int] = {None: data.n}
     if by_group:
         sizes.update(group_sizes(data))
@@ -140,53 +201,59 @@ def evaluate(
     method = calibrator.name if calibrator else "uncalibrated"
     settings_of_calibrator = {"calibrator": calibrator.get_params()} if calibrator else {}
     rows: list[Row] = []
-    pictures: list[Parts] = []
+    pictures = Pictures(data, calibrator, n_bins)
     tallies: list[Tally] = []
     floored = Floored.of(data, calibrated=calibrator is not None)
     steps = len(sizes) * (len(chosen) + 1)
     for group, n in sizes.items():
         progress(len(rows), steps, f"reading {data.source}")
-        requests = [*chosen, *drawn] if group is None else chosen
         found = data.locating(checked_batches(data, group=group, calibrator=calibrator))
         if group is None:
             found = tallied(floored.counted(found), tallies)
-        dealt = deal(found, n, requests, torch.Generator().manual_seed(seed))
-        pictures = pictures or dealt[len(chosen) :]
-        for (metric, options), parts in zip(chosen, dealt, strict=False):
+        generator = torch.Generator().manual_seed(seed) if bootstrap else None
+        with one_thread(where=calibrator is None):  # a calibrator is left its threads
+            dealt = gathered(found, n, chosen, generator)
+        if group is None:
+            pictures.keep(chosen, dealt)
+        for (metric, options), parts in zip(chosen, dealt, strict=True):
             progress(len(rows) + 1, steps, metric.title)
             start = time.perf_counter()
             value, low, high = measured(metric, parts, options, bootstrap=bootstrap, level=level, seed=seed)
-            params = {"metric": options, **settings_of_calibrator}
-            seconds = time.perf_counter() - start
-            rows.append(
-                Row(
-                    data.source,
-                    data.split or "",
-                    group_name(group),
-                    method,
-                    params,
-                    metric.name,
-                    value,
-                    low,
-                    high,
-                    n,
-                    seconds,
-                )
+            row = Row(
+                source=data.source,
+                split=data.split or "",
+                group=group_name(group),
+                method=method,
+                params={"metric": options, **settings_of_calibrator},
+                metric=metric.name,
+                value=value,
+                low=low,
+                high=high,
+                n=n,
+                seconds=time.perf_counter() - start,
             )
+            rows.append(row)
     progress(steps, steps, "done")
-    reliability, classwise, ranked = (combine(parts) for parts in pictures)
     settings = {"n_bins": n_bins, "bootstrap": bootstrap, "level": level, "n": data.n, "k": data.k}
     nll = next((row.value for row in rows if row.metric == "nll"), None)
     return Evaluation(
         rows=tuple(rows),
         provenance=Provenance.of({data.source: data.fingerprint}, settings, seed),
-        reliability=cast(Bins, reliability),
-        classwise=cast(Bins, classwise),
-        risk_coverage=RiskCoverage.of(cast(Ranked, ranked)),
         class_names=data.class_names or tuple(map(str, range(data.k))),
         tallies=(tallies[0], tallies[1]),
         notes=(floored.note(nll, data.n),) if floored.n and nll is not None else (),
+        _pictures=pictures,
     )
+
+
+def gathered(
+    found: Iterable[Batch], n: int, requests: Sequence[Request], generator: torch.Generator | None = None
+) -> list[Parts]:
+    """For each metric the statistic of n rows, in one pass; with a generator, of parts that the rows are dealt to."""
+    gatherer = Gatherer(requests, n, in_parts=generator is not None, generator=generator)
+    for batch in found:
+        gatherer.add(batch)
+    return gatherer.results()
 
 
 def group_name(group: str | None) -> str:
@@ -214,11 +281,12 @@ def chosen_metrics(names: Sequence[str]) -> list[Metric]:
 def measured(
     metric: Metric, parts: Parts, options: dict[str, Any], *, bootstrap: int, level: float, seed: int
 ) -> tuple[float, float, float]:
-    """The value and its interval, NaN without resamples; the same whichever other metrics are measured."""
-    value = metric.value(combine(parts), **options)
-    if not bootstrap:
-        return value, math.nan, math.nan
-    draws = resample(metric, parts, bootstrap, torch.Generator().manual_seed(seed), **options)
+    """The value and its interval, NaN without one; the same whichever other metrics are measured."""
+    with one_thread():
+        value = metric.value(parts.whole, **options)
+        if not bootstrap or not metric.interval:
+            return value, math.nan, math.nan
+        draws = resample(metric, parts, bootstrap, torch.Generator().manual_seed(seed), **options)
     found = draws.interval(value, metric.range, level)
     return value, found.low, found.high
 
@@ -229,7 +297,7 @@ def checked_batches(
     """Predictions in checked blocks: those of one group, and as a calibrator makes them, if asked."""
     data.need_labels()
     first_row = 0
-    for scores, labels, groups in data.chunks():
+    for scores, labels, groups in data.chunks(max(1, CHUNK_VALUES // data.k)):
         size = len(labels)
         from_logits = data.from_logits
         if group is not None:

@@ -7,7 +7,7 @@ from temperance.errors import at_least, one_of
 from temperance.metrics.base import metric
 from temperance.metrics.classwise import CLASSES
 from temperance.metrics.stats import FullRows, TopLabels, full_rows, top_labels
-from temperance.numerics import prefix_sums, stable_order
+from temperance.numerics import prefix_sums, stable_sort
 
 RULES = ("sorted", "interp", "quantile-left")
 
@@ -29,7 +29,8 @@ def adaptive_ece(samples: TopLabels, *, n_bins: int = 15, rule: str = "sorted") 
     >>> round(adaptive_ece(probs, [0, 1, 1, 0], n_bins=2), 6)
     0.3875
     """
-    return _adaptive_error(samples.confidence, samples.correct, n_bins, rule)
+    value = samples.ordered.confidence
+    return _error_of_runs(value, samples.ordered.correct, _cuts(value, n_bins, rule))
 
 
 @metric(full_rows, title="classwise adaptive ECE", range=(0, 1), percent=True)
@@ -43,22 +44,26 @@ def classwise_adaptive_ece(samples: FullRows, *, n_bins: int = 15, rule: str = "
     one_of("classes", classes, CLASSES)
     counted = torch.bincount(samples.labels, minlength=samples.probs.shape[1]).tolist()
     columns = [j for j, count in enumerate(counted) if count or classes == "all"]
-    errors = [_adaptive_error(samples.probs[:, j], samples.labels == j, n_bins, rule) for j in columns]
+    errors = []
+    for j in columns:
+        value, happened = stable_sort(samples.probs[:, j].contiguous(), samples.labels == j)
+        errors.append(_error_of_runs(value, happened, _cuts(value, n_bins, rule)))
     return sum(errors) / len(errors)
 
 
-def _adaptive_error(value: Tensor, happened: Tensor, n_bins: int, rule: str) -> float:
+def _error_of_runs(value: Tensor, happened: Tensor, cuts: Tensor) -> float:
+    """Σ |Σ (happened − value)| / n, where the inner sums are over the samples between two cuts."""
+    total = prefix_sums(happened.double().sub_(value))
+    return float(total[cuts.to(total.device)].diff().abs().sum() / len(value))
+
+
+def _cuts(ranked: Tensor, n_bins: int, rule: str) -> Tensor:
+    """Where the sorted values are cut into bins. (n_bins + 1,), or fewer where there are fewer samples"""
     at_least("n_bins", n_bins, 1)
     one_of("rule", rule, RULES)
-    n = len(value)
-    if rule == "sorted":
-        cuts = even_cuts(n, min(n_bins, n))
-        order = stable_order(value, cuts.tolist())
-    else:
-        order = stable_order(value)
-        cuts = _edge_cuts(value[order], n_bins, rule)
-    total = prefix_sums((happened.double() - value)[order])
-    return float(total[cuts.to(total.device)].diff().abs().sum() / n)
+    n = len(ranked)
+    # With more bins than samples the rules that interpolate have empty ones: as many as samples say the same.
+    return even_cuts(n, min(n_bins, n)) if rule == "sorted" else _edge_cuts(ranked, n_bins, rule)
 
 
 def even_cuts(n: int, n_bins: int) -> Tensor:
@@ -90,11 +95,8 @@ def ece_sweep(samples: TopLabels) -> float:
     next with b or any fewer bins (Roelofs, Cain, Shlens and Mozer, 2022), whose estimate of a calibrated model's
     error is less biased than that of a fixed number. Here with absolute gaps, as ECE; the paper also squares them.
     """
-    order = stable_order(samples.confidence)
-    correct = samples.correct[order]
-    total = prefix_sums(correct.double() - samples.confidence[order])
-    cuts = even_cuts(len(correct), _most_rising_bins(correct.cpu()))
-    return float(total[cuts.to(total.device)].diff().abs().sum() / len(correct))
+    value, correct = samples.ordered.confidence, samples.ordered.correct
+    return _error_of_runs(value, correct, even_cuts(len(correct), _most_rising_bins(correct.cpu())))
 
 
 def _most_rising_bins(correct: Tensor) -> int:

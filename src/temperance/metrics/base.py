@@ -9,7 +9,7 @@ from typing import Any
 from temperance.arrays import ArrayLike
 from temperance.errors import known_settings
 from temperance.metrics.batch import NARROW, Batch, batches
-from temperance.metrics.stats import Statistic
+from temperance.metrics.statistic import Running, Statistic
 from temperance.registry import Registry, first_line, plain_name
 
 
@@ -33,6 +33,7 @@ class Metric:
         percent: bool,
         proper: bool,
         quadratic: bool,
+        interval: bool,
     ) -> None:
         self.of_batch = of_batch
         self.of_stats = of_stats
@@ -46,6 +47,7 @@ class Metric:
         self.percent = percent
         self.proper = proper
         self.quadratic = quadratic
+        self.interval = interval
         self.stats_options = _keyword_options(of_batch)
         self.value_options = _keyword_options(of_stats)
         self.__doc__ = inspect.cleandoc(of_stats.__doc__ or "")
@@ -82,13 +84,15 @@ class Metric:
     def stats_of(self, parts: Iterable[Batch], **options: Any) -> Statistic:
         """The statistic of checked predictions that come in batches."""
         own = self.own_stats_options(options)
-        found = [self.of_batch(part, **own) for part in parts]
-        return found[0] if len(found) == 1 else type(found[0]).combine(found)
+        found = Running()
+        for part in parts:
+            found.add(self.of_batch(part, **own))
+        return found.total
 
     def value(self, stats: Statistic, **options: Any) -> float:
         """The number of a statistic."""
         self.check(options)
-        return float(self.of_stats(stats, **{k: v for k, v in options.items() if k in self.value_options}))
+        return float(self.of_stats(stats.settled(), **{k: v for k, v in options.items() if k in self.value_options}))
 
     @property
     def options(self) -> dict[str, Any]:
@@ -98,7 +102,7 @@ class Metric:
     @property
     def claims(self) -> dict[str, Any]:
         """What is said of it in the registry; the tests verify it."""
-        names = ("range", "lower_is_better", "perfect", "headline", "percent", "proper", "quadratic")
+        names = ("range", "lower_is_better", "perfect", "headline", "percent", "proper", "quadratic", "interval")
         return {name: getattr(self, name) for name in names}
 
     def own_stats_options(self, options: dict[str, Any]) -> dict[str, Any]:
@@ -137,6 +141,7 @@ def metric(
     percent: bool = False,
     proper: bool = False,
     quadratic: bool = False,
+    interval: bool = True,
 ) -> Callable[[Callable[..., float]], Metric]:
     """Register a metric: the decorated function is its value, `of_batch` the statistic that it is a value of.
 
@@ -147,6 +152,7 @@ def metric(
     percent          shown multiplied by 100
     proper           least, on average, for the true probabilities
     quadratic        takes time quadratic in n, so intervals use smaller resamples
+    interval         its bootstrap interval holds the true value about as often as it says
     """
 
     def register(of_stats: Callable[..., float]) -> Metric:
@@ -161,6 +167,7 @@ def metric(
             percent=percent,
             proper=proper,
             quadratic=quadratic,
+            interval=interval,
         )
         return METRICS.add(found.name, found)
 

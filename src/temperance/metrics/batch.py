@@ -1,8 +1,11 @@
 """A block of checked predictions, and what the metrics share about it, computed once."""
 
-from collections.abc import Callable, Iterator
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import torch
 from torch import Tensor
@@ -14,134 +17,186 @@ from temperance.arrays import (
     as_labels,
     as_scores,
     blocks,
-    check_logits,
     check_probs,
+    refuse_non_finite,
     refuse_probs,
 )
 from temperance.errors import InputError
-from temperance.numerics import read_once
+from temperance.numerics import first_places, read_once, row_extremes
 
 Statistic = TypeVar("Statistic", bound=Callable[..., Any])
 
-# A tie for the largest probability needs two of them, so it is possible only up to one half (plus what rounding adds).
+# Two probabilities can both be the largest only up to one half, plus what rounding adds.
 TIE_LIMIT = 0.5 + 1e-2
 
-# Rows that are looked at in one go where each is read only once, so that they need not stay in cache.
+
+# Rows that are checked at once where each is read only once: they need not stay in cache.
 TALL_ROWS = 1 << 20
 
-# Rows of a batch of these. Torch gives longer columns to several threads, which gains little and, on a busy machine
-# where they wait for each other, loses far more than the whole work.
+# Rows of a batch for narrow statistics. Torch gives longer columns to several threads. That gains little, and on a busy
+# machine, where threads wait for each other, it costs far more than the work itself.
 SERIAL_ROWS = 1 << 15
 
 NARROW: set[Callable[..., Any]] = set()
 
 
 def narrow(statistic: Statistic) -> Statistic:
-    """Mark a statistic that asks a batch for one number per row, never for one per class, and so can use `tall`."""
+    """Mark a statistic that needs `Columns` only: a few numbers per row, however many classes there are."""
     NARROW.add(statistic)
     return statistic
 
 
-class Batch:
-    """Rows of logits or probabilities with their labels; everything derived is in float64 and computed on first use."""
+class Columns:
+    """A few numbers for each of n rows, from which everything that does not depend on all k classes follows.
+
+    labels       (n,) int64
+    top          (n,) the largest logit or probability of the row, in the type it came in
+    label_score  (n,) that of the label
+    normaliser   (n,) of logits: Σ_j exp(z_j − top), in float64
+    correct      (n,) bool: is the label the most probable class? Of tied classes the lowest index counts.
+
+    Rows can be dealt to parts (`part`, (n,) numbers below `n_parts`). Then every sum has a first dimension for them.
+    """
+
+    k: int
+    from_logits: bool
+    labels: Tensor
+    top: Tensor
+    label_score: Tensor
+    normaliser: Tensor
+    correct: Tensor
+    part: Tensor | None = None
+    n_parts: int = 1
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @classmethod
+    def join(cls, several: Sequence[Columns]) -> Columns:
+        """The rows of several batches, without what is as wide as k."""
+        first, joined = several[0], Columns()
+        joined.k, joined.from_logits, joined.n_parts = first.k, first.from_logits, first.n_parts
+        names = ["labels", "top", "label_score", "correct"]
+        names += ["normaliser"] * first.from_logits + ["part"] * (first.part is not None)
+        for name in names:
+            setattr(joined, name, torch.cat([getattr(each, name) for each in several]))
+        return joined
+
+    def dealt(self, part: Tensor, n_parts: int) -> Self:
+        """The same rows, each in the part that `part` (n,) names."""
+        batch = copy.copy(self)
+        batch.part, batch.n_parts = part, n_parts
+        return batch
+
+    @cached_property
+    def confidence(self) -> Tensor:
+        """(n,) the largest probability of each row, in float64."""
+        return self.normaliser.reciprocal() if self.from_logits else self.top.double()
+
+    @property
+    def own_confidence(self) -> Tensor:
+        """(n,) the same in the type it came in: bins of float32 values are found faster."""
+        return self.confidence if self.from_logits else self.top
+
+    @cached_property
+    def nll(self) -> Tensor:
+        """(n,) minus the log-probability of the label, in float64."""
+        if self.from_logits:
+            return self.normaliser.log().add_(self.top).sub_(self.label_score)
+        return -self.label_score.double().clamp_min(LOG_FLOOR).log()
+
+    @cached_property
+    def label_prob(self) -> Tensor:
+        """(n,) the probability of the label, in float64."""
+        return (-self.nll).exp() if self.from_logits else self.label_score.double()
+
+    # Sums over rows. With parts they have a first dimension more.
+
+    @property
+    def count(self) -> Tensor:
+        """The number of rows. ()"""
+        if self.part is None:
+            return torch.tensor(len(self), device=self.labels.device)
+        return torch.bincount(self.part, minlength=self.n_parts)
+
+    def sum(self, values: Tensor) -> Tensor:
+        """The sum of a value per row, in float64. ()"""
+        if self.part is None:
+            return values.sum(dtype=torch.float64)
+        return torch.bincount(self.part, values.double(), minlength=self.n_parts)
+
+    def tally(self, index: Tensor, size: int, values: Tensor | None = None) -> Tensor:
+        """How many rows have each index below `size`, or the sum of their values in float64. (size,)"""
+        # bincount forgets the type of its weights when there are none.
+        weights = None if values is None else values.double()
+        if self.part is None:
+            found = torch.bincount(index, weights, minlength=size)
+        else:
+            found = torch.bincount(self.part * size + index, weights, minlength=self.n_parts * size)
+            found = found.reshape(self.n_parts, size)
+        return found if weights is None else found.double()
+
+
+class Batch(Columns):
+    """Rows of logits or probabilities with their labels. What follows from them is computed on first use."""
 
     def __init__(self, scores: Tensor, labels: Tensor, *, from_logits: bool, first_row: int = 0) -> None:
         self.from_logits = from_logits
         self.labels = labels
         self.scores = scores if scores.dtype in (torch.float32, torch.float64) else scores.float()
+        self.k = scores.shape[1]
         if from_logits:
-            check_logits(self.scores, first_row)
-            self._top, self._hit = self.scores.amax(1), None
+            found = row_extremes(self.scores, labels)
+            # Any NaN or infinity is in the sum of its row. A sum of very large numbers can be infinite, too.
+            if not -torch.inf < found.lightest <= found.heaviest < torch.inf:
+                refuse_non_finite(self.scores, "logits", first_row)
         else:
             found = check_probs(self.scores, labels, first_row=first_row, tolerance=SUM_TOLERANCE[scores.dtype])
-            self._top, self._hit = found.top, found.hit
+        self.top, self._hit = found.top, found.hit
 
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    @property
-    def k(self) -> int:
-        return self.scores.shape[1]
-
-    def select(self, index: Tensor | slice) -> "Batch":
+    def select(self, index: Tensor | slice) -> Batch:
         """The same predictions for some of the rows, already checked."""
         part = object.__new__(Batch)
-        part.from_logits, part.labels = self.from_logits, self.labels[index]
-        part.scores, part._top = self.scores[index], self._top[index]
+        part.from_logits, part.k, part.labels = self.from_logits, self.k, self.labels[index]
+        part.scores, part.top = self.scores[index], self.top[index]
         part._hit = None if self._hit is None else self._hit[index]
         return part
 
     @cached_property
-    def log_probs(self) -> Tensor:
-        """(n, k) natural logarithms."""
-        if self.from_logits:
-            return self.scores.double().log_softmax(1)
-        return self.scores.double().clamp_min(LOG_FLOOR).log_()
+    def _softmax(self) -> tuple[Tensor, Tensor]:
+        """The probabilities of logits, and the sums that they were divided by."""
+        exponential = self.scores.to(torch.float64, copy=True).sub_(self.top[:, None]).exp_()
+        normaliser = exponential.sum(1)
+        return exponential.div_(normaliser[:, None]), normaliser
+
+    @property
+    def normaliser(self) -> Tensor:  # type: ignore[override]
+        return self._softmax[1]
 
     @cached_property
     def probs(self) -> Tensor:
-        """(n, k)."""
-        return self.log_probs.exp() if self.from_logits else self.scores.double()
+        """(n, k) in float64."""
+        return self._softmax[0] if self.from_logits else self.scores.double()
 
     @cached_property
-    def confidence(self) -> Tensor:
-        """(n,) the largest probability of each row."""
-        if self.from_logits:
-            return (self._top.double() - self._log_normaliser).exp_()
-        return self._top.double()
-
-    @property
-    def own_confidence(self) -> Tensor:
-        """(n,) the same number in the type it came in: bins of float32 values are found with less care."""
-        return self.confidence if self.from_logits else self._top
+    def label_score(self) -> Tensor:  # type: ignore[override]
+        return self.scores.gather(1, self.labels[:, None]).squeeze(1)
 
     @cached_property
-    def _log_normaliser(self) -> Tensor:
-        return self.scores.double().logsumexp(1)
-
-    @cached_property
-    def _may_tie(self) -> Tensor:
-        return self.confidence <= TIE_LIMIT
+    def correct(self) -> Tensor:  # type: ignore[override]
+        # Found without an argmax, which costs several times as much.
+        if self._hit is not None:
+            return self._hit
+        correct = self.label_score == self.top
+        tied = (correct & (self.confidence <= TIE_LIMIT)).nonzero().squeeze(1)
+        if len(tied):
+            correct[tied] = first_places(self.scores[tied], self.top[tied]) == self.labels[tied]
+        return correct
 
     @cached_property
     def prediction(self) -> Tensor:
         """(n,) the most probable class; of several, the lowest."""
-        prediction = self.scores.argmax(1)
-        tied = self._may_tie.nonzero().squeeze(1)
-        if len(tied):
-            is_top = self.scores[tied] == self._top[tied, None]
-            columns = torch.arange(self.k, device=self.scores.device)
-            prediction[tied] = torch.where(is_top, columns, self.k).amin(1)
-        return prediction
-
-    @cached_property
-    def correct(self) -> Tensor:
-        """(n,) bool: is the prediction the label? Found without an argmax, which costs several times as much."""
-        if self._hit is not None:
-            return self._hit
-        correct = self._label_score == self._top
-        tied = (correct & self._may_tie).nonzero().squeeze(1)
-        if len(tied):
-            columns = torch.arange(self.k, device=self.scores.device)
-            is_earlier = columns < self.labels[tied, None]
-            correct[tied] = ~((self.scores[tied] == self._top[tied, None]) & is_earlier).any(1)
-        return correct
-
-    @cached_property
-    def _label_score(self) -> Tensor:
-        return self.scores.gather(1, self.labels[:, None]).squeeze(1)
-
-    @cached_property
-    def nll(self) -> Tensor:
-        """(n,) minus the log-probability of the label."""
-        if self.from_logits:
-            return self._log_normaliser - self._label_score.double()
-        return -self._label_score.double().clamp_min(LOG_FLOOR).log()
-
-    @cached_property
-    def label_prob(self) -> Tensor:
-        """(n,) the probability of the label."""
-        return (-self.nll).exp() if self.from_logits else self._label_score.double()
+        return first_places(self.scores, self.top)
 
 
 def batches(
@@ -153,9 +208,9 @@ def batches(
     first_row: int = 0,
     tall: bool = False,
 ) -> Iterator[Batch]:
-    """Checked predictions in blocks that stay in cache; `first_row` is what errors count rows from.
+    """Checked predictions in blocks that stay in cache. Errors count rows from `first_row`.
 
-    With `tall`, for `narrow` statistics, probabilities are looked at many rows at a time where each is read only once.
+    With `tall`, for `narrow` statistics, probabilities are checked many rows at a time where each is read only once.
     """
     name = "logits" if from_logits else "probs"
     given = as_scores(scores, name)

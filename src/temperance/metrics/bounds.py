@@ -13,26 +13,26 @@ from torch import Tensor
 
 from temperance.arrays import ArrayLike, as_scores, unflatten
 from temperance.metrics.base import metric
-from temperance.metrics.batch import Batch, batches, narrow
+from temperance.metrics.batch import Columns, batches, narrow
 from temperance.metrics.stats import Sums, summed
 
 
 @narrow
-def confidence_gap_sums(batch: Batch) -> Sums:
+def confidence_gap_sums(batch: Columns) -> Sums:
     """The sum of each sample's own gap, |correct − confidence|."""
-    return summed((batch.correct.double() - batch.confidence).abs())
+    return summed(batch, (batch.correct.double() - batch.confidence).abs())
 
 
 @narrow
-def class_gap_sums(batch: Batch) -> Sums:
+def class_gap_sums(batch: Columns) -> Sums:
     """The sum of each sample's gap over its k probabilities, which is 2 (1 − p_y) for a row that sums to 1, over k."""
-    return summed(2 * (1 - batch.label_prob).clamp_min(0) / batch.k)
+    return summed(batch, 2 * (1 - batch.label_prob).clamp_min(0) / batch.k)
 
 
 @narrow
-def error_over_k_sums(batch: Batch) -> Sums:
+def error_over_k_sums(batch: Columns) -> Sums:
     """The number of wrong predictions, over k."""
-    return summed((~batch.correct).double() / batch.k)
+    return summed(batch, (~batch.correct).double() / batch.k)
 
 
 @metric(confidence_gap_sums, title="ECE, supremum", range=(0, 1), percent=True)

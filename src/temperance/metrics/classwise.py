@@ -41,17 +41,17 @@ def bin_under_over(bins: Bins) -> tuple[Tensor, Tensor]:
 
 def _per_class(bins: Bins, gap: Tensor, norm: str) -> Tensor:
     one_of("norm", norm, NORMS)
-    error = (bins.count * gap).sum(-1)
+    error = bins.by_class(bins.count * gap)
     if norm == "samples":
-        return error / bins.n
-    n_label = bins.hits.sum(-1)
+        return error / bins.by_class(bins.count)
+    n_label = bins.by_class(bins.hits)
     return torch.where(n_label > 0, error / n_label, math.nan)
 
 
 def _mean_over_classes(bins: Bins, errors: Tensor, classes: str) -> float:
     one_of("classes", classes, CLASSES)
     if classes == "present":
-        errors = errors[bins.hits.sum(-1) > 0]
+        errors = errors[bins.by_class(bins.hits) > 0]
     return float(errors.nanmean())
 
 

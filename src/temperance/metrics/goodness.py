@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 
 from temperance.metrics.base import metric
-from temperance.metrics.batch import Batch, narrow
-from temperance.metrics.stats import Additive, TopLabels, top_labels
-from temperance.numerics import prefix_sums, stable_order
+from temperance.metrics.batch import Columns, narrow
+from temperance.metrics.statistic import Additive
+from temperance.metrics.stats import TopLabels, top_labels
+from temperance.numerics import prefix_sums
 
 # Brownian motion on [0, 1] goes further than this but for a chance below 1e-50.
 SURELY_EXCEEDED = 0.1
@@ -72,9 +73,8 @@ def kuiper_p_value(samples: TopLabels) -> float:
 
 def _walk(samples: TopLabels) -> Tensor:
     """(1/n) Σ (correct − c) over the samples up to each distinct confidence, and 0 before the first."""
-    order = stable_order(samples.confidence)
-    confidence = samples.confidence[order]
-    sums = prefix_sums(samples.correct[order].double() - confidence)
+    confidence, correct = samples.ordered.confidence, samples.ordered.correct
+    sums = prefix_sums(correct.double() - confidence)
     ends = torch.ones(len(sums), dtype=torch.bool, device=sums.device)
     ends[1:-1] = confidence[1:] != confidence[:-1]
     return sums[ends] / len(confidence)
@@ -140,11 +140,11 @@ class ScoreSums(Additive):
 
 
 @narrow
-def score_sums(batch: Batch) -> ScoreSums:
+def score_sums(batch: Columns) -> ScoreSums:
     """The excess of the Brier score over what the confidences themselves expect, and its variance."""
     slope = 1 - 2 * batch.confidence
     score = (batch.correct.double() - batch.confidence) * slope
-    return ScoreSums(score.sum(), (slope.square() * _variance(batch.confidence)).sum())
+    return ScoreSums(batch.sum(score), batch.sum(slope.square() * _variance(batch.confidence)))
 
 
 @metric(score_sums, title="Spiegelhalter z", range=(-math.inf, math.inf), lower_is_better=None)

@@ -13,7 +13,7 @@ from temperance.arrays import ArrayLike, shape_of, to_tensor
 from temperance.errors import InputError, at_least, one_of, positive_fraction
 from temperance.metrics import scores
 from temperance.metrics.significance import Draws, Interval
-from temperance.metrics.stats import Samples
+from temperance.metrics.statistic import Samples
 
 SLAB_VALUES = 1 << 21  # counts of resamples held at a time
 

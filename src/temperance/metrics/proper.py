@@ -1,36 +1,33 @@
 """Proper scores, accuracy, and the spread of loss between classes."""
 
-import torch
-
 from temperance.errors import at_least, one_of
 from temperance.metrics.base import metric
-from temperance.metrics.batch import Batch, narrow
+from temperance.metrics.batch import Batch, Columns, narrow
 from temperance.metrics.stats import Sums, summed
 
 
 @narrow
-def correct_sums(batch: Batch) -> Sums:
+def correct_sums(batch: Columns) -> Sums:
     """How many predictions are right."""
-    return summed(batch.correct)
+    return summed(batch, batch.correct)
 
 
 @narrow
-def nll_sums(batch: Batch) -> Sums:
+def nll_sums(batch: Columns) -> Sums:
     """The sum of minus the log-probability of the label."""
-    return summed(batch.nll)
+    return summed(batch, batch.nll)
 
 
 def brier_sums(batch: Batch, *, mean_over_classes: bool = False) -> Sums:
     """The sum of squared distances to the one-hot label: Σ_j p_j² − 2 p_y + 1."""
     squared = batch.probs.square().sum(1) - 2 * batch.label_prob + 1
-    return summed(squared / batch.k if mean_over_classes else squared)
+    return summed(batch, squared / batch.k if mean_over_classes else squared)
 
 
 @narrow
-def class_nll_sums(batch: Batch) -> Sums:
+def class_nll_sums(batch: Columns) -> Sums:
     """For each class, how many samples carry its label and the sum of their NLL. (k,)"""
-    count = torch.bincount(batch.labels, minlength=batch.k)
-    return Sums(count, torch.bincount(batch.labels, batch.nll, minlength=batch.k))
+    return Sums(batch.tally(batch.labels, batch.k), batch.tally(batch.labels, batch.k, batch.nll))
 
 
 @metric(correct_sums, title="accuracy", range=(0, 1), lower_is_better=False, perfect=1.0, headline=1, percent=True)

@@ -7,6 +7,7 @@ loss of those m is the selective risk. Every metric here reads the curve of risk
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -16,22 +17,28 @@ from temperance.errors import InputError, number, one_of, positive_fraction
 from temperance.metrics.base import metric
 from temperance.metrics.batch import Batch, batches
 from temperance.metrics.scores import SCORES
-from temperance.metrics.stats import Samples
-from temperance.numerics import stable_order
+from temperance.metrics.statistic import RankedSamples
+from temperance.numerics import stable_order, stable_sort
 
 LOSSES: dict[str, Callable[[Batch], Tensor]] = {
-    "zero-one": lambda batch: (~batch.correct).double(),
+    "zero-one": lambda batch: ~batch.correct,
     "nll": lambda batch: batch.nll,
 }
 TIES = ("stable", "mean")
 
 
 @dataclass(frozen=True)
-class Ranked(Samples):
-    """Each sample's confidence score and its loss. (n,)"""
+class Ranked(RankedSamples):
+    """Each sample's confidence score and its loss, a boolean if it is 0 or 1. (n,)"""
 
     score: Tensor
     loss: Tensor
+
+    def _sorted(self) -> Self:
+        # The surest last, because that takes less memory. Read from there, equal ones are as they came.
+        if self.loss.dtype == torch.bool:
+            return type(self)(*stable_sort(self.score, self.loss, last_first=True))
+        return self.select(stable_order(-self.score).flip(0))
 
 
 def ranked(batch: Batch, *, score: str = "msp", loss: str = "zero-one") -> Ranked:
@@ -56,13 +63,9 @@ class RiskCoverage:
     @classmethod
     def of(cls, samples: Ranked, *, ties: str = "stable") -> "RiskCoverage":
         """The curve of a statistic. Equal scores keep the data's order; `ties="mean"` averages over their orders."""
-        one_of("ties", ties, TIES)
-        order = stable_order(-samples.score)
-        threshold, total = samples.score[order], samples.loss[order].cumsum(0)
-        if ties == "mean":
-            total = _straight_within_ties(total, threshold)
-        kept = torch.arange(1, len(total) + 1, dtype=torch.float64, device=total.device)
-        return cls(kept / kept[-1], total / kept, threshold)
+        risk = _risk(samples, ties)
+        kept = torch.arange(1, len(risk) + 1, dtype=torch.float64, device=risk.device)
+        return cls(kept.div_(len(risk)), risk, samples.ordered.score.flip(0))
 
     def coverage_at(self, threshold: float) -> float:
         """The share of samples that score at least `threshold`."""
@@ -75,6 +78,15 @@ class RiskCoverage:
 
     def _kept(self, threshold: float) -> int:
         return int((self.threshold >= threshold).sum())
+
+
+def _risk(samples: Ranked, ties: str) -> Tensor:
+    """The mean loss of the surest sample alone, of the surest two, and so on. (n,)"""
+    one_of("ties", ties, TIES)
+    total = samples.ordered.loss.flip(0).cumsum(0, dtype=torch.float64)
+    if ties == "mean":
+        total = _straight_within_ties(total, samples.ordered.score.flip(0))
+    return total.div_(torch.arange(1, len(total) + 1, dtype=torch.float64, device=total.device))
 
 
 def _straight_within_ties(total: Tensor, threshold: Tensor) -> Tensor:
@@ -138,7 +150,7 @@ def aurc(samples: Ranked, *, area: str = "mean", ties: str = "stable") -> float:
     0.277778
     """
     one_of("area", area, ("mean", "trapezoid"))
-    risk = RiskCoverage.of(samples, ties=ties).risk
+    risk = _risk(samples, ties)
     if area == "trapezoid" and len(risk) > 1:
         return float((risk[1:] + risk[:-1]).mean()) / 2
     return float(risk.mean())
@@ -158,11 +170,11 @@ def eaurc(samples: Ranked, *, optimum: str = "asymptotic", ties: str = "stable")
     0.166667
     """
     one_of("optimum", optimum, ("asymptotic", "exact"))
-    area = RiskCoverage.of(samples, ties=ties).risk.mean()
+    area = _risk(samples, ties).mean()
     if optimum == "exact":
-        best = RiskCoverage.of(Ranked(-samples.loss, samples.loss)).risk.mean()
+        best = _risk(Ranked(-samples.loss.double(), samples.loss), "stable").mean()
     elif bool(((samples.loss == 0) | (samples.loss == 1)).all()):
-        right = 1 - samples.loss.mean()
+        right = 1 - samples.loss.double().mean()
         best = 1 - right + torch.special.xlogy(right, right)
     else:
         raise InputError('optimum="asymptotic" holds for the zero-one loss only; pass optimum="exact"')
@@ -180,8 +192,9 @@ def augrc(samples: Ranked, *, ties: str = "stable") -> float:
     >>> round(augrc([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7]], [0, 1, 1]), 6)
     0.222222
     """
-    curve = RiskCoverage.of(samples, ties=ties)
-    return float((curve.risk * curve.coverage).mean())
+    risk = _risk(samples, ties)
+    coverage = torch.arange(1, len(risk) + 1, dtype=torch.float64, device=risk.device).div_(len(risk))
+    return float((risk * coverage).mean())
 
 
 @metric(ranked, title="risk at coverage", range=(0, math.inf), percent=True)

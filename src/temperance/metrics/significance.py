@@ -9,7 +9,7 @@ the resamples are smaller than the data and the interval is shrunk by the square
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,16 +20,11 @@ from temperance.arrays import ArrayLike
 from temperance.errors import InputError, at_least
 from temperance.metrics.base import Metric
 from temperance.metrics.batch import Batch, batches
-from temperance.metrics.stats import Additive, Samples, Statistic
+from temperance.metrics.gather import Gatherer, Parts, Request
+from temperance.metrics.statistic import Additive, Samples, Statistic
 
-N_PARTS = 500
-SPREAD = 8  # how many batches of a long file contribute to each part
 LINEAR_ROWS = 20_000
 QUADRATIC_ROWS = 1_000
-SLAB_VALUES = 1 << 24  # resampled statistics held at a time
-
-Parts = list[Statistic]
-Request = tuple[Metric, dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -101,7 +96,7 @@ def difference(
         found = list(batches(probs, labels, from_logits=from_logits, ignore_index=ignore_index))
         (parts,) = deal(found, sum(map(len, found)), [(metric, options)], generator)
         values.append(metric.value(combine(parts), **options))
-        draws.append(resample(metric, parts, n_resamples, generator, **options))
+        draws.append(resample(metric, parts, n_resamples, generator, paired=True, **options))
     return draws[0].minus(draws[1]).difference(values[0] - values[1], level)
 
 
@@ -143,60 +138,46 @@ class Draws:
 def deal(
     found: Iterable[Batch], n: int, requests: Sequence[Request], generator: torch.Generator | None = None
 ) -> list[Parts]:
-    """For each metric the statistics of parts of the rows, dealt at random; together they are all of the data.
-
-    Metrics with the same statistic share it. A metric that keeps its rows has a single part.
-    """
-    keys = [(metric.of_batch, tuple(sorted(metric.own_stats_options(options).items()))) for metric, options in requests]
-    gathered: dict[Any, list[Parts]] = {key: [[] for _ in range(N_PARTS)] for key in keys}
-    offset = 0
+    """For each metric the statistics of parts of the rows, dealt at random; together they are all of the data."""
+    gatherer = Gatherer(requests, n, in_parts=True, as_came=True, generator=generator)
     for batch in found:
-        pieces = min(N_PARTS, len(batch), max(1, math.ceil(N_PARTS * SPREAD * len(batch) / max(n, 1))))
-        order = torch.randperm(len(batch), generator=generator).to(batch.labels.device)
-        split = [batch.select(index) for index in order.chunk(pieces)] if pieces > 1 else [batch]
-        for (of_batch, options), parts in gathered.items():
-            whole = of_batch(batch, **dict(options))
-            if isinstance(whole, Samples):
-                parts[0].append(whole)
-            else:
-                for i, piece in enumerate(split):
-                    parts[(offset + i) % N_PARTS].append(of_batch(piece, **dict(options)))
-        offset += len(split)
-    return [[combine(part) for part in gathered[key] if part] for key in keys]
+        gatherer.add(batch)
+    return gatherer.results()
 
 
 def combine(parts: Parts) -> Statistic:
     """The statistic of all parts together."""
-    return parts[0] if len(parts) == 1 else type(parts[0]).combine(parts)
+    return parts.whole
 
 
 def resample(
-    metric: Metric, parts: Parts, n_resamples: int, generator: torch.Generator | None = None, **options: Any
+    metric: Metric,
+    parts: Parts,
+    n_resamples: int,
+    generator: torch.Generator | None = None,
+    *,
+    paired: bool = False,
+    **options: Any,
 ) -> Draws:
-    """The metric's values on bootstrap resamples."""
+    """The metric's values on bootstrap resamples.
+
+    With `paired`, generators of the same state draw the same rows of the data, whatever was predicted for them. Without
+    it, metrics that keep their rows are faster: these are sorted once for all resamples.
+    """
     at_least("n_resamples", n_resamples, 2)
-    if isinstance(parts[0], Samples):
-        drawn, share = _redrawn(parts[0], QUADRATIC_ROWS if metric.quadratic else LINEAR_ROWS, n_resamples, generator)
-    else:
-        drawn, share = _reweighted(parts, n_resamples, generator), 1.0
+    drawn: Iterable[Statistic]
+    if isinstance(parts.stats, Samples):
+        rows, most = parts.stats, QUADRATIC_ROWS if metric.quadratic else LINEAR_ROWS
+        size = min(len(rows), most)
+        share = size / len(rows)
+        drawn = (rows.redrawn(size, generator, paired=paired) for _ in range(n_resamples))
+    elif isinstance(parts.stats, Additive):
+        drawn, share = parts.stats.resampled(_part_weights(parts.n_parts, n_resamples, generator)), 1.0
     return Draws(torch.tensor([metric.value(stats, **options) for stats in drawn], dtype=torch.float64), share)
 
 
-def _redrawn(
-    rows: Samples, most: int, n_resamples: int, generator: torch.Generator | None
-) -> tuple[Iterator[Statistic], float]:
-    size = min(len(rows), most)
-    device = next(iter(rows.tensors().values())).device
-    chosen = (torch.randint(len(rows), (size,), generator=generator).to(device) for _ in range(n_resamples))
-    return (rows.select(index) for index in chosen), size / len(rows)
-
-
-def _reweighted(parts: Parts, n_resamples: int, generator: torch.Generator | None) -> Iterator[Statistic]:
-    additive = [part for part in parts if isinstance(part, Additive)]
-    size = sum(tensor.numel() for tensor in additive[0].tensors().values())
-    slab = max(1, min(n_resamples, SLAB_VALUES // size))
-    for start in range(0, n_resamples, slab):
-        chosen = torch.randint(len(additive), (min(slab, n_resamples - start), len(additive)), generator=generator)
-        weights = torch.zeros(chosen.shape, dtype=torch.float64)
-        weights.scatter_add_(1, chosen, torch.ones_like(weights))
-        yield from type(additive[0]).weighted(additive, weights)
+def _part_weights(n_parts: int, n_resamples: int, generator: torch.Generator | None) -> Tensor:
+    """How often each part is drawn in each resample. (n_resamples, n_parts)"""
+    chosen = torch.randint(n_parts, (n_resamples, n_parts), generator=generator)
+    weights = torch.zeros(chosen.shape, dtype=torch.float64)
+    return weights.scatter_add_(1, chosen, torch.ones_like(weights))

@@ -1,18 +1,21 @@
 """Calibration error without bins: kernels that are smooth in the confidence, so that the value is too."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from temperance.metrics.base import metric
-from temperance.metrics.batch import Batch, narrow
-from temperance.metrics.stats import Additive, TopLabels, top_labels
-from temperance.numerics import prefix_sums, stable_order
+from temperance.metrics.batch import Columns, narrow
+from temperance.metrics.statistic import Additive
+from temperance.metrics.stats import TopLabels, top_labels
+from temperance.numerics import prefix_sums
 
 GRID = 4096  # points on [0, 1]: four to the narrowest bandwidth
 NARROWEST = 1e-3
+EQUAL = 1e-12
 
 MMCE_WIDTH = 0.4
 
@@ -26,7 +29,7 @@ class Residuals(Additive):
 
 
 @narrow
-def residuals(batch: Batch) -> Residuals:
+def residuals(batch: Columns) -> Residuals:
     """Confidence minus correctness on a grid, each sample shared between the two points beside its confidence."""
     residual = batch.confidence - batch.correct.double()
     place = batch.confidence.clamp(0, 1) * GRID - 0.5
@@ -34,9 +37,9 @@ def residuals(batch: Batch) -> Residuals:
     share = place - low
     # The first and last point stand half a step inside; beyond them lies their own mirror image.
     left, right = low.long().clamp_min_(0), (low.long() + 1).clamp_max_(GRID - 1)
-    on_grid = torch.bincount(left, residual * (1 - share), minlength=GRID)
-    on_grid += torch.bincount(right, residual * share, minlength=GRID)
-    return Residuals(torch.tensor(len(batch), device=residual.device), on_grid)
+    on_grid = batch.tally(left, GRID, residual * (1 - share))
+    on_grid += batch.tally(right, GRID, residual * share)
+    return Residuals(batch.count, on_grid)
 
 
 @metric(residuals, title="smooth ECE", range=(0, 1), headline=7, percent=True)
@@ -63,11 +66,30 @@ def smooth_ece(grid: Residuals) -> float:
         smoothed = torch.fft.irfft(spectrum * torch.exp(-(angular * bandwidth).square() / 2))
         return float(smoothed[:GRID].abs().sum())
 
-    from scipy.optimize import brentq  # here, because it takes longer to import than all of temperance
+    return min(_fixed_point(error, NARROWEST, 2.0), 1.0)
 
-    if error(NARROWEST) <= NARROWEST:
-        return error(NARROWEST)
-    return min(error(brentq(lambda bandwidth: error(bandwidth) - bandwidth, NARROWEST, 2.0)), 1.0)
+
+def _fixed_point(error: Callable[[float], float], low: float, high: float) -> float:
+    """The value of a falling function where it equals its argument, or at `low` if it is below it there already.
+
+    The Illinois method: the secant of two points that lie on either side, where one that stays counts half.
+    """
+    above, below = error(low) - low, error(high) - high
+    if above <= 0:
+        return above + low
+    side = 0
+    while True:
+        middle = (low * below - high * above) / (below - above)
+        value = error(middle)
+        excess = value - middle
+        if abs(excess) < EQUAL or not low < middle < high:
+            return value
+        if excess > 0:
+            low, above = middle, excess
+            below, side = (below / 2 if side > 0 else below), 1
+        else:
+            high, below = middle, excess
+            above, side = (above / 2 if side < 0 else above), -1
 
 
 @metric(top_labels, title="MMCE", range=(0, 1), percent=True)
@@ -81,9 +103,8 @@ def mmce(samples: TopLabels, *, squared: bool = False) -> float:
     >>> round(mmce([[0.9, 0.1], [0.6, 0.4]], [0, 1], squared=True), 6)
     0.078329
     """
-    order = stable_order(samples.confidence)
-    confidence = samples.confidence[order]
-    residual = samples.correct[order].double() - confidence
+    confidence, correct = samples.ordered.confidence, samples.ordered.correct
+    residual = correct.double() - confidence
     before = prefix_sums(residual * torch.exp(confidence / MMCE_WIDTH))[:-1] * torch.exp(-confidence / MMCE_WIDTH)
     total = max(float((residual * (residual + 2 * before)).sum()), 0.0) / len(confidence) ** 2
     return total if squared else math.sqrt(total)

@@ -7,7 +7,7 @@ from typing import Any
 from temperance.arrays import ArrayLike
 from temperance.errors import InputError
 from temperance.metrics.base import Metric
-from temperance.metrics.stats import Additive, Statistic
+from temperance.metrics.statistic import Additive, Running, Statistic
 
 
 class Stream:
@@ -29,29 +29,21 @@ class Stream:
         metric.check(options)
         self.metric = metric
         self.options = options
-        self._parts: list[Statistic] = []
+        self._stats = Running()
 
     def update(
         self, probs: ArrayLike, labels: ArrayLike, *, from_logits: bool = False, ignore_index: int | None = None
     ) -> None:
         """Take in the next predictions."""
         found = self.metric.stats(probs, labels, from_logits=from_logits, ignore_index=ignore_index, **self.options)
-        self._take(found)
-
-    def _take(self, stats: Statistic) -> None:
-        if isinstance(stats, Additive) and self._parts:
-            self._parts = [self._parts[0] + stats]
-        else:
-            self._parts.append(stats)
+        self._stats.add(found)
 
     @property
     def stats(self) -> Statistic:
         """The statistic of everything so far."""
-        if not self._parts:
+        if not self._stats:
             raise InputError(f"this stream of {self.metric.name} has seen no predictions yet")
-        if len(self._parts) > 1:
-            self._parts = [type(self._parts[0]).combine(self._parts)]
-        return self._parts[0]
+        return self._stats.total
 
     @property
     def value(self) -> float:
@@ -67,8 +59,8 @@ class Stream:
         if (other.metric, other.options) != (self.metric, self.options):
             raise InputError("only streams of the same metric with the same settings add")
         both = Stream(self.metric, **self.options)
-        for part in (*self._parts, *other._parts):
-            both._take(part)
+        for found in (*self._stats, *other._stats):
+            both._stats.add(found)
         return both
 
     def __repr__(self) -> str:

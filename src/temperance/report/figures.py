@@ -18,7 +18,8 @@ from temperance.errors import InputError, MissingExtraError, at_least
 from temperance.jobs.results import shown
 from temperance.metrics.binned import ece
 from temperance.metrics.selective import RiskCoverage
-from temperance.metrics.stats import Bins, Statistic
+from temperance.metrics.statistic import Statistic
+from temperance.metrics.stats import Bins, SparseBins
 from temperance.report.numbers import Bar, bars, highest_risk, thinned, worst_classes
 
 if TYPE_CHECKING:
@@ -153,6 +154,8 @@ def new_figure(width: float, height: float) -> Figure:
 
 
 def _bins(found: object, dimensions: int, source: str) -> Bins:
+    if isinstance(found, SparseBins):
+        found = found.dense()
     if not isinstance(found, Bins) or found.count.ndim != dimensions:
         got = f"Bins of shape {tuple(found.count.shape)}" if isinstance(found, Bins) else type(found).__name__
         raise InputError(f"expected Bins with {dimensions} dimension(s), as {source} gives; got {got}")

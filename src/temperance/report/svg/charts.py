@@ -163,7 +163,7 @@ def error_distribution(errors: Tensor) -> Markup:
     smallest = max(float(errors.min()), SMALLEST_SHARE * largest)
     low, high = (0.5 * smallest, 1.3 * largest) if largest else (1e-4, 1e-2)
     x = LogScale(low, high, LEFT, RIGHT)
-    edges = torch.logspace(*torch.tensor([low, high]).log10().tolist(), 37, dtype=torch.float64)
+    edges = torch.logspace(math.log10(low), math.log10(high), 37, dtype=torch.float64)
     ticks = decades(low, high)
     texts = [percent(tick, max(0, -round(math.log10(100 * tick)))) for tick in ticks]
     described = f"Distribution of the calibration errors of {len(errors):,} classes; the largest is "

@@ -1,0 +1,245 @@
+"""What a statistic is: named tensors that describe a set of rows, and add.
+
+The statistics of two sets of rows sum to those of both together. So files in chunks, streams, several processes,
+bootstrap resamples and plots all share one source, and a picture cannot disagree with a number.
+
+A batch whose rows are dealt to parts gives the statistics of all parts at once: every tensor of an `Additive` one has a
+first dimension more. `whole` adds the parts up, `resampled` counts each part as often as a resample drew it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar, Self
+
+import torch
+from torch import Tensor
+
+from temperance.errors import InputError
+
+# Values of resampled statistics that are computed at a time.
+SLAB_VALUES = 1 << 21
+
+# Statistics of less than this are not combined before more have come.
+WAITING_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Statistic:
+    """Named tensors that describe a set of rows, and how two sets combine."""
+
+    def __add__(self, other: Self) -> Self:
+        return type(self).combine([self, other])
+
+    @classmethod
+    def combine(cls, several: Sequence[Self]) -> Self:
+        """The statistic of all rows together."""
+        raise NotImplementedError
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The fields by name, to store or to send to another process."""
+        return {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+
+    @property
+    def nbytes(self) -> int:
+        """The memory that it takes."""
+        return sum(tensor.nbytes for tensor in self.tensors().values())
+
+    def settled(self) -> Statistic:
+        """What a metric's value is computed from: for most statistics the statistic itself."""
+        return self
+
+    @property
+    def form(self) -> tuple[int, ...]:
+        """What must be equal for two statistics of one kind to add."""
+        return ()
+
+    def check_adds(self, other: Statistic) -> None:
+        """Refuse to add what does not fit."""
+        if type(other) is not type(self):
+            raise InputError(f"only statistics of one kind add; got {type(self).__name__} and {type(other).__name__}")
+        if other.form != self.form:
+            raise InputError(
+                f"statistics with different n_bins or classes do not add: shapes {self.form} and {other.form}"
+            )
+
+    @classmethod
+    def _fields_of(cls, several: Sequence[Self]) -> list[list[Tensor]]:
+        for each in several:
+            several[0].check_adds(each)
+        return [[getattr(each, f.name) for each in several] for f in dataclasses.fields(cls)]
+
+
+@dataclass(frozen=True)
+class Additive(Statistic):
+    """A statistic whose tensors sum. Its size does not depend on the number of rows."""
+
+    has_fixed_size: ClassVar[bool] = True
+
+    @classmethod
+    def combine(cls, several: Sequence[Self]) -> Self:
+        return cls(*(functools.reduce(torch.add, tensors) for tensors in cls._fields_of(several)))
+
+    @property
+    def form(self) -> tuple[int, ...]:
+        return tuple(next(iter(self.tensors().values())).shape)
+
+    @property
+    def fixed_values(self) -> int:
+        """How many numbers it has whatever the rows are, if it is not of parts."""
+        return sum(tensor.numel() for tensor in self.tensors().values())
+
+    def whole(self) -> Self:
+        """All parts together."""
+        return type(self)(*(tensor.sum(0) for tensor in self.tensors().values()))
+
+    def resampled(self, weights: Tensor) -> Iterator[Self]:
+        """For each row of `weights` (resamples, parts), the sum in which a part counts as often as its weight says."""
+        stacked = list(self.tensors().values())
+        slab = max(1, SLAB_VALUES // sum(tensor[0].numel() for tensor in stacked))
+        for chosen in weights.to(stacked[0].device, torch.float64).split(slab):
+            summed = [weighted(chosen, tensor) for tensor in stacked]
+            yield from (type(self)(*fields) for fields in zip(*summed, strict=True))
+
+
+def weighted(weights: Tensor, stacked: Tensor) -> Tensor:
+    """(resamples, parts) times (parts, ...), in the type of the second. (resamples, ...)"""
+    flat = weights @ stacked.reshape(len(stacked), -1).double()
+    return flat.to(stacked.dtype).reshape(len(weights), *stacked.shape[1:])
+
+
+@dataclass(frozen=True)
+class Samples(Statistic):
+    """Rows that are kept, for metrics that need more than sums. It grows with the data."""
+
+    @classmethod
+    def combine(cls, several: Sequence[Self]) -> Self:
+        return cls(*(torch.cat(tensors) for tensors in cls._fields_of(several)))
+
+    def select(self, index: Tensor) -> Self:
+        """Some of the rows, in the order of `index`."""
+        return type(self)(*(tensor[index] for tensor in self.tensors().values()))
+
+    def redrawn(self, size: int, generator: torch.Generator | None, *, paired: bool) -> Self:
+        """That many rows, drawn with replacement; `paired` as in `resample`."""
+        device = next(iter(self.tensors().values())).device
+        return self.select(torch.randint(len(self), (size,), generator=generator).to(device))
+
+    def __len__(self) -> int:
+        return len(next(iter(self.tensors().values())))
+
+
+@dataclass(frozen=True)
+class RankedSamples(Samples):
+    """Two numbers for each row; the metrics go through the rows in the order of the first. (n,) each"""
+
+    @cached_property
+    def ordered(self) -> Self:
+        """The rows in this order."""
+        return self._sorted()._in_order()
+
+    def _sorted(self) -> Self:
+        raise NotImplementedError
+
+    def _in_order(self) -> Self:
+        self.__dict__["ordered"] = self
+        return self
+
+    @cached_property
+    def _has_ties(self) -> bool:
+        """Are there rows with the same place in the order that differ?"""
+        key, value = self.ordered.tensors().values()
+        return bool(((key[1:] == key[:-1]) & (value[1:] != value[:-1])).any())
+
+    def redrawn(self, size: int, generator: torch.Generator | None, *, paired: bool) -> Self:
+        # Ties must come in a random order, and the order depends on the predictions.
+        if paired or self._has_ties:
+            return super().redrawn(size, generator, paired=paired)
+        # Sums of exponential numbers over their total are uniform numbers in ascending order, so nothing is sorted.
+        steps = torch.empty(size + 1, dtype=torch.float64).exponential_(generator=generator).cumsum(0)
+        index = (steps[:-1] * (len(self) / steps[-1])).long().clamp_max_(len(self) - 1)
+        return self.ordered.select(index.to(next(iter(self.tensors().values())).device))._in_order()
+
+
+class Running:
+    """Statistics that are added up as they come, with few copies.
+
+    Tensors of fixed size are added in place, and rows of which it is known how many will come (`n`) are put in place.
+    Others wait until as much has come as there was after the last time they were combined, so that each takes part in
+    few combinations and no more than twice the memory is held.
+    """
+
+    def __init__(self, n: int | None = None) -> None:
+        self._several: list[Statistic] = []
+        self._waiting, self._enough = 0, WAITING_BYTES
+        self._n, self._filled = n, 0
+        self._is_own = False
+
+    def add(self, found: Statistic) -> None:
+        """Take in the statistic of more rows."""
+        if self._several:
+            self._several[0].check_adds(found)
+        if isinstance(found, Samples) and self._n is not None:
+            self._put(found, self._n)
+        elif isinstance(found, Additive) and found.has_fixed_size:
+            self._add_in_place(found)
+        else:
+            self._several.append(found)
+            self._waiting += found.nbytes
+            if isinstance(found, Additive) and self._waiting > self._enough:
+                self._enough = max(self.total.nbytes, WAITING_BYTES)
+
+    def _add_in_place(self, found: Additive) -> None:
+        if not self._several:
+            self._several, self._is_own = [found], False
+            return
+        if not self._is_own:  # someone else may hold it
+            self._several = [type(found)(*(tensor.clone() for tensor in self._several[0].tensors().values()))]
+            self._is_own = True
+        for tensor, more in self._with(found):
+            tensor += more
+
+    def _put(self, found: Samples, n: int) -> None:
+        if not self._several:
+            self._several = [type(found)(*(t.new_empty(n, *t.shape[1:]) for t in found.tensors().values()))]
+        for tensor, more in self._with(found):
+            tensor[self._filled : self._filled + len(more)] = more
+        self._filled += len(found)
+
+    def _with(self, found: Statistic) -> Iterator[tuple[Tensor, Tensor]]:
+        return zip(self._several[0].tensors().values(), found.tensors().values(), strict=True)
+
+    @property
+    def total(self) -> Statistic:
+        """The statistic of everything so far."""
+        if len(self._several) > 1:
+            self._several = [type(self._several[0]).combine(self._several)]
+        self._waiting, self._is_own = 0, False
+        return self._several[0]
+
+    @property
+    def nbytes(self) -> int:
+        """The memory that they take."""
+        return sum(each.nbytes for each in self._several)
+
+    def __bool__(self) -> bool:
+        return bool(self._several)
+
+    def __iter__(self) -> Iterator[Statistic]:
+        return iter(self._several)
+
+
+def in_bytes(count: int) -> str:
+    """A number of bytes as people write it.
+
+    >>> in_bytes(6_400_000_000), in_bytes(72_000)
+    ('6.4 GB', '72 kB')
+    """
+    for unit, size in (("TB", 10**12), ("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
+        if count >= size:
+            return f"{count / size:.3g} {unit}"
+    return f"{count} bytes"
