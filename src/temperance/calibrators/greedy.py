@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from temperance.calibrators.base import Calibrator, calibrator
-from temperance.calibrators.temperature import grid_for_ece
+from temperance.calibrators.temperature import caution_of, fit_inverse_temperature
 from temperance.errors import InputError, at_least, one_of
+from temperance.objectives import Nll
 
 # An ECE must be lower by this to be lower: it is made of the same rows, so anything less is rounding.
 SLACK = 1e-12
@@ -37,7 +38,8 @@ class ClassTemperatureGreedy(Calibrator):
     the smallest.
 
     The trap: ECE falls on the data it was fitted on, by construction. On new data the gain is smaller and can be a
-    loss, the more so the more classes and the fewer samples; compare it on held-out data, with a proper score.
+    loss, the more so the more classes and the fewer samples; compare it on held-out data, with a proper score. Samples
+    without a mistake get the one temperature of `temperature`, with a warning.
 
     Unlike one temperature, it can change predictions. `constrained=True` takes only values that keep the accuracy on
     the fit data, as the paper; `False` is its U-CTS. The paper's text asks for an accuracy not below that of the
@@ -87,7 +89,11 @@ class ClassTemperatureGreedy(Calibrator):
 
     def _fit(self, logits: Tensor, labels: Tensor) -> None:
         n, k = logits.shape
-        grid, doubt = grid_for_ece(self._values(), logits, labels)
+        grid, doubt = self._values().to(logits.device), {}
+        if bool((logits.argmax(1) == labels).all()):
+            # The least ECE is then at an end of any grid.
+            inverse, record = fit_inverse_temperature(Nll(), logits, labels)
+            grid, doubt = logits.new_tensor([1 / inverse]), caution_of(record)
         first, best = _best_single(logits, labels, grid, self.n_bins)
         scan = _Scan(logits, labels, grid[first].expand(k).clone(), self.n_bins)
         chosen = [first] * k
