@@ -15,7 +15,7 @@ from scipy.special import log_softmax
 from torch import Tensor
 
 from conftest import random_predictions
-from temperance.calibrators import CALIBRATORS, Temperature, TemperatureEce, make_calibrator
+from temperance.calibrators import CALIBRATORS, Temperature, TemperatureEce, make_calibrator, temperature
 from temperance.calibrators.temperature import GRID, SPREAD_ABOVE, SPREAD_BELOW, TYPICAL, UNSURE, ece_of_temperatures
 from temperance.errors import InputError, TemperanceWarning
 from temperance.metrics import ece, nll
@@ -158,12 +158,23 @@ def test_ties_fall_into_the_bins_where_they_are_measured(k: int) -> None:
     assert errors.tolist() == pytest.approx(expected, abs=1e-12)
 
 
-def test_ece_takes_the_first_of_equal_ones() -> None:
+def test_ece_takes_the_first_of_equal_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    errors = torch.ones(100, dtype=torch.float64)
+    errors[40] = errors[60] = 0.25
+    monkeypatch.setattr(temperature, "ece_of_temperatures", lambda *_: errors)
+    found = TemperatureEce().fit(*random_predictions(20, 3))
+    assert temperature_of(found) == 4.1 and found.info == {"ece": 0.25, "at_bound": False}
+
+
+def test_an_end_of_the_grid_is_not_the_least_ece() -> None:
+    """One mistake in thirty, of which every temperature of the grid is certain: all have the same ECE."""
     labels = torch.arange(30) % 3
-    saturated = torch.nn.functional.one_hot(labels, 3).double() * 500
-    labels[0] = 1  # one mistake, of which every temperature of the grid is certain
-    found = TemperatureEce().fit(saturated, labels)
-    assert temperature_of(found) == 0.1 and found.info == {"ece": pytest.approx(1 / 30), "at_bound": True}
+    saturated = torch.nn.functional.one_hot(labels, 3).double() * 300
+    labels[0] = 1
+    with pytest.warns(TemperanceWarning, match="the least ECE is at 0.1, an end of the grid. The least NLL is at 7"):
+        found = TemperatureEce().fit(saturated, labels)
+    assert temperature_of(found) == temperature_of(Temperature().fit(saturated, labels)) > 10
+    assert found.info["at_bound"] and found.info["ece"] == pytest.approx(ece(found.predict_proba(saturated), labels))
 
 
 # --------------------------------------------------------------------------------------------------------- invariances

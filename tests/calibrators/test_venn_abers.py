@@ -11,7 +11,7 @@ from scipy.optimize import isotonic_regression
 
 from temperance.calibrators import VennAbers
 from temperance.calibrators._fit.curve import look_up
-from temperance.calibrators.venn_abers import with_a_hit_more
+from temperance.calibrators.venn_abers import with_one_more_hit
 
 samples = st.lists(st.tuples(st.integers(0, 12).map(lambda i: i / 12), st.booleans()), min_size=1, max_size=30)
 
@@ -49,7 +49,7 @@ def test_a_hit_more_in_each_group(groups: list[tuple[int, int]]) -> None:
         more, weight = np.array(hits), np.array(count)
         more[i], weight[i] = more[i] + 1, weight[i] + 1
         expected.append(isotonic_regression(more / weight, weights=weight).x[i])
-    assert with_a_hit_more(hits, count) == pytest.approx(expected, abs=1e-12)
+    assert with_one_more_hit(hits, count) == pytest.approx(expected, abs=1e-12)
 
 
 def test_samples_that_were_all_hits() -> None:

@@ -73,7 +73,7 @@ class Calibrator(nn.Module):
         raise NotImplementedError
 
     def _check_settings(self) -> None:
-        """Refuse values of settings that make no sense; that they are of the right type is known."""
+        """Refuse values of settings that make no sense; their types were checked before."""
 
     # What everyone calls.
 
@@ -96,7 +96,7 @@ class Calibrator(nn.Module):
         return self
 
     def _fit_rows(self, logits: Tensor, labels: Tensor) -> None:
-        """Fit to float64 logits (n, k) and int64 labels (n,) that were checked one by one, without a warning."""
+        """Fit to checked float64 logits (n, k) and int64 labels (n,), without a warning."""
         self._check_fit(logits, labels)
         self._forget()
         self._fit(logits, labels)
@@ -229,7 +229,7 @@ class Calibrator(nn.Module):
 
     @classmethod
     def load(cls, path: str | Path) -> Calibrator:
-        """Read a calibrator that `save` wrote, of whichever method."""
+        """Read a calibrator of any method that `save` wrote."""
         return load_calibrator(path)
 
 

@@ -1,4 +1,4 @@
-"""Maps with bins: in each, the share of samples that turned out right."""
+"""Maps with bins: the value of a bin is the share of its samples that turned out right."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from temperance.numerics import prefix_sums
 
 BINS = ("mass", "width")
 
-# Bayesian binning looks at numbers of bins from a tenth of the cube root of n to ten times it, and gives its prior the
-# weight of two samples, as its authors do.
+# Bayesian binning averages over numbers of bins from a tenth of the cube root of n to ten times it, and its prior has
+# the weight of two samples, as its authors have it.
 BBQ_RANGE = 10
 BBQ_PRIOR = 2.0
 
@@ -23,12 +23,12 @@ BBQ_PRIOR = 2.0
 class HistogramBinning(CurveCalibrator):
     """Bins of confidence, and in each the share of samples that turned out right.
 
-    Zadrozny and Elkan (2001). `bins="mass"` has about the same number of samples in each bin (equal probabilities stay
-    together), `bins="width"` the same width; in a bin without samples probabilities stay as they are.
+    Zadrozny and Elkan (2001). With `bins="mass"` the bins have about the same number of samples (equal probabilities
+    stay together), with `bins="width"` the same width; in a bin without samples probabilities do not change.
 
     The default reduction is top-label, unlike the other methods': with many classes nearly all probabilities are near
-    zero, and so would be nearly all bins of equal mass. The trap: within a bin everything is one confidence, so it
-    costs ranking and NLL what it gains in ECE.
+    zero, and nearly all bins of equal mass would be too. The trap: all samples in a bin get one confidence, so ranking
+    and NLL pay for the gain in ECE.
 
     Zadrozny and Elkan, "Obtaining calibrated probability estimates from decision trees and naive Bayesian classifiers"
     (ICML 2001).
@@ -61,11 +61,11 @@ class HistogramBinning(CurveCalibrator):
 
 @calibrator(family="binary", preserves_argmax=False)
 class ScalingBinning(CurveCalibrator):
-    """Platt scaling, then bins of its output that all say their mean: a map whose error can be measured.
+    """Platt scaling, then bins that each give the mean of its output: a map whose error can be measured.
 
-    Kumar, Liang and Ma (2019): whatever the bins, they hide part of the calibration error of a continuous map; of a map
-    with few values they hide nothing. Bins have equal mass. Unlike the mean of the outcomes in a bin, which
-    `HistogramBinning` takes, the mean of the scaled probabilities hardly varies with the sample.
+    Kumar, Liang and Ma (2019): any bins hide part of the calibration error of a continuous map, but none of the error
+    of a map with few values. Bins have equal mass. Unlike the mean of the outcomes in a bin, which `HistogramBinning`
+    takes, the mean of the scaled probabilities hardly varies from sample to sample.
 
     The paper's theorem asks for three disjoint parts of the data, to scale, to bin and to average; like the authors'
     program this uses all of it for each, which is better in practice.
@@ -93,15 +93,15 @@ class ScalingBinning(CurveCalibrator):
 class Bbq(CurveCalibrator):
     """Histograms with every number of bins, averaged by how well each explains the data: Bayesian binning.
 
-    For every number of bins B from n^⅓ / 10 to 10 n^⅓ a histogram M of equal mass, in each bin a beta prior of weight
-    2 / B whose mean is the bin's centre. The evidence for it (Naeini et al. 2015) is
+    For every number of bins B from n^⅓ / 10 to 10 n^⅓ there is a histogram M of equal mass; in each bin is a beta prior
+    of weight 2 / B whose mean is the bin's centre. The evidence for M (Naeini et al. 2015) is
 
         Π_b Γ(2/B) / Γ(n_b + 2/B) · Γ(hits_b + α_b) / Γ(α_b) · Γ(misses_b + β_b) / Γ(β_b)
 
     and the calibrated probability is the mean of (hits_b + α_b) / (n_b + 2/B) over all M, weighted by evidence. A mean
-    of step functions is a step function, and that is what is kept, less steps under 0.001 in log-odds.
+    of step functions is a step function. That is kept, without steps of less than 0.001 in log-odds.
 
-    netcal's method of this name has bins of equal width, ranked by BIC: another method, with other numbers.
+    netcal's method of this name has bins of equal width, ranked by BIC: another method, with other results.
 
     Naeini, Cooper and Hauskrecht, "Obtaining well calibrated probabilities using Bayesian binning" (AAAI 2015).
     """
@@ -129,7 +129,7 @@ class Bbq(CurveCalibrator):
         evidence += torch.lgamma(hits + a) - torch.lgamma(a) + torch.lgamma(count - hits + b) - torch.lgamma(b)
         posterior = torch.bincount(model, evidence).softmax(0)[model]
 
-        # What each bin contributes begins at its start and stops at its end.
+        # A bin contributes from its start to its end.
         part = posterior * (hits + a) / (count + weight)
         mean = part.new_zeros(n + 1).index_add_(0, start, part).index_add_(0, end, -part).cumsum(0)
         cuts = torch.unique(end)[:-1]
@@ -144,10 +144,10 @@ def mass_cuts(probs: Tensor, n_bins: int) -> Tensor:
 
 
 def cut_after(probs: Tensor, ranks: Tensor) -> Tensor:
-    """How many samples lie at or below the one of each rank (from 1): samples of equal probability are not parted."""
+    """How many samples lie at or below the one of each rank (from 1): equal probabilities stay together."""
     return torch.searchsorted(probs, probs[(ranks - 1).clamp_min(0)], right=True)
 
 
 def midpoints(probs: Tensor) -> Tensor:
-    """An edge for each cut of sorted samples: 0, midway between neighbours, 1. (n + 1,)"""
+    """An edge for each cut of sorted samples: 0, the middle between neighbours, 1. (n + 1,)"""
     return torch.cat([probs.new_zeros(1), (probs[:-1] + probs[1:]) / 2, probs.new_ones(1)])

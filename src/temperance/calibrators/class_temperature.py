@@ -22,8 +22,8 @@ class ClassTemperature(Parametric):
     optimum in 1 / T_j is unique. A class without samples keeps T. Predictions can change.
 
     The trap: a negative logit divided by a large T_j *rises*, so unlike temperature scaling this depends on where the
-    logits' zero is. `centre="mean"` or `"max"` first takes each row's mean or maximum off; by default logits are used
-    as they come, as in both papers.
+    zero of the logits is. `centre="mean"` or `"max"` first subtracts the mean or maximum of each row; by default logits
+    are used as they are, as in both papers.
 
     Jung et al., Scaling of class-wise training losses for post-hoc calibration, ICML 2023, eq. 15. Frenkel and
     Goldberger (2021) gave the same map a greedy search instead, here `class-temperature-greedy`.

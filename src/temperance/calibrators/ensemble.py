@@ -1,4 +1,4 @@
-"""Ensemble temperature scaling: temperature scaling mixed with the prediction as it was and with no prediction."""
+"""Ensemble temperature scaling: temperature scaling mixed with the uncalibrated and the uniform prediction."""
 
 import math
 import warnings

@@ -10,13 +10,14 @@ import torch
 from torch import Tensor
 
 from temperance.calibrators.base import Calibrator, calibrator
-from temperance.calibrators.temperature import grid_for_ece
+from temperance.calibrators.temperature import caution_of, fit_inverse_temperature
 from temperance.errors import InputError, at_least, one_of
+from temperance.objectives import Nll
 
-# An ECE must be lower by this to be lower: it is made of the same rows, so anything less is rounding.
+# Only an ECE that is lower by more than this is lower: it comes from the same rows, so a smaller change is rounding.
 SLACK = 1e-12
 
-# A confidence this close to a bin edge, in bins, is computed again as the metric computes it: rounding decides its bin.
+# A confidence this close to a bin edge, in bins, is computed again in the metric's way: rounding decides its bin.
 NEAR_EDGE = 1e-9
 
 # Candidates × rows (or rows × classes) are taken in blocks of about this many values, which stay in cache.
@@ -31,19 +32,20 @@ LOCAL_REACH = 2
 class ClassTemperatureGreedy(Calibrator):
     """A temperature for each class, chosen class by class for the least ECE (CTS).
 
-    p = softmax(z_1 / T_1, …, z_k / T_k). Every T_j starts at the one temperature of the grid with the least ECE; then,
+    p = softmax(z_1 / T_1, …, z_k / T_k). Every T_j starts at the one temperature of the grid with the least ECE. Then,
     class by class, T_j takes the value of the grid with the least ECE while the others stay (CTS eq. 7), until a sweep
-    over the classes changes nothing or `sweeps` are done. A value is taken only if ECE falls strictly; of equal ones
-    the smallest.
+    over the classes changes nothing or `sweeps` are done. A value is taken only if it lowers the ECE; of equally good
+    ones the smallest is.
 
     The trap: ECE falls on the data it was fitted on, by construction. On new data the gain is smaller and can be a
-    loss, the more so the more classes and the fewer samples; compare it on held-out data, with a proper score.
+    loss, the more so the more classes and the fewer samples; compare it on held-out data, with a proper score. Samples
+    without a mistake get the one temperature of `temperature`, with a warning.
 
     Unlike one temperature, it can change predictions. `constrained=True` takes only values that keep the accuracy on
-    the fit data, as the paper; `False` is its U-CTS. The paper's text asks for an accuracy not below that of the
+    the fit data, as the paper does; `False` is its U-CTS. The paper's text asks for an accuracy not below that of the
     current temperatures (`accuracy_rule="start"`), its algorithm box for a higher one ("strict"), and its program
-    raises the bar at every better candidate of a scan ("ratchet"). `search="local"` looks, as a later version of the
-    program does, only at the two values of the grid on either side of the current one.
+    raises the bar at every better candidate of a scan ("ratchet"). `search="local"` tries only the two values of the
+    grid on either side of the current one, as a later version of the program does.
 
     The grid is `start`, `start + step`, … up to `stop`, or the values in `grid`. `info` holds ECE and accuracy at the
     start and after every sweep; `progress(done, total)`, if set on the instance, is called after every class.
@@ -83,11 +85,15 @@ class ClassTemperatureGreedy(Calibrator):
         at_least("sweeps", self.sweeps, 0)
         one_of("accuracy_rule", self.accuracy_rule, ACCURACY_RULES)
         one_of("search", self.search, SEARCHES)
-        self._values()  # refuses what is no grid
+        self._values()  # refuses values that are not a grid
 
     def _fit(self, logits: Tensor, labels: Tensor) -> None:
         n, k = logits.shape
-        grid, doubt = grid_for_ece(self._values(), logits, labels)
+        grid, doubt = self._values().to(logits.device), {}
+        if bool((logits.argmax(1) == labels).all()):
+            # The least ECE is then at an end of any grid.
+            inverse, record = fit_inverse_temperature(Nll(), logits, labels)
+            grid, doubt = logits.new_tensor([1 / inverse]), caution_of(record)
         first, best = _best_single(logits, labels, grid, self.n_bins)
         scan = _Scan(logits, labels, grid[first].expand(k).clone(), self.n_bins)
         chosen = [first] * k
@@ -167,10 +173,10 @@ class _Outcome:
 
 @dataclass
 class _Rows:
-    """Of some columns of scaled logits, for each row, all that the softmax and the prediction need. (n,)"""
+    """All that the softmax and the prediction of each row need from some columns of scaled logits. (n,)"""
 
     top: Tensor  # the largest
-    best: Tensor  # its column; of several, the lowest
+    best: Tensor  # its column, the lowest of several
     total: Tensor  # Σ exp(scaled logit − top): from 1 to the number of columns
 
     @classmethod
@@ -192,9 +198,9 @@ class _Rows:
 class _Scan:
     """Evaluates every candidate temperature of one class at a time, at a cost that does not depend on k.
 
-    Changing T_j changes one column. So each row is summed up once without that column, and a candidate costs one exp
-    a row instead of k. What is left of the row without column j is the difference of two sums where j is not the
-    row's largest, which loses nothing as the largest term stays; where it is, the row is summed anew.
+    Changing T_j changes one column. So each row is summed once without that column, and a candidate costs one exp for
+    each row instead of k. Where j is not the largest of its row, the sum without it is a difference of two sums, which
+    loses no precision because the largest term stays; where it is the largest, the row is summed again.
     """
 
     def __init__(self, logits: Tensor, labels: Tensor, temperatures: Tensor, n_bins: int) -> None:
@@ -205,7 +211,7 @@ class _Scan:
         self.j = 0
 
     def refresh(self) -> None:
-        """Sum up every row anew, so that rounding does not add up from sweep to sweep."""
+        """Sum every row again, so that rounding does not accumulate from sweep to sweep."""
         parts = [_Rows.of(rows / self.temperatures) for rows in _split(self.logits, self.logits.shape[1])]
         self.rows = _Rows(*(torch.cat([getattr(p, f) for p in parts]) for f in ("top", "best", "total")))
 
@@ -215,7 +221,7 @@ class _Scan:
         self.rows = self.others.with_column(self.j, self.logits[:, self.j] / temperature)
 
     def outcomes(self, j: int, candidates: Tensor) -> list[_Outcome]:
-        """For each candidate temperature of class j what it achieves, all other classes unchanged."""
+        """What each candidate temperature of class j achieves, with all other classes unchanged."""
         self.j = j
         self.others = self._without(j)
         gap = self.logits.new_zeros(len(candidates), self.n_bins)
@@ -252,7 +258,7 @@ class _Scan:
         return found
 
     def _bin(self, confidence: Tensor, candidates: Tensor, first: int) -> Tensor:
-        """The bin of each confidence (candidates, rows from `first`); those beside an edge are computed anew."""
+        """The bin of each confidence (candidates, rows from `first`); those near an edge are computed again."""
         # The upper half of the last bin is moved to its middle: 1 is an edge, but nothing lies beyond it.
         scaled = (confidence * self.n_bins).clamp_(max=self.n_bins - 0.5)
         index = scaled.long()
@@ -304,10 +310,10 @@ def _exact_bin(confidence: Tensor, n_bins: int) -> Tensor:
 
 
 def _just_below(values: Tensor, *, where: Tensor) -> Tensor:
-    """The next smaller float in some places, so that `x > value` there means `x >= value`."""
+    """The values, in some places the next smaller float, so that `x > value` there means `x >= value`."""
     return torch.where(where, values.nextafter(values.new_tensor(-math.inf)), values)
 
 
 def _split(rows: Tensor, width: int) -> tuple[Tensor, ...]:
-    """Rows in blocks that stay in cache when each takes up `width` values."""
+    """Rows in blocks that stay in cache if each row needs `width` values."""
     return torch.split(rows, max(1, BLOCK_VALUES.get(rows.device.type, BLOCK_VALUES["cpu"]) // width))

@@ -10,7 +10,7 @@ class Identity(Calibrator):
     """The network's own softmax, unchanged."""
 
     def _check_fit(self, logits: Tensor, labels: Tensor) -> None:
-        """Nothing is learnt, so nothing can be too little."""
+        """It learns nothing, so any samples will do."""
 
     def _fit(self, logits: Tensor, labels: Tensor) -> None:
         pass

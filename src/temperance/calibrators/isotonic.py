@@ -14,13 +14,15 @@ from temperance.numerics import isotonic
 class Isotonic(CurveCalibrator):
     """The non-decreasing map of a probability that fits best: isotonic regression.
 
-    The least Σ_i (curve(p_i) − y_i)² over all non-decreasing curves (Zadrozny and Elkan 2002), by pooling adjacent
-    violators: blocks of samples, and in each the share that happened. Samples of equal probability are one.
-    `interpolate=True` draws a line over the gap between two blocks, as scikit-learn does; False jumps in the middle.
+    It minimises Σ_i (curve(p_i) − y_i)² over all non-decreasing curves (Zadrozny and Elkan 2002) by pooling adjacent
+    violators, which gives blocks of samples; the value of a block is the share of its events that happened. Samples of
+    equal probability count as one. `interpolate=True` draws a line over the gap between two blocks, as scikit-learn
+    does; with False the curve jumps in the middle of the gap.
 
-    The trap: with one map for each class (`reduction="one-versus-rest"`, the common choice) it overfits, the more the
-    more classes there are. With one map for all, the default here, its NLL stays near temperature scaling's, and
-    predictions stay. Where the curve says 0 or 1 the network's own probability keeps a share: see `CurveCalibrator`.
+    The trap: with one map for each class (`reduction="one-versus-rest"`, the common choice) it overfits, and more so
+    with more classes. With one map for all classes, the default here, its NLL stays near that of temperature scaling,
+    and predictions do not change. Where the curve says 0 or 1 the network's own probability keeps a share: see
+    `CurveCalibrator`.
 
     >>> calibrator = Isotonic().fit([[0.0, -2.0], [0.0, -1.0], [0.0, 1.0], [0.0, 2.0]], [0, 1, 0, 1])
     >>> calibrator.values.tolist()
@@ -45,8 +47,8 @@ class CentredIsotonic(CurveCalibrator):
     """Isotonic regression without its flat stretches: lines between the centres of its blocks.
 
     Each block of the isotonic fit becomes one point, its value at its mean probability, and lines join the points
-    (Oron and Flournoy 2017). Samples that isotonic regression cannot tell apart stay apart, in their order. As the
-    authors have it, blocks of value 0 or 1 stay flat, and so does what lies beyond the outer points.
+    (Oron and Flournoy 2017). So samples that isotonic regression gives the same value keep their order. As in the
+    paper, blocks of value 0 or 1 stay flat, and the curve is flat beyond the outer points.
 
     Oron and Flournoy, "Centered isotonic regression: point and interval estimation for dose-response studies"
     (Statistics in Biopharmaceutical Research 9, 2017).
@@ -59,7 +61,7 @@ class CentredIsotonic(CurveCalibrator):
         places, count, starts, ends, values = isotonic_blocks(probs, happened)
         block = torch.arange(len(values), device=probs.device).repeat_interleave(ends - starts + 1)
         centre = torch.bincount(block, places * count) / torch.bincount(block, count)
-        # Rounding must not carry a mean out of its block: the knots have to ascend.
+        # Rounding must not move a mean out of its block: the knots have to ascend.
         centre = centre.clamp(places[starts], places[ends])
         flat = (values == 0) | (values == 1)
         low, high = torch.where(flat, places[starts], centre), torch.where(flat, places[ends], centre)

@@ -52,7 +52,7 @@ class Ridged(Parametric):
         self._keep_map(found.parameters, features.unit)
 
     def _keep_map(self, parameters: Tensor, unit: float) -> None:
-        """Keep the map, for logits that are not multiplied by the unit."""
+        """Keep the map in the units of the logits."""
         raise NotImplementedError
 
 
@@ -248,7 +248,7 @@ class Scaled:
         return strength + self.weak_ridge(2 * k)
 
     def caution(self, parameters: Tensor) -> dict[str, Any]:
-        """A caution for the user if these samples leave the temperature, or the map, without an optimum of its own."""
+        """A caution if the samples do not determine the temperature, or if the map predicts all of them right."""
         if "caution" in self.record:
             return caution_of(self.record)
         if bool((self.kind.scores(self.x, parameters).argmax(1) == self.labels).all()):

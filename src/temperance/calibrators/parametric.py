@@ -12,7 +12,7 @@ from temperance.calibrators.base import calibrator
 
 
 class LogisticCalibrator(BinaryCalibrator):
-    """A binary calibrator that is a logistic regression, and says in `info` whether it found the optimum."""
+    """A binary calibrator that is a logistic regression; `info` says whether it found the optimum."""
 
     def _record(self, fit: LogisticFit) -> LogisticFit:
         worst = max(float(fit.remaining.max()), self.info.get("remaining", 0.0))
@@ -24,11 +24,11 @@ class LogisticCalibrator(BinaryCalibrator):
 class Platt(LogisticCalibrator):
     """A logistic curve through the log-odds: a slope and an intercept.
 
-    log-odds(q) = a · log-odds(p) + b, of the least NLL, by Newton's method. As Platt (1999) proposed for small samples,
-    the targets are not 1 and 0 but (hits + 1) / (hits + 2) and 1 / (misses + 2); without that, data which a threshold
-    separates has no finite answer.
+    log-odds(q) = a · log-odds(p) + b with the least NLL, by Newton's method. As Platt (1999) proposed for few samples,
+    the targets are not 1 and 0 but (hits + 1) / (hits + 2) and 1 / (misses + 2). Without that there is no finite
+    optimum for data that a threshold separates.
 
-    Platt maps the scores of a support vector machine; of a classifier with probabilities the score is the log-odds. So
+    Platt maps the scores of a support vector machine. The score of a classifier with probabilities is the log-odds, so
     a = 1, b = 0 changes nothing, and with two classes b = 0 is temperature scaling with T = 1 / a.
 
     >>> logits = [[0.0, -2.0], [0.0, -1.0], [0.0, 1.0], [0.0, 2.0]]
@@ -54,13 +54,13 @@ class Platt(LogisticCalibrator):
 
 @calibrator(family="binary", preserves_argmax=False)
 class Beta(LogisticCalibrator):
-    """A curve with a slope at each end: how sure is sure, and how unsure is unsure.
+    """A curve with a slope of its own at each end of the probabilities: beta calibration.
 
-    log-odds(q) = a · ln p − b · ln(1 − p) + c with a, b ≥ 0 (Kull, Silva Filho and Flach 2017): the map between
-    two beta distributions. a = b is Platt scaling; a ≠ b bends the two ends apart. The problem is convex, so where the
-    free optimum has a negative coefficient the best of those with it held at zero is the answer.
+    log-odds(q) = a · ln p − b · ln(1 − p) + c with a, b ≥ 0 (Kull, Silva Filho and Flach 2017): the map between two
+    beta distributions. a = b is Platt scaling; with a ≠ b the two ends bend differently. The problem is convex, so
+    where the free optimum has a negative coefficient, the best solution with a coefficient at zero is the answer.
 
-    The targets are Platt's, so that separable data has a finite answer; the authors' program regularises instead. With
+    The targets are Platt's, so that separable data has a finite optimum; the authors' program regularises instead. With
     thousands of samples the two differ by less than 0.001.
 
     Kull, Silva Filho and Flach, "Beta calibration: a well-founded and easily implemented improvement on logistic
@@ -77,7 +77,7 @@ class Beta(LogisticCalibrator):
         best, _ = self._solve(log_odds, target, [0, 1, 2])
         wrong = (best[:, :2] < 0).any(1)
         if bool(wrong.any()):
-            # With one of the two at zero the other may want to be negative: then both are.
+            # With one of the two at zero the other may become negative: then both are zero.
             tried = [self._solve(log_odds[wrong], target[wrong], kept) for kept in ([0, 2], [1, 2], [2])]
             theta, loss = torch.stack([theta for theta, _ in tried]), torch.stack([loss for _, loss in tried])
             loss = torch.where((theta[:, :, :2] < 0).any(2), torch.inf, loss)
@@ -108,7 +108,7 @@ def line_features(log_odds: Tensor) -> Tensor:
 
 
 def beta_features(log_odds: Tensor) -> Tensor:
-    """ln p, −ln(1 − p) and 1, exact however near p is to 0 or 1."""
+    """ln p, −ln(1 − p) and 1, exact even where p is very near 0 or 1."""
     return torch.stack([logsigmoid(log_odds), -logsigmoid(-log_odds), torch.ones_like(log_odds)], dim=-1)
 
 
@@ -120,6 +120,6 @@ def smoothed_targets(happened: Tensor) -> Tensor:
 
 
 def unless_one_sided(happened: Tensor, found: Tensor, identity: Tensor | list[float]) -> Tensor:
-    """What was found, but where an event always or never happened, of which nothing can be learnt, the identity."""
+    """What was found, or the identity where an event always or never happened, since that teaches nothing."""
     one_sided = happened.all(1) | ~happened.any(1)
     return torch.where(one_sided[:, None], torch.as_tensor(identity, dtype=found.dtype, device=found.device), found)

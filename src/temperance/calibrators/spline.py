@@ -1,4 +1,4 @@
-"""A smooth curve through the log-odds, as bent as the data asks for."""
+"""A smooth curve through the log-odds, bent as far as the data ask for."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ from temperance.calibrators.base import calibrator
 from temperance.calibrators.parametric import LogisticCalibrator, smoothed_targets, unless_one_sided
 from temperance.errors import at_least, number
 
-# From a straight line, which is Platt scaling, to a curve that is hardly held.
+# From a straight line, which is Platt scaling, to a curve with hardly any penalty.
 SMOOTHINGS = tuple(10.0**power for power in range(5, -4, -1))
 
 # Samples are gathered into cells along the log-odds, each with its mean: about 225 of equal width in the knots' range,
-# wider ones beyond. That moves the curve by far less than its own error, however many samples there are.
+# wider ones beyond. That moves the curve by far less than its own error, for any number of samples.
 CELLS = 256
 
-# The knots reach from the lowest hits to the highest misses, but for the first share of the rarer outcome as outliers.
-# They cover at least the second, in log-odds: with few samples the overlap can be as good as nothing.
+# The knots reach from the lowest hits to the highest misses, without this share of the rarer outcome as outliers.
 OUTLIERS = 0.01
+# They cover at least this range of log-odds: with few samples the overlap can be almost nothing.
 NARROWEST = 2.0
 
 
 @calibrator(family="binary", preserves_argmax=False)
 class Spline(LogisticCalibrator):
-    """A smooth curve through the log-odds, as bent as the data asks for.
+    """A smooth curve through the log-odds, bent as far as the data ask for.
 
     log-odds(q) = g(log-odds(p)), with g a natural cubic spline: `n_knots` knots, evenly spaced where hits and misses
-    overlap, and straight lines beyond. g has the least NLL + ½ λ ∫ g''². λ → ∞ is Platt scaling, so this finds out how
-    far the truth is from it: λ is the one of 10⁻³ … 10⁵ with the least NLL when every sample is left out in turn
-    (Lucena 2018 cross-validates alike). Leaving out is done by one Newton step from the fit to all, which is accurate
-    here and costs next to nothing; `smoothing` sets λ instead. Unlike isotonic regression g need not be monotone.
+    overlap, and straight lines beyond. g minimises NLL + ½ λ ∫ g''². λ → ∞ is Platt scaling, so this finds out how far
+    the truth is from it: λ is the one of 10⁻³ … 10⁵ with the least NLL when every sample is left out in turn (Lucena
+    2018 also cross-validates). One Newton step from the fit to all samples leaves out each of them, accurately and at
+    hardly any cost; `smoothing` sets λ instead. Unlike isotonic regression, g need not be monotone.
 
-    Gupta et al. (2021), also known as spline calibration, fit a spline to the cumulative accuracy by least squares and
-    take its derivative, which need not lie in [0, 1]; this is a likelihood, and does.
+    The spline calibration of Gupta et al. (2021) fits a spline to the cumulative accuracy by least squares and takes
+    its derivative, which need not lie in [0, 1]. This one maximises a likelihood, and its values do.
 
     Lucena, "Spline-based probability calibration" (2018).
     Gupta et al., "Calibration of neural networks using splines" (ICLR 2021).
@@ -74,7 +74,7 @@ class Spline(LogisticCalibrator):
         best, least = heights, place.new_full((len(place),), torch.inf)
         for smoothing in SMOOTHINGS if self.smoothing is None else (self.smoothing,):
             penalty = math.sqrt(smoothing) * energy
-            # From the straight line on, each curve starts from the smoother one before it.
+            # After the straight line, each fit starts from the smoother curve before it.
             fit = fit_logistic(place, target, lambda x: basis(x, bend), heights, weight=weight, penalty=penalty)
             heights = self._record(fit).theta
             nll = left_out_nll(basis(place, bend), heights, weight, hits, penalty)
@@ -98,7 +98,7 @@ def overlap(log_odds: Tensor, happened: Tensor, n_intervals: int) -> tuple[Tenso
     n_extremes = int(rank.max()) + 1
     low = torch.where(happened, log_odds, torch.inf).topk(n_extremes, dim=1, largest=False).values.gather(1, rank)
     high = torch.where(happened, -torch.inf, log_odds).topk(n_extremes, dim=1).values.gather(1, rank)
-    # Where a threshold separates the two, the gap between them; where there is only one outcome, around zero.
+    # Where a threshold separates the two, the gap between them; where there is only one outcome, a range around zero.
     low, high = torch.minimum(low, high).nan_to_num(neginf=0.0), torch.maximum(low, high).nan_to_num(posinf=0.0)
     middle, width = (low + high) / 2, (high - low).clamp_min(NARROWEST)
     return middle - width / 2, width / n_intervals
@@ -123,18 +123,18 @@ def basis(place: Tensor, bend: Tensor) -> Tensor:
 
 
 def _cell_of(place: Tensor, n_knots: int) -> tuple[Tensor, Tensor]:
-    """The knot to the left, of those that have another to the right, and how far beyond it."""
+    """The knot to the left, which is never the last one, and the distance from it."""
     left = place.floor().clamp(0, n_knots - 2)
     return left.long(), place - left
 
 
 def _bump(u: Tensor) -> Tensor:
-    """The cubic of unit second derivative at one knot and none at the other; a straight line beyond the knots."""
+    """The cubic with second derivative 1 at one knot and 0 at the other; a straight line beyond the knots."""
     return (u.clamp_min(0) ** 3 - u) / 6
 
 
 def left_out_nll(columns: Tensor, theta: Tensor, weight: Tensor, hits: Tensor, penalty: Tensor) -> Tensor:
-    """The NLL (m,) when each sample is left out of the fit, by one Newton step from the fit to all.
+    """The NLL (m,) when each sample is left out of the fit, by one Newton step from the fit to all samples.
 
     Leaving out a sample with features f moves its own log-odds by f H⁻¹ f · (p − y) / (1 − f H⁻¹ f · p (1 − p)).
 

@@ -300,7 +300,8 @@ class TemperatureEce(Calibrator):
 
     T from 0.1, 0.2, …, 10, and the smallest of equally good ones. ECE jumps when a sample changes its bin, so a finer
     grid or a search would follow noise; and the T with the least ECE on the fitted data is not quite the best on new
-    data. From samples without a mistake it takes the T that `temperature` takes.
+    data. At an end of the grid, where samples without a mistake lead, there is no least ECE: T is then that of
+    `temperature`, and `fit` warns.
 
     Frenkel and Goldberger, Network calibration by class-based temperature scaling, 2021; Mukhoti et al., 2020.
     """
@@ -315,12 +316,19 @@ class TemperatureEce(Calibrator):
         at_least("n_bins", self.n_bins, 1)
 
     def _fit(self, logits: Tensor, labels: Tensor) -> None:
-        temperatures, doubt = grid_for_ece(GRID, logits, labels)
-        errors = ece_of_temperatures(logits, labels, temperatures, self.n_bins)
+        errors = ece_of_temperatures(logits, labels, GRID.to(logits.device), self.n_bins)
         best = int((errors <= errors.amin() + ROUNDING).nonzero()[0])
-        at_bound = float(temperatures[best]) in (float(GRID[0]), float(GRID[-1]))
-        self.info = {"ece": float(errors[best]), "at_bound": at_bound} | doubt
-        self._keep("temperature", temperatures[best])
+        temperature, self.info = GRID[best].to(logits.device), {"ece": float(errors[best]), "at_bound": False}
+        if best in (0, len(GRID) - 1):
+            inverse, record = fit_inverse_temperature(Nll(), logits, labels)
+            temperature = logits.new_tensor(1 / inverse)
+            self.info = {
+                "ece": float(ece_of_temperatures(logits, labels, temperature[None], self.n_bins)),
+                "at_bound": True,
+                "caution": f"the least ECE is at {float(GRID[best]):g}, an end of the grid. The least NLL is at "
+                f"{1 / inverse:.3g}, which is taken instead",
+            } | caution_of(record)
+        self._keep("temperature", temperature)
 
     def _calibrate(self, logits: Tensor) -> Tensor:
         return divided(logits, self.temperature)
@@ -331,19 +339,6 @@ GRID = torch.arange(1, 101, dtype=torch.float64) / 10
 
 # Two temperatures whose errors differ by less than this are equally good.
 ROUNDING = 1e-12
-
-
-def grid_for_ece(grid: Tensor, logits: Tensor, labels: Tensor) -> tuple[Tensor, dict[str, Any]]:
-    """The temperatures to choose from by ECE, and a caution if the samples leave no choice.
-
-    Samples that are all predicted right, or all wrong, have their least ECE at one end of any grid. Then the choice is
-    the temperature of temperature scaling.
-    """
-    right = logits.argmax(1) == labels
-    if not bool(right.all()) and bool(right.any()):
-        return grid.to(logits.device), {}
-    inverse, record = fit_inverse_temperature(Nll(), logits, labels)
-    return logits.new_tensor([1 / inverse]), caution_of(record)
 
 
 def ece_of_temperatures(logits: Tensor, labels: Tensor, temperatures: Tensor, n_bins: int) -> Tensor:

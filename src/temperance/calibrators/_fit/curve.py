@@ -1,7 +1,7 @@
 """Binary maps that are broken lines from probability to probability: knots, a value at each, straight in between.
 
-A jump is two knots at one place, so steps and lines, one bin or thousands, are one kind of thing and looked up in one
-pass.
+A jump is two knots at one place. So step functions and broken lines, with one bin or thousands, have one form and are
+looked up in one pass.
 """
 
 from __future__ import annotations
@@ -11,26 +11,26 @@ from torch import Tensor
 
 from temperance.calibrators._fit.reduction import BinaryCalibrator, stack_ragged
 
-# Probabilities below this are taken for it in logarithms: the smallest that float64 holds in full precision.
+# Probabilities below this count as this in logarithms: the smallest that float64 holds in full precision.
 TINY = torch.finfo(torch.float64).tiny
 
-# Steps that differ by less than this in log-odds can be merged. A curve with one for each sample says far more than the
-# data can, and its file would be a copy of the data.
+# Steps that differ by less than this in log-odds can be merged. A curve with a step for each sample claims more than
+# the data can tell, and its file would be a copy of the data.
 RESOLUTION = 1e-3
 
 
 class CurveCalibrator(BinaryCalibrator):
     """A binary calibrator whose map is a broken line; a method writes `_fit_curve`.
 
-    The curve of an isotonic or binned method is 0 or 1 where it saw only one outcome, and a single sample to the
-    contrary would cost an infinite NLL. So the network's own probability p keeps a share s:
+    The curve of an isotonic or binned method is 0 or 1 where it saw only one outcome, and a single new sample with the
+    other outcome would cost an infinite NLL. So the network's own probability p keeps a share s:
 
         q = (1 − s) · curve(p) + s · p,   s = 1 / (1 + number of samples with the rarer outcome)
 
-    That is the chance that the next sample with the rarer outcome lies beyond all those seen, where the curve knows
-    nothing. With thousands of samples the share is nothing. For a class of five samples it is a sixth, and without it
-    one-versus-rest falls apart on many classes: the usual floor of 1e-12 costs three times the NLL at 1000 classes. A
-    class that was never seen keeps the network's own probability, and so does a row that the curves make all zero.
+    That is the chance that the next sample with the rarer outcome lies beyond all those seen, where nothing is known
+    about the curve. With thousands of samples the share is negligible. For a class of five samples it is a sixth, and
+    without it one-versus-rest fails on many classes: the usual floor of 1e-12 triples the NLL at 1000 classes. A class
+    that was never seen keeps the network's own probability, and so does a row whose curves are all zero.
     """
 
     knots: Tensor
@@ -63,7 +63,7 @@ class CurveCalibrator(BinaryCalibrator):
 
 
 def look_up(x: Tensor, knots: Tensor, values: Tensor) -> Tensor:
-    """Each row of x (m, n) on its own broken line (m, l): flat beyond the ends; at a jump, what comes before it."""
+    """Each row of x (m, n) on its own broken line (m, l): flat beyond the ends; at a jump, the value before it."""
     x = x.contiguous().clamp(knots[:, :1], knots[:, -1:])
     right = torch.searchsorted(knots, x)
     left = (right - 1).clamp_min(0)
@@ -84,12 +84,12 @@ def steps(edges: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def merge_steps(edges: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-    """Edges (l,) and values (l + 1,) of a step function, without the steps that hardly differ from the one before."""
+    """Edges (l,) and values (l + 1,) of a step function, without steps that hardly differ from the one before."""
     changes = (values.logit() / RESOLUTION).floor().diff() != 0
     return edges[changes], torch.cat([values[:1], values[1:][changes]])
 
 
 def groups(probs: Tensor, happened: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Sorted samples of equal probability as one: the distinct probabilities, how many each, how many hits each."""
+    """Sorted samples grouped by equal probability: the distinct probabilities, the samples and the hits of each."""
     places, group = torch.unique_consecutive(probs, return_inverse=True)
     return places, torch.bincount(group).double(), torch.bincount(group, happened.double())

@@ -1,6 +1,6 @@
-"""From one probability to k: how a method for binary problems calibrates a classifier of many classes.
+"""From one probability to k: how a method for binary problems calibrates a classifier with many classes.
 
-A binary method learns from the log-odds of an event, and from whether it happened, a map of one number to one number. A
+A binary method learns a map of one number to one number, from the log-odds of events and from whether they happened. A
 reduction says which events these are, and how their calibrated probabilities become a row that sums to one:
 
 one-versus-rest  "the label is j", a map for each class j; rows are divided by their sum (Zadrozny and Elkan 2002)
@@ -9,11 +9,11 @@ pooled           "the label is j", one map for all classes together; rows are di
 top-label        "the prediction is right", one map for the confidence; the other classes keep their proportions and
                  share what it leaves
 
-One-versus-rest sees what is particular to a class, but has only that class's few samples to learn it from: with 1000
-classes and five samples of each it overfits whatever the method. Pooled learns from all k · n pairs, is the safe choice
-for many classes, and keeps the order of the classes. Top-label repairs the confidence and leaves the other classes as
-wrong as they were, which costs NLL; it can push the confidence below another class's probability and so change a
-prediction. With two classes all three are the same, the probability of class 1, and `reduction` makes no difference.
+One-versus-rest learns what is particular to a class, but from the few samples of that class: with 1000 classes and
+five samples of each it overfits with every method. Pooled learns from all k · n pairs, is the safe choice for many
+classes, and keeps the order of the classes. Top-label repairs the confidence and leaves the other classes as wrong as
+they were, which costs NLL; it can push the confidence below another class's probability and so change a prediction.
+With two classes all three are one map of the probability of class 1, and `reduction` makes no difference.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class BinaryCalibrator(Calibrator):
     # What a method writes.
 
     def _fit_binary(self, log_odds: Tensor, happened: Tensor) -> dict[str, Tensor]:
-        """What is learnt of each problem from float64 log-odds and bool outcomes (m, n): tensors of m rows."""
+        """What is learnt about each problem from float64 log-odds and bool outcomes (m, n): tensors of m rows."""
         raise NotImplementedError
 
     def _map(self, log_odds: Tensor) -> Tensor:
@@ -105,23 +105,23 @@ def binary_log_odds(logits: Tensor) -> Tensor:
 
 
 def top_log_odds(logits: Tensor) -> tuple[Tensor, Tensor]:
-    """The predicted class (n, 1), of equal ones the first, and its log-odds (1, n), exact however sure it is."""
+    """The predicted class (n, 1), the first of equal ones, and its log-odds (1, n), exact even where it is certain."""
     prediction = logits.argmax(1, keepdim=True)
     others = logits.scatter(1, prediction, -torch.inf).logsumexp(1, keepdim=True)
     return prediction, (logits.gather(1, prediction) - others).T
 
 
 def class_log_odds(logits: Tensor) -> Tensor:
-    """The log-odds of each class against all others, exact also where its probability rounds to one. (n, k)"""
+    """The log-odds of each class against all others, exact even where its probability rounds to one. (n, k)"""
     log_probs = logits.log_softmax(1)
-    # Below the top a probability is at most one half, so that its complement loses nothing to rounding.
+    # Below the top a probability is at most one half, so its complement loses nothing to rounding.
     log_odds = log_probs - torch.log1p(-log_probs.exp())
     prediction, top = top_log_odds(logits)
     return log_odds.scatter(1, prediction, top.T)
 
 
 def stack_ragged(rows: list[Tensor]) -> Tensor:
-    """Rows of different lengths as one tensor, the shorter ones continued with their last value."""
+    """Rows of different lengths as one tensor; the shorter ones repeat their last value."""
     if rows[0].ndim == 0:
         return torch.stack(rows)
     longest = max(len(row) for row in rows)

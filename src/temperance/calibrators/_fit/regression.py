@@ -2,8 +2,9 @@
 
     minimise  Σ_i c_i (logsumexp(f_i) − target(f_i))  +  Σ_p r_p (θ_p − θ⁰_p)²,      f_i = x_i mapped with parameters θ
 
-c_i are the weights of the rows and `target` the score of the label, as an objective gives them. Newton's method; its
-step is found by conjugate gradients, which need the Hessian only times a vector, at the price of a gradient.
+c_i are the weights of the rows and `target` is the score of the label, as an objective gives them. Newton's method
+solves it; conjugate gradients find its step, which takes products of the Hessian and a vector, each at the cost of a
+gradient.
 """
 
 from collections.abc import Callable
@@ -15,14 +16,14 @@ from torch import Tensor
 from temperance.calibrators._fit.solvers import TOLERANCE, Problem, Solution, minimise, settle
 from temperance.objectives import Objective
 
-# Rows are taken in blocks of about this many values: small enough to stay in a core's own cache between passes.
+# Rows are taken in blocks of about this many values, which stay in a core's own cache between passes.
 BLOCK_VALUES = {"cpu": 1 << 17, "cuda": 1 << 26}
 
 MAX_STEPS = 100
 MAX_PRODUCTS = 250
 MAX_HALVINGS = 50
 
-# A preconditioner is built anew when the last Newton step took more Hessian products than this.
+# The preconditioner is built again when the last Newton step took more Hessian products than this.
 STALE_AFTER = 25
 
 Linear = Callable[[Tensor], Tensor]
@@ -66,7 +67,7 @@ class Diagonal:
         return torch.stack([(rows * x).sum(0), rows.sum(0)])
 
     def preconditioner(self, problem: "Regression") -> Linear:
-        """Each class by itself: the 2 × 2 Hessian of its v and b."""
+        """Each class on its own: the 2 × 2 Hessian of its v and b."""
         return _two_by_two(_own_curvature(problem), problem.penalty)
 
 
@@ -88,8 +89,8 @@ class Full:
     def preconditioner(self, problem: "Regression") -> Linear:
         """The Hessian as if probabilities and features were independent: a Kronecker product, plus the penalty.
 
-        Where the diagonal and the intercept are penalised differently from the rest, they are taken class by class
-        instead, as in the diagonal map.
+        If the diagonal and the intercept have another penalty than the rest, they are taken class by class instead, as
+        in the diagonal map.
         """
         spread = torch.zeros(problem.k, problem.k, dtype=torch.float64, device=problem.x.device)
         for _, p, c in problem.blocks():
@@ -152,7 +153,7 @@ def _two_by_two(curvature: Tensor, penalty: Tensor) -> Linear:
 
 
 class Regression:
-    """The problem at the top of this file; after every evaluation it remembers the probabilities there."""
+    """The problem at the top of this file; it remembers the probabilities of its last evaluation."""
 
     def __init__(
         self, kind: Map, x: Tensor, labels: Tensor, objective: Objective, *, penalty: Tensor, centre: Tensor
@@ -172,7 +173,7 @@ class Regression:
         self.weigh()
 
     def weigh(self) -> None:
-        """Take over the weights of the objective, scaled to sum to one so that a penalty keeps its strength."""
+        """Take the weights of the objective, scaled to sum to one, so that a penalty keeps its strength."""
         weights = self.objective.weights(self.labels, self.k)
         self.weights = (weights / weights.sum())[:, None]
         self._pulled = torch.zeros_like(self.centre)
@@ -205,7 +206,7 @@ class Regression:
         return float(value), gradient
 
     def principal_axes(self) -> tuple[Tensor, Tensor]:
-        """The second moments of the features [x, 1] as sizes (r,) along axes (d + 1, r); those of no size left out."""
+        """The second moments of the features [x, 1] as sizes (r,) along axes (d + 1, r), without those of size zero."""
         if self._axes is None:
             moments = self.x.new_zeros(self.x.shape[1] + 1, self.x.shape[1] + 1)
             for x, _, c in self.blocks():
@@ -217,7 +218,7 @@ class Regression:
         return self._axes
 
     def hessian_times(self, direction: Tensor) -> Tensor:
-        """The Hessian, where the problem was evaluated last, times a direction."""
+        """The Hessian at the last evaluation times a direction."""
         product = 2 * self.penalty * direction
         for x, p, c in self.blocks():
             change = self.kind.scores(x, direction)
@@ -226,7 +227,7 @@ class Regression:
         return product
 
     def reweigh(self, parameters: Tensor) -> float:
-        """Let the objective choose its weights anew; how much they changed."""
+        """Let the objective choose new weights; returns how much they changed."""
         scores = (self.kind.scores(self.x[s], parameters).log_softmax(1) for s in self._slices)
         losses = [self.objective.losses(z, self.labels[s]) for z, s in zip(scores, self._slices, strict=True)]
         change = self.objective.reweigh(torch.cat(losses), self.labels, self.k)
@@ -282,7 +283,7 @@ def _minimise_any(
 
 
 def newton(problem: Regression, start: Tensor, tolerance: float = TOLERANCE) -> Solution:
-    """Newton's method with halved steps where a full one does not help, until no slope is above the tolerance."""
+    """Newton's method, with halved steps where a full one does not help, until no slope is above the tolerance."""
     parameters = start.clone()
     value, gradient = problem(parameters)
     steps, products = 0, MAX_PRODUCTS
@@ -300,9 +301,9 @@ def newton(problem: Regression, start: Tensor, tolerance: float = TOLERANCE) -> 
 
 
 def _newton_direction(hessian: Linear, gradient: Tensor, inverse: Linear, negligible: float) -> tuple[Tensor, int]:
-    """Minus the inverse Hessian times the gradient, more exactly the nearer the optimum; and the products it took.
+    """Minus the inverse Hessian times the gradient, more exact nearer to the optimum, and the products it took.
 
-    Slopes that are negligible already need no more work.
+    It stops early once the slopes are negligible.
     """
     direction, residual = torch.zeros_like(gradient), -gradient
     towards = inverse(residual)
@@ -327,12 +328,12 @@ def _newton_direction(hessian: Linear, gradient: Tensor, inverse: Linear, neglig
 def _line_search(
     problem: Regression, parameters: Tensor, direction: Tensor, value: float, slope: float
 ) -> tuple[Tensor, float, Tensor] | None:
-    """The first of 1, 1/2, 1/4, … steps that lowers the value as it should; none if none does."""
+    """The first of the steps 1, 1/2, 1/4, … that lowers the value enough, or None."""
     step = 1.0
     for _ in range(MAX_HALVINGS):
         there = parameters + step * direction
         found, gradient = problem(there)
-        # Beside the optimum a step gains less than the value is rounded by.
+        # Near the optimum a step gains less than the rounding of the value.
         if found <= value + 1e-4 * step * slope + 1e-14 * abs(value):
             return there, found, gradient
         step /= 2

@@ -1,8 +1,8 @@
 """The optimisers that parametric calibrators share.
 
-`minimise` goes to the optimum, with a test of the gradient; `train` runs a published program's optimiser for as many
-steps as it did, wherever that ends, so that its table can be reproduced. Both take a `Problem`: an objective as a
-function of the calibrator's parameters.
+`minimise` goes to the optimum, and checks it by the gradient; `train` runs the optimiser of a published program for as
+many steps as the program does, converged or not, so that its table can be reproduced. Both take a `Problem`: an
+objective as a function of the calibrator's parameters.
 """
 
 import math
@@ -74,7 +74,7 @@ def prior_samples(n_parameters: int, n: int) -> float:
 
 @dataclass(frozen=True)
 class Solution:
-    """Where an optimiser ended, and what it says about that."""
+    """Where an optimiser ended, and its record of how."""
 
     parameters: Tensor
     info: dict[str, Any] = field(default_factory=dict)
@@ -84,7 +84,7 @@ class Problem:
     """An objective as a function of parameters (p,), summed over blocks of rows.
 
     forward  log-probabilities (m, k) of rows of the inputs (m, d) with these parameters
-    inputs   the logits, or they and what else `forward` needs of each row; then `k` says how many classes there are
+    inputs   the logits, or the logits with more columns that `forward` needs; then `k` is the number of classes
     penalty  a function of the parameters alone, added to the objective
     """
 
@@ -106,7 +106,7 @@ class Problem:
         self.penalty = penalty
 
     def __call__(self, parameters: Tensor) -> tuple[float, Tensor]:
-        """The value and its gradient, with the weights as they stand."""
+        """The value and its gradient, with the current weights."""
         weights = self.objective.weights(self.labels, self.k)
         with torch.enable_grad():
             free = parameters.detach().requires_grad_()
@@ -131,7 +131,7 @@ class Problem:
         return torch.cat(parts)
 
     def reweigh(self, parameters: Tensor) -> float:
-        """Let the objective choose its weights anew; how much they changed."""
+        """Let the objective choose new weights; returns how much they changed."""
         if not self.objective.adapts:
             return 0.0
         return self.objective.reweigh(self.losses(parameters), self.labels, self.k)
@@ -150,8 +150,8 @@ def minimise(
 ) -> Solution:
     """The parameters in [low, high] with the least value, by L-BFGS-B in float64.
 
-    Equal bounds hold a parameter where it is. An objective that chooses its weights is solved with the weights still,
-    again and again until they settle. If the gradient never gets below 1e-6 the record says how small it got.
+    Equal bounds hold a parameter fixed. An objective that chooses its weights is solved with fixed weights, again and
+    again until they settle. If the gradient never gets below 1e-6 the record says how small it got.
     """
 
     def solve(parameters: Tensor) -> Tensor:
@@ -171,9 +171,9 @@ def minimise(
 
 
 def settle(reweigh: Callable[[P], float], solve: Callable[[P], P], start: P) -> tuple[P, dict[str, Any]]:
-    """Solve with the weights still, choose them anew, and so on until they no longer change.
+    """Solve with fixed weights, choose new weights, and so on until they no longer change.
 
-    Weights can overshoot, so that each solution drives them back to the last; the steps then get shorter.
+    Weights can overshoot, and each solution then drives them back to the ones before; so the steps get shorter.
     """
     reweigh(start)
     here, change, pace, rounds = start, math.inf, 1.0, 0
@@ -197,7 +197,7 @@ def descend(
 ) -> Solution:
     """One run of L-BFGS-B on a value and its gradient.
 
-    It goes on until the gradient is small: on a flat bottom a test of the value would stop too early. Where that does
+    It continues until the gradient is small: on a flat bottom a test of the value would stop too early. Where that does
     not matter, `still` stops it when a step gains less than this share of the value.
     """
     from scipy.optimize import minimize  # here, because it takes longer to import than all of temperance
@@ -250,12 +250,12 @@ def train(
 ) -> Solution:
     """A published program's optimiser, step by step: L-BFGS without a line search, or Adam.
 
-    The default is the SCTL authors': all rows in every step, learning rate 0.02 for 1000 steps; with label smoothing or
-    focal loss 0.005 for 200, then 0.003 and 0.001 for 400 each, begun afresh each time. Another program has another
-    `schedule` of rates and steps, or draws a `batch` of rows for each step of Adam. Weights are chosen anew at every
-    evaluation. It computes in float32, as these programs do, because such an L-BFGS stops when rounding makes two
-    values equal, well before the optimum; the last digits therefore differ between processors. Where it diverges the
-    last finite parameters are kept.
+    The default is that of the SCTL authors: all rows in every step, learning rate 0.02 for 1000 steps; with label
+    smoothing or focal loss 0.005 for 200 steps, then 0.003 and 0.001 for 400 each, with a new optimiser each time.
+    Another program has another `schedule` of rates and steps, or draws a `batch` of rows for each step of Adam. Weights
+    are chosen again at every evaluation. It computes in float32, as these programs do, because such an L-BFGS stops
+    when rounding makes two values equal, well before the optimum; so the last digits differ between processors. Where
+    it diverges, the last finite parameters are kept.
     """
     inputs, labels = problem.inputs.float(), problem.labels
     parameters = start.detach().float().clone().requires_grad_()
