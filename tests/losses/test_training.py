@@ -24,7 +24,7 @@ def test_defaults_train(name: str) -> None:
 @pytest.mark.parametrize("loss", ["acls:detach=True", "acls-ranking:detach=True", "au:variant=paper"])
 def test_what_does_not_train_is_not_the_default(loss: str) -> None:
     """The letter of two papers, which breaks down here."""
-    assert share(loss) < 0.6
+    assert share(loss) < 0.85
 
 
 @pytest.mark.parametrize("loss", ["acls:variant=released", "au:variant=paper:detach_weights=True"])
