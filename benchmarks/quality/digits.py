@@ -26,7 +26,7 @@ from temperance.metrics import ece
 from temperance.training.criterion import as_loss
 
 LR, MOMENTUM = 0.1, 0.9
-EPOCHS, BATCH_SIZE = 12, 32
+EPOCHS, BATCH_SIZE = 10, 32
 SEEDS = 3
 
 

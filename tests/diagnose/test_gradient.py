@@ -187,7 +187,7 @@ def test_what_has_no_formula_is_refused_in_a_sentence() -> None:
     logits, labels = random_predictions(5, 3)
     for loss, message in (
         (AURC(), "no formula is known for the gradient of aurc"),
-        (MDCA(base="focal"), "the formula for mdca is that on cross-entropy; its base is focal"),
+        (MDCA(base="focal"), "the formula for mdca is for a base of cross-entropy; its base is focal"),
         (ACLS(variant="released"), 'variant="paper"'),
     ):
         with pytest.raises(InputError, match=message):

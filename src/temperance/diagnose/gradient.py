@@ -1,6 +1,6 @@
-"""What a loss does to the logits: its gradient as label smoothing, and its shape over predictions, as numbers.
+"""What a loss does to the logits: its gradient as label smoothing, and its shape over a range of predictions.
 
-`gradients(loss, logits, labels)` takes any loss apart by autograd, or by formula where one is known; `sweep` and
+`gradients(loss, logits, labels)` analyses any loss by autograd, or by formula where one is known; `sweep` and
 `against_probability` do so along a line of predictions, for pictures (`temperance gradients`, `temperance.report`).
 """
 
@@ -21,20 +21,20 @@ from temperance.losses.selective import soft_cdf
 
 SOURCES = ("autograd", "formula", "table")
 
-# Samples in the batch that a batch-level loss is looked at in.
+# The size of the batch in which a batch-level loss is analysed.
 REFERENCE_SIZE = 64
 
 
 def gradients(
     loss: str | Loss, logits: Tensor, labels: Tensor, indices: Tensor | None = None, *, source: str = "autograd"
 ) -> Smoothing:
-    """The gradient of a loss as label smoothing: by how much each class's label is moved, and whether. (n, k)
+    """The gradient of a loss as label smoothing: how much each class's label is moved, and whether. (n, k)
 
-    source  "autograd": of any loss, where f is only seen where C is true; "formula": exact formulas, with f everywhere;
+    source  "autograd": any loss, but f is known only where C is true; "formula": exact formulas, with f everywhere;
             "table": as Table 2 of the ACLS paper prints them
 
-    Samples are summed, so that the slope of a batch-level penalty is n times that of the mean, and comparable with the
-    one sample's p − q. Class weights are left out.
+    Samples are summed, so that the slope of a batch-level penalty is n times that of the mean, and comparable with one
+    sample's p − q. Class weights are left out.
 
     >>> found = gradients("label-smoothing", torch.tensor([[3.0, 1.0, -0.5]]), torch.tensor([0]))
     >>> found.amount
@@ -58,7 +58,7 @@ def gradients(
 
 @dataclass(frozen=True)
 class Sweep:
-    """f and C of one class while its logit moves and the others stand still. (m,) each
+    """f and C of one class while its logit moves and the others stay. (m,) each
 
     logit, prob  of that class
     """
@@ -70,7 +70,7 @@ class Sweep:
 
 
 def probe(name: str, *, k: int = 10, **settings: Any) -> Loss:
-    """A loss to be looked at: one with a memory has seen the reference batch."""
+    """A loss to analyse: one with a memory has seen the reference batch."""
     if LOSSES[name].needs_indices:
         settings.setdefault("n_samples", REFERENCE_SIZE + 1)
     loss = make_loss(name, **settings)
@@ -86,8 +86,8 @@ def sweep(loss: Loss, place: str, *, k: int = 10, points: int = 241) -> Sweep:
     place  "top": the predicted class's logit goes from 0 to 15, all others are 0; "other": another class's logit goes
            from −8 to 12, where the predicted class is, and the rest are 0
 
-    What a batch-level loss does depends on the batch: here the prediction is the first of an `overconfident_batch`.
-    f comes from a formula where there is one, so that it is seen where C is false too.
+    What a batch-level loss does depends on the batch: here the prediction comes before an `overconfident_batch`. f comes
+    from a formula where there is one, so that it is known where C is false too.
     """
     one_of("place", place, ("top", "other"))
     logits = torch.zeros(points, k, dtype=torch.float64)
@@ -110,7 +110,7 @@ def sweep(loss: Loss, place: str, *, k: int = 10, points: int = 241) -> Sweep:
 
 
 def overconfident_batch(k: int = 10) -> tuple[Tensor, Tensor]:
-    """Predictions of class 0 with confidences from low to high, of which three in five are right whatever they are."""
+    """Predictions of class 0 with confidences from low to high, of which three in five are right at any confidence."""
     order = torch.randperm(REFERENCE_SIZE, generator=torch.Generator().manual_seed(0))
     logits = torch.zeros(REFERENCE_SIZE, k, dtype=torch.float64)
     logits[:, 0] = torch.linspace(0.5, 8, REFERENCE_SIZE, dtype=torch.float64)[order]
@@ -129,9 +129,9 @@ def _best(loss: Loss, logits: Tensor, labels: Tensor, indices: Tensor | None) ->
 class Curve:
     """A loss over the probability of the label. (m,) each
 
-    weight  how many times cross-entropy it is, scaled to a mean of 1 over probabilities from 0 to 1
-    loss    its value with that scale
-    slope   its derivative in the probability, with that scale
+    weight  the loss as a multiple of cross-entropy, scaled to a mean of 1 over probabilities from 0 to 1
+    loss    its value at that scale
+    slope   its derivative in the probability at that scale
     """
 
     prob: Tensor
@@ -181,9 +181,9 @@ def smoothed_distribution(
 ) -> Distribution:
     """What `cdf_bandwidth` does to the distribution of confidences in the AU loss (Zhou et al., 2025, App. Figure 5).
 
-    The confidences are 1000 quantiles of Beta(4, 1.2): a network that is mostly sure.
+    The confidences are 1000 quantiles of Beta(4, 1.2): a network that is mostly confident.
     """
-    from scipy.special import betaincinv  # here, because it takes longer to import than torch's own parts
+    from scipy.special import betaincinv  # here, because importing it is slow
 
     shares = (torch.arange(1000, dtype=torch.float64) + 0.5) / 1000
     confidence = torch.from_numpy(betaincinv(4.0, 1.2, shares.numpy()))

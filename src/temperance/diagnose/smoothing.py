@@ -4,8 +4,8 @@ Park et al. (ACLS, 2023) write the gradient of a loss in the logits as cross-ent
 
     ∂L/∂z_j = p_j − (q_j − f_j C_j)  for the predicted class,    p_j − (q_j + f_j C_j)  for every other (eq. 8),
 
-with q the one-hot label, f the smoothing function and C an indicator. Here stand the formulas: `FORMULAS` exactly, and
-`TABLE` as the paper's Table 2 prints them where that differs. `temperance.diagnose.gradient` finds f and C of any loss.
+with q the one-hot label, f the smoothing function and C an indicator. `FORMULAS` has them exactly, and `TABLE` as the
+paper's Table 2 prints them where that differs. `temperance.diagnose.gradient` finds f and C of any loss by autograd.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ NOTHING = 1e-12
 class Smoothing:
     """How a loss smooths the labels of some samples.
 
-    f    by how much: the predicted class's label is lowered, the others' are raised. (n, k)
-    C    whether at all. (n, k) bool
+    f    the amount: the predicted class's label is lowered by it, the others' are raised. (n, k)
+    C    the condition: whether they are at all. (n, k) bool
     top  the predicted classes. (n,)
     """
 
@@ -45,7 +45,7 @@ class Smoothing:
 
     @classmethod
     def of_slope(cls, slope: Tensor, top: Tensor, C: Tensor | None = None) -> Smoothing:
-        """From what a loss adds to cross-entropy's gradient (n, k); C is where that is anything, unless told."""
+        """From what a loss adds to cross-entropy's gradient (n, k); C is where that is not 0, unless given."""
         f = slope * _signs(slope, top)
         return cls(f, f.abs() > NOTHING if C is None else C, top)
 
@@ -89,7 +89,7 @@ def by_formula(loss: Loss, rows: Rows, formulas: dict[type[Loss], Formula]) -> S
         known = ", ".join(sorted(other.name for other in formulas))
         raise InputError(f"no formula is known for the gradient of {loss.name}, only for {known}; use autograd")
     if isinstance(loss, Regulariser) and not isinstance(loss.base, CrossEntropy):
-        raise InputError(f"the formula for {loss.name} is that on cross-entropy; its base is {loss.base.name}")
+        raise InputError(f"the formula for {loss.name} is for a base of cross-entropy; its base is {loss.base.name}")
     found = formulas[kind](loss, rows)
     return replace(found, C=found.C & rows.kept[:, None])
 
@@ -119,7 +119,7 @@ def label_smoothing(loss: LabelSmoothing, rows: Rows) -> Smoothing:
 def focal(loss: Focal | FLSD | InverseFocal, rows: Rows) -> Smoothing:
     """(1 − g)(1 − p_y) at the label, (1 − g) p_j elsewhere, as the gradient is g(p_y) times cross-entropy's.
 
-    Table 2 takes these for constants.
+    Table 2 treats these as constants.
     """
     p = torch.exp(-rows.nll)
     if isinstance(loss, InverseFocal):
@@ -202,7 +202,7 @@ def _below_top(rows: Rows) -> Tensor:
 
 @_formula(FORMULAS, MbLS)
 def mbls(loss: MbLS, rows: Rows) -> Smoothing:
-    """λ = strength / k for each class beyond the margin; the predicted class gets all of theirs, unless detached."""
+    """λ = strength / k for each class beyond the margin; the predicted class gets the sum, unless detached."""
     is_top, beyond = _is_top(rows), _below_top(rows) > loss.margin
     active = (beyond & ~is_top).sum(1, keepdim=True) * (0 if loss.detach_max else 1)
     f = loss.strength / rows.k * torch.where(is_top, active, 1).to(rows.probs.dtype)
@@ -211,7 +211,7 @@ def mbls(loss: MbLS, rows: Rows) -> Smoothing:
 
 @_formula(TABLE, MbLS)
 def mbls_table(loss: MbLS, rows: Rows) -> Smoothing:
-    """λ for each class beyond the margin, nothing for the predicted class: what `detach_max=True` does."""
+    """λ for each class beyond the margin, 0 for the predicted class: what `detach_max=True` does."""
     f = torch.full_like(rows.probs, loss.strength / rows.k)
     return Smoothing(f, (_below_top(rows) >= loss.margin) & ~_is_top(rows), rows.prediction)
 
@@ -224,7 +224,7 @@ def acls(loss: ACLS, rows: Rows) -> Smoothing:
     another class also lowers the predicted one.
     """
     if loss.variant != "paper":
-        raise InputError('the formula is that of ACLS(variant="paper")')
+        raise InputError('the formula is for ACLS(variant="paper")')
     others = loss.neg_weight / (max(rows.k - 1, 1) if loss.aggregation == "mean" else 1)
     weight = _weights(rows, loss.pos_weight, others)
     distance = _below_top(rows) - loss.margin
@@ -255,16 +255,16 @@ def _of_confidence(slope: Tensor, rows: Rows) -> Tensor:
 
 @_formula(FORMULAS, CRL)
 def crl(loss: CRL, rows: Rows) -> Smoothing:
-    """λ p (1 − p) and λ p_top p_j if it should be less sure in a pair, minus that if surer.
+    """λ p (1 − p) and λ p_top p_j if a sample should be less confident in a pair, minus that if more.
 
     A sample is in two pairs, with the next one of the batch and with the one before; a pair counts if it is in the
-    wrong order, or too close.
+    wrong order or too close.
     """
     if loss.score != "msp":
-        raise InputError('the formula is that of CRL(score="msp")')
-    surer, righter = loss._order(rows, rows.confidence)
-    active = (righter.abs() - righter.sign() * surer > 0) & rows.kept
-    own = torch.where(active, -righter.sign(), 0)
+        raise InputError('the formula is for CRL(score="msp")')
+    confidence_gap, correctness_gap = loss._order(rows, rows.confidence)
+    active = (correctness_gap.abs() - correctness_gap.sign() * confidence_gap > 0) & rows.kept
+    own = torch.where(active, -correctness_gap.sign(), 0)
     slope = own.index_add(0, neighbours(rows.kept), -own)
     f = _of_confidence(loss.strength * torch.where(slope != 0, slope, 1), rows)
     return Smoothing(f, (slope != 0)[:, None].expand_as(f), rows.prediction)
@@ -272,7 +272,7 @@ def crl(loss: CRL, rows: Rows) -> Smoothing:
 
 @_formula(TABLE, CRL)
 def crl_table(loss: CRL, rows: Rows) -> Smoothing:
-    """λ p (1 − p) and λ p_top p_j for a sample in the wrong order to its neighbour; the margin is left out."""
-    surer, righter = loss._order(rows, rows.confidence)
-    f = _of_confidence(torch.full_like(surer, loss.strength), rows)
-    return Smoothing(f, (surer * righter < 0)[:, None].expand_as(f), rows.prediction)
+    """λ p (1 − p) and λ p_top p_j for a sample in the wrong order with its neighbour; the margin is left out."""
+    confidence_gap, correctness_gap = loss._order(rows, rows.confidence)
+    f = _of_confidence(torch.full_like(confidence_gap, loss.strength), rows)
+    return Smoothing(f, (confidence_gap * correctness_gap < 0)[:, None].expand_as(f), rows.prediction)

@@ -1,4 +1,4 @@
-"""Focal loss whose gammas follow the calibration error of the validation set."""
+"""Focal loss with gammas that follow the calibration error of the validation set."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ class AdaFocal(Loss):
     A sample takes the gamma of the bin that its label's probability p falls in: −(1 − p)^gamma · log p if gamma ≥ 0,
     else −(1 + p)^|gamma| · log p. After each epoch `update(logits, labels)` with the validation set makes equal-mass
     bins of its confidences and, with gap = mean confidence − accuracy of a bin, multiplies the bin's gamma by
-    exp(rate · gap) (by exp(−rate · gap) if it is negative). A gamma nearer to 0 than `switch_at` changes sides, to
+    exp(rate · gap) (by exp(−rate · gap) if it is negative). A gamma closer to 0 than `switch_at` changes sign, to
     ∓switch_at; all stay within min_gamma … max_gamma. A bin without samples keeps its gamma.
 
     Bin edges are interpolated between sorted confidences as in the authors' program, in (low, high]; the first and the
-    last bin are open to the outside. The program sums over the batch and clips the gradient norm at 2. With several
-    processes, each is updated with its own part of the validation set, and they put the parts together.
+    last bin extend to ±∞. The program sums over the batch and clips the gradient norm at 2. With several processes, each
+    is updated with its own part of the validation set, and the parts are gathered.
 
     >>> loss = AdaFocal(n_bins=2)
     >>> loss.update(torch.tensor([[3.0, 0.0], [2.0, 0.0], [1.0, 0.0], [0.0, 0.5]]), torch.tensor([1, 0, 0, 1]))
@@ -82,11 +82,11 @@ class AdaFocal(Loss):
         return torch.where(gamma >= 0, rest, 1 + p) ** gamma.abs() * rows.nll
 
     def _update(self, rows: Rows) -> None:
-        # The bins are those of the whole validation set, of which each process may have a part.
+        # Each process may have a part of the validation set; the bins are those of all of it.
         seen, _ = all_rows(torch.stack([rows.confidence.double(), rows.correct.double()], 1)[rows.kept])
         confidence, correct = seen.T.contiguous()
         if not len(confidence):
-            raise InputError("AdaFocal is updated with predictions on the validation set; none of these samples counts")
+            raise InputError("AdaFocal is updated with predictions on the validation set; all of these are ignored")
         self.edges.copy_(equal_mass_edges(confidence, self.n_bins))
         bins = torch.bucketize(confidence, self.edges.double())
         count = torch.bincount(bins, minlength=self.n_bins)
@@ -95,14 +95,14 @@ class AdaFocal(Loss):
         self.gammas.copy_(torch.where(count > 0, self._step(self.gammas.double(), gap), self.gammas))
 
     def _step(self, gammas: Tensor, gap: Tensor) -> Tensor:
-        """The gammas after one look at the gaps."""
+        """The gammas after one update with these gaps."""
         moved = gammas * torch.exp(torch.where(gammas > 0, self.rate, -self.rate) * gap)
         other_side = torch.where(moved > 0, -self.switch_at, self.switch_at)
         return torch.where(moved.abs() < self.switch_at, other_side, moved).clamp(self.min_gamma, self.max_gamma)
 
 
 def equal_mass_edges(values: Tensor, n_bins: int) -> Tensor:
-    """The inner edges of bins with about equally many values, interpolated between sorted values. (n_bins − 1,)"""
+    """The inner edges of bins with about equal counts, interpolated between sorted values. (n_bins − 1,)"""
     ordered = values.sort().values
     n = len(ordered)
     position = (torch.arange(1, n_bins, device=values.device, dtype=values.dtype) * n / n_bins).clamp_max(n - 1)

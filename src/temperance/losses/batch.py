@@ -24,7 +24,7 @@ ENTROPY_MARGIN = 1e-6
 def laplacian_energy(amounts: Tensor, places: Tensor, width: float = MMCE_WIDTH) -> Tensor:
     """Σ_ij u_i u_j exp(−|c_i − c_j| / width) for amounts u at places c in [0, 1]. (n,), (n,) → ()
 
-    In order of place the kernel is a product of a factor of i and a factor of j, so that O(n log n) is enough.
+    Sorted by place, the kernel is a factor of i times a factor of j, so O(n log n) is enough.
     """
     order = places.detach().argsort()
     u, c = amounts[order], places[order] / width
@@ -106,9 +106,9 @@ class MMCE(BatchLevel, Regulariser):
 class MDCA(BatchLevel, Regulariser):
     """MDCA: adds how far each class's mean probability over the batch is from its share of the labels.
 
-    base + strength · (1/k) Σ_c |mean_i p_ic − mean_i 1[y_i = c]|. It needs batches larger than the number of classes to
-    say much. The ACLS paper's supplement leaves out 1/k, and its a_c = sgn(|…|), which is always +1, would make the
-    gradient vanish: it is the sign of the difference itself. The authors' best is on focal loss,
+    base + strength · (1/k) Σ_c |mean_i p_ic − mean_i 1[y_i = c]|. It is informative only for batches larger than the
+    number of classes. The ACLS paper's supplement leaves out 1/k, and its a_c = sgn(|…|), which is always 1, would make
+    the gradient vanish; it should be the sign of the difference. The authors' best results are with focal loss,
     `MDCA(base=Focal(gamma=1.0))`.
     """
 
@@ -144,11 +144,11 @@ class KDEXE(BatchLevel, Regulariser):
     base + strength · mean_i Σ_c |Ê[y_c | p_i] − p_ic|^p, where Ê leaves sample i out; see
     `temperance.metrics.kde_ece_canonical`. A batch of one sample has no neighbours and no error.
 
-    bandwidth  of the kernels, or "loo": the likeliest for this batch, each sample left out in turn, held constant
-    detach     the error is added to the value, but has no gradient: what Zhou et al.'s program does, and therefore
-               trains with plain cross-entropy
+    bandwidth  of the kernels, or "loo": chosen for each batch by leave-one-out likelihood, without a gradient
+    detach     add the error to the value without a gradient, as Zhou et al.'s program does; that trains with plain
+               cross-entropy
 
-    Time and memory grow with the square of the batch: for images, not for their pixels.
+    Time and memory grow with the square of the batch: meant for images, not for pixels.
     """
 
     def __init__(
@@ -187,7 +187,7 @@ class KDEXE(BatchLevel, Regulariser):
 
 @loss(name="soft-ece", paper=KARANDIKAR, per_sample=False, equals_cross_entropy_at={"strength": 0.0})
 class SoftECE(BatchLevel, Regulariser):
-    """Soft-binned ECE: adds the calibration error of the batch over bins to which every sample belongs a little.
+    """Soft-binned ECE: adds the calibration error of the batch over bins to which each sample belongs in part.
 
     base + strength · (Σ_b (S_b / n) |A_b − C_b|^p)^{1/p}: sample i belongs to bin b by
     softmax_b(−(c_i − ξ_b)² / temperature), ξ_b the bin's middle; S_b, A_b and C_b are the bin's weight, accuracy and
@@ -230,7 +230,7 @@ class SoftECE(BatchLevel, Regulariser):
 
 @loss(name="soft-avuc", paper=KARANDIKAR, per_sample=False, equals_cross_entropy_at={"strength": 0.0})
 class SoftAvUC(BatchLevel, Regulariser):
-    """Soft accuracy versus uncertainty: penalises being right but unsure, and being wrong but sure.
+    """Soft accuracy versus uncertainty: penalises right predictions that are uncertain and wrong ones that are certain.
 
     base + strength · ln(1 + (n_AU + n_IC) / (n_AC + n_IU)), eq. 15: with H the entropy, h = H / ln k and
     s = sigmoid((logit h − logit threshold) / temperature), a sample counts (1 − s)(1 − tanh H) as certain and s tanh H

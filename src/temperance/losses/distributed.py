@@ -1,12 +1,12 @@
-"""One batch over several processes: what a loss needs of all of them, with gradients.
+"""One batch over several processes: sums and gathered rows, with gradients.
 
 A batch-level loss is a function of the whole batch, and under `torch.distributed` that batch is spread over processes.
-Such a loss adds up or gathers its small statistics (sums, confidences), in the forward and in the backward pass, so
-that training on several processes is training on one:
+The loss sums or gathers its small statistics (sums, confidences), in the forward and in the backward pass, so that
+training on several processes equals training on one:
 
     reduction="mean"   the mean of the processes' values is the value of one process on all rows, and gradients averaged
                        over processes, as `DistributedDataParallel` does, are its gradients; also if the batches differ
-                       in size, where a process's value counts its share of the rows
+                       in size, because each process's value is weighted by its share of the rows
     reduction="sum"    the sum of the processes' values is the value of one process, and summed gradients are its
                        gradients; averaged ones are smaller by the number of processes, as with torch's losses
 
@@ -37,7 +37,7 @@ class BatchLevel(Loss):
         return all_sum(values) if self._spread else values
 
     def _all_rows(self, values: Tensor) -> tuple[Tensor, slice]:
-        """The rows of all processes, and which of them are our own. (n, …) → (N, …)"""
+        """The rows of all processes, and the slice that is our own. (n, …) → (N, …)"""
         return all_rows(values) if self._spread else (values, slice(None))
 
     def _total(self, counts: Tensor) -> Tensor:
@@ -56,7 +56,7 @@ def processes() -> int:
 
 
 def all_sum(values: Tensor) -> Tensor:
-    """The sum of `values` over all processes, on each of them; its gradient is summed alike."""
+    """The sum of `values` over all processes, on each of them; gradients are summed in the same way."""
     if processes() == 1:
         return values
     summed: Tensor = _AllSum.apply(values)  # type: ignore[no-untyped-call]
@@ -64,7 +64,7 @@ def all_sum(values: Tensor) -> Tensor:
 
 
 def all_rows(values: Tensor) -> tuple[Tensor, slice]:
-    """The rows of all processes in the order of ranks, on each of them, and which are our own. (n, …) → (N, …)"""
+    """The rows of all processes in the order of ranks, and the slice that is our own. (n, …) → (N, …)"""
     if processes() == 1:
         return values, slice(None)
     rank = dist.get_rank()
@@ -72,7 +72,7 @@ def all_rows(values: Tensor) -> tuple[Tensor, slice]:
     sizes[rank] = len(values)
     counts = all_sum(sizes).tolist()
     before, after = sum(counts[:rank]), sum(counts[rank + 1 :])
-    # Everyone's rows at their place among zeros add up to all rows, and the gradient of a row comes from everyone.
+    # Each process puts its rows at their place among zeros; their sum is all rows, and gradients come from everyone.
     spread = F.pad(values, [0, 0] * (values.ndim - 1) + [before, after])
     return all_sum(spread), slice(before, before + len(values))
 

@@ -40,10 +40,10 @@ def focal(nll: Tensor, gamma: float, *, detach_weight: bool = False) -> Tensor:
     ),
 )
 class Focal(Loss):
-    """Focal loss: cross-entropy that lets samples count less the better they are fitted.
+    """Focal loss: cross-entropy in which well-fitted samples count less.
 
     −(1 − p)^gamma · log p of the label. Its gradient is g(p) times that of cross-entropy with
-    g = (1 − p)^gamma − gamma (1 − p)^(gamma − 1) p ln p. It is not proper: its optimum is less sure than the data.
+    g = (1 − p)^gamma − gamma (1 − p)^(gamma − 1) p ln p. It is not proper: its optimum is less confident than the data.
 
     detach_weight  hold (1 − p)^gamma constant in the gradient
 
@@ -80,8 +80,8 @@ class FLSD(Loss):
 
     Focal loss with gamma = `low_gamma` where p of the label is below `below`, else `gamma`; the choice carries no
     gradient, and the value jumps there. The rule looks at the label's probability: the ACLS paper's supplement states
-    it with the largest one. In the authors' program the gamma above 0.5 is the one it was made with, so that any but 3
-    silently changes the rule.
+    it with the largest one. In the authors' program the gamma above p = 0.5 is that of the constructor, so any value
+    but 3 silently changes the rule.
     """
 
     def __init__(
@@ -114,11 +114,11 @@ class FLSD(Loss):
     ),
 )
 class InverseFocal(Loss):
-    """Inverse focal loss: cross-entropy that lets samples count more the better they are fitted.
+    """Inverse focal loss: cross-entropy in which well-fitted samples count more.
 
     −(1 + p)^gamma · log p of the label (Zhou et al., Def. 3.2), with slope −gamma (1 + p)^(gamma − 1) ln p −
     (1 + p)^gamma / p; they print its first term with the other sign. Beyond gamma = 1/W(1/e) = 3.591121 the slope is
-    positive around p = 0.278: there the loss pushes the label's probability down. Such a gamma is refused unless
+    positive around p = 0.278, where the loss pushes the label's probability down. Such a gamma is refused unless
     `allow_reversal=True`.
     """
 
@@ -156,13 +156,13 @@ class InverseFocal(Loss):
 class DualFocal(Loss):
     """Dual focal loss: focal loss that also looks at how close the runner-up to the label is.
 
-    −(1 − p_y + p_j)^gamma · log p_y; gradients flow through p_j. Which p_j, is told in three ways:
+    −(1 − p_y + p_j)^gamma · log p_y; gradients flow through p_j. There are three definitions of p_j:
 
     behaviour  "released": the largest probability strictly below p_y, 0 if there is none. The authors' program, and
                what the numbers in later papers were made with;
-               "eq24": the largest among the other classes, in Zhou et al.'s eq. 24;
-               "eq25-26": the same where the label is predicted, else 0; how Zhou et al. describe the program, which for
-               more than two classes it does not do
+               "eq24": the largest among the other classes, as in Zhou et al.'s eq. 24;
+               "eq25-26": the same where the label is predicted, else 0; how Zhou et al. describe the program, wrongly
+               for more than two classes
     """
 
     def __init__(self, *, gamma: float = 5.0, behaviour: str = "released", **options: Unpack[TorchOptions]) -> None:

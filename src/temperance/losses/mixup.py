@@ -1,11 +1,11 @@
-"""Training on mixtures of images: each transform gives a mixed batch, whose loss any loss can be asked for.
+"""Training on mixtures of images: each transform gives a mixed batch, which computes its loss with any loss.
 
     mix = Mixup(alpha=1.0)
     mixed = mix(images, labels, generator=generator)
     mixed.loss(loss, network).backward()
 
-A mixed batch knows its images and labels and how to combine them, so that a training loop is the same for all. Losses
-that remember each training sample get the samples' numbers as `mixed.loss(loss, network, indices)`.
+A mixed batch has its images and labels and combines their losses, so that a training loop is the same for all. Losses
+with a record of each training sample get the samples' numbers: `mixed.loss(loss, network, indices)`.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from torch import Tensor
 
 from temperance.errors import InputError, positive
 
-# A loss: of logits and labels, or with the samples' numbers as a third.
+# A loss of logits and labels, with the samples' numbers as an optional third argument.
 LossFunction = Callable[..., Tensor]
 Network = Callable[[Tensor], Tensor]
 
-# Two mixtures that differ by less cannot be told apart again.
+# Two mixtures that differ by less cannot be separated again.
 SMALLEST_GAP = 1e-3
 MOST_DRAWS = 10_000
 
@@ -41,13 +41,13 @@ class Pairs:
 
 @dataclass(frozen=True)
 class Mixed(Pairs):
-    """A batch of mixed images; of image i the part `share` is its own."""
+    """A batch of mixed images; the part `share` of image i is its own."""
 
     images: Tensor
     share: float
 
     def loss(self, loss: LossFunction, network: Network, indices: Tensor | None = None) -> Tensor:
-        """share · loss with the images' own labels + (1 − share) · loss with their partners', for one forward pass."""
+        """share · loss with the images' own labels + (1 − share) · loss with their partners', in one forward pass."""
         logits = network(self.images)
         own = self._loss(loss, logits, indices, of_partner=False)
         return self.share * own + (1 - self.share) * self._loss(loss, logits, indices, of_partner=True)
@@ -55,17 +55,17 @@ class Mixed(Pairs):
 
 @dataclass(frozen=True)
 class TwiceMixed(Pairs):
-    """Two mixtures of the same pairs of images, of which the parts `shares` are the images' own."""
+    """Two mixtures of the same pairs of images; the parts `shares` are the images' own."""
 
     images: tuple[Tensor, Tensor]
     shares: tuple[float, float]
 
     def logits(self, network: Network) -> tuple[Tensor, Tensor]:
-        """The logits of the images and of their partners, for two forward passes."""
+        """The logits of the images and of their partners, in two forward passes."""
         return decouple(network(self.images[0]), network(self.images[1]), *self.shares)
 
     def loss(self, loss: LossFunction, network: Network, indices: Tensor | None = None) -> Tensor:
-        """The mean of the loss of the images and the loss of their partners, whose logits are told apart again."""
+        """The mean of the losses of the images and of their partners, from their separated logits."""
         own, others = self.logits(network)
         return (
             self._loss(loss, own, indices, of_partner=False) + self._loss(loss, others, indices, of_partner=True)
@@ -75,8 +75,9 @@ class TwiceMixed(Pairs):
 class Mixup:
     """Mixup: trains on weighted means of two images, with the same weights on their labels.
 
-    x = λ x_i + (1 − λ) x_j and λ · loss(y_i) + (1 − λ) · loss(y_j), λ ~ Beta(alpha, alpha) once for the batch and j a
-    permutation of it (Zhang et al., 2018). A linear loss, such as cross-entropy, then has the mean of both labels.
+    x = λ x_i + (1 − λ) x_j and λ · loss(y_i) + (1 − λ) · loss(y_j), with one λ ~ Beta(alpha, alpha) for the batch and j
+    a permutation of it (Zhang et al., 2018). For a loss that is linear in the label, such as cross-entropy, that is the
+    loss of the mean label.
 
     >>> images, labels = torch.eye(3).reshape(3, 1, 1, 3), torch.tensor([0, 1, 2])
     >>> mixed = Mixup()(images, labels, generator=torch.Generator().manual_seed(0))
@@ -99,8 +100,8 @@ class Mixup:
 class CutMix:
     """CutMix: trains on images with a rectangle of another image pasted in, labels weighted by area.
 
-    A rectangle with the image's proportions and a part 1 − λ of its area, λ ~ Beta(alpha, alpha), is centred anywhere
-    and cut off at the border; λ is then what is really left of the image (Yun et al., 2019).
+    A rectangle with the image's proportions and 1 − λ of its area, λ ~ Beta(alpha, alpha), has its centre anywhere and is
+    clipped at the border; λ is then the part of the image that is left (Yun et al., 2019).
     """
 
     def __init__(self, *, alpha: float = 1.0) -> None:
@@ -126,12 +127,12 @@ class CutMix:
 
 
 class MIT:
-    """MIT, mixup inference in training: mixes each pair twice and tells the logits apart again, as mixup does not.
+    """MIT, mixup inference in training: mixes each pair twice and separates the logits again.
 
     With F1, F2 the logits of the mixtures with λ1 ≥ 1/2 ≥ λ2, the images' own are ((1 − λ2) F1 − (1 − λ1) F2) / (λ1 −
     λ2) and their partners' (λ1 F2 − λ2 F1) / (λ1 − λ2), which is exact for linear networks; the loss is the mean of
     both. λ1, λ2 are draws of Beta(alpha, alpha), folded to their side of 1/2 and drawn again until they are `margin`
-    apart. This is MIT-L, which tells apart at the logits; MIT-A does so after every block. Two forward passes.
+    apart. This is MIT-L, which separates the logits; MIT-A does so after every block. Two forward passes.
 
     >>> images, labels = torch.eye(3).reshape(3, 1, 1, 3), torch.tensor([0, 1, 2])
     >>> mixed = MIT()(images, labels, generator=torch.Generator().manual_seed(0))
@@ -175,7 +176,7 @@ def decouple(first: Tensor, second: Tensor, high: float, low: float) -> tuple[Te
 
 def symmetric_beta(alpha: float, generator: torch.Generator) -> float:
     """A draw from Beta(alpha, alpha)."""
-    from scipy.special import betaincinv  # here, because it takes longer to import than torch's own parts
+    from scipy.special import betaincinv  # here, because importing it is slow
 
     uniform = torch.rand((), dtype=torch.float64, generator=generator, device=generator.device)
     return float(betaincinv(alpha, alpha, float(uniform)))
@@ -187,7 +188,7 @@ def permutation(images: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def check_batch(images: Tensor, labels: Tensor) -> None:
-    """Refuse images and labels that do not belong together."""
+    """Refuse images and labels that do not fit together."""
     if not images.is_floating_point():
         raise InputError(f"images must be floating-point numbers to be mixed; got {images.dtype}")
     if len(images) != len(labels):
@@ -195,7 +196,7 @@ def check_batch(images: Tensor, labels: Tensor) -> None:
 
 
 def _span(size: int, side: float, generator: torch.Generator) -> tuple[int, int]:
-    """Where a stretch of length size · side around a random middle begins and ends, cut off at the border."""
+    """Start and end of a span of length size · side around a random middle, clipped at the border."""
     middle = int(torch.randint(size, (), generator=generator, device=generator.device))
     half = int(size * side) // 2
     return max(middle - half, 0), min(middle + half, size)

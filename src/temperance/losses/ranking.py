@@ -15,17 +15,16 @@ from temperance.losses.margin import acls_penalty, check_distances, distances
 from temperance.losses.selective import SCORES
 
 
-def ranking_penalty(surer: Tensor, righter: Tensor) -> Tensor:
-    """What a sample pays for its order to its neighbour: see `CRL`. (n,), (n,) → (n,)
+def ranking_penalty(confidence_gap: Tensor, correctness_gap: Tensor) -> Tensor:
+    """max(0, |c| − sgn(c) s), and 0 where c is 0: see `CRL`. (n,), (n,) → (n,)
 
-    max(0, |r| − sgn(r) s), where s says how much surer than its neighbour it looks and r how much more often it was
-    right; 0 where r is, as no order is asked for.
+    s is how much more confident a sample is than its neighbour, and c how much more often it was right.
     """
-    return F.relu(righter.abs() - righter.sign() * surer) * (righter != 0)
+    return F.relu(correctness_gap.abs() - correctness_gap.sign() * confidence_gap) * (correctness_gap != 0)
 
 
 def neighbours(kept: Tensor) -> Tensor:
-    """The next row of the batch that counts, for each row; after the last comes the first. (n,) bool → (n,)"""
+    """For each row the next one that is kept; the last is followed by the first. (n,) bool → (n,)"""
     n = len(kept)
     places = torch.arange(n, device=kept.device)
     counted = F.pad(places.masked_fill(~kept, n), (0, 1), value=n)
@@ -34,7 +33,7 @@ def neighbours(kept: Tensor) -> Tensor:
 
 
 class Record(nn.Module):
-    """How often each training sample has been classified rightly."""
+    """How often each training sample was classified correctly."""
 
     times_right: Tensor
     epochs: Tensor
@@ -70,7 +69,7 @@ class Record(nn.Module):
 
 
 class Ranked(BatchLevel, Regulariser):
-    """A penalty that looks at how often samples have been classified rightly."""
+    """A penalty that depends on how often samples were classified correctly."""
 
     def __init__(self, *, n_samples: int, base: str | Loss, **options: Unpack[TorchOptions]) -> None:
         super().__init__(base=base, **options)
@@ -81,19 +80,19 @@ class Ranked(BatchLevel, Regulariser):
         return len(self.record.times_right)
 
     def _order(self, rows: Rows, score: Tensor) -> tuple[Tensor, Tensor]:
-        """How much surer than its neighbour each sample looks, and how much more often it was right. (n,), (n,)"""
+        """How much more confident than its neighbour each sample is, and how much more often it was right. (n,), (n,)"""
         assert rows.indices is not None
         correctness = self.record.correctness(rows.indices).to(score.dtype)
         # The neighbour of the last sample is the first one of the next process.
         everyone, own = self._all_rows(torch.stack([score, correctness, rows.kept.to(score.dtype)], 1))
         both, kept = everyone[:, :2], everyone[:, 2] > 0
-        surer, righter = (both - both[neighbours(kept)])[own].unbind(1)
-        return surer, righter
+        confidence_gap, correctness_gap = (both - both[neighbours(kept)])[own].unbind(1)
+        return confidence_gap, correctness_gap
 
     def _update(self, rows: Rows) -> None:
         super()._update(rows)
         assert rows.indices is not None
-        # Other processes see other samples, in this epoch; in the next one any of them may be ours.
+        # In the next epoch, samples that other processes saw may be our own.
         seen, _ = self._all_rows(torch.stack([rows.indices, (rows.correct & rows.kept).long()], 1))
         self.record.add(*seen.unbind(1))
 
@@ -114,17 +113,17 @@ class Ranked(BatchLevel, Regulariser):
     ),
 )
 class CRL(Ranked):
-    """Correctness ranking: a sample that was right more often than its neighbour should look surer, by as much.
+    """Correctness ranking: a sample that was right more often than its neighbour should be more confident, by as much.
 
     base + strength · max(0, |c_i − c_j| − sgn(c_i − c_j)(s_i − s_j)) with s the confidence score, j the next sample in
-    the batch and c the share of epochs in which a sample was classified rightly, scaled to 0 … 1. The ACLS paper's
+    the batch and c the share of epochs in which a sample was classified correctly, scaled to 0 … 1. The ACLS paper's
     eq. 18 drops the margin |c_i − c_j|.
 
     Call it with the samples' numbers, `loss(logits, labels, indices)`; after each batch
     `loss.update(logits, labels, indices)`, after each epoch `loss.end_epoch()`. Before the first update all c are equal
     and there is no penalty.
 
-    n_samples  how many samples the training set has
+    n_samples  the size of the training set
     score      "msp", "margin" or "negative-entropy" (scaled to 0 … 1)
     """
 
@@ -190,8 +189,8 @@ class ACLSRanking(Ranked):
         self.detach = detach
 
     def _penalty(self, rows: Rows) -> Tensor:
-        surer, righter = self._order(rows, rows.confidence.detach())
-        disordered = surer * righter < 0
+        confidence_gap, correctness_gap = self._order(rows, rows.confidence.detach())
+        disordered = confidence_gap * correctness_gap < 0
         return disordered * acls_penalty(
             rows.logits,
             margin=self.margin,
