@@ -3,7 +3,8 @@
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import torch
 
@@ -59,13 +60,22 @@ def comparison() -> Comparison:
     return compare(predictions(400), methods=methods, bootstrap=20)
 
 
-def many_classes(found: Evaluation, k: int = 32_000) -> Evaluation:
-    """The same evaluation with a statistic of k classes, most of which are never the label."""
-    generator = torch.Generator().manual_seed(k)
+def many_classes(found: Evaluation, k: int = 32_000, seed: int = 0) -> Evaluation:
+    """What a page reads of an evaluation, with a statistic of k classes, most of which are never the label."""
+    generator = torch.Generator().manual_seed(seed)
     expected = torch.rand(k, 15, generator=generator, dtype=torch.float64) ** 8
     hits = (torch.rand(k, 15, generator=generator) < expected).long()
-    names = tuple(f"a class with a rather long name, number {j}" for j in range(k))
-    return dataclasses.replace(found, classwise=Bins(torch.full((k, 15), 5), expected, hits), class_names=names)
+    read = SimpleNamespace(
+        rows=found.rows,
+        row=found.row,
+        provenance=found.provenance,
+        verdict=found.verdict,
+        reliability=found.reliability,
+        risk_coverage=found.risk_coverage,
+        classwise=Bins(torch.full((k, 15), 5), expected, hits),
+        class_names=tuple(f"a class with a rather long name, number {j}" for j in range(k)),
+    )
+    return cast(Evaluation, read)
 
 
 def history(epochs: int) -> list[dict[str, Any]]:
