@@ -1,19 +1,8 @@
 """An HTML page as its elements, for the tests of reports."""
 
-import dataclasses
 from html.parser import HTMLParser
 
-from temperance.jobs.evaluation import Evaluation
-from temperance.metrics.stats import Bins
 from temperance.report.markup import VOID
-
-
-def with_classes(found: Evaluation, classwise: Bins) -> Evaluation:
-    """The same evaluation as if it were of other classes, with long names."""
-    names = tuple(f"a class with a rather long name, number {j}" for j in range(len(classwise.count)))
-    changed = dataclasses.replace(found, class_names=names)
-    vars(changed)["classwise"] = classwise  # which is measured when it is first asked for
-    return changed
 
 
 class Page(HTMLParser):

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 
 from conftest import random_predictions
-from pages import with_classes
 from temperance.diagnose.analysis import Analysis, Embedding, Subject, angles_between
 from temperance.diagnose.gradient import against_probability, probe, smoothed_distribution, sweep
 from temperance.diagnose.shift import MEAN, MEASURED, Shift
@@ -60,12 +59,15 @@ def comparison() -> Comparison:
     return compare(predictions(400), methods=methods, bootstrap=20)
 
 
-def many_classes(found: Evaluation, k: int = 32_000) -> Evaluation:
+def many_classes(found: Evaluation, k: int = 32_000, seed: int = 0) -> Evaluation:
     """The same evaluation with a statistic of k classes, most of which are never the label."""
-    generator = torch.Generator().manual_seed(k)
+    generator = torch.Generator().manual_seed(seed)
     expected = torch.rand(k, 15, generator=generator, dtype=torch.float64) ** 8
     hits = (torch.rand(k, 15, generator=generator) < expected).long()
-    return with_classes(found, Bins(torch.full((k, 15), 5), expected, hits))
+    names = tuple(f"a class with a rather long name, number {j}" for j in range(k))
+    changed = dataclasses.replace(found, class_names=names)
+    vars(changed)["classwise"] = Bins(torch.full((k, 15), 5), expected, hits)  # measured when it is first asked for
+    return changed
 
 
 def history(epochs: int) -> list[dict[str, Any]]:

@@ -14,12 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conftest import random_predictions
-from pages import Page, with_classes
+from pages import Page
+from report.samples import many_classes
 from temperance.errors import FileError
 from temperance.jobs.evaluation import Evaluation, evaluate
 from temperance.metrics import METRICS
 from temperance.metrics.classwise import class_errors
-from temperance.metrics.stats import Bins
 from temperance.predictions import Predictions
 from temperance.report import write_report
 from temperance.report.formats import value_of
@@ -272,16 +272,8 @@ def test_a_thousand_classes_stay_small() -> None:
     assert len(Page(text).all("tr")) < 250
 
 
-def many_classes(found: Evaluation, k: int) -> Evaluation:
-    """The same evaluation with a statistic of k classes, most of which are seen once or never."""
-    generator = torch.Generator().manual_seed(k)
-    expected = torch.rand(k, 15, generator=generator, dtype=torch.float64) ** 8
-    hits = (torch.rand(k, 15, generator=generator) < expected).long()
-    return with_classes(found, Bins(torch.full((k, 15), 5), expected, hits))
-
-
 def test_tens_of_thousands_of_classes_stay_small(evaluation: Evaluation) -> None:
-    found = many_classes(evaluation, 32_000)
+    found = many_classes(evaluation)
     text = evaluation_page(found)
     page = Page(text)
     assert len(text.encode()) < 300_000 and len(page.elements) < 3000

@@ -6,7 +6,7 @@ from pathlib import PurePath
 from statistics import median_high
 
 from temperance.jobs.comparison import Comparison, Outcome
-from temperance.report.formats import interval_of, listed, points, signed, value_of
+from temperance.report.formats import interval_of, points, signed, value_of
 from temperance.report.markup import Markup, join, tag
 from temperance.report.page import (
     Cell,
@@ -34,7 +34,6 @@ from temperance.report.pages.pairs import metrics_pair, reliability_pair, risk_c
 from temperance.report.svg.drawing import Scale
 
 SAME_ORDER = "A calibrator that keeps the order of the predictions leaves this curve as it is."
-NAMED = 2  # methods named in a remark; more are counted
 
 
 def comparison_page(found: Comparison) -> str:
@@ -148,24 +147,11 @@ def _ranked(found: Comparison, outcome: Outcome, scale: Scale) -> list[Cell]:
 
 
 def remark(found: Comparison, outcome: Outcome) -> str:
-    """Where a method stands. If the recommended one is behind the best, why it is recommended all the same."""
+    """Where a method stands. The recommended one may be behind the best, and then the verdict says why."""
     said = found.remark(outcome)
-    if outcome is not found.recommended or found.level_with_best(outcome) or not found.any_fitted:
-        return said
-    lower = found.ranked[: found.ranked.index(outcome)]
-    spoiling = {other.label: other.worse_than(found.baseline) for other in lower}
-    names = [name for name, worse in spoiling.items() if worse]
-    if names:
-        metrics = sorted({metric for worse in spoiling.values() for metric in worse})
-        why = f"{_few(names)} {'have' if len(names) > 1 else 'has'} a lower NLL but a worse {listed(metrics)}"
-    else:
-        why = f"the lower NLL of {_few([other.label for other in lower])} could be chance"
-    return f"{said}: {why}"
-
-
-def _few(names: list[str]) -> str:
-    more = len(names) - NAMED
-    return listed([*names[:NAMED], f"{more} more"] if more > 0 else names)
+    if outcome is found.recommended and found.any_fitted and not found.level_with_best(outcome):
+        return f"{said}; the verdict says why not {found.ranked[0].label}"
+    return said
 
 
 def _reach(found: Comparison, outcome: Outcome) -> tuple[float, float]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from temperance.jobs.evaluation import Evaluation
 from temperance.jobs.results import Row
 from temperance.report.formats import interval_of, percent, value_of
@@ -59,7 +61,7 @@ def metrics_pair(before: Evaluation, after: Evaluation) -> Markup:
     settings = before.provenance.settings
 
     def cell(row: Row) -> Cell:
-        return noted(value_of(row), interval_of(row)) if settings["bootstrap"] else value_of(row)
+        return value_of(row) if math.isnan(row.low) else noted(value_of(row), interval_of(row))
 
     rows = [(named_metric(old), cell(old), cell(new)) for old, new in zip(before.rows, after.rows, strict=True)]
     explained = tag("p", f"In small print: {100 * settings['level']:g}\u00a0% intervals.")
