@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from temperance.jobs.comparison import FEWEST_RESAMPLES, MEASURED, SIGNIFICANT
+from temperance.jobs.comparison import FEWEST_RESAMPLES
+from temperance.jobs.outcomes import MEASURED, SIGNIFICANT
 from temperance.metrics import METRICS
 from temperance.metrics.significance import Difference, difference
 from temperance.predictions import Predictions
