@@ -80,9 +80,9 @@ def test_json_and_csv_are_those_of_the_library(
     expected = compare(val, test, methods=["temperature", "vector"], n_bins=10, bootstrap=20, seed=3)
     assert found["recommended"] == expected.recommended.label and found["verdict"] == expected.verdict
     assert [row["value"] for row in found["rows"]] == [row.value for row in expected.rows]
-    assert [float(row["low"]) for row in csv.DictReader(io.StringIO(out.read_text()))] == [
-        row.low for row in expected.rows
-    ]
+    lows = [float(row["low"]) for row in csv.DictReader(io.StringIO(out.read_text()))]
+    assert lows == pytest.approx([row.low for row in expected.rows], rel=0, abs=0, nan_ok=True)
+    assert found["p_values"] == expected.chance
 
 
 def test_what_fails_is_a_row(val: Path, test: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -125,14 +125,53 @@ def test_the_recommended_one_is_saved_and_can_be_used(
             assert rows[row["metric"]] == pytest.approx(row["value"], abs=1e-12)
 
 
+def test_what_is_saved_says_what_it_was_fitted_on(
+    val: Path, test: Path, pair: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    saved = tmp_path / "cal.safetensors"
+    for arguments, fitted_on in (
+        ([val], "200 samples (first half of val.npz)"),
+        ([val, "--refit"], "400 samples (all of val.npz)"),
+        ([val, test], "400 samples (val.npz)"),
+        ([val, test, "--refit"], "800 samples (val.npz and test.npz)"),
+        ([pair], "300 samples (val of pair.npz)"),
+        ([pair, "--refit"], "700 samples (all of pair.npz)"),
+    ):
+        assert main(["compare", *map(str, arguments), "-o", str(saved), "--methods", "temperature"]) == 0
+        assert capsys.readouterr().err == f"temperature, fitted on {fitted_on}, is in {saved}\n"
+        assert load_calibrator(saved).info["fitted_on"] == fitted_on
+
+
+def test_refit_fits_what_is_saved_on_everything(val: Path, test: Path, tmp_path: Path) -> None:
+    saved = tmp_path / "cal.safetensors"
+    assert main(["compare", str(val), str(test), *QUICK, "-o", str(saved), "--refit"]) == 0
+    parts = [read_predictions(path) for path in (val, test)]
+    logits, labels = (torch.cat([getattr(part, name) for part in parts]) for name in ("scores", "labels"))
+    found = load_calibrator(saved)
+    expected = make_calibrator(found.name).fit(logits, labels)
+    assert torch.equal(found.predict_proba(logits), expected.predict_proba(logits))
+
+
+def test_refit_without_a_file_to_save_it_in_is_refused(val: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "say where with -o CAL" in refused(["compare", str(val), "--refit"], capsys)
+
+
+def test_where_nothing_helps_what_is_saved_changes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    few, saved = tmp_path / "few.npz", tmp_path / "cal.safetensors"
+    write_predictions(few, predictions(n=12))
+    assert main(["compare", str(few), *QUICK, "-o", str(saved)]) == 0
+    assert capsys.readouterr().err == f"identity, which leaves predictions as they are, is in {saved}\n"
+    assert load_calibrator(saved).name == "identity"
+
+
 def test_where_nothing_could_be_fitted_nothing_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path, out = tmp_path / "one_class.npz", tmp_path / "best.safetensors"
     np.savez(path, logits=predictions(n=40).scores, labels=[1] * 40)
     for options in ([], ["--json"]):
-        assert main(["compare", str(path), "-o", str(out), "--methods", "temperature", *options]) == 0
+        assert main(["compare", str(path), "-o", str(out), "--methods", "temperature", *options]) == 2
         said = capsys.readouterr()
         assert "Nothing to recommend" in said.out and "recommended, no" not in said.out
-        assert said.err == f"temperance: no calibrator to save, so nothing is written to {out}\n"
+        assert said.err == f"temperance: no calibrator could be fitted, so nothing is written to {out}\n"
         assert not out.exists()
 
 

@@ -16,7 +16,7 @@ from rich.table import Table
 from benchmarks.quality.data import fit_and_test, sets
 from benchmarks.quality.table import METRICS, markdown, means, read
 from temperance.calibrators import CALIBRATORS
-from temperance.jobs.comparison import Method, Work
+from temperance.jobs.outcomes import Method, Work
 from temperance.jobs.results import Provenance
 
 

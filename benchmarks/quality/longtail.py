@@ -20,7 +20,7 @@ from rich.progress import track
 from benchmarks.quality.data import Pair, fit_and_test, sets
 from benchmarks.quality.table import read
 from temperance.data.longtail import long_tailed
-from temperance.jobs.comparison import Method, Work
+from temperance.jobs.outcomes import Method, Work
 from temperance.jobs.results import Provenance
 
 RATIO, SEED = 0.1, 0

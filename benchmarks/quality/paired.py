@@ -13,7 +13,7 @@ from rich.progress import track
 from scipy.stats import wilcoxon
 
 from benchmarks.quality.data import fit_and_test, sets
-from temperance.jobs.comparison import Method
+from temperance.jobs.outcomes import Method
 from temperance.metrics import METRICS
 from temperance.metrics.significance import Difference, difference
 

@@ -18,7 +18,7 @@ from rich.progress import track
 
 from benchmarks.quality.data import Pair, fit_and_test, sets
 from benchmarks.quality.table import read
-from temperance.jobs.comparison import Method, Work
+from temperance.jobs.outcomes import Method, Work
 from temperance.jobs.results import Provenance
 
 METHODS = ("identity", "temperature", "gap-scaling", "structured-vector", "structured-matrix", "auto")

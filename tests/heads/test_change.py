@@ -9,7 +9,7 @@ import torch
 
 from conftest import random_predictions
 from temperance.heads.change import JUDGED, differences, judgement, moved_by
-from temperance.jobs.comparison import told
+from temperance.jobs.advice import told
 from temperance.metrics import accuracy, nll
 from temperance.metrics.significance import Difference, difference
 from temperance.predictions import Predictions

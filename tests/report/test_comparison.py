@@ -12,8 +12,9 @@ import torch
 from conftest import random_predictions
 from pages import Page
 from report.samples import many_classes
-from temperance.jobs.comparison import Comparison, Method, Outcome, compare
+from temperance.jobs.comparison import Comparison, compare
 from temperance.jobs.evaluation import evaluate
+from temperance.jobs.outcomes import Method, Outcome
 from temperance.metrics import METRICS
 from temperance.metrics.classwise import class_errors
 from temperance.predictions import Predictions
@@ -318,16 +319,9 @@ def test_provenance_is_complete(found: Comparison) -> None:
 
 
 def test_what_users_wrote_is_text(found: Comparison) -> None:
-    renamed = [
-        dataclasses.replace(
-            side, rows=tuple(dataclasses.replace(row, source="a/<img src=x onerror=alert(3)>") for row in side.rows)
-        )
-        for side in (found.before, found.after)
-    ]
     provenance = dataclasses.replace(found.provenance, command="temperance <i>x</i>", inputs={"<b>": "0" * 64})
-    changed = dataclasses.replace(
-        found, before=renamed[0], after=renamed[1], provenance=provenance, split="split <u>so</u>"
-    )
+    renamed = dataclasses.replace(found.test, source="a/<img src=x onerror=alert(3)>")
+    changed = dataclasses.replace(found, test=renamed, provenance=provenance, split="split <u>so</u>")
     page = Page(comparison_page(changed))
     assert not page.all("img") and not page.all("u")
     assert len(page.all("script")) == 1  # ours

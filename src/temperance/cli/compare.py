@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING
 
 from temperance.cli.output import add_output_options, check_outputs, emit, progress_bar
 from temperance.cli.reading import add_reading_options, reading_options
+from temperance.errors import InputError
 from temperance.files import check_writable
 
 if TYPE_CHECKING:
+    from temperance.jobs.comparison import Comparison
     from temperance.predictions import Predictions
 
 
@@ -27,10 +29,11 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 def add_comparing_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--methods", default="", metavar="NAMES", help="comma-separated, with name:setting=value")
     parser.add_argument("--n-bins", type=int, default=15, metavar="N", help="bins for binned metrics (15)")
-    parser.add_argument("--bootstrap", type=int, default=500, metavar="N", help="resamples for tests (500)")
+    parser.add_argument("--bootstrap", type=int, default=500, metavar="N", help="resamples for intervals (500)")
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="methods fitted at the same time (1)")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the split and the resampling (0)")
     parser.add_argument("-o", "--output", type=Path, metavar="CAL", help="save the recommended calibrator here")
+    parser.add_argument("--refit", action="store_true", help="fit what is saved on everything, TEST included")
     add_output_options(parser)
 
 
@@ -43,6 +46,8 @@ def rank(fit: Predictions | Path, test: Predictions | Path | None, args: argpars
     """Compare as the options say, print, write the files."""
     from temperance.jobs.comparison import compare
 
+    if args.refit and not args.output:
+        raise InputError("--refit is about the calibrator that is saved; say where with -o CAL")
     if args.output:
         check_writable(args.output)
     with progress_bar() as tell:
@@ -57,8 +62,18 @@ def rank(fit: Predictions | Path, test: Predictions | Path | None, args: argpars
             progress=tell,
             **reading_options(args),
         )
-    if args.output and found.any_fitted and found.recommended.fitted:
-        found.recommended.fitted.save(args.output)
+    saved = args.output and found.any_fitted and save(found, args.output, refit=args.refit)
     emit(found, args)
-    if args.output and not found.any_fitted:
-        print(f"temperance: no calibrator to save, so nothing is written to {args.output}", file=sys.stderr)
+    if saved:
+        print(saved, file=sys.stderr)
+    elif args.output:
+        raise InputError(f"no calibrator could be fitted, so nothing is written to {args.output}")
+
+
+def save(found: Comparison, path: Path, *, refit: bool) -> str:
+    """Save the recommended calibrator; a sentence says where it is and what it was fitted on."""
+    chosen = found.calibrator(refit=refit)
+    chosen.save(path)
+    if found.recommended is found.baseline:
+        return f"{found.recommended.label}, which leaves predictions as they are, is in {path}"
+    return f"{found.recommended.label}, fitted on {chosen.info['fitted_on']}, is in {path}"

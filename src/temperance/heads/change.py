@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import torch
 
-from temperance.jobs.comparison import MEASURED, SIGNIFICANT
+from temperance.jobs.outcomes import MEASURED, SIGNIFICANT
 from temperance.metrics import METRICS
 from temperance.metrics.significance import Difference, difference
 from temperance.metrics.tally import holm

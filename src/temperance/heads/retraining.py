@@ -20,7 +20,7 @@ from temperance.heads.base import Head, load_head, make_head
 from temperance.heads.change import JUDGED, LEVEL, differences, is_worse, judgement, moved_by
 from temperance.heads.features import Features, FeatureSet, extract_features, read_features, write_features
 from temperance.heads.splitting import split
-from temperance.jobs.comparison import told
+from temperance.jobs.advice import told
 from temperance.jobs.evaluation import Evaluation, evaluate
 from temperance.jobs.results import Provenance, shown
 from temperance.losses import Loss

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import copy
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
-from itertools import takewhile
-from multiprocessing import get_context
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,101 +14,35 @@ from torch import Tensor
 
 from temperance.arrays import ArrayLike
 from temperance.calibrators import CALIBRATORS
-from temperance.calibrators.base import Calibrator, make_calibrator
-from temperance.errors import InputError, TemperanceError, at_least, seed_number
+from temperance.calibrators.base import Calibrator
+from temperance.errors import InputError, at_least, seed_number
+from temperance.jobs import advice
 from temperance.jobs.evaluation import Evaluation, evaluate
+from temperance.jobs.outcomes import BASELINE, Method, Outcome, Work
 from temperance.jobs.results import Provenance, Results, Row, shown
-from temperance.metrics import METRICS
-from temperance.metrics.batch import batches
-from temperance.metrics.significance import Difference, Draws, Interval, Request, combine, deal, resample
 from temperance.predictions import Predictions, read_pair, read_predictions
 from temperance.predictions.checks import Positive
 from temperance.predictions.given import Set, as_sides
 from temperance.progress import Progress, no_progress
-from temperance.registry import parse_entry
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
 
-BASELINE = "identity"
-MEASURED = ("nll", "ece", "accuracy", "brier", "classwise-ece")
-SIGNIFICANT = 0.05
 FEWEST_RESAMPLES = 20  # with fewer no p-value can be below 0.05
 
 
 @dataclass(frozen=True)
-class Method:
-    """A calibrator by name, with settings: `vector`, or `temperature:objective=class-scaled`."""
-
-    name: str
-    settings: dict[str, Any]
-
-    @classmethod
-    def parse(cls, text: str) -> Method:
-        method = cls(*parse_entry(text))
-        method.make()  # refuses an unknown name or setting
-        return method
-
-    def make(self) -> Calibrator:
-        """A new calibrator, not fitted yet."""
-        return make_calibrator(self.name, **self.settings)
-
-    @property
-    def label(self) -> str:
-        return ":".join([self.name, *(f"{key}={value}" for key, value in self.settings.items())])
-
-
-@dataclass(frozen=True, eq=False)
-class Outcome:
-    """What became of one method: its measurements on the test part, or why there are none."""
-
-    method: Method
-    fitted: Calibrator | None
-    failure: str
-    seconds: float
-    measured: dict[str, Interval]
-    draws: dict[str, Draws]
-
-    @property
-    def label(self) -> str:
-        return self.method.label
-
-    @property
-    def n_parameters(self) -> int:
-        """How many numbers it learnt."""
-        return self.fitted.n_parameters if self.fitted else 0
-
-    def minus(self, other: Outcome, metric: str) -> Difference:
-        """How much more of a metric this one has than another, on the same samples."""
-        value = self.measured[metric].value - other.measured[metric].value
-        return self.draws[metric].minus(other.draws[metric]).difference(value, 0.95)
-
-    def differs(self, other: Outcome) -> bool:
-        """Is its NLL significantly above or below another's?"""
-        return self.minus(other, "nll").p_value < SIGNIFICANT
-
-    def worse_than(self, other: Outcome) -> tuple[str, ...]:
-        """In which of NLL, ECE and accuracy it is significantly worse than another."""
-        found = []
-        for name in ("nll", "ece", "accuracy"):
-            by = self.minus(other, name)
-            if by.p_value < SIGNIFICANT and (by.value > 0) == (METRICS[name].lower_is_better is not False):
-                found.append(METRICS[name].title)
-        return tuple(found)
-
-    def improves_on(self, other: Outcome) -> bool:
-        """Is its NLL significantly lower than another's, and nothing significantly worse?"""
-        return METRICS["nll"].title in other.worse_than(self) and not self.worse_than(other)
-
-
-@dataclass(frozen=True)
 class Comparison(Results):
-    """Every method on the same test data, best first, and the one to use."""
+    """Every method on the same test data, best first, and the one to use.
+
+    fit, test   what the methods were fitted to, and what they were measured on
+    split       how the two came about, in words
+    """
 
     outcomes: tuple[Outcome, ...]
     recommended: Outcome
-    before: Evaluation
-    after: Evaluation
+    fit: Predictions = field(repr=False)
+    test: Predictions = field(repr=False)
     split: str
 
     @property
@@ -130,26 +60,82 @@ class Comparison(Results):
         """Is there a calibrator to choose, beside none at all?"""
         return len(self.ranked) > 1
 
-    def level_with_best(self, outcome: Outcome) -> bool:
-        """Is its NLL not significantly above the lowest?"""
-        return not outcome.differs(self.ranked[0])
+    @cached_property
+    def chance(self) -> dict[str, float]:
+        """For each method the p-value of its gain over no calibration, corrected for the number of methods."""
+        return advice.chance_of_gain(self.outcomes)
 
-    @property
+    @cached_property
+    def harm(self) -> dict[str, float]:
+        """For each method the p-value of its loss beside no calibration, corrected likewise."""
+        return advice.chance_of_loss(self.outcomes)
+
+    def level_with_best(self, outcome: Outcome) -> bool:
+        """Is its NLL not clearly above the lowest?"""
+        return not advice.clearly_behind(outcome, self.ranked[0], self.test.n)
+
+    @cached_property
+    def before(self) -> Evaluation:
+        """The test part without calibration, measured when it is first asked for."""
+        return self._evaluated(self.baseline)
+
+    @cached_property
+    def after(self) -> Evaluation:
+        """The test part as the recommended method makes it, measured when it is first asked for."""
+        return self._evaluated(self.recommended)
+
+    def _evaluated(self, outcome: Outcome) -> Evaluation:
+        # What was not calibrated goes the same way through a calibrator, so that before and after are measured alike.
+        options = {name: self.provenance.settings[name] for name in ("n_bins", "bootstrap")}
+        found = evaluate(self.test, calibrator=outcome.fitted, seed=self.provenance.seed, **options)
+        # No number has two intervals: where the ranking has one, it is taken.
+        ranked = {name: each for name, each in outcome.measured.items() if name in outcome.draws}
+        rows = (
+            replace(row, low=ranked[row.metric].low, high=ranked[row.metric].high) if row.metric in ranked else row
+            for row in found.rows
+        )
+        return replace(found, rows=tuple(rows))
+
+    def calibrator(self, *, refit: bool = False) -> Calibrator:
+        """The recommended calibrator, or with `refit` one of its kind that is fitted on both parts, as its `info` says.
+
+        What was measured is the first; the second has seen more samples, and there are none left to measure it on.
+        """
+        if not self.any_fitted or self.recommended.fitted is None:
+            raise InputError("no calibrator could be fitted, so there is none to keep")
+        found, parts = copy.deepcopy(self.recommended.fitted), [self.fit]
+        if refit:
+            parts = [self.fit, self.test]
+            found.fit(torch.cat([logits_of(part) for part in parts]), torch.cat([part.labels for part in parts]))
+        found.info["fitted_on"] = _described(parts)
+        return found
+
+    @cached_property
     def verdict(self) -> str:
         """What to use and why, in plain words."""
-        return _verdict(self)
+        return advice.verdict(self)
+
+    def remark(self, outcome: Outcome) -> str:
+        """Where one method stands, in a few words."""
+        return advice.remark(self, outcome)
 
     def to_json(self, **extra: Any) -> str:
         failures = {outcome.label: outcome.failure for outcome in self.outcomes if outcome.failure}
         return super().to_json(
-            verdict=self.verdict, recommended=self.recommended.label, split=self.split, failures=failures, **extra
+            verdict=self.verdict,
+            recommended=self.recommended.label,
+            split=self.split,
+            p_values=self.chance,
+            failures=failures,
+            **extra,
         )
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         from rich.table import Table
         from rich.text import Text
 
-        title = Text.assemble((self.before.title, "bold"), f"\n{self.split}")
+        name = f"{Path(self.test.source).name} · {self.test.n:,} samples · {self.test.k} classes"
+        title = Text.assemble((name, "bold"), f"\n{self.split}")
         table = Table(title=title, title_justify="left", title_style="")
         table.add_column("method", no_wrap=True)
         detailed = options.max_width >= 110
@@ -176,17 +162,6 @@ class Comparison(Results):
         yield table
         yield ""
         yield Text(self.verdict)
-
-    def remark(self, outcome: Outcome) -> str:
-        """Where one method stands, in a few words."""
-        worse = outcome.worse_than(self.baseline)
-        remarks = {
-            "recommended": outcome is self.recommended and self.any_fitted,
-            "no calibration": outcome is self.baseline,
-            "level with the best": outcome is not self.recommended and self.level_with_best(outcome),
-            "worse than none" if "NLL" in worse else f"{' and '.join(worse)} worse than none": bool(worse),
-        }
-        return ", ".join(remark for remark, holds in remarks.items() if holds)
 
 
 def compare(
@@ -231,18 +206,12 @@ def compare(
     baseline = work.run(Method(BASELINE, {}))
     if baseline.failure:
         raise InputError(f"there is nothing to compare: {baseline.failure}")
-    steps = len(chosen) + 2
     outcomes = [baseline]
-    for outcome in _run(work, chosen, jobs):
+    for outcome in work.run_all(chosen, jobs):
         outcomes.append(outcome)
-        progress(len(outcomes), steps, outcome.label)
+        progress(len(outcomes) - 1, len(chosen), outcome.label)
     outcomes.sort(key=lambda o: o.measured["nll"].value if o.measured else float("inf"))
-    recommended = next((o for o in outcomes if not o.failure and o.improves_on(baseline)), baseline)
-    progress(steps - 1, steps, "measuring before and after")
     options: dict[str, Any] = {"n_bins": n_bins, "bootstrap": bootstrap, "seed": seed}
-    # What was not calibrated goes the same way through a calibrator, so that before and after are measured alike.
-    before, after = (evaluate(test_part, calibrator=o.fitted, **options) for o in (baseline, recommended))
-    progress(steps, steps, "done")
     return Comparison(
         rows=tuple(row for outcome in outcomes for row in _rows(outcome, test_part)),
         provenance=Provenance.of(
@@ -251,9 +220,9 @@ def compare(
             seed,
         ),
         outcomes=tuple(outcomes),
-        recommended=recommended,
-        before=before,
-        after=after,
+        recommended=advice.recommended(outcomes, baseline),
+        fit=fit_part,
+        test=test_part,
         split=split,
     )
 
@@ -305,62 +274,13 @@ def logits_of(predictions: Predictions) -> Tensor:
     return predictions.logits()
 
 
-@dataclass(frozen=True)
-class Work:
-    """What every method gets."""
-
-    fit_logits: Tensor
-    fit_labels: Tensor
-    test_logits: Tensor
-    test_labels: Tensor
-    n_bins: int
-    bootstrap: int
-    seed: int
-
-    def run(self, method: Method) -> Outcome:
-        """Fit and measure one method. A failure is an outcome too."""
-        start = time.perf_counter()
-        try:
-            found = method.make().fit(self.fit_logits, self.fit_labels)
-            seconds = time.perf_counter() - start
-            measured, draws = self._measure(found)
-        except Exception as error:  # whatever it is, it must not cost the others
-            said = " ".join(str(error).split())
-            failure = said if isinstance(error, TemperanceError) else f"{type(error).__name__}: {said[:200]}"
-            return Outcome(method, None, failure, time.perf_counter() - start, {}, {})
-        return Outcome(method, found, "", seconds, measured, draws)
-
-    def _measure(self, found: Calibrator) -> tuple[dict[str, Interval], dict[str, Draws]]:
-        probs = found.predict_proba(self.test_logits)
-        requests: list[Request] = [
-            (METRICS[name], {"n_bins": self.n_bins} if "n_bins" in METRICS[name].options else {}) for name in MEASURED
-        ]
-        generator = torch.Generator().manual_seed(self.seed)
-        dealt = deal(batches(probs, self.test_labels), len(self.test_labels), requests, generator)
-        measured, draws = {}, {}
-        for (metric, options), parts in zip(requests, dealt, strict=True):
-            value = metric.value(combine(parts), **options)
-            # The same seed for every method: the resamples are of the same rows, so that differences are paired.
-            drawn = resample(metric, parts, self.bootstrap, torch.Generator().manual_seed(self.seed), **options)
-            draws[metric.name] = drawn
-            measured[metric.name] = drawn.interval(value, metric.range, 0.95)
-        return measured, draws
-
-
-def _run(work: Work, methods: Sequence[Method], jobs: int) -> Iterator[Outcome]:
-    processes = min(jobs, len(methods))
-    if processes < 2:
-        yield from map(work.run, methods)
-        return
-    threads = max(1, torch.get_num_threads() // processes)
-    try:
-        with ProcessPoolExecutor(processes, get_context("spawn"), torch.set_num_threads, (threads,)) as pool:
-            # Tensors come back in shared memory, each with an open file: a copy lets go of them.
-            yield from map(copy.deepcopy, pool.map(work.run, methods))
-    except BrokenProcessPool as error:
-        raise TemperanceError(
-            "a process that fitted a method was ended from outside, as happens when memory runs out; try jobs=1"
-        ) from error
+def _described(parts: Sequence[Predictions]) -> str:
+    """On how many samples of what: 5,000 samples (first half of predictions.npz)."""
+    names = dict.fromkeys(Path(part.source).name for part in parts)
+    where = " and ".join(names) if len(parts) == 1 or len(names) > 1 else f"all of {next(iter(names))}"
+    if len(parts) == 1 and parts[0].split:
+        where = f"{parts[0].split} of {where}"
+    return f"{sum(part.n for part in parts):,} samples ({where})"
 
 
 def _rows(outcome: Outcome, test: Predictions) -> Iterator[Row]:
@@ -378,60 +298,3 @@ def _rows(outcome: Outcome, test: Predictions) -> Iterator[Row]:
             n=test.n,
             seconds=outcome.seconds,
         )
-
-
-def _verdict(found: Comparison) -> str:
-    best, none = found.recommended, found.baseline
-    if not found.any_fitted:
-        return "Nothing to recommend: no calibrator could be fitted."
-    lower = list(takewhile(lambda outcome: outcome is not best, found.ranked))
-    if best is none:
-        text = ["Leave it as it is: no calibrator is significantly better than none."]
-        if not lower:
-            text.append("None has a lower NLL on these samples.")
-    else:
-        text = [f"Use {best.label}: significantly better than no calibration.", _change(none, best)]
-    text += _passed_over(lower, none)
-    equals = [o for o in found.ranked if o is not best and o.improves_on(none) and not o.differs(best)]
-    if equals:
-        simplest = min(equals, key=lambda outcome: outcome.n_parameters)
-        simpler = " (simpler)" if simplest.n_parameters < best.n_parameters else ""
-        text.append(f"As good: {simplest.label}{simpler}{_and_others(len(equals) - 1)}.")
-    return " ".join(text)
-
-
-def _change(before: Outcome, after: Outcome) -> str:
-    """NLL goes from 1.02 to 0.91, ECE from 8.66 % to 1.25 %, accuracy stays at 75.57 %."""
-    names = ("nll", "ece", "accuracy")
-    moves = {name: (before.measured[name].value, after.measured[name].value) for name in names}
-    return told(moves, {name: after.minus(before, name) for name in names}) + "."
-
-
-def told(moves: Mapping[str, tuple[float, float]], by: Mapping[str, Difference]) -> str:
-    """How metrics moved from one value to another: accuracy goes from 96.11 % to 78.33 %, NLL from 0.1195 to 0.6068."""
-    said: list[str] = []
-    verb = "goes from"
-    for name, values in moves.items():
-        metric = METRICS[name]
-        was, now = (shown(value, percent=metric.percent) for value in values)
-        chance = " (which could be chance)" if by[name].p_value >= SIGNIFICANT else ""
-        said.append(f"{metric.title} stays at {now}" if was == now else f"{metric.title} {verb} {was} to {now}{chance}")
-        verb = "goes from" if was == now else "from"
-    return ", ".join(said)
-
-
-def _passed_over(lower: Sequence[Outcome], none: Outcome) -> list[str]:
-    """Why methods with a lower NLL than the recommended one are not recommended."""
-    text = []
-    by_reason: dict[str, list[str]] = {}
-    for outcome in lower:
-        worse = outcome.worse_than(none)
-        reason = f"but {' and '.join(worse)} significantly worse than none" if worse else "which could be chance"
-        by_reason.setdefault(reason, []).append(outcome.label)
-    for reason, (first, *others) in by_reason.items():
-        text.append(f"{first}{_and_others(len(others))} {'have' if others else 'has'} a lower NLL, {reason}.")
-    return text
-
-
-def _and_others(count: int) -> str:
-    return f" and {count} other{'s' * (count > 1)}" if count else ""

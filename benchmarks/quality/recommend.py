@@ -1,0 +1,129 @@
+"""How often does `compare` recommend what is worse? python -m benchmarks.quality.recommend FOLDERS --out FILE
+
+Of each set, n samples are drawn at random and compared as `temperance compare` does it: halved, fitted on one half,
+measured on the other. What it recommends is then measured on up to 5,000 of the samples that were left, and so is no
+calibration. With `--calibrated` the labels are drawn from the predicted probabilities, so that there is nothing to
+gain. One JSON line for each draw; lines that are in the file already are not run again. `--table` prints a table.
+"""
+
+import argparse
+import json
+import warnings
+from collections import defaultdict
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+import torch
+from rich.progress import track
+from torch import Tensor
+
+from benchmarks.quality.data import fit_and_test, sets
+from benchmarks.quality.table import read
+from temperance.calibrators import Calibrator
+from temperance.jobs.comparison import compare
+from temperance.jobs.results import Provenance
+from temperance.metrics import nll
+from temperance.predictions import Predictions
+
+SIZES = (10, 20, 40, 80, 160, 500)
+SHORT = "temperature,vector,isotonic,histogram"
+MOST = 5000
+
+
+def run(folders: list[Path], out: Path, methods: str, draws: int, sizes: list[int], labels: str) -> None:
+    """Compare what is not in the file yet."""
+    done = {(row["set"], row["n"], row["draw"], row["methods"], row["labels"]) for row in read(out)}
+    about = Provenance.of({}, {}, seed=0)
+    for name, path in track([each for folder in folders for each in sets(folder)], description="sets"):
+        todo = [(n, i) for n in sizes for i in range(draws) if (name, n, i, methods, labels) not in done]
+        if not todo:
+            continue
+        fit_z, fit_y, test_z, test_y = fit_and_test(path)
+        z, y = torch.cat([fit_z, test_z]), torch.cat([fit_y, test_y])
+        if labels == "drawn":
+            y = torch.multinomial(z.softmax(1), 1, generator=torch.Generator().manual_seed(1)).squeeze(1)
+        for n, draw in todo:
+            row = {
+                "set": name,
+                "n": n,
+                "draw": draw,
+                "methods": methods,
+                "labels": labels,
+                **drawn(z, y, n, draw, methods),
+            }
+            with out.open("a") as file:
+                file.write(json.dumps(row | {"commit": about.commit, "torch": about.versions["torch"]}) + "\n")
+
+
+def drawn(z: Tensor, y: Tensor, n: int, draw: int, methods: str) -> dict[str, Any]:
+    """What is recommended for n samples, and the NLL of others without calibration and with it."""
+    order = torch.from_numpy(np.random.default_rng([n, draw]).permutation(len(y)))
+    some, rest = order[:n], order[n : n + MOST]
+    chosen = [] if methods == "all" else methods.split(",")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of fits that did not settle; the comparison judges what they are worth
+        found = compare(Predictions.of(z[some], y[some], from_logits=True), methods=chosen)
+    before = nll(z[rest], y[rest], from_logits=True)
+    fitted = found.recommended.fitted
+    unchanged = found.recommended is found.baseline or not isinstance(fitted, Calibrator)
+    after = before if unchanged else nll(fitted.predict_proba(z[rest]), y[rest])
+    return {"recommended": found.recommended.label, "before": round(before, 6), "after": round(after, 6)}
+
+
+def markdown(rows: list[dict[str, Any]]) -> str:
+    """For each number of samples how often something is recommended, and how often that is worse."""
+    by_run: dict[tuple[str, int, str], list[dict[str, Any]]] = defaultdict(list)
+    for row in rows:
+        by_run[row["methods"], row["n"], row["labels"]].append(row)
+    head = (
+        "methods",
+        "samples",
+        "draws",
+        "recommended",
+        "worse on others",
+        "NLL of others",
+        "draws, calibrated",
+        "recommended",
+    )
+    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
+    for methods in dict.fromkeys(row["methods"] for row in rows):
+        for n in SIZES:
+            real, calibrated = by_run[methods, n, "real"], by_run[methods, n, "drawn"]
+            if real:
+                count = len(chosen := methods.split(","))
+                name = "all" if methods == "all" else f"{count} methods" if count > 5 else ", ".join(chosen)
+                cells = [name, str(n), *_told(real), *_told(calibrated)[:2]]
+                lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _told(rows: list[dict[str, Any]]) -> list[str]:
+    if not rows:
+        return ["–"] * 4
+    given = [row for row in rows if row["recommended"] != "identity"]
+    worse = [row for row in given if row["after"] > row["before"]]
+    before, after = (fmean(row[when] for row in rows) for when in ("before", "after"))
+    share = f"{100 * len(given) / len(rows):.1f} %"
+    return [f"{len(rows):,}", share, f"{100 * len(worse) / len(rows):.1f} %", f"{before:.3f} → {after:.3f}"]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folders", type=Path, nargs="+")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--methods", default=SHORT, help='comma-separated, or "all"')
+    parser.add_argument("--draws", type=int, default=20, help="of each set and size")
+    parser.add_argument("--sizes", type=int, nargs="+", default=list(SIZES))
+    parser.add_argument("--calibrated", action="store_true", help="draw the labels from the predicted probabilities")
+    parser.add_argument("--table", action="store_true", help="print the table as Markdown")
+    args = parser.parse_args()
+    labels = "drawn" if args.calibrated else "real"
+    run(args.folders, args.out, args.methods, args.draws, args.sizes, labels)
+    if args.table:
+        print(markdown(read(args.out)))
+
+
+if __name__ == "__main__":
+    main()

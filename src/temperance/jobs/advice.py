@@ -1,0 +1,221 @@
+"""What a comparison recommends and why, in plain words.
+
+Recommended is the method of lowest NLL that passes three tests on the samples it is measured on:
+
+- Its gain over no calibration is no chance, by a test that holds for few samples (`metrics.gain`), corrected for the
+  number of methods.
+- Its ECE is not higher than without calibration, beyond the noise of resampling.
+- Its accuracy is not lower, likewise.
+
+Some method of many always looks good, so each is given a share of the 5 % that an error may happen in. `auto`, or
+`temperature` where that is not compared, has half of them, the others the other half. It is chosen before any data are
+seen, so it may; and without it, a comparison of thirty methods would find little with a few hundred samples.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from temperance.jobs.outcomes import BASELINE, SIGNIFICANT, Outcome
+from temperance.jobs.results import shown
+from temperance.metrics import METRICS
+from temperance.metrics.gain import MOST_SAMPLES, ROUNDING, Gains, holm
+from temperance.metrics.significance import Difference
+
+if TYPE_CHECKING:
+    from temperance.jobs.comparison import Comparison
+
+FAVOURITES = ("auto", "temperature")
+
+# Resampling tells two methods apart only where there are at least this many mistakes, and right predictions.
+ENOUGH = 20
+
+# A simpler method has at most half as many parameters, and fewer by at least this number.
+SIMPLER = 10
+
+
+def shares(labels: Sequence[str]) -> dict[str, float]:
+    """The share of the 5 % that each method is given; they sum to one."""
+    favourite = next((name for name in FAVOURITES if name in labels), None)
+    if favourite is None or len(labels) < 3:
+        return {label: 1 / len(labels) for label in labels}
+    return {label: 1 / 2 if label == favourite else 1 / 2 / (len(labels) - 1) for label in labels}
+
+
+def chance_of_gain(outcomes: Sequence[Outcome]) -> dict[str, float]:
+    """For each method that could be fitted the p-value of its gain over no calibration, corrected for their number."""
+    gains = _gains(outcomes)
+    given = shares(list(gains))
+    p_values = [each.p_value() for each in gains.values()]
+    return dict(zip(gains, holm(p_values, list(given.values())), strict=True))
+
+
+def chance_of_loss(outcomes: Sequence[Outcome]) -> dict[str, float]:
+    """Likewise the p-value of what it loses, where all methods have equal shares."""
+    gains = _gains(outcomes)
+    p_values = [(-each).p_value() for each in gains.values()]
+    return dict(zip(gains, holm(p_values, [1 / len(gains) for _ in gains]), strict=True))
+
+
+def _gains(outcomes: Sequence[Outcome]) -> dict[str, Gains]:
+    return {each.label: each.gains for each in outcomes if each.gains and each.method.name != BASELINE}
+
+
+def recommended(outcomes: Sequence[Outcome], baseline: Outcome) -> Outcome:
+    """The first of the outcomes, lowest NLL first, that passes every test; no calibration where none does."""
+    chance = chance_of_gain(outcomes)
+    return next((each for each in outcomes if passes(each, baseline, chance)), baseline)
+
+
+def passes(outcome: Outcome, baseline: Outcome, chance: Mapping[str, float]) -> bool:
+    """Is it better than no calibration, by more than chance, and nothing worse?"""
+    return chance.get(outcome.label, 1.0) < SIGNIFICANT and not outcome.drawbacks(baseline)
+
+
+def clearly_behind(outcome: Outcome, other: Outcome, n: int) -> bool:
+    """Is its NLL on n samples above another's by more than resampling explains, and are there enough to say so?"""
+    mistakes = round((1 - other.measured["accuracy"].value) * n)
+    by = outcome.minus(other, "nll")
+    return by.value > 0 and by.p_value < SIGNIFICANT and ENOUGH <= mistakes <= n - ENOUGH
+
+
+# ---------------------------------------------------------------------------------------------------------- the verdict
+
+
+def verdict(found: Comparison) -> str:
+    """What to use and why."""
+    best, none = found.recommended, found.baseline
+    if not found.any_fitted:
+        return "Nothing to recommend: no calibrator could be fitted."
+    lower = [outcome for outcome in found.ranked if _lower(outcome, best)]
+    if best is none:
+        return " ".join(
+            ["Leave it as it is" + _why_not(found, lower), *_passed_over(found, lower), *_needed(found, lower)]
+        )
+    head = f"Use {best.label}: significantly better than no calibration."
+    return " ".join([head, _change(found), *_passed_over(found, lower), *_alternatives(found)])
+
+
+def _lower(outcome: Outcome, other: Outcome) -> bool:
+    """Has it a lower NLL, by more than rounding?"""
+    return outcome.measured["nll"].value < other.measured["nll"].value - ROUNDING
+
+
+def _why_not(found: Comparison, lower: Sequence[Outcome]) -> str:
+    samples = f"{found.test.n:,} test sample{'s' * (found.test.n > 1)}"
+    if not lower:
+        return f": no calibrator has a lower NLL on {samples}."
+    if any(found.chance[outcome.label] < SIGNIFICANT for outcome in lower):
+        return "."
+    return f": {samples} cannot tell whether a calibrator helps."
+
+
+def _passed_over(found: Comparison, lower: Sequence[Outcome]) -> list[str]:
+    """Why methods with a lower NLL than the recommended one are not recommended."""
+    by_reason: dict[str, list[str]] = {}
+    for outcome in lower:
+        drawbacks = " and ".join(outcome.drawbacks(found.baseline))
+        by_chance = found.chance[outcome.label] >= SIGNIFICANT
+        reason = "which could be chance" if by_chance else f"but {drawbacks} than no calibration"
+        by_reason.setdefault(reason, []).append(outcome.label)
+    return [
+        f"{first}{_and_others(len(others))} {'have' if others else 'has'} a lower NLL, {reason}."
+        for reason, (first, *others) in by_reason.items()
+    ]
+
+
+def _needed(found: Comparison, lower: Sequence[Outcome]) -> list[str]:
+    """How many samples could show a gain that could be chance, and what these could not show."""
+    given = shares(list(found.chance))
+    needed = {
+        outcome.label: outcome.gains.samples_needed(SIGNIFICANT * given[outcome.label])
+        for outcome in lower
+        if outcome.gains and found.chance[outcome.label] >= SIGNIFICANT and not outcome.drawbacks(found.baseline)
+    }
+    if not needed:
+        return []
+    label = min(needed, key=needed.__getitem__)
+    text = [f"More than {MOST_SAMPLES:,} would be needed to tell."]
+    if needed[label] <= MOST_SAMPLES:
+        text = [f"About {_rounded(needed[label]):,} would, if the gain of {label} is what it looks like."]
+    if found.baseline.measured["accuracy"].value == 1:
+        text.append("Not one prediction is wrong here, and only mistakes show what is too sure.")
+    return text
+
+
+def _rounded(count: float) -> int:
+    """Up to two digits."""
+    unit = 10 ** max(0, math.floor(math.log10(count)) - 1)
+    return math.ceil(count / unit) * unit
+
+
+def _alternatives(found: Comparison) -> list[str]:
+    """Those that pass the tests too and are not clearly worse than the recommended one, a much simpler one first."""
+    best = found.recommended
+    level = [
+        outcome
+        for outcome in found.ranked
+        if outcome is not best
+        and passes(outcome, found.baseline, found.chance)
+        and not clearly_behind(outcome, best, found.test.n)
+    ]
+    if not level:
+        return []
+    first, simpler = min(level, key=lambda outcome: outcome.n_parameters), ""
+    if best.n_parameters >= max(2 * first.n_parameters, first.n_parameters + SIMPLER):
+        parameters = f"{first.n_parameters:,} parameter{'s' * (first.n_parameters > 1)}"
+        simpler = f" (simpler: {parameters} instead of {best.n_parameters:,})"
+    else:
+        first = level[0]
+    return [f"Not clearly worse: {first.label}{simpler}{_and_others(len(level) - 1)}."]
+
+
+def _change(found: Comparison) -> str:
+    """NLL goes from 1.02 to 0.91, ECE from 8.66 % to 1.25 %, accuracy stays at 75.57 %."""
+    before, after = found.baseline, found.recommended
+    names = ("nll", "ece", "accuracy")
+    moves = {name: (before.measured[name].value, after.measured[name].value) for name in names}
+    by = {name: after.minus(before, name) for name in names}
+    by["nll"] = replace(by["nll"], p_value=found.chance[after.label])
+    return told(moves, by) + "."
+
+
+def told(moves: Mapping[str, tuple[float, float]], by: Mapping[str, Difference]) -> str:
+    """How metrics moved from one value to another: accuracy goes from 96.11 % to 78.33 %, NLL from 0.1195 to 0.6068."""
+    said: list[str] = []
+    verb = "goes from"
+    for name, values in moves.items():
+        metric = METRICS[name]
+        was, now = (shown(value, percent=metric.percent) for value in values)
+        chance = " (which could be chance)" if by[name].p_value >= SIGNIFICANT else ""
+        said.append(f"{metric.title} stays at {now}" if was == now else f"{metric.title} {verb} {was} to {now}{chance}")
+        verb = "goes from" if was == now else "from"
+    return ", ".join(said)
+
+
+def _and_others(count: int) -> str:
+    return f" and {count} other{'s' * (count > 1)}" if count else ""
+
+
+# ---------------------------------------------------------------------------------------------------------- the remarks
+
+
+def remark(found: Comparison, outcome: Outcome) -> str:
+    """Where one method stands, in a few words."""
+    none, best = found.baseline, found.recommended
+    words = ["no calibration"] if outcome is none else []
+    if outcome is best and found.any_fitted:
+        passed_over = any(_lower(other, best) for other in found.ranked)
+        words.insert(0, "recommended, the lowest NLL that passes" if passed_over else "recommended")
+    if outcome is not none and _lower(outcome, none) and found.chance[outcome.label] >= SIGNIFICANT:
+        words.append("gain could be chance")
+    if found.harm.get(outcome.label, 1.0) < SIGNIFICANT:
+        words.append("worse than none")
+    else:
+        words += [f"{drawback} than none" for drawback in outcome.drawbacks(none)]
+    if outcome not in (best, found.ranked[0]) and found.level_with_best(outcome):
+        words.append("not clearly behind the best")
+    return ", ".join(words)

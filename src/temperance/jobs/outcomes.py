@@ -1,0 +1,181 @@
+"""What becomes of one method in a comparison: it is fitted on some samples and measured on others."""
+
+from __future__ import annotations
+
+import copy
+import math
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from functools import cached_property
+from multiprocessing import get_context
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from temperance.calibrators.base import Calibrator, make_calibrator
+from temperance.errors import TemperanceError
+from temperance.metrics import METRICS, Metric
+from temperance.metrics.batch import LOG_FLOOR, batches
+from temperance.metrics.gain import Gains
+from temperance.metrics.resamples import Resamples
+from temperance.metrics.significance import Difference, Draws, Interval
+from temperance.registry import parse_entry
+
+BASELINE = "identity"
+MEASURED = ("nll", "ece", "accuracy", "brier", "classwise-ece")
+SIGNIFICANT = 0.05
+LEVEL = 0.95
+
+# What data can do to a method: too few samples, a number beyond float64, a matrix without inverse, too much memory.
+CANNOT_BE_FITTED = (TemperanceError, ArithmeticError, np.linalg.LinAlgError, torch.linalg.LinAlgError, MemoryError)
+
+
+@dataclass(frozen=True)
+class Method:
+    """A calibrator by name, with settings: `vector`, or `temperature:objective=class-scaled`."""
+
+    name: str
+    settings: dict[str, Any]
+
+    @classmethod
+    def parse(cls, text: str) -> Method:
+        method = cls(*parse_entry(text))
+        method.make()  # refuses an unknown name or setting
+        return method
+
+    def make(self) -> Calibrator:
+        """A new calibrator, not fitted yet."""
+        return make_calibrator(self.name, **self.settings)
+
+    @property
+    def label(self) -> str:
+        return ":".join([self.name, *(f"{key}={value}" for key, value in self.settings.items())])
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """What became of one method: its measurements on the test part, or why there are none.
+
+    measured   every metric; NLL, ECE and accuracy, which decide, with an interval
+    draws      these three on resamples that all methods share
+    gains      what each test sample gains over no calibration
+    """
+
+    method: Method
+    fitted: Calibrator | None
+    failure: str
+    seconds: float
+    measured: dict[str, Interval]
+    draws: dict[str, Draws]
+    gains: Gains | None
+
+    @property
+    def label(self) -> str:
+        return self.method.label
+
+    @property
+    def n_parameters(self) -> int:
+        """How many numbers it learnt."""
+        return self.fitted.n_parameters if self.fitted else 0
+
+    def minus(self, other: Outcome, metric: str) -> Difference:
+        """How much more of a metric this one has than another, on the same samples."""
+        value = self.measured[metric].value - other.measured[metric].value
+        return self.draws[metric].minus(other.draws[metric]).difference(value, LEVEL)
+
+    def drawbacks(self, other: Outcome) -> tuple[str, ...]:
+        """What speaks against it beside another, whatever its NLL: an ECE or an accuracy that is worse beyond noise."""
+        found = []
+        for name, words in (("ece", "a higher ECE"), ("accuracy", "a lower accuracy")):
+            by = self.minus(other, name)
+            if by.p_value < SIGNIFICANT and (by.value > 0) == (METRICS[name].lower_is_better is not False):
+                found.append(words)
+        return tuple(found)
+
+
+@dataclass(frozen=True)
+class Work:
+    """What every method gets."""
+
+    fit_logits: Tensor
+    fit_labels: Tensor
+    test_logits: Tensor
+    test_labels: Tensor
+    n_bins: int
+    bootstrap: int
+    seed: int
+
+    def run(self, method: Method) -> Outcome:
+        """Fit and measure one method. That it cannot be fitted to these data is an outcome too."""
+        start = time.perf_counter()
+        try:
+            found = method.make().fit(self.fit_logits, self.fit_labels)
+            seconds = time.perf_counter() - start
+            return Outcome(method, found, "", seconds, *self._measure(found))
+        except CANNOT_BE_FITTED as error:
+            failure = " ".join(str(error).split())
+            if not isinstance(error, TemperanceError):
+                failure = f"{type(error).__name__.lstrip('_')}: {failure[:200]}"
+            return Outcome(method, None, failure, time.perf_counter() - start, {}, {}, None)
+
+    def run_all(self, methods: Sequence[Method], jobs: int) -> Iterator[Outcome]:
+        """The outcomes in the order of the methods, `jobs` of which are fitted at a time."""
+        processes = min(jobs, len(methods))
+        if processes < 2:
+            yield from map(self.run, methods)
+            return
+        threads = max(1, torch.get_num_threads() // processes)
+        try:
+            with ProcessPoolExecutor(processes, get_context("spawn"), torch.set_num_threads, (threads,)) as pool:
+                # Tensors come back in shared memory, each with an open file: a copy lets go of them.
+                yield from map(copy.deepcopy, pool.map(self.run, methods))
+        except BrokenProcessPool as error:
+            raise TemperanceError(
+                "a process that fitted a method was ended from outside, as happens when memory runs out; try jobs=1"
+            ) from error
+
+    def _measure(self, found: Calibrator) -> tuple[dict[str, Interval], dict[str, Draws], Gains]:
+        """All metrics, in one pass over the test part."""
+        requests = {
+            METRICS[name]: {"n_bins": self.n_bins} if "n_bins" in METRICS[name].options else {} for name in MEASURED
+        }
+        totals: dict[Metric, Any] = {}
+        columns: list[tuple[Tensor, ...]] = []
+        least = most = 0.0
+        start = 0
+        for block in batches(found.predict_proba(self.test_logits), self.test_labels):
+            for metric, options in requests.items():
+                statistic = metric.stats_of([block], **options)
+                totals[metric] = totals[metric] + statistic if metric in totals else statistic
+            change = block.log_probs - self._uncalibrated(slice(start, start + len(block)))
+            least, most = min(least, float(change.min())), max(most, float(change.max()))
+            gain = change.gather(1, block.labels[:, None]).squeeze(1)
+            columns.append((block.nll, block.correct, block.confidence, gain))
+            start += len(block)
+        nll, correct, confidence, gain = (torch.cat(column).cpu() for column in zip(*columns, strict=True))
+        draws = {
+            "nll": self._resamples.means(nll),
+            "ece": self._resamples.calibration_errors(confidence, correct, self.n_bins),
+            "accuracy": self._resamples.means(correct),
+        }
+        measured = {}
+        for metric, options in requests.items():
+            value = metric.value(totals[metric], **options)
+            if metric.name in draws:
+                measured[metric.name] = draws[metric.name].interval(value, metric.range, LEVEL)
+            else:
+                measured[metric.name] = Interval(value, math.nan, math.nan, LEVEL)
+        return measured, draws, Gains(gain, least, most)
+
+    def _uncalibrated(self, rows: slice) -> Tensor:
+        """Log-probabilities without calibration, with the floor that the NLL of probabilities has. (rows, k)"""
+        return self.test_logits[rows].double().log_softmax(1).clamp_min(math.log(LOG_FLOOR))
+
+    @cached_property
+    def _resamples(self) -> Resamples:
+        return Resamples.draw(len(self.test_labels), self.bootstrap, self.seed)

@@ -1,0 +1,50 @@
+"""Bootstrap resamples that several predictions of the same samples share, so that their differences are paired.
+
+Everything is a sum over samples: of a value, or of a value in each bin. The samples are dealt at random to a few
+hundred parts, a value is summed over each part once, and all resamples are one product of matrices.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from temperance.metrics.significance import Draws
+from temperance.metrics.stats import bin_index
+
+N_PARTS = 200  # a standard error is known within about 5 %
+
+
+@dataclass(frozen=True)
+class Resamples:
+    """Which part each sample belongs to (n,), and how often each part is drawn in each resample (resamples, parts)."""
+
+    part: Tensor
+    weights: Tensor
+
+    @classmethod
+    def draw(cls, n: int, n_resamples: int, seed: int) -> Self:
+        """Resamples of n samples."""
+        generator = torch.Generator().manual_seed(seed)
+        n_parts = min(n, N_PARTS)
+        chosen = torch.randint(n_parts, (n_resamples, n_parts), generator=generator)
+        weights = torch.zeros(chosen.shape, dtype=torch.float64)
+        weights.scatter_add_(1, chosen, torch.ones_like(weights))
+        return cls(torch.randperm(n, generator=generator) % n_parts, weights)
+
+    def means(self, values: Tensor) -> Draws:
+        """The mean of a value of each sample (n,), on every resample."""
+        return Draws(self._sums(values) / self._sums(torch.ones_like(self.part)), 1.0)
+
+    def calibration_errors(self, confidence: Tensor, correct: Tensor, n_bins: int) -> Draws:
+        """ECE on every resample: Σ_b |Σ_i (correct − confidence)| / n, over bins b and the samples i in each."""
+        cell = self.part * n_bins + bin_index(confidence, n_bins, "right")
+        gaps = torch.bincount(cell, correct.double() - confidence, minlength=self.weights.shape[1] * n_bins)
+        gap = self.weights @ gaps.reshape(-1, n_bins)
+        return Draws(gap.abs().sum(1) / self._sums(torch.ones_like(self.part)), 1.0)
+
+    def _sums(self, values: Tensor) -> Tensor:
+        return self.weights @ torch.bincount(self.part, values.double(), minlength=self.weights.shape[1])

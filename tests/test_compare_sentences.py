@@ -1,0 +1,252 @@
+"""Every sentence of a comparison, read against data made to be its case."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+
+from conftest import random_predictions
+from temperance.calibrators import Temperature
+from temperance.jobs import advice
+from temperance.jobs.comparison import Comparison, compare
+from temperance.jobs.outcomes import Method, Outcome
+from temperance.metrics.gain import Gains
+from temperance.metrics.significance import Draws, Interval
+from temperance.predictions import Predictions
+
+METHODS = ["temperature", "structured-vector", "isotonic"]
+
+
+def predictions(n: int, sharpness: float, seed: int = 0, k: int = 4) -> Predictions:
+    """Logits that are `sharpness` times those of a calibrated model: above 1 is over-confident."""
+    generator = torch.Generator().manual_seed(seed)
+    logits = 2.0 * torch.randn(n, k, generator=generator, dtype=torch.float64)
+    labels = torch.multinomial(logits.softmax(1), 1, generator=generator).squeeze(1)
+    return Predictions.of(sharpness * logits, labels, from_logits=True)
+
+
+def compared(data: Predictions, methods: list[str] = METHODS) -> Comparison:
+    return compare(data, methods=methods, bootstrap=100)
+
+
+# ----------------------------------------------------------------------------------------------------- real comparisons
+
+
+@pytest.mark.parametrize("sharpness", [3.0, 0.3])
+def test_over_and_under_confident(sharpness: float) -> None:
+    found = compared(predictions(2000, sharpness))
+    assert found.recommended.label in ("temperature", "structured-vector")
+    assert found.verdict.startswith(
+        f"Use {found.recommended.label}: significantly better than no calibration. NLL goes from "
+    )
+    nll = found.verdict.split("NLL goes from")[1].split(", ECE")[0]
+    assert "chance" not in nll
+
+
+def test_calibrated() -> None:
+    found = compared(predictions(2000, 1.0))
+    assert found.recommended is found.baseline
+    said = found.verdict
+    if any(outcome.gains and outcome.gains.mean > 0 for outcome in found.ranked if outcome is not found.baseline):
+        assert said.startswith("Leave it as it is: 1,000 test samples cannot tell whether a calibrator helps.")
+        assert "which could be chance" in said and " would, if the gain of " in said
+    else:
+        assert said == "Leave it as it is: no calibrator has a lower NLL on 1,000 test samples."
+
+
+@pytest.mark.parametrize("n", [2, 3, 5, 9, 18])
+@pytest.mark.parametrize("sharpness", [1.0, 30.0])
+def test_with_a_handful_of_samples_nothing_is_significant(n: int, sharpness: float) -> None:
+    for seed in range(5):
+        found = compared(predictions(n, sharpness, seed))
+        assert found.recommended is found.baseline
+        assert "significant" not in found.verdict
+        remarks = " ".join(map(found.remark, found.ranked))
+        assert "worse than none" not in remarks and "behind" not in remarks.replace("not clearly behind the best", "")
+
+
+def test_few_samples_say_how_many_would_do() -> None:
+    found = compared(predictions(40, 4.0, seed=1), ["temperature"])
+    assert found.recommended is found.baseline
+    head, needed = found.verdict.split(" About ")
+    assert head == (
+        "Leave it as it is: 20 test samples cannot tell whether a calibrator helps. "
+        "temperature has a lower NLL, which could be chance."
+    )
+    count, rest = needed.split(" ", 1)
+    assert rest == "would, if the gain of temperature is what it looks like."
+    assert 20 < int(count) < 2000
+    # With about as many it is found.
+    many = compare(
+        predictions(40, 4.0, seed=1).halves(0)[0], predictions(4 * int(count), 4.0, 2), methods=["temperature"]
+    )
+    assert many.recommended.label == "temperature"
+
+
+def test_a_test_part_without_mistakes() -> None:
+    logits, _ = random_predictions(60, 3, sharpness=2.0)
+    labels = logits.argmax(1)
+    found = compared(Predictions.of(logits, labels, from_logits=True), ["temperature"])
+    assert found.ranked[0].label == "temperature"  # whatever is surer looks better
+    assert found.recommended is found.baseline
+    assert found.verdict.endswith("Not one prediction is wrong here, and only mistakes show what is too sure.")
+
+
+def test_methods_that_change_nothing() -> None:
+    found = compared(predictions(60, 3.0), ["identity"])
+    assert found.verdict == "Nothing to recommend: no calibrator could be fitted."
+    twice = compare(predictions(4000, 3.0), methods=["temperature", "temperature:objective=nll"], bootstrap=100)
+    assert twice.verdict.endswith("Not clearly worse: temperature:objective=nll.")
+
+
+def test_all_failing() -> None:
+    one_label = Predictions.of(random_predictions(20, 3)[0], [1] * 20, from_logits=True)
+    found = compare(one_label, methods=METHODS, bootstrap=20)
+    assert found.verdict == "Nothing to recommend: no calibrator could be fitted."
+    assert found.remark(found.baseline) == "no calibration"
+
+
+# -------------------------------------------------------------------------------------------------- made-up comparisons
+
+
+N = 1000
+
+
+def made_up(
+    name: str,
+    nll: float,
+    *,
+    ece: float = 0.1,
+    accuracy: float = 0.7,
+    noise: float = 0.001,
+    parameters: int = 1,
+    worst: float = 1.0,
+) -> Outcome:
+    """An outcome of which all N samples have about this NLL, where no calibration has 1."""
+    seed = sum(map(ord, name))
+    generator = torch.Generator().manual_seed(seed)
+    values = {"nll": nll, "ece": ece, "accuracy": accuracy}
+    draws = {k: Draws(v + noise * torch.randn(99, generator=generator).double(), 1.0) for k, v in values.items()}
+    measured = {k: Interval(v, v - noise, v + noise, 0.95) for k, v in values.items()}
+    spread = noise * N**0.5 * torch.randn(N, generator=generator).double()
+    bound = max(worst, 5 * noise * N**0.5)
+    gains = Gains(1 - nll + spread - spread.mean(), -bound, bound)
+    fitted = Temperature()
+    fitted._keep("numbers", torch.zeros(parameters))
+    return Outcome(Method(name, {}), fitted, "", 0.1, measured, draws, gains)
+
+
+NONE = made_up("identity", 1.0)
+
+
+@pytest.fixture(scope="module")
+def base() -> Comparison:
+    return compare(predictions(2 * N, 3.0), methods=["temperature"], bootstrap=20)
+
+
+def judged(base: Comparison, *outcomes: Outcome) -> Comparison:
+    return dataclasses.replace(base, outcomes=outcomes, recommended=advice.recommended(outcomes, NONE))
+
+
+@pytest.mark.parametrize(
+    ("outcome", "drawbacks", "passes"),
+    [
+        (made_up("better", 0.9, ece=0.05), (), True),
+        (made_up("only in nll", 0.9), (), True),
+        (made_up("less accurate", 0.9, accuracy=0.65), ("a lower accuracy",), False),
+        (made_up("more accurate", 0.9, accuracy=0.75), (), True),
+        (made_up("higher ece", 0.9, ece=0.2), ("a higher ECE",), False),
+        (made_up("all worse", 1.1, ece=0.2, accuracy=0.6), ("a higher ECE", "a lower accuracy"), False),
+        (made_up("perhaps better", 0.99, noise=0.1), (), False),
+        (made_up("the same", 1.0), (), False),
+    ],
+)
+def test_what_is_recommended(base: Comparison, outcome: Outcome, drawbacks: tuple[str, ...], passes: bool) -> None:
+    assert outcome.drawbacks(NONE) == drawbacks
+    assert judged(base, outcome, NONE).recommended is (outcome if passes else NONE)
+
+
+def test_the_verdict_says_which_were_passed_over_and_why(base: Comparison) -> None:
+    bad, lucky = made_up("less accurate", 0.8, accuracy=0.65), made_up("lucky", 0.85, noise=0.2)
+    best, close = made_up("better", 0.9, ece=0.05), made_up("nearly as good", 0.9005)
+    worst = made_up("all worse", 1.1, ece=0.2)
+    found = judged(base, bad, lucky, best, close, NONE, worst)
+    assert found.verdict == (
+        "Use better: significantly better than no calibration. NLL goes from 1.000 to 0.9000, ECE from 10.00 % to "
+        "5.00 %, accuracy stays at 70.00 %. less accurate has a lower NLL, but a lower accuracy than no calibration. "
+        "lucky has a lower NLL, which could be chance. Not clearly worse: nearly as good."
+    )
+    assert [found.remark(outcome) for outcome in found.ranked] == [
+        "a lower accuracy than none",
+        "gain could be chance, not clearly behind the best",
+        "recommended, the lowest NLL that passes",
+        "",
+        "no calibration",
+        "worse than none",
+    ]
+
+
+def test_the_verdict_where_nothing_helps(base: Comparison) -> None:
+    perhaps, maybe = made_up("perhaps", 0.99, noise=0.1), made_up("maybe", 0.995, noise=0.1)
+    found = judged(base, perhaps, maybe, NONE)
+    assert found.verdict.startswith(
+        "Leave it as it is: 1,000 test samples cannot tell whether a calibrator helps. "
+        "perhaps and 1 other have a lower NLL, which could be chance. About "
+    )
+    assert found.verdict.endswith("would, if the gain of perhaps is what it looks like.")
+    assert judged(base, NONE, made_up("worse", 1.2)).verdict == (
+        "Leave it as it is: no calibrator has a lower NLL on 1,000 test samples."
+    )
+    assert judged(base, made_up("less accurate", 0.8, accuracy=0.65), NONE).verdict == (
+        "Leave it as it is. less accurate has a lower NLL, but a lower accuracy than no calibration."
+    )
+
+
+def test_a_gain_that_no_number_of_samples_would_show(base: Comparison) -> None:
+    tiny = made_up("tiny", 1 - 1e-7, worst=25.0)
+    assert judged(base, tiny, NONE).verdict.endswith("More than 10,000,000 would be needed to tell.")
+
+
+@pytest.mark.parametrize(
+    ("simple", "many", "rest"),
+    [
+        (1, 112, "(simpler: 1 parameter instead of 112)"),
+        (56, 1112, "(simpler: 56 parameters instead of 1,112)"),
+        (110, 112, ""),
+        (1, 2, ""),
+    ],
+)
+def test_simpler_is_said_of_a_real_difference(base: Comparison, simple: int, many: int, rest: str) -> None:
+    best, other = made_up("best", 0.9, parameters=many), made_up("other", 0.9005, parameters=simple)
+    said = judged(base, best, other, NONE).verdict
+    assert said.endswith(f"Not clearly worse: {' '.join(filter(None, ['other', rest]))}.")
+
+
+def test_rounding_is_no_gain(base: Comparison) -> None:
+    same = made_up("the same", 1.0)
+    measured = same.measured | {"nll": dataclasses.replace(same.measured["nll"], value=np.nextafter(1.0, 0.0))}
+    found = judged(base, dataclasses.replace(same, measured=measured), NONE)
+    assert found.verdict == "Leave it as it is: no calibrator has a lower NLL on 1,000 test samples."
+
+
+def test_few_mistakes_put_nobody_behind(base: Comparison) -> None:
+    best, other = (made_up(name, nll, accuracy=0.985) for name, nll in (("best", 0.8), ("other", 0.9)))
+    found = judged(base, best, other, dataclasses.replace(NONE))
+    assert found.level_with_best(other)  # there are 15 mistakes
+    best, other = (made_up(name, nll, accuracy=0.97) for name, nll in (("best", 0.8), ("other", 0.9)))
+    assert not judged(base, best, other, NONE).level_with_best(other)
+
+
+# ----------------------------------------------------------------------------------------------------------- the shares
+
+
+def test_half_of_the_errors_belong_to_the_favourite() -> None:
+    assert advice.shares(["vector"]) == {"vector": 1.0}
+    assert advice.shares(["vector", "temperature"]) == {"vector": 0.5, "temperature": 0.5}
+    assert advice.shares(["vector", "matrix", "isotonic", "platt"]) == dict.fromkeys(
+        ("vector", "matrix", "isotonic", "platt"), 0.25
+    )
+    found = advice.shares(["vector", "temperature", "auto", "isotonic"])
+    assert found["auto"] == 0.5 and found["temperature"] == found["vector"] == pytest.approx(1 / 6)
+    assert sum(found.values()) == pytest.approx(1)
