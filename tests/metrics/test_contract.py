@@ -10,7 +10,7 @@ from conftest import random_predictions
 from temperance import metrics
 from temperance.errors import InputError
 from temperance.metrics import METRICS, Metric
-from temperance.metrics.stats import Additive
+from temperance.metrics.statistic import Additive
 from temperance.metrics.stream import Stream
 
 each_metric = pytest.mark.parametrize("metric", list(METRICS), ids=METRICS.names)

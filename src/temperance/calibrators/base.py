@@ -185,7 +185,8 @@ class Calibrator(nn.Module):
             return (found if found.dtype == given.dtype else given.to(device)).to(wanted)
 
         self._device = device
-        return super()._apply(moved, recurse)
+        super()._apply(moved, recurse)  # type: ignore[no-untyped-call]
+        return self
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *more: Any) -> None:
         """As any layer does, except that one of another shape, or not fitted, takes over what a fitted one learnt."""

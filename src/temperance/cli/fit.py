@@ -38,7 +38,8 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 
 
 def run(args: argparse.Namespace) -> None:
-    from temperance.jobs.comparison import Method, read_for_fitting
+    from temperance.jobs.comparison import read_for_fitting
+    from temperance.jobs.outcomes import Method
 
     check_outputs(args)
     objective = [f"objective={args.objective}"] if args.objective else []

@@ -24,8 +24,8 @@ from temperance.heads.features import read_features
 from temperance.heads.masked import MaskedInference, masked_inference
 from temperance.heads.splitting import USUAL_NAMES, split
 from temperance.jobs.comparison import logits_of
-from temperance.jobs.evaluation import checked_batches
-from temperance.metrics.stats import Bins, top_label_bins
+from temperance.jobs.evaluation import evaluate
+from temperance.metrics.stats import Bins
 from temperance.predictions import Predictions, read_pair, read_predictions
 from temperance.progress import Progress, no_progress
 from temperance.training.run import read_weights
@@ -274,7 +274,7 @@ def _distinct(subjects: Sequence[Subject]) -> list[Subject]:
 
 
 def _bins(data: Predictions) -> Bins:
-    return Bins.combine([top_label_bins(batch) for batch in checked_batches(data)])
+    return evaluate(data, metrics=["ece"], bootstrap=0).reliability
 
 
 def _angles(subject: Subject) -> dict[str, Tensor]:

@@ -17,10 +17,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from temperance.arrays import LOG_FLOOR
 from temperance.calibrators.base import Calibrator, make_calibrator
 from temperance.errors import TemperanceError
 from temperance.metrics import METRICS, Metric
-from temperance.metrics.batch import LOG_FLOOR, batches
+from temperance.metrics.batch import batches
 from temperance.metrics.gain import Gains
 from temperance.metrics.resamples import Resamples
 from temperance.metrics.significance import Difference, Draws, Interval
@@ -152,7 +153,7 @@ class Work:
             for metric, options in requests.items():
                 statistic = metric.stats_of([block], **options)
                 totals[metric] = totals[metric] + statistic if metric in totals else statistic
-            change = block.log_probs - self._uncalibrated(slice(start, start + len(block)))
+            change = block.probs.clamp_min(LOG_FLOOR).log() - self._uncalibrated(slice(start, start + len(block)))
             least, most = min(least, float(change.min())), max(most, float(change.max()))
             gain = change.gather(1, block.labels[:, None]).squeeze(1)
             columns.append((block.nll, block.correct, block.confidence, gain))

@@ -101,7 +101,7 @@ class Additive(Statistic):
         """For each row of `weights` (resamples, parts), the sum in which a part counts as often as its weight says."""
         stacked = list(self.tensors().values())
         slab = max(1, SLAB_VALUES // sum(tensor[0].numel() for tensor in stacked))
-        for chosen in weights.to(stacked[0].device, torch.float64).split(slab):
+        for chosen in torch.split(weights.to(stacked[0].device, torch.float64), slab):
             summed = [weighted(chosen, tensor) for tensor in stacked]
             yield from (type(self)(*fields) for fields in zip(*summed, strict=True))
 

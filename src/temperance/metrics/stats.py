@@ -75,6 +75,10 @@ class Bins(Additive):
         return values.sum(-1)
 
 
+# Numbers of bins, and of the samples in each: how many, the sum of their confidence, how often the event happened. (m,)
+Cells = tuple[Tensor, Tensor, Tensor, Tensor]
+
+
 @dataclass(frozen=True)
 class OccupiedBins(Bins):
     """The bins that hold a sample, in one row: what a value is computed from where most are empty. (m,)
@@ -130,10 +134,10 @@ class SparseBins(Additive):
     def resampled(self, weights: Tensor) -> Iterator[Self]:
         yield from (type(self)(*cells, self.shape) for cells in self._resampled_cells(weights))
 
-    def _all_cells(self) -> tuple[Tensor, ...]:
+    def _all_cells(self) -> Cells:
         return _gathered(self.cell % self.per_part, self.count, self.confidence, self.hits)
 
-    def _resampled_cells(self, weights: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    def _resampled_cells(self, weights: Tensor) -> Iterator[Cells]:
         from scipy.sparse import csr_array  # here, because it takes a while to import
 
         part = (self.cell // self.per_part).cpu()
@@ -141,17 +145,18 @@ class SparseBins(Additive):
         at, shape = (place.cpu().numpy(), part.numpy()), (len(cell), weights.shape[1])
         values = (self.count, self.confidence, self.hits)
         matrices = [csr_array((v.double().cpu().numpy(), at), shape=shape) for v in values]
-        for chosen in weights.double().split(max(1, SLAB_VALUES // max(len(cell), 1))):
+        for chosen in torch.split(weights.double(), max(1, SLAB_VALUES // max(len(cell), 1))):
             sums = [torch.from_numpy((matrix @ chosen.T.numpy()).T) for matrix in matrices]
             for each in zip(*sums, strict=True):
-                yield cell, *(s.to(v.device, v.dtype) for s, v in zip(each, values, strict=True))
+                count, confidence, hits = (s.to(v.device, v.dtype) for s, v in zip(each, values, strict=True))
+                yield cell, count, confidence, hits
 
     def settled(self) -> OccupiedBins:
         return self._occupied(self.cell, self.count, self.confidence, self.hits)
 
-    def _occupied(self, cell: Tensor, *values: Tensor) -> OccupiedBins:
+    def _occupied(self, cell: Tensor, count: Tensor, confidence: Tensor, hits: Tensor) -> OccupiedBins:
         *classes, n_bins = self.shape.tolist()
-        return OccupiedBins(*values, cell // n_bins, *(classes or [1]))
+        return OccupiedBins(count, confidence, hits, cell // n_bins, classes[0] if classes else 1)
 
     def dense(self) -> Bins:
         """Every bin, for a picture. (n_bins,) or (k, n_bins)"""
@@ -189,7 +194,7 @@ class SparseClassBins(SparseBins):
         parts, place = torch.unique(torch.cat(part), return_inverse=True)
         all_rows = torch.zeros_like(parts).index_add_(0, place, torch.cat(rows))
         all_total = total[0].new_zeros(len(parts), total[0].shape[1])
-        for at, each in zip(place.split([len(p) for p in part]), total, strict=True):
+        for at, each in zip(torch.split(place, [len(p) for p in part]), total, strict=True):
             all_total.index_add_(0, at, each)
         return cls(*_gathered(*map(torch.cat, fields)), shapes[0], parts, all_rows, all_total)
 
@@ -203,7 +208,8 @@ class SparseClassBins(SparseBins):
 
     def resampled(self, weights: Tensor) -> Iterator[Self]:
         cells, first = self._resampled_cells(weights), self.part.new_zeros(1)
-        for chosen in weights.to(self.cell.device, torch.float64).split(max(1, SLAB_VALUES // self.total.shape[1])):
+        slab = max(1, SLAB_VALUES // self.total.shape[1])
+        for chosen in torch.split(weights.to(self.cell.device, torch.float64), slab):
             drawn = chosen[:, self.part]
             for rows, total in zip(weighted(drawn, self.rows), weighted(drawn, self.total), strict=True):
                 yield type(self)(*next(cells), self.shape, first, rows[None], total[None])
@@ -214,7 +220,7 @@ class SparseClassBins(SparseBins):
     def dense(self) -> Bins:
         return self._laid_out(*self._with_first_bins())
 
-    def _with_first_bins(self) -> tuple[Tensor, ...]:
+    def _with_first_bins(self) -> Cells:
         """Every cell that holds a sample, the first of each class before the others."""
         k, n_bins = self.shape.tolist()
         other = self.cell % n_bins != 0
@@ -226,14 +232,18 @@ class SparseClassBins(SparseBins):
         hits = self.hits.new_zeros(k).index_copy_(0, of_class[~other], self.hits[~other])
         first = torch.arange(k, device=of_class.device) * n_bins
         firsts, others = (first, count, confidence, hits), (self.cell, self.count, self.confidence, self.hits)
-        return tuple(torch.cat([a, b[other]]) for a, b in zip(firsts, others, strict=True))
+        cell, count, confidence, hits = (torch.cat([a, b[other]]) for a, b in zip(firsts, others, strict=True))
+        return cell, count, confidence, hits
 
 
-def _gathered(cell: Tensor, *values: Tensor) -> tuple[Tensor, ...]:
+def _gathered(cell: Tensor, count: Tensor, confidence: Tensor, hits: Tensor) -> Cells:
     """The distinct cells in ascending order, and for each the sums of its values, in their types."""
     distinct, place = torch.unique(cell, return_inverse=True)
-    sums = (torch.bincount(place, v.double(), minlength=len(distinct)).to(v.dtype) for v in values)
-    return distinct, *sums
+    counted, summed, hit = (
+        torch.bincount(place, values.double(), minlength=len(distinct)).to(values.dtype)
+        for values in (count, confidence, hits)
+    )
+    return distinct, counted, summed, hit
 
 
 def bin_edges(n_bins: int) -> Tensor:
@@ -285,10 +295,9 @@ def _binned(batch: Columns, index: Tensor, shape: tuple[int, ...]) -> Bins | Spa
         cells = _gathered(cell, torch.ones_like(hits), batch.confidence, hits)
         return SparseBins(*cells, torch.tensor(shape, device=cell.device))
     # Misses and hits side by side: to count both at once takes less time than to pick out the hits.
-    missed, hit = (
-        batch.tally(index.add(batch.correct, alpha=size), 2 * size).unflatten(-1, (2, *shape)).unbind(-1 - len(shape))
-    )
-    confidence = batch.tally(index, size, batch.confidence).unflatten(-1, shape)
+    both = batch.tally(index.add(batch.correct, alpha=size), 2 * size)
+    missed, hit = both.reshape(*both.shape[:-1], 2, *shape).unbind(-1 - len(shape))
+    confidence = batch.tally(index, size, batch.confidence).reshape(hit.shape)
     return Bins(missed + hit, confidence, hit)
 
 

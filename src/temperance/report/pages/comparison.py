@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import PurePath
 from statistics import median_high
 
-from temperance.jobs.comparison import Comparison, Outcome
+from temperance.jobs.comparison import Comparison
+from temperance.jobs.outcomes import Outcome
 from temperance.report.formats import interval_of, points, signed, value_of
 from temperance.report.markup import Markup, join, tag
 from temperance.report.page import (
