@@ -36,8 +36,8 @@ class AdaFocal(Loss):
     ∓switch_at; all stay within min_gamma … max_gamma. A bin without samples keeps its gamma.
 
     Bin edges are interpolated between sorted confidences as in the authors' program, in (low, high]; the first and the
-    last bin extend to ±∞. The program sums over the batch and clips the gradient norm at 2. With several processes, each
-    is updated with its own part of the validation set, and the parts are gathered.
+    last bin extend to ±∞. The program sums over the batch and clips the gradient norm at 2. With several processes,
+    each is updated with its own part of the validation set, and the parts are gathered.
 
     >>> loss = AdaFocal(n_bins=2)
     >>> loss.update(torch.tensor([[3.0, 0.0], [2.0, 0.0], [1.0, 0.0], [0.0, 0.5]]), torch.tensor([1, 0, 0, 1]))

@@ -86,8 +86,8 @@ def sweep(loss: Loss, place: str, *, k: int = 10, points: int = 241) -> Sweep:
     place  "top": the predicted class's logit goes from 0 to 15, all others are 0; "other": another class's logit goes
            from −8 to 12, where the predicted class is, and the rest are 0
 
-    What a batch-level loss does depends on the batch: here the prediction comes before an `overconfident_batch`. f comes
-    from a formula where there is one, so that it is known where C is false too.
+    What a batch-level loss does depends on the batch: here the prediction comes before an `overconfident_batch`. f
+    comes from a formula where there is one, so that it is known where C is false too.
     """
     one_of("place", place, ("top", "other"))
     logits = torch.zeros(points, k, dtype=torch.float64)

@@ -100,8 +100,8 @@ class Mixup:
 class CutMix:
     """CutMix: trains on images with a rectangle of another image pasted in, labels weighted by area.
 
-    A rectangle with the image's proportions and 1 − λ of its area, λ ~ Beta(alpha, alpha), has its centre anywhere and is
-    clipped at the border; λ is then the part of the image that is left (Yun et al., 2019).
+    A rectangle with the image's proportions and 1 − λ of its area, λ ~ Beta(alpha, alpha), has its centre anywhere and
+    is clipped at the border; λ is then the part of the image that is left (Yun et al., 2019).
     """
 
     def __init__(self, *, alpha: float = 1.0) -> None:
