@@ -80,7 +80,7 @@ class Ranked(BatchLevel, Regulariser):
         return len(self.record.times_right)
 
     def _order(self, rows: Rows, score: Tensor) -> tuple[Tensor, Tensor]:
-        """How much more confident than its neighbour a sample is, and how much more often it was right. (n,), (n,)"""
+        """How much more confident each sample is than its neighbour, and how much more often right. (n,), (n,)"""
         assert rows.indices is not None
         correctness = self.record.correctness(rows.indices).to(score.dtype)
         # The neighbour of the last sample is the first one of the next process.
