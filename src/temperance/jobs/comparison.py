@@ -18,13 +18,15 @@ from temperance.calibrators.base import Calibrator
 from temperance.errors import InputError, at_least, seed_number
 from temperance.jobs import advice
 from temperance.jobs.evaluation import Evaluation, evaluate
-from temperance.jobs.outcomes import BASELINE, Method, Outcome, Work
+from temperance.jobs.outcomes import BASELINE, SIGNIFICANT, Method, Outcome, Work
 from temperance.jobs.results import Provenance, Results, Row, shown
 from temperance.predictions import Predictions, read_pair, read_predictions
 from temperance.progress import Progress, no_progress
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
+
+__all__ = ["Comparison", "Method", "Outcome", "compare", "fit_and_test", "logits_of", "read_for_fitting"]
 
 FEWEST_RESAMPLES = 20  # with fewer no p-value can be below 0.05
 
@@ -70,7 +72,10 @@ class Comparison(Results):
 
     def level_with_best(self, outcome: Outcome) -> bool:
         """Is its NLL not clearly above the lowest?"""
-        return not advice.clearly_behind(outcome, self.ranked[0], self.test.n)
+        best = self.ranked[0]
+        is_worse = self.harm.get(outcome.label, 1.0) < SIGNIFICANT
+        is_improved = outcome is self.baseline and self.chance.get(best.label, 1.0) < SIGNIFICANT
+        return not (is_worse or is_improved or advice.clearly_behind(outcome, best))
 
     @cached_property
     def before(self) -> Evaluation:
@@ -176,7 +181,9 @@ def compare(
     """Fit calibrators on one set of predictions, measure them on another, and recommend one.
 
     Without `test`, a file with val and test parts is fitted on the first and measured on the second; any other set is
-    halved at random. Nothing is ever measured on what it was fitted on.
+    halved at random. Nothing is ever measured on what it was fitted on. Recommended is the method of lowest NLL whose
+    gain over no calibration is more than chance would give, however few the samples, and which makes nothing worse;
+    where there is none, no calibration. `verdict` says why, and how many samples would be needed to tell.
 
     methods   names, with settings as in `temperature:objective=class-scaled`; by default every one
     jobs      methods fitted at the same time, each in a process of its own
