@@ -50,7 +50,7 @@ def test_calibrated() -> None:
     said = found.verdict
     if any(outcome.gains and outcome.gains.mean > 0 for outcome in found.ranked if outcome is not found.baseline):
         assert said.startswith("Leave it as it is: 1,000 test samples cannot tell whether a calibrator helps.")
-        assert "which could be chance" in said and " would, if the gain of " in said
+        assert "which could be chance" in said and " would tell, if the gain of " in said
     else:
         assert said == "Leave it as it is: no calibrator has a lower NLL on 1,000 test samples."
 
@@ -75,7 +75,7 @@ def test_few_samples_say_how_many_would_do() -> None:
         "temperature has a lower NLL, which could be chance."
     )
     count, rest = needed.split(" ", 1)
-    assert rest == "would, if the gain of temperature is what it looks like."
+    assert rest == "would tell, if the gain of temperature is what it looks like."
     assert 20 < int(count) < 2000
     # With about as many it is found.
     many = compare(
@@ -90,7 +90,11 @@ def test_a_test_part_without_mistakes() -> None:
     found = compared(Predictions.of(logits, labels, from_logits=True), ["temperature"])
     assert found.ranked[0].label == "temperature"  # whatever is surer looks better
     assert found.recommended is found.baseline
-    assert found.verdict.endswith("Not one prediction is wrong here, and only mistakes show what is too sure.")
+    assert found.verdict == (
+        "Leave it as it is: 30 test samples cannot tell whether a calibrator helps. "
+        "temperature has a lower NLL, which could be chance. No prediction is wrong here, and only mistakes show how "
+        "sure is too sure: take enough samples for 10 of them."
+    )
 
 
 def test_methods_that_change_nothing() -> None:
@@ -194,7 +198,7 @@ def test_the_verdict_where_nothing_helps(base: Comparison) -> None:
         "Leave it as it is: 1,000 test samples cannot tell whether a calibrator helps. "
         "perhaps and 1 other have a lower NLL, which could be chance. About "
     )
-    assert found.verdict.endswith("would, if the gain of perhaps is what it looks like.")
+    assert found.verdict.endswith("would tell, if the gain of perhaps is what it looks like.")
     assert judged(base, NONE, made_up("worse", 1.2)).verdict == (
         "Leave it as it is: no calibrator has a lower NLL on 1,000 test samples."
     )
@@ -232,10 +236,16 @@ def test_rounding_is_no_gain(base: Comparison) -> None:
 
 def test_few_mistakes_put_nobody_behind(base: Comparison) -> None:
     best, other = (made_up(name, nll, accuracy=0.985) for name, nll in (("best", 0.8), ("other", 0.9)))
-    found = judged(base, best, other, dataclasses.replace(NONE))
-    assert found.level_with_best(other)  # there are 15 mistakes
+    assert judged(base, best, other, NONE).level_with_best(other)  # there are 15 mistakes
+    assert not judged(base, best, other, NONE).level_with_best(NONE)  # which `best` is significantly better than
     best, other = (made_up(name, nll, accuracy=0.97) for name, nll in (("best", 0.8), ("other", 0.9)))
     assert not judged(base, best, other, NONE).level_with_best(other)
+
+
+def test_few_mistakes_tell_nothing_of_ece() -> None:
+    sure = made_up("identity", 1.0, accuracy=0.99)
+    assert made_up("higher ece", 0.9, ece=0.2, accuracy=0.99).drawbacks(sure) == ()
+    assert made_up("many mistakes", 0.9, accuracy=0.9).drawbacks(sure) == ("a lower accuracy",)
 
 
 # ----------------------------------------------------------------------------------------------------------- the shares

@@ -1,15 +1,16 @@
 """What a comparison recommends and why, in plain words.
 
-Recommended is the method of lowest NLL that passes three tests on the samples it is measured on:
+The recommended method is the one of lowest NLL that passes three tests on the test samples:
 
-- Its gain over no calibration is no chance, by a test that holds for few samples (`metrics.gain`), corrected for the
-  number of methods.
-- Its ECE is not higher than without calibration, beyond the noise of resampling.
-- Its accuracy is not lower, likewise.
+- Its gain over no calibration is more than chance would give, by a test that holds for few samples (`metrics.gain`),
+  corrected for the number of methods.
+- Its ECE is not higher than without calibration by more than resampling explains.
+- Its accuracy is not lower by more than that.
 
-Some method of many always looks good, so each is given a share of the 5 % that an error may happen in. `auto`, or
-`temperature` where that is not compared, has half of them, the others the other half. It is chosen before any data are
-seen, so it may; and without it, a comparison of thirty methods would find little with a few hundred samples.
+Of many methods one always looks good by chance, so each may err in a share of 5 % only. `auto` has half of the 5 %, or
+`temperature` where `auto` is not compared; the others have equal shares of the rest. The favourite is named before any
+data are seen, so the shares hold for any data. With equal shares for thirty methods, a few hundred samples would seldom
+be enough for any of them.
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ if TYPE_CHECKING:
 
 FAVOURITES = ("auto", "temperature")
 
-# Resampling tells two methods apart only where there are at least this many mistakes, and right predictions.
-ENOUGH = 20
-
 # A simpler method has at most half as many parameters, and fewer by at least this number.
 SIMPLER = 10
+
+# Mistakes to ask for where there are none.
+FEWEST = 10
 
 
 def shares(labels: Sequence[str]) -> dict[str, float]:
@@ -75,11 +76,10 @@ def passes(outcome: Outcome, baseline: Outcome, chance: Mapping[str, float]) -> 
     return chance.get(outcome.label, 1.0) < SIGNIFICANT and not outcome.drawbacks(baseline)
 
 
-def clearly_behind(outcome: Outcome, other: Outcome, n: int) -> bool:
-    """Is its NLL on n samples above another's by more than resampling explains, and are there enough to say so?"""
-    mistakes = round((1 - other.measured["accuracy"].value) * n)
+def clearly_behind(outcome: Outcome, other: Outcome) -> bool:
+    """Is its NLL above another's by more than resampling explains?"""
     by = outcome.minus(other, "nll")
-    return by.value > 0 and by.p_value < SIGNIFICANT and ENOUGH <= mistakes <= n - ENOUGH
+    return by.value > 0 and by.p_value < SIGNIFICANT
 
 
 # ---------------------------------------------------------------------------------------------------------- the verdict
@@ -90,11 +90,10 @@ def verdict(found: Comparison) -> str:
     best, none = found.recommended, found.baseline
     if not found.any_fitted:
         return "Nothing to recommend: no calibrator could be fitted."
-    lower = [outcome for outcome in found.ranked if _lower(outcome, best)]
+    lower = [outcome for outcome in found.ranked if outcome is not none and _lower(outcome, best)]
     if best is none:
-        return " ".join(
-            ["Leave it as it is" + _why_not(found, lower), *_passed_over(found, lower), *_needed(found, lower)]
-        )
+        head = f"Leave it as it is{_why_not(found, lower)}"
+        return " ".join([head, *_passed_over(found, lower), *_needed(found, lower)])
     head = f"Use {best.label}: significantly better than no calibration."
     return " ".join([head, _change(found), *_passed_over(found, lower), *_alternatives(found)])
 
@@ -128,7 +127,7 @@ def _passed_over(found: Comparison, lower: Sequence[Outcome]) -> list[str]:
 
 
 def _needed(found: Comparison, lower: Sequence[Outcome]) -> list[str]:
-    """How many samples could show a gain that could be chance, and what these could not show."""
+    """How many samples it would take to show a gain that could be chance."""
     given = shares(list(found.chance))
     needed = {
         outcome.label: outcome.gains.samples_needed(SIGNIFICANT * given[outcome.label])
@@ -137,19 +136,19 @@ def _needed(found: Comparison, lower: Sequence[Outcome]) -> list[str]:
     }
     if not needed:
         return []
+    if not found.baseline.mistakes:
+        why = "No prediction is wrong here, and only mistakes show how sure is too sure"
+        return [f"{why}: take enough samples for {FEWEST} of them."]
     label = min(needed, key=needed.__getitem__)
-    text = [f"More than {MOST_SAMPLES:,} would be needed to tell."]
-    if needed[label] <= MOST_SAMPLES:
-        text = [f"About {_rounded(needed[label]):,} would, if the gain of {label} is what it looks like."]
-    if found.baseline.measured["accuracy"].value == 1:
-        text.append("Not one prediction is wrong here, and only mistakes show what is too sure.")
-    return text
+    if needed[label] > MOST_SAMPLES:
+        return [f"More than {MOST_SAMPLES:,} would be needed to tell."]
+    return [f"About {_rounded(needed[label]):,} would tell, if the gain of {label} is what it looks like."]
 
 
 def _rounded(count: float) -> int:
-    """Up to two digits."""
-    unit = 10 ** max(0, math.floor(math.log10(count)) - 1)
-    return math.ceil(count / unit) * unit
+    """Rounded up to two digits."""
+    unit = 10.0 ** max(0, math.floor(math.log10(count)) - 1)
+    return math.ceil(count / unit) * int(unit)
 
 
 def _alternatives(found: Comparison) -> list[str]:
@@ -158,9 +157,7 @@ def _alternatives(found: Comparison) -> list[str]:
     level = [
         outcome
         for outcome in found.ranked
-        if outcome is not best
-        and passes(outcome, found.baseline, found.chance)
-        and not clearly_behind(outcome, best, found.test.n)
+        if outcome is not best and passes(outcome, found.baseline, found.chance) and not clearly_behind(outcome, best)
     ]
     if not level:
         return []
@@ -208,7 +205,7 @@ def remark(found: Comparison, outcome: Outcome) -> str:
     none, best = found.baseline, found.recommended
     words = ["no calibration"] if outcome is none else []
     if outcome is best and found.any_fitted:
-        passed_over = any(_lower(other, best) for other in found.ranked)
+        passed_over = best is not none and any(_lower(other, best) for other in found.ranked)
         words.insert(0, "recommended, the lowest NLL that passes" if passed_over else "recommended")
     if outcome is not none and _lower(outcome, none) and found.chance[outcome.label] >= SIGNIFICANT:
         words.append("gain could be chance")

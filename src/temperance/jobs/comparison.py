@@ -18,7 +18,7 @@ from temperance.calibrators.base import Calibrator
 from temperance.errors import InputError, at_least, seed_number
 from temperance.jobs import advice
 from temperance.jobs.evaluation import Evaluation, evaluate
-from temperance.jobs.outcomes import BASELINE, Method, Outcome, Work
+from temperance.jobs.outcomes import BASELINE, SIGNIFICANT, Method, Outcome, Work
 from temperance.jobs.results import Provenance, Results, Row, shown
 from temperance.predictions import Predictions, read_pair, read_predictions
 from temperance.predictions.checks import Positive
@@ -27,6 +27,8 @@ from temperance.progress import Progress, no_progress
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
+
+__all__ = ["Comparison", "Method", "Outcome", "compare", "fit_and_test", "logits_of", "read_for_fitting"]
 
 FEWEST_RESAMPLES = 20  # with fewer no p-value can be below 0.05
 
@@ -72,7 +74,10 @@ class Comparison(Results):
 
     def level_with_best(self, outcome: Outcome) -> bool:
         """Is its NLL not clearly above the lowest?"""
-        return not advice.clearly_behind(outcome, self.ranked[0], self.test.n)
+        best = self.ranked[0]
+        is_worse = self.harm.get(outcome.label, 1.0) < SIGNIFICANT
+        is_improved = outcome is self.baseline and self.chance.get(best.label, 1.0) < SIGNIFICANT
+        return not (is_worse or is_improved or advice.clearly_behind(outcome, best))
 
     @cached_property
     def before(self) -> Evaluation:
@@ -187,7 +192,9 @@ def compare(
         compare(probs, labels, test=(test_probs, test_labels))          compare(probs, labels)
 
     Without a second set, a file with val and test parts is fitted on the first and measured on the second; any other
-    set is halved at random. Nothing is ever measured on what it was fitted on.
+    set is halved at random. Nothing is ever measured on what it was fitted on. The method of lowest NLL is recommended
+    whose gain over no calibration is more than chance would give, however few the samples, and which makes nothing
+    worse; where there is none, no calibration. `verdict` says why, and how many samples would be needed to tell.
 
     positive  for a binary classifier: one column, the score of this label; usually positive=1
     normalise take probabilities that were rounded: rows need not quite sum to 1

@@ -8,12 +8,11 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from multiprocessing import get_context
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -31,9 +30,11 @@ BASELINE = "identity"
 MEASURED = ("nll", "ece", "accuracy", "brier", "classwise-ece")
 SIGNIFICANT = 0.05
 LEVEL = 0.95
+ENOUGH = 20  # mistakes, and right predictions, for resamples to tell two methods apart
 
 # What data can do to a method: too few samples, a number beyond float64, a matrix without inverse, too much memory.
-CANNOT_BE_FITTED = (TemperanceError, ArithmeticError, np.linalg.LinAlgError, torch.linalg.LinAlgError, MemoryError)
+SINGULAR = torch.linalg.LinAlgError  # type: ignore[attr-defined]
+CANNOT_BE_FITTED = (TemperanceError, ArithmeticError, SINGULAR, MemoryError)
 
 
 @dataclass(frozen=True)
@@ -85,9 +86,25 @@ class Outcome:
         return self.fitted.n_parameters if self.fitted else 0
 
     def minus(self, other: Outcome, metric: str) -> Difference:
-        """How much more of a metric this one has than another, on the same samples."""
+        """How much more of a metric this one has than another, on the same samples.
+
+        With few mistakes, or few right predictions, resampling knows little of them, and whatever it finds could be
+        chance: the p-value is 1.
+        """
         value = self.measured[metric].value - other.measured[metric].value
-        return self.draws[metric].minus(other.draws[metric]).difference(value, LEVEL)
+        found = self.draws[metric].minus(other.draws[metric]).difference(value, LEVEL)
+        rarer = min(max(self.mistakes, other.mistakes), max(self.n - self.mistakes, other.n - other.mistakes))
+        return found if rarer >= ENOUGH else replace(found, p_value=1.0)
+
+    @property
+    def n(self) -> int:
+        """How many samples it was measured on."""
+        return len(self.gains.values) if self.gains else 0
+
+    @property
+    def mistakes(self) -> int:
+        """How many of its predictions are wrong."""
+        return round((1 - self.measured["accuracy"].value) * self.n)
 
     def drawbacks(self, other: Outcome) -> tuple[str, ...]:
         """What speaks against it beside another, whatever its NLL: an ECE or an accuracy that is worse beyond noise."""
