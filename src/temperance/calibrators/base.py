@@ -92,7 +92,8 @@ class Calibrator(nn.Module):
             self._fit_rows(rows, truth)
         self.to(home)
         if "caution" in self.info:
-            warnings.warn(f"{self.name}: {self.info['caution']}", TemperanceWarning, stacklevel=2)
+            # Without its name, so that Python shows it once where many methods are fitted to the same samples.
+            warnings.warn(self.info["caution"], TemperanceWarning, stacklevel=2)
         return self
 
     def _fit_rows(self, logits: Tensor, labels: Tensor) -> None:
