@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from temperance.errors import InputError
 from temperance.files import PathLike, atomic_write
@@ -44,7 +44,7 @@ def write_report(found: Reported, path: PathLike, *, measured: Evaluation | None
         raise InputError(f"there is no page for a {kind}; known: {', '.join(PAGES)}")
     module, function = PAGES[kind]
     make_page = getattr(import_module(f"temperance.report.{module}"), function)
-    text: str = make_page(found, *_evaluated(found, measured)) if kind == "Run" else make_page(found)
+    text: str = make_page(found, *_evaluated(cast("Run", found), measured)) if kind == "Run" else make_page(found)
     write_page(text, path)
 
 
