@@ -109,7 +109,8 @@ def reliability_explained(bins: Bins) -> Markup:
             tag(
                 "p",
                 "A grey bar shows how often predictions of that confidence were right, the coloured part the gap to "
-                f"the mean confidence. If confidence meant what it says, every dot would lie on the dashed line.{joined}",
+                "the mean confidence. If confidence meant what it says, every dot would lie on the dashed line."
+                f"{joined}",
             ),
             legend(
                 [
