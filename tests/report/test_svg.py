@@ -60,7 +60,7 @@ def test_the_matrix_has_names_and_a_scale() -> None:
     names = ["cat", "dog", "a name that is long", "<b>"]
     page = Page(angle_matrix(angles, names))
     texts = [text for _, text in page.all("text")]
-    for name in ("cat", "dog", "a name tha…", "<b>"):
+    for name in ("cat", "dog", "a name th…", "<b>"):
         assert texts.count(name) == 2
     pairs = between_classes(angles)
     low, high = min(float(pairs.min()), simplex_angle(4) - 0.5), max(float(pairs.max()), simplex_angle(4) + 0.5)

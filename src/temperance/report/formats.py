@@ -1,4 +1,4 @@
-"""Numbers as the page writes them: a true minus sign, and a space before a percent sign that does not break."""
+"""Numbers as the page writes them: a true minus sign, and a non-breaking space before a percent sign."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def percent_range(low: float, high: float, digits: int) -> str:
 
 
 def digits_for(largest: float) -> int:
-    """Decimals that tell shares up to `largest` apart in percent: two, or more where all are small."""
+    """How many decimals tell shares up to `largest` apart in percent: two, or more if all are small."""
     return max(2, 2 - math.floor(math.log10(100 * largest))) if largest else 2
 
 

@@ -177,6 +177,6 @@ def thinned(curve: RiskCoverage, most: int = 400) -> RiskCoverage:
 
 
 def highest_risk(curve: RiskCoverage) -> float:
-    """The top of the risk axis: above the whole curve but its first fiftieth, which rests on a few samples."""
+    """The top of the risk axis: above the whole curve except its first fiftieth, which rests on few samples."""
     settled = curve.risk[len(curve.risk) // 50 :]
     return 1.15 * float(settled.max()) or 0.01

@@ -28,7 +28,7 @@ Cell = str | Stack
 
 
 def page(title: str, *parts: Markup) -> str:
-    """A whole page in one file. Its policy forbids the browser to load anything and to run any script but ours."""
+    """A whole page in one file. Its policy keeps the browser from loading anything and from running other scripts."""
     style, script = _asset("page.css"), _asset("page.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     policy = f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
@@ -129,7 +129,7 @@ def prose(text: str) -> Markup:
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[Cell]], class_: str | None = None) -> Markup:
-    """The first column names the row, the others are numbers. A table that is too wide scrolls, the page does not."""
+    """The first column names the row, the others are numbers. A table that is too wide scrolls; the page does not."""
     return grouped_table(columns, [("", rows)], class_)
 
 

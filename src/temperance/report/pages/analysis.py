@@ -45,7 +45,7 @@ def analysis_page(found: Analysis) -> str:
 
 
 def histories(found: Analysis) -> list[Markup]:
-    """The history of each training and of each head; the log says which it is."""
+    """The history of each subject: of a training or of a head, as its log says."""
     trained = [subject for subject in found.subjects if subject.history]
     sections = []
     for subject in trained:
@@ -71,7 +71,7 @@ def confidence_section(sets: dict[str, Bins]) -> Markup:
         figures.append((join(caption), charts.histogram(bins, highest)))
     return section(
         "How sure is it?",
-        tag("p", "The share of predictions at each confidence. In a calibrated model the two upright lines meet."),
+        tag("p", "The share of predictions at each confidence. In a calibrated model the two vertical lines meet."),
         pair(*figures),
     )
 
@@ -92,11 +92,11 @@ def angles_section(sets: dict[str, Tensor], names: Sequence[str]) -> Markup:
         "How far apart are the classes?",
         tag(
             "p",
-            "The angle between each two class prototypes, after what all classes have in common is taken off. "
-            f"{k:,} directions can at best all be {simplex_angle(k):.1f}° apart. Closer classes are red, more distant "
-            "ones are blue; each matrix has its own scale above it.",
+            "The angle between the prototypes of each pair of classes, without what all classes have in common. "
+            f"{k:,} directions can at best all be {simplex_angle(k):.1f}° apart. Closer pairs are red, pairs further "
+            "apart are blue; each matrix has its own scale above it.",
         ),
-        legend([("bar", "pairs of classes"), (stroke("guide"), "as far apart as can be")]),
+        legend([("bar", "pairs of classes"), (stroke("guide"), "as far apart as possible")]),
         pair(*figures),
     )
 
@@ -128,9 +128,9 @@ def masked_section(found: Analysis) -> Markup:
         "What if weights of the classifier are masked?",
         tag(
             "p",
-            "The network's own classifier with a share of its weights masked at random in every batch; nothing is "
-            "trained. Where confidence falls below accuracy, masking alone has lowered it too far; training with masks "
-            "recovers the accuracy that masking costs.",
+            "The network's own classifier with a share of its weights masked at random in every batch, without any "
+            "training. Where confidence falls below accuracy, masking alone has lowered it too far; training with "
+            "masks recovers the accuracy that masking costs.",
         ),
         pair(*figures),
     )

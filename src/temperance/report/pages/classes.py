@@ -1,4 +1,4 @@
-"""Sections about classes: which are off, and what changed for which. Of many classes they show the worst few."""
+"""Sections about classes: which are off, and what changed for which. If there are many, the worst few are shown."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ def classwise_section(evaluation: Evaluation) -> Markup:
         "Which classes are off?",
         tag(
             "p",
-            "How far each class's probability is from how often it is the label, worst first. The sum of its "
-            "probabilities is the number of labels that the model expects.",
+            "The error of a class is how far its probability is from how often it is the label. The worst come first. "
+            "Expected is the sum of the class's probabilities: how many labels the model expects.",
         ),
         legend([("over", "probability too high"), ("under", "probability too low")]),
         table(columns, rows[:WORST], "classes"),
@@ -63,7 +63,7 @@ def classwise_section(evaluation: Evaluation) -> Markup:
 
 
 def _title(k: int, which: str) -> str:
-    """The title of a long table: it has all classes, or as many as it may list."""
+    """The title of a long table: of all classes, or of as many as may be listed."""
     return f"All {k:,} classes" if k <= LISTED_ROWS else f"The {LISTED_ROWS:,} classes {which}"
 
 
@@ -75,7 +75,7 @@ def _error_distribution(errors: Tensor) -> Markup:
         charts.error_distribution(errors),
         tag(
             "p",
-            f"The errors of all {len(errors):,} classes, on a scale of logarithms."
+            f"The errors of all {len(errors):,} classes, on a logarithmic scale."
             f"{' The first bar also counts the smaller ones.' if smaller else ''}",
         ),
         tag(
@@ -98,7 +98,7 @@ def class_changes_section(before: Evaluation, after: Evaluation) -> Markup:
         "What changed for which class?",
         tag(
             "p",
-            f"How far each class's probability is from how often it is the label: {better:,} of {k:,} "
+            f"The error of a class is how far its probability is from how often it is the label. {better:,} of {k:,} "
             f"classes got better, {worse:,} worse. A class with few labels may change by chance.",
         ),
         legend([("point none", "before"), ("point", "after")]),

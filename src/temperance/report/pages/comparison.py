@@ -83,7 +83,7 @@ def _figure(found: Comparison, title: str, metric: str) -> tuple[str, str, str]:
 
 
 def ranking_section(found: Comparison) -> Markup:
-    """Every method, the lowest NLL first; those level with it together; those that failed at the end."""
+    """Every method, the lowest NLL first: those level with it, those behind it, and those that failed."""
     scale = nll_scale(found)
     level = [outcome for outcome in found.ranked if found.level_with_best(outcome)]
     behind = [outcome for outcome in found.ranked if not found.level_with_best(outcome)]
@@ -98,8 +98,9 @@ def ranking_section(found: Comparison) -> Markup:
         "How did the methods do?",
         tag(
             "p",
-            "Fitted on the same samples, measured on the same others, lowest NLL first. The bar says how far a method "
-            "is from the best, sample by sample: where it reaches the line of the best, the two are level.",
+            "All methods were fitted on the same samples and measured on the same others. The lowest NLL comes first. "
+            "A bar says how far a method is from the best, sample by sample; if it reaches the line of the best, the "
+            "two are level.",
         ),
         legend(_keys(found, scale)),
         grouped_table(columns, groups, "ranking"),
@@ -107,8 +108,8 @@ def ranking_section(found: Comparison) -> Markup:
             "p",
             "Below the accuracy is its change in points. ",
             tag("span", "Below NLL and ECE are 95\u00a0% intervals. ", class_="on-wide-screens"),
-            "The intervals of two methods can overlap although one is clearly better, since both were measured on the "
-            "same samples. The best of many owes a little to luck.",
+            "The intervals of two methods can overlap although one is clearly better, because both were measured on "
+            "the same samples. The best of many methods owes a little to luck.",
             class_="aside",
         ),
         table(("Could not be fitted", "Why"), failures, "failures") if failures else Markup(),
@@ -165,8 +166,8 @@ def _reach(found: Comparison, outcome: Outcome) -> tuple[float, float]:
 def nll_scale(found: Comparison) -> Scale:
     """A scale around the methods, so that those that nearly coincide can be told apart.
 
-    It reaches from the best to the middle of the field and half as far again. Methods beyond that, and no calibration
-    if it is there, are marked at the edge.
+    It reaches from the best to the middle of the field and half as far again. A method beyond that is marked at the
+    edge; no calibration often is.
     """
     ends = {outcome: _reach(found, outcome) for outcome in found.ranked}
     low = min(low for low, _ in ends.values())

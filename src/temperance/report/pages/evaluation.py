@@ -108,8 +108,8 @@ def reliability_explained(bins: Bins) -> Markup:
         [
             tag(
                 "p",
-                "A grey bar is how often predictions of about that confidence were right. If confidence meant what it "
-                "says, every dot would lie on the dashed line. The coloured gap is between accuracy and confidence."
+                "A grey bar shows how often predictions of that confidence were right, the coloured part the gap to "
+                "the mean confidence. If confidence meant what it says, every dot would lie on the dashed line."
                 f"{joined}",
             ),
             legend(
@@ -122,7 +122,7 @@ def reliability_explained(bins: Bins) -> Markup:
                     (stroke("guide"), "perfect calibration"),
                 ]
             ),
-            tag("p", "The strip underneath counts the samples: a gap counts as much as the samples in it."),
+            tag("p", "The strip below counts the samples. A gap in a bin with many samples weighs more."),
         ]
     )
 
@@ -150,7 +150,7 @@ def histogram_section(evaluation: Evaluation) -> Markup:
         "How sure is the model?",
         split(
             charts.histogram(evaluation.reliability),
-            tag("p", "The share of predictions at each confidence. In a calibrated model the two upright lines meet."),
+            tag("p", "The share of predictions at each confidence. In a calibrated model the two vertical lines meet."),
             tag(
                 "p",
                 f"Half of the predictions are at least {percent_down(half)} sure, "
@@ -190,7 +190,7 @@ def answered(n: int) -> list[int]:
 
 
 def groups_section(evaluation: Evaluation) -> Markup:
-    """Each group with its interval beside the whole, the worst first; nothing where there are no groups."""
+    """Each group with its interval beside the whole, the worst first; empty without groups."""
     grouped = [row for row in evaluation.rows if row.group]
     if not grouped:
         return Markup()
@@ -216,8 +216,8 @@ def groups_section(evaluation: Evaluation) -> Markup:
         "By group",
         tag(
             "p",
-            f"{ranked.title} of each group as a dot with its interval, the worst first; the upright line is all "
-            f"samples together ({value_of(whole)}).{more}",
+            f"{ranked.title} of each group as a dot with its interval, the worst first. The dashed line is all samples "
+            f"together ({value_of(whole)}).{more}",
         ),
         table(columns, cells, "groups"),
     )

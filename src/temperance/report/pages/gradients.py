@@ -52,8 +52,8 @@ def smoothing_page(sweeps: Mapping[str, tuple[Sweep, Sweep]], about: About, *, a
     return _page(
         "Losses as label smoothing",
         "The gradient of each loss is that of cross-entropy with another label: the predicted class's label is lowered "
-        "by f and every other class's label is raised by f, where a condition C holds. The prediction is right. What a "
-        "batch-level loss does depends on the batch: here it is one that is too sure of the same class.",
+        "by f and every other class's label is raised by f, where a condition C holds. Here the prediction is right. "
+        "What a batch-level loss does depends on the batch: here, one that is too sure of the same class.",
         "A strong line is f where C holds; the bars below show where that is. A faint line is f where C does not hold. "
         "A loss that is much stronger than the others may leave the frame.",
         list(sweeps),

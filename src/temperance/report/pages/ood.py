@@ -33,7 +33,7 @@ def ood_page(found: OODComparison) -> str:
 
 
 def opening(found: OODComparison) -> Markup:
-    """What was told apart from what, the verdict, and the numbers behind it."""
+    """What was compared with what, the verdict, and the numbers behind it."""
     settings = found.provenance.settings
     about = [f"{settings['n']:,} samples", f"{settings['k']:,} classes", settings["calibrator"] or "", _against(found)]
     area, share, best = (
@@ -72,8 +72,8 @@ def histograms_section(found: OODComparison) -> Markup:
         tag(
             "p",
             "The share of samples at each value of a score. The less the two overlap, the better the score tells them "
-            "apart. The upright line accepts 95\u00a0% of the model's own data; unfamiliar samples to its right are "
-            "taken for its own.",
+            "apart. The vertical line is the threshold that accepts 95\u00a0% of the model's own data; unfamiliar "
+            "samples to its right are mistaken for its own.",
         ),
         legend([*keys, (stroke("mark"), "accepts 95\u00a0% of its own data")]),
         pair(*figures),
@@ -129,8 +129,9 @@ def numbers_section(found: OODComparison) -> Markup:
         "Every number",
         tag(
             "p",
-            "AUROC: how often a sample of its own data scores higher than an unfamiliar one; 50\u00a0% is chance. "
-            "FPR95: the share of unfamiliar samples that are accepted where 95\u00a0% of its own are; lower is better. "
+            "AUROC: how often a sample of the model's own data scores higher than an unfamiliar one; 50\u00a0% is "
+            "chance. FPR95: the share of unfamiliar samples that are accepted when 95\u00a0% of its own are; lower is "
+            "better. "
             f"In small print: {100 * level:g}\u00a0% intervals.",
         ),
         grouped_table(("Score", *TITLES.values()), groups, "metrics both"),

@@ -33,7 +33,7 @@ def opening(found: Shift) -> Markup:
     for metric in MEASURED:
         method = found.methods[0] if metric == "accuracy" else found.methods[-1]
         clean, worse = (_written(metric, found.value(metric, severity=s, method=method)) for s in (0, strongest))
-        figures.append((TITLES[metric], moved(clean, worse), f"as they are, and at severity {strongest}"))
+        figures.append((TITLES[metric], moved(clean, worse), f"clean, and at severity {strongest}"))
     settings = found.provenance.settings
     about = [
         f"{settings['n']:,} images",
@@ -71,8 +71,8 @@ def severity_section(found: Shift) -> Markup:
         "How does it hold up?",
         tag(
             "p",
-            "Severity 0 is the images as they are. The line is the mean over the corruptions; the shade reaches from "
-            "the least to the most harmful of them.",
+            "Severity 0 is the clean images. The line is the mean over the corruptions; the shaded area reaches from "
+            "the least to the most harmful one.",
         ),
         line_legend(keys) if len(keys) > 1 else Markup(),
         pair(*figures),
@@ -117,8 +117,8 @@ def family_section(found: Shift) -> Markup:
         figures.append((join([tag("b", family.capitalize()), line_legend(solid)]), drawn))
     faint = f" Faint: {first}." if method != first else ""
     return section(
-        "Which corruptions do most harm?",
-        tag("p", f"The calibration error under every corruption, with the same scale for all families.{faint}"),
+        "Which corruptions do the most harm?",
+        tag("p", f"The calibration error under every corruption, on the same scale for all families.{faint}"),
         pair(*figures),
     )
 

@@ -97,7 +97,7 @@ def scatter(traces: Sequence[Trace], column: str) -> Markup:
 
 
 def toy_section(toy: Trace | None, names: Sequence[str]) -> Markup:
-    """A training on the worst classes only: the same total loss with another calibration error (SCTL Figure 3)."""
+    """A training on the worst classes only: the same total loss, a different calibration error (SCTL Figure 3)."""
     if toy is None:
         return Markup()
     a, b = toy.equal_totals()
@@ -126,12 +126,12 @@ def toy_section(toy: Trace | None, names: Sequence[str]) -> Markup:
         for name, row, share in (("A", a, shares[0]), ("B", b, shares[1]))
     ]
     return section(
-        "The same loss, another calibration error",
+        "The same loss, a different calibration error",
         tag(
             "p",
             f"The same layer, trained only on the classes with the highest losses ({listed(trained)}) and measured on "
-            "all classes of the same data. At A and B the total loss is the same, but the classes have other shares of "
-            "it, and the calibration error differs.",
+            "all classes of the same data. At A and B the total loss is the same, but it is shared differently among "
+            "the classes, and the calibration error differs.",
         ),
         legend(
             [
@@ -156,7 +156,7 @@ def _share(trace: Trace, row: int) -> float:
 
 
 def class_losses(trace: Trace, names: Sequence[str], at: Sequence[tuple[float, str]]) -> Markup:
-    """The loss of every class at every step. Those trained on stand out; of many others some are drawn."""
+    """The loss of every class at every step. Those trained on stand out; of many others, some are drawn."""
     mine = [i for i, j in enumerate(trace.classes) if j in trace.trained]
     others = [i for i, j in enumerate(trace.classes) if j not in trace.trained]
     # Evenly spaced among the others by their last loss, so that the few that are drawn stand for all.

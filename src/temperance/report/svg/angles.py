@@ -35,7 +35,7 @@ SCALE_HEIGHT = 46.0  # of the scale of colours above the matrix
 
 
 def between_classes(angles: Tensor) -> Tensor:
-    """The angles of every two different classes, once each."""
+    """The angle of every pair of classes, once each."""
     k = len(angles)
     above = torch.triu_indices(k, k, 1)
     return angles[above[0], above[1]]
@@ -58,7 +58,7 @@ def closest_pairs(angles: Tensor, most: int) -> list[tuple[int, int, float]]:
 
 
 def angle_matrix(angles: Tensor, names: Sequence[str]) -> Markup:
-    """A cell for every two classes, coloured by how far its angle is from the best one; a scale says by how much."""
+    """A cell for every pair of classes, coloured by how far its angle is from the best one, with a scale of colours."""
     k, best = len(angles), simplex_angle(len(angles))
     reach = float((between_classes(angles) - best).abs().max()) or 1.0
     side = math.ceil(k / math.ceil(k / MOST_CELLS))
@@ -106,7 +106,7 @@ def _pooled(off: Tensor, side: int) -> Tensor:
 
 
 def _coloured(off: Tensor, reach: float) -> Tensor:
-    """Red where classes are nearer than the best angle, blue where further, clear where they are there."""
+    """Red if classes are closer than the best angle, blue if further apart, clear at the best angle."""
     share = (off / reach).clamp(-1, 1)[..., None]
     colour = torch.where(share < 0, torch.tensor(CLOSE), torch.tensor(FAR)).double()
     return torch.cat([colour, 255 * share.abs()], -1).round().to(torch.uint8)

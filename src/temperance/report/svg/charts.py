@@ -89,7 +89,7 @@ def _hint(bar: Bar) -> Markup:
 
 
 def histogram(bins: Bins, highest: float | None = None) -> Markup:
-    """The share of samples in each bin on a scale of square roots, with accuracy and mean confidence marked.
+    """The share of samples in each bin on a square-root scale, with accuracy and mean confidence marked.
 
     `highest` is the top of the scale of shares, for pictures that are compared.
     """
@@ -111,7 +111,7 @@ def histogram(bins: Bins, highest: float | None = None) -> Markup:
 
 
 def _marks(plot: Plot, accuracy: float, confidence: float) -> Markup:
-    """Two upright lines, each with its name on the side away from the other.
+    """Two vertical lines, each with its name on the side away from the other.
 
     Where the edge of the picture leaves no room for a name, it is on the inner side but higher, above the other line.
     """
@@ -129,7 +129,7 @@ def _marks(plot: Plot, accuracy: float, confidence: float) -> Markup:
 
 
 def risk_coverage(curve: RiskCoverage, before: RiskCoverage | None = None) -> Markup:
-    """The error among the surest predictions at every coverage, and what it would be if errors were the least sure.
+    """The error among the surest predictions at every coverage, and the least that it could be.
 
     `before` is another curve to compare it with.
     """
@@ -158,7 +158,7 @@ def risk_coverage(curve: RiskCoverage, before: RiskCoverage | None = None) -> Ma
 
 
 def error_distribution(errors: Tensor) -> Markup:
-    """How many classes have which calibration error. The errors are on a scale of logarithms."""
+    """How many classes have which calibration error, on a logarithmic scale."""
     largest = float(errors.max())
     smallest = max(float(errors.min()), SMALLEST_SHARE * largest)
     low, high = (0.5 * smallest, 1.3 * largest) if largest else (1e-4, 1e-2)

@@ -38,14 +38,14 @@ class Scale:
 
 
 class RootScale(Scale):
-    """A scale of square roots, from 0: small values stay visible beside large ones."""
+    """A square-root scale, from 0: small values stay visible beside large ones."""
 
     def share(self, value: float) -> float:
         return math.sqrt(value / self.high)
 
 
 class LogScale(Scale):
-    """A scale of logarithms. Smaller values than `low` are drawn at `low`."""
+    """A logarithmic scale. Values below `low` are drawn at `low`."""
 
     def share(self, value: float) -> float:
         return math.log(max(value, self.low) / self.low) / math.log(self.high / self.low)
@@ -124,7 +124,7 @@ def label(x: float, y: float, text: str, *, anchor: str = "start") -> Markup:
 
 
 def picture(height: float, description: str, *parts: Markup) -> Markup:
-    """The finished picture, with a description for those who do not see it."""
+    """The finished picture, with a description for readers who cannot see it."""
     return tag("svg", *parts, viewBox=f"0 0 {WIDTH} {height:g}", role="img", aria_label=description)
 
 
@@ -142,7 +142,7 @@ def number_text(value: float) -> str:
 
 
 def round_ticks(high: float, about: int) -> list[float]:
-    """Multiples of 1, 2 or 5 times a power of ten, from 0 to `high`: at most `about` of them beside 0.
+    """Multiples of 1, 2 or 5 times a power of ten, from 0 to `high`: at most `about` of them besides 0.
 
     >>> round_ticks(27, 4)
     [0.0, 10.0, 20.0]
@@ -164,7 +164,7 @@ def ticks_between(low: float, high: float, about: int) -> list[float]:
 
 
 def root_ticks(scale: RootScale, room: float = 18.0, least: float = 0.0) -> list[float]:
-    """0 and round numbers from `least` to the top of a scale of square roots, at least `room` apart in the picture.
+    """0 and round numbers from `least` to the top of a square-root scale, at least `room` apart in the picture.
 
     >>> root_ticks(RootScale(0, 0.9, 200, 0), room=25)
     [0.0, 0.02, 0.1, 0.2, 0.5]

@@ -28,7 +28,7 @@ MOST_POINTS = 1000  # of one line
 
 
 def series(i: int) -> str:
-    """The classes of the i-th of several lines: its colour, and dashes for readers who cannot tell the colours."""
+    """The classes of the i-th of several lines: its colour, and dashes for readers who cannot tell colours apart."""
     return f"series-{i % COLOURS} dash-{(i % COLOURS // 2 + i // COLOURS) % DASHES}"
 
 
@@ -73,7 +73,7 @@ def line_chart(
     highest    the largest value on the y scale, for pictures that are compared
     limits     both ends of the y scale; what lies beyond them is not seen
     dots       mark every point
-    at         places on the x axis with an upright line and a name
+    at         places on the x axis with a vertical line and a name
     """
     shown = [p for line in lines for p in (*line.points, *(p for edge in line.band or () for p in edge)) if finite(p)]
     xs, ys = zip(*shown, strict=True)
