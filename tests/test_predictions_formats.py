@@ -24,7 +24,7 @@ TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0")
 @st.composite
 def predictions(draw: st.DrawFn) -> Predictions:
     """Any predictions that there can be, odd names and values included."""
-    n, k = draw(st.integers(1, 12)), draw(st.integers(1, 5))
+    n, k = draw(st.integers(1, 12)), draw(st.integers(2, 5))
     dtype = draw(st.sampled_from([torch.float16, torch.bfloat16, torch.float32, torch.float64]))
     values = draw(st.lists(st.floats(allow_nan=False), min_size=n * k, max_size=n * k))
     names = draw(st.none() | st.lists(TEXT.filter(bool), min_size=k, max_size=k, unique=True))

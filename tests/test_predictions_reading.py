@@ -119,6 +119,12 @@ def test_binary_arrays() -> None:
     words = np.where(TRUTH == 1, "yes", "no")
     assert evaluate(probs, words, positive="yes", bootstrap=0).class_names == ("not yes", "yes")
     assert Predictions.of(probs.astype(np.float16), TRUTH, positive=1).scores.dtype == torch.float32
+    dense = SCORES.reshape(3, 1, 4, 5)
+    found = evaluate(dense, TRUTH.reshape(3, 4, 5), from_logits=True, positive=1, bootstrap=0)
+    assert found.row("nll").value == pytest.approx(expected)
+    some = np.where(np.arange(60) < 10, -100, TRUTH)
+    found = evaluate(SCORES, some, from_logits=True, positive=1, ignore_index=-100, bootstrap=0)
+    assert found.row("nll").value == pytest.approx(nll(BOTH[10:], TRUTH[10:], from_logits=True))
     assert Predictions.of([1, 0], positive=1).scores.tolist() == [[0, 1], [1, 0]]
 
 
@@ -134,6 +140,11 @@ def test_binary_arrays() -> None:
         ([0.5, 0.5], [0, 1], {"positive": 0.5}, "positive must be a label"),
         ([0.5, 0.5], [0, 1], {"positive": [1]}, "positive must be a label"),
         ([0.5, 0.5], [[0, 1], [1, 0]], {"positive": 1}, r"labels must have shape \(2,\)"),
+        ([0.5, 0.5], [0, 1], {}, r"stack both columns: numpy.stack\(\[1 - p, p\], axis=1\), or pass positive=1$"),
+        ([[0.5], [0.5]], [0, 0], {}, "or pass positive=1$"),
+        ([0.5, 0.5], [9, 9], {"positive": 1, "ignore_index": 9}, "every label is ignore_index=9"),
+        ([[0.9, 0.1]], [9], {"ignore_index": 9}, "every label is ignore_index=9"),
+        (np.ones((2, 1, 3)), [1, 1], {"positive": 1}, "one for each of the 6 scores; there are 2"),
     ],
 )
 def test_binary_arrays_that_are_refused(scores: Any, labels: Any, options: Any, sentence: str) -> None:
@@ -221,7 +232,7 @@ def test_what_rounding_cannot_explain_names_the_file(tmp_path: Path) -> None:
     assert said.code == 2 and f"{path}: rounded probs" in said.err and "line 3 sums to 1.8" in said.err
     path = save(tmp_path / "in.csv", logits_0=[0.333, 0.9], logits_1=[0.666, 0.9], label=[0, 1])
     said = run("evaluate", path, "--normalise")
-    assert said.code == 2 and "holds logits, and --normalise is for probabilities; leave it out" in said.err
+    assert said.code == 2 and "--normalise is for probabilities, and these are logits; leave it out" in said.err
 
 
 def test_decimals_are_those_of_the_whole_set(monkeypatch: pytest.MonkeyPatch) -> None:

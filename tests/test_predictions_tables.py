@@ -188,7 +188,14 @@ def test_csv_values_that_are_not_numbers_stay_what_they_are(tmp_path: Path) -> N
         ("probs,label\n0.1,1\n", "a .csv has no lists"),
         ("probs_0,probs_1,label\n", "at least one row"),
         ("\n\n\n", "and label; found nothing"),
-        ("probs_0;probs_1;label\n0.1;0.9;1\n", "found probs_0;probs_1;label"),
+        ("probs_0;probs_1;label\n0.1;0.9;1\n", "found probs_0;probs_1;label. Cells must be separated by commas"),
+        ("probs_0, probs_1, label\n0.1,0.9,1\n", "Leave out the spaces around names"),
+        ("Probs_0,Probs_1,Label\n0.1,0.9,1\n", "Names are written in small letters"),
+        ("probs_0,probs_1,label", "at least one row"),
+        ("probs_0,probs_1,label\n0.1,0_0.9,1\n", "probs_1 must be a number in each line; line 2 has '0_0.9'"),
+        ("probs_7,probs_9,label\n0.1,0.9,7\n", "classes must be numbered 0 … 1; found probs_7, probs_9. If these"),
+        ("probs,label\n0.1,1\n", "pass positive=1"),
+        ("probs_1,label\n0.1,1\n", "classes must be numbered 0 … 0"),
         ('probs_0,probs_1,label\n0.1,"0.9,1\n', "damaged"),
     ],
 )
@@ -199,7 +206,9 @@ def test_csv_that_is_refused(tmp_path: Path, text: str, sentence: str) -> None:
 @pytest.mark.usefixtures("either_parser")
 def test_csv_that_is_not_utf8(tmp_path: Path) -> None:
     (tmp_path / "p.csv").write_bytes("probs_0,probs_1,label,group\n0.5,0.5,1,größte\n".encode("latin-1"))
-    assert "expected text in UTF-8" in refusal(tmp_path / "p.csv")
+    assert "expected text in UTF-8; line 2 is something else" in refusal(tmp_path / "p.csv")
+    (tmp_path / "p.csv").write_bytes("probs_0,probs_1,label\n0.5,0.5,1\n".encode("utf-16"))
+    assert "expected text in UTF-8; line 1 is something else" in refusal(tmp_path / "p.csv")
 
 
 @pytest.mark.usefixtures("either_parser")
@@ -313,8 +322,14 @@ def test_parquet_over_row_groups(tmp_path: Path) -> None:
     [
         ({"logits": [1.0, 2.0, 3.0]}, "the column logits must hold a list of numbers in each row; got double"),
         ({"logits": [["a"], ["b"], ["c"]]}, "logits must be floating-point numbers; got string"),
-        ({"logits": [[1.0, 2.0], [3.0], [4.0, 5.0]]}, "a list of 2 numbers, as in the first; row 1 has 1"),
-        ({"logits": [[1.0, 2.0], None, [4.0, 5.0]]}, "a list of 2 numbers, as in the first; row 1 has 0"),
+        (
+            {"logits": [[1.0, 2.0], [3.0], [4.0, 5.0]]},
+            "a list of 2 numbers, as in the first; row 1 (counting from 0) has 1",
+        ),
+        (
+            {"logits": [[1.0, 2.0], None, [4.0, 5.0]]},
+            "a list of 2 numbers, as in the first; row 1 (counting from 0) has 0",
+        ),
         ({"logits": [[1.0, 2.0], [3.0, None], [4.0, 5.0]]}, "the column logits has no value in row 1"),
         ({"logits": [None, [1.0, 2.0], [4.0, 5.0]]}, "the column logits has no value in row 0"),
         ({"logits": pa.array([[], [], []], pa.list_(pa.float32()))}, "at least one row and one column"),

@@ -89,11 +89,11 @@ def as_scores(values: ArrayLike, name: str) -> Tensor:
     return scores
 
 
-def one_column(name: str, shape: tuple[int, ...]) -> InputError:
+def one_column(name: str, shape: tuple[int, ...], *, or_else: str = "") -> InputError:
     """The error for the scores of one class alone, as binary classifiers give them; it says how they become two."""
     pair = "[0 * z, z]" if name.endswith("logits") else "[1 - p, p]"
     both = f"numpy.stack({pair}, axis=1)" if len(shape) == 1 else f"numpy.concatenate({pair}, axis=1)"
-    remedy = f"stack both columns: {both}"
+    remedy = f"stack both columns: {both}{or_else}"
     return InputError(
         f"{name} must have a row for each sample and a column for each class; got shape {shape}. "
         f"For a binary classifier {remedy}",
@@ -152,6 +152,8 @@ def whole_numbers(labels: Tensor, first_row: int = 0) -> Tensor:
     """Labels of any type as int64, if they are whole numbers. Same shape."""
     if labels.is_complex():
         raise InputError(f"labels must be class numbers; got {labels.dtype}")
+    if labels.dtype == torch.uint64 and bool((labels.view(torch.int64) < 0).any()):
+        raise _at(labels.view(torch.int64) < 0, first_row, "labels must be class numbers, below 2^63", labels)
     if labels.is_floating_point():
         labels = labels.double()
         # Written so that NaN fails; float64 holds every whole number up to this one.

@@ -89,13 +89,11 @@ def _shape(name: str, shape: tuple[int, ...], *, binary: bool) -> tuple[int, int
                 flags={"positive=…": "--binary"},
             )
         return shape[0], 2
-    if len(shape) == 1:
-        raise one_column(name, shape)
+    if len(shape) == 1 or shape[1:] == (1,):
+        raise one_column(name, shape, or_else=", or pass positive=1")
     if len(shape) != 2:
-        raise InputError(
-            f"{name} must have shape (n, k); got {shape}. "
-            "Make a row of each pixel or token: numpy.moveaxis(x, 1, -1).reshape(-1, x.shape[1])"
-        )
+        hint = ". Make a row of each pixel or token: numpy.moveaxis(x, 1, -1).reshape(-1, x.shape[1])" if shape else ""
+        raise InputError(f"{name} must have shape (n, k); got {shape}{hint}")
     return shape[0], shape[1]
 
 
@@ -105,7 +103,9 @@ def _check_labels(labels: Described, n: int, k: int, class_names: tuple[str, ...
         raise InputError(f"labels must have shape {(n,)} to fit predictions {(n, k)}; got {labels.shape}")
     if labels.kind == "U":
         if class_names is None and wanted.positive is None:
-            raise InputError("labels are text, but no class names say which class each one is; give class_names too")
+            raise InputError(
+                "labels are text, but no class names say which class each one is; give class_names too, or numbers"
+            )
     elif labels.kind not in "biuf":
         raise InputError(f"labels must be class numbers; got {labels.dtype}")
 

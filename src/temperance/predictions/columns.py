@@ -55,7 +55,7 @@ def find_columns(names: Iterable[str], wanted: Wanted) -> Columns:
     if not scores or (labels is None and wanted.labels == "required"):
         raise InputError(
             "expected the columns logits_0, logits_1, … (or probs_0, probs_1, …), one for each class"
-            f"{', and label' if wanted.labels == 'required' else ''}; found {shown(known)}"
+            f"{', and label' if wanted.labels == 'required' else ''}; found {shown(known)}{_hint(known)}"
         )
     is_list, class_names = False, None
     if wanted.positive is not None:
@@ -74,6 +74,16 @@ def find_columns(names: Iterable[str], wanted: Wanted) -> Columns:
     groups = _only_one(known, "group", "groups")
     mark = MARK if MARK in known else None
     return Columns(what == "logits", tuple(scores), is_list, labels, groups, mark, class_names)
+
+
+def _hint(known: list[str]) -> str:
+    if len(known) == 1 and any(separator in known[0] for separator in ";\t"):
+        return ". Cells must be separated by commas"
+    if any(name != name.strip() for name in known):
+        return ". Leave out the spaces around names"
+    if any(name != name.lower() for name in known):
+        return ". Names are written in small letters"
+    return ""
 
 
 def _score_columns(known: list[str]) -> tuple[str, list[str]]:
@@ -105,7 +115,10 @@ def _in_class_order(columns: list[str], what: str) -> tuple[list[str], tuple[str
         )
     ordered = sorted(columns, key=lambda column: int(classes[column]))
     if [int(classes[column]) for column in ordered] != list(range(len(columns))):
-        raise InputError(f"classes must be numbered 0 … {len(columns) - 1}; found {shown(ordered)}")
+        raise InputError(
+            f"classes must be numbered 0 … {len(columns) - 1}; found {shown(ordered)}. "
+            "If these are names of classes, keep them as class_names in a .npz, .safetensors or .parquet file"
+        )
     return ordered, None
 
 

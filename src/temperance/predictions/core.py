@@ -171,10 +171,11 @@ class Predictions:
         together at most half a unit of the last decimal; then each row is divided by its sum.
         """
         if self.from_logits:
-            raise InputError(
-                f"{self.source} holds logits, and normalise is for probabilities; leave it out",
-                flags={"normalise": "--normalise"},
-            )
+            with self.located():
+                raise InputError(
+                    "normalise is for probabilities, and these are logits; leave it out",
+                    flags={"normalise": "--normalise"},
+                )
         decimals = max(decimals_of(chunk.scores) for chunk in self.chunks())
 
         def read(rows: int) -> Iterator[Chunk]:

@@ -45,6 +45,8 @@ def pieces(table: Table) -> Iterator[Piece]:
     except ImportError:
         yield from _plain_pieces(table)
         return
+    if next(islice(lines_of(table.path), 1, None), None) is None:
+        return  # a header alone, which pyarrow calls an error if its line does not end
     try:
         yield from _arrow_pieces(table)
     except pyarrow.ArrowInvalid:
@@ -102,8 +104,11 @@ def _plain_pieces(table: Table) -> Iterator[Piece]:
         for line, cells in block:
             if len(cells) != width:
                 raise InputError(f"each line must have {width} cells, as the header has; line {line} has {len(cells)}")
+        written = [[cells[i] for i in score_places] for _, cells in block]
         try:
-            scores = np.array([[cells[i] for i in score_places] for _, cells in block], dtype=np.float64)
+            if any("_" in cell for cells in written for cell in cells):
+                raise ValueError  # a number to Python only
+            scores = np.array(written, dtype=np.float64)
         except ValueError:
             raise _not_a_number(table, block, score_places) from None
         labels, groups = (
@@ -129,13 +134,24 @@ def lines_of(path: Path) -> Iterator[tuple[int, list[str]]]:
                 if cells:
                     yield reader.line_num, cells
         except UnicodeDecodeError:
-            raise InputError(f"expected text in UTF-8; after line {reader.line_num} there is something else") from None
+            raise InputError(f"expected text in UTF-8; line {_first_other_line(path)} is something else") from None
+
+
+def _first_other_line(path: Path) -> int:
+    """The first line that is not UTF-8. (The reader decodes blocks, and does not know.)"""
+    with path.open("rb") as handle:
+        for number, line in enumerate(handle, 1):
+            try:
+                line.decode()
+            except UnicodeDecodeError:
+                return number
+    return 1
 
 
 def is_number(cell: str) -> bool:
-    """Is this a number to Python?"""
+    """Is this a number? 1_000 is one to Python, but to nobody else."""
     try:
         float(cell)
     except ValueError:
         return False
-    return True
+    return "_" not in cell

@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from temperance.arrays import ArrayLike, as_labels, as_scores, flatten, to_tensor
 from temperance.errors import InputError
 from temperance.predictions.checks import Positive
@@ -38,11 +40,27 @@ def as_predictions(
     name = "logits" if from_logits else "probs"
     scores = to_tensor(given, name)
     if scores.ndim > 2 or ignore_index is not None:
-        scores = as_scores(scores, name)
-        truth = as_labels(labels, scores, ignore_index=ignore_index, name=name).reshape(-1)
-        kept = slice(None) if ignore_index is None else truth != ignore_index
-        scores, labels = flatten(scores)[kept], truth[kept]
+        scores, labels = _rows(scores, labels, name, ignore_index, binary=positive is not None)
     return Predictions.of(scores, labels, from_logits=from_logits, positive=positive, normalise=normalise)
+
+
+def _rows(
+    scores: Tensor, labels: ArrayLike, name: str, ignore_index: int | None, *, binary: bool
+) -> tuple[Tensor, Tensor]:
+    """Dense predictions as rows, those with an ignored label left out."""
+    if binary:
+        rows, truth = scores.reshape(-1, 1), to_tensor(labels, "labels").reshape(-1).to(scores.device)
+        if len(rows) != len(truth):
+            raise InputError(f"labels must be one for each of the {len(rows)} scores; there are {len(truth)}")
+    else:
+        scores = as_scores(scores, name)
+        rows, truth = flatten(scores), as_labels(labels, scores, ignore_index=ignore_index, name=name).reshape(-1)
+    if ignore_index is None:
+        return rows, truth
+    kept = truth != ignore_index
+    if not bool(kept.any()):
+        raise InputError(f"every label is ignore_index={ignore_index}: there is nothing to measure")
+    return rows[kept], truth[kept]
 
 
 def as_sides(

@@ -276,7 +276,8 @@ def _scores(batch: Any, columns: Columns, k: int, start: int) -> npt.NDArray[Any
         row = int((lengths != k).argmax())
         raise InputError(
             f"each row of {columns.name} must be a list of {k} numbers, as in the first; row {start + row} has "
-            f"{lengths[row]}"
+            f"{lengths[row]}",
+            row=start + row,
         )
     return _to_numpy(lists.flatten(), columns.name, start, per_row=k).reshape(-1, k)
 
@@ -296,4 +297,6 @@ def _to_numpy(values: Any, column: str, start: int, *, per_row: int) -> npt.NDAr
 
 
 def _missing(column: str, row: int) -> InputError:
-    return InputError(f"the column {shown([column])} has no value in row {row}; fill it in or leave the row out")
+    return InputError(
+        f"the column {shown([column])} has no value in row {row}; fill it in or leave the row out", row=row
+    )
