@@ -31,7 +31,7 @@ def test_the_page_says_what_is_shown(tmp_path: Path) -> None:
     target = tmp_path / "figure.html"
     assert main(["gradients", "focal:gamma=2", "-o", str(target)]) == 0
     text = target.read_text()
-    assert "focal:gamma=2" in text and "cross-entropy that lets samples count less" in text
+    assert "focal:gamma=2" in text and "well-fitted samples count less" in text
 
 
 @pytest.mark.parametrize(
