@@ -16,7 +16,7 @@ from hypothesis.extra import numpy as hnp
 
 from temperance import numerics
 from temperance.metrics import ece
-from temperance.metrics.stats import bin_edges
+from temperance.metrics.bins import bin_edges
 from temperance.numerics import bin_sums, first_places, prefix_sums, row_extremes, stable_order, stable_sort
 
 # Of few values, so that they tie, with both zeros and both signs.

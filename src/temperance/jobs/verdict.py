@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from temperance.metrics.binned import confidence_gap, debiased_ece, ece
+from temperance.metrics.bins import Bins
 from temperance.metrics.classwise import class_errors, class_over, class_under
-from temperance.metrics.stats import Bins
 
 # Below this much calibration error, with sampling noise taken off, nothing is worth repairing.
 NEGLIGIBLE = 0.005

@@ -14,8 +14,8 @@ from temperance.diagnose.analysis import Embedding, simplex_angle
 from temperance.diagnose.traces import Trace, pearson
 from temperance.errors import InputError, one_of
 from temperance.jobs.ood import OODComparison
+from temperance.metrics.bins import Bins
 from temperance.metrics.statistic import Statistic
-from temperance.metrics.stats import Bins
 from temperance.report.figures.gradients import COLOURS
 from temperance.report.figures.predictions import GUIDE, OVER, PLAIN, UNDER, draw_confidence_histogram, new_figure
 from temperance.report.figures.training import plain

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from temperance.metrics.bins import Bins
 from temperance.metrics.selective import RiskCoverage
-from temperance.metrics.stats import Bins
 from temperance.report.formats import PERCENT, percent, percent_range
 from temperance.report.markup import Markup, join, tag
 from temperance.report.numbers import Bar, bars, highest_risk, thinned
