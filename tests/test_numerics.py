@@ -17,7 +17,7 @@ from hypothesis.extra import numpy as hnp
 
 from temperance import numerics
 from temperance.metrics import ece
-from temperance.metrics.stats import bin_edges
+from temperance.metrics.bins import bin_edges
 from temperance.numerics import (
     bin_sums,
     first_places,

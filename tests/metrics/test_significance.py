@@ -9,9 +9,9 @@ from conftest import random_predictions
 from temperance.errors import InputError
 from temperance.metrics import METRICS, accuracy, adaptive_ece, ece, nll
 from temperance.metrics.batch import batches
+from temperance.metrics.bins import Bins
 from temperance.metrics.gather import N_PARTS
 from temperance.metrics.significance import LINEAR_ROWS, combine, deal, difference, interval, resample
-from temperance.metrics.stats import Bins
 
 
 def overconfident(n: int, generator: torch.Generator) -> tuple[Any, Any]:

@@ -21,7 +21,7 @@ from temperance.jobs.evaluation import Evaluation, evaluate
 from temperance.jobs.ood import compare_ood
 from temperance.jobs.results import Provenance, Row
 from temperance.metrics import ece
-from temperance.metrics.stats import Bins
+from temperance.metrics.bins import Bins
 from temperance.predictions import Predictions
 from temperance.registry import parse_entry
 from temperance.report.pages.analysis import analysis_page

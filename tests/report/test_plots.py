@@ -20,8 +20,8 @@ from scipy.stats import binomtest
 from conftest import random_predictions
 from temperance.errors import InputError
 from temperance.metrics import aurc, classwise_ece, ece, risk_coverage_curve
+from temperance.metrics.bins import Bins
 from temperance.metrics.selective import RiskCoverage
-from temperance.metrics.stats import Bins
 from temperance.report import (
     draw_classwise,
     draw_confidence_histogram,

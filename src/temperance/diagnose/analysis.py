@@ -25,7 +25,7 @@ from temperance.heads.masked import MaskedInference, masked_inference
 from temperance.heads.splitting import USUAL_NAMES, split
 from temperance.jobs.comparison import logits_of
 from temperance.jobs.evaluation import evaluate
-from temperance.metrics.stats import Bins
+from temperance.metrics.bins import Bins
 from temperance.predictions import Predictions, read_pair, read_predictions
 from temperance.progress import Progress, no_progress
 from temperance.training.run import read_weights

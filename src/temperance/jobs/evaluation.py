@@ -25,11 +25,11 @@ from temperance.jobs.results import Provenance, Results, Row, shown
 from temperance.jobs.verdict import verdict
 from temperance.metrics import METRICS, Metric
 from temperance.metrics.batch import Batch, batches
+from temperance.metrics.bins import Bins, SparseBins
 from temperance.metrics.gather import Gatherer, Parts, Request
 from temperance.metrics.selective import Ranked, RiskCoverage
 from temperance.metrics.significance import resample
 from temperance.metrics.statistic import Statistic
-from temperance.metrics.stats import Bins, SparseBins
 from temperance.metrics.tally import Tally, tallied
 from temperance.numerics import one_thread
 from temperance.predictions import Predictions

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from temperance.errors import at_least
 from temperance.metrics.base import metric
-from temperance.metrics.stats import Bins, predicted_class_bins, top_label_bins
+from temperance.metrics.bins import Bins
+from temperance.metrics.stats import predicted_class_bins, top_label_bins
 
 
 @metric(top_label_bins, title="ECE", range=(0, 1), headline=5, percent=True)

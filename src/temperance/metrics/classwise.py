@@ -7,7 +7,8 @@ from torch import Tensor
 
 from temperance.errors import one_of
 from temperance.metrics.base import metric
-from temperance.metrics.stats import Bins, class_bins
+from temperance.metrics.bins import Bins
+from temperance.metrics.stats import class_bins
 
 NORMS = ("samples", "labels")
 CLASSES = ("all", "present")

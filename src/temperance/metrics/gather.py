@@ -28,7 +28,7 @@ FEWEST_PARTS = 40  # with fewer an interval says little
 SPREAD = 8  # how many batches of a long file contribute to each part
 
 PART_VALUES = 1 << 20  # numbers that all parts of a statistic have together
-STATISTIC_BYTES = 1 << 30
+STATISTIC_BYTES = 1 << 28
 ROW_BYTES = 16
 
 # Rows whose columns are joined before narrow statistics look at them.

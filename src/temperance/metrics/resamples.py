@@ -12,8 +12,8 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from temperance.metrics.bins import bin_index
 from temperance.metrics.significance import Draws
-from temperance.metrics.stats import bin_index
 
 N_PARTS = 200  # a standard error is known within about 5 %
 

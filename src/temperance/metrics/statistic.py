@@ -14,7 +14,7 @@ import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar, Self
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -23,9 +23,6 @@ from temperance.errors import InputError
 
 # Values of resampled statistics that are computed at a time.
 SLAB_VALUES = 1 << 21
-
-# Statistics of less than this are not combined before more have come.
-WAITING_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -78,11 +75,21 @@ class Statistic:
 class Additive(Statistic):
     """A statistic whose tensors sum. Its size does not depend on the number of rows."""
 
-    has_fixed_size: ClassVar[bool] = True
-
     @classmethod
     def combine(cls, several: Sequence[Self]) -> Self:
         return cls(*(functools.reduce(torch.add, tensors) for tensors in cls._fields_of(several)))
+
+    def absorb(self, others: Sequence[Self]) -> Self:
+        """As `combine`, with this one among them, whose memory may be used."""
+        for mine, *more in type(self)._fields_of([self, *others]):
+            for tensor in more:
+                mine += tensor
+        return self
+
+    @property
+    def worth_waiting_for(self) -> int:
+        """How many bytes should have come before they are combined."""
+        return 0
 
     @property
     def form(self) -> tuple[int, ...]:
@@ -168,16 +175,15 @@ class RankedSamples(Samples):
 class Running:
     """Statistics that are added up as they come, with few copies.
 
-    Tensors of fixed size are added in place, and rows of which it is known how many will come (`n`) are put in place.
-    Others wait until as much has come as there was after the last time they were combined, so that each takes part in
-    few combinations and no more than twice the memory is held.
+    Rows of which it is known how many will come (`n`) are put in place. Additive statistics are added in place, once as
+    many have come as are worth it.
     """
 
     def __init__(self, n: int | None = None) -> None:
         self._several: list[Statistic] = []
-        self._waiting, self._enough = 0, WAITING_BYTES
         self._n, self._filled = n, 0
-        self._is_own = False
+        self._waiting = 0
+        self._is_own = False  # may the first be changed, or does someone else hold it?
 
     def add(self, found: Statistic) -> None:
         """Take in the statistic of more rows."""
@@ -185,40 +191,36 @@ class Running:
             self._several[0].check_adds(found)
         if isinstance(found, Samples) and self._n is not None:
             self._put(found, self._n)
-        elif isinstance(found, Additive) and found.has_fixed_size:
-            self._add_in_place(found)
-        else:
-            self._several.append(found)
-            self._waiting += found.nbytes
-            if isinstance(found, Additive) and self._waiting > self._enough:
-                self._enough = max(self.total.nbytes, WAITING_BYTES)
-
-    def _add_in_place(self, found: Additive) -> None:
-        if not self._several:
-            self._several, self._is_own = [found], False
             return
-        if not self._is_own:  # someone else may hold it
-            self._several = [type(found)(*(tensor.clone() for tensor in self._several[0].tensors().values()))]
-            self._is_own = True
-        for tensor, more in self._with(found):
-            tensor += more
+        self._several.append(found)
+        if isinstance(found, Additive):
+            self._waiting += found.nbytes
+            first = self._several[0]
+            if found is not first and isinstance(first, Additive) and self._waiting > first.worth_waiting_for:
+                self._merge()
 
     def _put(self, found: Samples, n: int) -> None:
+        new = found.tensors()
         if not self._several:
-            self._several = [type(found)(*(t.new_empty(n, *t.shape[1:]) for t in found.tensors().values()))]
-        for tensor, more in self._with(found):
-            tensor[self._filled : self._filled + len(more)] = more
+            self._several = [type(found)(*(tensor.new_empty(n, *tensor.shape[1:]) for tensor in new.values()))]
+        for name, tensor in self._several[0].tensors().items():
+            tensor[self._filled : self._filled + len(found)] = new[name]
         self._filled += len(found)
 
-    def _with(self, found: Statistic) -> Iterator[tuple[Tensor, Tensor]]:
-        return zip(self._several[0].tensors().values(), found.tensors().values(), strict=True)
+    def _merge(self) -> None:
+        first, *others = self._several
+        if isinstance(first, Additive) and self._is_own:
+            self._several = [first.absorb(others)]
+        else:
+            self._several = [type(first).combine(self._several)]
+        self._waiting, self._is_own = 0, True
 
     @property
     def total(self) -> Statistic:
         """The statistic of everything so far."""
         if len(self._several) > 1:
-            self._several = [type(self._several[0]).combine(self._several)]
-        self._waiting, self._is_own = 0, False
+            self._merge()
+        self._is_own = False
         return self._several[0]
 
     @property

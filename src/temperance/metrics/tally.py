@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from temperance.metrics.batch import Batch
+from temperance.metrics.bins import bin_index
 from temperance.metrics.statistic import Additive
-from temperance.metrics.stats import bin_index
 
 BINS = 15  # as the default of ECE
 DRAWS = 1999  # simulated errors of a calibrated model

@@ -17,9 +17,9 @@ import numpy as np
 from temperance.errors import InputError, MissingExtraError, at_least
 from temperance.jobs.results import shown
 from temperance.metrics.binned import ece
+from temperance.metrics.bins import Bins, SparseBins
 from temperance.metrics.selective import RiskCoverage
 from temperance.metrics.statistic import Statistic
-from temperance.metrics.stats import Bins, SparseBins
 from temperance.report.numbers import Bar, bars, highest_risk, thinned, worst_classes
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from temperance.errors import InputError
+from temperance.metrics.bins import Bins
 from temperance.metrics.classwise import class_errors, class_over, class_under
 from temperance.metrics.selective import RiskCoverage
-from temperance.metrics.stats import Bins
 
 LEVEL = 0.95  # of the interval around each bin's accuracy
 MOST_BARS = 100  # in one picture; finer bins are merged

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from temperance.diagnose.analysis import Analysis, Embedding, simplex_angle
 from temperance.metrics.binned import ece
-from temperance.metrics.stats import Bins
+from temperance.metrics.bins import Bins
 from temperance.report.formats import percent
 from temperance.report.markup import Markup, join, tag
 from temperance.report.numbers import bars

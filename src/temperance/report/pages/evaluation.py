@@ -10,7 +10,7 @@ from temperance.jobs.evaluation import Evaluation
 from temperance.jobs.results import Provenance, Row, shown
 from temperance.metrics import METRICS, Metric
 from temperance.metrics.binned import ece
-from temperance.metrics.stats import Bins
+from temperance.metrics.bins import Bins
 from temperance.report.formats import interval_of, percent, percent_down, percent_range, plural, value_of
 from temperance.report.markup import Markup, join, tag
 from temperance.report.numbers import bars, merged_bins

@@ -7,8 +7,8 @@ import math
 import torch
 from torch import Tensor
 
+from temperance.metrics.bins import Bins
 from temperance.metrics.selective import RiskCoverage
-from temperance.metrics.stats import Bins
 from temperance.report.formats import PERCENT, digits_for, percent, percent_range, points
 from temperance.report.markup import Markup, join, tag
 from temperance.report.numbers import Bar, bars, highest_risk, thinned
