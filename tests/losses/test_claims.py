@@ -45,7 +45,7 @@ def leads(*values: float, k: int = 10) -> tuple[Tensor, Tensor]:
     ],
 )
 def test_best_forecast_of_an_event_with_probability_080(name: str, settings: dict[str, Any], how: str) -> None:
-    """Zhou et al. (on their Figure 3) say that focal loss leads to over-confidence and inverse focal to the opposite."""
+    """Zhou et al. (on their Figure 3) say that focal loss leads to over-confidence, and inverse focal to less."""
     forecasts = torch.linspace(0.5, 0.999, 500, dtype=torch.float64)
     logits = torch.stack([forecasts, 1 - forecasts], dim=1).log()
     loss = make_loss(name, **settings, reduction="none")
@@ -150,7 +150,7 @@ def test_weights_of_the_nominal_batch_are_wrong_for_a_smaller_one() -> None:
 
 
 def test_crl_asks_for_a_distance_that_the_acls_paper_leaves_out() -> None:
-    """Two samples in the right order: one was always right, the other never, and the first is a little more confident."""
+    """Two samples in the right order: one was always right, the other never, and the first is more confident."""
     logits = torch.tensor([[0.6, 0.0], [0.5, 0.0]], dtype=torch.float64)
     labels, indices = torch.tensor([0, 0]), torch.tensor([0, 1])
     loss = CRL(n_samples=2)
