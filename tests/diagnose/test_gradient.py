@@ -169,7 +169,7 @@ def test_golden_margins(vectors: Any) -> None:
 
 
 def test_golden_crl(vectors: Any) -> None:
-    """The first sample was never right and is the surer one; the second was always right."""
+    """The first sample was never right and is the more confident one; the second was always right."""
     v = vectors["gradient_analysis"]
     logits = torch.tensor([v["z"], [0.5, 0.2, 0.1]], dtype=torch.float64)
     labels, indices = torch.tensor([0, 0]), torch.tensor([0, 1])
@@ -221,7 +221,7 @@ def test_sweeps_say_what_the_formulas_say() -> None:
     assert torch.allclose((crl_top.f / (p * (1 - p))).round(), crl_top.f / (p * (1 - p)), atol=1e-6)
 
 
-def test_the_reference_batch_is_too_sure_of_class_0() -> None:
+def test_the_reference_batch_is_overconfident_in_class_0() -> None:
     logits, labels = overconfident_batch(10)
     surplus = logits.softmax(1).mean(0) - torch.bincount(labels, minlength=10) / REFERENCE_SIZE
     assert float(surplus[0]) > 0.1 and bool((surplus[1:] < 0).all())

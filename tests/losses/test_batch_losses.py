@@ -122,7 +122,7 @@ def test_mmce_has_no_matrix_of_pairs() -> None:
     assert float(laplacian_energy(amounts, places)) == pytest.approx(expected, abs=2e-3)
 
 
-def test_mmce_refuses_what_makes_no_sense() -> None:
+def test_mmce_settings_are_checked() -> None:
     with pytest.raises(InputError, match="form must be one of"):
         MMCE(form="squared")
     with pytest.raises(InputError, match="double_norm belongs to"):
@@ -181,7 +181,7 @@ def test_kde_detached_is_a_constant(a: tuple[Tensor, Tensor]) -> None:
 
 
 @pytest.mark.parametrize("bandwidth", [0.02, "loo"])
-def test_kde_of_a_lonely_sample_is_zero(bandwidth: float | str) -> None:
+def test_kde_of_a_single_sample_is_zero(bandwidth: float | str) -> None:
     logits, labels = random_predictions(3, 4)
     assert penalty(KDEXE(bandwidth=bandwidth), logits[:1], labels[:1]) == 0
     ignored = torch.tensor([int(labels[0]), -100, -100])
@@ -259,7 +259,7 @@ def test_gradients_are_those_of_the_value(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", PENALTIES)
-def test_ignored_rows_are_as_good_as_absent(name: str) -> None:
+def test_ignored_rows_have_no_effect(name: str) -> None:
     logits, labels = random_predictions(12, 4)
     ignored = labels.clone()
     ignored[[1, 5, 6]] = -100
@@ -274,7 +274,7 @@ def test_ignored_rows_are_as_good_as_absent(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", PENALTIES)
-def test_overflow_is_passed_on_and_stops_nothing(name: str) -> None:
+def test_overflow_gives_nan(name: str) -> None:
     """A step that overflowed in half precision must come out as NaN, for a gradient scaler to skip it."""
     logits, labels = random_predictions(9, 4)
     logits[2, 1] = float("inf")

@@ -1,4 +1,4 @@
-"""What papers say of losses, and what is so: the docs of each family name these tests."""
+"""What papers say about losses, and what holds: the docs of each family name these tests."""
 
 import math
 from typing import Any
@@ -20,7 +20,7 @@ def push(name: str, logits: Tensor, labels: Tensor, **settings: Any) -> Tensor:
 
 
 def leads(*values: float, k: int = 10) -> tuple[Tensor, Tensor]:
-    """Predictions whose label is so far ahead of all other classes."""
+    """Predictions whose label leads all other classes by these amounts."""
     logits = torch.zeros(len(values), k, dtype=torch.float64)
     logits[:, 0] = torch.tensor(values, dtype=torch.float64)
     return logits, torch.zeros(len(values), dtype=torch.int64)
@@ -36,16 +36,16 @@ def leads(*values: float, k: int = 10) -> tuple[Tensor, Tensor]:
         ("brier", {}, "honest"),
         ("mbls", {}, "honest"),
         ("acls", {}, "honest"),
-        ("label-smoothing", {"smoothing": 0.1}, "less sure"),
-        ("entropy-penalty", {}, "less sure"),
-        ("focal", {}, "less sure"),
-        ("flsd", {}, "less sure"),
-        ("dual-focal", {}, "less sure"),
-        ("inverse-focal", {}, "surer"),
+        ("label-smoothing", {"smoothing": 0.1}, "less confident"),
+        ("entropy-penalty", {}, "less confident"),
+        ("focal", {}, "less confident"),
+        ("flsd", {}, "less confident"),
+        ("dual-focal", {}, "less confident"),
+        ("inverse-focal", {}, "more confident"),
     ],
 )
-def test_best_forecast_of_what_happens_four_times_in_five(name: str, settings: dict[str, Any], how: str) -> None:
-    """Zhou et al. (on their Figure 3) say that focal loss makes over-confident and inverse focal under-confident."""
+def test_best_forecast_of_an_event_with_probability_080(name: str, settings: dict[str, Any], how: str) -> None:
+    """Zhou et al. (on their Figure 3) say that focal loss leads to over-confidence, and inverse focal to less."""
     forecasts = torch.linspace(0.5, 0.999, 500, dtype=torch.float64)
     logits = torch.stack([forecasts, 1 - forecasts], dim=1).log()
     loss = make_loss(name, **settings, reduction="none")
@@ -54,10 +54,10 @@ def test_best_forecast_of_what_happens_four_times_in_five(name: str, settings: d
     if how == "honest":
         assert best == pytest.approx(0.8, abs=1e-3)
     else:
-        assert best < 0.78 if how == "less sure" else best > 0.82
+        assert best < 0.78 if how == "less confident" else best > 0.82
 
 
-def test_brier_score_learns_little_from_sure_mistakes() -> None:
+def test_brier_score_learns_little_from_confident_mistakes() -> None:
     logits, labels = leads(-12.0, k=2)
     assert float(push("brier", logits, labels)[0, 0]) < 1e-4
     assert float(push("cross-entropy", logits, labels)[0, 0]) > 0.9999
@@ -150,7 +150,7 @@ def test_weights_of_the_nominal_batch_are_wrong_for_a_smaller_one() -> None:
 
 
 def test_crl_asks_for_a_distance_that_the_acls_paper_leaves_out() -> None:
-    """Two samples in the right order: one was always right, the other never, and the first is a little surer."""
+    """Two samples in the right order: one was always right, the other never, and the first is more confident."""
     logits = torch.tensor([[0.6, 0.0], [0.5, 0.0]], dtype=torch.float64)
     labels, indices = torch.tensor([0, 0]), torch.tensor([0, 1])
     loss = CRL(n_samples=2)

@@ -1,4 +1,4 @@
-"""What every registered loss must do, read from the registry: none is exempt by name."""
+"""What every registered loss must do; the claims come from the registry, and no loss is exempt by name."""
 
 import copy
 import math
@@ -25,12 +25,12 @@ each_loss = pytest.mark.parametrize("kind", list(LOSSES), ids=LOSSES.names)
 
 
 def make(kind: type[Loss], **settings: Any) -> Loss:
-    """A fresh loss; one with a record of samples has room for all that occur here."""
+    """A fresh loss; one with a record of samples has room for all that are used here."""
     return make_loss(kind.name, **({"n_samples": N_SAMPLES} if kind.needs_indices else {}), **settings)
 
 
 def made(kind: type[Loss], **settings: Any) -> Loss:
-    """A loss that has already seen something, if it has a memory."""
+    """A loss that has already seen data, if it has a memory."""
     loss = make(kind, **settings)
     if loss.learns_from is not None:
         for seed in (11, 12):
@@ -45,7 +45,7 @@ def numbers(labels: Tensor) -> Tensor:
 
 
 def batch(n: int = 24, k: int = 5, seed: int = 0, sharpness: float = 4.0) -> tuple[Tensor, Tensor, Tensor]:
-    """Predictions whose logits are farther apart than every margin in places, in float64."""
+    """Predictions in float64, with some logits farther apart than every margin."""
     logits, labels = random_predictions(n, k, seed, sharpness)
     return logits, labels, numbers(labels)
 
@@ -72,7 +72,7 @@ def test_reductions(kind: type[Loss]) -> None:
 
 
 @each_loss
-def test_class_weights_weigh_samples(kind: type[Loss]) -> None:
+def test_class_weights_weight_samples(kind: type[Loss]) -> None:
     logits, labels, indices = batch()
     weight = torch.tensor([0.5, 2.0, 0.0, 1.0, 3.0])
     each = made(kind, reduction="none")(logits, labels, indices)
@@ -88,7 +88,7 @@ def test_class_weights_weigh_samples(kind: type[Loss]) -> None:
 
 @each_loss
 @pytest.mark.parametrize("ignore_index", [-100, 255, 3])
-def test_ignored_samples_are_as_if_absent(kind: type[Loss], ignore_index: int) -> None:
+def test_ignored_samples_have_no_effect(kind: type[Loss], ignore_index: int) -> None:
     logits, labels, indices = batch()
     labels[labels == 3] = 2
     kept = torch.ones(len(labels), dtype=torch.bool)
@@ -107,7 +107,7 @@ def test_ignored_samples_are_as_if_absent(kind: type[Loss], ignore_index: int) -
 
 
 @each_loss
-def test_memory_takes_no_notice_of_ignored_samples(kind: type[Loss]) -> None:
+def test_memory_skips_ignored_samples(kind: type[Loss]) -> None:
     logits, labels, indices = batch()
     kept = labels != 2
     with_ignored, without = make(kind), make(kind)
@@ -119,7 +119,7 @@ def test_memory_takes_no_notice_of_ignored_samples(kind: type[Loss]) -> None:
 
 @each_loss
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
-def test_nothing_to_learn_from_is_zero(kind: type[Loss], reduction: str) -> None:
+def test_batches_without_a_sample_give_zero(kind: type[Loss], reduction: str) -> None:
     logits, labels, indices = batch(6)
     for settings in ({}, {"weight": torch.rand(5)}):
         loss = made(kind, reduction=reduction, **settings)
@@ -144,7 +144,7 @@ def test_dense_predictions_are_rows(kind: type[Loss]) -> None:
 
 
 @each_loss
-def test_labels_of_any_whole_type(kind: type[Loss]) -> None:
+def test_labels_of_any_integer_type(kind: type[Loss]) -> None:
     logits, labels, indices = batch()
     loss = made(kind)
     expected = loss(logits, labels, indices)
@@ -194,7 +194,7 @@ def test_float32_agrees_with_float64(kind: type[Loss], fixture_a: Any) -> None:
 @each_loss
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_cuda_agrees_with_cpu(kind: type[Loss]) -> None:
-    # Not so sure that float32 cannot tell two confidences apart, where kernels have a kink.
+    # Confidences that float32 can tell apart: kernels have a kink where two are equal.
     logits, labels, indices = batch(sharpness=1.0)
     labels[3] = -100
     loss = made(kind)
@@ -460,7 +460,7 @@ def test_base_with_memory_is_fed(kind: type[Loss]) -> None:
 
 
 @each_regulariser
-def test_base_has_no_say_in_the_reduction(kind: type[Loss]) -> None:
+def test_base_must_not_set_the_reduction(kind: type[Loss]) -> None:
     for base in (Focal(reduction="sum"), Focal(weight=torch.ones(5)), Focal(ignore_index=255)):
         with pytest.raises(InputError, match=f"give weight, ignore_index and reduction to {kind.name}"):
             make(kind, base=base)

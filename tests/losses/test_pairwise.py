@@ -134,7 +134,7 @@ def test_no_rows_have_no_spread() -> None:
     assert slope.shape == (0, 30)
 
 
-def test_what_is_not_a_number_stays_so() -> None:
+def test_nan_stays_nan() -> None:
     z = rows_of("usual", 40)
     z[1, 3] = torch.nan
     assert pair_spread(z).isnan().tolist() == [False, True, False, False, False, False]

@@ -35,7 +35,7 @@ def test_label_smoothing_is_torchs() -> None:
 
 
 @pytest.mark.parametrize("k", [2, 3, 10])
-def test_conventions_are_one_another_with_another_smoothing(k: int) -> None:
+def test_each_convention_is_the_other_with_a_different_smoothing(k: int) -> None:
     logits, labels = random_predictions(50, k)
     others = LabelSmoothing(smoothing=0.05 * (k - 1) / k, convention="others")(logits, labels)
     assert torch.allclose(others, LabelSmoothing(smoothing=0.05)(logits, labels))

@@ -63,7 +63,7 @@ def test_trained_as_described(name: str) -> None:
     assert int(loss.record.epochs) == 3
 
 
-def test_all_always_right_is_no_order() -> None:
+def test_samples_that_are_always_right_have_no_order() -> None:
     logits, labels = random_predictions(10, 3)
     loss = CRL(n_samples=10)
     for _ in range(2):

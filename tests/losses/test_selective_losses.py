@@ -69,7 +69,10 @@ def test_aurc_weights_are_constants_and_any_loss_can_be_weighted(a: tuple[Tensor
     focal = Focal(gamma=2.0)
     alpha = weights(AURC(base=focal), *a)
     expected = alpha * Focal(gamma=2.0, reduction="none")(logits, a[1])
-    assert torch.allclose(AURC(base=focal, reduction="none")(logits, a[1]), expected)
+    found = AURC(base=focal, reduction="none")(logits, a[1])
+    assert torch.allclose(found, expected)
+    (slope,), (right,) = (torch.autograd.grad(value.sum(), logits) for value in (found, expected))
+    assert torch.allclose(slope, right)
 
 
 def test_ignored_rows_have_no_rank() -> None:
@@ -279,7 +282,7 @@ def test_normalised_by_the_share_below_the_threshold(a: tuple[Tensor, Tensor]) -
 
 
 @pytest.mark.parametrize("loss", [AURC(), AU(), AU(window="batch", score="margin")], ids=["aurc", "au", "au-margin"])
-def test_overflow_is_passed_on_and_stops_nothing(loss: AU | AURC) -> None:
+def test_overflow_gives_nan(loss: AU | AURC) -> None:
     """A step that overflowed in half precision must come out as NaN, for a gradient scaler to skip it."""
     logits, labels = random_predictions(9, 4)
     logits[2, 1] = math.inf

@@ -23,8 +23,8 @@ def test_defaults_train(name: str) -> None:
 
 @pytest.mark.parametrize("loss", ["acls:detach=True", "acls-ranking:detach=True", "au:variant=paper"])
 def test_what_does_not_train_is_not_the_default(loss: str) -> None:
-    """The letter of two papers, which does not get as far as any default."""
-    assert share(loss) < ENOUGH
+    """Two losses exactly as their papers print them."""
+    assert share(loss) < 0.85
 
 
 @pytest.mark.parametrize("loss", ["acls:variant=released", "au:variant=paper:detach_weights=True"])
