@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -25,8 +25,8 @@ from temperance.heads.masked import MaskedInference, masked_inference
 from temperance.heads.splitting import USUAL_NAMES, split
 from temperance.jobs.comparison import logits_of
 from temperance.jobs.evaluation import checked_batches
+from temperance.metrics.binned import ece
 from temperance.metrics.bins import Bins
-from temperance.metrics.stats import top_label_bins
 from temperance.predictions import Predictions, read_pair, read_predictions
 from temperance.progress import Progress, no_progress
 from temperance.training.run import read_weights
@@ -275,7 +275,7 @@ def _distinct(subjects: Sequence[Subject]) -> list[Subject]:
 
 
 def _bins(data: Predictions) -> Bins:
-    return Bins.combine([top_label_bins(batch) for batch in checked_batches(data)])
+    return cast(Bins, ece.stats_of(checked_batches(data)))
 
 
 def _angles(subject: Subject) -> dict[str, Tensor]:

@@ -24,7 +24,8 @@ from temperance.jobs.evaluation import Evaluation, evaluate
 from temperance.jobs.results import Provenance, Results, Row, shown
 from temperance.metrics import METRICS
 from temperance.metrics.batch import batches
-from temperance.metrics.significance import Difference, Draws, Interval, Request, combine, deal, resample
+from temperance.metrics.gather import Request
+from temperance.metrics.significance import Difference, Draws, Interval, combine, deal, resample
 from temperance.predictions import Predictions, read_pair, read_predictions
 from temperance.progress import Progress, no_progress
 from temperance.registry import parse_entry
