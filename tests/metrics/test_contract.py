@@ -1,6 +1,7 @@
 """What every registered metric must do, read from the registry: none is exempt by name."""
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -9,11 +10,25 @@ import torch
 from conftest import random_predictions
 from temperance import metrics
 from temperance.errors import InputError
-from temperance.metrics import METRICS, Metric
-from temperance.metrics.statistic import Additive
+from temperance.metrics import METRICS, Metric, stats
+from temperance.metrics.batch import batches
+from temperance.metrics.bins import Bins, SparseBins
+from temperance.metrics.statistic import Additive, Statistic
 from temperance.metrics.stream import Stream
 
 each_metric = pytest.mark.parametrize("metric", list(METRICS), ids=METRICS.names)
+
+
+def those(claim: Callable[[Metric], bool]) -> pytest.MarkDecorator:
+    """Every metric for which something holds, and there must be some."""
+    found = [metric for metric in METRICS if claim(metric)]
+    assert found
+    return pytest.mark.parametrize("metric", found, ids=[metric.name for metric in found])
+
+
+def kind(metric: Metric) -> Statistic:
+    """The statistic of any two samples."""
+    return metric.stats([[0.9, 0.1], [0.3, 0.7]], [0, 1])
 
 
 def predictions(n: int = 300, k: int = 4, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
@@ -30,6 +45,38 @@ def test_statistics_add(metric: Metric) -> None:
         assert metric.value(parts) == pytest.approx(whole, abs=1e-12)
 
 
+@those(lambda metric: isinstance(kind(metric), Additive))
+@pytest.mark.parametrize("from_logits", [True, False])
+def test_statistics_of_parts(metric: Metric, from_logits: bool) -> None:
+    logits, labels = random_predictions(300, 4)
+    scores = logits if from_logits else logits.softmax(1)
+    part = torch.arange(300) % 7
+    (batch,) = batches(scores, labels, from_logits=from_logits)
+    batch.deal(part, 7)
+    found = metric.of_batch(batch)
+    assert isinstance(found, Additive)
+    assert metric.value(found.whole()) == pytest.approx(metric(scores, labels, from_logits=from_logits), abs=1e-12)
+    weights = torch.eye(7, dtype=torch.float64)
+    weights[0, 3] = 2  # the first part once and the fourth twice
+    drawn = [metric.value(each) for each in found.resampled(weights)]
+    chosen = torch.cat([(part == i).nonzero().squeeze(1) for i in (0, 3, 3)])
+    rows = [chosen, *(part == i for i in range(1, 7))]
+    alone = [metric(scores[index], labels[index], from_logits=from_logits) for index in rows]
+    assert drawn == pytest.approx(alone, abs=1e-12, nan_ok=True)
+
+
+@those(lambda metric: isinstance(kind(metric), Bins))
+def test_sparse_bins_give_the_same_number(metric: Metric, monkeypatch: pytest.MonkeyPatch) -> None:
+    probs, labels = predictions()
+    whole = metric(probs, labels)
+    test_statistics_of_parts(metric, from_logits=False)
+    monkeypatch.setattr(stats, "DENSE_BINS", 0)
+    sparse = metric.stats(probs[:100], labels[:100]) + metric.stats(probs[100:], labels[100:])
+    assert isinstance(sparse, SparseBins) and metric.value(sparse) == pytest.approx(whole, abs=1e-12)
+    test_statistics_of_parts(metric, from_logits=True)
+    test_statistics_of_parts(metric, from_logits=False)
+
+
 @each_metric
 def test_stream_gives_the_value_of_the_whole(metric: Metric) -> None:
     probs, labels = predictions()
@@ -43,17 +90,14 @@ def test_stream_gives_the_value_of_the_whole(metric: Metric) -> None:
 @each_metric
 def test_value_lies_in_its_range(metric: Metric) -> None:
     low, high = metric.range
-    for seed, n in enumerate((1, 2, 3, 10, 300)):
-        if metric.quadratic and n == 1:
-            continue
+    sizes = (2, 3, 10, 300) if metric.quadratic else (1, 2, 3, 10, 300)  # a kernel estimate needs another sample
+    for seed, n in enumerate(sizes):
         value = metric(*predictions(n, 3, seed))
         assert low <= value <= high or math.isnan(value)
 
 
-@each_metric
+@those(lambda metric: metric.perfect is not None)
 def test_perfect_predictions(metric: Metric) -> None:
-    if metric.perfect is None:
-        return
     labels = torch.arange(60) % 3
     probs = torch.nn.functional.one_hot(labels, 3).double()
     assert metric(probs, labels) == pytest.approx(metric.perfect, abs=1e-9)
@@ -90,10 +134,8 @@ def test_dense_predictions_are_rows(metric: Metric) -> None:
     assert metric(dense, some, ignore_index=255) == pytest.approx(metric(probs[kept], labels[kept]), abs=1e-12)
 
 
-@each_metric
+@those(lambda metric: metric.proper)
 def test_proper_scores_are_least_for_the_truth(metric: Metric) -> None:
-    if not metric.proper:
-        return
     truth = torch.tensor([0.6, 0.3, 0.1], dtype=torch.float64)
     labels = torch.tensor([0] * 6 + [1] * 3 + [2])
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -82,11 +81,9 @@ class Columns:
             setattr(joined, name, torch.cat([getattr(each, name) for each in several]))
         return joined
 
-    def dealt(self, part: Tensor, n_parts: int) -> Self:
-        """The same rows, each in the part that `part` (n,) names."""
-        batch = copy.copy(self)
-        batch.part, batch.n_parts = part, n_parts
-        return batch
+    def deal(self, part: Tensor | None, n_parts: int) -> None:
+        """Put each row into the part that `part` (n,) names, or all of them into none."""
+        self.part, self.n_parts = (None, 1) if part is None else (part % n_parts, n_parts)
 
     @cached_property
     def confidence(self) -> Tensor:
@@ -109,6 +106,11 @@ class Columns:
     def label_prob(self) -> Tensor:
         """(n,) the probability of the label, in float64."""
         return (-self.nll).exp() if self.from_logits else self.label_score.double()
+
+    @property
+    def parts(self) -> Tensor:
+        """(n,) the part of each row; all in the first where they are not dealt."""
+        return torch.zeros_like(self.labels) if self.part is None else self.part
 
     # Sums over rows. With parts they have a first dimension more.
 

@@ -6,15 +6,16 @@ empty, because there are many classes, only those that hold a sample are kept.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor
 
 from temperance.errors import InputError
-from temperance.metrics.statistic import SLAB_VALUES, Additive, in_bytes, weighted
+from temperance.metrics.statistic import Additive, in_bytes, in_slabs, weighted
 
 # Up to this many bins are laid out for a picture.
 DRAWN_BINS = 1 << 24
@@ -69,6 +70,29 @@ class Bins(Additive):
         return values.sum(-1)
 
 
+class Cells(NamedTuple):
+    """Some bins by number: which, and for each how many, their confidence and their hits. (m,) each"""
+
+    cell: Tensor
+    counts: Tensor  # a tuple has a method `count`
+    confidence: Tensor
+    hits: Tensor
+
+    @classmethod
+    def merge(cls, cell: Tensor, count: Tensor, confidence: Tensor, hits: Tensor) -> Cells:
+        """The distinct cells in ascending order, with the sums of what came for each."""
+        distinct, place = torch.unique(cell, return_inverse=True)
+
+        def summed(values: Tensor) -> Tensor:
+            return torch.bincount(place, values.double(), minlength=len(distinct)).to(values.dtype)
+
+        return cls(distinct, summed(count), summed(confidence), summed(hits))
+
+    def of(self, chosen: Tensor) -> Cells:
+        """Those that are chosen."""
+        return Cells(*(values[chosen] for values in self))
+
+
 @dataclass(frozen=True)
 class OccupiedBins(Bins):
     """The bins that hold a sample, in one row: what a value is computed from where most are empty. (m,)
@@ -100,12 +124,12 @@ class SparseBins(Additive):
 
     @classmethod
     def combine(cls, several: Sequence[Self]) -> Self:
-        *fields, shapes = cls._fields_of(several)
-        return cls(*merged_cells(*map(torch.cat, fields)), shapes[0])
+        return cls(*cls._all_cells(several), several[0].shape)
 
-    @property
-    def form(self) -> tuple[int, ...]:
-        return tuple(self.shape.tolist())
+    @classmethod
+    def _all_cells(cls, several: Sequence[Self]) -> Cells:
+        cell, count, confidence, hits = map(torch.cat, cls._fields_of(several)[:4])
+        return Cells.merge(cell, count, confidence, hits)
 
     def absorb(self, others: Sequence[Self]) -> Self:
         return type(self).combine([self, *others])
@@ -116,56 +140,61 @@ class SparseBins(Additive):
         return max(WAITING_BYTES, 4 * self.cell.nbytes)
 
     @property
-    def per_part(self) -> int:
-        """The number of bins of one part."""
-        return int(self.shape.prod())
+    def form(self) -> tuple[int, ...]:
+        return tuple(self.shape.tolist())
 
     @property
     def fixed_values(self) -> int:
         return 0
 
+    @property
+    def per_part(self) -> int:
+        """The number of bins of one part, empty ones too."""
+        return math.prod(self.form)
+
+    def _occupied(self) -> Cells:
+        """The bins that hold a sample."""
+        return Cells(self.cell, self.count, self.confidence, self.hits)
+
     def whole(self) -> Self:
-        return type(self)(*self._all_cells(), self.shape)
+        return type(self)(*self._cells_of_all_parts(), self.shape)
+
+    def _cells_of_all_parts(self) -> Cells:
+        return Cells.merge(self.cell % self.per_part, self.count, self.confidence, self.hits)
 
     def resampled(self, weights: Tensor) -> Iterator[Self]:
         yield from (type(self)(*cells, self.shape) for cells in self._resampled_cells(weights))
 
-    def _all_cells(self) -> tuple[Tensor, ...]:
-        return merged_cells(self.cell % self.per_part, self.count, self.confidence, self.hits)
-
-    def _resampled_cells(self, weights: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    def _resampled_cells(self, weights: Tensor) -> Iterator[Cells]:
         from scipy.sparse import csr_array  # here, because it takes a while to import
 
-        part = (self.cell // self.per_part).cpu()
         cell, place = torch.unique(self.cell % self.per_part, return_inverse=True)
-        at, shape = (place.cpu().numpy(), part.numpy()), (len(cell), weights.shape[1])
+        at = place.cpu().numpy(), (self.cell // self.per_part).cpu().numpy()
         values = (self.count, self.confidence, self.hits)
-        matrices = [csr_array((v.double().cpu().numpy(), at), shape=shape) for v in values]
-        for chosen in weights.double().split(max(1, SLAB_VALUES // max(len(cell), 1))):
-            sums = [torch.from_numpy((matrix @ chosen.T.numpy()).T) for matrix in matrices]
-            for each in zip(*sums, strict=True):
-                yield cell, *(s.to(v.device, v.dtype) for s, v in zip(each, values, strict=True))
+        matrices = [csr_array((v.double().cpu().numpy(), at), shape=(len(cell), weights.shape[1])) for v in values]
+        for drawn in in_slabs(weights, len(cell)):
+            sums = [torch.from_numpy((matrix @ drawn.T.numpy()).T) for matrix in matrices]
+            for count, confidence, hits in zip(*sums, strict=True):
+                yield Cells(
+                    cell, *(s.to(v.device, v.dtype) for s, v in zip((count, confidence, hits), values, strict=True))
+                )
 
     def settled(self) -> OccupiedBins:
-        return self._occupied(self.cell, self.count, self.confidence, self.hits)
-
-    def _occupied(self, cell: Tensor, *values: Tensor) -> OccupiedBins:
-        *classes, n_bins = self.shape.tolist()
-        return OccupiedBins(*values, cell // n_bins, *(classes or [1]))
+        cells = self._occupied()
+        k = self.form[0] if len(self.form) > 1 else 1
+        return OccupiedBins(cells.counts, cells.confidence, cells.hits, cells.cell // self.form[-1], k)
 
     def dense(self) -> Bins:
         """Every bin, for a picture. (n_bins,) or (k, n_bins)"""
-        return self._laid_out(self.cell, self.count, self.confidence, self.hits)
-
-    def _laid_out(self, cell: Tensor, *values: Tensor) -> Bins:
         if self.per_part > DRAWN_BINS:
-            size = " × ".join(f"{size:,}" for size in self.shape.tolist())
-            raise InputError(
-                f"{size} bins are too many for a picture: they would take {in_bytes(24 * self.per_part)}. "
-                f"Choose a smaller n_bins"
-            )
-        laid_out = (v.new_zeros(self.per_part).index_copy_(0, cell, v).reshape(self.shape.tolist()) for v in values)
-        return Bins(*laid_out)
+            size = " × ".join(f"{size:,}" for size in self.form)
+            taken = in_bytes(24 * self.per_part)
+            raise InputError(f"{size} bins are too many for a picture: they would take {taken}. Take a smaller n_bins")
+        cell, *values = self._occupied()
+        count, confidence, hits = (
+            v.new_zeros(self.per_part).index_copy_(0, cell, v).reshape(self.form) for v in values
+        )
+        return Bins(count, confidence, hits)
 
 
 @dataclass(frozen=True)
@@ -174,7 +203,7 @@ class SparseClassBins(SparseBins):
 
     Those above it have cells of their own, as have the labels. The first bin is what is left of all samples.
 
-    part   (q,) the parts that have samples
+    part   (q,) the parts that have samples, in ascending order
     rows   (q,) how many
     total  (q, k) the sum of each class's probability
     """
@@ -185,66 +214,51 @@ class SparseClassBins(SparseBins):
 
     @classmethod
     def combine(cls, several: Sequence[Self]) -> Self:
-        parts = torch.unique(torch.cat([each.part for each in several]))
-        k = several[0].total.shape[1]
-        return cls._added(several, parts, torch.zeros_like(parts), several[0].total.new_zeros(len(parts), k))
+        part = torch.unique(torch.cat([each.part for each in several]))
+        rows, total = torch.zeros_like(part), several[0].total.new_zeros(len(part), several[0].form[0])
+        for each in several:
+            each._add_to(part, rows, total)
+        return cls(*cls._all_cells(several), several[0].shape, part, rows, total)
 
     def absorb(self, others: Sequence[Self]) -> Self:
-        if bool(torch.isin(torch.cat([each.part for each in others]), self.part).all()):
-            return self._added(others, self.part, self.rows, self.total, self)
-        return type(self).combine([self, *others])
+        if not bool(torch.isin(torch.cat([each.part for each in others]), self.part).all()):
+            return super().absorb(others)
+        for each in others:
+            each._add_to(self.part, self.rows, self.total)
+        return type(self)(*self._all_cells([self, *others]), self.shape, self.part, self.rows, self.total)
 
-    @classmethod
-    def _added(cls, several: Sequence[Self], part: Tensor, rows: Tensor, total: Tensor, *first: Self) -> Self:
-        """All of them together; `rows` and `total` take in those of several, and hold those of the first."""
-        for each in several:
-            place = torch.searchsorted(part, each.part)
-            rows.index_add_(0, place, each.rows)
-            total.index_add_(0, place, each.total)
-        fields = cls._fields_of([*first, *several])[:4]
-        return cls(*merged_cells(*map(torch.cat, fields)), several[0].shape, part, rows, total)
+    def _add_to(self, part: Tensor, rows: Tensor, total: Tensor) -> None:
+        """Add to the sums of more parts, in place."""
+        place = torch.searchsorted(part, self.part)
+        rows.index_add_(0, place, self.rows)
+        total.index_add_(0, place, self.total)
 
     @property
     def fixed_values(self) -> int:
-        return self.total.shape[1]
+        return self.form[0]
 
     def whole(self) -> Self:
         rows, total = (tensor.sum(0, keepdim=True) for tensor in (self.rows, self.total))
-        return type(self)(*self._all_cells(), self.shape, self.part.new_zeros(1), rows, total)
+        return type(self)(*self._cells_of_all_parts(), self.shape, self.part.new_zeros(1), rows, total)
 
     def resampled(self, weights: Tensor) -> Iterator[Self]:
-        cells, first = self._resampled_cells(weights), self.part.new_zeros(1)
-        for chosen in weights.to(self.cell.device, torch.float64).split(max(1, SLAB_VALUES // self.total.shape[1])):
-            drawn = chosen[:, self.part]
+        cells, only = self._resampled_cells(weights), self.part.new_zeros(1)
+        for drawn in in_slabs(weights.to(self.cell.device)[:, self.part], self.form[0]):
             for rows, total in zip(weighted(drawn, self.rows), weighted(drawn, self.total), strict=True):
-                yield type(self)(*next(cells), self.shape, first, rows[None], total[None])
+                yield type(self)(*next(cells), self.shape, only, rows[None], total[None])
 
-    def settled(self) -> OccupiedBins:
-        return self._occupied(*self._with_first_bins())
-
-    def dense(self) -> Bins:
-        return self._laid_out(*self._with_first_bins())
-
-    def _with_first_bins(self) -> tuple[Tensor, ...]:
-        """Every cell that holds a sample, the first of each class before the others."""
-        k, n_bins = self.shape.tolist()
-        other = self.cell % n_bins != 0
-        of_class = self.cell // n_bins
-        count, confidence = (
-            whole - torch.bincount(of_class[other], values[other].double(), minlength=k).to(values.dtype)
-            for whole, values in ((self.rows, self.count), (self.total[0], self.confidence))
-        )
-        hits = self.hits.new_zeros(k).index_copy_(0, of_class[~other], self.hits[~other])
-        first = torch.arange(k, device=of_class.device) * n_bins
-        firsts, others = (first, count, confidence, hits), (self.cell, self.count, self.confidence, self.hits)
-        return tuple(torch.cat([a, b[other]]) for a, b in zip(firsts, others, strict=True))
-
-
-def merged_cells(cell: Tensor, *values: Tensor) -> tuple[Tensor, ...]:
-    """The distinct cells in ascending order, and for each the sums of its values, in their types."""
-    distinct, place = torch.unique(cell, return_inverse=True)
-    sums = (torch.bincount(place, v.double(), minlength=len(distinct)).to(v.dtype) for v in values)
-    return distinct, *sums
+    def _occupied(self) -> Cells:
+        # The first bin of each class before the others.
+        k, n_bins = self.form
+        given = super()._occupied()
+        first = given.of(given.cell % n_bins == 0)
+        others = given.of(given.cell % n_bins != 0)
+        of_class = others.cell // n_bins
+        count = self.rows - torch.bincount(of_class, others.counts.double(), minlength=k).long()
+        confidence = self.total[0] - torch.bincount(of_class, others.confidence, minlength=k)
+        hits = torch.zeros_like(count).index_copy_(0, first.cell // n_bins, first.hits)
+        every = Cells(torch.arange(k, device=count.device) * n_bins, count, confidence, hits)
+        return Cells(*(torch.cat(pair) for pair in zip(every, others, strict=True)))
 
 
 def bin_edges(n_bins: int) -> Tensor:

@@ -134,7 +134,7 @@ class Gatherer:
     def _take(self, key: Any, batch: Columns) -> None:
         of_batch, options = key
         part, n_parts = batch.part, self._n_parts[key]
-        batch.part, batch.n_parts = (part % n_parts, n_parts) if n_parts and part is not None else (None, 1)
+        batch.deal(part if n_parts else None, n_parts)
         self._gathered[key].add(of_batch(batch, **dict(options)))
         batch.part = part
         taken = self._gathered[key].nbytes

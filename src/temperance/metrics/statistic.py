@@ -37,6 +37,10 @@ class Statistic:
         """The statistic of all rows together."""
         raise NotImplementedError
 
+    def absorb(self, others: Sequence[Self]) -> Self:
+        """As `combine`, with this one among them, whose memory may be used."""
+        return type(self).combine([self, *others])
+
     def tensors(self) -> dict[str, Tensor]:
         """The fields by name, to store or to send to another process."""
         return {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
@@ -80,7 +84,6 @@ class Additive(Statistic):
         return cls(*(functools.reduce(torch.add, tensors) for tensors in cls._fields_of(several)))
 
     def absorb(self, others: Sequence[Self]) -> Self:
-        """As `combine`, with this one among them, whose memory may be used."""
         for mine, *more in type(self)._fields_of([self, *others]):
             for tensor in more:
                 mine += tensor
@@ -107,10 +110,14 @@ class Additive(Statistic):
     def resampled(self, weights: Tensor) -> Iterator[Self]:
         """For each row of `weights` (resamples, parts), the sum in which a part counts as often as its weight says."""
         stacked = list(self.tensors().values())
-        slab = max(1, SLAB_VALUES // sum(tensor[0].numel() for tensor in stacked))
-        for chosen in torch.split(weights.to(stacked[0].device, torch.float64), slab):
-            summed = [weighted(chosen, tensor) for tensor in stacked]
+        for drawn in in_slabs(weights.to(stacked[0].device), sum(tensor[0].numel() for tensor in stacked)):
+            summed = [weighted(drawn, tensor) for tensor in stacked]
             yield from (type(self)(*fields) for fields in zip(*summed, strict=True))
+
+
+def in_slabs(weights: Tensor, size: int) -> Sequence[Tensor]:
+    """The weights of as many resamples at a time as make `SLAB_VALUES` numbers, if each makes `size`."""
+    return torch.split(weights.double(), max(1, SLAB_VALUES // max(size, 1)))
 
 
 def weighted(weights: Tensor, stacked: Tensor) -> Tensor:
@@ -209,10 +216,8 @@ class Running:
 
     def _merge(self) -> None:
         first, *others = self._several
-        if isinstance(first, Additive) and self._is_own:
-            self._several = [first.absorb(others)]
-        else:
-            self._several = [type(first).combine(self._several)]
+        both = first.absorb(others) if self._is_own else type(first).combine(self._several)
+        self._several = [both]
         self._waiting, self._is_own = 0, True
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Self
 
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from temperance.errors import InputError, at_least, one_of
 from temperance.metrics.batch import Batch, Columns, narrow
-from temperance.metrics.bins import Bins, SparseBins, SparseClassBins, bin_edges, bin_index, merged_cells
+from temperance.metrics.bins import Bins, Cells, SparseBins, SparseClassBins, bin_edges, bin_index
 from temperance.metrics.statistic import Additive, RankedSamples, Samples
 from temperance.numerics import bin_sums, stable_sort, true_places
 
@@ -43,17 +44,17 @@ def predicted_class_bins(batch: Batch, *, n_bins: int = 15, closed: str = "right
 
 def _binned(batch: Columns, index: Tensor, shape: tuple[int, ...]) -> Bins | SparseBins:
     """Samples by the bin of each, (n,) numbers of bins of this shape."""
-    size = torch.Size(shape).numel()
+    size = math.prod(shape)
     if batch.n_parts * size > DENSE_BINS:
-        cell = index.long() if batch.part is None else batch.part * size + index
         hits = batch.correct.long()
-        cells = merged_cells(cell, torch.ones_like(hits), batch.confidence, hits)
-        return SparseBins(*cells, torch.tensor(shape, device=cell.device))
+        cells = Cells.merge(batch.parts * size + index, torch.ones_like(hits), batch.confidence, hits)
+        return SparseBins(*cells, torch.tensor(shape, device=index.device))
     # Misses and hits side by side: to count both at once takes less time than to pick out the hits.
     both = batch.tally(index.add(batch.correct, alpha=size), 2 * size)
-    missed, hit = both.reshape(*both.shape[:-1], 2, *shape).unbind(-1 - len(shape))
-    confidence = batch.tally(index, size, batch.confidence).reshape(hit.shape)
-    return Bins(missed + hit, confidence, hit)
+    missed, hits = both[..., :size], both[..., size:]
+    of_parts = both.shape[:-1]
+    count, confidence = missed + hits, batch.tally(index, size, batch.confidence)
+    return Bins(*(values.reshape(*of_parts, *shape) for values in (count, confidence, hits)))
 
 
 def class_bins(batch: Batch, *, n_bins: int = 15, closed: str = "right") -> Bins | SparseClassBins:
@@ -63,41 +64,38 @@ def class_bins(batch: Batch, *, n_bins: int = 15, closed: str = "right") -> Bins
     bin is what is left of the column.
     """
     _check_binning(n_bins, closed)
-    k, device = batch.k, batch.labels.device
+    k, size = batch.k, batch.k * n_bins
     probs = batch.probs if batch.from_logits else batch.scores
     # A little below the first edge, so that rounding cannot misplace a value: bin_index decides.
     flat = true_places(probs > (1 - 1e-6) / n_bins)
     value = probs.reshape(-1)[flat].double()
+    cell = batch.parts[flat // k] * size + flat % k * n_bins + bin_index(value, n_bins, closed)
     of_label = probs.gather(1, batch.labels[:, None]).squeeze(1)
-    cell = flat % k * n_bins + bin_index(value, n_bins, closed)
-    label_cell = batch.labels * n_bins + bin_index(of_label, n_bins, closed)
-    size = k * n_bins
-    if batch.part is not None:
-        cell += batch.part[flat // k] * size
-        label_cell += batch.part * size
+    label_cell = batch.parts * size + batch.labels * n_bins + bin_index(of_label, n_bins, closed)
     if batch.n_parts * size > DENSE_BINS:
-        nothing, one = torch.zeros_like(label_cell), torch.ones_like(label_cell)
-        cells = merged_cells(
-            torch.cat([cell, label_cell]),
-            torch.cat([torch.ones_like(cell), nothing]),
-            torch.cat([value, nothing.double()]),
-            torch.cat([torch.zeros_like(cell), one]),
-        )
-        part = torch.zeros_like(batch.labels) if batch.part is None else batch.part
-        parts, place, rows = torch.unique(part, return_inverse=True, return_counts=True)
-        shape = torch.tensor([k, n_bins], device=device)
-        return SparseClassBins(*cells, shape, parts, rows, _row_sums(probs, place, len(parts)))
-    of_parts = () if batch.part is None else (batch.n_parts,)
-    count, confidence, hits = (
-        torch.bincount(index, weights, minlength=batch.n_parts * size).reshape(*of_parts, k, n_bins)
-        for index, weights in ((cell, None), (cell, value), (label_cell, None))
+        return _sparse_class_bins(batch, n_bins, probs, cell, value, label_cell)
+    count = torch.bincount(cell, minlength=batch.n_parts * size)
+    confidence = torch.bincount(cell, value, minlength=batch.n_parts * size).double()  # int64 where there is no cell
+    hits = torch.bincount(label_cell, minlength=batch.n_parts * size)
+    count, confidence, hits = (values.reshape(-1, k, n_bins) for values in (count, confidence, hits))
+    count[..., 0] += batch.count.reshape(-1, 1) - count.sum(-1)
+    confidence[..., 0] += _row_sums(probs, batch.parts, batch.n_parts) - confidence.sum(-1)
+    return Bins(count, confidence, hits) if batch.part is not None else Bins(count[0], confidence[0], hits[0])
+
+
+def _sparse_class_bins(
+    batch: Batch, n_bins: int, probs: Tensor, cell: Tensor, value: Tensor, label_cell: Tensor
+) -> SparseClassBins:
+    nothing, one = torch.zeros_like(label_cell), torch.ones_like(label_cell)
+    cells = Cells.merge(
+        torch.cat([cell, label_cell]),
+        torch.cat([torch.ones_like(cell), nothing]),
+        torch.cat([value, nothing.double()]),
+        torch.cat([torch.zeros_like(cell), one]),
     )
-    # bincount forgets the type of its weights when there are none.
-    confidence = confidence.double()
-    total = _row_sums(probs, torch.zeros_like(batch.labels) if batch.part is None else batch.part, batch.n_parts)
-    count[..., 0] += batch.count[..., None] - count.sum(-1)
-    confidence[..., 0] += total.reshape(*of_parts, k) - confidence.sum(-1)
-    return Bins(count, confidence, hits)
+    part, place, rows = torch.unique(batch.parts, return_inverse=True, return_counts=True)
+    shape = torch.tensor([batch.k, n_bins], device=probs.device)
+    return SparseClassBins(*cells, shape, part, rows, _row_sums(probs, place, len(part)))
 
 
 def _row_sums(rows: Tensor, part: Tensor, n_parts: int) -> Tensor:
