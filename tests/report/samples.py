@@ -55,7 +55,7 @@ def evaluation(**more: Any) -> Evaluation:
 
 
 def comparison() -> Comparison:
-    methods = ["temperature", "vector", "platt", "beta", "meta-mis:alpha=0.9", "meta-acc:accuracy=0.01"]
+    methods = ["temperature", "vector", "platt", "beta", "meta-mis:alpha=0.6", "meta-acc:accuracy=0.01"]
     return compare(predictions(400), methods=methods, bootstrap=20)
 
 
