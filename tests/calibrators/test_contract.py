@@ -194,14 +194,15 @@ def network_with(found: Calibrator) -> Network:
 
 
 def inputs_of(network: Network) -> torch.Tensor:
-    return data(60, seed=1)[0].to(network[0].weight)
+    return data(60, seed=1)[0].to(next(network[0].parameters()))
 
 
 @torch.no_grad()
 def answer(found: Calibrator, network: Network) -> torch.Tensor:
     """What a calibrator that was never cast says of a network's own logits, rounded to their type."""
     logits = network[0](inputs_of(network))
-    return found(logits.cpu().double()).to(logits.dtype)
+    said: torch.Tensor = found(logits.cpu().double())
+    return said.to(logits.dtype)
 
 
 def closely(found: torch.Tensor, expected: torch.Tensor) -> bool:
