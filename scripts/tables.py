@@ -13,7 +13,15 @@ ROOT = Path(__file__).resolve().parent.parent
 DOCS, RESULTS = ROOT / "docs", ROOT / "benchmarks" / "results"
 sys.path.insert(0, str(ROOT))
 
-from benchmarks.quality import digits, few, heads, longtail, losses, robust  # noqa: E402  (needs the root on the path)
+from benchmarks.quality import (  # noqa: E402  (needs the root on the path)
+    digits,
+    few,
+    heads,
+    longtail,
+    losses,
+    recommend,
+    robust,
+)
 from benchmarks.quality.table import markdown, read  # noqa: E402
 from benchmarks.speed import cost  # noqa: E402
 from benchmarks.speed import losses as loss_speed  # noqa: E402
@@ -41,6 +49,8 @@ def table(kind: str, family: str = "") -> str:
         return few.markdown(read(RESULTS / "few.jsonl"))
     if kind == "robust":
         return robust.markdown(read(RESULTS / "robust.jsonl"))
+    if kind == "recommended":
+        return recommend.markdown(read(RESULTS / "recommend.jsonl"))
     if kind == "loss_results":
         return losses.markdown(read(RESULTS / "losses.jsonl"))
     if kind == "cost":

@@ -3,7 +3,7 @@
 Of each set, n samples are drawn at random and compared as `temperance compare` does it: halved, fitted on one half,
 measured on the other. What it recommends is then measured on up to 5,000 of the samples that were left, and so is no
 calibration. With `--calibrated` the labels are drawn from the predicted probabilities, so that there is nothing to
-gain. One JSON line for each draw; lines that are in the file already are not run again. `--table` prints a table.
+gain. One JSON line for each set and n; lines that are in the file already are not run again. `--table` prints a table.
 """
 
 import argparse
@@ -21,7 +21,6 @@ from torch import Tensor
 
 from benchmarks.quality.data import fit_and_test, sets
 from benchmarks.quality.table import read
-from temperance.calibrators import Calibrator
 from temperance.jobs.comparison import compare
 from temperance.jobs.results import Provenance
 from temperance.metrics import nll
@@ -31,33 +30,30 @@ SIZES = (10, 20, 40, 80, 160, 500)
 SHORT = "temperature,vector,isotonic,histogram"
 MOST = 5000
 
+Draw = tuple[str, float, float]
+
 
 def run(folders: list[Path], out: Path, methods: str, draws: int, sizes: list[int], labels: str) -> None:
     """Compare what is not in the file yet."""
-    done = {(row["set"], row["n"], row["draw"], row["methods"], row["labels"]) for row in read(out)}
+    done = {(row["set"], row["n"], row["methods"], row["labels"]) for row in read(out)}
     about = Provenance.of({}, {}, seed=0)
     for name, path in track([each for folder in folders for each in sets(folder)], description="sets"):
-        todo = [(n, i) for n in sizes for i in range(draws) if (name, n, i, methods, labels) not in done]
+        todo = [n for n in sizes if (name, n, methods, labels) not in done]
         if not todo:
             continue
         fit_z, fit_y, test_z, test_y = fit_and_test(path)
         z, y = torch.cat([fit_z, test_z]), torch.cat([fit_y, test_y])
         if labels == "drawn":
             y = torch.multinomial(z.softmax(1), 1, generator=torch.Generator().manual_seed(1)).squeeze(1)
-        for n, draw in todo:
-            row = {
-                "set": name,
-                "n": n,
-                "draw": draw,
-                "methods": methods,
-                "labels": labels,
-                **drawn(z, y, n, draw, methods),
-            }
+        for n in todo:
+            found = [drawn(z, y, n, draw, methods) for draw in range(draws)]
+            columns = zip(("recommended", "before", "after"), map(list, zip(*found, strict=True)), strict=True)
+            row = {"set": name, "n": n, "methods": methods, "labels": labels, **dict(columns)}
             with out.open("a") as file:
                 file.write(json.dumps(row | {"commit": about.commit, "torch": about.versions["torch"]}) + "\n")
 
 
-def drawn(z: Tensor, y: Tensor, n: int, draw: int, methods: str) -> dict[str, Any]:
+def drawn(z: Tensor, y: Tensor, n: int, draw: int, methods: str) -> Draw:
     """What is recommended for n samples, and the NLL of others without calibration and with it."""
     order = torch.from_numpy(np.random.default_rng([n, draw]).permutation(len(y)))
     some, rest = order[:n], order[n : n + MOST]
@@ -65,48 +61,36 @@ def drawn(z: Tensor, y: Tensor, n: int, draw: int, methods: str) -> dict[str, An
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of fits that did not settle; the comparison judges what they are worth
         found = compare(Predictions.of(z[some], y[some], from_logits=True), methods=chosen)
-    before = nll(z[rest], y[rest], from_logits=True)
-    fitted = found.recommended.fitted
-    unchanged = found.recommended is found.baseline or not isinstance(fitted, Calibrator)
-    after = before if unchanged else nll(fitted.predict_proba(z[rest]), y[rest])
-    return {"recommended": found.recommended.label, "before": round(before, 6), "after": round(after, 6)}
+    before = after = nll(z[rest], y[rest], from_logits=True)
+    if found.recommended is not found.baseline:
+        after = nll(found.calibrator().predict_proba(z[rest]), y[rest])
+    return found.recommended.label, round(before, 5), round(after, 5)
 
 
 def markdown(rows: list[dict[str, Any]]) -> str:
     """For each number of samples how often something is recommended, and how often that is worse."""
-    by_run: dict[tuple[str, int, str], list[dict[str, Any]]] = defaultdict(list)
+    by_run: dict[tuple[str, int, str], list[Draw]] = defaultdict(list)
     for row in rows:
-        by_run[row["methods"], row["n"], row["labels"]].append(row)
-    head = (
-        "methods",
-        "samples",
-        "draws",
-        "recommended",
-        "worse on others",
-        "NLL of others",
-        "draws, calibrated",
-        "recommended",
-    )
+        found = zip(row["recommended"], row["before"], row["after"], strict=True)
+        by_run[row["methods"], row["n"], row["labels"]] += found
+    head = ["methods", "samples", "draws", "recommended", "worse", "NLL of others", "draws, calibrated", "recommended"]
     lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
     for methods in dict.fromkeys(row["methods"] for row in rows):
         for n in SIZES:
             real, calibrated = by_run[methods, n, "real"], by_run[methods, n, "drawn"]
             if real:
-                count = len(chosen := methods.split(","))
-                name = "all" if methods == "all" else f"{count} methods" if count > 5 else ", ".join(chosen)
-                cells = [name, str(n), *_told(real), *_told(calibrated)[:2]]
+                cells = [methods.replace(",", ", "), str(n), *_told(real), *_told(calibrated)[:2]]
                 lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
-def _told(rows: list[dict[str, Any]]) -> list[str]:
-    if not rows:
+def _told(draws: list[Draw]) -> list[str]:
+    if not draws:
         return ["–"] * 4
-    given = [row for row in rows if row["recommended"] != "identity"]
-    worse = [row for row in given if row["after"] > row["before"]]
-    before, after = (fmean(row[when] for row in rows) for when in ("before", "after"))
-    share = f"{100 * len(given) / len(rows):.1f} %"
-    return [f"{len(rows):,}", share, f"{100 * len(worse) / len(rows):.1f} %", f"{before:.3f} → {after:.3f}"]
+    given = sum(name != "identity" for name, *_ in draws) / len(draws)
+    worse = sum(after > before for _, before, after in draws) / len(draws)
+    before, after = (fmean(draw[i] for draw in draws) for i in (1, 2))
+    return [f"{len(draws):,}", f"{100 * given:.1f} %", f"{100 * worse:.1f} %", f"{before:.3f} → {after:.3f}"]
 
 
 def main() -> None:
