@@ -176,7 +176,7 @@ class Calibrator(nn.Module):
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """Move what was learnt with the network, but do not round it when the network is cast."""
-        device = fn(torch.empty(0, device=self._device)).device
+        device = fn(torch.empty(0, dtype=torch.float32, device=self._device)).device
 
         def moved(tensor: Tensor) -> Tensor:
             wanted = working_type(device) if tensor.is_floating_point() else tensor.dtype
@@ -186,7 +186,8 @@ class Calibrator(nn.Module):
             return (found if found.dtype == given.dtype else given.to(device)).to(wanted)
 
         self._device = device
-        return super()._apply(moved, recurse)
+        super()._apply(moved, recurse)  # type: ignore[no-untyped-call]
+        return self
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *more: Any) -> None:
         """As any layer does, except that one of another shape, or not fitted, takes over what a fitted one learnt."""
