@@ -1,8 +1,8 @@
 """Ten to eighty samples to fit on: python -m benchmarks.quality.few FOLDER --out FILE [--table]
 
-Of each set, methods are fitted on that many samples drawn at random, five times, and measured on 5,000 others: their
-NLL and that of the network's own softmax. One JSON line for each; lines that are in the file already are not run
-again. `--table` prints means of the ratio as Markdown.
+Of each set, methods are fitted on that many samples drawn at random, five times, and measured on 5,000 others: the NLL
+and that of the network's own softmax. One JSON line for each; lines that are in the file already are not run again.
+`--table` prints means of the ratio as Markdown.
 """
 
 import argparse

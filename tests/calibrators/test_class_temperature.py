@@ -57,7 +57,7 @@ def test_bias_corrected_agrees_with_a_plain_search() -> None:
 
     def value(x: Any) -> float:
         bias = torch.tensor([x[1], x[2], -x[1] - x[2]])
-        penalty = 6 / 300**2 * ((shared * float(np.exp(x[0])) - 1) ** 2 + float(bias.square().sum()))
+        penalty = 6 / 300**2 * (float(shared * np.exp(x[0]) - 1) ** 2 + float(bias.square().sum()))
         return float(make_objective("nll")((logits * np.exp(x[0]) + bias).log_softmax(1), labels)) + penalty
 
     plain = minimize(value, [0.0] * 3, method="Nelder-Mead", options={"xatol": 1e-8, "fatol": 1e-15, "maxiter": 5000})

@@ -193,16 +193,22 @@ def network_with(found: Calibrator) -> Network:
     return Network(last, copy.deepcopy(found)).eval()
 
 
+def weight_of(network: Network) -> torch.Tensor:
+    weight = network[0].weight
+    assert isinstance(weight, torch.Tensor)
+    return weight
+
+
 def inputs_of(network: Network) -> torch.Tensor:
-    return data(60, seed=1)[0].to(next(network[0].parameters()))
+    return data(60, seed=1)[0].to(weight_of(network))
 
 
 @torch.no_grad()
 def answer(found: Calibrator, network: Network) -> torch.Tensor:
-    """What a calibrator that was never cast says of a network's own logits, rounded to their type."""
-    logits = network[0](inputs_of(network))
-    said: torch.Tensor = found(logits.cpu().double())
-    return said.to(logits.dtype)
+    """What a calibrator that was never cast makes of a network's own logits, rounded to their type."""
+    logits: torch.Tensor = network[0](inputs_of(network))
+    expected: torch.Tensor = found(logits.cpu().double())
+    return expected.to(logits.dtype)
 
 
 def closely(found: torch.Tensor, expected: torch.Tensor) -> bool:
@@ -226,7 +232,7 @@ def test_a_cast_network_is_as_exact_as_before(
     with torch.no_grad():
         found = network(inputs_of(network))
         again = copy.deepcopy(network)(inputs_of(network))
-    assert found.dtype == network[0].weight.dtype and found.device == network[0].weight.device
+    assert found.dtype == weight_of(network).dtype and found.device == weight_of(network).device
     assert torch.equal(found, again)
     expected = answer(fitted[method.name], network)
     assert closely(found, expected) if found.is_cuda else torch.equal(found, expected)

@@ -241,8 +241,8 @@ def test_degenerate_data_gives_a_temperature_within_bounds(name: str, solver: st
 def test_samples_without_an_optimum_leave_it_to_the_prior(objective: str, solver: str, right: bool) -> None:
     labels = torch.arange(9) % 3
     logits = torch.nn.functional.one_hot(labels, 3).double() * (2 if right else -2)
-    reason = "the 9 samples hold no mistake" if right else "none of the 9 samples is predicted right"
-    with pytest.warns(TemperanceWarning, match=rf"^{reason}.*\. A prior makes it .*; fit on more samples$"):
+    reason = "the 9 samples contain no mistake" if right else "none of the 9 samples is predicted right"
+    with pytest.warns(TemperanceWarning, match=rf"^{reason}.*\. A prior sets it to .*; fit on more samples$"):
         found = Temperature(objective=objective, solver=solver).fit(logits, labels)
     assert 0.5 < temperature_of(found) < 1.5 if right else 1.5 < temperature_of(found) < 20
     assert reason in found.info["caution"] and found.info["converged"] and not found.info["at_bound"]
@@ -288,7 +288,7 @@ def test_ece_cannot_choose_without_a_mistake(method: str) -> None:
     labels = torch.arange(30) % 3
     logits, _ = random_predictions(30, 3)
     logits[torch.arange(30), labels] = logits.amax(1) + 0.5
-    with pytest.warns(TemperanceWarning, match="^the 30 samples hold no mistake"):
+    with pytest.warns(TemperanceWarning, match="^the 30 samples contain no mistake"):
         found = make_calibrator(method).fit(logits, labels)
     with pytest.warns(TemperanceWarning, match="no mistake"):
         plain = Temperature().fit(logits, labels)

@@ -176,7 +176,7 @@ class Calibrator(nn.Module):
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """Move what was learnt with the network, but do not round it when the network is cast."""
-        device = fn(torch.empty(0, device=self._device)).device
+        device = fn(torch.empty(0, dtype=torch.float32, device=self._device)).device
 
         def moved(tensor: Tensor) -> Tensor:
             wanted = working_type(device) if tensor.is_floating_point() else tensor.dtype

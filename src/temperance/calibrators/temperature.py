@@ -149,15 +149,15 @@ def _undetermined(logits: Tensor, s: float) -> bool:
 def _too_few(logits: Tensor, labels: Tensor, alone: float, kept: float) -> str:
     n, right = len(labels), int((logits.argmax(1) == labels).sum())
     if right == n:
-        reason = f"the {n} samples hold no mistake, so no temperature is too small for them"
+        reason = f"the {n} samples contain no mistake, so the smaller the temperature, the better it fits"
     elif right == 0:
-        reason = f"none of the {n} samples is predicted right, so no temperature is too large for them"
+        reason = f"none of the {n} samples is predicted right, so the larger the temperature, the better it fits"
     else:
         reason = (
             f"the {n} samples say little about the temperature: alone they give {alone:.3g}, "
             "but half or twice that fits about as well"
         )
-    return f"{reason}. A prior makes it {kept:.3g}; fit on more samples"
+    return f"{reason}. A prior sets it to {kept:.3g}; fit on more samples"
 
 
 # --------------------------------------------------------------------------------------------------- convex objectives
