@@ -273,7 +273,7 @@ def test_what_only_a_parquet_can_hold(saved: Path, tmp_path: Path, column: Any, 
 
 
 def test_of_a_pair_the_other_set_is_left_out_and_the_rest_kept(saved: Path, tmp_path: Path) -> None:
-    arrays = {
+    arrays: dict[str, Any] = {
         f"{part}_{name}": array for part in ("val", "test") for name, array in (("logits", LOGITS), ("labels", LABELS))
     }
     ids = np.arange(N)
@@ -303,7 +303,7 @@ def test_an_input_is_never_the_output(saved: Path, tmp_path: Path, monkeypatch: 
     os.link(path, hard)
     monkeypatch.chdir(folder)
     before = path.read_bytes(), inside.read_bytes(), saved.read_bytes()
-    calls = [
+    calls: list[list[Any]] = [
         ["apply", saved, path, "-o", path],
         ["apply", saved, path, "-o", Path("..") / "in.npz"],
         ["apply", saved, path, "-o", link],
@@ -337,7 +337,8 @@ def test_what_is_calibrated_is_marked_and_not_calibrated_again(saved: Path, tmp_
     assert not twice.exists()
     applied(saved, once, twice, "--again")
     assert read_predictions(twice).calibrated_by == "temperature, temperature"
-    for arguments in (["evaluate", once], ["ood", once, once]):
+    calls: list[list[Any]] = [["evaluate", once], ["ood", once, once]]
+    for arguments in calls:
         said = run(*arguments, "--calibrator", saved)
         assert said.code == 2 and "by temperature; leave out --calibrator" in said.err
     # Measuring and fitting are allowed.

@@ -2,6 +2,7 @@
 
 import pickle
 import warnings
+from typing import Any
 
 import numpy as np
 import pytest
@@ -141,7 +142,8 @@ def test_one_hot_labels_are_class_numbers(dtype: type) -> None:
 
 
 def test_an_error_knows_its_row_wherever_the_count_begins() -> None:
-    for labels in ([0, 9], [0.0, 0.5], [[1, 0, 0], [1, 1, 0]], [[1, 0, 0], [0.5, 0.5, 0]]):
+    wrong: list[Any] = [[0, 9], [0.0, 0.5], [[1, 0, 0], [1, 1, 0]], [[1, 0, 0], [0.5, 0.5, 0]]]
+    for labels in wrong:
         with pytest.raises(InputError, match="row 1001 has") as error:
             as_labels(labels, torch.tensor(GOOD), first_row=1000)
         assert error.value.row == 1001

@@ -282,7 +282,7 @@ def test_a_wrong_value_names_the_file_and_the_place(
     good, cal, out = tmp_path / "good.npz", tmp_path / "cal.safetensors", tmp_path / f"out{suffix}"
     np.savez(good, logits=GOOD_LOGITS, labels=GOOD_LABELS)
     assert run("fit", "temperature", good, "-o", cal).code == 0
-    for arguments in (
+    calls: list[list[Any]] = [
         ["evaluate", path],
         ["evaluate", path, "--calibrator", cal],
         ["compare", path],
@@ -292,7 +292,8 @@ def test_a_wrong_value_names_the_file_and_the_place(
         ["apply", cal, path, "-o", out],
         ["ood", good, path, "--bootstrap", "2"],
         ["ood", path, good, "--bootstrap", "2", "--calibrator", cal],
-    ):
+    ]
+    for arguments in calls:
         said = run(*arguments)
         if what == "label" and arguments[0] in ("ood", "apply"):
             assert said.code == 0  # labels are not read, or copied
@@ -323,7 +324,7 @@ def test_compare_takes_arrays_as_evaluate_does(tmp_path: Path) -> None:
     options: dict[str, Any] = {"methods": ["temperature"], "bootstrap": 20}
 
     def value(*arguments: Any, **more_options: Any) -> float:
-        return compare(*arguments, **options, **more_options).row("nll", method="temperature").value
+        return compare(*arguments, **(options | more_options)).row("nll", method="temperature").value
 
     halved = value(Predictions.of(logits, labels, from_logits=True))
     assert value(logits, labels, from_logits=True) == halved
@@ -364,9 +365,10 @@ def test_wrong_calls_of_compare(arguments: Any, options: Any, sentence: str) -> 
 
 def test_what_is_said_of_arrays_is_not_said_of_a_set() -> None:
     data = Predictions.of(GOOD_LOGITS, GOOD_LABELS, from_logits=True)
-    for options in ({"positive": 1}, {"normalise": True}):
+    every: list[dict[str, Any]] = [{"positive": 1}, {"normalise": True}]
+    for options in every:
         with pytest.raises(InputError, match="give positive= and normalise= to it"):
-            evaluate(data, **options)  # type: ignore[arg-type]
+            evaluate(data, **options)
 
 
 def test_a_pair_is_read_alike(tmp_path: Path) -> None:

@@ -145,9 +145,10 @@ def test_a_table_into_a_closed_pipe_is_quiet() -> None:
         assert ended.stderr.read() == b"" and ended.wait() == 0
 
 
-def test_no_standard_output_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_standard_output_at_all(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdout", None)
     assert main(["list", "heads"]) == 0
+    assert main(["evaluate", str(path), "--json", "--bootstrap", "0", "--metrics", "ece"]) == 0
 
 
 def test_an_error_of_the_system_names_its_file(

@@ -1,7 +1,7 @@
 """temperance makes a classifier's confidence mean what it says.
 
-`evaluate` measures a set of predictions, `compare` fits and ranks calibrators; `metrics`, `calibrators` and `losses`
-hold the methods one by one.
+`evaluate` measures a set of predictions, `compare` fits and ranks calibrators, `apply` uses one; `metrics`,
+`calibrators` and `losses` hold the methods one by one.
 """
 
 from importlib import import_module
@@ -10,6 +10,7 @@ from typing import Any
 __version__ = "0.1.0.dev0"
 
 from temperance import calibrators, metrics
+from temperance.jobs.application import apply
 from temperance.jobs.comparison import Comparison, compare
 from temperance.jobs.evaluation import Evaluation, evaluate
 from temperance.metrics.significance import difference, interval
@@ -21,6 +22,7 @@ __all__ = [
     "Evaluation",
     "Predictions",
     "Stream",
+    "apply",
     "calibrators",
     "compare",
     "difference",

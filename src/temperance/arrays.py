@@ -22,7 +22,7 @@ ArrayLike: TypeAlias = Tensor | npt.ArrayLike
 # text file, far too small for logits, scores or independent (multilabel) probabilities to pass.
 SUM_TOLERANCE = {torch.float16: 1e-2, torch.bfloat16: 5e-2, torch.float32: 1e-3, torch.float64: 1e-3}
 
-# Probabilities of zero are taken for this in logarithms; logits need no such floor.
+# A probability of zero counts as this in logarithms. Logits need no such floor.
 LOG_FLOOR = 1e-12
 
 # Rows are taken in blocks of about this many values, so that the passes over a block after the first find it in cache.
@@ -72,7 +72,7 @@ def as_array(values: npt.ArrayLike, name: str) -> npt.NDArray[Any]:
 
 
 def as_scores(values: ArrayLike, name: str) -> Tensor:
-    """Logits or probabilities as a float tensor (n, k) or (n, k, *space); the values are not looked at yet."""
+    """Logits or probabilities as a float tensor (n, k) or (n, k, *space); the values are not checked yet."""
     scores = to_tensor(values, name)
     if scores.ndim == 1:
         raise one_column(name, shape_of(scores))
@@ -135,7 +135,7 @@ def as_labels(
 def class_numbers(labels: ArrayLike, shape: tuple[int, ...], *, first_row: int = 0) -> Tensor:
     """Labels as int64 (n, *space) for scores of shape (n, k, *space): whole numbers of any type, or one-hot rows.
 
-    Whether there are so many classes is not looked at.
+    The numbers are not checked against k.
     """
     given = to_tensor(labels, "labels")
     n, k, *space = shape
@@ -247,12 +247,12 @@ def refuse_non_finite(rows: Tensor, name: str, first_row: int = 0) -> None:
 
 
 def refuse_probs(logits: Tensor, remedy: str) -> None:
-    """Refuse rows that are probabilities: as logits they would be silently wrong. One row alone may be so by chance."""
+    """Refuse rows that are probabilities: as logits they would be silently wrong. A single row may be so by chance."""
 
     def are_probs(rows: Tensor) -> bool:
         return bool(rows.amin() >= 0) and bool(((rows.sum(1) - 1).abs() <= 1e-4).all())
 
-    # Nearly always the first few say no.
+    # The first few rows nearly always decide it.
     if len(logits) > 1 and are_probs(logits[:8]) and are_probs(logits):
         raise InputError(
             f"these logits are probabilities (rows sum to 1): {remedy}",
@@ -289,8 +289,8 @@ def checked_logits(scores: Tensor, *, from_logits: bool, first_row: int = 0) -> 
 def log_probs(probs: Tensor) -> Tensor:
     """Probabilities as float64 log-probabilities.
 
-    A zero counts as `LOG_FLOOR`, as in the metrics, or as the smallest other probability where that is smaller: a
-    calibrator that took it for the smallest number there is would fit nothing else.
+    A zero counts as `LOG_FLOOR`, as in the metrics, or as the smallest positive probability if that is smaller. Counted
+    as the smallest float64, it would outweigh everything else in a fit.
     """
     values = probs.double()
     return values.clamp_min(float(values.where(values > 0, LOG_FLOOR).min().clamp_max(LOG_FLOOR))).log()
@@ -311,7 +311,7 @@ def blocks(
 ) -> Iterator[tuple[Tensor, Tensor, int]]:
     """Rows and labels in blocks that stay in cache, each with the number of its first sample; ignored ones left out.
 
-    `step` is the number of samples in a block, if another is wanted.
+    `step` overrides the number of samples in a block.
     """
     if step is None:
         step = max(1, BLOCK_VALUES.get(scores.device.type, BLOCK_VALUES["cpu"]) // scores[0].numel())

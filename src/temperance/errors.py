@@ -23,8 +23,8 @@ from typing import Any, get_args, get_origin
 class TemperanceError(Exception):
     """Base of every error that temperance raises on purpose.
 
-    row    the sample that the message speaks of, counted from 0; whoever knows the file says where it is there
-    flags  what the command line says in place of a Python argument: {"n_bins": "--n-bins"}
+    row    the sample that the message is about, counted from 0; `Predictions.located` says where it is in the file
+    flags  what the command line prints in place of a Python argument: {"n_bins": "--n-bins"}
     """
 
     def __init__(self, message: str, *, row: int | None = None, flags: Mapping[str, str] | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Files are written whole or not at all, and what is wrong with one that is read is said in a sentence."""
+"""Files are written whole or not at all, and a file that cannot be read is refused with a sentence."""
 
 import errno
 import os
@@ -16,6 +16,7 @@ from temperance.errors import FileError, InputError, TemperanceError
 
 PathLike = str | os.PathLike[str]
 
+# The system's errors for a full disk, a file that is too large and a used-up quota.
 NO_ROOM = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
 
 
@@ -38,7 +39,7 @@ def atomic_write(path: PathLike) -> Iterator[Path]:
         temporary.touch(exist_ok=False)
         new_mode = stat.S_IMODE(temporary.stat().st_mode)
         yield temporary
-        # Some writers make a file of their own in its place, which nobody else may read.
+        # Some writers replace the file by one that only its owner may read.
         temporary.chmod(new_mode if kept_mode is None else kept_mode)
         with temporary.open("r+b") as handle:
             os.fsync(handle.fileno())
@@ -105,7 +106,7 @@ def _sync_folder(folder: Path) -> None:
 
 @contextmanager
 def reading(path: PathLike) -> Iterator[None]:
-    """Read and parse a file inside this block: all that goes wrong in it becomes one sentence that names the file.
+    """Read and parse a file inside this block: whatever goes wrong in it becomes one sentence that names the file.
 
     An InputError about what the file holds gets its name in front. Parsers raise almost anything on broken bytes;
     every other error here is therefore taken to mean that the file is damaged, and stays attached as the cause.
@@ -129,7 +130,7 @@ def reading(path: PathLike) -> Iterator[None]:
         raise FileError(f"{path} does not fit in memory; read it in chunks, or take fewer rows") from error
     except Exception as error:
         if isinstance(error, OSError) and error.errno in NO_ROOM:
-            # No reading ends so: this block copies the file, and it is the copy that cannot be written.
+            # Reading never runs out of space: this block copies the file, and the copy cannot be written.
             raise
         # A broken archive can send its reader to an impossible place, which the system calls an invalid argument.
         if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):

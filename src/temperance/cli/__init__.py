@@ -11,7 +11,7 @@ from contextlib import suppress
 
 from temperance import __version__
 from temperance.cli import analyse, compare, demo, evaluate, fit, gradients, list_methods, ood, retrain, shift, train
-from temperance.cli.terminal import spell_out
+from temperance.cli.terminal import transliterate_output
 from temperance.errors import TemperanceError
 
 COMMANDS = (demo, evaluate, compare, fit, ood, train, retrain, shift, analyse, gradients, list_methods)
@@ -19,7 +19,7 @@ COMMANDS = (demo, evaluate, compare, fit, ood, train, retrain, shift, analyse, g
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the exit code is 0, or 2 for anything the user can put right."""
-    spell_out()
+    transliterate_output()
     args = argparse.Namespace(debug=False)
     try:
         try:

@@ -25,7 +25,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         help="comma-separated: fog, gaussian-noise, … (the fifteen of the benchmark)",
     )
     parser.add_argument("--severities", default="1,2,3,4,5", metavar="N,N", help="from 1 to 5 (all)")
-    parser.add_argument("--limit", type=int, metavar="N", help="only so many test images, drawn at random")
+    parser.add_argument("--limit", type=int, metavar="N", help="measure on N test images, drawn at random")
     parser.add_argument("--device", metavar="NAME", help="cpu, cuda, … (a GPU if there is one)")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the corruptions (0)")
     add_output_options(parser)

@@ -1,4 +1,4 @@
-"""What is printed, wherever it goes: nothing is cut off, and a terminal without Unicode gets plain letters."""
+"""Printing, wherever it goes: no table is cut off, and a terminal without Unicode gets plain letters."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ class Screen(Console):
     """Standard output, or standard error."""
 
     def render_str(self, text: str, **options: Any) -> Text:
-        """Cells of a table are spelled out before they are laid out, so that columns stay straight."""
-        return super().render_str(_spelled(text, self.encoding), **options)
+        """Transliterate the cells of a table before they are laid out, so that columns stay straight."""
+        return super().render_str(_transliterated(text, self.encoding), **options)
 
     def on_broken_pipe(self) -> None:
-        """Raise what is being handled, a BrokenPipeError: the command line knows what to do."""
+        """Re-raise the BrokenPipeError that is being handled: the command line handles it."""
         raise
 
 
@@ -70,28 +70,28 @@ def _least_width(table: Table, screen: Console) -> int:
 
 def write_text(text: str) -> None:
     """Text for programs, JSON or CSV, on standard output: UTF-8 whatever the terminal is."""
-    sys.stdout.flush()
     if hasattr(sys.stdout, "buffer"):
+        sys.stdout.flush()
         sys.stdout.buffer.write(text.encode())
     else:
-        sys.stdout.write(text)
+        print(text, end="")
 
 
-def spell_out() -> None:
-    """From here on, characters that a stream cannot encode are spelled out instead of ending the program."""
-    codecs.register_error("temperance", _spelled_error)
+def transliterate_output() -> None:
+    """From here on, characters that a stream cannot encode are transliterated instead of ending the program."""
+    codecs.register_error("temperance", _transliterated_error)
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="temperance")
 
 
-def _spelled_error(error: UnicodeError) -> tuple[str, int]:
+def _transliterated_error(error: UnicodeError) -> tuple[str, int]:
     if not isinstance(error, UnicodeEncodeError):
         raise error
     return "".join(map(_plain, error.object[error.start : error.end])), error.end
 
 
-def _spelled(text: str, encoding: str) -> str:
+def _transliterated(text: str, encoding: str) -> str:
     try:
         text.encode(encoding)
     except UnicodeEncodeError:

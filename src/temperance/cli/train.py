@@ -141,12 +141,12 @@ def show(found: Any, *, bootstrap: int) -> None:
 
 
 def on_terminal() -> bool:
-    """Can a progress bar be seen?"""
+    """Is standard error a terminal, which can show a progress bar?"""
     return terminal.Screen(stderr=True).is_terminal
 
 
 def epoch_line(epochs: int) -> Callable[[Mapping[str, Any]], None]:
-    """What prints a plain line about every epoch on stderr, for the log of a job that nobody watches."""
+    """A function that prints one line per epoch on stderr, for the log of an unattended job."""
 
     def tell(row: Mapping[str, Any]) -> None:
         seconds = row["seconds"] + row["seconds_of_validation"]
@@ -161,7 +161,7 @@ def epoch_line(epochs: int) -> Callable[[Mapping[str, Any]], None]:
 
 
 def lines_now_and_then(tell: Progress, every: float = SECONDS_BETWEEN_LINES) -> Progress:
-    """As `tell`, and where no progress bar can be seen also a plain line on stderr every so many seconds."""
+    """Like `tell`; where there is no progress bar, it also prints a line on stderr every few seconds."""
     if on_terminal():
         return tell
     last = time.monotonic()

@@ -32,8 +32,9 @@ class Floored:
         for batch in batches:
             if not batch.from_logits:
                 floored = batch.label_prob < limit
-                self.n += int(floored.sum())
-                self.nll += float(batch.nll[floored].sum())
+                if bool(floored.any()):
+                    self.n += int(floored.sum())
+                    self.nll += float(batch.nll[floored].sum())
             yield batch
 
     def note(self, nll: float, n: int) -> str:

@@ -112,7 +112,7 @@ def _check_labels(labels: Described, n: int, k: int, class_names: tuple[str, ...
 
 def as_class_names(names: Iterable[Any]) -> tuple[str, ...]:
     """Class names as different, non-empty strings."""
-    # A string itself is a sequence of strings, and hardly ever meant.
+    # A string is itself a sequence of strings, which is rarely meant.
     given = [names] if isinstance(names, str) else list(names)
     if not given or not all(isinstance(name, str) and name for name in given):
         raise InputError(f"class_names must be non-empty strings, one for each class; got {shown(map(repr, given))}")

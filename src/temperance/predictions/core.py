@@ -30,13 +30,12 @@ T = TypeVar("T")
 # The source of predictions that were never in a file.
 MEMORY = "memory"
 
-
-# What a file holds beside its predictions, in NumPy's arrays, to be written in another format.
+# What a file holds beside its predictions, as NumPy arrays, to be written in another format.
 Extras = dict[str, npt.NDArray[Any]]
 
 
 class Origin(NamedTuple):
-    """The file that predictions were read from, and how; from it, a writer carries over what is not predictions."""
+    """The file that predictions were read from, and how. A writer carries over everything else that it holds."""
 
     path: Path
     wanted: Wanted
@@ -248,7 +247,7 @@ class Predictions:
             raise FileError(f"{self.source}: {error}", flags=error.flags) from error
 
     def locating(self, parts: Iterator[T]) -> Iterator[T]:
-        """Go through what is made of these predictions piece by piece; errors on the way name the file and the row."""
+        """Yield what is made of these predictions piece by piece; errors on the way name the file and the row."""
         with self.located():
             yield from parts
 

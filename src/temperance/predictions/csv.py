@@ -32,7 +32,7 @@ def read(path: Path, wanted: Wanted) -> Predictions:
     """Open the predictions in a .csv file."""
     header, columns = _columns(path, wanted)
     table = Table(path, header, columns.scores, columns.labels, columns.groups)
-    # One pass counts the rows by one column, and reads who calibrated them.
+    # One pass counts the rows, by one column, and reads the calibrator's name.
     counted = table._replace(scores=columns.scores[:1] if columns.labels is None else (), groups=columns.mark)
     n, marks = 0, set[str]()
     for piece in pieces(counted):

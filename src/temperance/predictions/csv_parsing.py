@@ -46,7 +46,7 @@ def pieces(table: Table) -> Iterator[Piece]:
         yield from _plain_pieces(table)
         return
     if next(islice(lines_of(table.path), 1, None), None) is None:
-        return  # a header alone, which pyarrow calls an error if its line does not end
+        return  # a header alone: pyarrow refuses it if its line does not end
     try:
         yield from _arrow_pieces(table)
     except pyarrow.ArrowInvalid:
@@ -107,7 +107,7 @@ def _plain_pieces(table: Table) -> Iterator[Piece]:
         written = [[cells[i] for i in score_places] for _, cells in block]
         try:
             if any("_" in cell for cells in written for cell in cells):
-                raise ValueError  # a number to Python only
+                raise ValueError  # see is_number
             scores = np.array(written, dtype=np.float64)
         except ValueError:
             raise _not_a_number(table, block, score_places) from None
@@ -149,7 +149,7 @@ def _first_other_line(path: Path) -> int:
 
 
 def is_number(cell: str) -> bool:
-    """Is this a number? 1_000 is one to Python, but to nobody else."""
+    """Is this a number? Python also takes 1_000 for one; other programs do not."""
     try:
         float(cell)
     except ValueError:

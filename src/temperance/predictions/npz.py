@@ -26,10 +26,10 @@ from temperance.predictions.checks import MARK, Described, Wanted, as_class_name
 from temperance.predictions.core import Extras, Origin, Predictions
 from temperance.predictions.keyed import find_set, open_set
 
-# No deflated data expands further than this; what declares that it does is not what it says.
+# Deflated data never expands by more than this factor; a member that claims to is damaged.
 DEFLATE_LIMIT = 1032
 
-# NumPy accepts headers of up to 10,000 bytes, but only after it has read however many they claim to be.
+# NumPy accepts headers of up to 10,000 bytes, but first reads as many as the header claims to have.
 HEADER_BYTES = 1 << 14
 
 HEADER_READERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
@@ -103,7 +103,7 @@ class NpzFile:
             shape, is_fortran, dtype = _read_header(head, key)
             if min(shape, default=0) < 0 or math.prod(shape) * dtype.itemsize != info.file_size - head.tell():
                 raise ValueError(f"{key} declares shape {shape}, which is not the size of its data")
-            # Opened again instead of moved back, which would end the verification of the checksum.
+            # Opened again instead of rewound: rewinding would skip the check of the checksum.
             with archive.open(info) as stream:
                 stream.read(head.tell())
                 yield Member(shape, is_fortran and len(shape) > 1, dtype, stream)
@@ -115,7 +115,7 @@ def _read_header(head: IO[bytes], key: str) -> tuple[tuple[int, ...], bool, np.d
     if read_header is None:
         raise ValueError(f"{key} has an unknown .npy version")
     with warnings.catch_warnings():
-        # NumPy and Python comment on odd headers; what matters is checked.
+        # NumPy and Python warn about odd headers; everything that matters is checked.
         warnings.simplefilter("ignore")
         shape, is_fortran, dtype = read_header(head)
     if dtype.hasobject:
@@ -127,7 +127,7 @@ def _read_header(head: IO[bytes], key: str) -> tuple[tuple[int, ...], bool, np.d
 
 
 def _check_size(info: ZipInfo, archive_size: int) -> None:
-    """Refuse declared sizes that cannot be true, before any memory is asked for on their word."""
+    """Refuse declared sizes that cannot be true, before memory is allocated for them."""
     if info.compress_type not in (ZIP_STORED, ZIP_DEFLATED):
         raise ValueError(f"{info.filename} is compressed in a way that NumPy does not write")
     expansion = DEFLATE_LIMIT if info.compress_type == ZIP_DEFLATED else 1

@@ -80,7 +80,7 @@ def _find_columns(schema: Any, wanted: Wanted) -> Columns:
 
 
 def _only_texts(file: Any, column: str) -> str | None:
-    """The different texts in a column, all of them; most often there is one."""
+    """The different texts in a column; usually there is one."""
     found: set[str | None] = set()
     for batch in file.iter_batches(columns=[column]):
         found |= set(batch.column(column).unique().to_pylist())
@@ -182,7 +182,7 @@ def _new_batches(file: Any, schema: Any, new: Sequence[NewColumn], predictions: 
 
 
 def _save(path: Path, schema: Any, batches: Iterator[Any], predictions: Predictions) -> None:
-    # Scores hardly ever repeat, so that a dictionary of them would only take time.
+    # Scores rarely repeat, so a dictionary would only cost time.
     repeating = [name for name in schema.names if not name.startswith(predictions.kind)]
     options = {"use_dictionary": repeating, "write_page_checksum": True}
     with _pyarrow()[1].ParquetWriter(path, schema, **options) as writer:
@@ -260,7 +260,7 @@ def _list_length(file: Any, column: str) -> int:
 
 
 def _describe_scores(schema: Any, columns: Columns, shape: tuple[int, int]) -> Described:
-    """The scores as they will be read; if the columns differ in type, one that does not hold numbers speaks for all."""
+    """The scores as they will be read; if columns differ in type, the first that does not hold numbers is described."""
     types = [schema.field(column).type for column in columns.scores]
     found = [_describe(each.value_type if columns.is_list else each, shape) for each in types]
     return next((column for column in found if column.kind not in "fi"), found[0])
