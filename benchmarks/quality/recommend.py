@@ -89,7 +89,7 @@ def _told(draws: list[Draw]) -> list[str]:
         return ["–"] * 4
     given = sum(name != "identity" for name, *_ in draws) / len(draws)
     worse = sum(after > before for _, before, after in draws) / len(draws)
-    before, after = (fmean(draw[i] for draw in draws) for i in (1, 2))
+    before, after = fmean(b for _, b, _ in draws), fmean(a for _, _, a in draws)
     return [f"{len(draws):,}", f"{100 * given:.1f} %", f"{100 * worse:.1f} %", f"{before:.3f} → {after:.3f}"]
 
 
