@@ -16,7 +16,7 @@ from temperance.metrics.selective import RiskCoverage
 from temperance.metrics.stats import Bins
 
 LEVEL = 0.95  # of the interval around each bin's accuracy
-MOST_BARS = 100  # in one picture; finer bins are merged
+MOST_BARS = 50  # in one picture; finer bins are merged
 
 
 # ---------------------------------------------------------------------------------------------------------------- bins
