@@ -16,7 +16,7 @@ from temperance.metrics.classwise import class_errors, class_over, class_under
 from temperance.metrics.selective import RiskCoverage
 
 LEVEL = 0.95  # of the interval around each bin's accuracy
-MOST_BARS = 100  # in one picture; finer bins are merged
+MOST_BARS = 50  # in one picture; finer bins are merged
 
 
 # ---------------------------------------------------------------------------------------------------------------- bins

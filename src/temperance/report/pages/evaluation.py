@@ -79,9 +79,15 @@ def verdict_section(evaluation: Evaluation, warning: str = "") -> Markup:
         [
             ("Accuracy", percent(accuracy), _bounds(evaluation, "accuracy")),
             ("Mean confidence", percent(confidence), "the same as accuracy" if points == "0.00" else gap),
-            ("Calibration error", percent(ece.value(bins)), _bounds(evaluation, "ece")),
+            ("Calibration error", percent(ece.value(bins)), _in_bins(evaluation)),
         ],
     )
+
+
+def _in_bins(evaluation: Evaluation) -> Markup:
+    """The interval of the calibration error, and in how many bins it was measured: it depends on them."""
+    notes = (_bounds(evaluation, "ece"), f"in {plural(len(evaluation.reliability.count), 'bin')}")
+    return join(tag("span", note) for note in notes if note)
 
 
 def _bounds(evaluation: Evaluation, metric: str) -> str:
