@@ -632,4 +632,4 @@ def test_fit_warns_of_a_temperature_without_a_best_value(tmp_path: Path, capsys:
         labels = (np.arange(40) + (np.arange(40) < mistakes)) % 4
         np.savez(tmp_path / "p.npz", logits=logits, labels=labels)
         assert main(["fit", "temperature", str(tmp_path / "p.npz"), "-o", str(tmp_path / "c.safetensors")]) == 0
-        assert ("at the end of its range" in capsys.readouterr().out) == warned
+        assert ("temperance: warning: the 40 samples contain no mistake" in capsys.readouterr().err) == warned

@@ -6,13 +6,15 @@ import argparse
 import os
 import re
 import sys
-from collections.abc import Sequence
-from contextlib import suppress
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any
 
 from temperance import __version__
 from temperance.cli import analyse, compare, demo, evaluate, fit, gradients, list_methods, ood, retrain, shift, train
 from temperance.cli.terminal import transliterate_output
-from temperance.errors import TemperanceError
+from temperance.errors import TemperanceError, TemperanceWarning
 
 COMMANDS = (demo, evaluate, compare, fit, ood, train, retrain, shift, analyse, gradients, list_methods)
 
@@ -24,7 +26,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         try:
             parser().parse_args(arguments, args)
-            args.run(args)
+            with warnings_as_sentences():
+                args.run(args)
         finally:
             if sys.stdout is not None:
                 sys.stdout.flush()
@@ -48,6 +51,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("temperance: stopped", file=sys.stderr)
         return 130
     return 0
+
+
+@contextmanager
+def warnings_as_sentences() -> Iterator[None]:
+    """Say each warning of temperance once, as a sentence on standard error."""
+    told: set[str] = set()
+
+    def tell(message: Warning | str, category: type[Warning], *more: Any, **options: Any) -> None:
+        if not issubclass(category, TemperanceWarning):
+            usual(message, category, *more, **options)
+        elif str(message) not in told:
+            told.add(str(message))
+            print(f"temperance: warning: {message}", file=sys.stderr)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", TemperanceWarning)
+        usual, warnings.showwarning = warnings.showwarning, tell
+        yield
 
 
 def in_flags(error: TemperanceError, args: argparse.Namespace) -> str:

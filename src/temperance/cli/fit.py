@@ -53,11 +53,6 @@ def run(args: argparse.Namespace) -> None:
     learnt = {name: value.tolist() for name, value in found.state_dict().items() if not name.endswith("n_classes")}
     for name, value in {**learnt, **found.info}.items():
         print(f"  {name}: {_short(value)}")
-    if any(value is True for name, value in found.info.items() if name.endswith("at_bound")):
-        print(
-            "The temperature is at the end of its range: the best one lies beyond it, or there is none, as where no "
-            "prediction is wrong. Do not rely on it; fit on more samples."
-        )
 
 
 def _short(value: Any) -> str:

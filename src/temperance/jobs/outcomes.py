@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import time
+import warnings
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -18,7 +19,7 @@ from torch import Tensor
 
 from temperance.arrays import LOG_FLOOR
 from temperance.calibrators.base import Calibrator, make_calibrator
-from temperance.errors import TemperanceError
+from temperance.errors import TemperanceError, TemperanceWarning
 from temperance.metrics import METRICS, Metric
 from temperance.metrics.batch import batches
 from temperance.metrics.gain import Gains
@@ -132,7 +133,10 @@ class Work:
         """Fit and measure one method. That it cannot be fitted to these data is an outcome too."""
         start = time.perf_counter()
         try:
-            found = method.make().fit(self.fit_logits, self.fit_labels)
+            with warnings.catch_warnings():
+                # Whether a method can be trusted is what the comparison finds out.
+                warnings.simplefilter("ignore", TemperanceWarning)
+                found = method.make().fit(self.fit_logits, self.fit_labels)
             seconds = time.perf_counter() - start
             return Outcome(method, found, "", seconds, *self._measure(found))
         except CANNOT_BE_FITTED as error:
