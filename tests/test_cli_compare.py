@@ -374,4 +374,4 @@ def test_odd_names_are_shown_as_they_are(tmp_path: Path, capsys: pytest.CaptureF
     assert str(saved) in told("fit", "temperature", str(path), "-o", str(saved))
     assert str(out) in told("apply", str(saved), str(path), "-o", str(out))
     said = told("evaluate", str(path), "--bootstrap", "0")
-    assert "[red]a].npz" in said and "[/a] (" in said
+    assert "[red]a].npz" in said and "[bold]b: " in said

@@ -101,7 +101,7 @@ def test_a_run_is_opened_again(trained: Path) -> None:
 
 def test_retraining_a_run_and_again_from_its_features(trained: Path, tmp_path: Path) -> None:
     options = ("--head", "mac-cal:epochs=2", "--anyway")
-    first = run("retrain", trained, *options, "-o", tmp_path / "a", "--bootstrap", "20")
+    first = run("retrain", trained, *options, "-o", tmp_path / "a", "--bootstrap", "60")
     assert first.code == 0, first.err
     assert "in the place of the network's classifier" in " ".join(first.out.split())
     assert all(word in first.out for word in ("before", "after", "difference", "95% interval", "NLL", "classwise ECE"))
