@@ -41,7 +41,7 @@ class Browser:
         quiet = os.open(os.devnull, os.O_RDWR)
         self.process = os.posix_spawn(
             program,
-            [program, *FLAGS, f"--user-data-dir={self.profile.name}", "about:blank"],
+            [program, *FLAGS, f"--user-data-dir={self.profile.name}"],
             os.environ | {"HOME": self.profile.name},
             file_actions=[
                 *((os.POSIX_SPAWN_DUP2, quiet, stream) for stream in (0, 1, 2)),
@@ -55,8 +55,8 @@ class Browser:
         self.sent = 0
         self.session = ""
         self.events: list[dict[str, Any]] = []
-        (tab,) = (t for t in self.call("Target.getTargets")["targetInfos"] if t["type"] == "page")
-        self.session = self.call("Target.attachToTarget", targetId=tab["targetId"], flatten=True)["sessionId"]
+        tab = self.call("Target.createTarget", url="about:blank")["targetId"]
+        self.session = self.call("Target.attachToTarget", targetId=tab, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network"):
             self.call(f"{domain}.enable")
 
