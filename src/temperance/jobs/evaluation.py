@@ -297,7 +297,7 @@ def checked_batches(
     """Predictions in checked blocks: those of one group, and as a calibrator makes them, if asked."""
     data.need_labels()
     first_row = 0
-    for scores, labels, groups in data.chunks(max(1, CHUNK_VALUES // data.k)):
+    for scores, labels, groups in data.hashed(data.chunks(max(1, CHUNK_VALUES // data.k))):
         size = len(labels)
         from_logits = data.from_logits
         if group is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -70,16 +70,11 @@ class Columns:
     def __len__(self) -> int:
         return len(self.labels)
 
-    @classmethod
-    def join(cls, several: Sequence[Columns]) -> Columns:
-        """The rows of several batches, without what is as wide as k."""
-        first, joined = several[0], Columns()
-        joined.k, joined.from_logits, joined.n_parts = first.k, first.from_logits, first.n_parts
+    def _named(self) -> dict[str, Tensor]:
+        """The columns by name."""
         names = ["labels", "top", "label_score", "correct"]
-        names += ["normaliser"] * first.from_logits + ["part"] * (first.part is not None)
-        for name in names:
-            setattr(joined, name, torch.cat([getattr(each, name) for each in several]))
-        return joined
+        names += ["normaliser"] * self.from_logits + ["part"] * (self.part is not None)
+        return {name: getattr(self, name) for name in names}
 
     def deal(self, part: Tensor | None, n_parts: int) -> None:
         """Put each row into the part that `part` (n,) names, or all of them into none."""
@@ -137,6 +132,36 @@ class Columns:
             found = torch.bincount(self.part * size + index, weights, minlength=self.n_parts * size)
             found = found.reshape(self.n_parts, size)
         return found if weights is None else found.double()
+
+
+class Joined:
+    """The columns of batches one after the other, in memory that is taken once: up to `most` rows."""
+
+    def __init__(self, first: Columns, most: int) -> None:
+        self._like, self._most, self._held = first, most, 0
+        self._columns = {name: column.new_empty(most) for name, column in first._named().items()}
+
+    def add(self, batch: Columns) -> bool:
+        """Take in more rows; false if there is no room for them."""
+        end = self._held + len(batch)
+        if end > self._most:
+            return False
+        for name, column in batch._named().items():
+            self._columns[name][self._held : end] = column
+        self._held = end
+        return True
+
+    def take(self) -> Columns:
+        """All rows; the next ones then take their place."""
+        joined = Columns()
+        joined.k, joined.from_logits = self._like.k, self._like.from_logits
+        for name, column in self._columns.items():
+            setattr(joined, name, column[: self._held])
+        self._held = 0
+        return joined
+
+    def __len__(self) -> int:
+        return self._held
 
 
 class Batch(Columns):

@@ -79,14 +79,16 @@ class Cells(NamedTuple):
     hits: Tensor
 
     @classmethod
-    def merge(cls, cell: Tensor, count: Tensor, confidence: Tensor, hits: Tensor) -> Cells:
-        """The distinct cells in ascending order, with the sums of what came for each."""
-        distinct, place = torch.unique(cell, return_inverse=True)
+    def merge(
+        cls, cell: Sequence[Tensor], counts: Sequence[Tensor], confidence: Sequence[Tensor], hits: Sequence[Tensor]
+    ) -> Cells:
+        """The distinct cells of several sets in ascending order, with the sums of what came for each."""
+        distinct, place = torch.unique(torch.cat(tuple(cell)), return_inverse=True)
 
-        def summed(values: Tensor) -> Tensor:
-            return torch.bincount(place, values.double(), minlength=len(distinct)).to(values.dtype)
+        def summed(values: Sequence[Tensor]) -> Tensor:
+            return torch.bincount(place, torch.cat(tuple(values)).double(), minlength=len(distinct)).to(values[0].dtype)
 
-        return cls(distinct, summed(count), summed(confidence), summed(hits))
+        return cls(distinct, summed(counts), summed(confidence), summed(hits))
 
     def of(self, chosen: Tensor) -> Cells:
         """Those that are chosen."""
@@ -128,7 +130,7 @@ class SparseBins(Additive):
 
     @classmethod
     def _all_cells(cls, several: Sequence[Self]) -> Cells:
-        cell, count, confidence, hits = map(torch.cat, cls._fields_of(several)[:4])
+        cell, count, confidence, hits, *_ = cls._fields_of(several)
         return Cells.merge(cell, count, confidence, hits)
 
     def absorb(self, others: Sequence[Self]) -> Self:
@@ -136,8 +138,8 @@ class SparseBins(Additive):
 
     @property
     def worth_waiting_for(self) -> int:
-        # As much as there is, so that each cell takes part in few combinations.
-        return max(WAITING_BYTES, 4 * self.cell.nbytes)
+        # A quarter of what there is: each cell then takes part in few combinations, and little memory is held.
+        return max(WAITING_BYTES, self.cell.nbytes)
 
     @property
     def form(self) -> tuple[int, ...]:
@@ -146,6 +148,9 @@ class SparseBins(Additive):
     @property
     def fixed_values(self) -> int:
         return 0
+
+    def most_bytes(self, n_parts: int) -> int:
+        return 8 * n_parts * (len(Cells._fields) * self.per_part + self.fixed_values)
 
     @property
     def per_part(self) -> int:
@@ -160,7 +165,7 @@ class SparseBins(Additive):
         return type(self)(*self._cells_of_all_parts(), self.shape)
 
     def _cells_of_all_parts(self) -> Cells:
-        return Cells.merge(self.cell % self.per_part, self.count, self.confidence, self.hits)
+        return Cells.merge([self.cell % self.per_part], [self.count], [self.confidence], [self.hits])
 
     def resampled(self, weights: Tensor) -> Iterator[Self]:
         yield from (type(self)(*cells, self.shape) for cells in self._resampled_cells(weights))

@@ -1,11 +1,10 @@
 """One pass over predictions for any number of metrics, in bounded memory.
 
 Metrics with the same statistic share it, and nothing is computed that no metric asked for. For intervals the rows are
-dealt at random to parts, and statistics are kept for each part.
+dealt at random to parts, and statistics are kept for each part; where that of one part is large there are fewer parts.
 
-Memory: a statistic that does not keep its rows takes at most `STATISTIC_BYTES`; where its size for one part is large
-there are fewer parts. What would take more is refused. Statistics that keep a few numbers for each row may take
-`ROW_BYTES` for each besides.
+A statistic that adds takes at most `STATISTIC_BYTES`. One that keeps rows takes at most `KEPT_BYTES`, and besides
+`ROW_BYTES` for each row, which is enough for all that keep a few numbers of a row. What would take more is refused.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ import torch
 
 from temperance.errors import InputError
 from temperance.metrics.base import Metric
-from temperance.metrics.batch import NARROW, Batch, Columns
+from temperance.metrics.batch import NARROW, Batch, Columns, Joined
 from temperance.metrics.statistic import Additive, RankedSamples, Running, Statistic, in_bytes
 
 N_PARTS = 500
@@ -29,6 +28,7 @@ SPREAD = 8  # how many batches of a long file contribute to each part
 
 PART_VALUES = 1 << 20  # numbers that all parts of a statistic have together
 STATISTIC_BYTES = 1 << 28
+KEPT_BYTES = 1 << 30
 ROW_BYTES = 16
 
 # Rows whose columns are joined before narrow statistics look at them.
@@ -74,8 +74,8 @@ class Gatherer:
         self._gathered = {key: Running(n) for key in self._keys}
         self._n_parts: dict[Any, int] = {}
         self._n, self._in_parts, self._as_came, self._generator = n, in_parts, as_came, generator
-        self._seen = self._offset = self._waiting_rows = 0
-        self._waiting: list[Columns] = []
+        self._seen = self._offset = 0
+        self._waiting: Joined | None = None
 
     def add(self, batch: Batch) -> None:
         """Take in more rows."""
@@ -89,10 +89,7 @@ class Gatherer:
             if key[0] not in NARROW:
                 self._take(key, batch)
         if any(key[0] in NARROW for key in self._gathered):
-            self._waiting.append(Columns.join([batch]))
-            self._waiting_rows += len(batch)
-        if self._waiting_rows >= JOINED_ROWS:
-            self._flush()
+            self._join(batch)
 
     def results(self) -> list[Parts]:
         """For each metric its statistic."""
@@ -108,12 +105,12 @@ class Gatherer:
         """How many parts a statistic can have; 0 for one that is not dealt."""
         of_batch, options = key
         found = of_batch(row, **dict(options))
-        if not self._in_parts or not isinstance(found, Additive):
+        if not isinstance(found, Additive):
+            self._refuse_above(KEPT_BYTES + ROW_BYTES * self._n, key, found.nbytes * self._n)
             return 0
-        most = min(N_PARTS, self._n)
-        parts = min(most, max(PART_VALUES // max(found.fixed_values, 1), FEWEST_PARTS))
-        self._check(key, 8 * parts * found.fixed_values)
-        return parts
+        parts = min(self._n, N_PARTS, max(PART_VALUES // max(found.fixed_values, 1), FEWEST_PARTS))
+        self._refuse_above(STATISTIC_BYTES, key, 8 * found.fixed_values * (parts if self._in_parts else 1))
+        return parts if self._in_parts else 0
 
     def _deal(self, batch: Batch) -> None:
         """Give each row a part: rows of a batch go to few parts where there are many batches."""
@@ -123,29 +120,42 @@ class Gatherer:
         batch.part = ((self._offset + piece) % N_PARTS).to(batch.labels.device)
         self._offset += pieces
 
+    def _join(self, batch: Batch) -> None:
+        """Have narrow statistics look at many rows at once, or at those of a long batch."""
+        if self._waiting is None:
+            self._waiting = Joined(batch, min(JOINED_ROWS, self._n))
+        if not self._waiting.add(batch):
+            self._flush()
+            if not self._waiting.add(batch):
+                self._take_narrow(batch)
+
     def _flush(self) -> None:
         if self._waiting:
-            joined = Columns.join(self._waiting)
-            self._waiting, self._waiting_rows = [], 0
-            for key in self._gathered:
-                if key[0] in NARROW:
-                    self._take(key, joined)
+            self._take_narrow(self._waiting.take())
+
+    def _take_narrow(self, batch: Columns) -> None:
+        for key in self._gathered:
+            if key[0] in NARROW:
+                self._take(key, batch)
 
     def _take(self, key: Any, batch: Columns) -> None:
         of_batch, options = key
         part, n_parts = batch.part, self._n_parts[key]
         batch.deal(part if n_parts else None, n_parts)
-        self._gathered[key].add(of_batch(batch, **dict(options)))
+        found, running = of_batch(batch, **dict(options)), self._gathered[key]
         batch.part = part
-        taken = self._gathered[key].nbytes
-        self._check(key, taken if taken <= STATISTIC_BYTES else math.ceil(taken * self._n / self._seen))
+        running.add(found)
+        if isinstance(found, Additive) and running.nbytes > STATISTIC_BYTES / 8:
+            # Refused as soon as it is clear that it becomes too large.
+            expected = min(running.nbytes * self._n // self._seen, found.most_bytes(max(n_parts, 1)))
+            self._refuse_above(2 * STATISTIC_BYTES, key, expected)
+            self._refuse_above(STATISTIC_BYTES, key, running.nbytes, expected)
 
-    def _check(self, key: Any, size: int) -> None:
-        if size > STATISTIC_BYTES + ROW_BYTES * self._n:
-            parts = self._n_parts.get(key)
-            remedy = "Take a smaller n_bins" if "n_bins" in dict(key[1]) else "Measure fewer rows"
-            without = " or do without its interval (bootstrap 0)" if self._in_parts and parts != 0 else ""
+    def _refuse_above(self, most: int, key: Any, size: int, expected: int = 0) -> None:
+        if size > most:
+            remedies = ["take a smaller n_bins" if "n_bins" in dict(key[1]) else "measure fewer rows"]
+            remedies += ["do without intervals (bootstrap 0)"] if self._in_parts and self._n_parts.get(key) != 0 else []
             raise InputError(
-                f"{self._names[key]} would need about {in_bytes(size)} of memory for these {self._n:,} rows, "
-                f"more than {in_bytes(STATISTIC_BYTES)}. {remedy}{without}, or leave this metric out"
+                f"{self._names[key]} would need about {in_bytes(max(size, expected))} of memory for {self._n:,} rows, "
+                f"which is too much. Leave it out, {', or '.join(remedies)}"
             )

@@ -103,6 +103,10 @@ class Additive(Statistic):
         """How many numbers it has whatever the rows are, if it is not of parts."""
         return sum(tensor.numel() for tensor in self.tensors().values())
 
+    def most_bytes(self, n_parts: int) -> int:
+        """The memory that it can come to, whatever rows are added, if it is of this many parts."""
+        return self.nbytes
+
     def whole(self) -> Self:
         """All parts together."""
         return type(self)(*(tensor.sum(0) for tensor in self.tensors().values()))

@@ -47,7 +47,7 @@ def _binned(batch: Columns, index: Tensor, shape: tuple[int, ...]) -> Bins | Spa
     size = math.prod(shape)
     if batch.n_parts * size > DENSE_BINS:
         hits = batch.correct.long()
-        cells = Cells.merge(batch.parts * size + index, torch.ones_like(hits), batch.confidence, hits)
+        cells = Cells.merge([batch.parts * size + index], [torch.ones_like(hits)], [batch.confidence], [hits])
         return SparseBins(*cells, torch.tensor(shape, device=index.device))
     # Misses and hits side by side: to count both at once takes less time than to pick out the hits.
     both = batch.tally(index.add(batch.correct, alpha=size), 2 * size)
@@ -86,12 +86,12 @@ def class_bins(batch: Batch, *, n_bins: int = 15, closed: str = "right") -> Bins
 def _sparse_class_bins(
     batch: Batch, n_bins: int, probs: Tensor, cell: Tensor, value: Tensor, label_cell: Tensor
 ) -> SparseClassBins:
-    nothing, one = torch.zeros_like(label_cell), torch.ones_like(label_cell)
+    none = torch.zeros_like(label_cell)
     cells = Cells.merge(
-        torch.cat([cell, label_cell]),
-        torch.cat([torch.ones_like(cell), nothing]),
-        torch.cat([value, nothing.double()]),
-        torch.cat([torch.zeros_like(cell), one]),
+        [cell, label_cell],
+        [torch.ones_like(cell), none],
+        [value, none.double()],
+        [torch.zeros_like(cell), torch.ones_like(label_cell)],
     )
     part, place, rows = torch.unique(batch.parts, return_inverse=True, return_counts=True)
     shape = torch.tensor([batch.k, n_bins], device=probs.device)

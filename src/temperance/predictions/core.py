@@ -25,7 +25,11 @@ from temperance.predictions.rows import Chunk, Meaning, in_array, placed
 # A chunk of predictions takes about this much memory (in float64), unless the caller says how many rows it wants.
 CHUNK_BYTES = 1 << 25
 
+# Scores that are hashed at a time, in float64.
+HASHED_VALUES = 1 << 17
+
 T = TypeVar("T")
+
 
 # The source of predictions that were never in a file.
 MEMORY = "memory"
@@ -313,14 +317,26 @@ class Predictions:
     @cached_property
     def fingerprint(self) -> str:
         """SHA-256 of scores, labels and groups: equal for equal values, whatever the file format or the float type."""
+        for _ in self.hashed(self.chunks(max(1, HASHED_VALUES // self.k))):
+            pass
+        known: str = self.__dict__["fingerprint"]
+        return known
+
+    def hashed(self, chunks: Iterator[Chunk]) -> Iterator[Chunk]:
+        """The same chunks, which must be all there are: after the last one the fingerprint is known."""
+        if "fingerprint" in self.__dict__:
+            yield from chunks
+            return
         scores, labels, groups = hashlib.sha256(), hashlib.sha256(), hashlib.sha256()
-        for chunk in self.chunks():
-            scores.update(chunk.scores.cpu().double().contiguous().numpy().astype("<f8", copy=False).data)
+        for chunk in chunks:
+            for rows in torch.split(chunk.scores, max(1, HASHED_VALUES // self.k)):
+                scores.update(rows.cpu().double().contiguous().numpy().astype("<f8", copy=False).data)
             labels.update(chunk.labels.cpu().contiguous().numpy().astype("<i8", copy=False).data)
             if chunk.groups is not None:
                 # The length in front tells "a", "bc" from "ab", "c".
                 text = "".join(f"{len(name)}:{name}" for name in chunk.groups.tolist())
                 groups.update(text.encode("utf-8", "surrogatepass"))
+            yield chunk
         content = {
             "shape": [self.n, self.k],
             "scores": self.kind,
@@ -330,7 +346,7 @@ class Predictions:
                 groups.hexdigest() if self.has_groups else None,
             ],
         }
-        return hashlib.sha256(json.dumps(content).encode()).hexdigest()
+        self.__dict__["fingerprint"] = hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
 
 def as_positive(value: object) -> Positive | None:
