@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from torch import Tensor
 
 from temperance.arrays import ArrayLike, as_array, as_labels, checked_logits, to_tensor
