@@ -15,9 +15,7 @@ A TemperanceWarning says what a result must not be trusted for, though there is 
 import difflib
 import math
 import sys
-from collections.abc import Iterable, Mapping, Sequence
-from types import NoneType, UnionType
-from typing import Any, get_args, get_origin
+from collections.abc import Iterable, Mapping
 
 
 class TemperanceError(Exception):
@@ -74,38 +72,6 @@ def known_settings(owner: str, settings: Iterable[str], known: Iterable[str]) ->
     for setting in settings:
         if setting not in known:
             raise unknown_name(f"setting of {owner}", setting, known)
-
-
-def of_type(setting: str, value: object, wanted: Any) -> None:
-    """Refuse a value that is not of the type that a setting is annotated with.
-
-    >>> of_type("smoothing", "abc", float | None)
-    Traceback (most recent call last):
-    temperance.errors.InputError: smoothing must be a number or none; got 'abc'
-    """
-    kinds = get_args(wanted) if isinstance(wanted, UnionType) else (wanted,)
-    if not any(_is_a(value, kind) for kind in kinds):
-        raise _wrong(setting, " or ".join(map(_in_words, kinds)), value)
-
-
-def _is_a(value: object, kind: Any) -> bool:
-    if isinstance(value, bool):
-        return kind is bool
-    if kind is float:
-        return isinstance(value, int | float)
-    if issubclass(get_origin(kind) or kind, Sequence) and kind is not str:
-        # A string is a sequence too, but of letters.
-        return isinstance(value, list | tuple) and all(_is_a(item, get_args(kind)[0]) for item in value)
-    return isinstance(value, get_origin(kind) or kind)
-
-
-def _in_words(kind: Any) -> str:
-    words = {bool: "true or false", int: "a whole number", float: "a number", str: "a name", NoneType: "none"}
-    if kind in words:
-        return words[kind]
-    if get_origin(kind) is dict:
-        return "a dictionary"
-    return f"a list of {'names' if get_args(kind)[0] is str else 'numbers'}"
 
 
 def one_of(setting: str, value: object, allowed: Iterable[str]) -> None:

@@ -69,11 +69,20 @@ class Setting:
 
     def check(self, value: object) -> None:
         """Refuse a value that it may not have."""
-        if not any(_is_a(value, kind) for kind in _alternatives(self.kind)):
-            raise InputError(f"{self.name} must be {self.allowed}; got {value!r}")
+        of_kind(self.name, value, self.kind)
 
 
-@cache
+def of_kind(name: str, value: object, kind: Any) -> None:
+    """Refuse a value that a setting of this kind may not have.
+
+    >>> of_kind("smoothing", "abc", float | None)
+    Traceback (most recent call last):
+    temperance.errors.InputError: smoothing must be a number or none; got 'abc'
+    """
+    if not any(_is_a(value, one) for one in _alternatives(kind)):
+        raise InputError(f"{name} must be {Setting(name, kind, REQUIRED, '').allowed}; got {value!r}")
+
+
 def settings_of(make: Callable[..., Any]) -> Mapping[str, Setting]:
     """The settings of a class or a function: its keyword-only parameters.
 
@@ -85,6 +94,11 @@ def settings_of(make: Callable[..., Any]) -> Mapping[str, Setting]:
     >>> [(s.name, s.allowed, s.default, s.purpose) for s in settings_of(method).values()]
     [('width', 'a whole number of at least 1', 8, 'how wide it is'), ('mode', 'fast or exact', 'fast', '')]
     """
+    return _table(make)
+
+
+@cache
+def _table(make: Any) -> Mapping[str, Setting]:
     function = inspect.getattr_static(make, "__init__") if isinstance(make, type) else make
     kinds = get_type_hints(function, include_extras=True)
     purposes = _purposes(inspect.getdoc(make) or "")
@@ -134,7 +148,7 @@ def _is_a(value: object, kind: Any) -> bool:
     if isinstance(value, bool):
         return kind in (bool, object)
     if kind is float:
-        return isinstance(value, int | float) and math.isfinite(value)
+        return isinstance(value, int | float)
     if inspect.isclass(origin or kind) and issubclass(origin or kind, Sequence) and kind is not str:
         # A string is a sequence too, but of letters.
         return isinstance(value, list | tuple) and all(_is_a(item, get_args(kind)[0]) for item in value)

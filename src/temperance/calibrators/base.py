@@ -7,21 +7,20 @@ cast of that network (`.half()`, `.to(torch.bfloat16)`) leaves the buffers alone
 
 from __future__ import annotations
 
-import inspect
 import json
 import warnings
 from collections.abc import Callable, Mapping
-from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar, Self, TypeVar, get_type_hints
+from typing import Any, ClassVar, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from temperance import settings
 from temperance.arrays import ArrayLike, as_labels, as_logits, as_scores, flatten, refuse_probs, unflatten
-from temperance.errors import FileError, InputError, NotFittedError, TemperanceWarning, known_settings, of_type
+from temperance.errors import FileError, InputError, NotFittedError, TemperanceWarning, known_settings
 from temperance.files import read_tensors, reading, write_tensors
 from temperance.numerics import one_thread, working_type
 from temperance.registry import Registry, first_line, plain_name
@@ -145,8 +144,8 @@ class Calibrator(nn.Module):
     def check_settings(self) -> None:
         """Refuse settings that make no sense for any data; `fit` does it too."""
         try:
-            for name, (_, wanted) in _settings(type(self).__init__).items():
-                of_type(name, getattr(self, name), wanted)
+            for name, setting in settings.settings_of(type(self)).items():
+                setting.check(getattr(self, name))
             self._check_settings()
         except InputError as error:
             raise InputError(f"{self.name}: {error}") from None
@@ -270,14 +269,7 @@ def _shapes(tensors: Mapping[str, Tensor]) -> dict[str, torch.Size]:
 
 def settings_of(cls: type[Calibrator]) -> dict[str, Any]:
     """The settings of a method with their defaults."""
-    return {name: default for name, (default, _) in _settings(cls.__init__).items()}
-
-
-@cache
-def _settings(init: Callable[..., None]) -> dict[str, tuple[Any, Any]]:
-    """The default of each setting, and the type that it is annotated with."""
-    types, parameters = get_type_hints(init), inspect.signature(init).parameters.values()
-    return {p.name: (p.default, types[p.name]) for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY}
+    return settings.defaults_of(cls)
 
 
 def make_calibrator(name: str, **settings: Any) -> Calibrator:

@@ -25,7 +25,6 @@ from temperance.errors import (
     at_least,
     known_settings,
     number,
-    of_type,
     one_of,
     positive,
     seed_number,
@@ -37,6 +36,7 @@ from temperance.heads.loop import Batch, Loop, generator_of
 from temperance.losses import Loss
 from temperance.progress import Progress, no_progress
 from temperance.registry import Registry, first_line, plain_name
+from temperance.settings import of_kind
 from temperance.training.criterion import as_loss
 
 FORMAT = 1
@@ -220,7 +220,7 @@ class Head(nn.Module):
         """Refuse settings that no data could make sense of; `make_head` and `fit` do it too."""
         try:
             for name, wanted in _types_of(type(self)).items():
-                of_type(name, getattr(self, name), wanted)
+                of_kind(name, getattr(self, name), wanted)
             self._check_training()
             self._check_settings()
         except InputError as error:

@@ -15,7 +15,6 @@ from temperance.errors import (
     at_least,
     known_settings,
     number,
-    of_type,
     one_of,
     positive,
     positive_fraction,
@@ -23,6 +22,7 @@ from temperance.errors import (
 )
 from temperance.losses.mixup import MIT, CutMix, Mixup
 from temperance.registry import parse_entry
+from temperance.settings import of_kind
 
 MIXES: dict[str, type[Mixup] | type[CutMix] | type[MIT]] = {"mixup": Mixup, "cutmix": CutMix, "mit": MIT}
 
@@ -78,7 +78,7 @@ class Recipe:
 
     def __post_init__(self) -> None:
         for name, wanted in get_type_hints(type(self)).items():
-            of_type(name, getattr(self, name), wanted)
+            of_kind(name, getattr(self, name), wanted)
         for name, low in (("epochs", 1), ("batch_size", 1), ("warmup", 0), ("crop", 0)):
             at_least(name, getattr(self, name), low)
         seed_number(self.seed)

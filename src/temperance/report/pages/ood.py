@@ -72,10 +72,10 @@ def histograms_section(found: OODComparison) -> Markup:
         tag(
             "p",
             "The share of samples at each value of a score. The less the two overlap, the better the score tells them "
-            "apart. The vertical line is the threshold that accepts 95\u00a0% of the model's own data; unfamiliar "
-            "samples to its right are mistaken for its own.",
+            "apart. The vertical line is the threshold that accepts at least 95\u00a0% of the model's own data; "
+            "unfamiliar samples to its right are mistaken for its own.",
         ),
-        legend([*keys, (stroke("mark"), "accepts 95\u00a0% of its own data")]),
+        legend([*keys, (stroke("mark"), "accepts at least 95\u00a0% of its own data")]),
         pair(*figures),
     )
 

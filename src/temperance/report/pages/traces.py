@@ -52,9 +52,8 @@ def trace_section(traces: Sequence[Trace]) -> Markup:
         tag(
             "p",
             f"A {traces[0].layer} layer on the logits, trained on held-out predictions with each objective and "
-            "measured on the test part. The losses are NLL, whatever the objective. Objectives that soften the labels "
-            "can go past the point where the calibration error is smallest; the class-scaled loss evens out the losses "
-            "of the classes.",
+            "measured on the test part. The losses are NLL, whatever the objective. The table says how closely the "
+            "calibration error follows the total loss, and how closely the spread of the class losses.",
         ),
         line_legend([Line(trace.objective, [], i) for i, trace in enumerate(traces)]),
         pair(
@@ -96,8 +95,17 @@ def scatter(traces: Sequence[Trace], column: str) -> Markup:
     )
 
 
+def _between(toy: Trace, a: int, b: int) -> str:
+    """What two steps of about the same total loss have in common and what they do not."""
+    if a == b:
+        return "No two steps have about the same total loss, so A and B are one step."
+    totals = " and ".join(f"{float(toy.total[row]):.4f}" for row in (a, b))
+    errors = " and ".join(percent(float(toy.ece[row])) for row in (a, b))
+    return f"At A and B the total loss is {totals}, and the calibration error {errors}."
+
+
 def toy_section(toy: Trace | None, names: Sequence[str]) -> Markup:
-    """A training on the worst classes only: the same total loss, a different calibration error (SCTL Figure 3)."""
+    """A training on the worst classes only, with two steps of about the same total loss marked (SCTL Figure 3)."""
     if toy is None:
         return Markup()
     a, b = toy.equal_totals()
@@ -126,12 +134,11 @@ def toy_section(toy: Trace | None, names: Sequence[str]) -> Markup:
         for name, row, share in (("A", a, shares[0]), ("B", b, shares[1]))
     ]
     return section(
-        "The same loss, a different calibration error",
+        "What if only the worst classes are trained?",
         tag(
             "p",
             f"The same layer, trained only on the classes with the highest losses ({listed(trained)}) and measured on "
-            "all classes of the same data. At A and B the total loss is the same, but it is shared differently among "
-            "the classes, and the calibration error differs.",
+            f"all classes of the same data. {_between(toy, a, b)}",
         ),
         legend(
             [
