@@ -218,6 +218,7 @@ def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place / "run"
 
 
+@pytest.mark.filterwarnings("ignore::temperance.errors.TemperanceWarning")  # fitted on twelve samples
 def test_a_table_and_files(run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     calibrator = tmp_path / "cal.safetensors"
     assert main(["fit", "temperature", str(run_folder / "predictions.npz"), "-o", str(calibrator)]) == 0

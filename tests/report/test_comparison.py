@@ -27,6 +27,9 @@ from temperance.report.pages.comparison import comparison_page, nll_scale, remar
 from temperance.report.pages.evaluation import evaluation_page
 from temperance.report.svg import charts
 
+# Meta-Cal at alpha = 0.9 keeps nine samples to fit its temperature on.
+pytestmark = pytest.mark.filterwarnings("ignore::temperance.errors.TemperanceWarning")
+
 NASTY = ("<script>alert(1)</script>", "</script><img src=x onerror=alert(2)>", "a & \"b\" 'c'", "ж — 日本")
 FAILING = "meta-acc:accuracy=0.01"  # it finds out when it is fitted
 WRONG = "meta-acc:accuracy=<b>x</b>"
