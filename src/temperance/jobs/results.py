@@ -126,7 +126,7 @@ def _finite(value: Any) -> Any:
 
 def _commit() -> str:
     """The commit of the source this runs from, or nothing where it is installed without one."""
-    here = Path(__file__).resolve().parents[2]
+    here = Path(__file__).resolve().parents[3]
     if not (here / ".git").exists():
         return ""
     command = ["git", "-C", str(here), "rev-parse", "--short=12", "HEAD"]
