@@ -4,6 +4,8 @@ import dataclasses
 import io
 import json
 import math
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
-from conftest import random_predictions
+from conftest import ROOT, random_predictions
 from temperance.calibrators import CALIBRATORS, Temperature
 from temperance.calibrators.base import Calibrator
 from temperance.errors import InputError, TemperanceError
@@ -388,6 +390,12 @@ def test_provenance_knows_both_parts(found: Comparison) -> None:
     fit, test = over_confident().halves(0)
     assert found.provenance.inputs == {"fit: memory": fit.fingerprint, "test: memory": test.fingerprint}
     assert (found.provenance.settings["n_fit"], found.provenance.settings["n_test"]) == (300, 300)
+
+
+@pytest.mark.skipif(not (ROOT / ".git").exists() or not shutil.which("git"), reason="needs a checkout, and git")
+def test_provenance_knows_the_commit(found: Comparison) -> None:
+    commit = subprocess.run(["git", "-C", str(ROOT), "rev-parse", "HEAD"], capture_output=True, text=True).stdout
+    assert found.provenance.commit and commit.startswith(found.provenance.commit)
 
 
 def test_json_and_csv(found: Comparison) -> None:
