@@ -21,6 +21,9 @@ from temperance.arrays import flatten, shape_of
 from temperance.errors import InputError, known_settings, one_of
 from temperance.registry import Registry, first_line, parse_entry, plain_name
 
+# Less than any sum of class weights, and more than 0 in float32.
+TINY = 1e-30
+
 WHOLE = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 
@@ -50,12 +53,9 @@ class Rows:
         self.labels = labels
         self.kept = torch.ones_like(labels, dtype=torch.bool) if kept is None else kept
         self.indices = indices
+        self.k = logits.shape[1]
         self.log_probs = F.log_softmax(self.logits, 1)
-        self.nll = -self.log_probs.gather(1, labels[:, None]).squeeze(1)
-
-    @property
-    def k(self) -> int:
-        return self.logits.shape[1]
+        self.nll = F.nll_loss(self.log_probs, labels, reduction="none")
 
     @property
     def probs(self) -> Tensor:
@@ -186,7 +186,7 @@ class Loss(nn.Module):
         flat, truth = flat.where(kept[:, None], 0), truth.where(kept, 0)
         try:
             return Rows(flat, truth, kept, None if indices is None else indices.flatten().long())
-        except RuntimeError:
+        except (IndexError, RuntimeError):
             wrong = truth[(truth < 0) | (truth >= flat.shape[1])]
             if not len(wrong):
                 raise
@@ -196,7 +196,7 @@ class Loss(nn.Module):
             ) from None
 
     def _reduce(self, losses: Tensor, rows: Rows) -> Tensor:
-        counts = rows.kept.to(losses.dtype)
+        counts = rows.kept
         if self.weight is not None:
             counts = counts * self.weight.to(losses.dtype)[rows.labels]
         weighted = counts * losses
@@ -204,12 +204,12 @@ class Loss(nn.Module):
             return weighted
         if self.reduction == "sum":
             return weighted.sum()
-        total = self._total(counts)
-        return weighted.sum() / torch.where(total > 0, total, 1)
+        # If no row counts, 0 / tiny is 0, with a gradient of 0.
+        return weighted.sum() / self._total(counts.sum(dtype=losses.dtype)).clamp_min(TINY)
 
-    def _total(self, counts: Tensor) -> Tensor:
-        """What the sum over the batch is divided by for a mean, given how much each row counts."""
-        return counts.sum()
+    def _total(self, total: Tensor) -> Tensor:
+        """What the sum over the batch is divided by for a mean, given how much the rows count in total."""
+        return total
 
     def _check(self, logits: Tensor, labels: Tensor, indices: Tensor | None) -> None:
         if logits.ndim < 2 or not logits.is_floating_point():

@@ -78,15 +78,13 @@ class MMCE(BatchLevel, Regulariser):
         self.double_norm = double_norm
 
     def _penalty(self, rows: Rows) -> Tensor:
-        kept, correct = rows.kept.to(rows.nll.dtype), rows.correct.to(rows.nll.dtype)
-        everyone, _ = self._all_rows(torch.stack([rows.confidence, kept, correct], dim=1))
-        confidence, kept, correct = everyone.unbind(1)
-        residual = (correct - confidence) * kept
+        _, confidence, kept, correct = self._all_rows(rows.confidence, rows.kept, rows.correct)
+        residual = (correct.to(confidence.dtype) - confidence) * kept
         if self.form == "weighted":
-            n_right = (kept * correct).sum()
+            n_right = (kept & correct).sum()
             n_wrong = kept.sum() - n_right
-            n_like_it = torch.where(correct > 0, n_right, n_wrong).clamp_min(1)
-            both = ((n_right > 0) & (n_wrong > 0)).to(residual.dtype)
+            n_like_it = torch.where(correct, n_right, n_wrong).clamp_min(1)
+            both = (n_right > 0) & (n_wrong > 0)
             amounts = both * residual / (n_like_it.square() if self.double_norm else n_like_it)
         else:
             amounts = residual / kept.sum().clamp_min(1)
@@ -120,9 +118,8 @@ class MDCA(BatchLevel, Regulariser):
         self.strength = strength
 
     def _penalty(self, rows: Rows) -> Tensor:
-        kept = rows.kept.to(rows.nll.dtype)
-        surplus = self._all_sum((kept[:, None] * (rows.probs - rows.one_hot)).sum(0))
-        n = self._all_sum(kept.sum()).clamp_min(1)
+        surplus = self._all_sum((rows.kept[:, None] * (rows.probs - rows.one_hot)).sum(0))
+        n = self._all_sum(rows.kept.sum()).clamp_min(1)
         return self.strength * (surplus / n).abs().mean()
 
 
@@ -172,9 +169,7 @@ class KDEXE(BatchLevel, Regulariser):
         self.detach = detach
 
     def _penalty(self, rows: Rows) -> Tensor:
-        probs, _ = self._all_rows(rows.probs)
-        marks, _ = self._all_rows(torch.stack([rows.labels, rows.kept.long()], dim=1))
-        labels, counted = marks[:, 0], marks[:, 1] > 0
+        _, probs, labels, counted = self._all_rows(rows.probs, rows.labels, rows.kept)
         if len(probs) < 2:
             return 0 * probs.sum()
         bandwidth = self.bandwidth

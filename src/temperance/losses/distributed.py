@@ -36,13 +36,17 @@ class BatchLevel(Loss):
         """The sum of `values` over the processes."""
         return all_sum(values) if self._spread else values
 
-    def _all_rows(self, values: Tensor) -> tuple[Tensor, slice]:
-        """The rows of all processes, and the slice that is our own. (n, …) → (N, …)"""
-        return all_rows(values) if self._spread else (values, slice(None))
+    def _all_rows(self, *columns: Tensor) -> tuple[slice, *tuple[Tensor, ...]]:
+        """Which of all processes' rows are our own, and each column of all rows. (n, …), … → (N, …), …"""
+        if not self._spread:
+            return slice(None), *columns
+        flat = [column.flatten(1) if column.ndim > 1 else column[:, None] for column in columns]
+        rows, own = all_rows(torch.cat([values.to(columns[0].dtype) for values in flat], 1))
+        parts = rows.split([values.shape[1] for values in flat], 1)
+        return own, *(p.reshape(-1, *c.shape[1:]).to(c.dtype) for p, c in zip(parts, columns, strict=True))
 
-    def _total(self, counts: Tensor) -> Tensor:
+    def _total(self, total: Tensor) -> Tensor:
         """The mean over processes of what each one's rows count."""
-        total = super()._total(counts)
         return all_sum(total) / processes() if self._spread else total
 
     @property

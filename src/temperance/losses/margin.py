@@ -90,16 +90,17 @@ def acls_penalty(
 ) -> Tensor:
     """λ1 ReLU(z_top − min_k z_k − M)² + λ2 mean_{j ≠ top} ReLU(z_top − z_j − M)² (eq. 13): see `ACLS`. (n, k) → (n,)"""
     to_lowest, to_others = distances(z, variant=variant, detach=detach)
-    is_top = z == z.amax(1, keepdim=True)
-    pos, neg = to_lowest - margin, (to_others - margin).masked_fill(is_top, 0)
-    if terms != "adaptive":
-        pos, neg = pos.relu(), neg.relu()  # the condition of eq. 11
+    pos, neg = to_lowest - margin, to_others - margin
+    if terms == "adaptive":
+        neg = neg.masked_fill(z == z.amax(1, keepdim=True), 0)
+    else:
+        pos, neg = pos.relu(), neg.relu()  # the condition of eq. 11, which leaves out j = top as well
     if terms != "conditional":
         pos, neg = pos.square(), neg.square()  # the amount of eq. 10
     if variant == "released":
-        pos = pos * is_top.sum(1)  # the program counts every class that shares the largest logit
-    total = neg.sum(1)
-    return pos_weight * pos + neg_weight * (total / max(z.shape[1] - 1, 1) if aggregation == "mean" else total)
+        pos = pos * (z == z.amax(1, keepdim=True)).sum(1)  # the program counts each class with the largest logit
+    others = max(z.shape[1] - 1, 1) if aggregation == "mean" else 1
+    return pos_weight * pos + neg_weight / others * neg.sum(1)
 
 
 @loss(

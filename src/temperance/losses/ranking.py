@@ -84,17 +84,16 @@ class Ranked(BatchLevel, Regulariser):
         assert rows.indices is not None
         correctness = self.record.correctness(rows.indices).to(score.dtype)
         # The neighbour of the last sample is the first one of the next process.
-        everyone, own = self._all_rows(torch.stack([score, correctness, rows.kept.to(score.dtype)], 1))
-        both, kept = everyone[:, :2], everyone[:, 2] > 0
-        confidence_gap, correctness_gap = (both - both[neighbours(kept)])[own].unbind(1)
-        return confidence_gap, correctness_gap
+        own, score, correctness, kept = self._all_rows(score, correctness, rows.kept)
+        neighbour = neighbours(kept)
+        return (score - score[neighbour])[own], (correctness - correctness[neighbour])[own]
 
     def _update(self, rows: Rows) -> None:
         super()._update(rows)
         assert rows.indices is not None
         # In the next epoch, samples that other processes saw may be our own.
-        seen, _ = self._all_rows(torch.stack([rows.indices, (rows.correct & rows.kept).long()], 1))
-        self.record.add(*seen.unbind(1))
+        _, indices, right = self._all_rows(rows.indices, rows.correct & rows.kept)
+        self.record.add(indices, right)
 
     def end_epoch(self) -> None:
         super().end_epoch()

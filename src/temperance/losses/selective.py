@@ -113,10 +113,8 @@ class AURC(Reweighted):
         self.variant = variant
 
     def _weights(self, rows: Rows) -> Tensor:
-        own_scores = self._scores(rows).detach()
-        everyone, own = self._all_rows(torch.stack([own_scores, rows.kept.to(own_scores.dtype)], 1))
-        scores, kept = everyone.unbind(1)
-        return rank_weights(scores, kept > 0)[own]
+        own, scores, kept = self._all_rows(self._scores(rows).detach(), rows.kept)
+        return rank_weights(scores, kept)[own]
 
 
 # ------------------------------------------------------------------------------------------------------------------ AU
@@ -130,20 +128,20 @@ def soft_cdf(scores: Tensor, counts: Tensor, bandwidth: float) -> Tensor:
     >>> soft_cdf(torch.tensor([0.1, 0.5, 0.9]), torch.tensor([1, 2, 0, 1]), 0.1)
     tensor([0.1396, 0.6386, 0.8878])
     """
-    n_bins, shares = len(counts), counts.to(scores.dtype) / counts.sum().clamp_min(1)
-    centres = (torch.arange(n_bins, dtype=scores.dtype, device=scores.device) + 0.5) / n_bins
-    return (torch.sigmoid((scores[:, None] - centres) / bandwidth) * shares).sum(1)
+    n_bins = len(counts)
+    centres = torch.linspace(0.5 / n_bins, 1 - 0.5 / n_bins, n_bins, dtype=scores.dtype, device=scores.device)
+    below = torch.sigmoid((scores[:, None] - centres) / bandwidth)
+    return below @ counts.to(scores.dtype) / counts.sum().clamp_min(1)
 
 
 def quantile(scores: Tensor, kept: Tensor, share: float) -> Tensor:
     """The quantile of the scores that are kept, interpolated as NumPy does. (n,), (n,) → ()"""
-    n = kept.sum().to(scores.dtype)
-    # The scores that are not kept come first, and before them one more, so that there is always something to find.
-    ordered = F.pad(scores.masked_fill(~kept, -1), (1, 0), value=-1).sort().values
-    position = len(scores) + 1 - n + share * (n - 1).clamp_min(0)
-    around = torch.stack([position.floor(), position.ceil()]).long().clamp_max(len(scores))
-    below, above = ordered[around]
-    return torch.lerp(below, above, position.frac())
+    # Scores are at most 1. Those that are not kept come last, and one more, so that there is always one to find.
+    ordered = F.pad(scores.where(kept, 2), (0, 1), value=2).sort().values
+    position = share * (kept.sum(dtype=scores.dtype) - 1).clamp_min(0)
+    below = position.floor()
+    around = ordered.gather(0, torch.stack([below, position.ceil()]).long())
+    return torch.lerp(around[0], around[1], position - below)
 
 
 @loss(
@@ -230,9 +228,8 @@ class AU(Reweighted):
 
     def _weights(self, rows: Rows) -> Tensor:
         g = self._scores(rows)
-        everyone, _ = self._all_rows(torch.stack([g, rows.kept.to(g.dtype)], 1))
-        scores, kept = everyone.unbind(1)
-        threshold = quantile(scores, kept > 0, self.low_conf_coverage)
+        _, scores, kept = self._all_rows(g, rows.kept)
+        threshold = quantile(scores, kept, self.low_conf_coverage)
         if self.variant == "paper":
             threshold = threshold.detach()  # eq. 27 has no gradient at or above τ
         capped = torch.where(g < threshold, g, threshold)
