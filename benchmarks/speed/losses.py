@@ -154,6 +154,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="append the results as JSON lines")
     args = parser.parse_args()
     setting = SETTINGS[args.device]
+    torch._dynamo.config.recompile_limit = len(LOSSES) + 1  # all losses share one forward
     threads = torch.get_num_threads()
     about = torch.cuda.get_device_name() if args.device == "cuda" else f"CPU, {threads} thread{'s' * (threads > 1)}"
     for how in args.how:
