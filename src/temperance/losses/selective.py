@@ -137,7 +137,7 @@ def soft_cdf(scores: Tensor, counts: Tensor, bandwidth: float) -> Tensor:
 def quantile(scores: Tensor, kept: Tensor, share: float) -> Tensor:
     """The quantile of the scores that are kept, interpolated as NumPy does. (n,), (n,) → ()"""
     # Scores are at most 1. Those that are not kept come last, and one more, so that there is always one to find.
-    ordered = F.pad(scores.where(kept, 2), (0, 1), value=2).sort().values
+    ordered = F.pad(scores.where(kept, 2), (0, 1), value=2).sort(stable=True).values
     position = share * (kept.sum(dtype=scores.dtype) - 1).clamp_min(0)
     below = position.floor()
     around = ordered.gather(0, torch.stack([below, position.ceil()]).long())
