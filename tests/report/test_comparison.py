@@ -20,7 +20,7 @@ from temperance.metrics.classwise import class_errors
 from temperance.predictions import Predictions
 from temperance.report import write_report
 from temperance.report.formats import digits_for, interval_of, points, signed, value_of
-from temperance.report.numbers import ClassChanges, bars
+from temperance.report.numbers import bars, class_changes
 from temperance.report.page import mark
 from temperance.report.pages.classes import MOST_CHANGED, class_changes_section
 from temperance.report.pages.comparison import comparison_page, nll_scale, remark
@@ -296,7 +296,7 @@ def test_classes_most_improved_and_most_worsened_first() -> None:
 def test_class_changes_have_their_labels() -> None:
     logits, labels = random_predictions(300, 5)
     before, after = (evaluate(scale * logits, labels, from_logits=True, bootstrap=0) for scale in (1.0, 0.4))
-    changes = ClassChanges.of(before.classwise, after.classwise, before.class_names).largest(5)
+    changes = class_changes(before.classwise, after.classwise, before.class_names)
     assert {int(entry.name): entry.labels for entry in changes} == dict(enumerate(torch.bincount(labels).tolist()))
     assert [entry.change for entry in changes] == sorted(entry.after - entry.before for entry in changes)
 

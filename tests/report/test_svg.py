@@ -13,9 +13,8 @@ from temperance.diagnose.analysis import angles_between, simplex_angle
 from temperance.diagnose.traces import Trace, posthoc_trace
 from temperance.report.pages.analysis import hue
 from temperance.report.pages.traces import OTHERS, class_losses, scatter
-from temperance.report.svg.angles import angle_histogram, angle_matrix, between_classes, closest_pairs
+from temperance.report.svg.angles import angle_histogram, angle_matrix, between_classes, closest_pairs, png
 from temperance.report.svg.lines import COLOURS, DASHES, MOST_POINTS, Line, line_chart, series
-from temperance.report.svg.raster import png
 
 
 def pixels_of(data: bytes) -> list[bytes]:

@@ -71,7 +71,7 @@ def confidence_section(sets: dict[str, Bins]) -> Markup:
         figures.append((join(caption), charts.histogram(bins, highest)))
     return section(
         "How sure is it?",
-        tag("p", "The share of predictions at each confidence. In a calibrated model the two vertical lines meet."),
+        "The share of predictions at each confidence. In a calibrated model the two vertical lines meet.",
         pair(*figures),
     )
 
@@ -90,13 +90,10 @@ def angles_section(sets: dict[str, Tensor], names: Sequence[str]) -> Markup:
     k = len(names)
     return section(
         "How far apart are the classes?",
-        tag(
-            "p",
-            "The angle between the prototypes of each pair of classes, without what all classes have in common. "
-            f"{k:,} directions can at best all be {simplex_angle(k):.1f}° apart. Closer pairs are red, pairs further "
-            "apart are blue; each matrix has its own scale above it.",
-        ),
-        legend([("bar", "pairs of classes"), (stroke("guide"), "as far apart as possible")]),
+        "The angle between the prototypes of each pair of classes, without what all classes have in common. "
+        f"{k:,} directions can at best all be {simplex_angle(k):.1f}° apart. Closer pairs are red, pairs further "
+        "apart are blue; each matrix has its own scale above it.",
+        legend(("bar", "pairs of classes"), (stroke("guide"), "as far apart as possible")),
         pair(*figures),
     )
 
@@ -126,12 +123,9 @@ def masked_section(found: Analysis) -> Markup:
         return Markup()
     return section(
         "What if weights of the classifier are masked?",
-        tag(
-            "p",
-            "The network's own classifier with a share of its weights masked at random in every batch, without any "
-            "training. Where confidence falls below accuracy, masking alone has lowered it too far; training with "
-            "masks recovers the accuracy that masking costs.",
-        ),
+        "The network's own classifier with a share of its weights masked at random in every batch, without any "
+        "training. Where confidence falls below accuracy, masking alone has lowered it too far; training with "
+        "masks recovers the accuracy that masking costs.",
         pair(*figures),
     )
 
@@ -151,12 +145,9 @@ def map_section(maps: dict[str, Embedding], names: Sequence[str]) -> Markup:
     ]
     return section(
         "Where do the logits lie?",
-        tag(
-            "p",
-            "A map of the logits by t-SNE: samples with similar logits are near each other. The colour is the label; "
-            "the stronger it is, the less sure the prediction (entropy). The map of a model that is always sure is "
-            "pale.",
-        ),
+        "A map of the logits by t-SNE: samples with similar logits are near each other. The colour is the label; "
+        "the stronger it is, the less sure the prediction (entropy). The map of a model that is always sure is "
+        "pale.",
         tag("ul", *keys, class_="legend") if few else Markup(),
         pair(*figures),
     )

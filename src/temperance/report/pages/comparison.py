@@ -96,13 +96,10 @@ def ranking_section(found: Comparison) -> Markup:
     columns = ("Method", _axis(scale), "NLL", "ECE", "Accuracy", "Parameters", "Seconds")
     return section(
         "How did the methods do?",
-        tag(
-            "p",
-            "All methods were fitted on the same samples and measured on the same others. The lowest NLL comes first. "
-            "A bar says how far a method is from the best, sample by sample; if it reaches the line of the best, the "
-            "two are level.",
-        ),
-        legend(_keys(found, scale)),
+        "All methods were fitted on the same samples and measured on the same others. The lowest NLL comes first. "
+        "A bar says how far a method is from the best, sample by sample; if it reaches the line of the best, the "
+        "two are level.",
+        legend(*_keys(found, scale)),
         grouped_table(columns, groups, "ranking"),
         tag(
             "p",

@@ -36,6 +36,10 @@ from temperance.report.pages.classes import classwise_section
 from temperance.report.svg import charts
 
 COVERAGES = (1.0, 0.9, 0.8, 0.7, 0.5, 0.3)
+RISK_KEYS = (
+    (stroke("best"), "if every error were among the least sure"),
+    (stroke("guide"), "if confidence said nothing"),
+)
 GROUP_METRICS = ("ece", "accuracy", "confidence-gap", "nll")  # the first of them ranks the groups
 
 
@@ -119,14 +123,12 @@ def reliability_explained(bins: Bins) -> Markup:
                 f"{joined}",
             ),
             legend(
-                [
-                    ("bar", "accuracy in the bin"),
-                    ("over", "over-confident: right less often than it says"),
-                    ("under", "under-confident: right more often than it says"),
-                    ("chance", "pale: the gap could be chance"),
-                    ("whisker", "95\u00a0% interval of the accuracy"),
-                    (stroke("guide"), "perfect calibration"),
-                ]
+                ("bar", "accuracy in the bin"),
+                ("over", "over-confident: right less often than it says"),
+                ("under", "under-confident: right more often than it says"),
+                ("chance", "pale: the gap could be chance"),
+                ("whisker", "95\u00a0% interval of the accuracy"),
+                (stroke("guide"), "perfect calibration"),
             ),
             tag("p", "The strip below counts the samples. A gap in a bin with many samples weighs more."),
         ]
@@ -156,12 +158,9 @@ def histogram_section(evaluation: Evaluation) -> Markup:
         "How sure is the model?",
         split(
             charts.histogram(evaluation.reliability),
-            tag("p", "The share of predictions at each confidence. In a calibrated model the two vertical lines meet."),
-            tag(
-                "p",
-                f"Half of the predictions are at least {percent_down(half)} sure, "
-                f"nine in ten at least {percent_down(most)}.",
-            ),
+            "The share of predictions at each confidence. In a calibrated model the two vertical lines meet.",
+            f"Half of the predictions are at least {percent_down(half)} sure, "
+            f"nine in ten at least {percent_down(most)}.",
         ),
     )
 
@@ -177,14 +176,8 @@ def risk_coverage_section(evaluation: Evaluation) -> Markup:
         "If the model may decline, what error remains?",
         split(
             charts.risk_coverage(curve),
-            tag("p", "Answering only the surest predictions leaves fewer errors, if confidence ranks them well."),
-            legend(
-                [
-                    (stroke("curve"), "this model"),
-                    (stroke("best"), "if every error were among the least sure"),
-                    (stroke("guide"), "if confidence said nothing"),
-                ]
-            ),
+            "Answering only the surest predictions leaves fewer errors, if confidence ranks them well.",
+            legend((stroke("curve"), "this model"), *RISK_KEYS),
             table(("Answered", "Error among them", "Confidence at least"), rows),
         ),
     )
@@ -220,11 +213,8 @@ def groups_section(evaluation: Evaluation) -> Markup:
     columns = ("Group", _ends(low, high, ranked), *(METRICS[name].title for name in names))
     return section(
         "By group",
-        tag(
-            "p",
-            f"{ranked.title} of each group as a dot with its interval, the worst first. The dashed line is all samples "
-            f"together ({value_of(whole)}).{more}",
-        ),
+        f"{ranked.title} of each group as a dot with its interval, the worst first. The dashed line is all samples "
+        f"together ({value_of(whole)}).{more}",
         table(columns, cells, "groups"),
     )
 

@@ -19,7 +19,6 @@ from temperance.report.svg.drawing import (
     number_text,
     picture,
     root_ticks,
-    tick_text,
     ticks_between,
 )
 from temperance.report.svg.lines import series
@@ -69,13 +68,10 @@ def histograms_section(found: OODComparison) -> Markup:
     keys += [(stroke(f"line {series(i)}"), name) for i, name in enumerate(found.sizes)]
     return section(
         "How sure is the model of each?",
-        tag(
-            "p",
-            "The share of samples at each value of a score. The less the two overlap, the better the score tells them "
-            "apart. The vertical line is the threshold that accepts at least 95\u00a0% of the model's own data; "
-            "unfamiliar samples to its right are mistaken for its own.",
-        ),
-        legend([*keys, (stroke("mark"), "accepts at least 95\u00a0% of its own data")]),
+        "The share of samples at each value of a score. The less the two overlap, the better the score tells them "
+        "apart. The vertical line is the threshold that accepts at least 95\u00a0% of the model's own data; "
+        "unfamiliar samples to its right are mistaken for its own.",
+        legend(*keys, (stroke("mark"), "accepts at least 95\u00a0% of its own data")),
         pair(*figures),
     )
 
@@ -87,11 +83,6 @@ def score_histogram(histogram: ScoreHistogram) -> Markup:
     y = RootScale(0, highest, 236, 28)
     plot = Plot(Scale(edges[0], edges[-1], LEFT, RIGHT), y)
     ticks, across = root_ticks(y), ticks_between(edges[0], edges[-1], 5)
-    bars = [
-        plot.box(left, right, 0, share, "bar")
-        for left, right, share in zip(edges[:-1], edges[1:], histogram.inside.tolist(), strict=True)
-        if share
-    ]
     lines = []
     for i, shares in enumerate(histogram.outside.values()):
         steps = [(edges[0], 0.0)]
@@ -103,11 +94,11 @@ def score_histogram(histogram: ScoreHistogram) -> Markup:
         280,
         f"Histograms of {histogram.score} on the model's own data and on {', '.join(histogram.outside)}.",
         label(0, 12, "share of samples (square-root scale)"),
-        plot.y_axis(ticks, [tick_text(tick) for tick in ticks]),
-        join(bars),
+        plot.y_axis(ticks),
+        plot.bars(edges, histogram.inside.tolist()),
         join(lines),
         plot.line([(limit, 0), (limit, highest)], "mark"),
-        plot.x_axis(across, histogram.score, [number_text(t) for t in across]),
+        plot.x_axis(across, histogram.score, number_text),
     )
 
 
@@ -127,12 +118,9 @@ def numbers_section(found: OODComparison) -> Markup:
     level = found.provenance.settings["level"]
     return section(
         "Every number",
-        tag(
-            "p",
-            "AUROC: how often a sample of the model's own data scores higher than an unfamiliar one; 50\u00a0% is "
-            "chance. FPR95: the share of unfamiliar samples that are accepted when 95\u00a0% of its own are; lower is "
-            "better. "
-            f"In small print: {100 * level:g}\u00a0% intervals.",
-        ),
+        "AUROC: how often a sample of the model's own data scores higher than an unfamiliar one; 50\u00a0% is "
+        "chance. FPR95: the share of unfamiliar samples that are accepted when 95\u00a0% of its own are; lower is "
+        "better. "
+        f"In small print: {100 * level:g}\u00a0% intervals.",
         grouped_table(("Score", *TITLES.values()), groups, "metrics both"),
     )

@@ -69,11 +69,8 @@ def severity_section(found: Shift) -> Markup:
     keys = [Line(method, [], i) for i, method in enumerate(found.methods)]
     return section(
         "How does it hold up?",
-        tag(
-            "p",
-            "Severity 0 is the clean images. The line is the mean over the corruptions; the shaded area reaches from "
-            "the least to the most harmful one.",
-        ),
+        "Severity 0 is the clean images. The line is the mean over the corruptions; the shaded area reaches from "
+        "the least to the most harmful one.",
         line_legend(keys) if len(keys) > 1 else Markup(),
         pair(*figures),
     )
@@ -118,7 +115,7 @@ def family_section(found: Shift) -> Markup:
     faint = f" Faint: {first}." if method != first else ""
     return section(
         "Which corruptions do the most harm?",
-        tag("p", f"The calibration error under every corruption, on the same scale for all families.{faint}"),
+        f"The calibration error under every corruption, on the same scale for all families.{faint}",
         pair(*figures),
     )
 

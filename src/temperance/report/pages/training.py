@@ -84,12 +84,9 @@ def training_section(history: History, name: str = "it") -> Markup:
     took = f" It took {duration(seconds)}, {duration(seconds / len(history))} an epoch." if seconds else ""
     return section(
         f"How did {name} get there?",
-        tag(
-            "p",
-            "The network on the images that it was trained on and on those held out, epoch by epoch. Where the loss on "
-            "held-out images rises while the accuracy stays, the network keeps getting surer without getting better."
-            f"{took}",
-        ),
+        "The network on the images that it was trained on and on those held out, epoch by epoch. Where the loss on "
+        "held-out images rises while the accuracy stays, the network keeps getting surer without getting better."
+        f"{took}",
         pair(*training_figures(history)),
     )
 
@@ -194,10 +191,7 @@ def head_section(history: History, name: str = "the new classifier") -> Markup:
     ]
     return section(
         f"How did {name} get there?",
-        tag(
-            "p",
-            "The new classifier, epoch by epoch, on features that do not change. It is calibrated where confidence and "
-            "accuracy on held-out samples meet.",
-        ),
+        "The new classifier, epoch by epoch, on features that do not change. It is calibrated where confidence and "
+        "accuracy on held-out samples meet.",
         pair(*(found for found in figures if found)),
     )
