@@ -24,7 +24,7 @@ class Server:
     """Serves one file; told so, it breaks off after some bytes, a number of times."""
 
     data: bytes
-    url: str = ""
+    site: str = ""
     ranges: bool = True
     breaks: int = 0
     break_after: int = 0
@@ -61,9 +61,9 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as served:
         threading.Thread(target=served.serve_forever, args=(0.01,), daemon=True).start()
-        found.url = f"http://127.0.0.1:{served.server_port}/{NAME}"
+        found.site = f"http://127.0.0.1:{served.server_port}"
         md5 = download._md5(tmp_path / NAME)
-        monkeypatch.setitem(ARCHIVES, NAME, replace(ARCHIVES[NAME], url=found.url, md5=md5))
+        monkeypatch.setitem(ARCHIVES, NAME, replace(ARCHIVES[NAME], site=found.site, md5=md5))
         yield found
         served.shutdown()
 
@@ -126,19 +126,19 @@ def test_a_whole_part_is_only_verified(server: Server, cache: Path) -> None:
 
 def test_a_wrong_file_is_thrown_away(server: Server, cache: Path) -> None:
     server.data = b"an error page"
-    with pytest.raises(FileError, match=r"is not the official archive: its MD5 sum is .*; it was thrown away, so try"):
+    with pytest.raises(FileError, match=r"is not the official archive: its MD5 sum is .*; it was deleted, so try"):
         fetch(ARCHIVES[NAME], cache)
     assert list(cache.iterdir()) == []
 
 
 def test_no_network_is_a_sentence(server: Server, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for url, reason in (
-        ("http://127.0.0.1:9/x", "Connection refused"),
-        ("http://no-such-host.invalid/x", "."),
-        (server.url.replace("http", "gopher"), "unknown url type"),
+    for site, reason in (
+        ("http://127.0.0.1:9", "Connection refused"),
+        ("http://no-such-host.invalid", "."),
+        (server.site.replace("http", "gopher"), "unknown url type"),
     ):
-        monkeypatch.setitem(ARCHIVES, NAME, replace(ARCHIVES[NAME], url=url))
-        with pytest.raises(FileError, match=f"{NAME} cannot be fetched from .*{reason}.*or bring the file to") as error:
+        monkeypatch.setitem(ARCHIVES, NAME, replace(ARCHIVES[NAME], site=site))
+        with pytest.raises(FileError, match=f"{NAME} cannot be fetched from .*{reason}.*or put the file at") as error:
             read_images("cifar10", download=True, cache=cache)
         assert "\n" not in str(error.value)
 
@@ -167,7 +167,7 @@ def test_zip_archives_are_unpacked_in_the_cache(
     (tmp_path / "x.zip").write_bytes(server.data)
     name = "tiny-imagenet-200.zip"
     md5 = download._md5(tmp_path / "x.zip")
-    monkeypatch.setitem(ARCHIVES, name, replace(ARCHIVES[name], url=server.url, md5=md5))
+    monkeypatch.setitem(ARCHIVES, name, replace(ARCHIVES[name], site=server.site, md5=md5))
     assert len(read_images("tiny-imagenet", download=True, cache=cache).test) == 6
     assert [path.name for path in cache.iterdir()] == ["tiny-imagenet-200"]
     assert len(read_images("tiny-imagenet", cache=cache).test) == 6

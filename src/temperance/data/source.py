@@ -1,4 +1,4 @@
-"""What a reader finds: the parts of a data set as they lie in its files, before anything is held out."""
+"""The result of a reader: the parts of a data set as its files have them, before anything is held out."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from temperance.data.images import Part
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """The parts of a data set; what is None has to be held out of the training part."""
+    """The parts of a data set; a part that is None is held out of the training part."""
 
     name: str
     train: Part

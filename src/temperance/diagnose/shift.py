@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from temperance.calibrators.base import Calibrator
 from temperance.data import Batch, Moves, Part
 from temperance.data.corruptions import CORRUPTIONS, corrupt
+from temperance.data.files import pillow
 from temperance.errors import InputError, at_least, seed_number
 from temperance.jobs.results import Provenance, Results, Row, shown
 from temperance.metrics import METRICS, debiased_ece
@@ -64,7 +65,7 @@ class Corrupted:
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """Height, width and channels of every picture."""
+        """Height, width and channels of every image."""
         return self.part.shape
 
     def __len__(self) -> int:
@@ -250,6 +251,8 @@ def under_shift(
             f"severities must be whole numbers from 1 to 5; got {tuple(severities)}",
             flags={"severities": "--severities"},
         )
+    if "jpeg-compression" in chosen:
+        pillow("jpeg-compression")  # refused now, not after the other corruptions
     device = device_of(network)
     there = part.to(device)
     truth = part.labels.to(device)
