@@ -380,14 +380,14 @@ print(by_chunks, peak() - before)
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory is measured on Linux only")
 @every_format
 def test_a_large_file_is_read_in_little_memory(tmp_path: Path, save: Save) -> None:
-    n, k = 1_000_000, 100
+    n, k = 500_000, 100
     path = save(tmp_path, logits=np.zeros((n, k), np.float32), labels=np.zeros(n, np.int16))
     command = [sys.executable, "-c", MEMORY_PROGRAM, str(path)]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     by_chunks, whole = map(float, done.stdout.split())
-    assert by_chunks < 150
-    # The measure itself works: all at once takes the 400 MB that there are.
-    assert whole > 350
+    assert by_chunks < 90
+    # The measure itself works: loading everything takes the 200 MB that there are.
+    assert whole > 170
 
 
 def test_a_pair_of_sets_comes_back_as_it_was(tmp_path: Path) -> None:

@@ -114,7 +114,7 @@ def stroke(class_: str) -> Markup:
 
 
 def folded(summary: str, *parts: Markup) -> Markup:
-    """Something that opens on request."""
+    """Parts that open on request."""
     return tag("details", tag("summary", summary), *parts)
 
 

@@ -32,7 +32,7 @@ from temperance.report.svg.drawing import (
 )
 
 GAP_WIDTH = 0.5  # of a gap, as a share of its bin: the bar of the accuracy stays visible behind it
-SMALLEST_SHARE = 1e-4  # of the largest class error; what is smaller is drawn at the left edge
+SMALLEST_SHARE = 1e-4  # of the largest class error; smaller errors are drawn at the left edge
 
 
 def reliability(bins: Bins, most: int | None = None) -> Markup:

@@ -1,8 +1,8 @@
 """A plot area in SVG: data coordinates in, shapes out.
 
 Colours, fonts and strokes are classes of page.css, so that a picture follows the reader's light or dark theme. Sizes
-are in units of the viewBox: a picture is `WIDTH` wide, which is close to its size on a phone, so that its text stays
-readable there and grows a little on a desk.
+are in units of the viewBox: a picture is `WIDTH` wide, which is close to its size on a phone. So its text is readable
+there, and slightly larger on a desktop.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Scale:
         return self.start + self.share(value) * (self.end - self.start)
 
     def share(self, value: float) -> float:
-        """How far along the scale a value lies: 0 at `low`, 1 at `high`."""
+        """The position of a value on the scale: 0 at `low`, 1 at `high`."""
         return (value - self.low) / (self.high - self.low)
 
 
@@ -99,14 +99,14 @@ class Plot:
         return tag("path", d=f"M{places}{end}", class_=class_)
 
     def area(self, low: Sequence[Point], high: Sequence[Point], class_: str) -> Markup:
-        """What lies between two lines over the same places."""
+        """The area between two lines."""
         return self.line([*high, *reversed(low)], class_, end="Z")
 
     def dot(self, x: float, y: float, class_: str) -> Markup:
         return tag("circle", cx=self.x(x), cy=self.y(y), r=2.6, class_=class_)
 
     def framed(self, *parts: Markup) -> Markup:
-        """Shapes of which only what lies inside the plot area is seen."""
+        """Shapes, clipped to the plot area."""
         x, y = self.x.start, self.y.end
         width, height = self.x.end - x, self.y.start - y
         box = f"{x:g} {y:g} {width:g} {height:g}"

@@ -77,7 +77,7 @@ def line_chart(
     percent    y is a share, written in percent
     from_zero  the y scale begins at 0
     highest    the largest value on the y scale, for pictures that are compared
-    limits     both ends of the y scale; what lies beyond them is not seen
+    limits     both ends of the y scale; lines are clipped there
     dots       mark every point
     at         places on the x axis with a vertical line and a name
     """
