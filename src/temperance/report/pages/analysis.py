@@ -86,7 +86,9 @@ def angles_section(sets: dict[str, Tensor], names: Sequence[str]) -> Markup:
     figures = []
     for title, angles in sets.items():
         figures.append((noted(tag("b", title), summary(angles)), angle_matrix(angles, names)))
-        figures.append((noted(tag("b", "The same angles"), _closest(angles, names)), angle_histogram(angles)))
+        closest = (f"{names[i]} and {names[j]} ({angle:.1f}°)" for i, j, angle in closest_pairs(angles, CLOSEST))
+        caption = noted(tag("b", "The same angles"), f"closest: {', '.join(closest)}")
+        figures.append((caption, angle_histogram(angles)))
     k = len(names)
     return section(
         "How far apart are the classes?",
@@ -98,11 +100,6 @@ def angles_section(sets: dict[str, Tensor], names: Sequence[str]) -> Markup:
     )
 
 
-def _closest(angles: Tensor, names: Sequence[str]) -> str:
-    found = (f"{names[i]} and {names[j]} ({angle:.1f}°)" for i, j, angle in closest_pairs(angles, CLOSEST))
-    return f"closest: {', '.join(found)}"
-
-
 # ---------------------------------------------------------------------------------------------------- masked inference
 
 
@@ -112,8 +109,8 @@ def masked_section(found: Analysis) -> Markup:
     for subject in found.subjects:
         if subject.masked:
             lines = [
-                Line(name, [(100 * each.ratio, getattr(each, column)) for each in subject.masked], i)
-                for i, (column, name) in enumerate((("accuracy", "accuracy"), ("confidence", "mean confidence")))
+                Line("accuracy", [(100 * each.ratio, each.accuracy) for each in subject.masked], 0),
+                Line("mean confidence", [(100 * each.ratio, each.confidence) for each in subject.masked], 1),
             ]
             drawn = line_chart(
                 lines, y_title="Accuracy and confidence", x_title="weights masked, %", percent=True, dots=True

@@ -26,35 +26,28 @@ from temperance.report.svg.lines import series
 
 def ood_page(found: OODComparison) -> str:
     """The page: the answer, the scores on both sides as pictures, every number."""
-    name = found.provenance.settings["inside"]
-    parts = [opening(found), histograms_section(found), numbers_section(found), provenance_section(found.provenance)]
-    return page(f"{name} – unfamiliar data", *parts)
-
-
-def opening(found: OODComparison) -> Markup:
-    """What was compared with what, the verdict, and the numbers behind it."""
-    settings = found.provenance.settings
-    about = [f"{settings['n']:,} samples", f"{settings['k']:,} classes", settings["calibrator"] or "", _against(found)]
-    area, share, best = (
-        found.row("auroc", method=found.scores[0]),
-        found.row("fpr95", method=found.scores[0]),
-        found.row("auroc", method=found.best),
-    )
+    settings, first = found.provenance.settings, found.scores[0]
+    name = settings["inside"]
+    against = " and ".join(f"{other} ({n:,} samples)" for other, n in found.sizes.items())
+    about = [f"{settings['n']:,} samples", f"{settings['k']:,} classes", settings["calibrator"] or ""]
     figures = [
-        (f"AUROC by {area.method}", percent(area.value), _between(area)),
-        (f"FPR95 by {share.method}", percent(share.value), _between(share)),
-        (f"Best AUROC, by {best.method}", percent(best.value), _between(best)),
+        _figure(f"AUROC by {first}", found.row("auroc", method=first)),
+        _figure(f"FPR95 by {first}", found.row("fpr95", method=first)),
+        _figure(f"Best AUROC, by {found.best}", found.row("auroc", method=found.best)),
     ]
-    title = heading("Telling unfamiliar data apart", settings["inside"], about)
-    return join([title, answer(found.verdict.strip(), figures)])
+    return page(
+        f"{name} – unfamiliar data",
+        heading("Telling unfamiliar data apart", name, [*about, f"against {against}"]),
+        answer(found.verdict.strip(), figures),
+        histograms_section(found),
+        numbers_section(found),
+        provenance_section(found.provenance),
+    )
 
 
-def _against(found: OODComparison) -> str:
-    return "against " + " and ".join(f"{name} ({n:,} samples)" for name, n in found.sizes.items())
-
-
-def _between(row: Row) -> str:
-    return f"between {percent_range(row.low, row.high, 1).replace('–', 'and')}"
+def _figure(title: str, row: Row) -> tuple[str, str, str]:
+    between = percent_range(row.low, row.high, 1).replace("–", "and")
+    return title, percent(row.value), f"between {between}"
 
 
 def histograms_section(found: OODComparison) -> Markup:

@@ -16,18 +16,6 @@ TITLES = {"ece": "Calibration error", "accuracy": "Accuracy", "nll": "NLL"}
 
 def shift_page(found: Shift) -> str:
     """The page: the answer, error against severity, each family, every number."""
-    parts = [
-        opening(found),
-        severity_section(found),
-        family_section(found),
-        numbers_section(found),
-        provenance_section(found.provenance),
-    ]
-    return page(f"{found.provenance.settings['name']} – calibration under corruption", *parts)
-
-
-def opening(found: Shift) -> Markup:
-    """What was corrupted, the verdict, and the numbers behind it."""
     strongest = found.severities[-1]
     figures = []
     for metric in MEASURED:
@@ -41,8 +29,15 @@ def opening(found: Shift) -> Markup:
         f"{len(found.severities)} severities",
         found.methods[-1],
     ]
-    title = heading("Calibration under corruption", settings["name"], about)
-    return join([title, answer(found.verdict, figures)])
+    return page(
+        f"{settings['name']} – calibration under corruption",
+        heading("Calibration under corruption", settings["name"], about),
+        answer(found.verdict, figures),
+        severity_section(found),
+        family_section(found),
+        numbers_section(found),
+        provenance_section(found.provenance),
+    )
 
 
 def _written(metric: str, value: float) -> str:

@@ -74,7 +74,9 @@ def angle_matrix(angles: Tensor, names: Sequence[str]) -> Markup:
     across = []
     for i, text in zip(ticks, texts, strict=True):
         x, y = plot.x(i + 0.5), top + size
-        across.append(_upright(x, y + 8, text) if upright else label(x, y + 16, text, anchor="middle"))
+        turned = f"translate({x + 4:.1f},{y + 8:.1f}) rotate(-90)"
+        written = tag("text", text, transform=turned, text_anchor="end")
+        across.append(written if upright else label(x, y + 16, text, anchor="middle"))
     below = longest + 14 if upright else 42
     if not upright:
         across.append(label(left + size / 2, top + size + 34, "class", anchor="middle"))
@@ -123,10 +125,6 @@ def _colour_scale(angles: Tensor, best: float, reach: float, left: float) -> Mar
         texts.append((best, "middle"))
     labels = (label(place(angle), 29, f"{angle:.0f}°", anchor=anchor) for angle, anchor in texts)
     return join([cells, tag("rect", **box, class_="outline"), *labels])
-
-
-def _upright(x: float, y: float, text: str) -> Markup:
-    return tag("text", text, transform=f"translate({x + 4:.1f},{y:.1f}) rotate(-90)", text_anchor="end")
 
 
 def _short(name: str) -> str:
