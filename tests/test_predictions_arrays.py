@@ -128,7 +128,9 @@ def test_logits_and_probs_together(tmp_path: Path, save: Save) -> None:
         ({"groups": LABELS.astype(np.float64)}, "groups must be text or integers"),
     ],
 )
-def test_what_cannot_be_one_set(tmp_path: Path, save: Save, arrays: dict[str, Any], sentence: str) -> None:
+def test_parts_that_are_not_one_set_are_refused(
+    tmp_path: Path, save: Save, arrays: dict[str, Any], sentence: str
+) -> None:
     assert sentence in refusal(save(tmp_path, **({"logits": LOGITS, "labels": LABELS} | arrays)))
 
 

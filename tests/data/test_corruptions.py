@@ -102,7 +102,7 @@ def test_global_chance_is_not_touched(kind: Corruption) -> None:
 
 
 @each_corruption
-def test_a_generator_goes_on_from_batch_to_batch(kind: Corruption) -> None:
+def test_a_generator_continues_from_batch_to_batch(kind: Corruption) -> None:
     pixels = scenes(2)
     generator = torch.Generator().manual_seed(1)
     first, second = (corrupt(pixels, kind.name, 3, generator=generator) for _ in range(2))
@@ -111,7 +111,7 @@ def test_a_generator_goes_on_from_batch_to_batch(kind: Corruption) -> None:
 
 
 @each_corruption
-def test_images_change_more_with_severity_where_it_is_said(kind: Corruption) -> None:
+def test_images_change_more_with_severity_where_it_is_claimed(kind: Corruption) -> None:
     pixels = scenes(150, seed=3)
     changes = [change(pixels, corrupt(pixels, kind.name, severity)) for severity in range(1, 6)]
     assert (changes == sorted(changes)) == kind.grows
@@ -143,14 +143,14 @@ def test_grey_images_are_corrupted_unless_it_is_about_colour(kind: Corruption) -
 
 @each_corruption
 @pytest.mark.parametrize("level", [0, 255])
-def test_black_and_white_images_are_no_trouble(kind: Corruption, level: int) -> None:
+def test_black_and_white_images(kind: Corruption, level: int) -> None:
     pixels = torch.full((2, 16, 16, 3), level, dtype=torch.uint8)
     for severity in (1, 5):
         corrupt(pixels, kind.name, severity)
 
 
 @each_corruption
-def test_larger_images_look_as_bad(kind: Corruption) -> None:
+def test_larger_images_look_equally_corrupted(kind: Corruption) -> None:
     """An image of twice the size, corrupted, is what the corrupted image would be at twice the size."""
     small, large = scenes(60), scenes(60).repeat_interleave(2, 1).repeat_interleave(2, 2)
     before, after = (change(x, corrupt(x, kind.name, 4)) for x in (small, large))
@@ -180,7 +180,7 @@ def test_a_gpu_gives_the_same_images(kind: Corruption) -> None:
         (scenes(1, 32, 7), "fog", 1, "images must be at least 8 × 8 pixels to corrupt; got 32 × 7"),
     ],
 )
-def test_what_cannot_be_corrupted_is_refused(pixels: Any, name: str, severity: Any, sentence: str) -> None:
+def test_images_that_cannot_be_corrupted_are_refused(pixels: Any, name: str, severity: Any, sentence: str) -> None:
     with pytest.raises(InputError, match=sentence):
         corrupt(pixels, name, severity)
 
@@ -237,7 +237,7 @@ def drawn(kind: str, severity: int, pixels: Tensor, seed: int = 0) -> Tensor:
     return corrupt(pixels, kind, severity, seed=seed)
 
 
-def test_noise_has_the_strength_that_is_said() -> None:
+def test_noise_has_the_claimed_strength() -> None:
     grey = torch.full((200, 32, 32, 3), 128, dtype=torch.uint8)
     level = 128 / 255
     for name, severity, deviation in (

@@ -83,7 +83,7 @@ def test_a_set_is_fetched_once(server: Server, cache: Path) -> None:
     assert server.requests == [None]
 
 
-def test_without_leave_nothing_is_fetched(server: Server, cache: Path) -> None:
+def test_nothing_is_fetched_without_permission(server: Server, cache: Path) -> None:
     with pytest.raises(
         FileError, match=rf"cifar10 is not in .*; pass download=True to fetch {NAME} \(163 MB\) from http"
     ):
@@ -92,14 +92,14 @@ def test_without_leave_nothing_is_fetched(server: Server, cache: Path) -> None:
     assert not cache.exists()
 
 
-def test_a_broken_connection_is_taken_up_where_it_broke(server: Server, cache: Path) -> None:
+def test_a_broken_connection_is_resumed(server: Server, cache: Path) -> None:
     server.breaks, server.break_after = 2, 1000
     fetch(ARCHIVES[NAME], cache)
     assert server.requests == [None, "bytes=1000-", "bytes=2000-"]
     assert (cache / NAME).read_bytes() == server.data
 
 
-def test_what_was_fetched_outlives_the_program(server: Server, cache: Path) -> None:
+def test_a_part_file_outlives_the_program(server: Server, cache: Path) -> None:
     server.breaks, server.break_after = download.ATTEMPTS, 500
     with pytest.raises(FileError, match=r"cannot be fetched from .* \(the connection broke after 2000 of \d+ bytes\)"):
         fetch(ARCHIVES[NAME], cache)
@@ -110,13 +110,13 @@ def test_what_was_fetched_outlives_the_program(server: Server, cache: Path) -> N
     assert (cache / NAME).read_bytes() == server.data
 
 
-def test_a_server_that_sends_no_parts_begins_again(server: Server, cache: Path) -> None:
+def test_a_server_without_ranges_sends_the_whole_file(server: Server, cache: Path) -> None:
     server.ranges, server.breaks, server.break_after = False, 1, 1000
     fetch(ARCHIVES[NAME], cache)
     assert (cache / NAME).read_bytes() == server.data
 
 
-def test_a_whole_part_is_only_verified(server: Server, cache: Path) -> None:
+def test_a_complete_part_file_is_only_verified(server: Server, cache: Path) -> None:
     cache.mkdir()
     (cache / f"{NAME}.part").write_bytes(server.data)
     fetch(ARCHIVES[NAME], cache)
@@ -124,7 +124,7 @@ def test_a_whole_part_is_only_verified(server: Server, cache: Path) -> None:
     assert [path.name for path in cache.iterdir()] == [NAME]
 
 
-def test_a_wrong_file_is_thrown_away(server: Server, cache: Path) -> None:
+def test_a_wrong_file_is_deleted(server: Server, cache: Path) -> None:
     server.data = b"an error page"
     with pytest.raises(FileError, match=r"is not the official archive: its MD5 sum is .*; it was deleted, so try"):
         fetch(ARCHIVES[NAME], cache)
@@ -143,7 +143,7 @@ def test_no_network_is_a_sentence(server: Server, cache: Path, monkeypatch: pyte
         assert "\n" not in str(error.value)
 
 
-def test_an_error_of_the_server_is_a_sentence(server: Server, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_error_is_a_sentence(server: Server, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Server, "answer", lambda self, handler: handler.send_error(404))
     with pytest.raises(FileError, match=r"cannot be fetched from .* \(Not Found\)"):
         fetch(ARCHIVES[NAME], cache)
@@ -174,7 +174,7 @@ def test_zip_archives_are_unpacked_in_the_cache(
     assert len(server.requests) == 1
 
 
-def test_a_zip_that_lies_in_the_cache_is_verified(cache: Path) -> None:
+def test_a_zip_in_the_cache_is_verified(cache: Path) -> None:
     cache.mkdir()
     (cache / "tiny-imagenet-200.zip").write_bytes(b"cut short")
     with pytest.raises(FileError, match=r"tiny-imagenet-200.zip is not the official archive"):

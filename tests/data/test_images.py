@@ -121,7 +121,7 @@ def test_moves_go_with_the_sample_not_with_its_place(part: Part) -> None:
     assert torch.equal(found[0], whole.pixels)
 
 
-def test_nothing_in_no_batches(part: Part) -> None:
+def test_an_empty_order_gives_no_batches(part: Part) -> None:
     assert list(part.batches(torch.arange(0), 4, device="cpu")) == []
 
 
@@ -157,7 +157,7 @@ def test_grey_images_get_a_channel() -> None:
         (np.zeros((2, 4, 4), np.uint8), [0.0, 1.0], "labels must be class numbers; got torch.float64"),
     ],
 )
-def test_what_is_no_image_is_refused(pixels: Any, labels: Any, sentence: str) -> None:
+def test_arrays_that_are_not_images_are_refused(pixels: Any, labels: Any, sentence: str) -> None:
     with pytest.raises(InputError, match=sentence):
         as_images(pixels, labels)
 
@@ -236,7 +236,7 @@ def test_a_broken_image_is_named(tmp_path: Path, workers: int) -> None:
         decoded(tmp_path / "gone.png")
 
 
-def test_another_size_is_refused_unless_one_is_asked_for(tmp_path: Path) -> None:
+def test_another_size_is_refused_unless_resized(tmp_path: Path) -> None:
     write_image(tmp_path / "x.png", random_pixels(1, 10, 20)[0])
     with pytest.raises(FileError, match=r"x.png: the image is 20 × 10 pixels and the first one is 8 × 8; give the"):
         decoded(tmp_path / "x.png", resize=False)
@@ -262,7 +262,7 @@ def test_progress_while_decoding(tmp_path: Path) -> None:
     assert told == [(500, 501, "decoding images"), (501, 501, "decoding images")]
 
 
-def test_without_pillow_the_sentence_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_pillow_the_error_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import sys
 
     write_image(tmp_path / "x.png", random_pixels(1, 8, 8)[0])

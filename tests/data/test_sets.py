@@ -77,7 +77,7 @@ def test_validation_may_come_from_the_test_part(tmp_path: Path) -> None:
     assert len(quarter.val) == 5
 
 
-def test_parts_that_are_there_are_taken(tmp_path: Path) -> None:
+def test_existing_parts_are_used(tmp_path: Path) -> None:
     own = random_pixels(6, 8, 10, seed=5)
     data = read_images(write_npz(tmp_path / "set.npz", val_images=own, val_labels=np.zeros(6, int)))
     assert [len(part) for part in (data.train, data.val, data.test)] == [40, 6, 20]
@@ -161,7 +161,7 @@ def test_images_in_memory_are_resized_as_files_are(tmp_path: Path, size: int, sc
         ({"train_labels": np.array([None] * 40)}, "cannot be read as .npz: .*Object arrays cannot be loaded"),
     ],
 )
-def test_a_wrong_npz_is_refused_in_a_sentence(tmp_path: Path, changes: dict[str, Any], sentence: str) -> None:
+def test_a_wrong_npz_is_refused(tmp_path: Path, changes: dict[str, Any], sentence: str) -> None:
     with pytest.raises((FileError, InputError), match=sentence) as error:
         read_images(write_npz(tmp_path / "set.npz", **changes))
     assert "set" in str(error.value)
@@ -182,7 +182,7 @@ def test_bad_settings_are_refused(tmp_path: Path) -> None:
             read_images(path, **settings)
 
 
-def test_sources_that_are_none(tmp_path: Path) -> None:
+def test_sources_that_are_not_data_sets(tmp_path: Path) -> None:
     with pytest.raises(FileError, match="cifar99 does not exist; name a file or folder, or one of cifar10, cifar100"):
         read_images("cifar99")
     (tmp_path / "notes.txt").write_text("x")
@@ -256,7 +256,7 @@ def test_official_archives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, k: i
     check_cifar(read_images(renamed), cifar)
 
 
-def test_archives_that_are_none_of_the_official_ones(tmp_path: Path) -> None:
+def test_unofficial_archives_are_refused(tmp_path: Path) -> None:
     path = Cifar(10).write_archive(tmp_path / "mine.tar.gz", "python")
     with pytest.raises(
         FileError, match=r"mine.tar.gz is none of the official archives .*; unpack it and name the folder"

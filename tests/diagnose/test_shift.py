@@ -96,7 +96,7 @@ def test_the_same_seed_is_the_same_chance(part: Images) -> None:
     assert values[0] == values[1] != values[2]
 
 
-def test_images_are_corrupted_as_they_are_asked_for(part: Images) -> None:
+def test_images_are_corrupted_when_they_are_read(part: Images) -> None:
     worse = Corrupted(part, "gaussian-noise", 2, seed=7)
     order = torch.arange(len(part)).flip(0)
     (batch,) = worse.batches(order, 100, device="cpu")
@@ -182,7 +182,7 @@ def test_the_verdict() -> None:
         ([0.2, 0.215, 0.2], (0.6, 0.6), "too few to tell"),  # the change may well be 2 points
     ],
 )
-def test_a_change_is_told_where_a_test_finds_it(errors: list[float], p_values: tuple[float, float], said: str) -> None:
+def test_a_significant_change_is_reported(errors: list[float], p_values: tuple[float, float], said: str) -> None:
     assert said in by_hand({"uncalibrated": errors}, p_values).verdict
     few = by_hand({"uncalibrated": errors}, p_values, n=20).verdict
     assert few.startswith("20 images are too few to tell whether the calibration error changes")

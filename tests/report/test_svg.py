@@ -104,7 +104,7 @@ def test_two_classes_and_equal_angles_are_pictures() -> None:
 # --------------------------------------------------------------------------------------------------------------- lines
 
 
-def test_what_lies_beyond_the_limits_is_cut() -> None:
+def test_lines_are_clipped_at_the_limits() -> None:
     line = Line("steep", [(0.0, 0.0), (1.0, 100.0)])
     page = Page(line_chart([line], y_title="y", x_title="x", limits=(0.0, 1.0)))
     ((frame, _),) = page.all("svg", "frame")

@@ -149,7 +149,7 @@ def test_frozen_groups_no_longer_move(tmp_path: Path) -> None:
         assert name not in ("classifier.weight", "classifier.bias") or sum(moved) == 1
 
 
-def test_a_loss_that_learns_from_validation_is_shown_it(tmp_path: Path) -> None:
+def test_a_loss_can_learn_from_the_validation_part(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     train(small_network(), digits(300), "adafocal", QUICK, folder=folder)
     tensors, _ = read_tensors(folder / "checkpoint.safetensors")
@@ -184,7 +184,7 @@ def test_compiled_training_is_training() -> None:
     ],
 )
 @pytest.mark.parametrize("epoch", [1, 3])
-def test_a_killed_training_goes_on_bit_for_bit(loss: str, recipe: dict[str, Any], epoch: int, tmp_path: Path) -> None:
+def test_a_killed_training_resumes_bit_for_bit(loss: str, recipe: dict[str, Any], epoch: int, tmp_path: Path) -> None:
     chosen = Recipe(**{**vars(QUICK), "epochs": 4, **recipe})
     data = digits(200)
     whole = train(small_network(name="small-resnet"), data, loss, chosen)
@@ -324,13 +324,13 @@ def test_a_damaged_checkpoint_is_named(tmp_path: Path) -> None:
         ({"network": nn.Flatten()}, "no parameters"),
     ],
 )
-def test_what_does_not_go_together_is_refused(changes: dict[str, Any], said: str) -> None:
+def test_incompatible_arguments_are_refused(changes: dict[str, Any], said: str) -> None:
     recipe = Recipe(**{**vars(QUICK), **changes.get("recipe", {})})
     with pytest.raises(InputError, match=said):
         train(changes.get("network", small_network()), digits(200), changes.get("loss", "cross-entropy"), recipe)
 
 
-def test_a_loss_that_explodes_is_told(tmp_path: Path) -> None:
+def test_an_exploding_loss_is_reported(tmp_path: Path) -> None:
     recipe = Recipe(epochs=5, batch_size=20, lr=1e12, crop=0, flip=False)
     with pytest.raises(InputError, match="lower the learning rate"):
         train(small_network(), digits(200), make_loss("brier"), recipe, folder=tmp_path / "run")
