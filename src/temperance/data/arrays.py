@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from temperance.data.images import Images, as_images
-from temperance.data.source import Source
+from temperance.data.images import Images, Source, as_images
 from temperance.data.splits import hold_out
 from temperance.errors import InputError, MissingExtraError
 from temperance.files import reading

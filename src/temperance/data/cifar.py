@@ -18,8 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from temperance.data.download import check_md5
-from temperance.data.images import Images, as_images
-from temperance.data.source import Source
+from temperance.data.images import Images, Source, as_images
 from temperance.errors import FileError, InputError
 from temperance.files import reading
 from temperance.progress import Progress, no_progress

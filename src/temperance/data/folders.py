@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from temperance.data.files import Files, image_size, pillow
-from temperance.data.source import Source
+from temperance.data.images import Source
 from temperance.errors import FileError, InputError
 from temperance.files import reading
 from temperance.predictions.checks import shown

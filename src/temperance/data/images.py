@@ -114,6 +114,18 @@ class Part(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
+class Source:
+    """The parts of a data set as its files have them; a part that is None is held out of the training part."""
+
+    name: str
+    train: Part
+    val: Part | None
+    test: Part | None
+    class_names: tuple[str, ...]
+    split: str = "random"  # how the set is usually split
+
+
+@dataclass(frozen=True, eq=False)
 class Images:
     """A part in memory."""
 

@@ -14,9 +14,8 @@ from temperance.data.cifar import find_cifar, read_cifar, read_cifar_archive
 from temperance.data.download import NAMED, default_cache, find_set
 from temperance.data.files import Files, default_workers
 from temperance.data.folders import is_tiny_imagenet, read_image_folder, read_tiny_imagenet
-from temperance.data.images import Images, Part
+from temperance.data.images import Images, Part, Source
 from temperance.data.longtail import long_tailed
-from temperance.data.source import Source
 from temperance.data.splits import SPLITS, hold_out
 from temperance.errors import FileError, InputError, at_least, one_of
 from temperance.files import PathLike
