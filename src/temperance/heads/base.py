@@ -12,20 +12,31 @@ import json
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self, TypedDict, TypeVar, Unpack, get_type_hints
+from typing import Any, ClassVar, Self, TypedDict, TypeVar, Unpack, get_type_hints
 
 import torch
 from torch import Tensor, nn
 
 from temperance.arrays import shape_of
-from temperance.errors import FileError, InputError, NotFittedError, known_settings, seed_number, unknown_name
+from temperance.errors import (
+    FileError,
+    InputError,
+    NotFittedError,
+    at_least,
+    known_settings,
+    number,
+    one_of,
+    positive,
+    seed_number,
+    unknown_name,
+)
 from temperance.files import read_tensors, reading, write_tensors
 from temperance.heads.features import Features
 from temperance.heads.loop import Batch, Loop, generator_of
 from temperance.losses import Loss
 from temperance.progress import Progress, no_progress
 from temperance.registry import Registry, first_line, plain_name
-from temperance.settings import Count, CountOrZero, NonNegative, Positive, of_kind
+from temperance.settings import of_kind
 from temperance.training.criterion import as_loss
 
 FORMAT = 1
@@ -34,14 +45,14 @@ FORMAT = 1
 class TrainingSettings(TypedDict, total=False):
     """The settings that every head has besides its own."""
 
-    epochs: CountOrZero
-    batch_size: Count
-    optimiser: Literal["sgd", "adam"]
-    lr: NonNegative
-    momentum: NonNegative
-    weight_decay: NonNegative
-    schedule: Literal["constant", "cosine"]
-    clip: Positive | None
+    epochs: int
+    batch_size: int
+    optimiser: str
+    lr: float
+    momentum: float
+    weight_decay: float
+    schedule: str
+    clip: float | None
 
 
 # The values of the MaC-Cal paper. A head that was published with others sets `training_defaults`.
@@ -103,7 +114,7 @@ class Head(nn.Module):
     # What a method writes.
 
     def _check_settings(self) -> None:
-        """Refuse settings that do not go together; their annotations are already checked."""
+        """Refuse values of settings that make no sense; their types are already checked."""
 
     def _check_features(self, features: Features) -> None:
         """Refuse features that do not go with the settings."""
@@ -206,10 +217,11 @@ class Head(nn.Module):
         return {name: getattr(self, name) for name in settings_of(type(self))}
 
     def check_settings(self) -> None:
-        """Refuse wrong settings; `make_head` and `fit` do it too."""
+        """Refuse settings that no data could make sense of; `make_head` and `fit` do it too."""
         try:
-            for name, kind in _kinds_of(type(self)).items():
-                of_kind(name, getattr(self, name), kind)
+            for name, wanted in _types_of(type(self)).items():
+                of_kind(name, getattr(self, name), wanted)
+            self._check_training()
             self._check_settings()
         except InputError as error:
             raise InputError(f"{self.name}: {error}") from None
@@ -232,6 +244,16 @@ class Head(nn.Module):
         self._buffers.clear()
         self._modules.clear()
         self.history, self.info, self._shape = [], {}, None
+
+    def _check_training(self) -> None:
+        at_least("epochs", self.epochs, 0)
+        at_least("batch_size", self.batch_size, 1)
+        one_of("optimiser", self.optimiser, ("sgd", "adam"))
+        one_of("schedule", self.schedule, ("constant", "cosine"))
+        for name in ("lr", "momentum", "weight_decay"):
+            number(name, getattr(self, name), 0)
+        if self.clip is not None:
+            positive("clip", self.clip)
 
     # Files: safetensors with a JSON header. Nothing is ever unpickled.
 
@@ -310,11 +332,9 @@ def settings_of(cls: type[Head]) -> dict[str, Any]:
     return {**own, **TRAINING, **cls.training_defaults}
 
 
-def _kinds_of(cls: type[Head]) -> dict[str, Any]:
-    """The annotation of each setting, which says which values it may have."""
-    known: dict[str, Any] = {}
-    for owner in (TrainingSettings, cls.__init__):
-        known |= get_type_hints(owner, include_extras=True)
+def _types_of(cls: type[Head]) -> dict[str, Any]:
+    """The annotated type of each setting."""
+    known = {**get_type_hints(TrainingSettings), **get_type_hints(cls.__init__)}
     return {name: known[name] for name in settings_of(cls)}
 
 

@@ -5,15 +5,24 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, get_type_hints
+from typing import Any, get_type_hints
 
 import torch
 from torch import nn
 
-from temperance.errors import InputError, known_settings, number, one_of, seed_number
+from temperance.errors import (
+    InputError,
+    at_least,
+    known_settings,
+    number,
+    one_of,
+    positive,
+    positive_fraction,
+    seed_number,
+)
 from temperance.losses.mixup import MIT, CutMix, Mixup
 from temperance.registry import parse_entry
-from temperance.settings import Bounds, Count, CountOrZero, NonNegative, Positive, PositiveFraction, of_kind
+from temperance.settings import of_kind
 
 MIXES: dict[str, type[Mixup] | type[CutMix] | type[MIT]] = {"mixup": Mixup, "cutmix": CutMix, "mit": MIT}
 
@@ -44,36 +53,48 @@ class Recipe:
     0.01
     """
 
-    epochs: Count = 100
-    batch_size: Count = 128
-    optimiser: Literal["sgd", "adamw"] = "sgd"
-    lr: NonNegative = 0.1
-    momentum: NonNegative = 0.9
+    epochs: int = 100
+    batch_size: int = 128
+    optimiser: str = "sgd"
+    lr: float = 0.1
+    momentum: float = 0.9
     nesterov: bool = False
-    weight_decay: NonNegative = 5e-4
-    schedule: Literal["steps", "cosine", "constant"] = "steps"
+    weight_decay: float = 5e-4
+    schedule: str = "steps"
     drops: tuple[float, ...] = (0.43, 0.71)
-    factor: PositiveFraction = 0.1
-    warmup: CountOrZero = 0
-    clip: Positive | None = None
-    crop: CountOrZero = 4
+    factor: float = 0.1
+    warmup: int = 0
+    clip: float | None = None
+    crop: int = 4
     flip: bool = True
     mix: str | None = None
-    balance: PositiveFraction | None = None
-    freeze: Annotated[int, Bounds(2)] | None = None
-    keep: Literal["last", "best"] = "last"
-    precision: Literal["float32", "bfloat16"] = "float32"
+    balance: float | None = None
+    freeze: int | None = None
+    keep: str = "last"
+    precision: str = "float32"
     compile: bool = False
     deterministic: bool = False
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name, kind in get_type_hints(type(self), include_extras=True).items():
-            try:
-                of_kind(name, getattr(self, name), kind)
-            except InputError as error:
-                raise InputError(str(error), flags={name: f"--{name.replace('_', '-')}"}) from None
+        for name, wanted in get_type_hints(type(self)).items():
+            of_kind(name, getattr(self, name), wanted)
+        for name, low in (("epochs", 1), ("batch_size", 1), ("warmup", 0), ("crop", 0)):
+            at_least(name, getattr(self, name), low)
         seed_number(self.seed)
+        for name in ("lr", "momentum", "weight_decay"):
+            number(name, getattr(self, name), 0)
+        positive_fraction("factor", self.factor)
+        one_of("optimiser", self.optimiser, ("sgd", "adamw"))
+        one_of("schedule", self.schedule, ("steps", "cosine", "constant"))
+        one_of("keep", self.keep, ("last", "best"))
+        one_of("precision", self.precision, ("float32", "bfloat16"))
+        if self.clip is not None:
+            positive("clip", self.clip)
+        if self.balance is not None:
+            positive_fraction("balance", self.balance)
+        if self.freeze is not None:
+            at_least("freeze", self.freeze, 2)
         if self.nesterov and not self.momentum:
             raise InputError("nesterov needs a momentum above 0")
         object.__setattr__(self, "drops", tuple(self.drops))
