@@ -301,7 +301,7 @@ def test_a_dense_layer_keeps_its_input() -> None:
 
 
 @each_network
-def test_impossible_shapes_are_refused(kind: Architecture) -> None:
+def test_what_it_cannot_be_made_for_is_refused_in_a_sentence(kind: Architecture) -> None:
     for settings, says in (
         ({"classes": 1}, "classes must be a whole number of at least 2; got 1"),
         ({"classes": 10.0}, "classes must be a whole number"),
@@ -315,7 +315,7 @@ def test_impossible_shapes_are_refused(kind: Architecture) -> None:
 
 
 @each_network
-def test_images_it_cannot_take_are_refused(kind: Architecture) -> None:
+def test_images_it_cannot_take_are_refused_in_a_sentence(kind: Architecture) -> None:
     network = unmade(kind.name)
     pixels = torch.empty(2, 3, 32, 32, device="meta")
     for wrong in (pixels[:, :1], pixels[0], pixels.to(torch.uint8), pixels.permute(0, 2, 3, 1)):
@@ -323,7 +323,7 @@ def test_images_it_cannot_take_are_refused(kind: Architecture) -> None:
             network(wrong)
 
 
-def test_wrong_settings_are_refused() -> None:
+def test_wrong_settings_are_refused_in_a_sentence() -> None:
     with pytest.raises(InputError, match="there is no network named 'resnet81'; did you mean resnet18"):
         make_network("resnet81", classes=10)
     for dropout in (-0.1, 1.0, "much", True):
