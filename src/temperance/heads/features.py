@@ -122,7 +122,7 @@ class Features:
     def to(self, device: Device) -> Features:
         """The same on this device."""
         parts = {name: getattr(self, name) for name in (*PARTS, "copies")}
-        moved = {name: None if part is None else part.to(device) for name, part in parts.items()}
+        moved: dict[str, Any] = {name: part.to(device) for name, part in parts.items() if part is not None}
         if self.classifier is not None:
             moved["classifier"] = tuple(tensor.to(device) for tensor in self.classifier)
         return replace(self, **moved)
