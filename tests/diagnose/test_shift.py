@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import math
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,7 @@ from temperance.cli import main
 from temperance.data import Images
 from temperance.data.corruptions import CORRUPTIONS, corrupt
 from temperance.diagnose.shift import Corrupted, Shift, some_of, under_shift, usual_corruptions
-from temperance.errors import InputError
+from temperance.errors import InputError, MissingExtraError
 from temperance.jobs.results import Provenance, Row
 from temperance.metrics import accuracy, ece, nll
 from temperance.metrics.significance import Difference
@@ -40,7 +41,7 @@ class Colours(nn.Module):
         return self.scale * images.mean((2, 3))
 
 
-def pictures(n: int = 90, channels: int = 3) -> Images:
+def images(n: int = 90, channels: int = 3) -> Images:
     generator = torch.Generator().manual_seed(0)
     labels = torch.randint(3, (n,), generator=generator)
     pixels = torch.randint(0, 150, (n, 12, 12, channels), generator=generator, dtype=torch.uint8)
@@ -51,7 +52,7 @@ def pictures(n: int = 90, channels: int = 3) -> Images:
 
 @pytest.fixture(scope="module")
 def part() -> Images:
-    return pictures()
+    return images()
 
 
 @pytest.fixture(scope="module")
@@ -113,9 +114,21 @@ def test_images_are_corrupted_when_they_are_read(part: Images) -> None:
 def test_by_default_it_is_the_benchmark(part: Images) -> None:
     assert len(usual_corruptions(part)) == 15
     assert usual_corruptions(part)[0] == CORRUPTIONS.names[0]
-    grey = usual_corruptions(pictures(10, 1))
+    grey = usual_corruptions(images(10, 1))
     assert not any(CORRUPTIONS[name].needs_colour for name in grey)
     assert under_shift(Colours(), part, mean=MEAN, std=STD, severities=[1]).corruptions == usual_corruptions(part)
+
+
+def test_without_pillow_jpeg_is_refused_before_any_work(part: Images, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    monkeypatch.setitem(sys.modules, "PIL.Image", None)
+
+    def forbidden(*_: object) -> None:
+        raise AssertionError("it began to measure")
+
+    with pytest.raises(MissingExtraError, match=r"jpeg-compression needs Pillow: pip install 'temperance\[images\]'"):
+        under_shift(Colours(), part, mean=MEAN, std=STD, progress=forbidden)
+    assert len(under_shift(Colours(), part, mean=MEAN, std=STD, corruptions=["contrast"], severities=[1]).rows) == 9
 
 
 def test_the_network_stays_in_its_mode(part: Images) -> None:
@@ -205,7 +218,7 @@ def test_the_page(found: Shift, tmp_path: Path) -> None:
 @pytest.fixture(scope="module")
 def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("shift")
-    train, test = pictures(120), pictures(60)
+    train, test = images(120), images(60)
     np.savez(
         place / "data.npz",
         train_images=train.pixels.numpy(),
