@@ -134,7 +134,7 @@ def test_the_default_chunk_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @settings(deadline=None)
 @given(data=st.data(), n=st.integers(1, 30))
-def test_select_takes_rows_in_the_order_asked_for(data: st.DataObject, n: int) -> None:
+def test_select_takes_rows_in_the_given_order(data: st.DataObject, n: int) -> None:
     index = data.draw(st.lists(st.integers(0, n - 1), min_size=1, max_size=40))
     whole = numbered(n, k=3)
     with pytest.MonkeyPatch.context() as patch:

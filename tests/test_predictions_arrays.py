@@ -128,7 +128,9 @@ def test_logits_and_probs_together(tmp_path: Path, save: Save) -> None:
         ({"groups": LABELS.astype(np.float64)}, "groups must be text or integers"),
     ],
 )
-def test_what_cannot_be_one_set(tmp_path: Path, save: Save, arrays: dict[str, Any], sentence: str) -> None:
+def test_parts_that_are_not_one_set_are_refused(
+    tmp_path: Path, save: Save, arrays: dict[str, Any], sentence: str
+) -> None:
     assert sentence in refusal(save(tmp_path, **({"logits": LOGITS, "labels": LABELS} | arrays)))
 
 
@@ -380,14 +382,14 @@ print(by_chunks, peak() - before)
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory is measured on Linux only")
 @every_format
 def test_a_large_file_is_read_in_little_memory(tmp_path: Path, save: Save) -> None:
-    n, k = 1_000_000, 100
+    n, k = 500_000, 100
     path = save(tmp_path, logits=np.zeros((n, k), np.float32), labels=np.zeros(n, np.int16))
     command = [sys.executable, "-c", MEMORY_PROGRAM, str(path)]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     by_chunks, whole = map(float, done.stdout.split())
-    assert by_chunks < 150
-    # The measure itself works: all at once takes the 400 MB that there are.
-    assert whole > 350
+    assert by_chunks < 90
+    # The measure itself works: loading everything takes the 200 MB that there are.
+    assert whole > 170
 
 
 def test_a_pair_of_sets_comes_back_as_it_was(tmp_path: Path) -> None:

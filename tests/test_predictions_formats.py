@@ -101,7 +101,7 @@ def test_labels_that_are_ignored_may_be_anything(
             _ = read_predictions(path, labels="optional").labels
 
 
-def test_labels_that_are_not_needed_are_not_asked_for(tmp_path: Path) -> None:
+def test_labels_that_are_not_needed_may_be_missing(tmp_path: Path) -> None:
     table, arrays = tmp_path / "p.csv", tmp_path / "p.npz"
     table.write_text("a,b\n1,2\n")
     np.savez(arrays, a=[1])

@@ -60,7 +60,7 @@ def test_one_column_is_the_positive_class(tmp_path: Path, suffix: str, labels: A
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
-def test_on_the_command_line_it_is_said_with_binary(tmp_path: Path, suffix: str) -> None:
+def test_the_command_line_suggests_binary(tmp_path: Path, suffix: str) -> None:
     path = save(tmp_path / f"in{suffix}", logits=SCORES, label=2 * TRUTH - 1)
     refused = run("evaluate", path)
     assert refused.code == 2 and "add --binary" in refused.err
@@ -93,7 +93,7 @@ def test_the_positive_label_may_be_text_or_another_number(tmp_path: Path, suffix
     assert said.code == 2 and "--positive spam is text, but the labels are numbers" in said.err
 
 
-def test_a_column_named_after_a_class_will_do(tmp_path: Path) -> None:
+def test_a_column_may_be_named_after_its_class(tmp_path: Path) -> None:
     for name in ("probs_1", "probs_spam", "probs"):
         path = save(tmp_path / "in.csv", **{name: [0.25, 0.75], "label": [0, 1], "id": ["a", "b"]})
         assert read_predictions(path, positive=1).scores.tolist() == [[0.75, 0.25], [0.25, 0.75]]
@@ -162,7 +162,7 @@ def rounded(decimals: int, k: int = 4) -> tuple[Any, Any]:
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
 @pytest.mark.parametrize("decimals", [2, 3, 4])
-def test_rounded_probabilities_are_taken_when_said_so(tmp_path: Path, suffix: str, decimals: int) -> None:
+def test_rounded_probabilities_are_accepted_with_normalise(tmp_path: Path, suffix: str, decimals: int) -> None:
     probs, labels = rounded(decimals)
     path = tmp_path / f"in{suffix}"
     write_predictions(path, Predictions.of(probs, labels))
@@ -201,7 +201,7 @@ def test_a_calibrator_is_not_misled_by_rounding(decimals: int) -> None:
     assert best == pytest.approx(expected, abs=0.03)
 
 
-def test_zeros_that_were_not_rounded_are_noted_too() -> None:
+def test_exact_zeros_are_noted_too() -> None:
     probs = [[1.0, 0.0], [0.0, 1.0], [0.5, 0.5], [0.5, 0.5]]
     (note,) = evaluate(probs, [0, 0, 1, 0], bootstrap=0).notes
     assert note.startswith("1 label has a probability of 0") and "on the other 3 samples it is 0.4621" in note
@@ -221,12 +221,12 @@ def test_zeros_that_were_not_rounded_are_noted_too() -> None:
         ([[0.5, 0.3, 0.2], [0.123456789, 0.3, 0.2]], r"row 1 sums to 0.623457.*to 6 decimals"),
     ],
 )
-def test_what_rounding_cannot_explain_is_refused(probs: Any, sentence: str) -> None:
+def test_sums_that_rounding_cannot_explain_are_refused(probs: Any, sentence: str) -> None:
     with pytest.raises(InputError, match=sentence):
         evaluate(probs, [0] * len(probs), normalise=True, bootstrap=0)
 
 
-def test_what_rounding_cannot_explain_names_the_file(tmp_path: Path) -> None:
+def test_sums_that_rounding_cannot_explain_name_the_file(tmp_path: Path) -> None:
     path = save(tmp_path / "in.csv", probs_0=[0.333, 0.9], probs_1=[0.666, 0.9], label=[0, 1])
     said = run("evaluate", path, "--normalise")
     assert said.code == 2 and f"{path}: rounded probs" in said.err and "line 3 sums to 1.8" in said.err
@@ -363,7 +363,7 @@ def test_wrong_calls_of_compare(arguments: Any, options: Any, sentence: str) -> 
         compare(*arguments, bootstrap=20, **options)
 
 
-def test_what_is_said_of_arrays_is_not_said_of_a_set() -> None:
+def test_options_of_arrays_are_refused_for_a_set() -> None:
     data = Predictions.of(GOOD_LOGITS, GOOD_LABELS, from_logits=True)
     every: list[dict[str, Any]] = [{"positive": 1}, {"normalise": True}]
     for options in every:

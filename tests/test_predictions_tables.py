@@ -245,7 +245,7 @@ def test_csv_with_very_long_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert read_predictions(tmp_path / "p.csv").fingerprint == expected.fingerprint
 
 
-def test_csv_cannot_tell_names_that_are_numbers(tmp_path: Path) -> None:
+def test_csv_refuses_class_names_that_are_numbers(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="like '7', cannot be told from class numbers"):
         write_predictions(tmp_path / "p.csv", Predictions.of([[0.5, 0.5]], [0], class_names=["three", "7"]))
     assert list(tmp_path.iterdir()) == []

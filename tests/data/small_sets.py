@@ -1,4 +1,4 @@
-"""Small data sets of pictures, as the official ones lie in their files."""
+"""Small data sets of images, as the official ones lie in their files."""
 
 import io
 import tarfile
@@ -46,12 +46,12 @@ def _pickled(value: Any) -> bytes:
 
 
 def flat(pixels: Array) -> Array:
-    """Colour after colour, row after row, as CIFAR stores pictures."""
+    """Colour after colour, row after row, as CIFAR stores images."""
     return np.ascontiguousarray(pixels.transpose(0, 3, 1, 2)).reshape(len(pixels), -1)
 
 
 class Cifar:
-    """A few pictures in the official layouts: 50 to train with and 20 to test on for CIFAR-10, 200 and 100 for 100."""
+    """A few images in the official layouts: 50 to train with and 20 to test on for CIFAR-10, 200 and 100 for 100."""
 
     def __init__(self, k: int) -> None:
         self.k = k
@@ -119,7 +119,7 @@ class Cifar:
         return path
 
 
-def write_picture(path: Path, pixels: Array) -> None:
+def write_image(path: Path, pixels: Array) -> None:
     from PIL import Image
 
     path.parent.mkdir(parents=True, exist_ok=True)

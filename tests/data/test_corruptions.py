@@ -26,7 +26,7 @@ each_corruption = pytest.mark.parametrize("kind", list(CORRUPTIONS), ids=CORRUPT
 
 
 def scenes(n: int, h: int = 32, w: int = 32, c: int = 3, seed: int = 0) -> Tensor:
-    """Pictures with soft shades, edges and some texture, as photographs have them. uint8 (n, h, w, c)"""
+    """Images with soft shades, edges and some texture, as photographs have them. uint8 (n, h, w, c)"""
     generator = torch.Generator().manual_seed(seed)
     shades = F.interpolate(torch.rand(n, c, 4, 4, generator=generator), (h, w), mode="bicubic", align_corners=False)
     patches = F.interpolate(torch.rand(n, c, 5, 5, generator=generator), (h, w), mode="nearest")
@@ -61,7 +61,7 @@ def test_it_says_what_it_is(kind: Corruption) -> None:
 @each_corruption
 @pytest.mark.parametrize("shape", [(8, 8), (33, 19), (20, 64)], ids=str)
 @pytest.mark.parametrize("c", [1, 3])
-def test_pictures_of_any_shape_come_back_in_it(kind: Corruption, shape: tuple[int, int], c: int) -> None:
+def test_images_of_any_shape_come_back_in_it(kind: Corruption, shape: tuple[int, int], c: int) -> None:
     pixels = scenes(3, *shape, c)
     before = pixels.clone()
     for severity in range(1, 6):
@@ -72,7 +72,7 @@ def test_pictures_of_any_shape_come_back_in_it(kind: Corruption, shape: tuple[in
 
 
 @each_corruption
-def test_severity_zero_leaves_pictures_as_they_are(kind: Corruption) -> None:
+def test_severity_zero_leaves_images_as_they_are(kind: Corruption) -> None:
     pixels = scenes(2)
     found = corrupt(pixels, kind.name, 0)
     assert torch.equal(found, pixels)
@@ -80,14 +80,14 @@ def test_severity_zero_leaves_pictures_as_they_are(kind: Corruption) -> None:
 
 
 @each_corruption
-def test_every_severity_changes_pictures(kind: Corruption) -> None:
+def test_every_severity_changes_images(kind: Corruption) -> None:
     pixels = scenes(20)
     for severity in range(1, 6):
         assert change(pixels, corrupt(pixels, kind.name, severity)) > 0.5
 
 
 @each_corruption
-def test_the_same_seed_gives_the_same_pictures(kind: Corruption) -> None:
+def test_the_same_seed_gives_the_same_images(kind: Corruption) -> None:
     pixels = scenes(5)
     first, again, other = (corrupt(pixels, kind.name, 3, seed=seed) for seed in (1, 1, 2))
     assert torch.equal(first, again)
@@ -102,7 +102,7 @@ def test_global_chance_is_not_touched(kind: Corruption) -> None:
 
 
 @each_corruption
-def test_a_generator_goes_on_from_batch_to_batch(kind: Corruption) -> None:
+def test_a_generator_continues_from_batch_to_batch(kind: Corruption) -> None:
     pixels = scenes(2)
     generator = torch.Generator().manual_seed(1)
     first, second = (corrupt(pixels, kind.name, 3, generator=generator) for _ in range(2))
@@ -111,14 +111,14 @@ def test_a_generator_goes_on_from_batch_to_batch(kind: Corruption) -> None:
 
 
 @each_corruption
-def test_pictures_change_more_with_severity_where_it_is_said(kind: Corruption) -> None:
+def test_images_change_more_with_severity_where_it_is_claimed(kind: Corruption) -> None:
     pixels = scenes(150, seed=3)
     changes = [change(pixels, corrupt(pixels, kind.name, severity)) for severity in range(1, 6)]
     assert (changes == sorted(changes)) == kind.grows
 
 
 @each_corruption
-def test_pictures_of_one_call_are_corrupted_independently(kind: Corruption) -> None:
+def test_images_of_one_call_are_corrupted_independently(kind: Corruption) -> None:
     pixels = scenes(1).expand(4, -1, -1, -1)
     found = corrupt(pixels, kind.name, 5)
     for i in range(1, 4):
@@ -136,22 +136,22 @@ def test_blocks_do_not_show(kind: Corruption) -> None:
 
 
 @each_corruption
-def test_grey_pictures_are_corrupted_unless_it_is_about_colour(kind: Corruption) -> None:
+def test_grey_images_are_corrupted_unless_it_is_about_colour(kind: Corruption) -> None:
     pixels = scenes(10, c=1)
     assert (change(pixels, corrupt(pixels, kind.name, 5)) == 0) == kind.needs_colour
 
 
 @each_corruption
 @pytest.mark.parametrize("level", [0, 255])
-def test_black_and_white_pictures_are_no_trouble(kind: Corruption, level: int) -> None:
+def test_black_and_white_images(kind: Corruption, level: int) -> None:
     pixels = torch.full((2, 16, 16, 3), level, dtype=torch.uint8)
     for severity in (1, 5):
         corrupt(pixels, kind.name, severity)
 
 
 @each_corruption
-def test_larger_pictures_look_as_bad(kind: Corruption) -> None:
-    """A picture of twice the size, corrupted, is what the corrupted picture would be at twice the size."""
+def test_larger_images_look_equally_corrupted(kind: Corruption) -> None:
+    """An image of twice the size, corrupted, is what the corrupted image would be at twice the size."""
     small, large = scenes(60), scenes(60).repeat_interleave(2, 1).repeat_interleave(2, 2)
     before, after = (change(x, corrupt(x, kind.name, 4)) for x in (small, large))
     assert 0.5 < after / before < 1.6
@@ -159,7 +159,7 @@ def test_larger_pictures_look_as_bad(kind: Corruption) -> None:
 
 @each_corruption
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_a_gpu_gives_the_same_pictures(kind: Corruption) -> None:
+def test_a_gpu_gives_the_same_images(kind: Corruption) -> None:
     pixels = scenes(30)
     for severity in (1, 5):
         found = corrupt(pixels.cuda(), kind.name, severity)
@@ -177,10 +177,10 @@ def test_a_gpu_gives_the_same_pictures(kind: Corruption) -> None:
         (scenes(1).float(), "fog", 1, r"uint8 \(n, height, width, channels\) with 1 or 3 channels; got torch.float32"),
         (scenes(1)[0], "fog", 1, r"got torch.uint8 \(32, 32, 3\)"),
         (scenes(1, c=4), "fog", 1, r"got torch.uint8 \(1, 32, 32, 4\)"),
-        (scenes(1, 32, 7), "fog", 1, "pictures must be at least 8 × 8 pixels to corrupt; got 32 × 7"),
+        (scenes(1, 32, 7), "fog", 1, "images must be at least 8 × 8 pixels to corrupt; got 32 × 7"),
     ],
 )
-def test_what_cannot_be_corrupted_is_refused(pixels: Any, name: str, severity: Any, sentence: str) -> None:
+def test_images_that_cannot_be_corrupted_are_refused(pixels: Any, name: str, severity: Any, sentence: str) -> None:
     with pytest.raises(InputError, match=sentence):
         corrupt(pixels, name, severity)
 
@@ -192,7 +192,7 @@ def test_names_as_the_benchmark_writes_them_and_arrays_are_taken() -> None:
 
 
 # The mean change of a pixel that the published program makes, at severities 1 to 5, measured on the first 500 test
-# pictures of CIFAR-100. Frost is missing: its photographs are not at hand.
+# images of CIFAR-100. Frost is missing: its photographs are not at hand.
 PUBLISHED = {
     "gaussian-noise": (7.88, 11.74, 15.51, 17.39, 19.20),
     "shot-noise": (5.80, 8.17, 12.79, 14.71, 17.90),
@@ -217,7 +217,7 @@ PUBLISHED = {
 
 @pytest.fixture(scope="module")
 def photographs(shared_data: Path) -> Tensor:
-    """The first 500 test pictures of CIFAR-100."""
+    """The first 500 test images of CIFAR-100."""
     with Image.open(shared_data / "images" / "cifar100-test.webp") as sheet:
         pixels = np.asarray(sheet.convert("RGB"))[: 5 * 32]
     return torch.from_numpy(pixels.reshape(5, 32, 100, 32, 3).transpose(0, 2, 1, 3, 4).reshape(-1, 32, 32, 3).copy())
@@ -237,7 +237,7 @@ def drawn(kind: str, severity: int, pixels: Tensor, seed: int = 0) -> Tensor:
     return corrupt(pixels, kind, severity, seed=seed)
 
 
-def test_noise_has_the_strength_that_is_said() -> None:
+def test_noise_has_the_claimed_strength() -> None:
     grey = torch.full((200, 32, 32, 3), 128, dtype=torch.uint8)
     level = 128 / 255
     for name, severity, deviation in (
@@ -284,12 +284,12 @@ def test_motion_blur_step_by_step(angle: float) -> None:
     weights = np.exp(-0.5 * (np.arange(9) / 1.5) ** 2)
     weights /= weights.sum()
     expected = np.zeros((12, 10))
-    picture = x[1, 0].double().numpy()
+    image = x[1, 0].double().numpy()
     for i, weight in enumerate(weights):
         right = int(np.ceil(i * np.cos(np.deg2rad(angle)) - 0.5))
         down = int(np.ceil(i * np.sin(np.deg2rad(angle)) - 0.5))
         rows, columns = np.clip(np.arange(12) + down, 0, 11), np.clip(np.arange(10) + right, 0, 9)
-        expected += weight * picture[rows][:, columns]
+        expected += weight * image[rows][:, columns]
     found = motion_blurred(x, 4, 1.5, torch.tensor([10.0, angle]))
     assert np.allclose(found[1, 0], expected, atol=2e-3)
 
@@ -304,8 +304,8 @@ def test_defocus_makes_disks() -> None:
 
 def test_glass_takes_pixels_from_above_and_the_left() -> None:
     rows = torch.arange(32, dtype=torch.uint8)[:, None].expand(32, 32)
-    picture = torch.stack([rows, rows.T], 2)[None]
-    pixels = torch.cat([picture, picture[..., :1]], 3)
+    image = torch.stack([rows, rows.T], 2)[None]
+    pixels = torch.cat([image, image[..., :1]], 3)
     found = drawn("glass-blur", 1, pixels).int()
     moved = pixels.int() - found
     assert set(moved[:, 2:, 2:].flatten().tolist()) == {0, 1}
@@ -353,16 +353,13 @@ def test_jpeg_is_pillows(severity: int, quality: int, shape: tuple[int, int, int
     pixels = scenes(20, *shape)
     found = drawn("jpeg-compression", severity, pixels).numpy().astype(int)
     expected = []
-    for picture in pixels.numpy():
+    for image in pixels.numpy():
         stream = io.BytesIO()
-        Image.fromarray(picture.squeeze()).save(stream, "JPEG", quality=quality)
+        Image.fromarray(image.squeeze()).save(stream, "JPEG", quality=quality)
         with Image.open(stream) as decoded:
             expected.append(np.asarray(decoded).reshape(shape))
-    difference = np.abs(found - np.array(expected))
-    # A frequency that lies between two steps may be rounded to either.
-    assert difference.mean() < 0.5
-    assert (difference <= 2).mean() > 0.95
-    assert np.abs(found - pixels.numpy()).mean() > 5 * difference.mean()
+    assert (found == np.array(expected)).all()
+    assert (found != pixels.numpy()).any()
 
 
 def test_elastic_transform_only_moves_pixels() -> None:
@@ -370,7 +367,7 @@ def test_elastic_transform_only_moves_pixels() -> None:
     for severity in range(1, 6):
         assert (drawn("elastic-transform", severity, flat) == 77).all()
     shade = torch.arange(32, dtype=torch.uint8).mul(8)[:, None, None].expand(32, 32, 3)[None].expand(200, -1, -1, -1)
-    # In the middle, pictures move as often up as down.
+    # In the middle, images move as often up as down.
     moved = (drawn("elastic-transform", 1, shade).float() - shade.float())[:, 12:20, 12:20].mean((1, 2, 3)) / 8
     assert abs(float(moved.mean())) < 0.3
     assert 0.5 < float(moved.std()) < 2.6

@@ -24,7 +24,7 @@ class Server:
     """Serves one file; told so, it breaks off after some bytes, a number of times."""
 
     data: bytes
-    url: str = ""
+    site: str = ""
     ranges: bool = True
     breaks: int = 0
     break_after: int = 0
@@ -61,9 +61,9 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as served:
         threading.Thread(target=served.serve_forever, args=(0.01,), daemon=True).start()
-        found.url = f"http://127.0.0.1:{served.server_port}/{NAME}"
+        found.site = f"http://127.0.0.1:{served.server_port}"
         md5 = download._md5(tmp_path / NAME)
-        monkeypatch.setitem(ARCHIVES, NAME, replace(ARCHIVES[NAME], url=found.url, md5=md5))
+        monkeypatch.setitem(ARCHIVES, NAME, replace(ARCHIVES[NAME], site=found.site, md5=md5))
         yield found
         served.shutdown()
 
@@ -83,7 +83,7 @@ def test_a_set_is_fetched_once(server: Server, cache: Path) -> None:
     assert server.requests == [None]
 
 
-def test_without_leave_nothing_is_fetched(server: Server, cache: Path) -> None:
+def test_nothing_is_fetched_without_permission(server: Server, cache: Path) -> None:
     with pytest.raises(
         FileError, match=rf"cifar10 is not in .*; pass download=True to fetch {NAME} \(163 MB\) from http"
     ):
@@ -92,14 +92,14 @@ def test_without_leave_nothing_is_fetched(server: Server, cache: Path) -> None:
     assert not cache.exists()
 
 
-def test_a_broken_connection_is_taken_up_where_it_broke(server: Server, cache: Path) -> None:
+def test_a_broken_connection_is_resumed(server: Server, cache: Path) -> None:
     server.breaks, server.break_after = 2, 1000
     fetch(ARCHIVES[NAME], cache)
     assert server.requests == [None, "bytes=1000-", "bytes=2000-"]
     assert (cache / NAME).read_bytes() == server.data
 
 
-def test_what_was_fetched_outlives_the_program(server: Server, cache: Path) -> None:
+def test_a_part_file_outlives_the_program(server: Server, cache: Path) -> None:
     server.breaks, server.break_after = download.ATTEMPTS, 500
     with pytest.raises(FileError, match=r"cannot be fetched from .* \(the connection broke after 2000 of \d+ bytes\)"):
         fetch(ARCHIVES[NAME], cache)
@@ -110,13 +110,13 @@ def test_what_was_fetched_outlives_the_program(server: Server, cache: Path) -> N
     assert (cache / NAME).read_bytes() == server.data
 
 
-def test_a_server_that_sends_no_parts_begins_again(server: Server, cache: Path) -> None:
+def test_a_server_without_ranges_sends_the_whole_file(server: Server, cache: Path) -> None:
     server.ranges, server.breaks, server.break_after = False, 1, 1000
     fetch(ARCHIVES[NAME], cache)
     assert (cache / NAME).read_bytes() == server.data
 
 
-def test_a_whole_part_is_only_verified(server: Server, cache: Path) -> None:
+def test_a_complete_part_file_is_only_verified(server: Server, cache: Path) -> None:
     cache.mkdir()
     (cache / f"{NAME}.part").write_bytes(server.data)
     fetch(ARCHIVES[NAME], cache)
@@ -124,26 +124,26 @@ def test_a_whole_part_is_only_verified(server: Server, cache: Path) -> None:
     assert [path.name for path in cache.iterdir()] == [NAME]
 
 
-def test_a_wrong_file_is_thrown_away(server: Server, cache: Path) -> None:
+def test_a_wrong_file_is_deleted(server: Server, cache: Path) -> None:
     server.data = b"an error page"
-    with pytest.raises(FileError, match=r"is not the official archive: its MD5 sum is .*; it was thrown away, so try"):
+    with pytest.raises(FileError, match=r"is not the official archive: its MD5 sum is .*; it was deleted, so try"):
         fetch(ARCHIVES[NAME], cache)
     assert list(cache.iterdir()) == []
 
 
 def test_no_network_is_a_sentence(server: Server, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for url, reason in (
-        ("http://127.0.0.1:9/x", "Connection refused"),
-        ("http://no-such-host.invalid/x", "."),
-        (server.url.replace("http", "gopher"), "unknown url type"),
+    for site, reason in (
+        ("http://127.0.0.1:9", "Connection refused"),
+        ("http://no-such-host.invalid", "."),
+        (server.site.replace("http", "gopher"), "unknown url type"),
     ):
-        monkeypatch.setitem(ARCHIVES, NAME, replace(ARCHIVES[NAME], url=url))
-        with pytest.raises(FileError, match=f"{NAME} cannot be fetched from .*{reason}.*or bring the file to") as error:
+        monkeypatch.setitem(ARCHIVES, NAME, replace(ARCHIVES[NAME], site=site))
+        with pytest.raises(FileError, match=f"{NAME} cannot be fetched from .*{reason}.*or put the file at") as error:
             read_images("cifar10", download=True, cache=cache)
         assert "\n" not in str(error.value)
 
 
-def test_an_error_of_the_server_is_a_sentence(server: Server, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_error_is_a_sentence(server: Server, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Server, "answer", lambda self, handler: handler.send_error(404))
     with pytest.raises(FileError, match=r"cannot be fetched from .* \(Not Found\)"):
         fetch(ARCHIVES[NAME], cache)
@@ -167,14 +167,14 @@ def test_zip_archives_are_unpacked_in_the_cache(
     (tmp_path / "x.zip").write_bytes(server.data)
     name = "tiny-imagenet-200.zip"
     md5 = download._md5(tmp_path / "x.zip")
-    monkeypatch.setitem(ARCHIVES, name, replace(ARCHIVES[name], url=server.url, md5=md5))
+    monkeypatch.setitem(ARCHIVES, name, replace(ARCHIVES[name], site=server.site, md5=md5))
     assert len(read_images("tiny-imagenet", download=True, cache=cache).test) == 6
     assert [path.name for path in cache.iterdir()] == ["tiny-imagenet-200"]
     assert len(read_images("tiny-imagenet", cache=cache).test) == 6
     assert len(server.requests) == 1
 
 
-def test_a_zip_that_lies_in_the_cache_is_verified(cache: Path) -> None:
+def test_a_zip_in_the_cache_is_verified(cache: Path) -> None:
     cache.mkdir()
     (cache / "tiny-imagenet-200.zip").write_bytes(b"cut short")
     with pytest.raises(FileError, match=r"tiny-imagenet-200.zip is not the official archive"):

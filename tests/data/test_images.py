@@ -1,4 +1,4 @@
-"""Pictures in memory and in files: batches, crops, flips."""
+"""Images in memory and in files: batches, crops, flips."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data.small_sets import random_labels, random_pixels, write_picture
+from data.small_sets import random_labels, random_pixels, write_image
 from temperance.data import Files, Images, Moves, Part, as_images, draw_moves, normalised
 from temperance.data import images as images_module
 from temperance.errors import FileError, InputError, MissingExtraError
@@ -24,10 +24,10 @@ def some_images(n: int = 50, h: int = 9, w: int = 12, c: int = 3) -> Images:
     return as_images(random_pixels(n, h, w, c), random_labels(n, 4))
 
 
-def slowly_moved(picture: Any, top: int, left: int, flip: bool, pad: int) -> Any:
-    """One picture: border, crop, flip."""
-    h, w, _ = picture.shape
-    padded = np.pad(picture, ((pad, pad), (pad, pad), (0, 0)))
+def slowly_moved(image: Any, top: int, left: int, flip: bool, pad: int) -> Any:
+    """One image: border, crop, flip."""
+    h, w, _ = image.shape
+    padded = np.pad(image, ((pad, pad), (pad, pad), (0, 0)))
     cropped = padded[top : top + h, left : left + w]
     return cropped[:, ::-1] if flip else cropped
 
@@ -83,7 +83,7 @@ def as_files(tmp_path: Path) -> Callable[[Images, int], Files]:
     def write(images: Images, workers: int) -> Files:
         paths = [tmp_path / f"{i}.png" for i in range(len(images))]
         for path, pixels in zip(paths, images.pixels.numpy(), strict=True):
-            write_picture(path, pixels)
+            write_image(path, pixels)
         return Files(tuple(map(str, paths)), images.labels, images.shape[:2], False, workers)
 
     return write
@@ -121,7 +121,7 @@ def test_moves_go_with_the_sample_not_with_its_place(part: Part) -> None:
     assert torch.equal(found[0], whole.pixels)
 
 
-def test_nothing_in_no_batches(part: Part) -> None:
+def test_an_empty_order_gives_no_batches(part: Part) -> None:
     assert list(part.batches(torch.arange(0), 4, device="cpu")) == []
 
 
@@ -142,7 +142,7 @@ def test_taking_samples(part: Part) -> None:
 # ------------------------------------------------------------------------------------------------------------- memory
 
 
-def test_grey_pictures_get_a_channel() -> None:
+def test_grey_images_get_a_channel() -> None:
     images = as_images(random_pixels(3, 5, 6, 1)[..., 0], [[0], [1], [2]])
     assert images.shape == (5, 6, 1)
     assert images.labels.tolist() == [0, 1, 2]
@@ -153,11 +153,11 @@ def test_grey_pictures_get_a_channel() -> None:
     [
         (np.zeros((2, 4, 4, 3), np.float32), [0, 1], r"uint8 \(n, height, width, channels\); got torch.float32"),
         (np.zeros((2, 4), np.uint8), [0, 1], r"got torch.uint8 \(2, 4\)"),
-        (np.zeros((2, 4, 4), np.uint8), [0, 1, 2], r"labels must be int64 \(2,\) to fit 2 pictures; got .*\(3,\)"),
+        (np.zeros((2, 4, 4), np.uint8), [0, 1, 2], r"labels must be int64 \(2,\) to fit 2 images; got .*\(3,\)"),
         (np.zeros((2, 4, 4), np.uint8), [0.0, 1.0], "labels must be class numbers; got torch.float64"),
     ],
 )
-def test_what_is_no_picture_is_refused(pixels: Any, labels: Any, sentence: str) -> None:
+def test_arrays_that_are_not_images_are_refused(pixels: Any, labels: Any, sentence: str) -> None:
     with pytest.raises(InputError, match=sentence):
         as_images(pixels, labels)
 
@@ -185,48 +185,48 @@ def decoded(path: Path, size: tuple[int, int] = (8, 8), resize: bool = True) -> 
     return files(path, size=size, resize=resize).in_memory().pixels[0]
 
 
-def test_the_middle_of_a_resized_picture_is_kept(tmp_path: Path) -> None:
+def test_the_middle_of_a_resized_image_is_kept(tmp_path: Path) -> None:
     pixels = np.zeros((16, 48, 3), np.uint8)
     pixels[:, 16:32] = 200
-    write_picture(tmp_path / "wide.png", pixels)
-    write_picture(tmp_path / "tall.png", pixels.transpose(1, 0, 2))
+    write_image(tmp_path / "wide.png", pixels)
+    write_image(tmp_path / "tall.png", pixels.transpose(1, 0, 2))
     assert (decoded(tmp_path / "wide.png")[:, 1:-1] == 200).all()
     assert (decoded(tmp_path / "tall.png")[1:-1] == 200).all()
     assert decoded(tmp_path / "wide.png", size=(4, 12)).shape == (4, 12, 3)
 
 
 @pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGBA", "CMYK", "I;16", "I"])
-def test_every_kind_of_picture_becomes_rgb(tmp_path: Path, mode: str) -> None:
+def test_every_kind_of_image_becomes_rgb(tmp_path: Path, mode: str) -> None:
     from PIL import Image
 
     grey = np.linspace(0, 255, 64).astype(np.uint8).reshape(8, 8)
     if mode.startswith("I"):
         kind = np.uint16 if mode == "I;16" else np.int32
-        picture = Image.fromarray(grey.astype(kind) * 257)
+        image = Image.fromarray(grey.astype(kind) * 257)
     else:
-        picture = Image.fromarray(grey).convert(mode)
+        image = Image.fromarray(grey).convert(mode)
     if mode == "P":
-        picture.info["transparency"] = bytes(range(256))
+        image.info["transparency"] = bytes(range(256))
     path = tmp_path / ("x.tif" if mode in ("CMYK", "I") else "x.png")
-    picture.save(path)
+    image.save(path)
     tolerance = 255 if mode == "1" else 1
     found = decoded(path).numpy().astype(int)
     assert found.shape == (8, 8, 3)
     assert np.abs(found - grey[..., None]).max() <= tolerance
 
 
-def test_floating_point_pictures_are_refused(tmp_path: Path) -> None:
+def test_floating_point_images_are_refused(tmp_path: Path) -> None:
     from PIL import Image
 
     Image.fromarray(np.zeros((8, 8), np.float32)).save(tmp_path / "x.tif")
-    with pytest.raises(FileError, match=r"x.tif: the picture holds floating-point numbers; save it with 8 bits"):
+    with pytest.raises(FileError, match=r"x.tif: the image holds floating-point numbers; save it with 8 bits"):
         decoded(tmp_path / "x.tif")
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_broken_picture_is_named(tmp_path: Path, workers: int) -> None:
-    write_picture(tmp_path / "good.png", random_pixels(1, 8, 8)[0])
-    write_picture(tmp_path / "cut.png", random_pixels(1, 8, 8)[0])
+def test_a_broken_image_is_named(tmp_path: Path, workers: int) -> None:
+    write_image(tmp_path / "good.png", random_pixels(1, 8, 8)[0])
+    write_image(tmp_path / "cut.png", random_pixels(1, 8, 8)[0])
     (tmp_path / "cut.png").write_bytes((tmp_path / "cut.png").read_bytes()[:100])
     part = files(tmp_path / "good.png", tmp_path / "cut.png", tmp_path / "good.png", workers=workers)
     with pytest.raises(FileError, match=r"cut.png cannot be read as .png: it is damaged") as error:
@@ -236,9 +236,9 @@ def test_a_broken_picture_is_named(tmp_path: Path, workers: int) -> None:
         decoded(tmp_path / "gone.png")
 
 
-def test_another_size_is_refused_unless_one_is_asked_for(tmp_path: Path) -> None:
-    write_picture(tmp_path / "x.png", random_pixels(1, 10, 20)[0])
-    with pytest.raises(FileError, match=r"x.png: the picture is 20 × 10 pixels and the first one is 8 × 8; give the"):
+def test_another_size_is_refused_unless_resized(tmp_path: Path) -> None:
+    write_image(tmp_path / "x.png", random_pixels(1, 10, 20)[0])
+    with pytest.raises(FileError, match=r"x.png: the image is 20 × 10 pixels and the first one is 8 × 8; give the"):
         decoded(tmp_path / "x.png", resize=False)
 
 
@@ -247,7 +247,7 @@ def test_stopping_early_leaves_no_thread_behind(tmp_path: Path) -> None:
 
     paths = [tmp_path / f"{i}.png" for i in range(40)]
     for path in paths:
-        write_picture(path, random_pixels(1, 8, 8)[0])
+        write_image(path, random_pixels(1, 8, 8)[0])
     batches = files(*paths).batches(torch.arange(40), 2, device="cpu")
     next(batches)
     assert any(thread.name.startswith("decode") for thread in threading.enumerate())
@@ -256,16 +256,16 @@ def test_stopping_early_leaves_no_thread_behind(tmp_path: Path) -> None:
 
 
 def test_progress_while_decoding(tmp_path: Path) -> None:
-    write_picture(tmp_path / "x.png", random_pixels(1, 8, 8)[0])
+    write_image(tmp_path / "x.png", random_pixels(1, 8, 8)[0])
     told: list[tuple[int, int, str]] = []
     files(*[tmp_path / "x.png"] * 501).in_memory(lambda *said: told.append(said))
-    assert told == [(500, 501, "decoding pictures"), (501, 501, "decoding pictures")]
+    assert told == [(500, 501, "decoding images"), (501, 501, "decoding images")]
 
 
-def test_without_pillow_the_sentence_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_pillow_the_error_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import sys
 
-    write_picture(tmp_path / "x.png", random_pixels(1, 8, 8)[0])
+    write_image(tmp_path / "x.png", random_pixels(1, 8, 8)[0])
     monkeypatch.setitem(sys.modules, "PIL", None)
     monkeypatch.setitem(sys.modules, "PIL.Image", None)
     with pytest.raises(MissingExtraError, match=r"needs Pillow: pip install 'temperance\[images\]'"):

@@ -19,7 +19,7 @@ from data.small_sets import (
     python2_pickle,
     random_labels,
     random_pixels,
-    write_picture,
+    write_image,
     write_tiny_imagenet,
 )
 from temperance.data import Files, ImageData, Images, Part, hold_out, long_tail_counts, read_images
@@ -34,7 +34,7 @@ def pixels_of(part: Part) -> torch.Tensor:
 
 
 def write_npz(path: Path, **changes: Any) -> Path:
-    """A set of 40 training and 20 test pictures of four classes; a change of None leaves an array out."""
+    """A set of 40 training and 20 test images of four classes; a change of None leaves an array out."""
     arrays = {
         "train_images": random_pixels(40, 8, 10),
         "train_labels": random_labels(40, 4),
@@ -77,7 +77,7 @@ def test_validation_may_come_from_the_test_part(tmp_path: Path) -> None:
     assert len(quarter.val) == 5
 
 
-def test_parts_that_are_there_are_taken(tmp_path: Path) -> None:
+def test_existing_parts_are_used(tmp_path: Path) -> None:
     own = random_pixels(6, 8, 10, seed=5)
     data = read_images(write_npz(tmp_path / "set.npz", val_images=own, val_labels=np.zeros(6, int)))
     assert [len(part) for part in (data.train, data.val, data.test)] == [40, 6, 20]
@@ -103,7 +103,7 @@ def test_long_tails(tmp_path: Path) -> None:
     assert len(data.test) == 20
 
 
-def test_grey_pictures_and_named_classes(tmp_path: Path) -> None:
+def test_grey_images_and_named_classes(tmp_path: Path) -> None:
     names = np.array(["ant", "bee", "cat", "dog"])
     path = write_npz(
         tmp_path / "set.npz",
@@ -122,7 +122,7 @@ def test_grey_pictures_and_named_classes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("size", "scale"), [(4, 0.5), (16, 2)])
-def test_pictures_in_memory_are_resized_as_files_are(tmp_path: Path, size: int, scale: float) -> None:
+def test_images_in_memory_are_resized_as_files_are(tmp_path: Path, size: int, scale: float) -> None:
     smooth = np.linspace(0, 255, 8 * 12).reshape(8, 12, 1).repeat(3, 2).astype(np.uint8)[None].repeat(40, 0)
     found = read_images(write_npz(tmp_path / "s.npz", train_images=smooth, test_images=smooth[:20]), size=size)
     assert found.train.shape == found.test.shape == (size, size, 3)
@@ -147,21 +147,21 @@ def test_pictures_in_memory_are_resized_as_files_are(tmp_path: Path, size: int, 
         ),
         ({"train_images": np.zeros((40, 3, 8, 10), np.uint8)}, r"looks like channels first: save images.transpose"),
         ({"train_images": np.zeros((40, 8), np.uint8)}, r"uint8 \(n, height, width, channels\); got .* \(40, 8\)"),
-        ({"train_labels": random_labels(39, 4)}, r"labels must be int64 \(40,\) to fit 40 pictures; got .* \(39,\)"),
+        ({"train_labels": random_labels(39, 4)}, r"labels must be int64 \(40,\) to fit 40 images; got .* \(39,\)"),
         ({"train_labels": random_labels(40, 4) + 0.5}, "labels must be class numbers; got torch.float64"),
-        ({"train_labels": random_labels(40, 4) + 1}, "no training picture is of class '0'; do the labels begin at 1?"),
+        ({"train_labels": random_labels(40, 4) + 1}, "no training image is of class '0'; do the labels begin at 1?"),
         ({"test_labels": random_labels(20, 5)}, "labels must lie in 0 … 3 for 4 classes; the test part has 4"),
         ({"test_labels": random_labels(20, 4) - 1}, "the test part has -1"),
         ({"test_images": random_pixels(20, 9, 9)}, r"one shape; the training part has \(8, 10, 3\), the test part \(9"),
         ({"test_images": random_pixels(0, 8, 10), "test_labels": np.zeros(0, int)}, "test_images is empty"),
         ({"class_names": np.array(["a", "b", "c"])}, "labels must lie in 0 … 2 for 3 classes; the training part has 3"),
-        ({"class_names": np.array(list("abcde"))}, "no training picture is of class 'e'"),
+        ({"class_names": np.array(list("abcde"))}, "no training image is of class 'e'"),
         ({"class_names": np.array(list("abca"))}, "class_names must be different from each other"),
         ({"train_labels": np.array(["a"] * 40)}, "labels must be class numbers, since the classes have no names"),
         ({"train_labels": np.array([None] * 40)}, "cannot be read as .npz: .*Object arrays cannot be loaded"),
     ],
 )
-def test_a_wrong_npz_is_refused_in_a_sentence(tmp_path: Path, changes: dict[str, Any], sentence: str) -> None:
+def test_a_wrong_npz_is_refused(tmp_path: Path, changes: dict[str, Any], sentence: str) -> None:
     with pytest.raises((FileError, InputError), match=sentence) as error:
         read_images(write_npz(tmp_path / "set.npz", **changes))
     assert "set" in str(error.value)
@@ -182,13 +182,13 @@ def test_bad_settings_are_refused(tmp_path: Path) -> None:
             read_images(path, **settings)
 
 
-def test_sources_that_are_none(tmp_path: Path) -> None:
+def test_sources_that_are_not_data_sets(tmp_path: Path) -> None:
     with pytest.raises(FileError, match="cifar99 does not exist; name a file or folder, or one of cifar10, cifar100"):
         read_images("cifar99")
     (tmp_path / "notes.txt").write_text("x")
-    with pytest.raises(FileError, match=r"holds no data set that is known: .* it has notes.txt"):
+    with pytest.raises(FileError, match=r"holds no known data set: .* it has notes.txt"):
         read_images(tmp_path)
-    with pytest.raises(FileError, match=r"notes.txt is no data set that is known: expected a folder, an .npz or"):
+    with pytest.raises(FileError, match=r"notes.txt is not a known data set: expected a folder, an .npz or"):
         read_images(tmp_path / "notes.txt")
     (tmp_path / "set.npz").write_bytes(b"no archive")
     with pytest.raises(FileError, match=r"set.npz cannot be read as .npz: it is damaged"):
@@ -256,7 +256,7 @@ def test_official_archives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, k: i
     check_cifar(read_images(renamed), cifar)
 
 
-def test_archives_that_are_none_of_the_official_ones(tmp_path: Path) -> None:
+def test_unofficial_archives_are_refused(tmp_path: Path) -> None:
     path = Cifar(10).write_archive(tmp_path / "mine.tar.gz", "python")
     with pytest.raises(
         FileError, match=r"mine.tar.gz is none of the official archives .*; unpack it and name the folder"
@@ -289,7 +289,7 @@ class Payload:
         (python2_pickle({"data": np.zeros((2, 3072)), "fine_labels": [0, 1]}), "must hold bytes; got the type b'f8'"),
         (python2_pickle({"data": np.zeros((2, 5), np.uint8), "fine_labels": [0]}), "test cannot be read"),
         (python2_pickle({"data": np.zeros((2, 3072), np.uint8), "fine_labels": [0, 100]}), "the test part has 100"),
-        (python2_pickle({"data": np.zeros((2, 3072), np.uint8), "fine_labels": [0]}), "to fit 2 pictures"),
+        (python2_pickle({"data": np.zeros((2, 3072), np.uint8), "fine_labels": [0]}), "to fit 2 images"),
         (b"\x80\x02}(", "test cannot be read"),
         (b"", r"test is empty \(0 bytes\)"),
     ],
@@ -310,7 +310,7 @@ def test_broken_binary_files(tmp_path: Path) -> None:
     folder = Cifar(10).write_folder(tmp_path, "binary")
     whole = (folder / "data_batch_2.bin").read_bytes()
     (folder / "data_batch_2.bin").write_bytes(whole[:-1])
-    with pytest.raises(FileError, match=r"data_batch_2.bin: its 30729 bytes are no whole number of pictures of 3073"):
+    with pytest.raises(FileError, match=r"data_batch_2.bin: its 30729 bytes are not a whole number of images of 3073"):
         read_images(folder)
     (folder / "data_batch_2.bin").write_bytes(whole)
     (folder / "batches.meta.txt").write_text("cat\ndog\n")
@@ -319,7 +319,7 @@ def test_broken_binary_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.shared
-def test_the_demos_validation_pictures_are_held_out(shared_data: Path, tmp_path: Path) -> None:
+def test_the_demos_validation_images_are_held_out(shared_data: Path, tmp_path: Path) -> None:
     with np.load(shared_data / "images" / "cifar100-labels.npz") as labels:
         blank: dict[str, Any] = {part: np.zeros((len(labels[part]), 1, 1, 1), np.uint8) for part in ("train", "test")}
         arrays: dict[str, Any] = {f"{part}_labels": labels[part] for part in blank}
@@ -346,7 +346,7 @@ def test_tiny_imagenet(tmp_path: Path) -> None:
     for part in (data.train, data.val, data.test):
         assert isinstance(part, Images)
         assert torch.equal(part.pixels[:, 0, 0, 0].long(), part.labels)
-    assert set(told) == {"decoding pictures"}
+    assert set(told) == {"decoding images"}
     assert len(read_images(tmp_path).test) == 6
     halved = read_images(folder, val_from="test")
     assert [len(part) for part in (halved.train, halved.val, halved.test)] == [30, 3, 3]
@@ -360,7 +360,7 @@ def test_tiny_imagenet_can_stay_in_files(tmp_path: Path) -> None:
     assert (inside.mean, inside.std) == (outside.mean, outside.std)
 
 
-def test_many_pictures_stay_in_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_images_stay_in_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = write_tiny_imagenet(tmp_path)
     monkeypatch.setattr(sets_module, "MEMORY_BYTES", 36 * 64 * 64 * 3)
     assert isinstance(read_images(folder).train, Images)
@@ -383,15 +383,15 @@ def write_folder(root: Path, *parts: str, size: tuple[int, int] = (8, 8)) -> Pat
     for part in parts:
         for name in ("cat", "dog"):
             for i in range(5):
-                write_picture(root / part / name / f"{i}.png", random_pixels(1, *size, seed=i)[0])
+                write_image(root / part / name / f"{i}.png", random_pixels(1, *size, seed=i)[0])
     return root
 
 
 def test_image_folders(tmp_path: Path) -> None:
     root = write_folder(tmp_path / "pets", "train", "test")
-    (root / "train" / "cat" / "notes.txt").write_text("no picture")
+    (root / "train" / "cat" / "notes.txt").write_text("no image")
     (root / "train" / ".cache").mkdir()
-    write_picture(root / "train" / "dog" / "more" / "deep.PNG", random_pixels(1, 8, 8)[0])
+    write_image(root / "train" / "dog" / "more" / "deep.PNG", random_pixels(1, 8, 8)[0])
     data = read_images(root, val_fraction=2)
     assert (data.name, data.class_names) == ("pets", ("cat", "dog"))
     assert [len(part) for part in (data.train, data.val, data.test)] == [9, 2, 10]
@@ -400,7 +400,7 @@ def test_image_folders(tmp_path: Path) -> None:
     assert [len(part) for part in (lambda d: (d.train, d.val, d.test))(read_images(root))] == [11, 10, 10]
 
 
-def test_a_folder_without_test_pictures(tmp_path: Path) -> None:
+def test_a_folder_without_test_images(tmp_path: Path) -> None:
     root = write_folder(tmp_path / "pets", "train", "val")
     with pytest.raises(InputError, match="or name the validation part test if it is to be tested on"):
         read_images(root)
@@ -409,8 +409,8 @@ def test_a_folder_without_test_pictures(tmp_path: Path) -> None:
 
 def test_sizes_of_image_files(tmp_path: Path) -> None:
     root = write_folder(tmp_path / "pets", "train", "test")
-    write_picture(root / "test" / "cat" / "odd.png", random_pixels(1, 10, 20)[0])
-    with pytest.raises(FileError, match=r"odd.png: the picture is 20 × 10 pixels and the first one is 8 × 8; give"):
+    write_image(root / "test" / "cat" / "odd.png", random_pixels(1, 10, 20)[0])
+    with pytest.raises(FileError, match=r"odd.png: the image is 20 × 10 pixels and the first one is 8 × 8; give"):
         read_images(root)
     assert read_images(root, size=6).test.shape == (6, 6, 3)
     wide = write_folder(tmp_path / "wide", "train", "test", size=(8, 12))
@@ -420,12 +420,12 @@ def test_sizes_of_image_files(tmp_path: Path) -> None:
 def test_wrong_image_folders(tmp_path: Path) -> None:
     root = write_folder(tmp_path / "pets", "train", "test")
     (root / "train" / "emu").mkdir()
-    with pytest.raises(FileError, match=r"emu has no pictures in it \(.bmp, .*\); add some or remove the folder"):
+    with pytest.raises(FileError, match=r"emu has no images in it \(.bmp, .*\); add some or remove the folder"):
         read_images(root)
     (root / "train" / "emu").rmdir()
-    write_picture(root / "test" / "fox" / "0.png", random_pixels(1, 8, 8)[0])
+    write_image(root / "test" / "fox" / "0.png", random_pixels(1, 8, 8)[0])
     with pytest.raises(FileError, match=r"test has a folder 'fox', but .*train has none of that name"):
         read_images(root)
     (tmp_path / "bare" / "train").mkdir(parents=True)
-    with pytest.raises(FileError, match="train has no folders in it; put the pictures of each class into a folder"):
+    with pytest.raises(FileError, match="train has no folders in it; put the images of each class into a folder"):
         read_images(tmp_path / "bare")

@@ -140,7 +140,7 @@ def test_subsets_are_drawn_by_seed() -> None:
 
 
 @given(counts=st.lists(st.integers(10, 60), min_size=2, max_size=6), ratio=st.floats(0.1, 1))
-def test_classes_of_any_size_serve(counts: list[int], ratio: float) -> None:
+def test_classes_of_any_size(counts: list[int], ratio: float) -> None:
     labels = np.repeat(np.arange(len(counts)), counts)
     found = np.bincount(labels[long_tailed(labels, ratio)], minlength=len(counts))
     assert found.tolist() == long_tail_counts(int(found[0]), len(counts), ratio)
@@ -158,6 +158,6 @@ def test_classes_of_any_size_serve(counts: list[int], ratio: float) -> None:
         ([], 0.5, r"labels must be class numbers of shape \(n,\)"),
     ],
 )
-def test_what_has_no_tail_is_refused(labels: list[int], ratio: float, sentence: str) -> None:
+def test_labels_without_a_long_tail_are_refused(labels: list[int], ratio: float, sentence: str) -> None:
     with pytest.raises(InputError, match=sentence):
         long_tailed(labels, ratio)

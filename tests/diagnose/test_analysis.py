@@ -11,7 +11,7 @@ from commands import refused
 from conftest import random_predictions
 from pages import Page
 from temperance.cli import main
-from temperance.diagnose.analysis import analyse, angles_between, class_means, classifier_weights, simplex_angle, tsne
+from temperance.diagnose.analysis import analyse, angles_between, class_means, simplex_angle, tsne
 from temperance.errors import FileError, InputError
 from temperance.heads.features import Features, write_features
 from temperance.predictions import Predictions, write_pair, write_predictions
@@ -70,12 +70,6 @@ def test_prototypes_must_be_rows() -> None:
         angles_between([1.0, 2.0])
     with pytest.raises(InputError, match="finite"):
         angles_between([[1.0, math.nan], [0.0, 1.0]])
-
-
-def test_the_weights_of_a_network() -> None:
-    last = torch.nn.Linear(8, 3)
-    network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(12, 8), torch.nn.ReLU(), last)
-    assert torch.equal(classifier_weights(network), last.weight)
 
 
 # ---------------------------------------------------------------------------------------------------------------- maps

@@ -183,7 +183,7 @@ def test_golden_crl(vectors: Any) -> None:
         assert found.amount[0].tolist() == pytest.approx([2 * x for x in v["crl"]], abs=2 * TINY)
 
 
-def test_what_has_no_formula_is_refused_in_a_sentence() -> None:
+def test_a_loss_without_a_formula_is_refused() -> None:
     logits, labels = random_predictions(5, 3)
     for loss, message in (
         (AURC(), "no formula is known for the gradient of aurc"),

@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import math
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,7 @@ from temperance.cli import main
 from temperance.data import Images
 from temperance.data.corruptions import CORRUPTIONS, corrupt
 from temperance.diagnose.shift import Corrupted, Shift, some_of, under_shift, usual_corruptions
-from temperance.errors import InputError
+from temperance.errors import InputError, MissingExtraError
 from temperance.jobs.results import Provenance, Row
 from temperance.metrics import accuracy, ece, nll
 from temperance.metrics.significance import Difference
@@ -40,7 +41,7 @@ class Colours(nn.Module):
         return self.scale * images.mean((2, 3))
 
 
-def pictures(n: int = 90, channels: int = 3) -> Images:
+def images(n: int = 90, channels: int = 3) -> Images:
     generator = torch.Generator().manual_seed(0)
     labels = torch.randint(3, (n,), generator=generator)
     pixels = torch.randint(0, 150, (n, 12, 12, channels), generator=generator, dtype=torch.uint8)
@@ -51,7 +52,7 @@ def pictures(n: int = 90, channels: int = 3) -> Images:
 
 @pytest.fixture(scope="module")
 def part() -> Images:
-    return pictures()
+    return images()
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +97,7 @@ def test_the_same_seed_is_the_same_chance(part: Images) -> None:
     assert values[0] == values[1] != values[2]
 
 
-def test_images_are_corrupted_as_they_are_asked_for(part: Images) -> None:
+def test_images_are_corrupted_when_they_are_read(part: Images) -> None:
     worse = Corrupted(part, "gaussian-noise", 2, seed=7)
     order = torch.arange(len(part)).flip(0)
     (batch,) = worse.batches(order, 100, device="cpu")
@@ -113,9 +114,21 @@ def test_images_are_corrupted_as_they_are_asked_for(part: Images) -> None:
 def test_by_default_it_is_the_benchmark(part: Images) -> None:
     assert len(usual_corruptions(part)) == 15
     assert usual_corruptions(part)[0] == CORRUPTIONS.names[0]
-    grey = usual_corruptions(pictures(10, 1))
+    grey = usual_corruptions(images(10, 1))
     assert not any(CORRUPTIONS[name].needs_colour for name in grey)
     assert under_shift(Colours(), part, mean=MEAN, std=STD, severities=[1]).corruptions == usual_corruptions(part)
+
+
+def test_without_pillow_jpeg_is_refused_before_any_work(part: Images, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    monkeypatch.setitem(sys.modules, "PIL.Image", None)
+
+    def forbidden(*_: object) -> None:
+        raise AssertionError("it began to measure")
+
+    with pytest.raises(MissingExtraError, match=r"jpeg-compression needs Pillow: pip install 'temperance\[images\]'"):
+        under_shift(Colours(), part, mean=MEAN, std=STD, progress=forbidden)
+    assert len(under_shift(Colours(), part, mean=MEAN, std=STD, corruptions=["contrast"], severities=[1]).rows) == 9
 
 
 def test_the_network_stays_in_its_mode(part: Images) -> None:
@@ -182,7 +195,7 @@ def test_the_verdict() -> None:
         ([0.2, 0.215, 0.2], (0.6, 0.6), "too few to tell"),  # the change may well be 2 points
     ],
 )
-def test_a_change_is_told_where_a_test_finds_it(errors: list[float], p_values: tuple[float, float], said: str) -> None:
+def test_a_significant_change_is_reported(errors: list[float], p_values: tuple[float, float], said: str) -> None:
     assert said in by_hand({"uncalibrated": errors}, p_values).verdict
     few = by_hand({"uncalibrated": errors}, p_values, n=20).verdict
     assert few.startswith("20 images are too few to tell whether the calibration error changes")
@@ -205,7 +218,7 @@ def test_the_page(found: Shift, tmp_path: Path) -> None:
 @pytest.fixture(scope="module")
 def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("shift")
-    train, test = pictures(120), pictures(60)
+    train, test = images(120), images(60)
     np.savez(
         place / "data.npz",
         train_images=train.pixels.numpy(),

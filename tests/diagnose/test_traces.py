@@ -41,7 +41,7 @@ def test_it_ends_where_the_calibrator_does(objective: str, data: tuple[torch.Ten
     assert float(found.ece[-1]) == pytest.approx(ece(probs, other[1]), abs=5e-3)
 
 
-def test_lbfgs_and_fewer_looks(data: tuple[torch.Tensor, torch.Tensor]) -> None:
+def test_lbfgs_and_fewer_measurements(data: tuple[torch.Tensor, torch.Tensor]) -> None:
     every = posthoc_trace(*data, layer="vector", steps=21)
     some = posthoc_trace(*data, layer="vector", steps=21, every=5)
     assert some.steps.tolist() == [0, 5, 10, 15, 20, 21]

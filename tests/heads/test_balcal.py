@@ -50,7 +50,7 @@ def test_share(vectors: Any) -> None:
     assert mean_confidence(torch.lerp(even, linear, share)) == pytest.approx(found["conf_at_lam"], abs=1e-4)
 
 
-def test_share_at_its_ends() -> None:
+def test_the_share_at_its_limits() -> None:
     linear, even = torch.tensor([[4.0, 0.0], [0.0, 4.0]]), torch.eye(2)
     assert balanced_share(linear, even, 0.999) == 1.0
     assert balanced_share(linear, even, 0.6) == pytest.approx(0, abs=1e-4)

@@ -75,7 +75,7 @@ def test_without_intervals_there_is_no_judgement() -> None:
     assert judgement(by) == "No verdict without at least 60 resamples."
 
 
-def test_how_it_is_told() -> None:
+def test_the_sentences_of_a_judgement() -> None:
     moves = {"accuracy": (0.9611, 0.7833), "nll": (0.1195, 0.6068), "ece": (0.0415, 0.0441)}
     assert told(moves, found("--0")) == (
         "accuracy goes from 96.11 % to 78.33 %, NLL from 0.1195 to 0.6068, "
@@ -86,7 +86,7 @@ def test_how_it_is_told() -> None:
     assert [moved_by("ece", 0.0123), moved_by("nll", -0.5)] == ["+1.23", "-0.5000"]
 
 
-def test_differences_are_paired_and_after_minus_before() -> None:
+def test_differences_are_paired() -> None:
     logits, labels = random_predictions(300, 4, 1, sharpness=4.0)
     worse = logits.clone()
     worse[:60] = worse[:60].roll(1, 1)
@@ -105,7 +105,7 @@ def test_differences_are_paired_and_after_minus_before() -> None:
     assert judgement(still) == "No clear change." and torch.tensor([d.value for d in still.values()]).eq(0).all()
 
 
-def test_few_samples_tell_nothing() -> None:
+def test_few_samples_give_no_verdict() -> None:
     logits, labels = random_predictions(19, 3, sharpness=0.2)
     before, after = (Predictions.of(scores, labels, from_logits=True) for scores in (logits, 5 * logits))
     assert judgement(differences(before, after, bootstrap=100, seed=0)) == "No clear change."

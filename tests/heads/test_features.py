@@ -110,12 +110,12 @@ def test_moves_to_a_device() -> None:
         ({"train_copies": np.zeros((2, 11, 3))}, r"train_copies must have shape \(c, 12, 3\); got \(2, 11, 3\)"),
     ],
 )
-def test_wrong_arrays_are_refused_in_a_sentence(changes: dict[str, Any], says: str) -> None:
+def test_wrong_arrays_are_refused(changes: dict[str, Any], says: str) -> None:
     with pytest.raises(InputError, match=says):
         made(**changes)
 
 
-def test_wrong_files_are_refused_in_a_sentence(tmp_path: Path) -> None:
+def test_wrong_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(FileError, match="does not exist"):
         read_features(tmp_path / "none.npz")
     np.savez(tmp_path / "other.npz", logits=np.zeros((3, 2)))

@@ -85,7 +85,7 @@ def test_every_loss(kind: type[Head], features: Features) -> None:
 
 
 @each_head
-def test_losses_with_memory_are_fed_and_left_alone(kind: type[Head], features: Features) -> None:
+def test_losses_with_memory_learn_and_the_callers_does_not_change(kind: type[Head], features: Features) -> None:
     for loss in (make_loss("adafocal"), make_loss("crl", n_samples=600)):
         before = copy.deepcopy(loss.state_dict())
         a = make(kind).fit(features, loss=loss)
@@ -309,7 +309,7 @@ def test_wrong_names_and_seeds_are_refused(kind: type[Head], features: Features)
 
 
 @each_head
-def test_wrong_use_is_refused_in_a_sentence(kind: type[Head], features: Features, tmp_path: Path) -> None:
+def test_wrong_use_is_refused(kind: type[Head], features: Features, tmp_path: Path) -> None:
     head = make(kind)
     for use in (lambda: head(features.train.features), lambda: head.save(tmp_path / "a"), lambda: head.k):
         with pytest.raises(NotFittedError, match=f"this {kind.name} head is not fitted yet"):

@@ -222,7 +222,7 @@ def test_measured_in_training_and_on_held_out_data_exclude_each_other() -> None:
 
 
 @pytest.mark.parametrize("measure", ["scaled", "full", "last_mask", "mc_masks"])
-def test_measured_as_said(features: Features, measure: str) -> None:
+def test_measured_as_the_setting_says(features: Features, measure: str) -> None:
     head = fit(features, measure=measure, deploy=measure, epochs=1)
     row = head.history[0]
     probs = head(features.train.features).softmax(1)
@@ -263,14 +263,14 @@ def test_auto_discount_closes_the_gap_on_held_out_data(features: Features) -> No
     assert head.info["acc_discount"] == pytest.approx(float(probs.amax(1).mean()) / accuracy, abs=1e-5)
 
 
-def test_what_the_rule_measured_is_named_by_its_part(features: Features) -> None:
+def test_history_names_the_part_that_was_measured(features: Features) -> None:
     """Where held-out data is measured otherwise than deployed, both are in the history."""
     row = fit(features, acc_discount="auto", measure="full", epochs=1).history[0]
     assert {"val_accuracy_full", "val_confidence_full", "val_accuracy", "val_confidence"} <= set(row)
     assert row["val_confidence_full"] > row["val_confidence"]
 
 
-def test_a_rate_that_has_not_settled_is_said(features: Features) -> None:
+def test_an_unsettled_rate_is_reported(features: Features) -> None:
     head = fit(features, epochs=2, first_step=0.001, acc_discount=0.5)
     assert head.info["settled"] is False and "had not settled after 2 epochs" in head.caveat
     # At its limit it cannot move any further.
@@ -278,7 +278,7 @@ def test_a_rate_that_has_not_settled_is_said(features: Features) -> None:
     assert head.info["settled"] and not head.caveat
 
 
-def test_held_out_data_is_asked_for_where_it_is_needed(features: Features) -> None:
+def test_missing_held_out_data_is_refused(features: Features) -> None:
     without = Features.of(features.train.features, features.train.labels)
     with pytest.raises(InputError, match="acc_discount='auto' needs held-out features"):
         fit(without, acc_discount="auto")

@@ -249,7 +249,7 @@ def test_splits_every_network_of_temperance(name: str) -> None:
     assert parts.classifier is network.classifier
 
 
-def test_what_is_joined_goes_where_the_network_goes() -> None:
+def test_a_joined_network_moves_with_the_original() -> None:
     network = TransformerLike()
     joined = split(network).joined(nn.Linear(12, 2))
     joined.double()
@@ -259,7 +259,7 @@ def test_what_is_joined_goes_where_the_network_goes() -> None:
     assert network.heads.head.weight.dtype == torch.float32  # type: ignore[union-attr]
 
 
-def test_what_is_joined_has_hooks_of_its_own() -> None:
+def test_a_joined_network_has_its_own_hooks() -> None:
     network = ResNetLike()
     joined = split(network).joined(nn.Linear(6, 2))
     joined.register_forward_hook(lambda *_: None)
@@ -340,7 +340,7 @@ def test_evaluating_gives_every_part_its_mode_back() -> None:
     assert network.training
 
 
-def test_an_example_is_tried_without_a_trace() -> None:
+def test_trying_an_example_leaves_the_network_unchanged() -> None:
     network = ResNetLike()
     before = state(network)
     split(network, example=images())
@@ -373,7 +373,7 @@ def test_a_named_classifier() -> None:
         (lambda: nn.Sequential(nn.Linear(4, 1)), None, "a classifier must have at least two classes; 0 gives 1 number"),
     ],
 )
-def test_what_cannot_be_the_classifier_is_refused_in_a_sentence(make: Any, name: str | None, says: str) -> None:
+def test_layers_that_cannot_be_the_classifier_are_refused(make: Any, name: str | None, says: str) -> None:
     with pytest.raises(InputError, match=says):
         split(make(), name)
 
@@ -400,7 +400,7 @@ LAST = r"the network must give what its classifier fc gives, \(3, 4\); it gives 
         ),
     ],
 )
-def test_a_classifier_without_the_last_word_is_refused_in_a_sentence(make: Any, name: str | None, says: str) -> None:
+def test_a_classifier_with_layers_after_it_is_refused(make: Any, name: str | None, says: str) -> None:
     network = make()
     for use in (lambda: split(network, name, example=images()), lambda: split(network, name).body(images())):
         with pytest.raises(InputError, match=says):
@@ -408,7 +408,7 @@ def test_a_classifier_without_the_last_word_is_refused_in_a_sentence(make: Any, 
     assert n_hooks(network) == 0
 
 
-def test_a_classifier_that_is_called_twice_is_refused_in_a_sentence() -> None:
+def test_a_classifier_that_is_called_twice_is_refused() -> None:
     network = Then(None)
     network.do = lambda z: (z + network.fc(torch.zeros(len(z), 192))) / 2
     with pytest.raises(InputError, match=TWICE):

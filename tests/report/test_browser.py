@@ -114,7 +114,7 @@ def requests(browser: Browser) -> list[str]:
     return [url for url in found[1:] if not url.startswith("data:")]
 
 
-def test_the_tests_would_notice(browser: Browser, axe: str, tmp_path: Path) -> None:
+def test_these_tests_can_fail(browser: Browser, axe: str, tmp_path: Path) -> None:
     """A page with every fault that the other tests look for."""
     path = tmp_path / "bad.html"
     path.write_text("""<!doctype html><meta charset=utf-8><title>bad</title>

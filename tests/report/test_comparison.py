@@ -20,7 +20,7 @@ from temperance.metrics.classwise import class_errors
 from temperance.predictions import Predictions
 from temperance.report import write_report
 from temperance.report.formats import digits_for, interval_of, points, signed, value_of
-from temperance.report.numbers import ClassChanges, bars
+from temperance.report.numbers import bars, class_changes
 from temperance.report.page import mark
 from temperance.report.pages.classes import MOST_CHANGED, class_changes_section
 from temperance.report.pages.comparison import comparison_page, nll_scale, remark
@@ -182,7 +182,7 @@ def test_dots_stand_at_the_nll_and_whiskers_at_its_interval(found: Comparison) -
     assert drawn >= 2
 
 
-def test_what_is_far_worse_does_not_flatten_the_rest(found: Comparison) -> None:
+def test_a_far_worse_method_does_not_flatten_the_others(found: Comparison) -> None:
     far = outcome_of(found, "meta-mis:alpha=0.6")
     for outcome, marks in zip(found.ranked, strips_of(found), strict=True):
         assert ("point" in marks) == (outcome.measured["nll"].value <= nll_scale(found).high)
@@ -210,7 +210,7 @@ def test_one_method_is_shown_beside_no_calibration() -> None:
     assert "no calibration" in [text for _, text in Page(comparison_page(found)).all("li")]
 
 
-def test_a_recommendation_behind_the_best_is_not_left_without_a_word(found: Comparison) -> None:
+def test_a_recommendation_behind_the_best_is_explained(found: Comparison) -> None:
     behind = outcome_of(found, "meta-mis:alpha=0.6")
     assert not found.level_with_best(behind)
     changed = dataclasses.replace(found, recommended=behind)
@@ -235,7 +235,7 @@ def strips_of(found: Comparison) -> list[dict[str, list[tuple[float, float]]]]:
     return strips[: len(found.ranked)]
 
 
-def test_what_failed_is_shown_with_the_reason(found: Comparison) -> None:
+def test_failures_are_shown_with_the_reason(found: Comparison) -> None:
     failed = outcome_of(found, WRONG)
     assert "accuracy must lie between" in failed.failure
     assert Page(comparison_page(found)).table("failures")[1:] == [[WRONG, failed.failure]]
@@ -296,7 +296,7 @@ def test_classes_most_improved_and_most_worsened_first() -> None:
 def test_class_changes_have_their_labels() -> None:
     logits, labels = random_predictions(300, 5)
     before, after = (evaluate(scale * logits, labels, from_logits=True, bootstrap=0) for scale in (1.0, 0.4))
-    changes = ClassChanges.of(before.classwise, after.classwise, before.class_names).largest(5)
+    changes = class_changes(before.classwise, after.classwise, before.class_names)
     assert {int(entry.name): entry.labels for entry in changes} == dict(enumerate(torch.bincount(labels).tolist()))
     assert [entry.change for entry in changes] == sorted(entry.after - entry.before for entry in changes)
 
@@ -320,7 +320,7 @@ def test_provenance_is_complete(found: Comparison) -> None:
 # ----------------------------------------------------------------------------------------------------- what users wrote
 
 
-def test_what_users_wrote_is_text(found: Comparison) -> None:
+def test_text_of_users_is_escaped(found: Comparison) -> None:
     provenance = dataclasses.replace(found.provenance, command="temperance <i>x</i>", inputs={"<b>": "0" * 64})
     renamed = dataclasses.replace(found.test, source="a/<img src=x onerror=alert(3)>")
     changed = dataclasses.replace(found, test=renamed, provenance=provenance, split="split <u>so</u>")

@@ -81,7 +81,7 @@ def test_distribution_shows_every_bandwidth() -> None:
     assert len(page.drawn("path", "line")) == 3
 
 
-def test_what_users_wrote_is_text_and_nothing_is_loaded(sweeps: dict[str, tuple[Sweep, Sweep]]) -> None:
+def test_text_of_users_is_escaped_and_nothing_is_loaded(sweeps: dict[str, tuple[Sweep, Sweep]]) -> None:
     renamed = {f"<i>{name}</i>": pair for name, pair in sweeps.items()}
     text = smoothing_page(renamed, ABOUT)
     page = Page(text)

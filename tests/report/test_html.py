@@ -64,7 +64,7 @@ def test_the_same_evaluation_is_the_same_page(evaluation: Evaluation) -> None:
     assert evaluation_page(evaluation) == evaluation_page(dataclasses.replace(evaluation))
 
 
-def test_a_folder_that_is_not_there_is_a_sentence(evaluation: Evaluation, tmp_path: Path) -> None:
+def test_a_missing_folder_is_refused(evaluation: Evaluation, tmp_path: Path) -> None:
     with pytest.raises(FileError, match="no folder"):
         write_report(evaluation, tmp_path / "nowhere" / "report.html")
 
@@ -203,7 +203,7 @@ def test_provenance_is_complete(evaluation: Evaluation) -> None:
 # ----------------------------------------------------------------------------------------------------- what users wrote
 
 
-def test_what_users_wrote_is_text(grouped: Evaluation) -> None:
+def test_text_of_users_is_escaped(grouped: Evaluation) -> None:
     rows = tuple(dataclasses.replace(row, source=f"<b>{NASTY[1]}") for row in grouped.rows)
     inputs = {"<b>": "0" * 64}
     provenance = dataclasses.replace(grouped.provenance, command="temperance <i>x</i>", inputs=inputs)

@@ -13,9 +13,8 @@ from temperance.diagnose.analysis import angles_between, simplex_angle
 from temperance.diagnose.traces import Trace, posthoc_trace
 from temperance.report.pages.analysis import hue
 from temperance.report.pages.traces import OTHERS, class_losses, scatter
-from temperance.report.svg.angles import angle_histogram, angle_matrix, between_classes, closest_pairs
+from temperance.report.svg.angles import angle_histogram, angle_matrix, between_classes, closest_pairs, png
 from temperance.report.svg.lines import COLOURS, DASHES, MOST_POINTS, Line, line_chart, series
-from temperance.report.svg.raster import png
 
 
 def pixels_of(data: bytes) -> list[bytes]:
@@ -105,7 +104,7 @@ def test_two_classes_and_equal_angles_are_pictures() -> None:
 # --------------------------------------------------------------------------------------------------------------- lines
 
 
-def test_what_lies_beyond_the_limits_is_cut() -> None:
+def test_lines_are_clipped_at_the_limits() -> None:
     line = Line("steep", [(0.0, 0.0), (1.0, 100.0)])
     page = Page(line_chart([line], y_title="y", x_title="x", limits=(0.0, 1.0)))
     ((frame, _),) = page.all("svg", "frame")

@@ -98,7 +98,7 @@ def test_intervals_are_shown_where_there_are_any() -> None:
         assert "nan" not in page.text and " – " not in numbers
 
 
-def test_what_hardly_learnt_is_said_first() -> None:
+def test_a_warning_about_a_network_that_hardly_learnt_comes_first() -> None:
     labels = torch.arange(300) % 4
     guess = Predictions.of(
         0.1 * torch.randn(300, 4, generator=torch.Generator().manual_seed(0)), labels, from_logits=True
@@ -215,7 +215,7 @@ def test_what_changed(pair: Pair) -> None:
     assert len(re.findall(r"between [+−\d]", page.text)) == 3
 
 
-def test_for_the_worse_and_for_nothing(pair: Pair) -> None:
+def test_a_worse_head_and_no_change(pair: Pair) -> None:
     before, after = pair
     worse = retrained(after, before, [])
     assert worse.verdict.startswith("Worse in NLL and ECE.") and worse.verdict.endswith(worse.warning)
@@ -234,7 +234,7 @@ def test_without_resamples_there_is_no_verdict(pair: Pair) -> None:
     assert "95% interval" not in shown_on_terminal(found) and "95% interval" in shown_on_terminal(retrained(*pair, []))
 
 
-def test_the_seconds_are_said(pair: Pair) -> None:
+def test_the_duration_is_shown(pair: Pair) -> None:
     assert "mac-cal took 12.3 s to train" in shown_on_terminal(retrained(*pair, []))
 
 
@@ -248,7 +248,7 @@ def test_confidence_and_accuracy_are_drawn_under_the_part_that_they_were_measure
     assert train in titles[0] - titles[1] and held_out in titles[1] - titles[0]
 
 
-def test_what_was_there_before_is_said(pair: Pair) -> None:
+def test_the_replaced_classifier_is_named(pair: Pair) -> None:
     found = retrained(*pair, [], bootstrap=0, replaced=STAND_IN)
     assert f"in the place of {STAND_IN}" in found.verdict and "without a classifier of their network" in found.verdict
     (about,) = Page(retraining_page(found)).all("p", "about")

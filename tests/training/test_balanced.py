@@ -121,7 +121,7 @@ def test_the_same_seed_is_the_same_second_classifier() -> None:
     assert RECIPES["balcal"].balance == 0.95
 
 
-def test_what_does_not_go_together_is_refused() -> None:
+def test_incompatible_arguments_are_refused() -> None:
     with pytest.raises(InputError, match="balance needs a network of temperance"):
         train(nn.Sequential(nn.Flatten(), nn.Linear(64, 10)), digits(100), recipe=QUICK)
     with pytest.raises(InputError, match="leave out mix"):

@@ -25,8 +25,10 @@ from temperance.predictions import read_pair
 from temperance.training import Recipe, read_run, train
 from temperance.training.engine import enough_memory
 from temperance.training.networks import make_network
+from temperance.training.processes import process_group
 from temperance.training.randomness import seed_of
 
+SHARED = ("cross-entropy", "mdca", "crl")  # a loss of each sample, of the batch, and with a record of every sample
 QUICK = Recipe(epochs=2, batch_size=40, lr=0.05, crop=1, flip=False)
 
 
@@ -147,7 +149,7 @@ def test_frozen_groups_no_longer_move(tmp_path: Path) -> None:
         assert name not in ("classifier.weight", "classifier.bias") or sum(moved) == 1
 
 
-def test_a_loss_that_learns_from_validation_is_shown_it(tmp_path: Path) -> None:
+def test_a_loss_can_learn_from_the_validation_part(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     train(small_network(), digits(300), "adafocal", QUICK, folder=folder)
     tensors, _ = read_tensors(folder / "checkpoint.safetensors")
@@ -182,7 +184,7 @@ def test_compiled_training_is_training() -> None:
     ],
 )
 @pytest.mark.parametrize("epoch", [1, 3])
-def test_a_killed_training_goes_on_bit_for_bit(loss: str, recipe: dict[str, Any], epoch: int, tmp_path: Path) -> None:
+def test_a_killed_training_resumes_bit_for_bit(loss: str, recipe: dict[str, Any], epoch: int, tmp_path: Path) -> None:
     chosen = Recipe(**{**vars(QUICK), "epochs": 4, **recipe})
     data = digits(200)
     whole = train(small_network(name="small-resnet"), data, loss, chosen)
@@ -199,62 +201,67 @@ def test_a_killed_training_goes_on_bit_for_bit(loss: str, recipe: dict[str, Any]
 
 SCRIPT = """
 import sys
-import torch
-from small_images import digits
-from temperance.training import Recipe, train
-from temperance.training.networks import make_network
+from training.test_engine import train_digits
 
-torch.set_num_threads(1)
-torch.manual_seed(0)
-network = make_network("small-cnn", classes=10, image_size=8, channels=1)
-recipe = Recipe(epochs=int(sys.argv[2]), batch_size=40, lr=0.05, crop=1, flip=False)
-train(network, digits(1000), sys.argv[3], recipe, folder=sys.argv[1], resume="--resume" in sys.argv)
+train_digits(*sys.argv[1:])
 """
 
 
-def command(*arguments: str, launcher: tuple[str, ...] = ()) -> list[str]:
-    return [sys.executable, *launcher, *arguments]
+def train_digits(folder: Path | str, epochs: str, *losses: str, resume: bool = False) -> None:
+    """Train with each loss, whose name ends the name of the folder: what the processes of the tests below do."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with process_group(torch.device("cpu")):
+            for loss in losses:
+                recipe = Recipe(epochs=int(epochs), batch_size=40, lr=0.05, crop=1, flip=False)
+                train(small_network(), digits(1000), loss, recipe, folder=f"{folder}-{loss}", resume=resume)
+    finally:
+        torch.set_num_threads(before)
 
 
-def environment() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1]), "OMP_NUM_THREADS": "1"}
+def started(*arguments: str, launcher: tuple[str, ...] = ()) -> subprocess.Popen[bytes]:
+    """A process that runs `train_digits`."""
+    tests = Path(__file__).parents[1]
+    paths = os.pathsep.join(map(str, (tests.parent / "src", tests)))
+    environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
+    script = Path(arguments[0]).with_suffix(".py")
+    script.write_text(SCRIPT)
+    return subprocess.Popen([sys.executable, *launcher, str(script), *arguments], env=environment)
 
 
 @pytest.mark.slow
 def test_kill_nine_and_resume_give_the_same_weights(tmp_path: Path) -> None:
-    script = tmp_path / "script.py"
-    script.write_text(SCRIPT)
     arguments = ["12", "cross-entropy"]
-    subprocess.run(command(str(script), str(tmp_path / "whole"), *arguments), env=environment(), check=True)
-    process = subprocess.Popen(command(str(script), str(tmp_path / "killed"), *arguments), env=environment())
-    log = tmp_path / "killed" / "log.jsonl"
+    process = started(str(tmp_path / "killed"), *arguments)
+    log = tmp_path / "killed-cross-entropy" / "log.jsonl"
     while not log.exists() or len(log.read_text().splitlines()) < 3:
         assert process.poll() is None
         time.sleep(0.01)
     process.send_signal(signal.SIGKILL)
     process.wait()
-    assert not (tmp_path / "killed" / "network.safetensors").exists()
-    subprocess.run(
-        command(str(script), str(tmp_path / "killed"), *arguments, "--resume"), env=environment(), check=True
-    )
-    whole, killed = (tmp_path / name / "network.safetensors" for name in ("whole", "killed"))
+    whole, killed = (tmp_path / f"{name}-cross-entropy" / "network.safetensors" for name in ("whole", "killed"))
+    assert not killed.exists()
+    train_digits(tmp_path / "killed", *arguments, resume=True)
+    train_digits(tmp_path / "whole", *arguments)
     assert whole.read_bytes() == killed.read_bytes()
 
 
+@pytest.fixture(scope="module")
+def one_and_two(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Trainings by one process and by two, with each of the losses in `SHARED`."""
+    folder = tmp_path_factory.mktemp("processes")
+    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+    process = started(str(folder / "two"), "3", *SHARED, launcher=launcher)
+    train_digits(folder / "one", "3", *SHARED)
+    assert process.wait() == 0
+    return folder
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("loss", ["cross-entropy", "mdca", "crl"])
-def test_two_processes_are_one(loss: str, tmp_path: Path) -> None:
-    script = tmp_path / "script.py"
-    script.write_text(SCRIPT)
-    subprocess.run(command(str(script), str(tmp_path / "one"), "3", loss), env=environment(), check=True)
-    two = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
-    subprocess.run(
-        command(str(script), str(tmp_path / "two"), "3", loss, launcher=two),
-        env=environment(),
-        check=True,
-        capture_output=True,
-    )
-    one, both = (read_run(tmp_path / name, small_network()) for name in ("one", "two"))
+@pytest.mark.parametrize("loss", SHARED)
+def test_two_processes_are_one(loss: str, one_and_two: Path) -> None:
+    one, both = (read_run(one_and_two / f"{name}-{loss}", small_network()) for name in ("one", "two"))
     for name, tensor in weights(one.network).items():
         assert torch.allclose(tensor, weights(both.network)[name], atol=1e-5), name
     for row, other in zip(one.history, both.history, strict=True):
@@ -317,13 +324,13 @@ def test_a_damaged_checkpoint_is_named(tmp_path: Path) -> None:
         ({"network": nn.Flatten()}, "no parameters"),
     ],
 )
-def test_what_does_not_go_together_is_refused(changes: dict[str, Any], said: str) -> None:
+def test_incompatible_arguments_are_refused(changes: dict[str, Any], said: str) -> None:
     recipe = Recipe(**{**vars(QUICK), **changes.get("recipe", {})})
     with pytest.raises(InputError, match=said):
         train(changes.get("network", small_network()), digits(200), changes.get("loss", "cross-entropy"), recipe)
 
 
-def test_a_loss_that_explodes_is_told(tmp_path: Path) -> None:
+def test_an_exploding_loss_is_reported(tmp_path: Path) -> None:
     recipe = Recipe(epochs=5, batch_size=20, lr=1e12, crop=0, flip=False)
     with pytest.raises(InputError, match="lower the learning rate"):
         train(small_network(), digits(200), make_loss("brier"), recipe, folder=tmp_path / "run")

@@ -60,7 +60,7 @@ def test_published_groups_end_where_ours_may() -> None:
 
 
 @pytest.mark.parametrize("name", NETWORKS.names)
-def test_shares_every_network_out_to_at_most_so_many_groups(name: str) -> None:
+def test_every_network_splits_into_at_most_this_many_groups(name: str) -> None:
     whole = network(name)
     parts = whole.groups()  # type: ignore[operator]
     for count in (2, 3, 11, 1000):
@@ -101,7 +101,7 @@ def test_nothing_is_frozen_at_first_and_the_classifier_first() -> None:
 
 
 @pytest.mark.parametrize("optimiser", ["sgd", "adamw"])
-def test_frozen_is_frozen_but_for_statistics(optimiser: str) -> None:
+def test_frozen_parameters_do_not_change_but_statistics_do(optimiser: str) -> None:
     torch.manual_seed(0)
     trained = make_network("small-resnet", classes=3, image_size=8)
     steps: torch.optim.Optimizer
@@ -144,7 +144,7 @@ def test_any_module_is_frozen_layer_by_layer() -> None:
     assert freezing.frozen(9)[0] is own.embedding.weight
 
 
-def test_what_comes_before_the_first_name_belongs_to_its_group() -> None:
+def test_parameters_before_the_first_name_belong_to_its_group() -> None:
     freezing = ProgressiveFreezing(network("resnet18"), 10, groups=["blocks.3", "classifier"])
     assert prefixes(freezing) == [60, 62]
 
@@ -166,13 +166,13 @@ def test_what_comes_before_the_first_name_belongs_to_its_group() -> None:
         ({"epochs": 0}, "epochs must be a whole number of at least 1; got 0"),
     ],
 )
-def test_wrong_settings_are_refused_in_a_sentence(settings: dict[str, Any], says: str) -> None:
+def test_wrong_settings_are_refused(settings: dict[str, Any], says: str) -> None:
     epochs = settings.pop("epochs", 10)
     with pytest.raises(InputError, match=says):
         ProgressiveFreezing(network("small-cnn"), epochs, **settings)
 
 
-def test_a_network_of_one_layer_is_refused_in_a_sentence() -> None:
+def test_a_network_of_one_layer_is_refused() -> None:
     for one in (nn.Linear(2, 2), nn.ReLU()):
         with pytest.raises(InputError, match="needs at least two groups of layers; there is"):
             ProgressiveFreezing(one, 10)

@@ -51,7 +51,7 @@ def n_parameters(module: nn.Module) -> int:
 
 
 @each_network
-def test_as_large_as_it_is_said_to_be(kind: Architecture) -> None:
+def test_the_claimed_number_of_parameters(kind: Architecture) -> None:
     assert round(n_parameters(unmade(kind.name)) / 1e6, 2) == kind.millions
 
 
@@ -241,7 +241,7 @@ def test_the_small_plain_network_treats_every_image_by_itself() -> None:
     assert torch.allclose(torch.cat([network(x[:1]), network(x[1:])]), network(x), atol=1e-6)
 
 
-def test_blocks_are_left_out_as_often_as_said() -> None:
+def test_blocks_are_dropped_as_often_as_claimed() -> None:
     network = made("resnet110-sd")
     rates = [float(block.survival) for block in network.blocks]  # type: ignore[arg-type]
     assert rates == pytest.approx([1 - 0.5 * number / 54 for number in range(1, 55)])
@@ -289,7 +289,7 @@ def test_dropout_is_only_for_training() -> None:
     assert not torch.equal(block.train()(x), block(x))
 
 
-def test_a_dense_layer_passes_on_what_it_was_given() -> None:
+def test_a_dense_layer_keeps_its_input() -> None:
     network = made("densenet40").eval()
     x = torch.rand(1, 16, 8, 8)
     found = network.blocks[0](x)

@@ -35,7 +35,7 @@ def test_warm_up_rises_to_the_rate() -> None:
     assert [recipe.lr_at(epoch) for epoch in range(5)] == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.4])
 
 
-def test_what_mixes() -> None:
+def test_kinds_of_mixing() -> None:
     assert Recipe().mixing() is None
     mixup, mit = Recipe(mix="mixup:alpha=0.3").mixing(), Recipe(mix="mit").mixing()
     assert isinstance(mixup, Mixup) and mixup.alpha == 0.3

@@ -40,7 +40,7 @@ def test_balanced_classes(k: int, accuracy: float, margin: float, warned: bool) 
     assert warned or said == ""
 
 
-def test_a_rare_class_that_is_known_is_no_guess() -> None:
+def test_knowing_a_rare_class_is_not_guessing() -> None:
     """Where one class is nearly everything, probabilities can know much that accuracy does not show."""
     labels = (torch.arange(1000) < 20).long()
     suspicious = (torch.arange(1000) < 50).double()

@@ -1,4 +1,4 @@
-"""Pictures to train and test on: reading data sets, long-tailed subsets, corruptions."""
+"""Images to train and test on: reading data sets, long-tailed subsets, corruptions."""
 
 from temperance.data.corruptions import CORRUPTIONS, corrupt
 from temperance.data.files import Files

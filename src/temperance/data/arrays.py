@@ -1,4 +1,4 @@
-"""Pictures that come as arrays: NumPy's .npz, and scikit-learn's digits."""
+"""Images that come as arrays: NumPy's .npz, and scikit-learn's digits."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from temperance.data.images import Images, as_images
-from temperance.data.source import Source
+from temperance.data.images import Images, Source, as_images
 from temperance.data.splits import hold_out
 from temperance.errors import InputError, MissingExtraError
 from temperance.files import reading
@@ -21,14 +20,12 @@ DIGITS_TESTED = 360  # a fifth
 
 
 def read_npz(path: Path) -> Source:
-    """Pictures and labels of the parts train, test and val, the last two if they are there."""
+    """Images and labels of the parts train, test and val, the last two if they are there."""
     with reading(path), np.load(path) as arrays:
         names = as_class_names(arrays["class_names"].tolist()) if "class_names" in arrays else None
         train = _part(arrays, "train", names)
         if train is None:
-            raise InputError(
-                f"an .npz of pictures must hold train_images and train_labels; it has {shown(arrays.files)}"
-            )
+            raise InputError(f"an .npz of images must hold train_images and train_labels; it has {shown(arrays.files)}")
         val, test = _part(arrays, "val", names), _part(arrays, "test", names)
     if names is None:
         names = tuple(str(i) for i in range(int(train.labels.max()) + 1))

@@ -1,7 +1,7 @@
 """CIFAR-10 and CIFAR-100 as their authors publish them: the Python and the binary version, unpacked or not.
 
 The Python version consists of pickles, which can run any code when they are read. `_PlainUnpickler` makes nothing but
-dictionaries, lists, numbers, bytes and arrays of bytes, and refuses whatever else a file asks for.
+dictionaries, lists, numbers, bytes and arrays of bytes, and refuses everything else.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from temperance.data.download import check_md5
-from temperance.data.images import Images, as_images
-from temperance.data.source import Source
+from temperance.data.images import Images, Source, as_images
 from temperance.errors import FileError, InputError
 from temperance.files import reading
 from temperance.progress import Progress, no_progress
@@ -36,7 +35,7 @@ def _numbered(pattern: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Layout:
-    """How one of the official versions lies in its folder."""
+    """The files of one of the official versions."""
 
     name: str
     folder: str
@@ -44,7 +43,7 @@ class Layout:
     test: str
     names: str  # file of the class names
     k: int
-    label_bytes: int = 0  # in front of each picture of the binary version; the last one is the label
+    label_bytes: int = 0  # in front of each image of the binary version; the last one is the label
 
     @property
     def is_binary(self) -> bool:
@@ -108,7 +107,7 @@ def read_cifar_archive(path: Path, progress: Progress = no_progress) -> Source:
 
 
 def _parsed(files: Mapping[str, bytes], layout: Layout, path_of: Callable[[str], Path]) -> Source:
-    """The data set in these files; `path_of` says where each one lies, for the sentence if it is broken."""
+    """The data set in these files; `path_of` gives the path of each one, for error messages."""
 
     def part(*names: str) -> Images:
         pieces = []
@@ -125,10 +124,10 @@ def _parsed(files: Mapping[str, bytes], layout: Layout, path_of: Callable[[str],
 
 
 def _binary(data: bytes, layout: Layout) -> tuple[Bytes, Bytes]:
-    """Pixels and labels of a file of the binary version, in which each picture is label bytes, then pixels."""
+    """Pixels and labels of a file of the binary version, in which each image is label bytes, then pixels."""
     row = layout.label_bytes + PIXELS
     if len(data) % row:
-        raise InputError(f"its {len(data)} bytes are no whole number of pictures of {row} bytes; fetch it again")
+        raise InputError(f"its {len(data)} bytes are not a whole number of images of {row} bytes; fetch it again")
     rows = np.frombuffer(data, np.uint8).reshape(-1, row)
     return rows[:, layout.label_bytes :], rows[:, layout.label_bytes - 1]
 
@@ -180,7 +179,7 @@ class _ByteType:
             raise InputError(f"its arrays must hold bytes; got the type {name!r}")
 
     def __setstate__(self, state: object) -> None:
-        """The order of bytes, of which there is only one."""
+        """Ignore the byte order: a byte has only one."""
 
 
 class _PlainUnpickler(pickle.Unpickler):

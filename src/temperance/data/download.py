@@ -1,4 +1,4 @@
-"""The official archives of data sets: where they are, how they are recognised, and fetching them to a cache folder."""
+"""The official archives of data sets: where they are, how to recognise them, and how to download them to a cache."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from temperance.progress import Progress, no_progress
 
 CHUNK = 1 << 20
 TIMEOUT_S = 30
-# A broken connection is taken up again where it broke, so many times.
-ATTEMPTS = 4
+ATTEMPTS = 4  # a broken connection is resumed where it broke
+TORONTO, STANFORD = "https://www.cs.toronto.edu/~kriz", "http://cs231n.stanford.edu"
 
 
 @dataclass(frozen=True)
@@ -29,54 +29,28 @@ class Archive:
     """An official archive of a data set."""
 
     name: str  # of the file
-    url: str
+    site: str
     md5: str
     megabytes: int
     folder: str  # that it unpacks to
+
+    @property
+    def url(self) -> str:
+        return f"{self.site}/{self.name}"
 
 
 ARCHIVES = {
     archive.name: archive
     for archive in (
-        Archive(
-            "cifar-10-python.tar.gz",
-            "https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz",
-            "c58f30108f718f92721af3b95e74349a",
-            163,
-            "cifar-10-batches-py",
-        ),
-        Archive(
-            "cifar-100-python.tar.gz",
-            "https://www.cs.toronto.edu/~kriz/cifar-100-python.tar.gz",
-            "eb9058c3a382ffc7106e4002c42a8d85",
-            161,
-            "cifar-100-python",
-        ),
-        Archive(
-            "cifar-10-binary.tar.gz",
-            "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
-            "c32a1d4ab5d03f1284b67883e8d87530",
-            162,
-            "cifar-10-batches-bin",
-        ),
-        Archive(
-            "cifar-100-binary.tar.gz",
-            "https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz",
-            "03b5dce01913d631647c71ecec9e9cb8",
-            161,
-            "cifar-100-binary",
-        ),
-        Archive(
-            "tiny-imagenet-200.zip",
-            "http://cs231n.stanford.edu/tiny-imagenet-200.zip",
-            "90528d7ca1a48142e341f4ef8d21d0de",
-            237,
-            "tiny-imagenet-200",
-        ),
+        Archive("cifar-10-python.tar.gz", TORONTO, "c58f30108f718f92721af3b95e74349a", 163, "cifar-10-batches-py"),
+        Archive("cifar-100-python.tar.gz", TORONTO, "eb9058c3a382ffc7106e4002c42a8d85", 161, "cifar-100-python"),
+        Archive("cifar-10-binary.tar.gz", TORONTO, "c32a1d4ab5d03f1284b67883e8d87530", 162, "cifar-10-batches-bin"),
+        Archive("cifar-100-binary.tar.gz", TORONTO, "03b5dce01913d631647c71ecec9e9cb8", 161, "cifar-100-binary"),
+        Archive("tiny-imagenet-200.zip", STANFORD, "90528d7ca1a48142e341f4ef8d21d0de", 237, "tiny-imagenet-200"),
     )
 }
 
-# The sets that can be asked for by name: the archive that is fetched for each.
+# The archive of each set that has a name.
 NAMED = {
     "cifar10": "cifar-10-python.tar.gz",
     "cifar100": "cifar-100-python.tar.gz",
@@ -90,7 +64,7 @@ def default_cache() -> Path:
 
 
 def find_set(name: str, cache: Path, *, download: bool, progress: Progress = no_progress) -> Path:
-    """The path of a set that is asked for by name: in the cache folder, or fetched to it."""
+    """The path of a named set in the cache folder; if it is not there, it is downloaded."""
     archive = ARCHIVES[NAMED[name]]
     packed, unpacked = cache / archive.name, cache / archive.folder
     for found in (unpacked, packed):
@@ -128,7 +102,7 @@ def check_md5(path: Path, progress: Progress = no_progress) -> Archive:
 def fetch(archive: Archive, folder: Path, progress: Progress = no_progress) -> Path:
     """Download an archive into a folder, verify it, and only then give it its name.
 
-    What was fetched before a break is kept in a .part file, and the next call goes on from there.
+    If the connection breaks, the part that has arrived stays in a .part file, and the next call continues from there.
     """
     target, part = folder / archive.name, folder / f"{archive.name}.part"
     try:
@@ -143,21 +117,21 @@ def fetch(archive: Archive, folder: Path, progress: Progress = no_progress) -> P
     except (OSError, HTTPException) as error:
         raise FileError(
             f"{archive.name} cannot be fetched from {archive.url} ({_reason(error)}); check the network and try again, "
-            f"which goes on where this broke off, or bring the file to {target} by other means"
+            f"which continues where this stopped, or put the file at {target} yourself"
         ) from error
     found = _md5(part, progress)
     if found != archive.md5:
         part.unlink()
         raise FileError(
             f"what {archive.url} sent is not the official archive: its MD5 sum is {found}, not {archive.md5}; it was "
-            "thrown away, so try again later"
+            "deleted, so try again later"
         )
     part.replace(target)
     return target
 
 
 def _fetch_rest(url: str, part: Path, progress: Callable[[int, int], None]) -> None:
-    """Fetch what is still missing of a file; a server that cannot send a part of it sends all of it again."""
+    """Fetch the missing rest of a file; a server that cannot send only a part sends all of it again."""
     have = part.stat().st_size if part.exists() else 0
     request = urllib.request.Request(url, headers={"Range": f"bytes={have}-"} if have else {})
     try:

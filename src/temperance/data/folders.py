@@ -8,15 +8,15 @@ from pathlib import Path
 
 import torch
 
-from temperance.data.files import Files, picture_size, pillow
-from temperance.data.source import Source
+from temperance.data.files import Files, image_size, pillow
+from temperance.data.images import Source
 from temperance.errors import FileError, InputError
 from temperance.files import reading
 from temperance.predictions.checks import shown
 
 SUFFIXES = frozenset(".bmp .gif .jpeg .jpg .pgm .png .ppm .tif .tiff .webp".split())  # noqa: SIM905 (quoted, unreadable)
 
-# From the numbers of files and labels to a part.
+# Makes a part of paths and labels.
 Maker = Callable[[list[str], list[int]], Files]
 
 
@@ -25,13 +25,13 @@ def is_tiny_imagenet(folder: Path) -> bool:
 
 
 def read_tiny_imagenet(folder: Path, *, size: int | None, workers: int) -> Source:
-    """Tiny-ImageNet as its authors publish it: 200 classes, 500 training and 50 validation pictures of each.
+    """Tiny-ImageNet as its authors publish it: 200 classes, 500 training and 50 validation images of each.
 
-    The official test pictures have no labels. So the official validation part is the test part here, and validation
-    pictures are held out of the training part, 50 of each class unless told otherwise, as ACLS does it.
+    The official test images have no labels. So the official validation part is the test part here, and validation
+    images are held out of the training part, by default 50 of each class, as in ACLS.
     """
     classes = _class_folders(folder / "train")
-    make = _maker(size, workers, lambda: _pictures(folder / "train" / classes[0])[0])
+    make = _maker(size, workers, folder / "train" / classes[0])
     annotations = folder / "val" / "val_annotations.txt"
     with reading(annotations):
         rows = [line.split("\t") for line in annotations.read_text().splitlines() if line]
@@ -47,7 +47,7 @@ def read_tiny_imagenet(folder: Path, *, size: int | None, workers: int) -> Sourc
 def read_image_folder(folder: Path, *, size: int | None, workers: int) -> Source:
     """A folder with train/CLASS/…, and, if they are there, val/CLASS/… and test/CLASS/…."""
     classes = _class_folders(folder / "train")
-    make = _maker(size, workers, lambda: _pictures(folder / "train" / classes[0])[0])
+    make = _maker(size, workers, folder / "train" / classes[0])
     train = _by_class(folder / "train", classes, make)
     others: dict[str, Files | None] = {"val": None, "test": None}
     for name in others:
@@ -63,10 +63,10 @@ def read_image_folder(folder: Path, *, size: int | None, workers: int) -> Source
     return Source(folder.resolve().name, train, others["val"], others["test"], tuple(classes))
 
 
-def _maker(size: int | None, workers: int, first: Callable[[], str]) -> Maker:
-    """What makes parts of one size: the given one, or that of the first picture, which all must then have."""
+def _maker(size: int | None, workers: int, first: Path) -> Maker:
+    """A function that makes parts of one image size: the given size, or that of the first image in a folder."""
     pillow()
-    sides = (size, size) if size is not None else picture_size(first())
+    sides = (size, size) if size is not None else image_size(_images(first)[0])
 
     def make(paths: list[str], labels: list[int]) -> Files:
         return Files(tuple(paths), torch.tensor(labels, dtype=torch.int64), sides, size is not None, workers)
@@ -81,32 +81,32 @@ def _class_folders(folder: Path) -> list[str]:
     except OSError as error:
         raise FileError(f"{folder} cannot be read: {error.strerror}") from error
     if not found:
-        raise FileError(f"{folder} has no folders in it; put the pictures of each class into a folder of its name")
+        raise FileError(f"{folder} has no folders in it; put the images of each class into a folder of its name")
     return found
 
 
 def _by_class(folder: Path, classes: list[str], make: Maker) -> Files:
-    """The pictures of every class that has a folder here."""
+    """The images of every class that has a folder here."""
     paths: list[str] = []
     labels: list[int] = []
     for label, name in enumerate(classes):
         if (folder / name).is_dir():
-            found = _pictures(folder / name)
+            found = _images(folder / name)
             paths += found
             labels += [label] * len(found)
     return make(paths, labels)
 
 
-def _pictures(folder: Path) -> list[str]:
+def _images(folder: Path) -> list[str]:
     """The image files in a class folder and the folders in it, in alphabetical order."""
     found = sorted(str(file) for file in folder.rglob("*") if file.suffix.lower() in SUFFIXES and file.name[0] != ".")
     if not found:
-        raise FileError(f"{folder} has no pictures in it ({shown(sorted(SUFFIXES))}); add some or remove the folder")
+        raise FileError(f"{folder} has no images in it ({shown(sorted(SUFFIXES))}); add some or remove the folder")
     return found
 
 
 def _words(folder: Path, classes: list[str]) -> tuple[str, ...]:
-    """What each class is called: the first of its names, with its number where two have the same."""
+    """The name of each class: the first of its words, with its WordNet number if two classes share it."""
     path = folder / "words.txt"
     if not path.exists():
         return tuple(classes)

@@ -1,7 +1,7 @@
-"""Pictures and their labels in memory, in batches, with random crops and flips.
+"""Images and their labels in memory, in batches, with random crops and flips.
 
-Pictures are uint8 (n, height, width, channels) until the network, a quarter of what float32 would take; `normalised`
-makes them what a network reads. What is drawn for a sample depends on its number alone, not on its place in a batch.
+Images stay uint8 (n, height, width, channels), a quarter of the size of float32, until `normalised` prepares them for a
+network. The crop and flip of a sample depend on its number alone, not on its place in a batch.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from temperance.errors import InputError, at_least
 
 Device = str | torch.device
 
-# About so many bytes are gathered and moved at once, 64 batches of CIFAR: one batch is too small to be worth starting.
+# Bytes that are gathered and moved at once: 64 batches of CIFAR, because one batch is too small to be efficient.
 BYTES_AT_ONCE = 64 * 128 * 32 * 32 * 3
 
 
 class Batch(NamedTuple):
-    """A few samples of a part, on the device asked for."""
+    """A few samples of a part, on the requested device."""
 
     pixels: Tensor  # uint8 (b, h, w, c)
     labels: Tensor  # int64 (b,)
@@ -49,7 +49,7 @@ class Moves(NamedTuple):
 def draw_moves(n: int, *, pad: int = 4, flip: bool = True, generator: torch.Generator) -> Moves:
     """Draw where each of n samples is cropped and whether it is mirrored, with a generator of the CPU.
 
-    A picture is given a black border of `pad` pixels and cropped to its size at one of (2·pad + 1)² places; half of
+    An image is given a black border of `pad` pixels and cropped to its size at one of (2·pad + 1)² places; half of
     them are mirrored.
     """
     at_least("pad", pad, 0)
@@ -59,14 +59,14 @@ def draw_moves(n: int, *, pad: int = 4, flip: bool = True, generator: torch.Gene
 
 
 def moved(pixels: Tensor, moves: Moves) -> Tensor:
-    """Pictures cropped and flipped, each by its own move: one gather for all. (b, h, w, c) → (b, h, w, c)"""
+    """Images cropped and flipped, each by its own move, in a single gather. (b, h, w, c) → (b, h, w, c)"""
     b, h, w, c = pixels.shape
     device, pad = pixels.device, moves.pad
     top, left, flip = (each.to(device, non_blocking=True)[:, None] for each in (moves.top, moves.left, moves.flip))
     steps = torch.arange(w, device=device)
     rows = top + torch.arange(h, device=device)
     columns = left + torch.where(flip, steps.flip(0), steps)
-    # Whole pixels are selected by one number each, which takes half the time of indexing by picture, row and column.
+    # Whole pixels are selected by one number each, which takes half the time of indexing by image, row and column.
     first = torch.arange(b, device=device)[:, None] * (h + 2 * pad)
     chosen = (first + rows)[:, :, None] * (w + 2 * pad) + columns[:, None, :]
     padded = F.pad(pixels, (0, 0, pad, pad, pad, pad))
@@ -74,7 +74,7 @@ def moved(pixels: Tensor, moves: Moves) -> Tensor:
 
 
 def normalised(pixels: Tensor, mean: Tensor | Sequence[float], std: Tensor | Sequence[float]) -> Tensor:
-    """Pictures as a network reads them: float32 (n, channels, height, width), channels-last in memory.
+    """Images as a network reads them: float32 (n, channels, height, width), channels-last in memory.
 
     (pixel / 255 − mean) / std, with mean and standard deviation by channel of pixels in [0, 1]. Given as tensors on the
     pixels' device they cost no copy.
@@ -88,7 +88,7 @@ def normalised(pixels: Tensor, mean: Tensor | Sequence[float], std: Tensor | Seq
 
 
 class Part(Protocol):
-    """The samples of one part of a data set: what is trained on, or predicted."""
+    """The samples of one part of a data set, to train on or to predict."""
 
     @property
     def labels(self) -> Tensor:
@@ -96,12 +96,12 @@ class Part(Protocol):
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """Height, width and channels of every picture."""
+        """Height, width and channels of every image."""
 
     def __len__(self) -> int: ...
 
     def to(self, device: Device) -> Self:
-        """The part with what is in memory on this device; files stay where they are."""
+        """The part with its tensors on this device; files stay where they are."""
 
     def take(self, index: Tensor) -> Self:
         """These samples, in this order."""
@@ -114,8 +114,20 @@ class Part(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
+class Source:
+    """The parts of a data set as its files have them; a part that is None is held out of the training part."""
+
+    name: str
+    train: Part
+    val: Part | None
+    test: Part | None
+    class_names: tuple[str, ...]
+    split: str = "random"  # how the set is usually split
+
+
+@dataclass(frozen=True, eq=False)
 class Images:
-    """Pictures in memory."""
+    """A part in memory."""
 
     pixels: Tensor  # uint8 (n, h, w, c)
     labels: Tensor  # int64 (n,)
@@ -123,11 +135,11 @@ class Images:
     def __post_init__(self) -> None:
         if self.pixels.ndim != 4 or self.pixels.dtype != torch.uint8:
             raise InputError(
-                f"pictures must be uint8 (n, height, width, channels); got {self.pixels.dtype} {shape_of(self.pixels)}"
+                f"images must be uint8 (n, height, width, channels); got {self.pixels.dtype} {shape_of(self.pixels)}"
             )
         if self.labels.dtype != torch.int64 or self.labels.shape != self.pixels.shape[:1]:
             raise InputError(
-                f"labels must be int64 ({len(self.pixels)},) to fit {len(self.pixels)} pictures; "
+                f"labels must be int64 ({len(self.pixels)},) to fit {len(self.pixels)} images; "
                 f"got {self.labels.dtype} {shape_of(self.labels)}"
             )
 
@@ -136,21 +148,17 @@ class Images:
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """Height, width and channels of every picture."""
         _, h, w, c = self.pixels.shape
         return h, w, c
 
     def to(self, device: Device) -> Images:
-        """The same pictures on this device."""
         return Images(self.pixels.to(device), self.labels.to(device))
 
     def take(self, index: Tensor) -> Images:
-        """These pictures, in this order."""
         index = index.to(self.pixels.device)
         return Images(self.pixels[index], self.labels[index])
 
     def batches(self, order: Tensor, size: int, *, device: Device, moves: Moves | None = None) -> Iterator[Batch]:
-        """The samples of `order`, `size` at a time, cropped and flipped by their moves: see `Part.batches`."""
         check_moves(moves, len(self))
         at_once = size * max(1, BYTES_AT_ONCE // (size * math.prod(self.shape)))
         for start in range(0, len(order), at_once):
@@ -168,7 +176,7 @@ def check_moves(moves: Moves | None, n: int) -> None:
 
 
 def as_images(pixels: ArrayLike, labels: ArrayLike) -> Images:
-    """Arrays as checked pictures: pixels uint8 (n, h, w, c), or (n, h, w) for grey ones; labels are class numbers."""
+    """Arrays as checked images: pixels uint8 (n, h, w, c), or (n, h, w) for grey ones; labels are class numbers."""
     given = to_tensor(pixels, "images")
     if given.ndim == 3:
         given = given[..., None]

@@ -36,7 +36,7 @@ def long_tailed(labels: ArrayLike, ratio: float, seed: int = 0) -> Tensor:
     """The numbers of the samples in a long-tailed subset, in ascending order: class 0 is the most frequent.
 
     n_max is the largest that every class can serve; with equally many samples in each class it is that number. The
-    subset serves pictures and predictions alike; `hold_out(labels[index], 0.5)` halves it as the paper does.
+    subset serves images and predictions alike; `hold_out(labels[index], 0.5)` halves it as the paper does.
 
     >>> long_tailed([0, 0, 0, 0, 1, 1, 1, 1], 0.5).shape
     torch.Size([6])

@@ -1,4 +1,4 @@
-"""Reading a data set of pictures: from a file, a folder, an archive or by its name."""
+"""Reading a data set of images: from a file, a folder, an archive or by its name."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ from temperance.data.cifar import find_cifar, read_cifar, read_cifar_archive
 from temperance.data.download import NAMED, default_cache, find_set
 from temperance.data.files import Files, default_workers
 from temperance.data.folders import is_tiny_imagenet, read_image_folder, read_tiny_imagenet
-from temperance.data.images import Images, Part
+from temperance.data.images import Images, Part, Source
 from temperance.data.longtail import long_tailed
-from temperance.data.source import Source
 from temperance.data.splits import SPLITS, hold_out
 from temperance.errors import FileError, InputError, at_least, one_of
 from temperance.files import PathLike
@@ -28,15 +27,15 @@ SET_NAMES = (*NAMED, "digits")
 # Image files are decoded once and kept if they take no more than this. Tiny-ImageNet takes 1.4 GB.
 MEMORY_BYTES = 2 << 30
 
-# Mean and standard deviation of files that are not kept in memory come from so many of them.
+# If files are not kept in memory, mean and standard deviation are measured on this many of them.
 FILES_MEASURED = 5000
 
-PICTURES_AT_ONCE = 1000
+IMAGES_AT_ONCE = 1000
 
 
 @dataclass(frozen=True, eq=False)
 class ImageData:
-    """A data set of pictures: what is trained on, what calibrators are fitted on, and what is tested on."""
+    """A data set of images: parts to train on, to fit calibrators on, and to test on."""
 
     name: str
     train: Part
@@ -68,25 +67,25 @@ def read_images(
     workers: int | None = None,
     progress: Progress = no_progress,
 ) -> ImageData:
-    """Read a data set of pictures.
+    """Read a data set of images.
 
     source         an .npz with train_images, train_labels, test_images, test_labels, and perhaps val_images,
                    val_labels and class_names; a folder with train/CLASS/…, and perhaps val/CLASS/… and test/CLASS/…;
                    the official files of CIFAR-10 or CIFAR-100 (Python or binary version, unpacked or as .tar.gz); the
                    folder of Tiny-ImageNet; or a name: "cifar10", "cifar100", "tiny-imagenet" or "digits"
-    val_fraction   what is held out for validation where the set has no part for it: a fraction or a number of
-                   pictures; by default a tenth of the training part, or half of the test part
+    val_fraction   what to hold out for validation if the set has no validation part: a fraction or a number of
+                   images; by default a tenth of the training part, or half of the test part
     split          how: see `hold_out`; by default "random", and for Tiny-ImageNet "stratified"
     split_seed     by default 0, and for a published split the seed that its program uses
-    val_from       "train", or "test": for networks that were trained on all training pictures
-    test_fraction  what is held out for testing where the set has no test part, with seed 0 whatever split_seed says,
-                   so that networks trained on different splits are tested on the same pictures
-    size           height and width that all pictures are to have: their shorter side is made to fit and the middle of
+    val_from       "train", or "test": for networks that were trained on all training images
+    test_fraction  what to hold out for testing if the set has no test part, always with seed 0,
+                   so that networks trained on different splits are tested on the same images
+    size           height and width that all images are to have: their shorter side is made to fit and the middle of
                    the longer one kept; by default they stay as they are, and image files must be of one size
     long_tail      keep a long-tailed subset of the training part of this ratio, drawn with seed 0; half of it is
                    validated on in the literature: val_fraction=0.5
-    download       fetch a set that is asked for by name and not at hand
-    cache          the folder that it is fetched to, by default ~/.cache/temperance
+    download       download a named set if it is not in the cache
+    cache          the folder of downloaded sets, by default ~/.cache/temperance
     in_memory      decode all image files now; by default if they take no more than 2 GB
     workers        threads that decode image files; 0 for none beside the caller
     progress       called with (done, steps, what) while something takes long
@@ -142,9 +141,10 @@ def _find(
                 return read_tiny_imagenet(folder, size=size, workers=workers)
         if (path / "train").is_dir():
             return read_image_folder(path, size=size, workers=workers)
+        names = sorted(entry.name for entry in path.iterdir())
         raise FileError(
-            f"{path} holds no data set that is known: expected a folder train with a folder of pictures for each "
-            f"class, or the official files of CIFAR or Tiny-ImageNet; it has {shown(sorted(_names(path)))}"
+            f"{path} holds no known data set: expected a folder train with a folder of images for each class, or the "
+            f"official files of CIFAR or Tiny-ImageNet; it has {shown(names)}"
         )
     if not path.exists():
         raise FileError(f"{path} does not exist; name a file or folder, or one of {', '.join(SET_NAMES)}")
@@ -153,13 +153,9 @@ def _find(
     if path.name.endswith((".tar.gz", ".tgz")):
         return read_cifar_archive(path, progress)
     raise FileError(
-        f"{path} is no data set that is known: expected a folder, an .npz or a .tar.gz of CIFAR; unpack a .zip and "
+        f"{path} is not a known data set: expected a folder, an .npz or a .tar.gz of CIFAR; unpack a .zip and "
         "name the folder"
     )
-
-
-def _names(folder: Path) -> list[str]:
-    return [entry.name for entry in folder.iterdir()]
 
 
 def _check(found: Source) -> None:
@@ -177,14 +173,14 @@ def _check(found: Source) -> None:
             )
         if part.shape != found.train.shape:
             raise InputError(
-                f"{found.name}: all pictures must have one shape; the training part has {found.train.shape}, the "
+                f"{found.name}: all images must have one shape; the training part has {found.train.shape}, the "
                 f"{name} part {part.shape}"
             )
     there = torch.bincount(found.train.labels, minlength=k)
     if not bool(there.all()):
         missing = int((there == 0).nonzero()[0])
         hint = "; do the labels begin at 1?" if missing == 0 else ""
-        raise InputError(f"{found.name}: no training picture is of class {found.class_names[missing]!r}{hint}")
+        raise InputError(f"{found.name}: no training image is of class {found.class_names[missing]!r}{hint}")
 
 
 def _train_and_test(found: Source, split: str, test_fraction: float | None) -> tuple[Part, Part]:
@@ -202,7 +198,7 @@ def _train_and_test(found: Source, split: str, test_fraction: float | None) -> t
 
 
 def _held_out(part: Part, amount: float, split: str, seed: int | None) -> tuple[Part, Part]:
-    """What stays of a part, and what is held out of it."""
+    """The samples of a part that stay, and those that are held out."""
     kept, held = hold_out(part.labels, amount, split=split, seed=seed)
     return part.take(kept), part.take(held)
 
@@ -210,7 +206,7 @@ def _held_out(part: Part, amount: float, split: str, seed: int | None) -> tuple[
 def _of_one_size(
     parts: tuple[Part, Part, Part], size: int | None, in_memory: bool | None, progress: Progress
 ) -> tuple[Part, Part, Part]:
-    """The parts with pictures of the size asked for, those in files decoded now where they are few enough."""
+    """The parts with images of the requested size; files are decoded now if memory allows."""
     needed = sum(len(part) * math.prod(part.shape) for part in parts)
     decode = needed <= MEMORY_BYTES if in_memory is None else in_memory
 
@@ -224,15 +220,15 @@ def _of_one_size(
 
 
 def _resized(images: Images, size: int) -> Images:
-    """Pictures whose shorter side is made to fit, and the middle of the longer one."""
+    """Images scaled until their shorter side fits, and the middle of the longer side."""
     h, w, c = images.shape
     if (h, w) == (size, size):
         return images
     height, width = (max(size, round(side * size / min(h, w))) for side in (h, w))
     top, left = (height - size) // 2, (width - size) // 2
     pixels = torch.empty(len(images), size, size, c, dtype=torch.uint8)
-    for start in range(0, len(images), PICTURES_AT_ONCE):
-        some = slice(start, start + PICTURES_AT_ONCE)
+    for start in range(0, len(images), IMAGES_AT_ONCE):
+        some = slice(start, start + IMAGES_AT_ONCE)
         x = images.pixels[some].permute(0, 3, 1, 2).float()
         x = F.interpolate(x, (height, width), mode="bilinear", antialias=True)[
             ..., top : top + size, left : left + size
@@ -247,7 +243,7 @@ def _mean_and_std(part: Part) -> tuple[tuple[float, ...], tuple[float, ...]]:
     if isinstance(part, Files):
         order = order[:: math.ceil(len(order) / FILES_MEASURED)]
     counts = torch.zeros(part.shape[2], 256, dtype=torch.int64)
-    for batch in part.batches(order, PICTURES_AT_ONCE, device="cpu"):
+    for batch in part.batches(order, IMAGES_AT_ONCE, device="cpu"):
         for channel, count in zip(batch.pixels.unbind(3), counts, strict=True):
             count += torch.bincount(channel.reshape(-1), minlength=256)
     share = counts.double() / counts.sum(1, keepdim=True)

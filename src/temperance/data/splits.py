@@ -22,12 +22,12 @@ def hold_out(
 
     amount  how many are held out: a fraction below 1, rounded to the nearest number (a half counts up), or a number
     split   "random": the last ones of a permutation;
-            "stratified": the same of each class alone, so that every class is held out in proportion;
+            "stratified": the last ones of each class, so that every class is held out in proportion;
             "focal-calibration": the first ones of the shuffle in the program of focal calibration (Mukhoti et al.
             2020), which CTS, FLSD and MaC-Cal build on; "plp": the last ones of the permutation in PLP's and MIT's
     seed    by default 0, and for the published splits the seed that their programs use: 1 and 101
 
-    The published splits draw from NumPy's legacy generator, so that the very pictures of the papers are held out.
+    The published splits draw from NumPy's legacy generator, so that the very images of the papers are held out.
 
     >>> kept, held = hold_out([0, 1, 0, 1, 0, 1], 1 / 3, split="stratified")
     >>> sorted(held.remainder(2).tolist())

@@ -1,4 +1,4 @@
-"""What the papers look at to understand a calibrated classifier, as plain numbers; `temperance.report` draws them.
+"""The quantities with which the papers explain a calibrated classifier; `temperance.report` draws them.
 
 The angles between class prototypes and a map of the logits are those of MaC-Cal's Figure 2; losses and calibration
 error during a post-hoc training, SCTL's Figures 1, 3 and 4, come from `temperance.diagnose.traces`.
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from temperance.arrays import ArrayLike, as_labels, as_logits, flatten, shape_of, to_tensor
 from temperance.diagnose.traces import Trace, posthoc_trace
@@ -22,7 +22,7 @@ from temperance.errors import FileError, InputError, MissingExtraError, at_least
 from temperance.files import reading
 from temperance.heads.features import read_features
 from temperance.heads.masked import MaskedInference, masked_inference
-from temperance.heads.splitting import USUAL_NAMES, split
+from temperance.heads.splitting import USUAL_NAMES
 from temperance.jobs.comparison import logits_of
 from temperance.jobs.evaluation import evaluate
 from temperance.metrics.bins import Bins
@@ -43,8 +43,8 @@ TRACE_VALUES = 1 << 20  # logits that a trace looks at
 def angles_between(prototypes: ArrayLike, *, centre: bool = True) -> Tensor:
     """The angle between each two rows, in degrees; 0 on the diagonal. (k, d) → (k, k)
 
-    What all classes of a linear classifier have in common changes no probability; `centre` takes it off first. Classes
-    that are as far from each other as can be then all meet at `simplex_angle(k)`.
+    The mean of all rows of a linear classifier changes no probability; `centre` subtracts it first. Classes that are as
+    far apart as possible then all have the angle `simplex_angle(k)`.
 
     >>> angles_between([[1.0, 0.0], [0.0, 1.0]], centre=False)[0, 1]
     tensor(90., dtype=torch.float64)
@@ -85,11 +85,6 @@ def class_means(features: ArrayLike, labels: ArrayLike, *, k: int | None = None)
     if bool((count == 0).any()):
         raise InputError(f"class {int((count == 0).nonzero()[0])} has no samples, so it has no mean")
     return rows.new_zeros(len(count), rows.shape[1]).index_add_(0, truth, rows) / count[:, None]
-
-
-def classifier_weights(network: nn.Module, classifier: str | None = None) -> Tensor:
-    """The weights of a network's linear classifier, one row for each class: its prototypes. (k, d)"""
-    return split(network, classifier).classifier.weight.detach()
 
 
 # ------------------------------------------------------------------------------------------------------ a map of logits
@@ -142,22 +137,22 @@ def tsne(logits: ArrayLike, labels: ArrayLike, *, n: int = 1500, perplexity: flo
 
 @dataclass(frozen=True, eq=False)
 class Subject:
-    """What is known of one thing that is analysed: a run, a retrained classifier, or a file of predictions."""
+    """A run, a retrained classifier or a file of predictions that is analysed."""
 
     name: str
-    fit: Predictions | None  # what a calibrator may be trained on
+    fit: Predictions | None  # to train a calibrator on
     test: Predictions
     history: list[dict[str, Any]] = field(default_factory=list)
     weights: Tensor | None = None  # of the classifier (k, d)
-    masked: tuple[MaskedInference, ...] = ()  # where the run's features are kept
+    masked: tuple[MaskedInference, ...] = ()  # if the run's folder has its features
 
 
 @dataclass(frozen=True, eq=False)
 class Analysis:
-    """What can be said of one or several subjects, by their names; the page of `write_report` draws it.
+    """The analysis of one or several subjects, by their names; `write_report` draws it.
 
     confidence  top-label bins of the test part
-    angles      between class prototypes, by what these are and of which subject
+    angles      between class prototypes, by the subject and the kind of prototype
     maps        t-SNE of the logits, where scikit-learn is installed
     traces      a post-hoc training of the first subject with each objective, and `toy`: on the worst classes only
     """
@@ -186,10 +181,10 @@ def analyse(
     seed: int = 0,
     progress: Progress = no_progress,
 ) -> Analysis:
-    """Look at runs, retrained classifiers or predictions side by side, in every way that applies.
+    """Analyse runs, retrained classifiers or predictions side by side, in every way that applies.
 
     sources     folders that `temperance train` or `temperance retrain` made, files of predictions, or `Predictions`
-    layer       what is trained post hoc with each of the objectives: see `posthoc_trace`
+    layer       the layer that is trained post hoc with each of the objectives: see `posthoc_trace`
     points      samples on a map
     """
     if not sources:
@@ -203,7 +198,7 @@ def analyse(
     notes: list[str] = []
     for done, subject in enumerate(subjects):
         progress(done, jobs, subject.name)
-        confidence[subject.name] = _bins(subject.test)
+        confidence[subject.name] = evaluate(subject.test, metrics=["ece"], bootstrap=0).reliability
         angles |= _angles(subject)
         try:
             maps[subject.name] = tsne(logits_of(subject.test), subject.test.labels, n=points, seed=seed)
@@ -258,12 +253,12 @@ def _classifier_in(weights: Mapping[str, Tensor], k: int) -> Tensor | None:
 
 
 def _parts(data: Predictions, seed: int) -> tuple[Predictions | None, Predictions]:
-    """Two halves; what is too small to be halved is not trained on."""
+    """Two halves; a set that is too small to be halved is not trained on."""
     return data.halves(seed) if data.n >= 2 * data.k else (None, data)
 
 
 def _distinct(subjects: Sequence[Subject]) -> list[Subject]:
-    """The subjects, with numbers behind names that come again."""
+    """The subjects, with a number after a repeated name."""
     found: dict[str, Subject] = {}
     for subject in subjects:
         name = subject.name
@@ -271,10 +266,6 @@ def _distinct(subjects: Sequence[Subject]) -> list[Subject]:
             name = f"{subject.name} ({len(found) + 1})"
         found[name] = replace(subject, name=name)
     return list(found.values())
-
-
-def _bins(data: Predictions) -> Bins:
-    return evaluate(data, metrics=["ece"], bootstrap=0).reliability
 
 
 def _angles(subject: Subject) -> dict[str, Tensor]:
@@ -289,7 +280,7 @@ def _angles(subject: Subject) -> dict[str, Tensor]:
 
 
 def _some(data: Predictions, seed: int) -> tuple[Tensor, Tensor]:
-    """Logits and labels of at most so many samples."""
+    """Logits and labels, of a random sample if there are too many."""
     most = max(1000, TRACE_VALUES // data.k)
     logits, labels = logits_of(data), data.labels
     if data.n <= most:

@@ -7,7 +7,7 @@ import itertools
 import math
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from temperance.calibrators.base import Calibrator
 from temperance.data import Batch, Moves, Part
 from temperance.data.corruptions import CORRUPTIONS, corrupt
+from temperance.data.files import pillow
 from temperance.errors import InputError, at_least, seed_number
 from temperance.jobs.results import Provenance, Results, Row, shown
 from temperance.metrics import METRICS, debiased_ece
@@ -35,21 +36,20 @@ MEASURED = ("ece", "accuracy", "nll")
 MEAN = "mean"  # over the corruptions
 BEFORE = "uncalibrated"
 
-# A change is told where its p-value, corrected for the number of corruptions, is at most this.
+# A change is reported if its p-value, corrected for the number of corruptions, is at most this.
 SIGNIFICANT = 0.05
 RESAMPLES = 500
 FEWEST = 50  # images that a bootstrap test needs
 
-# An error that surely changes by less than this is said to stay as it is.
+# A change that is certainly smaller than this is reported as such.
 NOTICEABLE = 0.02
 
 
 @dataclass(frozen=True, eq=False)
 class Corrupted:
-    """A part whose images are corrupted as they are asked for; nothing is stored.
+    """A part whose images are corrupted when they are read; nothing is stored.
 
-    What is drawn depends on the seed and on the batches: the same for every severity, so that these differ in nothing
-    but the severity.
+    The random numbers depend on the seed and the batches alone, so that severities differ in nothing else.
     """
 
     part: Part
@@ -59,27 +59,22 @@ class Corrupted:
 
     @property
     def labels(self) -> Tensor:
-        """Class numbers. int64 (n,)"""
         return self.part.labels
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """Height, width and channels of every picture."""
         return self.part.shape
 
     def __len__(self) -> int:
         return len(self.part)
 
     def to(self, device: Device) -> Corrupted:
-        """The same on this device."""
-        return Corrupted(self.part.to(device), self.name, self.severity, self.seed)
+        return replace(self, part=self.part.to(device))
 
     def take(self, index: Tensor) -> Corrupted:
-        """These samples, in this order."""
-        return Corrupted(self.part.take(index), self.name, self.severity, self.seed)
+        return replace(self, part=self.part.take(index))
 
     def batches(self, order: Tensor, size: int, *, device: Device, moves: Moves | None = None) -> Iterator[Batch]:
-        """The samples of `order`, corrupted: see `Part.batches`."""
         generator = torch.Generator().manual_seed(self.seed)
         for batch in self.part.batches(order, size, device=device, moves=moves):
             yield batch._replace(pixels=corrupt(batch.pixels, self.name, self.severity, generator=generator))
@@ -103,7 +98,7 @@ class Shift(Results):
         return {(row.metric, row.group, row.method): row.value for row in self.rows}
 
     def value(self, metric: str, corruption: str = MEAN, severity: int = 0, method: str | None = None) -> float:
-        """A metric under one corruption, or the mean over all; severity 0 is none. By default before calibration."""
+        """A metric under one corruption or the mean over all, by default before calibration; severity 0 is none."""
         group = f"{corruption}:{severity}" if severity else ""
         return self._values[metric, group, method or self.methods[0]]
 
@@ -134,10 +129,10 @@ class Shift(Results):
 
     @property
     def verdict(self) -> str:
-        """In plain words: does calibration hold up, where least, and does the calibrator help?
+        """In plain words: does calibration hold up, where is it worst, and does the calibrator help?
 
-        Whether it changes is judged at the highest severity, for each corruption apart, after calibration where there
-        is one. A paired bootstrap test looks at ECE without its sampling noise, which alone grows as accuracy falls.
+        A change is judged at the highest severity, for each corruption separately, after calibration if there is one.
+        The paired bootstrap test is of ECE without its sampling noise, because the noise alone grows as accuracy falls.
         """
         last, strongest = self.methods[-1], self.severities[-1]
         accuracy, error = (
@@ -158,7 +153,7 @@ class Shift(Results):
         return " ".join(text)
 
     def _word(self) -> str:
-        """Does the calibration error surely grow or shrink, and under how many of the corruptions?"""
+        """Does the calibration error grow or shrink by more than chance, and under how many of the corruptions?"""
         n, changes = self.rows[0].n, list(self.changes.values())
         p_values = torch.tensor([change.p_value for change in changes], dtype=torch.float64)
         sure = ((holm(p_values) <= SIGNIFICANT) & (n >= FEWEST)).tolist()
@@ -233,8 +228,8 @@ def under_shift(
     """Measure a network on corrupted images: ECE, accuracy and NLL for each corruption and severity, and their means.
 
     part         of a data set, such as `data.test`; `mean` and `std` are those the network was trained with
-    corruptions  names; by default the fifteen of the benchmark, but those that change grey images nothing
-    calibrator   fitted on predictions for images as they are; it is measured beside none
+    corruptions  names; by default the fifteen of the benchmark, except those that do not change grey images
+    calibrator   fitted on predictions for clean images; results are with it and without it
     name         what the network is called in the results
 
     Images are corrupted on the network's device as they are predicted, a thousand at a time.
@@ -250,16 +245,18 @@ def under_shift(
             f"severities must be whole numbers from 1 to 5; got {tuple(severities)}",
             flags={"severities": "--severities"},
         )
+    if "jpeg-compression" in chosen:
+        pillow("jpeg-compression")  # refused now, not after the other corruptions
     device = device_of(network)
     there = part.to(device)
     truth = part.labels.to(device)
     methods = (BEFORE, *([calibrator.name] if calibrator else []))
-    # A copy, because the caller's stays where it is.
+    # A copy, because the caller's calibrator stays on its device.
     mapped = copy.deepcopy(calibrator).to(device) if calibrator else None
     rows: list[Row] = []
 
     def measure(images: Part, group: str, params: dict[str, Any]) -> Tensor:
-        """Logits, or with a calibrator the probabilities that it makes of them."""
+        """Logits, or the probabilities of the calibrator if there is one."""
         start = time.perf_counter()
         logits = predict(network, images, mean=mean, std=std)
         for method in methods:
@@ -310,7 +307,7 @@ def some_of(part: Part, n: int, *, seed: int = 0) -> Part:
 
 
 def usual_corruptions(part: Part) -> tuple[str, ...]:
-    """The fifteen of the benchmark, but those that leave grey images as they are."""
+    """The fifteen of the benchmark, except those that do not change grey images."""
     grey = part.shape[2] == 1
     return tuple(entry.name for entry in CORRUPTIONS if entry.in_benchmark and not (entry.needs_colour and grey))
 

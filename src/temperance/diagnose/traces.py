@@ -21,7 +21,7 @@ from temperance.objectives import make_objective
 
 @dataclass(frozen=True)
 class Layer:
-    """What is put on the logits and trained: its first parameters, which change nothing, and what it does."""
+    """A trainable layer on the logits: its first parameters, which change nothing, and its function."""
 
     start: Callable[[int], Tensor]
     forward: Callable[[Tensor, Tensor], Tensor]
@@ -47,15 +47,15 @@ LAYERS = {
 
 @dataclass(frozen=True, eq=False)
 class Trace:
-    """A post-hoc training, step by step; the first step is before any.
+    """A post-hoc training, step by step; the first row is before any step.
 
     steps         which steps were measured. (t,)
     total         NLL. (t,)
     class_losses  the mean NLL of each class that occurs, whichever objective is trained with. (t, c)
     spread        their standard deviation (SCTL eq. 4). (t,)
     ece           expected calibration error. (t,)
-    classes       the numbers of the classes that occur
-    trained       those whose samples were trained on
+    classes       the classes that occur
+    trained       the classes whose samples were trained on
     """
 
     objective: str
@@ -79,7 +79,7 @@ class Trace:
     def equal_totals(self) -> tuple[int, int]:
         """Two rows with the same total loss, to half a percent, and the most different errors (SCTL Figure 3).
 
-        Where the total loss falls all the way they are neighbours.
+        If the total loss falls in every step, they are neighbours.
         """
         near = 0.005 * float(self.total.min())
         close = (self.total[:, None] - self.total[None, :]).abs() <= near
@@ -107,11 +107,11 @@ def posthoc_trace(
 
     layer          "temperature", "class-temperature", "vector" (a scale and a bias for each class) or "matrix"
     objective      a name such as "nll", "label-smoothing", "focal" or "class-scaled", with its settings
-    worst_classes  train only on samples of so many classes, those with the highest losses at the start: the toy of SCTL
-                   section 4.1 has three of them
-    held_out       logits and labels to measure on; without them it is measured on what it is trained on
-    optimiser      "adam" or "lbfgs", with all samples in every step, as the solvers of the calibrators do
-    every          measure at every so many steps, and at the last
+    worst_classes  train only on samples of this many classes, those with the highest losses at the start; three in the
+                   toy of SCTL section 4.1
+    held_out       logits and labels to measure on; by default the training data
+    optimiser      "adam" or "lbfgs", with all samples in every step, like the solvers of the calibrators
+    every          the number of steps between measurements; the last step is always measured
 
     >>> logits = [[4.0, 0.0], [3.0, 0.0], [0.0, 4.0], [0.0, 1.0], [2.0, 0.0]] * 10
     >>> found = posthoc_trace(logits, [0, 0, 1, 1, 1] * 10, steps=50)
@@ -134,7 +134,7 @@ def posthoc_trace(
     visited: list[Tensor] = []
 
     def forward(given: Tensor, parameters: Tensor) -> Tensor:
-        # The solver looks once for each step, and that is where it stands.
+        # The solver evaluates the layer once in each step, at its current parameters.
         visited.append(parameters.detach().double())
         return LAYERS[layer].forward(given, parameters)
 
@@ -178,7 +178,7 @@ def _worst(rows: Tensor, truth: Tensor, how_many: int | None) -> Tensor:
 
 
 def _measured(log_probs: Tensor, truth: Tensor, n_bins: int) -> tuple[Tensor, float, float, float]:
-    """The NLL of each class, their spread, ECE and the NLL of all, each as its metric has it."""
+    """The NLL of each class, their spread, ECE and the total NLL, as their metrics compute them."""
     sums = class_loss_spread.stats(log_probs, truth, from_logits=True)
     assert isinstance(sums, Sums)
     error = ece(log_probs, truth, from_logits=True, n_bins=n_bins)

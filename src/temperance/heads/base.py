@@ -128,7 +128,7 @@ class Head(nn.Module):
         raise NotImplementedError
 
     def _begin_epoch(self, generator: torch.Generator) -> None:
-        """Draw what is drawn once an epoch, with a generator of the device."""
+        """Draw the random numbers of an epoch, with a generator on the device."""
 
     def _logits(self, features: Tensor, generator: torch.Generator) -> Tensor:
         """Logits of a training batch."""

@@ -1,4 +1,4 @@
-"""What became better or worse between two sets of predictions of the same samples, in numbers and in words."""
+"""The changes between two sets of predictions of the same samples, in numbers and in words."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ def differences(before: Predictions, after: Predictions, *, bootstrap: int, seed
 def judgement(found: Mapping[str, Difference]) -> str:
     """Better, worse, mixed or no clear change, and in what, by the significant differences.
 
-    NLL depends on accuracy and on calibration. Where it is worse, a lower ECE is no compensation, because a classifier
-    that knows less can still be calibrated; a higher accuracy is one. Without intervals there is no judgement.
+    NLL depends on accuracy and on calibration. A lower ECE does not make up for a worse NLL, because a classifier that
+    knows less can still be calibrated; a higher accuracy does. Without intervals there is no judgement.
     """
     if any(math.isnan(found[name].p_value) for name in JUDGED):
         return f"No verdict without at least {FEWEST_RESAMPLES} resamples."

@@ -121,16 +121,11 @@ class Features:
 
     def to(self, device: Device) -> Features:
         """The same on this device."""
-        return replace(
-            self,
-            train=self.train.to(device),
-            val=None if self.val is None else self.val.to(device),
-            test=None if self.test is None else self.test.to(device),
-            classifier=None
-            if self.classifier is None
-            else (self.classifier[0].to(device), self.classifier[1].to(device)),
-            copies=None if self.copies is None else self.copies.to(device),
-        )
+        parts = {name: getattr(self, name) for name in (*PARTS, "copies")}
+        moved: dict[str, Any] = {name: part.to(device) for name, part in parts.items() if part is not None}
+        if self.classifier is not None:
+            moved["classifier"] = tuple(tensor.to(device) for tensor in self.classifier)
+        return replace(self, **moved)
 
     def arrays(self) -> dict[str, Tensor]:
         """All tensors, with the names that they have in a file."""

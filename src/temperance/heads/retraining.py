@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 # The file that says where a retrained classifier came from.
 ABOUT = "retrained.json"
 
-# Resamples for the test on the validation part, which decides whether a head is deployed, if fewer are asked for.
+# The least number of resamples for the test on the validation part, which decides whether a head is deployed.
 FEWEST_FOR_VAL = 200
 
 # What to do about a head that is worse than the classifier it should replace.

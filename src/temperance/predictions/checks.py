@@ -1,4 +1,4 @@
-"""What can be one set of predictions: shapes and types, checked before any value is read."""
+"""Checks of a set of predictions: shapes and types, before any value is read."""
 
 import json
 from collections.abc import Iterable
@@ -15,7 +15,7 @@ from temperance.errors import InputError
 
 Text = npt.NDArray[np.str_]
 
-# Whether a file must have labels, may have them, or whether those it has are left alone: they may be anything.
+# Whether a file must have labels or may have them, or whether its labels are not read and may be anything.
 Labels = Literal["required", "optional", "ignored"]
 
 # The label of the positive class of a binary classifier.
@@ -60,7 +60,7 @@ def check_set(
     class_names: tuple[str, ...] | None,
     wanted: Wanted,
 ) -> tuple[int, int]:
-    """Refuse what cannot be predictions, labels and groups of one set of samples; its numbers of rows and classes."""
+    """Check that scores, labels and groups can belong to one set of samples; return its numbers of rows and classes."""
     if scores.kind not in "fiu":
         raise InputError(f"{name} must be floating-point numbers; got {scores.dtype}")
     n, k = _shape(name, scores.shape, binary=wanted.positive is not None)

@@ -31,7 +31,6 @@ HASHED_VALUES = 1 << 17
 
 T = TypeVar("T")
 
-
 # The source of predictions that were never in a file.
 MEMORY = "memory"
 
@@ -108,71 +107,48 @@ class Predictions:
             names,
             wanted,
         )
-        found = cls._of_chunk(
-            meaning.chunk(scores, truth, parts, first_row=0),
-            source=MEMORY,
-            split=None,
-            from_logits=from_logits,
-            has_labels=truth is not None,
-            class_names=names,
-            place=in_array,
+        held = meaning.chunk(scores, truth, parts, first_row=0)
+        n, k = held.scores.shape
+        found = cls(
+            MEMORY,
+            None,
+            from_logits,
+            n,
+            k,
+            truth is not None,
+            parts is not None,
+            names,
+            in_memory(held),
+            _place=in_array,
         )
         return found.normalised() if normalise else found
 
-    @classmethod
-    def _of_chunk(
-        cls,
-        held: Chunk,
-        *,
-        source: str,
-        split: str | None,
-        from_logits: bool,
-        has_labels: bool,
-        class_names: tuple[str, ...] | None,
-        place: Callable[[int], str],
-    ) -> Predictions:
-        n, k = held.scores.shape
-
-        def read(rows: int) -> Iterator[Chunk]:
-            for start in range(0, n, rows):
-                yield held.slice(start, start + rows)
-
-        has_groups = held.groups is not None
-        return cls(source, split, from_logits, n, k, has_labels, has_groups, class_names, read, _place=place)
-
     def _part(self, held: Chunk, split: str | None, rows: npt.NDArray[np.int64]) -> Predictions:
         """Some of the rows, which are in memory; `rows` are their numbers."""
-        found = self._of_chunk(
-            held,
-            source=self.source,
+        return dataclasses.replace(
+            self,
             split=split,
-            from_logits=self.from_logits,
-            has_labels=self.has_labels,
-            class_names=self.class_names,
-            place=lambda row: self._place(int(rows[row])),
+            n=len(rows),
+            origin=None,
+            _read=in_memory(held),
+            _place=lambda row: self._place(int(rows[row])),
         )
-        return dataclasses.replace(found, calibrated_by=self.calibrated_by, decimals=self.decimals)
 
     def calibrated(self, probs: Tensor, by: str) -> Predictions:
-        """The same samples with the probabilities that a calibrator made of them; `by` is its name."""
-        whole = self.whole
-        found = self._of_chunk(
-            Chunk(probs, whole.labels, whole.groups),
-            source=self.source,
-            split=self.split,
+        """The same samples with the probabilities of a calibrator; `by` is its name."""
+        return dataclasses.replace(
+            self,
             from_logits=False,
-            has_labels=self.has_labels,
-            class_names=self.class_names,
-            place=self._place,
+            calibrated_by=by if self.calibrated_by is None else f"{self.calibrated_by}, {by}",
+            decimals=None,
+            _read=in_memory(self.whole._replace(scores=probs)),
         )
-        history = by if self.calibrated_by is None else f"{self.calibrated_by}, {by}"
-        return dataclasses.replace(found, calibrated_by=history, origin=self.origin)
 
     def normalised(self) -> Predictions:
         """The same with probabilities that sum to 1, where rounding is why they did not.
 
-        Their `decimals` are found first. Probabilities that were rounded to 0 become so small that those of a row are
-        together at most half a unit of the last decimal; then each row is divided by its sum.
+        First their `decimals` are found. Zeros become so small that those of a row add up to at most half a unit of the
+        last decimal. Then each row is divided by its sum.
         """
         if self.from_logits:
             with self.located():
@@ -204,9 +180,7 @@ class Predictions:
             seen += len(chunk.labels)
             yield chunk
         if seen != self.n:
-            raise FileError(
-                f"{self.source} gave {seen} rows instead of {self.n}: it was changed meanwhile; read it again"
-            )
+            raise FileError(f"{self.source} gave {seen} rows instead of {self.n}: the file has changed; read it again")
 
     @cached_property
     def whole(self) -> Chunk:
@@ -252,19 +226,19 @@ class Predictions:
             raise FileError(f"{self.source}: {error}", flags=error.flags) from error
 
     def locating(self, parts: Iterator[T]) -> Iterator[T]:
-        """Yield what is made of these predictions piece by piece; errors on the way name the file and the row."""
+        """Yield results that are computed from these predictions piece by piece; errors name the file and the row."""
         with self.located():
             yield from parts
 
     def need_labels(self) -> None:
-        """Refuse to go on without labels."""
+        """Refuse predictions without labels."""
         if not self.has_labels:
             raise InputError(f"the predictions of {self.source} have no labels, which this needs; give them too")
 
     def select(self, index: ArrayLike, *, split: str | None = None) -> Predictions:
-        """Some of the rows, kept in memory: those of `index`, in its order, or those where a mask is true.
+        """Some of the rows, in memory: those of `index`, in its order, or those where a mask is true.
 
-        `split` names the part; without it, it keeps the name of the whole.
+        `split` names the part; by default it keeps its name.
         """
         wanted = self._row_numbers(index)
         order = wanted.argsort(kind="stable")
@@ -307,7 +281,7 @@ class Predictions:
         """
         seed_number(seed)
         if self.n < 2:
-            raise InputError("there is one row, which cannot be halved; at least two are needed")
+            raise InputError("one row cannot be halved; at least two are needed")
         order = np.random.default_rng(seed).permutation(self.n)
         first, second = order[: self.n // 2], order[self.n // 2 :]
         return (
@@ -324,7 +298,7 @@ class Predictions:
         return known
 
     def hashed(self, chunks: Iterator[Chunk]) -> Iterator[Chunk]:
-        """The same chunks, which must be all there are: after the last one the fingerprint is known."""
+        """All chunks, unchanged; after the last one the fingerprint is known."""
         if "fingerprint" in self.__dict__:
             yield from chunks
             return
@@ -348,6 +322,16 @@ class Predictions:
             ],
         }
         self.__dict__["fingerprint"] = hashlib.sha256(json.dumps(content).encode()).hexdigest()
+
+
+def in_memory(held: Chunk) -> Callable[[int], Iterator[Chunk]]:
+    """A reader of rows that are in memory."""
+
+    def read(rows: int) -> Iterator[Chunk]:
+        for start in range(0, len(held.scores), rows):
+            yield held.slice(start, start + rows)
+
+    return read
 
 
 def as_positive(value: object) -> Positive | None:

@@ -88,7 +88,7 @@ def _columns(path: Path, wanted: Wanted) -> tuple[list[str], Columns]:
 
 
 def _numbers(labels: npt.NDArray[Any], meaning: Meaning, start: int) -> npt.NDArray[Any]:
-    """Labels as numbers if that is what they are; no class name is itself a number, so a label can be only one."""
+    """Labels as numbers where they are numbers. No class name is a number, so a label cannot be both."""
     positive, names = meaning.wanted.positive, meaning.class_names
     if labels.dtype.kind != "U" or isinstance(positive, str):
         return labels
@@ -119,7 +119,7 @@ def _whole(cell: str) -> int | None:
 
 
 def extras(origin: Origin) -> Extras:
-    """The columns that are not predictions: numbers where all cells are, else text."""
+    """The columns that are not predictions: as numbers if every cell is one, else as text."""
     with reading(origin.path):
         header, columns = _columns(origin.path, origin.wanted)
         places = {name: header.index(name) for name in columns.others(header)}
@@ -181,7 +181,7 @@ def _new_rows(path: Path, header: list[str], new: Sequence[NewColumn], predictio
     mark = predictions.calibrated_by or ""
     for value, line in zip_longest(values, islice(lines_of(path), 1, None)):
         if value is None or line is None:
-            raise FileError(f"{path} has another number of rows than before: it was changed meanwhile; read it again")
+            raise FileError(f"{path} has another number of rows than before: the file has changed; read it again")
         (scores, label), (_, old) = value, line
         cells = []
         for column in new:

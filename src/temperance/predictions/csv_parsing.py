@@ -1,7 +1,6 @@
-"""The text of a .csv file as numbers and text, in pieces of some rows.
+"""The cells of a .csv file as numbers and text, in pieces of some rows.
 
-Read by pyarrow where it is installed, elsewhere by Python's own, slower reader, which also finds the line of whatever
-pyarrow refuses.
+Pyarrow reads them if it is installed. Python's own reader is slower; it also finds the line that pyarrow refuses.
 """
 
 import csv
@@ -46,7 +45,7 @@ def pieces(table: Table) -> Iterator[Piece]:
         yield from _plain_pieces(table)
         return
     if next(islice(lines_of(table.path), 1, None), None) is None:
-        return  # a header alone: pyarrow refuses it if its line does not end
+        return  # only a header, which pyarrow refuses if it has no line end
     try:
         yield from _arrow_pieces(table)
     except pyarrow.ArrowInvalid:

@@ -11,7 +11,7 @@ from temperance.predictions.core import Extras, Origin, Predictions, as_positive
 
 
 class Format(Protocol):
-    """What the module of a format offers."""
+    """The functions that the module of a format has."""
 
     def read(self, path: Path, wanted: Wanted) -> Predictions: ...
 
@@ -37,17 +37,15 @@ def read_predictions(
     positive: Positive | None = None,
     normalise: bool = False,
 ) -> Predictions:
-    """Open a file of predictions; its rows stay there until they are asked for.
+    """Open a file of predictions; its rows stay in the file until they are needed.
 
-    It holds `logits` or `probs` with `labels`, perhaps `class_names` and `groups`; a .npz or .safetensors file may
-    instead hold two such sets, with `val_` and `test_` before these names, of which `split` ("val" or "test") names
-    one. Without it, that is the test set; the `split` of the result says so.
+    The file has `logits` or `probs`, `labels`, and optionally `class_names` and `groups`. A .npz or .safetensors file
+    may have two such sets instead, with `val_` and `test_` before these names; `split` ("val" or "test") chooses one,
+    by default the test set. The folder of a training stands for the predictions in it.
 
-    New predictions have no labels: with labels="optional" they are read if there are any, with "ignored" never, and
-    `has_labels` of the result says which it was. The folder of a training stands for the predictions in it.
-
-    positive   for a binary classifier: there is one column, the logit or probability of this label; usually positive=1
-    normalise  take probabilities that were rounded; see `Predictions.normalised`
+    labels     "required"; "optional": read them if there are any, as `has_labels` of the result says; "ignored"
+    positive   for a binary classifier with one column, the logit or probability of this label; usually positive=1
+    normalise  accept probabilities that were rounded; see `Predictions.normalised`
     """
     path = _of_run(Path(path))
     one_of("labels", labels, get_args(Labels))
@@ -59,7 +57,7 @@ def read_predictions(
 
 
 def _of_run(path: Path) -> Path:
-    """Where the predictions are, if this is the folder of a training."""
+    """The file of predictions, if this is the folder of a training."""
     inside = path / "predictions.npz"
     return inside if inside.is_file() else path
 
@@ -73,7 +71,7 @@ def read_pair(
 
 
 def check_output(path: PathLike) -> None:
-    """Refuse a path that predictions cannot be written to, before any work is done for it."""
+    """Refuse a path that predictions cannot be written to, before any work is done."""
     check_writable(path)
     _format_of(path)
 
@@ -81,10 +79,10 @@ def check_output(path: PathLike) -> None:
 def write_predictions(path: PathLike, predictions: Predictions) -> None:
     """Write predictions to a file, whole or not at all; reading them back gives the same values.
 
-    Whatever else was in the file that they were read from is carried over: in the same format every other column, key
-    and entry as it was and in its place; in another format all that it can hold, and the rest is refused.
+    All other contents of the file that they were read from are carried over. In the same format, every other column,
+    key and entry keeps its value and its place. Contents that another format cannot hold are refused.
 
-    Types may widen: a .csv has float64 only, and .npz and .parquet have no bfloat16, which becomes float32 there.
+    Types may widen: a .csv has only float64, and bfloat16 becomes float32 in .npz and .parquet.
     """
     chosen, origin = _format_of(path), predictions.origin
     with atomic_write(path) as temporary:

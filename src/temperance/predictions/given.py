@@ -1,4 +1,4 @@
-"""What a caller has, a file, arrays or predictions in memory, as one kind of thing."""
+"""Files, arrays and `Predictions` of a caller, all as `Predictions`."""
 
 from pathlib import Path
 from typing import Any

@@ -16,7 +16,7 @@ from temperance.predictions.rows import Chunk, Meaning, in_file, placed
 
 
 class ArrayFile(Protocol):
-    """What a format has to offer: the keys, a description of each array, and its rows, piece after piece."""
+    """An open file: its keys, a description of each array, and the rows of each array, piece by piece."""
 
     path: Path
 
@@ -57,7 +57,7 @@ class SetKeys(NamedTuple):
         return {self.scores, self.prefix + MARK, "class_names", *(key for key in (self.labels, self.groups) if key)}
 
     def carried(self, keys: Iterable[str]) -> dict[str, str]:
-        """What each key is called in a file of this set alone; keys of the other set are left out."""
+        """The name of each key in a file that has only this set; keys of the other set are left out."""
         known = list(keys)
         other = {"val": "test_", "test": "val_"}.get(self.split or "")
         mine = [key for key in known if other is None or not key.startswith(other)]
@@ -96,7 +96,7 @@ def _only_one(known: list[str], prefix: str, *names: str) -> str | None:
 
 
 def open_set(file: ArrayFile, wanted: Wanted) -> Predictions:
-    """One set of predictions of an open file; its rows stay there until they are asked for."""
+    """One set of predictions of an open file; its rows stay in the file until they are needed."""
     keys = find_set(file.keys(), wanted)
     names = binary_names(file.class_names(), wanted.positive)
     groups = None if keys.groups is None else file.describe(keys.groups)

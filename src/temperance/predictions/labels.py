@@ -32,7 +32,7 @@ def label_numbers(
 ) -> Tensor:
     """Labels as int64 class numbers (n,) for scores (n, k); text is looked up among the class names.
 
-    A number may lie outside 0 … k − 1 and then is not a class of this model: measuring and fitting refuse it.
+    A number outside 0 … k − 1 is not a class of this model; it is refused later, by measuring and fitting.
     """
     is_text = isinstance(labels, np.ndarray) and labels.dtype.kind == "U"
     if is_text and class_names is not None and not isinstance(positive, str):

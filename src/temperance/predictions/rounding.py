@@ -1,4 +1,4 @@
-"""Probabilities that were rounded before they were saved: rows that do not sum to 1, and zeros that were not zero."""
+"""Probabilities that were rounded before they were saved: rows that do not sum to 1, and zeros that are not exact."""
 
 import torch
 from torch import Tensor
@@ -11,7 +11,7 @@ MOST_DECIMALS = 6
 
 
 def decimals_of(probs: Tensor) -> int:
-    """To how many decimals all numbers are rounded, at most six.
+    """The number of decimals, at most six, to which all numbers are rounded.
 
     >>> decimals_of(torch.tensor([[0.5, 0.5], [0.125, 0.875]]))
     3
@@ -26,7 +26,7 @@ def decimals_of(probs: Tensor) -> int:
 
 
 def zero_at(decimals: int, k: int) -> float:
-    """What stands for a probability that was rounded to 0: k of them are half a unit of the last decimal."""
+    """The substitute for a probability that was rounded to 0: k of them are half a unit of the last decimal."""
     return 0.5 * 10.0**-decimals / k
 
 

@@ -55,7 +55,7 @@ class Chunk(NamedTuple):
 
 @dataclass(frozen=True)
 class Meaning:
-    """What the values of a set are: logits or probabilities, of all classes or of the positive one, and its names."""
+    """The meaning of a set's values: logits or probabilities, of all classes or of the positive one, and its names."""
 
     name: str  # what errors call the scores; it ends in "logits" or "probs"
     class_names: tuple[str, ...] | None
@@ -66,7 +66,7 @@ class Meaning:
         return self.name.endswith("logits")
 
     def chunk(self, scores: Values, labels: Values | None, groups: npt.NDArray[Any] | None, first_row: int) -> Chunk:
-        """Rows as everything else knows them, `first_row` being the number of the first one."""
+        """Checked rows; `first_row` is the number of the first one."""
         positive = self.wanted.positive
         rows = as_scores(scores if positive is None else self._two_columns(scores, first_row), self.name)
         numbers = (

@@ -27,7 +27,7 @@ def percent_range(low: float, high: float, digits: int) -> str:
 
 
 def digits_for(largest: float) -> int:
-    """How many decimals tell shares up to `largest` apart in percent: two, or more if all are small."""
+    """The decimals that shares of up to `largest` need in percent: two, or more if all are small."""
     return max(2, 2 - math.floor(math.log10(100 * largest))) if largest else 2
 
 

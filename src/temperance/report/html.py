@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     Reported = Evaluation | Comparison | OODComparison | Shift | Run | Retrained | Analysis
 
-# What makes the page of each kind of result. It is imported when it is needed: a page of predictions needs nothing of
-# training.
+# The function that makes the page of each kind of result. It is imported when it is needed: a page of predictions does
+# not need the training package.
 PAGES = {
     "Evaluation": ("pages.evaluation", "evaluation_page"),
     "Comparison": ("pages.comparison", "comparison_page"),

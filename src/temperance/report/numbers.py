@@ -126,44 +126,15 @@ class ClassChange:
 
     @property
     def change(self) -> float:
-        return self.after - self.before
-
-
-@dataclass(frozen=True)
-class ClassChanges:
-    """How every class's calibration error changed. (k,) each"""
-
-    names: Sequence[str]
-    labels: Tensor
-    before: Tensor
-    after: Tensor
-
-    @classmethod
-    def of(cls, before: Bins, after: Bins, names: Sequence[str]) -> ClassChanges:
-        return cls(names, before.hits.sum(-1), class_errors(before), class_errors(after))
-
-    @property
-    def change(self) -> Tensor:
         """Negative is better."""
         return self.after - self.before
 
-    def improved(self, most: int) -> list[ClassChange]:
-        """The classes that got better, the most improved first."""
-        return [entry for entry in self._at(self.change.argsort(stable=True)[:most]) if entry.change < 0]
 
-    def worsened(self, most: int) -> list[ClassChange]:
-        """The classes that got worse, the most worsened first."""
-        order = self.change.argsort(descending=True, stable=True)
-        return [entry for entry in self._at(order[:most]) if entry.change > 0]
-
-    def largest(self, most: int) -> list[ClassChange]:
-        """The classes that changed most, the most improved first and the most worsened last."""
-        chosen = self.change.abs().argsort(descending=True, stable=True)[:most]
-        return sorted(self._at(chosen), key=lambda entry: entry.change)
-
-    def _at(self, chosen: Tensor) -> list[ClassChange]:
-        columns = (t[chosen].tolist() for t in (self.labels, self.before, self.after))
-        return [ClassChange(self.names[j], *values) for j, *values in zip(chosen.tolist(), *columns, strict=True)]
+def class_changes(before: Bins, after: Bins, names: Sequence[str]) -> list[ClassChange]:
+    """How the calibration error of every class changed, the most improved first."""
+    columns = (before.hits.sum(-1), class_errors(before), class_errors(after))
+    changes = [ClassChange(*row) for row in zip(names, *(column.tolist() for column in columns), strict=True)]
+    return sorted(changes, key=lambda entry: entry.change)
 
 
 # ------------------------------------------------------------------------------------------------------- risk, coverage

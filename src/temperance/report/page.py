@@ -83,13 +83,14 @@ def moved(before: str, after: str) -> Markup:
     return join([tag("span", before, class_="was"), " → ", tag("span", after)])
 
 
-def section(title: str, *parts: Markup) -> Markup:
-    return tag("section", tag("h2", title), *parts)
+def section(title: str, *parts: str) -> Markup:
+    """Parts of the page under a title; plain text is a paragraph."""
+    return tag("section", tag("h2", title), *map(_paragraph, parts))
 
 
-def split(picture: Markup, *beside: Markup) -> Markup:
-    """A picture with text beside it, or below it on a narrow screen."""
-    return tag("div", tag("figure", picture), tag("div", *beside), class_="split")
+def split(picture: Markup, *beside: str) -> Markup:
+    """A picture with other parts beside it, or below it on a narrow screen; plain text is a paragraph."""
+    return tag("div", tag("figure", picture), tag("div", *map(_paragraph, beside)), class_="split")
 
 
 def pair(*figures: tuple[Markup, Markup]) -> Markup:
@@ -98,9 +99,12 @@ def pair(*figures: tuple[Markup, Markup]) -> Markup:
     return tag("div", *parts, class_="pair")
 
 
-def legend(entries: Iterable[tuple[str, str]]) -> Markup:
+def legend(*entries: tuple[str, str]) -> Markup:
     """What colours and lines mean. A key is a class of page.css, or markup such as that of `stroke`."""
-    items = (tag("li", _key(key), meaning) for key, meaning in entries)
+    items = (
+        tag("li", key if isinstance(key, Markup) else tag("i", class_=f"key {key}"), meaning)
+        for key, meaning in entries
+    )
     return tag("ul", *items, class_="legend")
 
 
@@ -110,7 +114,7 @@ def stroke(class_: str) -> Markup:
 
 
 def folded(summary: str, *parts: Markup) -> Markup:
-    """Something that opens on request."""
+    """Parts that open on request."""
     return tag("details", tag("summary", summary), *parts)
 
 
@@ -189,8 +193,8 @@ def strip_axis(low: str, high: str) -> Markup:
     return tag("div", tag("span", low), " ", tag("span", high), class_="ends")
 
 
-def _key(key: str) -> Markup:
-    return key if isinstance(key, Markup) else tag("i", class_=f"key {key}")
+def _paragraph(part: str) -> Markup:
+    return part if isinstance(part, Markup) else tag("p", part)
 
 
 def _cell(cell: Cell) -> Markup:

@@ -188,7 +188,7 @@ PAPERS = {
     "selective-cifar100": ZHOU,
     "selective-tiny-imagenet": ZHOU,
     "long-tail": "Jung et al., Scaling of class-wise training losses for post-hoc calibration, ICML 2023; when the "
-    "learning rate drops is our choice, for the paper does not say",
+    "learning rate drops is our choice, because the paper does not say",
     "balcal": "Ni et al., Balancing two classifiers via a simplex ETF structure for model calibration, CVPR 2025",
     "plp": "Wang and Zhang, Calibration bottleneck: over-compressed representations are less calibratable, ICML 2024",
 }

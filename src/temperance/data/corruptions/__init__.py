@@ -1,4 +1,4 @@
-"""Common corruptions of pictures, by name and severity."""
+"""Common corruptions of images, by name and severity."""
 
 from temperance.data.corruptions import blur, digital, noise, weather
 from temperance.data.corruptions.base import CORRUPTIONS, Corruption, corrupt

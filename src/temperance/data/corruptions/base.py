@@ -1,7 +1,7 @@
 """What a corruption is, and how one is applied.
 
-A corruption turns pictures, float32 (n, channels, height, width) in [0, 1], into worse ones; `corrupt` does the rest:
-uint8, memory, limits, chance. Lengths are given for pictures of 32 × 32 pixels and grow with larger ones.
+A corruption turns images, float32 (n, channels, height, width) in [0, 1], into worse ones; `corrupt` does the rest:
+uint8, memory, limits, chance. Lengths are given for images of 32 × 32 pixels and grow with larger ones.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from temperance.registry import Registry, first_line, plain_name
 
 P = ParamSpec("P")
 
-# Pictures are corrupted in blocks of about this many values, so that what is computed on the way stays in cache.
+# Images are corrupted in blocks of about this many values, so that intermediate results stay in cache.
 BLOCK_VALUES = 1 << 20
 SEVERITIES = 5
 SMALLEST_SIDE = 8
 
 
 class Draw:
-    """Random numbers for pictures: drawn where the generator is, used where the pictures are.
+    """Random numbers for images: drawn where the generator is, used where the images are.
 
-    With a generator of the CPU, which is what a seed makes, a picture is corrupted alike on every device.
+    With a generator of the CPU, which is what a seed makes, an image is corrupted alike on every device.
     """
 
     def __init__(self, generator: torch.Generator, device: torch.device) -> None:
@@ -54,15 +54,15 @@ class Draw:
 
 @dataclass(frozen=True)
 class Corruption:
-    """A registered corruption with its settings at severities 1 to 5, and what is claimed of it."""
+    """A registered corruption with its settings at severities 1 to 5, and its claims."""
 
     name: str
     summary: str
     family: str  # noise, blur, weather or digital
     settings: tuple[tuple[Any, ...], ...]
-    is_random: bool  # another seed gives other pictures
-    grows: bool  # no severity changes pictures less than the one before, measured by the mean change of a pixel
-    needs_colour: bool  # grey pictures stay as they are
+    is_random: bool  # another seed gives other images
+    grows: bool  # no severity changes images less than the one before, measured by the mean change of a pixel
+    needs_colour: bool  # grey images stay as they are
     in_benchmark: bool  # one of the 15 of the benchmark; the others are its four extra ones
     apply: Callable[..., Tensor]
 
@@ -78,7 +78,7 @@ def corruption(
     needs_colour: bool = False,
     in_benchmark: bool = True,
 ) -> Callable[[Callable[Concatenate[Tensor, Draw, P], Tensor]], Callable[Concatenate[Tensor, Draw, P], Tensor]]:
-    """Register a function of pictures, chance and the settings of a severity, which are given for 1 to 5."""
+    """Register a function of images, chance and the settings of a severity, which are given for 1 to 5."""
     by_severity = tuple(each if isinstance(each, tuple) else (each,) for each in settings)
 
     def register(
@@ -96,15 +96,15 @@ def corruption(
 def corrupt(
     pixels: ArrayLike, name: str, severity: int, *, seed: int = 0, generator: torch.Generator | None = None
 ) -> Tensor:
-    """Pictures made worse: the common corruptions of Hendrycks and Dietterich (ICLR 2019), with CIFAR-C's settings.
+    """Images made worse: the common corruptions of Hendrycks and Dietterich (ICLR 2019), with CIFAR-C's settings.
 
     pixels     uint8 (n, height, width, channels), coloured or grey, of at least 8 × 8 pixels, on any device
     name       of a corruption in CORRUPTIONS
-    severity   1 to 5; 0 leaves pictures as they are
-    generator  where chance comes from, instead of one made from the seed: for pictures that come in batches
+    severity   1 to 5; 0 leaves images as they are
+    generator  where chance comes from, instead of one made from the seed: for images that come in batches
 
-    Settings are those of CIFAR-C; lengths among them grow with pictures larger than 32 × 32. What differs from the
-    published pictures: frost is drawn, not photographed; values are rounded, not cut. On the same pictures the mean
+    Settings are those of CIFAR-C; lengths among them grow with images larger than 32 × 32. What differs from the
+    published images: frost is drawn, not photographed; values are rounded, not cut. On the same images the mean
     change of a pixel is within a few percent of the published program's, except for frost, which has no counterpart.
 
     >>> pixels = torch.full((2, 8, 8, 3), 100, dtype=torch.uint8)
@@ -117,14 +117,12 @@ def corrupt(
         raise InputError(f"severity must be a whole number from 0, none, to {SEVERITIES}; got {severity!r}")
     if given.dtype != torch.uint8 or given.ndim != 4 or given.shape[3] not in (1, 3):
         raise InputError(
-            "pictures must be uint8 (n, height, width, channels) with 1 or 3 channels; "
+            "images must be uint8 (n, height, width, channels) with 1 or 3 channels; "
             f"got {given.dtype} {tuple(given.shape)}"
         )
     n, h, w, c = given.shape
     if min(h, w) < SMALLEST_SIDE:
-        raise InputError(
-            f"pictures must be at least {SMALLEST_SIDE} × {SMALLEST_SIDE} pixels to corrupt; got {h} × {w}"
-        )
+        raise InputError(f"images must be at least {SMALLEST_SIDE} × {SMALLEST_SIDE} pixels to corrupt; got {h} × {w}")
     if severity == 0 or (found.needs_colour and c == 1):
         return given.clone()
     draw = Draw(torch.Generator().manual_seed(seed) if generator is None else generator, given.device)
@@ -139,7 +137,7 @@ def corrupt(
 
 
 def length_scale(x: Tensor) -> float:
-    """How much larger than CIFAR's the pictures are; for smaller ones lengths stay, or they would be nothing."""
+    """How much larger than CIFAR's the images are; for smaller ones lengths stay, or they would be nothing."""
     return max(1.0, min(x.shape[2:]) / 32)
 
 
@@ -152,6 +150,6 @@ def luminance(x: Tensor) -> Tensor:
 
 
 def tinted(x: Tensor, colour: tuple[float, float, float]) -> Tensor:
-    """A colour as a tensor that multiplies pictures like x: by channel, or its brightness for grey ones."""
+    """A colour as a tensor that multiplies images like x: by channel, or its brightness for grey ones."""
     found = torch.tensor(colour, device=x.device)[None, :, None, None]
     return found if x.shape[1] == 3 else luminance(found)

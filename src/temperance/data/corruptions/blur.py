@@ -77,7 +77,7 @@ def zoom_blur(x: Tensor, draw: Draw, percent: int) -> Tensor:
 
     Up to 5 and 10 percent were meant at the first two severities; rounding in the published program adds a step.
     """
-    # A hundredth as NumPy's arange has it, a little too large: with it 32.5 is rounded up, as it was.
+    # A hundredth as NumPy's arange computes it, slightly too large, so that 32.5 is rounded up as in the original.
     factors = [1 + step * (1.01 - 1) for step in range(percent + 1)]
     return zoomed(x, [1.0, *factors])
 

@@ -1,14 +1,18 @@
-"""Digital: what happens to a picture after it was taken."""
+"""Digital: what happens to an image after it was taken."""
 
 from __future__ import annotations
 
+import io
+
+import numpy as np
+import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from temperance.data.corruptions.base import Draw, corruption
 from temperance.data.corruptions.filters import filtered, gaussian_blurred
-from temperance.data.corruptions.jpeg import compressed
+from temperance.data.files import pillow
 
 
 @corruption("digital", 0.75, 0.5, 0.4, 0.3, 0.15, is_random=False)
@@ -30,7 +34,7 @@ def contrast(x: Tensor, draw: Draw, kept: float) -> Tensor:
 def elastic_transform(x: Tensor, draw: Draw, height: float, sigma: float, jitter: float) -> Tensor:
     """Elastic transform: sheared as a whole, then stretched and pressed here and there.
 
-    All lengths are parts of the picture's side. From severity to severity there is less shear and more stretching, so
+    All lengths are parts of the image's side. From severity to severity there is less shear and more stretching, so
     that pixels change less, while shapes suffer more.
     """
     n, _, h, w = x.shape
@@ -38,7 +42,7 @@ def elastic_transform(x: Tensor, draw: Draw, height: float, sigma: float, jitter
     rows, columns = (torch.arange(length, dtype=torch.float32, device=x.device) for length in (h, w))
     down, right = torch.meshgrid(rows, columns, indexing="ij")
 
-    # Three corners of a square in the middle move at random; the rest of the picture goes along.
+    # Three corners of a square in the middle move at random; the rest of the image goes along.
     middle, part = torch.tensor([w // 2, h // 2], device=x.device), side // 3
     corners = middle + part * torch.tensor([[1, 1], [1, -1], [-1, -1]], device=x.device)
     moved = corners + draw.uniform(n, 3, 2, low=-jitter * side, high=jitter * side)
@@ -77,7 +81,17 @@ def box_matrix(new: int, old: int) -> Tensor:
 @corruption("digital", 80, 65, 58, 50, 40, is_random=False)
 def jpeg_compression(x: Tensor, draw: Draw, quality: int) -> Tensor:
     """JPEG compression: stored with loss."""
-    return compressed(x, quality)
+    levels = (255 * x).round().byte().permute(0, 2, 3, 1).cpu().numpy()
+    stored = np.stack([_through_jpeg(image, quality) for image in levels])
+    return torch.from_numpy(stored).to(x.device).permute(0, 3, 1, 2) / 255
+
+
+def _through_jpeg(image: npt.NDArray[np.uint8], quality: int) -> npt.NDArray[np.uint8]:
+    """An image as it comes back from a JPEG file. (h, w, c)"""
+    module, file = pillow("jpeg-compression"), io.BytesIO()
+    module.fromarray(image.squeeze(2) if image.shape[2] == 1 else image).save(file, "JPEG", quality=quality)
+    with module.open(file) as decoded:
+        return np.asarray(decoded).reshape(image.shape)
 
 
 @corruption(
@@ -103,6 +117,6 @@ def saturate(x: Tensor, draw: Draw, factor: float, offset: float) -> Tensor:
     saturation = spread / value.clamp_min(1e-6)
     new = (factor * saturation + offset).clamp(0, 1)
     red = torch.tensor([0.0, 1.0, 1.0], device=x.device)[:, None, None]
-    # How far below the largest channel each one lies, as a part of the most: this is the hue, which stays.
+    # The distance of each channel from the largest, relative to the greatest one: this is the hue, which stays.
     hue = torch.where(spread > 0, below / spread.clamp_min(1e-6), red)
     return value * (1 - new * hue)

@@ -1,6 +1,6 @@
 """What several corruptions are made of: blurs, zooms and motion.
 
-A filter along one axis is a matrix, the border included, so that all of a picture takes two matrix products.
+A filter along one axis is a matrix, the border included, so that all of an image takes two matrix products.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ FAINT = 1e-3
 
 
 def filtered(x: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-    """Pictures (…, h, w) with one matrix (h', h) applied to their columns and one (w', w) to their rows."""
+    """Images (…, h, w) with one matrix (h', h) applied to their columns and one (w', w) to their rows."""
     return rows @ (x @ columns.T)
 
 
 def gaussian_blurred(x: Tensor, sigma: float, *, truncate: float = 4.0, border: str = "nearest") -> Tensor:
-    """Pictures blurred by a Gaussian that ends after `truncate` deviations."""
+    """Images blurred by a Gaussian that ends after `truncate` deviations."""
     h, w = x.shape[2:]
     return filtered(x, *(gaussian_matrix(side, sigma, truncate, border).to(x.device) for side in (h, w)))
 
@@ -44,7 +44,7 @@ def gaussian_matrix(size: int, sigma: float, truncate: float, border: str) -> Te
 
 
 def zoomed(x: Tensor, factors: Sequence[float]) -> Tensor:
-    """The mean of pictures whose middle is enlarged by each of these factors."""
+    """The mean of images whose middle is enlarged by each of these factors."""
     h, w = x.shape[2:]
     # Factors that crop and enlarge to the same whole numbers are the same enlargement.
     times = Counter(tuple(_crop_and_size(side, factor) for side in (h, w)) for factor in factors)
@@ -75,7 +75,7 @@ def _zoom_matrix(size: int, crop: int, enlarged: int) -> Tensor:
 
 
 def motion_blurred(x: Tensor, radius: float, sigma: float, angle: Tensor) -> Tensor:
-    """Pictures smeared in one direction each, by half a Gaussian; angles are (n,), in degrees.
+    """Images smeared in one direction each, by half a Gaussian; angles are (n,), in degrees.
 
     The i-th step lies i pixels away, rounded to whole pixels, and beyond the border the last pixel is repeated, as
     ImageMagick does it.
@@ -89,7 +89,7 @@ def motion_blurred(x: Tensor, radius: float, sigma: float, angle: Tensor) -> Ten
     right, down = ((steps * turn - 0.5).ceil().long() for turn in (radians.cos(), radians.sin()))
     reach = int(max(right.abs().max(), down.abs().max()))
     padded = F.pad(x, (reach, reach, reach, reach), mode="replicate")
-    # Pictures with the same steps are done together: there are few different ones, since steps are whole pixels.
+    # Images with the same steps are done together: there are few different ones, since steps are whole pixels.
     paths, which = torch.unique(torch.stack([down, right], 2).flatten(1), dim=0, return_inverse=True)
     blurred = torch.empty_like(x)
     for number, path in enumerate(paths.tolist()):

@@ -16,7 +16,7 @@ def gaussian_noise(x: Tensor, draw: Draw, deviation: float) -> Tensor:
 
 @corruption("noise", 500, 250, 100, 75, 50)
 def shot_noise(x: Tensor, draw: Draw, photons: float) -> Tensor:
-    """Shot noise: light comes as single photons, so many for a white pixel."""
+    """Shot noise: light arrives as single photons."""
     return draw.poisson(photons * x) / photons
 
 

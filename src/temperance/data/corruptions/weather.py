@@ -38,7 +38,7 @@ def snow(
     sigma: float,
     kept: float,
 ) -> Tensor:
-    """Snow: falling flakes, and a picture paler for them."""
+    """Snow: falling flakes, and an image paler for them."""
     n, _, h, w = x.shape
     scale = length_scale(x)
     flakes = mean + deviation * draw.normal(n, 1, h, w)
@@ -54,9 +54,9 @@ def snow(
 def frost(x: Tensor, draw: Draw, kept: float, ice: float) -> Tensor:
     """Frost: ice crystals on the lens.
 
-    The published program lays photographs of frost over the picture. Here the ice is drawn: the ridges of a rough
+    The published program lays photographs of frost over the image. Here the ice is drawn: the ridges of a rough
     surface, drawn out into feathers in two directions, on patches of thinner ice. It is weighed as there, so that the
-    brightness added grows up to severity 3 and the picture behind it fades from there on.
+    brightness added grows up to severity 3 and the image behind it fades from there on.
     """
     n, _, h, w = x.shape
     scale = length_scale(x)
@@ -142,7 +142,7 @@ def _edges(levels: Tensor) -> Tensor:
     is_peak = torch.where(
         down.abs() < flat * right.abs(), across, torch.where(down.abs() > steep * right.abs(), along, diagonal)
     )
-    # A weak edge counts where it goes on from a strong one.
+    # A weak edge counts where it continues a strong one.
     weak, edge = is_peak & (slope > 50), is_peak & (slope > 150)
     for _ in range(2):
         edge = weak & (F.max_pool2d(edge.float(), 3, stride=1, padding=1) > 0)
@@ -152,7 +152,7 @@ def _edges(levels: Tensor) -> Tensor:
 def _distance(edge: Tensor, far: float) -> Tensor:
     """How far each pixel is from the nearest edge, at most `far`. (n, 1, h, w)"""
     squared = torch.where(edge, 0.0, far**2)
-    # Along the rows, then along the columns: the nearest edge lies so many rows and so many columns away.
+    # Along the rows, then along the columns, because squared distances add.
     for axis in (3, 2):
         side = squared.shape[axis]
         reach = min(math.floor(far), side - 1)
@@ -168,7 +168,7 @@ def _box_blurred(x: Tensor) -> Tensor:
 
 
 def _equalised(x: Tensor) -> Tensor:
-    """Whole numbers of each picture spread over 0 … 255 so that all are about as frequent. (n, 1, h, w)"""
+    """Whole numbers of each image spread over 0 … 255 so that all are about as frequent. (n, 1, h, w)"""
     n, _, h, w = x.shape
     values = x.flatten(1).long()
     counts = torch.zeros(n, int(values.max()) + 1, device=x.device)
@@ -205,6 +205,6 @@ def plasma(n: int, h: int, w: int, decay: float, draw: Draw) -> Tensor:
 
 
 def _stretched(x: Tensor) -> Tensor:
-    """Each picture from 0 to 1."""
+    """Each image from 0 to 1."""
     x = x - x.amin((2, 3), keepdim=True)
     return x / x.amax((2, 3), keepdim=True).clamp_min(1e-6)

@@ -71,7 +71,7 @@ def confidence_section(sets: dict[str, Bins]) -> Markup:
         figures.append((join(caption), charts.histogram(bins, highest)))
     return section(
         "How sure is it?",
-        tag("p", "The share of predictions at each confidence. In a calibrated model the two vertical lines meet."),
+        "The share of predictions at each confidence. In a calibrated model the two vertical lines meet.",
         pair(*figures),
     )
 
@@ -86,24 +86,18 @@ def angles_section(sets: dict[str, Tensor], names: Sequence[str]) -> Markup:
     figures = []
     for title, angles in sets.items():
         figures.append((noted(tag("b", title), summary(angles)), angle_matrix(angles, names)))
-        figures.append((noted(tag("b", "The same angles"), _closest(angles, names)), angle_histogram(angles)))
+        closest = (f"{names[i]} and {names[j]} ({angle:.1f}°)" for i, j, angle in closest_pairs(angles, CLOSEST))
+        caption = noted(tag("b", "The same angles"), f"closest: {', '.join(closest)}")
+        figures.append((caption, angle_histogram(angles)))
     k = len(names)
     return section(
         "How far apart are the classes?",
-        tag(
-            "p",
-            "The angle between the prototypes of each pair of classes, without what all classes have in common. "
-            f"{k:,} directions can at best all be {simplex_angle(k):.1f}° apart. Closer pairs are red, pairs further "
-            "apart are blue; each matrix has its own scale above it.",
-        ),
-        legend([("bar", "pairs of classes"), (stroke("guide"), "as far apart as possible")]),
+        "The angle between the prototypes of each pair of classes, without what all classes have in common. "
+        f"{k:,} directions can at best all be {simplex_angle(k):.1f}° apart. Closer pairs are red, pairs further "
+        "apart are blue; each matrix has its own scale above it.",
+        legend(("bar", "pairs of classes"), (stroke("guide"), "as far apart as possible")),
         pair(*figures),
     )
-
-
-def _closest(angles: Tensor, names: Sequence[str]) -> str:
-    found = (f"{names[i]} and {names[j]} ({angle:.1f}°)" for i, j, angle in closest_pairs(angles, CLOSEST))
-    return f"closest: {', '.join(found)}"
 
 
 # ---------------------------------------------------------------------------------------------------- masked inference
@@ -115,8 +109,8 @@ def masked_section(found: Analysis) -> Markup:
     for subject in found.subjects:
         if subject.masked:
             lines = [
-                Line(name, [(100 * each.ratio, getattr(each, column)) for each in subject.masked], i)
-                for i, (column, name) in enumerate((("accuracy", "accuracy"), ("confidence", "mean confidence")))
+                Line("accuracy", [(100 * each.ratio, each.accuracy) for each in subject.masked], 0),
+                Line("mean confidence", [(100 * each.ratio, each.confidence) for each in subject.masked], 1),
             ]
             drawn = line_chart(
                 lines, y_title="Accuracy and confidence", x_title="weights masked, %", percent=True, dots=True
@@ -126,12 +120,9 @@ def masked_section(found: Analysis) -> Markup:
         return Markup()
     return section(
         "What if weights of the classifier are masked?",
-        tag(
-            "p",
-            "The network's own classifier with a share of its weights masked at random in every batch, without any "
-            "training. Where confidence falls below accuracy, masking alone has lowered it too far; training with "
-            "masks recovers the accuracy that masking costs.",
-        ),
+        "The network's own classifier with a share of its weights masked at random in every batch, without any "
+        "training. Where confidence falls below accuracy, masking alone has lowered it too far; training with "
+        "masks recovers the accuracy that masking costs.",
         pair(*figures),
     )
 
@@ -151,12 +142,9 @@ def map_section(maps: dict[str, Embedding], names: Sequence[str]) -> Markup:
     ]
     return section(
         "Where do the logits lie?",
-        tag(
-            "p",
-            "A map of the logits by t-SNE: samples with similar logits are near each other. The colour is the label; "
-            "the stronger it is, the less sure the prediction (entropy). The map of a model that is always sure is "
-            "pale.",
-        ),
+        "A map of the logits by t-SNE: samples with similar logits are near each other. The colour is the label; "
+        "the stronger it is, the less sure the prediction (entropy). The map of a model that is always sure is "
+        "pale.",
         tag("ul", *keys, class_="legend") if few else Markup(),
         pair(*figures),
     )

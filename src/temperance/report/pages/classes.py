@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 
 from temperance.jobs.evaluation import Evaluation
 from temperance.metrics.classwise import class_errors
 from temperance.report.formats import digits_for, percent, points
 from temperance.report.markup import Markup, tag
-from temperance.report.numbers import ClassChange, ClassChanges, worst_classes
+from temperance.report.numbers import ClassChange, class_changes, worst_classes
 from temperance.report.page import (
     LISTED_ROWS,
     Cell,
@@ -50,12 +51,9 @@ def classwise_section(evaluation: Evaluation) -> Markup:
         rows.append([entry.name, *counts, Stack(over, under, words), percent(entry.error, digits)])
     return section(
         "Which classes are off?",
-        tag(
-            "p",
-            "The error of a class is how far its probability is from how often it is the label. The worst come first. "
-            "Expected is the sum of the class's probabilities: how many labels the model expects.",
-        ),
-        legend([("over", "probability too high"), ("under", "probability too low")]),
+        "The error of a class is how far its probability is from how often it is the label. The worst come first. "
+        "Expected is the sum of the class's probabilities: how many labels the model expects.",
+        legend(("over", "probability too high"), ("under", "probability too low")),
         table(columns, rows[:WORST], "classes"),
         folded(_title(k, "furthest off"), searchable("classes", columns, rows, "classes")) if k > WORST else Markup(),
         _error_distribution(errors) if k >= MANY else Markup(),
@@ -73,38 +71,28 @@ def _error_distribution(errors: Tensor) -> Markup:
     smaller = float(errors.min()) < charts.SMALLEST_SHARE * float(errors.max())
     return split(
         charts.error_distribution(errors),
-        tag(
-            "p",
-            f"The errors of all {len(errors):,} classes, on a logarithmic scale."
-            f"{' The first bar also counts the smaller ones.' if smaller else ''}",
-        ),
-        tag(
-            "p",
-            f"Half of the classes have an error of at most {half}, nine in ten of at most {most}, 99 in 100 of at most "
-            f"{nearly_all}.",
-        ),
+        f"The errors of all {len(errors):,} classes, on a logarithmic scale."
+        f"{' The first bar also counts the smaller ones.' if smaller else ''}",
+        f"Half of the classes have an error of at most {half}, nine in ten of at most {most}, 99 in 100 of at most "
+        f"{nearly_all}.",
     )
 
 
 def class_changes_section(before: Evaluation, after: Evaluation) -> Markup:
     """The classes that gained and lost most, a table of classes that can be searched, and the distribution of many."""
-    changes = ClassChanges.of(before.classwise, after.classwise, before.class_names)
-    k, change = len(changes.names), changes.change
-    better, worse = int((change < 0).sum()), int((change > 0).sum())
-    lists = [("Most improved", changes.improved(MOST_CHANGED)), ("Most worsened", changes.worsened(MOST_CHANGED))]
-    listed = changes.largest(LISTED_ROWS)
-    largest = float(max(changes.before.max(), changes.after.max()))
+    changes = class_changes(before.classwise, after.classwise, before.class_names)
+    k = len(changes)
+    better, worse = ([entry for entry in changes if sign * entry.change > 0] for sign in (-1, 1))
+    lists = [("Most improved", better[:MOST_CHANGED]), ("Most worsened", worse[: -MOST_CHANGED - 1 : -1])]
+    largest = max(max(entry.before, entry.after) for entry in changes)
     return section(
         "What changed for which class?",
-        tag(
-            "p",
-            f"The error of a class is how far its probability is from how often it is the label. {better:,} of {k:,} "
-            f"classes got better, {worse:,} worse. A class with few labels may change by chance.",
-        ),
-        legend([("point none", "before"), ("point", "after")]),
+        f"The error of a class is how far its probability is from how often it is the label. {len(better):,} of {k:,} "
+        f"classes got better, {len(worse):,} worse. A class with few labels may change by chance.",
+        legend(("point none", "before"), ("point", "after")),
         tag("div", *(_change_table(title, entries, largest) for title, entries in lists if entries), class_="pair"),
-        _every_change(listed, k, largest) if sum(len(entries) for _, entries in lists) < k else Markup(),
-        _change_distribution(change) if k >= MANY else Markup(),
+        _every_change(changes, largest) if sum(len(entries) for _, entries in lists) < k else Markup(),
+        _change_distribution(torch.tensor([entry.change for entry in changes])) if k >= MANY else Markup(),
     )
 
 
@@ -120,18 +108,19 @@ def _change_table(title: str, entries: Sequence[ClassChange], largest: float) ->
     return table((title, strip_axis("0", percent(largest, digits)), "Before", "After"), rows, "changes")
 
 
-def _every_change(listed: Sequence[ClassChange], k: int, largest: float) -> Markup:
+def _every_change(changes: Sequence[ClassChange], largest: float) -> Markup:
     digits = digits_for(largest)
+    most = sorted(changes, key=lambda entry: abs(entry.change), reverse=True)[:LISTED_ROWS]
     rows = []
-    for entry in listed:
+    for entry in sorted(most, key=lambda entry: entry.change):
         sides = (percent(side, digits) for side in (entry.before, entry.after))
         rows.append((entry.name, f"{entry.labels:,}", *sides, points(entry.change, digits)))
     columns = ("Class", "Labels", "Before", "After", "Points")
-    return folded(_title(k, "that changed most"), searchable("classes", columns, rows, "every-change"))
+    return folded(_title(len(changes), "that changed most"), searchable("classes", columns, rows, "every-change"))
 
 
 def _change_distribution(change: Tensor) -> Markup:
     return split(
         charts.change_distribution(change),
-        tag("p", f"The changes of all {len(change):,} classes. Those left of 0 got better."),
+        f"The changes of all {len(change):,} classes. Those left of 0 got better.",
     )

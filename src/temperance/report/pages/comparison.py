@@ -41,27 +41,20 @@ def comparison_page(found: Comparison) -> str:
     """The page: the answer, what it changes in pictures, every method, every class, every number."""
     unchanged = found.recommended is found.baseline
     before, after, method = found.before, found.after, found.recommended.label
-    sections = [
+    name = PurePath(before.rows[0].source).name
+    about = [found.split, f"{len(before.class_names):,} classes", f"{len(found.outcomes):,} methods"]
+    titles = {"nll": "NLL", "ece": "Calibration error", "accuracy": "Accuracy"}
+    parts = [
+        heading("Comparison of calibrators", name, about),
+        answer(found.verdict, [_figure(found, title, metric) for metric, title in titles.items()]),
         reliability_section(before) if unchanged else reliability_pair(before, after, method),
         ranking_section(found),
         classwise_section(before) if unchanged else class_changes_section(before, after),
         risk_coverage_section(before) if unchanged else risk_coverage_pair(before, after, method, SAME_ORDER),
         metrics_section(before) if unchanged else metrics_pair(before, after),
+        provenance_section(found.provenance),
     ]
-    parts = [opening(found), *sections, provenance_section(found.provenance)]
-    return page(f"{_name(found)} – comparison of calibrators", *parts)
-
-
-def _name(found: Comparison) -> str:
-    return PurePath(found.before.rows[0].source).name
-
-
-def opening(found: Comparison) -> Markup:
-    """What was compared on what, the verdict, and the three numbers behind it."""
-    about = [found.split, f"{len(found.before.class_names):,} classes", f"{len(found.outcomes):,} methods"]
-    titles = {"nll": "NLL", "ece": "Calibration error", "accuracy": "Accuracy"}
-    figures = [_figure(found, title, metric) for metric, title in titles.items()]
-    return join([heading("Comparison of calibrators", _name(found), about), answer(found.verdict, figures)])
+    return page(f"{name} – comparison of calibrators", *parts)
 
 
 def _figure(found: Comparison, title: str, metric: str) -> tuple[str, str, str]:
@@ -93,16 +86,21 @@ def ranking_section(found: Comparison) -> Markup:
         if outcomes
     ]
     failures = [(outcome.label, outcome.failure) for outcome in found.outcomes if outcome.failure]
-    columns = ("Method", _axis(scale), "NLL", "ECE", "Accuracy", "Parameters", "Seconds")
+    columns = (
+        "Method",
+        strip_axis(f"{scale.low:.4f}", f"{scale.high:.4f}"),
+        "NLL",
+        "ECE",
+        "Accuracy",
+        "Parameters",
+        "Seconds",
+    )
     return section(
         "How did the methods do?",
-        tag(
-            "p",
-            "All methods were fitted on the same samples and measured on the same others. The lowest NLL comes first. "
-            "A bar says how far a method is from the best, sample by sample; if it reaches the line of the best, the "
-            "two are level.",
-        ),
-        legend(_keys(found, scale)),
+        "All methods were fitted on the same samples and measured on the same others. The lowest NLL comes first. "
+        "A bar says how far a method is from the best, sample by sample; if it reaches the line of the best, the "
+        "two are level.",
+        legend(*_keys(found, scale)),
         grouped_table(columns, groups, "ranking"),
         tag(
             "p",
@@ -114,10 +112,6 @@ def ranking_section(found: Comparison) -> Markup:
         ),
         table(("Could not be fitted", "Why"), failures, "failures") if failures else Markup(),
     )
-
-
-def _axis(scale: Scale) -> Markup:
-    return strip_axis(*(f"{end:.4f}" for end in (scale.low, scale.high)))
 
 
 def _keys(found: Comparison, scale: Scale) -> list[tuple[str, str]]:

@@ -8,7 +8,7 @@ from pathlib import PurePath
 
 from temperance.jobs.evaluation import Evaluation
 from temperance.jobs.results import Provenance, Row, shown
-from temperance.metrics import METRICS, Metric
+from temperance.metrics import METRICS
 from temperance.metrics.binned import ece
 from temperance.metrics.bins import Bins
 from temperance.report.formats import interval_of, percent, percent_down, percent_range, plural, value_of
@@ -34,16 +34,24 @@ from temperance.report.page import (
 )
 from temperance.report.pages.classes import classwise_section
 from temperance.report.svg import charts
+from temperance.report.svg.drawing import Scale
 
 COVERAGES = (1.0, 0.9, 0.8, 0.7, 0.5, 0.3)
+RISK_KEYS = (
+    (stroke("best"), "if every error were among the least sure"),
+    (stroke("guide"), "if confidence said nothing"),
+)
 GROUP_METRICS = ("ece", "accuracy", "confidence-gap", "nll")  # the first of them ranks the groups
 
 
 def evaluation_page(evaluation: Evaluation) -> str:
     """The page: the answer first, then the pictures, then every number, then how it was made."""
-    name = PurePath(evaluation.rows[0].source).name
+    row = evaluation.rows[0]
+    name = PurePath(row.source).name
+    n, k = int(evaluation.reliability.n), len(evaluation.class_names)
     parts = [
-        opening(evaluation),
+        heading("Calibration report", name, [row.split, f"{n:,} samples", f"{k:,} classes", row.method]),
+        verdict_section(evaluation),
         reliability_section(evaluation),
         histogram_section(evaluation),
         classwise_section(evaluation),
@@ -53,18 +61,6 @@ def evaluation_page(evaluation: Evaluation) -> str:
         provenance_section(evaluation.provenance),
     ]
     return page(f"{name} – calibration report", *parts)
-
-
-def opening(evaluation: Evaluation) -> Markup:
-    """What was measured, the verdict, and the three numbers behind it."""
-    row = evaluation.rows[0]
-    about = [
-        row.split,
-        f"{int(evaluation.reliability.n):,} samples",
-        f"{len(evaluation.class_names):,} classes",
-        row.method,
-    ]
-    return join([heading("Calibration report", PurePath(row.source).name, about), verdict_section(evaluation)])
 
 
 def verdict_section(evaluation: Evaluation, warning: str = "") -> Markup:
@@ -119,14 +115,12 @@ def reliability_explained(bins: Bins) -> Markup:
                 f"{joined}",
             ),
             legend(
-                [
-                    ("bar", "accuracy in the bin"),
-                    ("over", "over-confident: right less often than it says"),
-                    ("under", "under-confident: right more often than it says"),
-                    ("chance", "pale: the gap could be chance"),
-                    ("whisker", "95\u00a0% interval of the accuracy"),
-                    (stroke("guide"), "perfect calibration"),
-                ]
+                ("bar", "accuracy in the bin"),
+                ("over", "over-confident: right less often than it says"),
+                ("under", "under-confident: right more often than it says"),
+                ("chance", "pale: the gap could be chance"),
+                ("whisker", "95\u00a0% interval of the accuracy"),
+                (stroke("guide"), "perfect calibration"),
             ),
             tag("p", "The strip below counts the samples. A gap in a bin with many samples weighs more."),
         ]
@@ -156,12 +150,9 @@ def histogram_section(evaluation: Evaluation) -> Markup:
         "How sure is the model?",
         split(
             charts.histogram(evaluation.reliability),
-            tag("p", "The share of predictions at each confidence. In a calibrated model the two vertical lines meet."),
-            tag(
-                "p",
-                f"Half of the predictions are at least {percent_down(half)} sure, "
-                f"nine in ten at least {percent_down(most)}.",
-            ),
+            "The share of predictions at each confidence. In a calibrated model the two vertical lines meet.",
+            f"Half of the predictions are at least {percent_down(half)} sure, "
+            f"nine in ten at least {percent_down(most)}.",
         ),
     )
 
@@ -177,14 +168,8 @@ def risk_coverage_section(evaluation: Evaluation) -> Markup:
         "If the model may decline, what error remains?",
         split(
             charts.risk_coverage(curve),
-            tag("p", "Answering only the surest predictions leaves fewer errors, if confidence ranks them well."),
-            legend(
-                [
-                    (stroke("curve"), "this model"),
-                    (stroke("best"), "if every error were among the least sure"),
-                    (stroke("guide"), "if confidence said nothing"),
-                ]
-            ),
+            "Answering only the surest predictions leaves fewer errors, if confidence ranks them well.",
+            legend((stroke("curve"), "this model"), *RISK_KEYS),
             table(("Answered", "Error among them", "Confidence at least"), rows),
         ),
     )
@@ -207,43 +192,32 @@ def groups_section(evaluation: Evaluation) -> Markup:
     rows.sort(key=lambda row: row.value, reverse=ranked.lower_is_better is not False)
     whole = measured["", ranked.name]
     ends = [end for row in (*rows, whole) for end in (row.low, row.value, row.high) if not math.isnan(end)]
-    low, high = min(0.0, *ends), max(ends) or 1.0
+    scale = Scale(min(0.0, *ends), max(ends) or 1.0, 0, 100)
     cells = [
         (
             noted(row.group, plural(row.n, "sample")),
-            _dot_strip(row, whole, low, high),
+            _dot_strip(row, whole, scale),
             *(value_of(measured[row.group, name]) for name in names),
         )
         for row in rows[:SHOWN_ROWS]
     ]
     more = f" The first {SHOWN_ROWS} of {len(rows):,} groups are shown." if len(rows) > SHOWN_ROWS else ""
-    columns = ("Group", _ends(low, high, ranked), *(METRICS[name].title for name in names))
+    axis = strip_axis(*(shown(end, percent=ranked.percent) for end in (scale.low, scale.high)))
+    columns = ("Group", axis, *(METRICS[name].title for name in names))
     return section(
         "By group",
-        tag(
-            "p",
-            f"{ranked.title} of each group as a dot with its interval, the worst first. The dashed line is all samples "
-            f"together ({value_of(whole)}).{more}",
-        ),
+        f"{ranked.title} of each group as a dot with its interval, the worst first. The dashed line is all samples "
+        f"together ({value_of(whole)}).{more}",
         table(columns, cells, "groups"),
     )
 
 
-def _ends(low: float, high: float, metric: Metric) -> Markup:
-    """The ends of the scale of the strips."""
-    return strip_axis(*(shown(end, percent=metric.percent) for end in (low, high)))
-
-
-def _dot_strip(row: Row, whole: Row, low: float, high: float) -> Markup:
+def _dot_strip(row: Row, whole: Row, scale: Scale) -> Markup:
     """A dot with its interval, and the line of all samples together."""
-
-    def place(value: float) -> float:
-        return 100 * (value - low) / (high - low)
-
-    marks = [mark("line", place(whole.value))]
+    marks = [mark("line", scale(whole.value))]
     if not math.isnan(row.low):
-        marks.append(mark("range", place(row.low), place(row.high)))
-    return strip(interval_of(row), *marks, mark("point", place(row.value)))
+        marks.append(mark("range", scale(row.low), scale(row.high)))
+    return strip(interval_of(row), *marks, mark("point", scale(row.value)))
 
 
 def metrics_section(evaluation: Evaluation) -> Markup:

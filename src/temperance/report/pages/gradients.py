@@ -24,7 +24,7 @@ from temperance.report.svg.drawing import (
     picture,
     ticks_between,
 )
-from temperance.report.svg.lines import BOTTOM, TOP, Line, drawn_line, line_chart, line_legend, series, y_ticks
+from temperance.report.svg.lines import BOTTOM, TOP, Line, drawn_line, line_chart, line_legend, points, series, y_ticks
 
 AGAINST = ("logit", "probability")
 LOWEST_SLOPE = -6.0  # slopes have no bound at probability 0; what matters is where they are small or change sign
@@ -83,11 +83,11 @@ def smoothing_chart(sweeps: Mapping[str, Sweep], against: str, title: str, x_tit
         foot + 42,
         f"{title}: f of {', '.join(sweeps)} over {x_title}.",
         label(LEFT - 6, TOP + 8, "f", anchor="end"),
-        plot.y_axis(ticks, [number_text(tick) for tick in ticks]),
+        plot.y_axis(ticks, number_text),
         plot.framed(*lines),
         label(LEFT - 6, (BOTTOM + 14 + foot) / 2 + 4, "C", anchor="end"),
         join(bars),
-        rows.x_axis(across, x_title, [number_text(tick) for tick in across]),
+        rows.x_axis(across, x_title, number_text),
     )
 
 
@@ -120,7 +120,7 @@ def weights_page(curves: Mapping[str, Curve], about: About) -> str:
     lines: dict[str, list[Line]] = {"weight": [], "loss": [], "slope": []}
     for i, (name, curve) in enumerate(curves.items()):
         for column, drawn in lines.items():
-            drawn.append(Line(name, list(zip(curve.prob.tolist(), getattr(curve, column).tolist(), strict=True)), i))
+            drawn.append(Line(name, points(curve.prob, getattr(curve, column)), i))
     highest = max(float(curve.weight.quantile(0.97)) for curve in curves.values())
     steepest = max(1.0, *(1.2 * float(curve.slope.amax()) for curve in curves.values()))
     rising = [name for name, curve in curves.items() if bool((curve.slope > 0).any())]
@@ -150,10 +150,7 @@ def weights_page(curves: Mapping[str, Curve], about: About) -> str:
 def distribution_page(found: Distribution, about: About) -> str:
     """What the bandwidth of the AU loss does to the distribution of confidences: smoothed beside exact."""
     named = {"exact": found.exact} | {f"bandwidth {width:g}": smooth for width, smooth in found.smooth.items()}
-    lines = [
-        Line(name, list(zip(found.at.tolist(), values.tolist(), strict=True)), i)
-        for i, (name, values) in enumerate(named.items())
-    ]
+    lines = [Line(name, points(found.at, values), i) for i, (name, values) in enumerate(named.items())]
     drawn = line_chart(
         lines, y_title="share of samples", x_title="confidence", percent=True, limits=(0.0, 1.0), x_ticks=FIFTHS
     )

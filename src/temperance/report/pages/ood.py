@@ -19,7 +19,6 @@ from temperance.report.svg.drawing import (
     number_text,
     picture,
     root_ticks,
-    tick_text,
     ticks_between,
 )
 from temperance.report.svg.lines import series
@@ -27,35 +26,28 @@ from temperance.report.svg.lines import series
 
 def ood_page(found: OODComparison) -> str:
     """The page: the answer, the scores on both sides as pictures, every number."""
-    name = found.provenance.settings["inside"]
-    parts = [opening(found), histograms_section(found), numbers_section(found), provenance_section(found.provenance)]
-    return page(f"{name} – unfamiliar data", *parts)
-
-
-def opening(found: OODComparison) -> Markup:
-    """What was compared with what, the verdict, and the numbers behind it."""
-    settings = found.provenance.settings
-    about = [f"{settings['n']:,} samples", f"{settings['k']:,} classes", settings["calibrator"] or "", _against(found)]
-    area, share, best = (
-        found.row("auroc", method=found.scores[0]),
-        found.row("fpr95", method=found.scores[0]),
-        found.row("auroc", method=found.best),
-    )
+    settings, first = found.provenance.settings, found.scores[0]
+    name = settings["inside"]
+    against = " and ".join(f"{other} ({n:,} samples)" for other, n in found.sizes.items())
+    about = [f"{settings['n']:,} samples", f"{settings['k']:,} classes", settings["calibrator"] or ""]
     figures = [
-        (f"AUROC by {area.method}", percent(area.value), _between(area)),
-        (f"FPR95 by {share.method}", percent(share.value), _between(share)),
-        (f"Best AUROC, by {best.method}", percent(best.value), _between(best)),
+        _figure(f"AUROC by {first}", found.row("auroc", method=first)),
+        _figure(f"FPR95 by {first}", found.row("fpr95", method=first)),
+        _figure(f"Best AUROC, by {found.best}", found.row("auroc", method=found.best)),
     ]
-    title = heading("Telling unfamiliar data apart", settings["inside"], about)
-    return join([title, answer(found.verdict.strip(), figures)])
+    return page(
+        f"{name} – unfamiliar data",
+        heading("Telling unfamiliar data apart", name, [*about, f"against {against}"]),
+        answer(found.verdict.strip(), figures),
+        histograms_section(found),
+        numbers_section(found),
+        provenance_section(found.provenance),
+    )
 
 
-def _against(found: OODComparison) -> str:
-    return "against " + " and ".join(f"{name} ({n:,} samples)" for name, n in found.sizes.items())
-
-
-def _between(row: Row) -> str:
-    return f"between {percent_range(row.low, row.high, 1).replace('–', 'and')}"
+def _figure(title: str, row: Row) -> tuple[str, str, str]:
+    between = percent_range(row.low, row.high, 1).replace("–", "and")
+    return title, percent(row.value), f"between {between}"
 
 
 def histograms_section(found: OODComparison) -> Markup:
@@ -69,13 +61,10 @@ def histograms_section(found: OODComparison) -> Markup:
     keys += [(stroke(f"line {series(i)}"), name) for i, name in enumerate(found.sizes)]
     return section(
         "How sure is the model of each?",
-        tag(
-            "p",
-            "The share of samples at each value of a score. The less the two overlap, the better the score tells them "
-            "apart. The vertical line is the threshold that accepts at least 95\u00a0% of the model's own data; "
-            "unfamiliar samples to its right are mistaken for its own.",
-        ),
-        legend([*keys, (stroke("mark"), "accepts at least 95\u00a0% of its own data")]),
+        "The share of samples at each value of a score. The less the two overlap, the better the score tells them "
+        "apart. The vertical line is the threshold that accepts at least 95\u00a0% of the model's own data; "
+        "unfamiliar samples to its right are mistaken for its own.",
+        legend(*keys, (stroke("mark"), "accepts at least 95\u00a0% of its own data")),
         pair(*figures),
     )
 
@@ -87,11 +76,6 @@ def score_histogram(histogram: ScoreHistogram) -> Markup:
     y = RootScale(0, highest, 236, 28)
     plot = Plot(Scale(edges[0], edges[-1], LEFT, RIGHT), y)
     ticks, across = root_ticks(y), ticks_between(edges[0], edges[-1], 5)
-    bars = [
-        plot.box(left, right, 0, share, "bar")
-        for left, right, share in zip(edges[:-1], edges[1:], histogram.inside.tolist(), strict=True)
-        if share
-    ]
     lines = []
     for i, shares in enumerate(histogram.outside.values()):
         steps = [(edges[0], 0.0)]
@@ -103,11 +87,11 @@ def score_histogram(histogram: ScoreHistogram) -> Markup:
         280,
         f"Histograms of {histogram.score} on the model's own data and on {', '.join(histogram.outside)}.",
         label(0, 12, "share of samples (square-root scale)"),
-        plot.y_axis(ticks, [tick_text(tick) for tick in ticks]),
-        join(bars),
+        plot.y_axis(ticks),
+        plot.bars(edges, histogram.inside.tolist()),
         join(lines),
         plot.line([(limit, 0), (limit, highest)], "mark"),
-        plot.x_axis(across, histogram.score, [number_text(t) for t in across]),
+        plot.x_axis(across, histogram.score, number_text),
     )
 
 
@@ -127,12 +111,9 @@ def numbers_section(found: OODComparison) -> Markup:
     level = found.provenance.settings["level"]
     return section(
         "Every number",
-        tag(
-            "p",
-            "AUROC: how often a sample of the model's own data scores higher than an unfamiliar one; 50\u00a0% is "
-            "chance. FPR95: the share of unfamiliar samples that are accepted when 95\u00a0% of its own are; lower is "
-            "better. "
-            f"In small print: {100 * level:g}\u00a0% intervals.",
-        ),
+        "AUROC: how often a sample of the model's own data scores higher than an unfamiliar one; 50\u00a0% is "
+        "chance. FPR95: the share of unfamiliar samples that are accepted when 95\u00a0% of its own are; lower is "
+        "better. "
+        f"In small print: {100 * level:g}\u00a0% intervals.",
         grouped_table(("Score", *TITLES.values()), groups, "metrics both"),
     )

@@ -10,7 +10,13 @@ from temperance.report.formats import interval_of, percent, value_of
 from temperance.report.markup import Markup, join, tag
 from temperance.report.numbers import bars
 from temperance.report.page import Cell, folded, legend, noted, pair, section, split, stroke, table
-from temperance.report.pages.evaluation import answered, named_metric, reliability_explained, reliability_table
+from temperance.report.pages.evaluation import (
+    RISK_KEYS,
+    answered,
+    named_metric,
+    reliability_explained,
+    reliability_table,
+)
 from temperance.report.svg import charts
 
 
@@ -39,18 +45,8 @@ def risk_coverage_pair(before: Evaluation, after: Evaluation, method: str, remar
         "If the model may decline, what error remains?",
         split(
             charts.risk_coverage(new, old),
-            tag(
-                "p",
-                f"Answering only the surest predictions leaves fewer errors, if confidence ranks them well. {remark}",
-            ),
-            legend(
-                [
-                    (stroke("curve was"), "before"),
-                    (stroke("curve"), f"after {method}"),
-                    (stroke("best"), "if every error were among the least sure"),
-                    (stroke("guide"), "if confidence said nothing"),
-                ]
-            ),
+            f"Answering only the surest predictions leaves fewer errors, if confidence ranks them well. {remark}",
+            legend((stroke("curve was"), "before"), (stroke("curve"), f"after {method}"), *RISK_KEYS),
             table(("Answered", "Error before", "After"), rows),
         ),
     )

@@ -16,18 +16,6 @@ TITLES = {"ece": "Calibration error", "accuracy": "Accuracy", "nll": "NLL"}
 
 def shift_page(found: Shift) -> str:
     """The page: the answer, error against severity, each family, every number."""
-    parts = [
-        opening(found),
-        severity_section(found),
-        family_section(found),
-        numbers_section(found),
-        provenance_section(found.provenance),
-    ]
-    return page(f"{found.provenance.settings['name']} – calibration under corruption", *parts)
-
-
-def opening(found: Shift) -> Markup:
-    """What was corrupted, the verdict, and the numbers behind it."""
     strongest = found.severities[-1]
     figures = []
     for metric in MEASURED:
@@ -41,8 +29,15 @@ def opening(found: Shift) -> Markup:
         f"{len(found.severities)} severities",
         found.methods[-1],
     ]
-    title = heading("Calibration under corruption", settings["name"], about)
-    return join([title, answer(found.verdict, figures)])
+    return page(
+        f"{settings['name']} – calibration under corruption",
+        heading("Calibration under corruption", settings["name"], about),
+        answer(found.verdict, figures),
+        severity_section(found),
+        family_section(found),
+        numbers_section(found),
+        provenance_section(found.provenance),
+    )
 
 
 def _written(metric: str, value: float) -> str:
@@ -69,11 +64,8 @@ def severity_section(found: Shift) -> Markup:
     keys = [Line(method, [], i) for i, method in enumerate(found.methods)]
     return section(
         "How does it hold up?",
-        tag(
-            "p",
-            "Severity 0 is the clean images. The line is the mean over the corruptions; the shaded area reaches from "
-            "the least to the most harmful one.",
-        ),
+        "Severity 0 is the clean images. The line is the mean over the corruptions; the shaded area reaches from "
+        "the least to the most harmful one.",
         line_legend(keys) if len(keys) > 1 else Markup(),
         pair(*figures),
     )
@@ -118,7 +110,7 @@ def family_section(found: Shift) -> Markup:
     faint = f" Faint: {first}." if method != first else ""
     return section(
         "Which corruptions do the most harm?",
-        tag("p", f"The calibration error under every corruption, on the same scale for all families.{faint}"),
+        f"The calibration error under every corruption, on the same scale for all families.{faint}",
         pair(*figures),
     )
 

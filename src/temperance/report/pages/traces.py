@@ -22,39 +22,30 @@ from temperance.report.svg.drawing import (
     round_ticks,
     ticks_between,
 )
-from temperance.report.svg.lines import Line, line_chart, line_legend, series
+from temperance.report.svg.lines import Line, line_chart, line_legend, points, series
 
 OTHERS = 40  # lines of classes that were not trained on
+COLUMNS = {"total": "Total loss (NLL)", "spread": "Spread of the class losses", "ece": "Calibration error"}
 
 
 def trace_section(traces: Sequence[Trace]) -> Markup:
     """Total loss, spread of the class losses and calibration error with each objective (SCTL Figures 1 and 4)."""
     if not traces:
         return Markup()
-    columns = {"total": "Total loss (NLL)", "spread": "Spread of the class losses", "ece": "Calibration error"}
     figures = []
-    for column, title in columns.items():
-        lines = [
-            Line(trace.objective, list(zip(trace.steps.tolist(), getattr(trace, column).tolist(), strict=True)), i)
-            for i, trace in enumerate(traces)
-        ]
+    for column, title in COLUMNS.items():
+        lines = [Line(each.objective, points(each.steps, getattr(each, column)), i) for i, each in enumerate(traces)]
         drawn = line_chart(lines, y_title=title, x_title="step", percent=column == "ece")
         figures.append((tag("b", title), drawn))
-    rows = [
-        (trace.objective, *(_signed_r(trace.correlation(column)) for column in ("total", "spread"))) for trace in traces
-    ]
-    together = [torch.cat([getattr(trace, column) for trace in traces]) for column in ("total", "spread", "ece")]
-    rows.append(
-        ("all together", _signed_r(pearson(together[0], together[2])), _signed_r(pearson(together[1], together[2])))
-    )
+    total, spread, ece = (torch.cat([getattr(trace, column) for trace in traces]) for column in COLUMNS)
+    correlations = {each.objective: (each.correlation("total"), each.correlation("spread")) for each in traces}
+    correlations["all together"] = pearson(total, ece), pearson(spread, ece)
+    rows = [(name, *map(_signed_r, found)) for name, found in correlations.items()]
     return section(
         "What happens while a calibrator is trained?",
-        tag(
-            "p",
-            f"A {traces[0].layer} layer on the logits, trained on held-out predictions with each objective and "
-            "measured on the test part. The losses are NLL, whatever the objective. The table says how closely the "
-            "calibration error follows the total loss, and how closely the spread of the class losses.",
-        ),
+        f"A {traces[0].layer} layer on the logits, trained on held-out predictions with each objective and "
+        "measured on the test part. The losses are NLL, whatever the objective. The table says how closely the "
+        "calibration error follows the total loss, and how closely the spread of the class losses.",
         line_legend([Line(trace.objective, [], i) for i, trace in enumerate(traces)]),
         pair(
             *figures,
@@ -89,9 +80,9 @@ def scatter(traces: Sequence[Trace], column: str) -> Markup:
     return picture(
         262,
         f"Calibration error against {title}, a point for every step.",
-        plot.y_axis(ticks, [f"{100 * tick:.3g}\u00a0%" for tick in ticks]),
+        plot.y_axis(ticks),
         tag("g", *dots, class_="cloud"),
-        plot.x_axis(across, title, [number_text(tick) for tick in across]),
+        plot.x_axis(across, title, number_text),
     )
 
 
@@ -110,54 +101,40 @@ def toy_section(toy: Trace | None, names: Sequence[str]) -> Markup:
         return Markup()
     a, b = toy.equal_totals()
     trained = [names[j] for j in toy.trained]
-    steps = toy.steps.tolist()
+    marks = [(float(toy.steps[a]), "A"), (float(toy.steps[b]), "B")]
     figures = []
-    for column, title in (
-        ("total", "Total loss (NLL)"),
-        ("spread", "Spread of the class losses"),
-        ("ece", "Calibration error"),
-    ):
-        line = Line(title, list(zip(steps, getattr(toy, column).tolist(), strict=True)), 0)
-        drawn = line_chart([line], y_title=title, x_title="step", percent=column == "ece", at=marked(toy, a, b))
+    for column, title in COLUMNS.items():
+        line = Line(title, points(toy.steps, getattr(toy, column)))
+        drawn = line_chart([line], y_title=title, x_title="step", percent=column == "ece", at=marks)
         figures.append((tag("b", title), drawn))
-    figures.insert(1, (tag("b", "Loss of each class"), class_losses(toy, names, marked(toy, a, b))))
-    shares = [_share(toy, row) for row in (a, b)]
+    figures.insert(1, (tag("b", "Loss of each class"), class_losses(toy, names, marks)))
     rows = [
         (
             name,
-            str(steps[row]),
+            str(int(toy.steps[row])),
             f"{float(toy.total[row]):.4f}",
             f"{float(toy.spread[row]):.4f}",
             percent(float(toy.ece[row])),
-            percent(share, 1),
+            percent(_share(toy, row), 1),
         )
-        for name, row, share in (("A", a, shares[0]), ("B", b, shares[1]))
+        for name, row in (("A", a), ("B", b))
     ]
     return section(
         "What if only the worst classes are trained?",
-        tag(
-            "p",
-            f"The same layer, trained only on the classes with the highest losses ({listed(trained)}) and measured on "
-            f"all classes of the same data. {_between(toy, a, b)}",
-        ),
+        f"The same layer, trained only on the classes with the highest losses ({listed(trained)}) and measured on "
+        f"all classes of the same data. {_between(toy, a, b)}",
         legend(
-            [
-                (stroke(_class_line("", mine=True).class_), "classes trained on"),
-                (stroke(_class_line("", mine=False).class_), "the others"),
-                ("line", "A and B"),
-            ]
+            (stroke(_class_line("", mine=True).class_), "classes trained on"),
+            (stroke(_class_line("", mine=False).class_), "the others"),
+            ("line", "A and B"),
         ),
         pair(*figures),
         table(("", "Step", "Total loss", "Spread", "ECE", "In classes trained on"), rows),
     )
 
 
-def marked(trace: Trace, a: int, b: int) -> list[tuple[float, str]]:
-    """The places of A and B on the x axis."""
-    return [(float(trace.steps[row]), name) for row, name in ((a, "A"), (b, "B"))]
-
-
 def _share(trace: Trace, row: int) -> float:
+    """The share of the class losses that is in the classes trained on."""
     mine = [trace.classes.index(j) for j in trace.trained if j in trace.classes]
     return float(trace.class_losses[row, mine].sum() / trace.class_losses[row].sum())
 
@@ -171,7 +148,7 @@ def class_losses(trace: Trace, names: Sequence[str], at: Sequence[tuple[float, s
     others = others[:: math.ceil(len(others) / OTHERS) or 1]
     lines = []
     for i in (*others, *mine):
-        values = list(zip(trace.steps.tolist(), trace.class_losses[:, i].tolist(), strict=True))
+        values = points(trace.steps, trace.class_losses[:, i])
         lines.append(_class_line(names[trace.classes[i]], values, mine=i in mine))
     return line_chart(lines, y_title="loss of each class", x_title="step", at=at)
 

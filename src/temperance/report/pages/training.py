@@ -84,25 +84,16 @@ def training_section(history: History, name: str = "it") -> Markup:
     took = f" It took {duration(seconds)}, {duration(seconds / len(history))} an epoch." if seconds else ""
     return section(
         f"How did {name} get there?",
-        tag(
-            "p",
-            "The network on the images that it was trained on and on those held out, epoch by epoch. Where the loss on "
-            "held-out images rises while the accuracy stays, the network keeps getting surer without getting better."
-            f"{took}",
+        "The network on the images that it was trained on and on those held out, epoch by epoch. Where the loss on "
+        "held-out images rises while the accuracy stays, the network keeps getting surer without getting better."
+        f"{took}",
+        pair(
+            *figure(history, "Loss", {"loss": "training", "val_loss": "held out"}),
+            *figure(history, "Accuracy", {"accuracy": "training", "val_accuracy": "held out"}, percent=True),
+            *figure(history, "Calibration error", {"val_ece": "held out"}, percent=True, from_zero=True, first=1),
+            *figure(history, "Learning rate", {"lr": "as scheduled"}, from_zero=True),
         ),
-        pair(*training_figures(history)),
     )
-
-
-def training_figures(history: History) -> list[tuple[Markup, Markup]]:
-    """The pictures of a training, each with its caption."""
-    figures = [
-        figure(history, "Loss", {"loss": "training", "val_loss": "held out"}),
-        figure(history, "Accuracy", {"accuracy": "training", "val_accuracy": "held out"}, percent=True),
-        figure(history, "Calibration error", {"val_ece": "held out"}, percent=True, from_zero=True, first=1),
-        figure(history, "Learning rate", {"lr": "as scheduled"}, from_zero=True),
-    ]
-    return [found for found in figures if found]
 
 
 def figure(
@@ -113,24 +104,18 @@ def figure(
     percent: bool = False,
     from_zero: bool = False,
     first: int = 0,
-) -> tuple[Markup, Markup] | None:
-    """Columns of a history over its epochs, with a legend; None if no row has them."""
+) -> list[tuple[Markup, Markup]]:
+    """Columns of a history over its epochs, with a legend; nothing if no row has them."""
     lines = []
     for i, (column, name) in enumerate(columns.items()):
         known = [(row["epoch"], row[column]) for row in history if row.get(column) is not None]
         if known:
             lines.append(Line(name, known, first + i))
     if not lines:
-        return None
-    drawn = line_chart(
-        lines,
-        y_title=title,
-        x_title="epoch",
-        percent=percent,
-        from_zero=from_zero,
-        dots=len(history) < 3,
-    )
-    return join([tag("b", title), line_legend(lines)]), drawn
+        return []
+    dots = len(history) < 3
+    drawn = line_chart(lines, y_title=title, x_title="epoch", percent=percent, from_zero=from_zero, dots=dots)
+    return [(join([tag("b", title), line_legend(lines)]), drawn)]
 
 
 # ------------------------------------------------------------------------------------------------------ a retraining
@@ -176,28 +161,15 @@ def head_section(history: History, name: str = "the new classifier") -> Markup:
     """Keep rate, confidence and accuracy, and the loss of a head, epoch by epoch; empty for an empty history."""
     if not history:
         return Markup()
-    figures = [
-        figure(history, "Keep rate", {"keep_rate": "share of weights in a step"}, percent=True),
-        figure(
-            history,
-            "Confidence and accuracy on training samples",
-            {"confidence": "confidence", "accuracy": "accuracy"},
-            percent=True,
-        ),
-        figure(
-            history,
-            "Confidence and accuracy on held-out samples",
-            {"val_confidence": "confidence", "val_accuracy": "accuracy"},
-            percent=True,
-        ),
-        figure(history, "Loss", {"loss": "training", "val_nll": "held out (NLL)"}),
-    ]
+    seen, held_out = ({f"{part}{name}": name for name in ("confidence", "accuracy")} for part in ("", "val_"))
     return section(
         f"How did {name} get there?",
-        tag(
-            "p",
-            "The new classifier, epoch by epoch, on features that do not change. It is calibrated where confidence and "
-            "accuracy on held-out samples meet.",
+        "The new classifier, epoch by epoch, on features that do not change. It is calibrated where confidence and "
+        "accuracy on held-out samples meet.",
+        pair(
+            *figure(history, "Keep rate", {"keep_rate": "share of weights in a step"}, percent=True),
+            *figure(history, "Confidence and accuracy on training samples", seen, percent=True),
+            *figure(history, "Confidence and accuracy on held-out samples", held_out, percent=True),
+            *figure(history, "Loss", {"loss": "training", "val_nll": "held out (NLL)"}),
         ),
-        pair(*(found for found in figures if found)),
     )

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import math
+import struct
+import zlib
 from collections.abc import Sequence
 from unicodedata import east_asian_width
 
@@ -24,7 +27,6 @@ from temperance.report.svg.drawing import (
     round_ticks,
     ticks_between,
 )
-from temperance.report.svg.raster import data_address
 
 CLOSE, FAR = (200, 69, 47), (42, 111, 187)  # colours of classes nearer and further than the best angle
 NAMED = 20  # classes that have room for their names
@@ -36,9 +38,8 @@ SCALE_HEIGHT = 46.0  # of the scale of colours above the matrix
 
 def between_classes(angles: Tensor) -> Tensor:
     """The angle of every pair of classes, once each."""
-    k = len(angles)
-    above = torch.triu_indices(k, k, 1)
-    return angles[above[0], above[1]]
+    first, second = torch.triu_indices(len(angles), len(angles), 1)
+    return angles[first, second]
 
 
 def summary(angles: Tensor) -> str:
@@ -49,12 +50,9 @@ def summary(angles: Tensor) -> str:
 
 def closest_pairs(angles: Tensor, most: int) -> list[tuple[int, int, float]]:
     """The pairs of classes with the smallest angles, the smallest first."""
-    k = len(angles)
-    above = torch.triu_indices(k, k, 1)
-    found = angles[above[0], above[1]]
-    chosen = found.argsort(stable=True)[:most]
-    columns = (above[0][chosen], above[1][chosen], found[chosen])
-    return [(int(i), int(j), angle) for i, j, angle in zip(*(c.tolist() for c in columns), strict=True)]
+    pairs = torch.triu_indices(len(angles), len(angles), 1).T
+    chosen = pairs[between_classes(angles).argsort(stable=True)[:most]].tolist()
+    return [(i, j, float(angles[i, j])) for i, j in chosen]
 
 
 def angle_matrix(angles: Tensor, names: Sequence[str]) -> Markup:
@@ -76,11 +74,13 @@ def angle_matrix(angles: Tensor, names: Sequence[str]) -> Markup:
     across = []
     for i, text in zip(ticks, texts, strict=True):
         x, y = plot.x(i + 0.5), top + size
-        across.append(_upright(x, y + 8, text) if upright else label(x, y + 16, text, anchor="middle"))
+        turned = f"translate({x + 4:.1f},{y + 8:.1f}) rotate(-90)"
+        written = tag("text", text, transform=turned, text_anchor="end")
+        across.append(written if upright else label(x, y + 16, text, anchor="middle"))
     below = longest + 14 if upright else 42
     if not upright:
         across.append(label(left + size / 2, top + size + 34, "class", anchor="middle"))
-    cells = data_address(_coloured(_pooled(angles - best, side), reach))
+    cells = _png(_coloured(_pooled(angles - best, side), reach))
     return picture(
         top + size + below,
         f"Angles between {k:,} class prototypes: {summary(angles)}.",
@@ -119,16 +119,12 @@ def _colour_scale(angles: Tensor, best: float, reach: float, left: float) -> Mar
     steps = torch.linspace(low - best, high - best, 101, dtype=torch.float64)[None]
     place = Scale(low, high, left, RIGHT)
     box = {"x": left, "y": 4, "width": RIGHT - left, "height": 10}
-    cells = tag("image", href=data_address(_coloured(steps, reach)), preserveAspectRatio="none", **box)
+    cells = tag("image", href=_png(_coloured(steps, reach)), preserveAspectRatio="none", **box)
     texts = [(low, "start"), (high, "end")]
     if left + 45 < place(best) < RIGHT - 45:
         texts.append((best, "middle"))
     labels = (label(place(angle), 29, f"{angle:.0f}°", anchor=anchor) for angle, anchor in texts)
     return join([cells, tag("rect", **box, class_="outline"), *labels])
-
-
-def _upright(x: float, y: float, text: str) -> Markup:
-    return tag("text", text, transform=f"translate({x + 4:.1f},{y:.1f}) rotate(-90)", text_anchor="end")
 
 
 def _short(name: str) -> str:
@@ -155,17 +151,35 @@ def angle_histogram(angles: Tensor) -> Markup:
     plot = Plot(x, Scale(0, int(count.max()), SCALE_HEIGHT + INNER, SCALE_HEIGHT))
     ticks, across = round_ticks(int(count.max()), 4), ticks_between(x.low, x.high, 5)
     ticks = [tick for tick in ticks if tick == round(tick)]
-    bars = [
-        plot.box(left, right, 0, n, "bar")
-        for left, right, n in zip(edges[:-1].tolist(), edges[1:].tolist(), count.tolist(), strict=True)
-        if n
-    ]
     return picture(
         SCALE_HEIGHT + INNER + 42,
         f"Histogram of the angles between class prototypes: {summary(angles)}.",
         label(0, 29, "pairs of classes"),
-        plot.y_axis(ticks, [number_text(tick) for tick in ticks]),
-        join(bars),
+        plot.y_axis(ticks, number_text),
+        plot.bars(edges.tolist(), count.tolist()),
         plot.line([(best, 0), (best, plot.y.high)], "guide"),
-        plot.x_axis(across, "angle", [f"{number_text(tick)}°" for tick in across]),
+        plot.x_axis(across, "angle", lambda tick: f"{number_text(tick)}°"),
     )
+
+
+def _png(pixels: Tensor) -> str:
+    """Colours with opacity, uint8 (height, width, 4), as the address of a PNG picture that it contains.
+
+    A rectangle for each cell would make the page too large.
+    """
+    return "data:image/png;base64," + base64.b64encode(png(pixels)).decode()
+
+
+def png(pixels: Tensor) -> bytes:
+    """Colours with opacity, uint8 (height, width, 4), as a PNG file."""
+    height, width, _ = pixels.shape
+    rows = pixels.cpu().contiguous().numpy()
+    # Every line begins with the number of its filter: none.
+    raw = b"".join(b"\x00" + rows[i].tobytes() for i in range(height))
+    header = struct.pack(">IIBBBBB", width, height, 8, 6, 0, 0, 0)
+    chunks = ((b"IHDR", header), (b"IDAT", zlib.compress(raw, 9)), (b"IEND", b""))
+    return b"\x89PNG\r\n\x1a\n" + b"".join(_chunk(kind, data) for kind, data in chunks)
+
+
+def _chunk(kind: bytes, data: bytes) -> bytes:
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))

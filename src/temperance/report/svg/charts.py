@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -27,12 +28,11 @@ from temperance.report.svg.drawing import (
     picture,
     root_ticks,
     round_ticks,
-    tick_text,
     ticks_between,
 )
 
 GAP_WIDTH = 0.5  # of a gap, as a share of its bin: the bar of the accuracy stays visible behind it
-SMALLEST_SHARE = 1e-4  # of the largest class error; what is smaller is drawn at the left edge
+SMALLEST_SHARE = 1e-4  # of the largest class error; smaller errors are drawn at the left edge
 
 
 def reliability(bins: Bins, most: int | None = None) -> Markup:
@@ -51,12 +51,12 @@ def reliability(bins: Bins, most: int | None = None) -> Markup:
         counts.start + 42,
         f"Reliability diagram with {len(found)} bins that are not empty; the table below has its numbers.",
         label(0, 12, "accuracy"),
-        plot.y_axis(FIFTHS, [tick_text(t) for t in FIFTHS]),
+        plot.y_axis(FIFTHS),
         join(_reliability_bar(plot, bar) for bar in found),
         plot.line([(0, 0), (1, 1)], "guide"),
         join(_interval(plot, bar) for bar in found),
         label(0, counts.end - 14, "samples (square-root scale)"),
-        samples.y_axis(ticks, [_compact(int(t)) for t in ticks]),
+        samples.y_axis(ticks, _compact),
         join(tag("g", _hint(bar), samples.box(bar.left, bar.right, 0, bar.count, "bar")) for bar in found),
         samples.x_axis(FIFTHS, "confidence"),
     )
@@ -103,7 +103,7 @@ def histogram(bins: Bins, highest: float | None = None) -> Markup:
         318,
         f"Histogram of confidence: mean confidence {percent(confidence)}, accuracy {percent(accuracy)}.",
         label(0, 12, "share of predictions (square-root scale)"),
-        plot.y_axis(ticks, [tick_text(t) for t in ticks]),
+        plot.y_axis(ticks),
         join(tag("g", _hint(bar), plot.box(bar.left, bar.right, 0, bar.count / n, "bar")) for bar in found),
         plot.x_axis(FIFTHS, "confidence"),
         _marks(plot, accuracy, confidence),
@@ -145,7 +145,7 @@ def risk_coverage(curve: RiskCoverage, before: RiskCoverage | None = None) -> Ma
         302,
         f"Risk-coverage curve: the error is {percent(everything)} when every prediction is kept.",
         label(0, 12, "error among those answered"),
-        plot.y_axis(ticks, [tick_text(t) for t in ticks]),
+        plot.y_axis(ticks),
         plot.line([(0, everything), (1, everything)], "guide"),
         plot.line(best, "best"),
         join(plot.line(line, "curve was") for line in drawn[:-1]),
@@ -165,11 +165,13 @@ def error_distribution(errors: Tensor) -> Markup:
     x = LogScale(low, high, LEFT, RIGHT)
     edges = torch.logspace(math.log10(low), math.log10(high), 37, dtype=torch.float64)
     ticks = decades(low, high)
-    texts = [percent(tick, max(0, -round(math.log10(100 * tick)))) for tick in ticks]
     described = f"Distribution of the calibration errors of {len(errors):,} classes; the largest is "
-    return _class_histogram(
-        x, errors, edges, described + percent(largest, digits_for(largest)), "error of the class", ticks, texts
-    )
+    described += percent(largest, digits_for(largest))
+
+    def text(tick: float) -> str:
+        return percent(tick, max(0, -round(math.log10(100 * tick))))
+
+    return _class_histogram(x, errors, edges, described, "error of the class", ticks, text)
 
 
 def change_distribution(change: Tensor) -> Markup:
@@ -178,13 +180,19 @@ def change_distribution(change: Tensor) -> Markup:
     x = Scale(-1.04 * reach, 1.04 * reach, LEFT, RIGHT)
     edges = torch.linspace(x.low, x.high, 42, dtype=torch.float64)
     ticks = ticks_between(x.low, x.high, 5)
-    texts = [number_text(100 * tick) for tick in ticks]
     described = f"Distribution of the changes of {len(change):,} classes, at most {points(reach)} points"
-    return _class_histogram(x, change, edges, described, "change of the error, points", ticks, texts)
+    title = "change of the error, points"
+    return _class_histogram(x, change, edges, described, title, ticks, lambda tick: number_text(100 * tick))
 
 
 def _class_histogram(
-    x: Scale, values: Tensor, edges: Tensor, described: str, title: str, ticks: list[float], texts: list[str]
+    x: Scale,
+    values: Tensor,
+    edges: Tensor,
+    described: str,
+    title: str,
+    ticks: list[float],
+    text: Callable[[float], str],
 ) -> Markup:
     counts = torch.bucketize(values.cpu().double(), edges[1:-1]).bincount(minlength=len(edges) - 1).tolist()
     y = RootScale(0, max(counts), 236, 26)
@@ -198,14 +206,14 @@ def _class_histogram(
         278,
         f"{described}.",
         label(0, 12, "classes (square-root scale)"),
-        plot.y_axis(up, [_compact(int(tick)) for tick in up]),
+        plot.y_axis(up, _compact),
         join(drawn),
-        plot.x_axis(ticks, title, texts),
+        plot.x_axis(ticks, title, text),
     )
 
 
-def _compact(count: int) -> str:
+def _compact(count: float) -> str:
     """A count in few characters: 9,500, 12.5k, 3.4M."""
     if count < 10_000:
-        return f"{count:,}"
+        return f"{count:,.0f}"
     return f"{count / 1e6:.3g}M" if count >= 999_500 else f"{count / 1e3:.3g}k"

@@ -1,14 +1,14 @@
 """A plot area in SVG: data coordinates in, shapes out.
 
 Colours, fonts and strokes are classes of page.css, so that a picture follows the reader's light or dark theme. Sizes
-are in units of the viewBox: a picture is `WIDTH` wide, which is close to its size on a phone, so that its text stays
-readable there and grows a little on a desk.
+are in units of the viewBox: a picture is `WIDTH` wide, which is close to its size on a phone. So its text is readable
+there, and slightly larger on a desktop.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from temperance.report.formats import PERCENT
@@ -18,6 +18,18 @@ WIDTH = 420
 LEFT, RIGHT = 46, 402  # where the plot area begins and ends
 INNER = RIGHT - LEFT
 FIFTHS = [0.0, 0.2, 0.4, 0.6, 0.8, 1.0]
+
+Point = tuple[float, float]
+
+
+def tick_text(value: float) -> str:
+    """A share beside an axis: 20 %, 2.5 %."""
+    return f"{100 * value:.3g}{PERCENT}"
+
+
+def number_text(value: float) -> str:
+    """A plain number beside an axis, with a true minus sign."""
+    return f"{value:.6g}".replace("-", "−")
 
 
 @dataclass(frozen=True)
@@ -33,7 +45,7 @@ class Scale:
         return self.start + self.share(value) * (self.end - self.start)
 
     def share(self, value: float) -> float:
-        """How far along the scale a value lies: 0 at `low`, 1 at `high`."""
+        """The position of a value on the scale: 0 at `low`, 1 at `high`."""
         return (value - self.low) / (self.high - self.low)
 
 
@@ -76,46 +88,44 @@ class Plot:
         wide = max(space - 2 * inset, 0.5)
         return tag("rect", x=x + inset, y=self.y(low) - height, width=wide, height=height, class_=class_)
 
-    def line(self, points: Sequence[tuple[float, float]], class_: str) -> Markup:
-        """Straight lines through the points."""
-        return tag("path", d="M" + "L".join(f"{self.x(x):.1f},{self.y(y):.1f}" for x, y in points), class_=class_)
+    def bars(self, edges: Sequence[float], heights: Sequence[float]) -> Markup:
+        """A histogram: a bar between each two neighbouring edges, if it has a height."""
+        places = zip(edges[:-1], edges[1:], heights, strict=True)
+        return join(self.box(left, right, 0, height, "bar") for left, right, height in places if height)
 
-    def area(self, low: Sequence[tuple[float, float]], high: Sequence[tuple[float, float]], class_: str) -> Markup:
-        """What lies between two lines over the same places."""
-        outline = [*high, *reversed(low)]
-        return tag(
-            "path", d="M" + "L".join(f"{self.x(x):.1f},{self.y(y):.1f}" for x, y in outline) + "Z", class_=class_
-        )
+    def line(self, points: Sequence[Point], class_: str, *, end: str = "") -> Markup:
+        """Straight lines through the points; `end` closes the path."""
+        places = "L".join(f"{self.x(x):.1f},{self.y(y):.1f}" for x, y in points)
+        return tag("path", d=f"M{places}{end}", class_=class_)
+
+    def area(self, low: Sequence[Point], high: Sequence[Point], class_: str) -> Markup:
+        """The area between two lines."""
+        return self.line([*high, *reversed(low)], class_, end="Z")
 
     def dot(self, x: float, y: float, class_: str) -> Markup:
         return tag("circle", cx=self.x(x), cy=self.y(y), r=2.6, class_=class_)
 
-    def label(self, x: float, y: float, text: str, *, anchor: str = "start", dx: float = 0, dy: float = 0) -> Markup:
-        """Text beside a point."""
-        return label(self.x(x) + dx, self.y(y) + dy, text, anchor=anchor)
-
     def framed(self, *parts: Markup) -> Markup:
-        """Shapes of which only what lies inside the plot area is seen."""
+        """Shapes, clipped to the plot area."""
         x, y = self.x.start, self.y.end
         width, height = self.x.end - x, self.y.start - y
         box = f"{x:g} {y:g} {width:g} {height:g}"
         return tag("svg", *parts, class_="frame", x=x, y=y, width=width, height=height, viewBox=box)
 
-    def x_axis(self, ticks: Sequence[float], title: str, texts: Sequence[str] | None = None) -> Markup:
-        """Numbers below the plot, in percent unless their texts are given, and what they are."""
+    def x_axis(self, ticks: Sequence[float], title: str, text: Callable[[float], str] = tick_text) -> Markup:
+        """Numbers below the plot, as `text` writes them, and what they are."""
         bottom = self.y.start
-        texts = [tick_text(t) for t in ticks] if texts is None else texts
-        marks = [label(self.x(t), bottom + 18, text, anchor="middle") for t, text in zip(ticks, texts, strict=True)]
+        marks = [label(self.x(tick), bottom + 18, text(tick), anchor="middle") for tick in ticks]
         return join([*marks, label((LEFT + RIGHT) / 2, bottom + 36, title, anchor="middle")])
 
-    def y_axis(self, ticks: Sequence[float], texts: Sequence[str]) -> Markup:
-        """Numbers to the left, with a faint line across at each."""
+    def y_axis(self, ticks: Sequence[float], text: Callable[[float], str] = tick_text) -> Markup:
+        """Numbers to the left, as `text` writes them, with a faint line across at each."""
         parts = []
-        for value, text in zip(ticks, texts, strict=True):
-            y = self.y(value)
-            kind = "grid zero" if value == 0 and self.y.low < 0 else "grid"
+        for tick in ticks:
+            y = self.y(tick)
+            kind = "grid zero" if tick == 0 and self.y.low < 0 else "grid"
             parts.append(tag("path", d=f"M{self.x.start:.1f},{y:.1f}H{self.x.end:.1f}", class_=kind))
-            parts.append(label(self.x.start - 6, y + 4, text, anchor="end"))
+            parts.append(label(self.x.start - 6, y + 4, text(tick), anchor="end"))
         return join(parts)
 
 
@@ -126,16 +136,6 @@ def label(x: float, y: float, text: str, *, anchor: str = "start") -> Markup:
 def picture(height: float, description: str, *parts: Markup) -> Markup:
     """The finished picture, with a description for readers who cannot see it."""
     return tag("svg", *parts, viewBox=f"0 0 {WIDTH} {height:g}", role="img", aria_label=description)
-
-
-def tick_text(value: float) -> str:
-    """A share beside an axis: 20 %, 2.5 %."""
-    return f"{100 * value:.3g}{PERCENT}"
-
-
-def number_text(value: float) -> str:
-    """A plain number beside an axis, with a true minus sign."""
-    return f"{value:.6g}".replace("-", "−")
 
 
 # --------------------------------------------------------------------------------------------------------------- ticks

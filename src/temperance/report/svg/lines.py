@@ -6,12 +6,15 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from torch import Tensor
+
 from temperance.report.markup import Markup, join, tag
 from temperance.report.page import legend, stroke
 from temperance.report.svg.drawing import (
     LEFT,
     RIGHT,
     Plot,
+    Point,
     Scale,
     label,
     number_text,
@@ -19,8 +22,6 @@ from temperance.report.svg.drawing import (
     tick_text,
     ticks_between,
 )
-
-Point = tuple[float, float]
 
 COLOURS, DASHES = 7, 4  # of page.css
 TOP, BOTTOM = 8.0, 220.0
@@ -53,6 +54,11 @@ class Line:
         return " ".join(filter(None, ["line", self.kind, series(self.number)]))
 
 
+def points(xs: Tensor, ys: Tensor) -> list[Point]:
+    """Two columns as points."""
+    return list(zip(xs.tolist(), ys.tolist(), strict=True))
+
+
 def line_chart(
     lines: Sequence[Line],
     *,
@@ -71,7 +77,7 @@ def line_chart(
     percent    y is a share, written in percent
     from_zero  the y scale begins at 0
     highest    the largest value on the y scale, for pictures that are compared
-    limits     both ends of the y scale; what lies beyond them is not seen
+    limits     both ends of the y scale; lines are clipped there
     dots       mark every point
     at         places on the x axis with a vertical line and a name
     """
@@ -94,9 +100,9 @@ def line_chart(
     return picture(
         BOTTOM + 42,
         f"{y_title} over {x_title}: {', '.join(line.name for line in lines)}.",
-        plot.y_axis(ticks, [tick_text(t) if percent else number_text(t) for t in ticks]),
+        plot.y_axis(ticks, tick_text if percent else number_text),
         plot.framed(*parts) if limits else join(parts),
-        plot.x_axis(across, x_title, [number_text(t) for t in across]),
+        plot.x_axis(across, x_title, number_text),
     )
 
 
@@ -122,7 +128,7 @@ def y_ticks(y: Scale) -> list[float]:
 
 
 def whole_ticks(low: float, high: float) -> list[float]:
-    """Whole numbers below the plot."""
+    """The whole numbers among the ticks, or the lowest value where there are none."""
     return [tick for tick in ticks_between(low, high, 6) if tick == round(tick)] or [low]
 
 
@@ -151,4 +157,4 @@ def _thinned(points: Sequence[Point]) -> Sequence[Point]:
 
 def line_legend(lines: Sequence[Line]) -> Markup:
     """What the lines are."""
-    return legend((stroke(line.class_), line.name) for line in lines)
+    return legend(*((stroke(line.class_), line.name) for line in lines))
