@@ -19,7 +19,7 @@ from torch import Tensor
 from conftest import ROOT, random_predictions
 from temperance.calibrators import CALIBRATORS, Temperature
 from temperance.calibrators.base import Calibrator
-from temperance.errors import InputError, TemperanceError
+from temperance.errors import InputError, TemperanceError, plural
 from temperance.jobs.comparison import Comparison, compare, fit_and_test, read_for_fitting
 from temperance.jobs.outcomes import MEASURED, Method, Outcome
 from temperance.metrics import METRICS
@@ -61,7 +61,7 @@ def test_halves_have_no_row_in_common(n: int) -> None:
     fit, test, said = fit_and_test(numbered(n), None, seed=0)
     assert not row_numbers(fit) & row_numbers(test)
     assert row_numbers(fit) | row_numbers(test) == set(range(n))
-    assert said == f"split at random: fitted on {fit.n} samples, measured on the other {test.n}"
+    assert said == f"split at random: fitted on {plural(fit.n, 'sample')}, measured on the other {test.n}"
     again, *_ = fit_and_test(numbered(n), None, seed=0)
     assert torch.equal(again.scores, fit.scores)
 

@@ -197,6 +197,8 @@ def test_a_calibrator_is_not_misled_by_rounding(decimals: int) -> None:
     options: dict[str, Any] = {"methods": ["temperature"], "bootstrap": 20}
     exact = compare(true, labels, from_logits=True, **options)
     found = compare(probs, labels, normalise=True, **options)
+    assert found.notes == evaluate(found.test, bootstrap=0, metrics=["nll"]).notes != ()
+    assert found.notes[0] in found.to_json()
     best, expected = (each.row("nll", method="temperature").value for each in (found, exact))
     assert best == pytest.approx(expected, abs=0.03)
 

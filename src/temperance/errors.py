@@ -58,6 +58,11 @@ class MissingExtraError(TemperanceError, ImportError):
         super().__init__(f"{purpose} needs {package}: pip install 'temperance[{extra}]'")
 
 
+def plural(n: int, what: str) -> str:
+    """1 sample, 2,000 samples."""
+    return f"{n:,} {what}{'' if n == 1 else 's'}"
+
+
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> InputError:
     """The error for a name that is not registered, with the nearest names that are."""
     known = sorted(known)

@@ -10,6 +10,7 @@ from typing import Any
 
 from temperance.cli.output import check_outputs
 from temperance.cli.reading import add_reading_options, reading_options
+from temperance.errors import plural
 
 # Up to this many numbers are shown one by one.
 FEW = 3
@@ -49,7 +50,7 @@ def run(args: argparse.Namespace) -> None:
     with data.located():
         found = method.make().fit(logits, labels)
     found.save(args.output)
-    print(f"fitted {method.label} on {data.n:,} samples; saved in {args.output}")
+    print(f"fitted {method.label} on {plural(data.n, 'sample')}; saved in {args.output}")
     learnt = {name: value.tolist() for name, value in found.state_dict().items() if not name.endswith("n_classes")}
     for name, value in {**learnt, **found.info}.items():
         print(f"  {name}: {_short(value)}")
@@ -90,4 +91,4 @@ def run_apply(args: argparse.Namespace) -> None:
     data = read_predictions(args.predictions, split=args.split, labels="optional", **reading_options(args))
     write_predictions(args.output, apply(calibrator, data, again=args.again))
     which = f" of the {data.split} set" if data.split else ""
-    print(f"calibrated {data.n:,} samples{which} with {calibrator.name}; probabilities in {args.output}")
+    print(f"calibrated {plural(data.n, 'sample')}{which} with {calibrator.name}; probabilities in {args.output}")

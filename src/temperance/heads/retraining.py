@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from temperance.data import ImageData
-from temperance.errors import FileError, InputError
+from temperance.errors import FileError, InputError, plural
 from temperance.files import atomic_write, make_folder, reading
 from temperance.heads.base import Head, load_head, make_head
 from temperance.heads.change import JUDGED, LEVEL, differences, is_worse, judgement, moved_by
@@ -92,7 +92,7 @@ class Retrained:
             after = METRICS[name](val.scores, val.labels, from_logits=True)
             moves[name] = (after - self.val_differences[name].value, after)
         return (
-            f"On the {val.n:,} validation samples {self.head.name} is worse than {self.replaced}: "
+            f"On the {plural(val.n, 'validation sample')} {self.head.name} is worse than {self.replaced}: "
             f"{told(moves, self.val_differences)}."
         )
 
@@ -115,7 +115,9 @@ class Retrained:
 
         n, k = int(self.before.reliability.n), len(self.before.class_names)
         table = Table(
-            title=f"{self.head.name} · {n:,} test samples · {k} classes", title_justify="left", title_style="bold"
+            title=f"{self.head.name} · {plural(n, 'test sample')} · {k} classes",
+            title_justify="left",
+            title_style="bold",
         )
         table.add_column("metric", no_wrap=True)
         for name in ("before", "after", "difference"):

@@ -20,6 +20,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from temperance.errors import plural
 from temperance.jobs.outcomes import BASELINE, SIGNIFICANT, Outcome
 from temperance.jobs.results import shown
 from temperance.metrics import METRICS
@@ -104,7 +105,7 @@ def _lower(outcome: Outcome, other: Outcome) -> bool:
 
 
 def _why_not(found: Comparison, lower: Sequence[Outcome]) -> str:
-    samples = f"{found.test.n:,} test sample{'s' * (found.test.n > 1)}"
+    samples = plural(found.test.n, "test sample")
     if not lower:
         return f": no calibrator has a lower NLL on {samples}."
     if any(found.chance[outcome.label] < SIGNIFICANT for outcome in lower):

@@ -15,9 +15,10 @@ from torch import Tensor
 from temperance.arrays import ArrayLike
 from temperance.calibrators import CALIBRATORS
 from temperance.calibrators.base import Calibrator
-from temperance.errors import InputError, at_least, seed_number
+from temperance.errors import InputError, at_least, plural, seed_number
 from temperance.jobs import advice
-from temperance.jobs.evaluation import Evaluation, evaluate
+from temperance.jobs.evaluation import Evaluation, checked_batches, evaluate
+from temperance.jobs.floor import Floored
 from temperance.jobs.outcomes import BASELINE, SIGNIFICANT, Method, Outcome, Work
 from temperance.jobs.results import Provenance, Results, Row, shown
 from temperance.predictions import Predictions, read_pair, read_predictions
@@ -120,6 +121,15 @@ class Comparison(Results):
         """What to use and why, in plain words."""
         return advice.verdict(self)
 
+    @cached_property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader should know about the numbers: labels with a probability of zero."""
+        floored = Floored.of(self.test, calibrated=False)
+        if not self.test.from_logits:
+            for _ in floored.counted(checked_batches(self.test)):
+                pass
+        return (floored.note(self.baseline.measured["nll"].value, self.test.n),) if floored.n else ()
+
     def remark(self, outcome: Outcome) -> str:
         """Where one method stands, in a few words."""
         return advice.remark(self, outcome)
@@ -128,6 +138,7 @@ class Comparison(Results):
         failures = {outcome.label: outcome.failure for outcome in self.outcomes if outcome.failure}
         return super().to_json(
             verdict=self.verdict,
+            notes=self.notes,
             recommended=self.recommended.label,
             split=self.split,
             p_values=self.chance,
@@ -139,7 +150,7 @@ class Comparison(Results):
         from rich.table import Table
         from rich.text import Text
 
-        name = f"{Path(self.test.source).name} · {self.test.n:,} samples · {self.test.k} classes"
+        name = f"{Path(self.test.source).name} · {plural(self.test.n, 'sample')} · {self.test.k} classes"
         title = Text.assemble((name, "bold"), f"\n{self.split}")
         table = Table(title=title, title_justify="left", title_style="")
         table.add_column("method", no_wrap=True)
@@ -167,6 +178,8 @@ class Comparison(Results):
         yield table
         yield ""
         yield Text(self.verdict)
+        for note in self.notes:
+            yield Text(f"\n{note}")
 
 
 def compare(
@@ -246,14 +259,15 @@ def fit_and_test(fit: Set, test: Set | None, seed: int, **how: Any) -> tuple[Pre
         fit_part = fit if isinstance(fit, Predictions) else read_for_fitting(fit, **how)
         test_part = test if isinstance(test, Predictions) else read_predictions(test, **how)
         _check_pair(fit_part, test_part)
-        return fit_part, test_part, f"fitted on {fit_part.n:,} samples, measured on {test_part.n:,} others"
+        return fit_part, test_part, f"fitted on {plural(fit_part.n, 'sample')}, measured on {test_part.n:,} others"
     whole = fit if isinstance(fit, Predictions) else read_predictions(fit, **how)
     if not isinstance(fit, Predictions) and whole.split is not None:
         val, held_out = read_pair(fit, **how)
         _check_pair(val, held_out)
-        return val, held_out, f"fitted on its {val.n:,} val samples, measured on its {held_out.n:,} test samples"
+        fitted, measured = plural(val.n, "val sample"), plural(held_out.n, "test sample")
+        return val, held_out, f"fitted on its {fitted}, measured on its {measured}"
     first, second = whole.halves(seed)
-    return first, second, f"split at random: fitted on {first.n:,} samples, measured on the other {second.n:,}"
+    return first, second, f"split at random: fitted on {plural(first.n, 'sample')}, measured on the other {second.n:,}"
 
 
 def read_for_fitting(path: str | Path, **how: Any) -> Predictions:
@@ -287,7 +301,7 @@ def _described(parts: Sequence[Predictions]) -> str:
     where = " and ".join(names) if len(parts) == 1 or len(names) > 1 else f"all of {next(iter(names))}"
     if len(parts) == 1 and parts[0].split:
         where = f"{parts[0].split} of {where}"
-    return f"{sum(part.n for part in parts):,} samples ({where})"
+    return f"{plural(sum(part.n for part in parts), 'sample')} ({where})"
 
 
 def _rows(outcome: Outcome, test: Predictions) -> Iterator[Row]:

@@ -19,7 +19,7 @@ import torch
 
 from temperance.arrays import ArrayLike, checked_logits
 from temperance.calibrators.base import Calibrator
-from temperance.errors import InputError, at_least, seed_number
+from temperance.errors import InputError, at_least, plural, seed_number
 from temperance.jobs.floor import Floored
 from temperance.jobs.results import Provenance, Results, Row, shown
 from temperance.jobs.verdict import verdict
@@ -111,7 +111,7 @@ class Evaluation(Results):
     def title(self) -> str:
         """The file's name and size."""
         settings = self.provenance.settings
-        return f"{Path(self.rows[0].source).name} · {settings['n']:,} samples · {settings['k']} classes"
+        return f"{Path(self.rows[0].source).name} · {plural(settings['n'], 'sample')} · {settings['k']} classes"
 
     @property
     def verdict(self) -> str:

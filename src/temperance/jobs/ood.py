@@ -13,7 +13,7 @@ from torch import Tensor
 
 from temperance.arrays import checked_logits
 from temperance.calibrators.base import Calibrator
-from temperance.errors import InputError, at_least, seed_number
+from temperance.errors import InputError, at_least, plural, seed_number
 from temperance.jobs.results import Provenance, Results, Row, shown
 from temperance.metrics.batch import batches
 from temperance.metrics.ood import Detection, auroc_of, detection, detection_draws, fpr_of
@@ -64,7 +64,7 @@ class OODComparison(Results):
         """What was told from what."""
         settings = self.provenance.settings
         others = " and ".join(f"{name} ({n:,})" for name, n in self.sizes.items())
-        return f"{settings['inside']} ({settings['n']:,} samples) against {others}"
+        return f"{settings['inside']} ({plural(settings['n'], 'sample')}) against {others}"
 
     @property
     def scores(self) -> tuple[str, ...]:

@@ -158,7 +158,8 @@ class Work:
                 yield from map(copy.deepcopy, pool.map(self.run, methods))
         except BrokenProcessPool as error:
             raise TemperanceError(
-                "a process that fitted a method was ended from outside, as happens when memory runs out; try jobs=1"
+                "a process that fitted a method was ended from outside, as happens when memory runs out; try jobs=1",
+                flags={"jobs=1": "--jobs 1"},
             ) from error
 
     def _measure(self, found: Calibrator) -> tuple[dict[str, Interval], dict[str, Draws], Gains]:

@@ -64,11 +64,6 @@ def listed(names: list[str]) -> str:
     return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
 
 
-def plural(n: int, what: str) -> str:
-    """1 epoch, 2 epochs."""
-    return f"{n:,} {what}{'' if n == 1 else 's'}"
-
-
 def duration(seconds: float) -> str:
     """A duration as people say it."""
     if seconds < 90:

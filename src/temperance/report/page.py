@@ -59,14 +59,15 @@ def heading(kind: str, title: str, about: Iterable[str]) -> Markup:
     )
 
 
-def answer(verdict: str, figures: Iterable[tuple[str, str, str]]) -> Markup:
-    """The first sentence of the verdict in large type, the rest of it, and the figures behind it."""
+def answer(verdict: str, figures: Iterable[tuple[str, str, str]], notes: Iterable[str] = ()) -> Markup:
+    """The first sentence of the verdict in large type, the rest of it, the figures behind it, and notes on them."""
     first, _, reasons = verdict.partition(". ")
     return tag(
         "section",
         tag("p", prose(first.rstrip(".") + "."), class_="verdict"),
         tag("p", prose(reasons)),
         headline(figures),
+        *(tag("p", prose(note), class_="aside") for note in notes),
     )
 
 

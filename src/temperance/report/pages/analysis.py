@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from temperance.diagnose.analysis import Analysis, Embedding, simplex_angle
+from temperance.errors import plural
 from temperance.metrics.binned import ece
 from temperance.metrics.bins import Bins
 from temperance.report.formats import percent
@@ -29,7 +30,7 @@ def analysis_page(found: Analysis) -> str:
     """The page, with a section for everything that applies."""
     names = [subject.name for subject in found.subjects]
     test = found.subjects[0].test
-    about = [f"{test.n:,} test samples", f"{test.k:,} classes"]
+    about = [plural(test.n, "test sample"), f"{test.k:,} classes"]
     parts = [
         heading("Analysis", " and ".join(names), about),
         confidence_section(found.confidence),

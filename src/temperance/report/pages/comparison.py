@@ -46,7 +46,7 @@ def comparison_page(found: Comparison) -> str:
     titles = {"nll": "NLL", "ece": "Calibration error", "accuracy": "Accuracy"}
     parts = [
         heading("Comparison of calibrators", name, about),
-        answer(found.verdict, [_figure(found, title, metric) for metric, title in titles.items()]),
+        answer(found.verdict, [_figure(found, title, metric) for metric, title in titles.items()], found.notes),
         reliability_section(before) if unchanged else reliability_pair(before, after, method),
         ranking_section(found),
         classwise_section(before) if unchanged else class_changes_section(before, after),

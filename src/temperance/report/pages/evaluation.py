@@ -6,12 +6,13 @@ import math
 from collections.abc import Mapping
 from pathlib import PurePath
 
+from temperance.errors import plural
 from temperance.jobs.evaluation import Evaluation
 from temperance.jobs.results import Provenance, Row, shown
 from temperance.metrics import METRICS
 from temperance.metrics.binned import ece
 from temperance.metrics.bins import Bins
-from temperance.report.formats import interval_of, percent, percent_down, percent_range, plural, value_of
+from temperance.report.formats import interval_of, percent, percent_down, percent_range, value_of
 from temperance.report.markup import Markup, join, tag
 from temperance.report.numbers import bars, merged_bins
 from temperance.report.page import (
@@ -50,7 +51,7 @@ def evaluation_page(evaluation: Evaluation) -> str:
     name = PurePath(row.source).name
     n, k = int(evaluation.reliability.n), len(evaluation.class_names)
     parts = [
-        heading("Calibration report", name, [row.split, f"{n:,} samples", f"{k:,} classes", row.method]),
+        heading("Calibration report", name, [row.split, plural(n, "sample"), f"{k:,} classes", row.method]),
         verdict_section(evaluation),
         reliability_section(evaluation),
         histogram_section(evaluation),
@@ -77,6 +78,7 @@ def verdict_section(evaluation: Evaluation, warning: str = "") -> Markup:
             ("Mean confidence", percent(confidence), "the same as accuracy" if points == "0.00" else gap),
             ("Calibration error", percent(ece.value(bins)), _in_bins(evaluation)),
         ],
+        evaluation.notes,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from temperance.errors import plural
 from temperance.jobs.ood import MEASURES, TITLES, OODComparison, ScoreHistogram
 from temperance.jobs.results import Row
 from temperance.metrics.scores import SCORES
@@ -28,8 +29,8 @@ def ood_page(found: OODComparison) -> str:
     """The page: the answer, the scores on both sides as pictures, every number."""
     settings, first = found.provenance.settings, found.scores[0]
     name = settings["inside"]
-    against = " and ".join(f"{other} ({n:,} samples)" for other, n in found.sizes.items())
-    about = [f"{settings['n']:,} samples", f"{settings['k']:,} classes", settings["calibrator"] or ""]
+    against = " and ".join(f"{other} ({plural(n, 'sample')})" for other, n in found.sizes.items())
+    about = [plural(settings["n"], "sample"), f"{settings['k']:,} classes", settings["calibrator"] or ""]
     figures = [
         _figure(f"AUROC by {first}", found.row("auroc", method=first)),
         _figure(f"FPR95 by {first}", found.row("fpr95", method=first)),

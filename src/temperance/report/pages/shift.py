@@ -16,10 +16,9 @@ TITLES = {"ece": "Calibration error", "accuracy": "Accuracy", "nll": "NLL"}
 
 def shift_page(found: Shift) -> str:
     """The page: the answer, error against severity, each family, every number."""
-    strongest = found.severities[-1]
+    strongest, method = found.severities[-1], found.methods[-1]
     figures = []
     for metric in MEASURED:
-        method = found.methods[0] if metric == "accuracy" else found.methods[-1]
         clean, worse = (_written(metric, found.value(metric, severity=s, method=method)) for s in (0, strongest))
         figures.append((TITLES[metric], moved(clean, worse), f"clean, and at severity {strongest}"))
     settings = found.provenance.settings
@@ -27,7 +26,7 @@ def shift_page(found: Shift) -> str:
         f"{settings['n']:,} images",
         f"{len(found.corruptions)} corruptions",
         f"{len(found.severities)} severities",
-        found.methods[-1],
+        method,
     ]
     return page(
         f"{settings['name']} – calibration under corruption",

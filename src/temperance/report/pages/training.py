@@ -6,11 +6,12 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from temperance.errors import plural
 from temperance.heads.retraining import Retrained
 from temperance.jobs.evaluation import Evaluation
 from temperance.jobs.results import Provenance
 from temperance.metrics import METRICS
-from temperance.report.formats import duration, plural, points, signed, value_of
+from temperance.report.formats import duration, points, signed, value_of
 from temperance.report.markup import Markup, join, tag
 from temperance.report.page import answer, definitions, folded, heading, moved, page, pair, section
 from temperance.report.pages.classes import class_changes_section, classwise_section
@@ -125,7 +126,7 @@ def retraining_page(found: Retrained) -> str:
     """The page: what changed, side by side, how the head got there, and every number."""
     before, after, name = found.before, found.after, found.head.name
     about = [
-        f"{int(before.reliability.n):,} test samples",
+        plural(int(before.reliability.n), "test sample"),
         f"{len(before.class_names):,} classes",
         plural(len(found.history), "epoch"),
         f"before: {found.replaced}",

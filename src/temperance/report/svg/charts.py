@@ -8,6 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from temperance.errors import plural
 from temperance.metrics.bins import Bins
 from temperance.metrics.selective import RiskCoverage
 from temperance.report.formats import PERCENT, digits_for, percent, percent_range, points
@@ -83,8 +84,9 @@ def _hint(bar: Bar) -> Markup:
     """What the browser shows when a pointer rests on a bar."""
     return tag(
         "title",
-        f"confidence {percent_range(bar.left, bar.right, 1)}: {bar.count:,} samples, says {percent(bar.confidence)}, "
-        f"right {percent(bar.accuracy)} (95{PERCENT} interval {percent_range(bar.low, bar.high, 1)})",
+        f"confidence {percent_range(bar.left, bar.right, 1)}: {plural(bar.count, 'sample')}, "
+        f"says {percent(bar.confidence)}, right {percent(bar.accuracy)} "
+        f"(95{PERCENT} interval {percent_range(bar.low, bar.high, 1)})",
     )
 
 
