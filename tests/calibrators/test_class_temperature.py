@@ -12,7 +12,6 @@ from torch import Tensor
 
 from conftest import random_predictions
 from temperance.calibrators import BiasCorrectedTemperature, ClassTemperature, Temperature
-from temperance.errors import InputError
 from temperance.metrics import nll
 from temperance.objectives import OBJECTIVES, make_objective
 
@@ -144,8 +143,3 @@ def test_degenerate_data(method: type[ClassTemperature], name: str) -> None:
         assert bool(torch.isfinite(found(logits)).all())
         learnt = found.state_dict()["temperatures" if method is ClassTemperature else "temperature"]
         assert 0.01 <= float(learnt.amin()) <= float(learnt.amax()) <= 100
-
-
-def test_settings_are_checked() -> None:
-    with pytest.raises(InputError, match="centre must be mean, max or nothing"):
-        ClassTemperature(centre="median").fit(*random_predictions(20, 3))

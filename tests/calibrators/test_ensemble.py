@@ -10,7 +10,6 @@ from torch import Tensor
 from conftest import random_predictions
 from temperance.calibrators import EnsembleTemperature, Temperature
 from temperance.calibrators.ensemble import fit_mixture
-from temperance.errors import InputError
 from temperance.metrics import nll
 from temperance.objectives import OBJECTIVES, make_objective
 
@@ -117,8 +116,3 @@ def test_log_probabilities_without_a_uniform_part_are_exact() -> None:
     logits = torch.tensor([[3000.0, -3000.0]], dtype=torch.float64)
     assert made(logits)[0].tolist() == [0.0, -3000.0]
     assert math.isfinite(float(torch.autograd.grad(made(logits.requires_grad_())[0, 1], logits)[0][0, 1]))
-
-
-def test_settings_are_checked() -> None:
-    with pytest.raises(InputError, match="space must be one of probs, logits"):
-        EnsembleTemperature(space="odds").fit(*random_predictions(20, 3))

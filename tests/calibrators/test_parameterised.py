@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from conftest import random_predictions
 from temperance.calibrators import ParameterisedTemperature, Temperature, load_calibrator
 from temperance.calibrators import parameterised as module
-from temperance.errors import InputError
 from temperance.metrics import nll
 from temperance.objectives import OBJECTIVES
 
@@ -123,12 +122,3 @@ def test_released_solver(preset: str, monkeypatch: pytest.MonkeyPatch) -> None:
     logits, labels = random_predictions(120, 4)
     found = ParameterisedTemperature(preset=preset, solver="released", seed=1).fit(logits, labels)
     assert found.info["steps"] == 30 and bool(torch.isfinite(found(logits)).all())
-
-
-@pytest.mark.parametrize(
-    ("given_settings", "says"),
-    [({"preset": "large"}, "preset must be one of robust, sctl, paper"), ({"seed": -1}, "seed must be a whole number")],
-)
-def test_settings_are_checked(given_settings: dict[str, Any], says: str) -> None:
-    with pytest.raises(InputError, match=says):
-        ParameterisedTemperature(**given_settings).fit(*random_predictions(20, 3))

@@ -96,8 +96,6 @@ def test_indices_out_of_range_are_refused() -> None:
             call(logits, labels, torch.tensor([0, 12, 3, 4]))
         with pytest.raises(InputError, match="found -1"):
             call(logits, labels, torch.tensor([0, -1, 3, 4]))
-    with pytest.raises(InputError, match="n_samples must be a whole number of at least 1"):
-        CRL(n_samples=0)
 
 
 # ----------------------------------------------------------------------------------------------------------- ablations

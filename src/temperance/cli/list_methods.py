@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import inspect
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from rich.table import Table
 
 from temperance.cli.terminal import show
 from temperance.errors import InputError
+from temperance.settings import REQUIRED, Setting, settings_of
 
 KINDS = ("metrics", "calibrators", "objectives", "losses", "networks", "heads", "recipes", "corruptions")
 
@@ -48,7 +49,7 @@ def described(kind: str) -> list[dict[str, Any]]:
     if kind == "metrics":
         from temperance.metrics import METRICS
 
-        return [_entry(m, m.options, m.claims) for m in METRICS]
+        return [_entry(m, m.settings, m.claims) for m in METRICS]
     if kind == "networks":
         from temperance.training.networks import NETWORKS
 
@@ -58,26 +59,25 @@ def described(kind: str) -> list[dict[str, Any]]:
 
         return [_entry(c, {}, {"family": c.family}) for c in CORRUPTIONS]
     if kind == "losses":
-        from temperance.losses import LOSSES, base
+        from temperance.losses import LOSSES
 
-        return [_entry(c, _shown(base.settings_of(c)), c.claims()) for c in LOSSES]
+        return [_entry(c, c.own_settings(), c.claims()) for c in LOSSES]
     if kind == "objectives":
         from temperance.objectives import OBJECTIVES
 
-        return [_entry(o, _defaults(o), {"convex": o.convex}) for o in OBJECTIVES]
+        return [_entry(o, settings_of(o), {"convex": o.convex}) for o in OBJECTIVES]
     if kind == "heads":
         from temperance.heads import HEADS
-        from temperance.heads.base import settings_of as settings_of_head
 
-        return [_entry(h, settings_of_head(h), {**h.claims(), "presets": h.presets}) for h in HEADS]
+        return [_entry(h, settings_of(h), {**h.claims(), "presets": h.presets}) for h in HEADS]
     from temperance.calibrators import CALIBRATORS
-    from temperance.calibrators.base import settings_of
 
     return [_entry(c, settings_of(c), c.claims()) for c in CALIBRATORS]
 
 
-def _entry(thing: Any, settings: dict[str, Any], claims: dict[str, Any]) -> dict[str, Any]:
-    return {"name": thing.name, "summary": thing.summary, "settings": settings, "claims": claims}
+def _entry(thing: Any, settings: Mapping[str, Setting], claims: dict[str, Any]) -> dict[str, Any]:
+    defaults = {name: "required" if s.default is REQUIRED else s.default for name, s in settings.items()}
+    return {"name": thing.name, "summary": thing.summary, "settings": defaults, "claims": claims}
 
 
 def _recipes() -> list[dict[str, Any]]:
@@ -96,13 +96,3 @@ def _recipes() -> list[dict[str, Any]]:
         }
         for name, recipe in RECIPES.items()
     ]
-
-
-def _defaults(cls: type) -> dict[str, Any]:
-    """The settings of a class with their defaults."""
-    return {name: parameter.default for name, parameter in inspect.signature(cls).parameters.items()}
-
-
-def _shown(settings: dict[str, Any]) -> dict[str, Any]:
-    """Settings with their defaults, or the word for those that have none."""
-    return {name: "required" if value is inspect.Parameter.empty else value for name, value in settings.items()}

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Unpack
+from typing import Any, Literal, Unpack
 
 import torch
 from torch import Tensor, nn
 
-from temperance.errors import InputError, at_least, number, one_of, positive, positive_fraction
+from temperance.errors import InputError
 from temperance.heads.base import Head, TrainingSettings, head
 from temperance.heads.features import Features, FeatureSet
-from temperance.heads.linear import STARTS, check_start
+from temperance.heads.linear import Start, check_start
 from temperance.heads.loop import Batch, measured, nll_of, on_val
-from temperance.heads.masked import ACTIVATIONS, Layout, Used, lower, moved_rate, step_bound, zero_of
+from temperance.heads.masked import Layout, Used, lower, moved_rate, step_bound, zero_of
 from temperance.losses import Loss
+from temperance.settings import Count, Fraction, Positive, PositiveFraction
 
 # How a head that was trained with masks is used.
-WAYS = ("scaled", "full", "last_mask", "mc_masks")
+Way = Literal["scaled", "full", "last_mask", "mc_masks"]
 
 # A search for the keep rate begins here at the lowest: a rate of 0 keeps nothing.
 LOWEST_RATE = 0.01
@@ -104,24 +105,24 @@ class MaCCal(Head):
     def __init__(
         self,
         *,
-        width: int | str | None = "auto",
-        activation: str | None = "relu",
-        start: str = "random",
-        keep_prob: float = 0.5,
-        keep_min: float = 0.05,
+        width: Count | Literal["auto"] | None = "auto",
+        activation: Literal["relu", "tanh", "gelu"] | None = "relu",
+        start: Start = "random",
+        keep_prob: PositiveFraction = 0.5,
+        keep_min: Fraction = 0.05,
         adapt: bool = True,
-        acc_discount: float | str = 0.95,
+        acc_discount: PositiveFraction | Literal["auto"] = 0.95,
         search: bool = False,
-        first_step: float = 0.1,
-        last_step: float = 0.001,
-        q_means: str = "sparsity",
-        restrict: str = "grad",
-        mask_every: str = "batch",
-        mask_layers: str = "both",
+        first_step: Positive = 0.1,
+        last_step: Positive = 0.001,
+        q_means: Literal["sparsity", "retention"] = "sparsity",
+        restrict: Literal["grad", "update", "none"] = "grad",
+        mask_every: Literal["batch", "epoch"] = "batch",
+        mask_layers: Literal["both", "first", "last"] = "both",
         in_place: bool = False,
-        measure: str = "scaled",
-        deploy: str = "scaled",
-        n_masks: int = 10,
+        measure: Literal["scaled", "full", "last_mask", "mc_masks", "training"] = "scaled",
+        deploy: Way = "scaled",
+        n_masks: Count = 10,
         **training: Unpack[TrainingSettings],
     ) -> None:
         super().__init__(**training)
@@ -145,26 +146,8 @@ class MaCCal(Head):
         self.n_masks = n_masks
 
     def _check_settings(self) -> None:
-        one_of("start", self.start, STARTS)
-        if self.width not in ("auto", None):
-            at_least("width", self.width, 1)
-        if self.activation is not None:
-            one_of("activation", self.activation, ACTIVATIONS)
         if self.start == "classifier" and self.width is not None:
             raise InputError("start='classifier' needs a single layer, width=None; a bottleneck starts at random")
-        positive_fraction("keep_prob", self.keep_prob)
-        number("keep_min", self.keep_min, 0, 1)
-        if self.acc_discount != "auto":
-            positive_fraction("acc_discount", self.acc_discount)
-        positive("first_step", self.first_step)
-        positive("last_step", self.last_step)
-        one_of("q_means", self.q_means, ("sparsity", "retention"))
-        one_of("restrict", self.restrict, ("grad", "update", "none"))
-        one_of("mask_every", self.mask_every, ("batch", "epoch"))
-        one_of("mask_layers", self.mask_layers, ("both", "first", "last"))
-        one_of("measure", self.measure, (*WAYS, "training"))
-        one_of("deploy", self.deploy, WAYS)
-        at_least("n_masks", self.n_masks, 1)
         if self.measure == "training" and self.acc_discount == "auto":
             raise InputError("acc_discount='auto' measures on held-out features, measure='training' does not: set one")
         if self.search and self.deploy != "mc_masks":

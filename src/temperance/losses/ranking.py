@@ -8,11 +8,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from temperance.errors import InputError, at_least, number, one_of
+from temperance.errors import InputError
 from temperance.losses.base import Loss, Regulariser, Rows, TorchOptions, Used, loss
 from temperance.losses.distributed import BatchLevel
-from temperance.losses.margin import acls_penalty, check_distances, distances
-from temperance.losses.selective import SCORES
+from temperance.losses.margin import Aggregation, Variant, acls_penalty, check_detach, distances
+from temperance.losses.selective import SCORES, ScoreName
+from temperance.settings import Count, NonNegative
 
 
 def ranking_penalty(confidence_gap: Tensor, correctness_gap: Tensor) -> Tensor:
@@ -40,7 +41,6 @@ class Record(nn.Module):
 
     def __init__(self, n_samples: int) -> None:
         super().__init__()
-        at_least("n_samples", n_samples, 1)
         self.register_buffer("times_right", torch.zeros(n_samples, dtype=torch.int64))
         self.register_buffer("epochs", torch.zeros((), dtype=torch.int64))
 
@@ -130,15 +130,13 @@ class CRL(Ranked):
     def __init__(
         self,
         *,
-        n_samples: int,
-        strength: float = 1.0,
-        score: str = "msp",
+        n_samples: Count,
+        strength: NonNegative = 1.0,
+        score: ScoreName = "msp",
         base: str | Loss = "cross-entropy",
         **options: Unpack[TorchOptions],
     ) -> None:
         super().__init__(n_samples=n_samples, base=base, **options)
-        number("strength", strength, 0)
-        one_of("score", score, SCORES)
         self.strength = strength
         self.score = score
 
@@ -166,21 +164,18 @@ class ACLSRanking(Ranked):
     def __init__(
         self,
         *,
-        n_samples: int,
-        margin: float = 6.0,
-        pos_weight: float = 0.1,
-        neg_weight: float = 0.01,
-        aggregation: str = "mean",
-        variant: str = "paper",
+        n_samples: Count,
+        margin: NonNegative = 6.0,
+        pos_weight: NonNegative = 0.1,
+        neg_weight: NonNegative = 0.01,
+        aggregation: Aggregation = "mean",
+        variant: Variant = "paper",
         detach: bool = False,
         base: str | Loss = "cross-entropy",
         **options: Unpack[TorchOptions],
     ) -> None:
         super().__init__(n_samples=n_samples, base=base, **options)
-        number("margin", margin, 0)
-        number("pos_weight", pos_weight, 0)
-        number("neg_weight", neg_weight, 0)
-        check_distances(variant, aggregation, detach)
+        check_detach(detach, variant)
         self.margin = margin
         self.pos_weight = pos_weight
         self.neg_weight = neg_weight
@@ -223,18 +218,16 @@ class CRLMargin(Regulariser):
     def __init__(
         self,
         *,
-        margin: float = 6.0,
-        strength: float = 1.0,
-        aggregation: str = "sum",
-        variant: str = "paper",
+        margin: NonNegative = 6.0,
+        strength: NonNegative = 1.0,
+        aggregation: Aggregation = "sum",
+        variant: Variant = "paper",
         detach: bool = False,
         base: str | Loss = "cross-entropy",
         **options: Unpack[TorchOptions],
     ) -> None:
         super().__init__(base=base, **options)
-        number("margin", margin, 0)
-        number("strength", strength, 0)
-        check_distances(variant, aggregation, detach)
+        check_detach(detach, variant)
         self.margin = margin
         self.strength = strength
         self.aggregation = aggregation

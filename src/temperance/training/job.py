@@ -17,9 +17,11 @@ from temperance.errors import DeviceError, InputError, known_settings
 from temperance.files import reading
 from temperance.progress import Progress, no_progress
 from temperance.registry import parse_entry
+from temperance.settings import check_settings
 from temperance.training.balanced import balanced
+from temperance.training.criterion import as_loss
 from temperance.training.engine import EachEpoch, no_line, train
-from temperance.training.networks import make_network
+from temperance.training.networks import NETWORKS, make_network
 from temperance.training.processes import local_device, process_group
 from temperance.training.randomness import own_randomness
 from temperance.training.recipe import Recipe
@@ -50,6 +52,11 @@ class Job:
     loss: str = "cross-entropy"
     recipe: Recipe = field(default_factory=Recipe)
     data_options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        as_loss(self.loss, n_samples=1)  # refuses a wrong one before any data is read, and so does
+        name, settings = parse_entry(self.network)
+        check_settings(name, NETWORKS[name].settings, settings)
 
     @classmethod
     def of(cls, **settings: Any) -> Job:
