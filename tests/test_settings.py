@@ -7,6 +7,8 @@ from typing import Annotated, Any, ClassVar, Literal
 import pytest
 
 from temperance.errors import InputError
+from temperance.losses import ACLS, MDCA, Focal, make_loss
+from temperance.registry import as_entry, parse_entry
 from temperance.settings import (
     REQUIRED,
     Bounds,
@@ -22,6 +24,7 @@ from temperance.settings import (
     defaults_of,
     settings_of,
 )
+from temperance.training.job import Job
 
 
 class Method:
@@ -151,3 +154,51 @@ def test_settings_are_checked_when_an_object_is_made_and_again_when_asked() -> N
     with pytest.raises(InputError, match=r"^child: lr must be"):
         found.check_settings()
     assert copy.deepcopy(found).lr == -1.0  # a copy is not made anew
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "settings"),
+    [
+        ("focal", "focal", {}),
+        ("focal:gamma=2:detach-weight=true", "focal", {"gamma": 2, "detach_weight": True}),
+        ("acls:base=focal:base.gamma=2", "acls", {"base": "focal:gamma=2"}),
+        ("acls:base.gamma=2:base=focal", "acls", {"base": "focal:gamma=2"}),
+        (
+            "acls:base=mdca:base.base=focal:base.base.gamma=2:base.strength=0.5:margin=10",
+            "acls",
+            {"base": "mdca:base=focal:base.gamma=2:strength=0.5", "margin": 10},
+        ),
+    ],
+)
+def test_settings_of_settings_are_written_with_a_dot(text: str, name: str, settings: dict[str, Any]) -> None:
+    assert parse_entry(text) == (name, settings)
+    assert parse_entry(as_entry(name, settings)) == (name, settings)
+
+
+def test_a_loss_within_a_loss_is_written_alike_everywhere() -> None:
+    wanted = repr(ACLS(base=MDCA(base=Focal(gamma=2), strength=0.5)))
+    for made in (
+        make_loss("acls:base=mdca:base.base=focal:base.base.gamma=2:base.strength=0.5"),
+        make_loss("acls", base="mdca:base=focal:base.gamma=2:strength=0.5"),
+        make_loss("acls", **{"base": "mdca", "base.base": "focal", "base.base.gamma": 2, "base.strength": 0.5}),
+        ACLS(base="mdca:base=focal:base.gamma=2:strength=0.5"),
+    ):
+        assert repr(made) == wanted
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("acls:base=fokal", "there is no loss named 'fokal'; did you mean focal"),
+        ("acls:base=focal:base.gama=2", "there is no setting of focal named 'gama'; did you mean gamma"),
+        ("acls:base=focal:base.gamma=-2", "focal: gamma must be a number from 0 to 100; got -2"),
+        ("acls:base.gamma=2", "base.gamma=2 is a setting of base: say which one, base=NAME:base.gamma=2"),
+        ("acls:margin=6:margin.low=1", "margin.low=1 is a setting of margin: say which one"),
+        ("acls:base=crl", "crl needs n_samples: write crl:n_samples=…"),
+    ],
+)
+def test_a_wrong_loss_within_a_loss_is_one_sentence(text: str, says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        make_loss(text)
+    with pytest.raises(InputError, match=says):
+        Job.of(data="nowhere", loss=text)

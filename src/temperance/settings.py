@@ -16,7 +16,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from types import NoneType, UnionType
 from typing import Annotated, Any, ClassVar, Literal, Self, Union, get_args, get_origin, get_type_hints
@@ -130,28 +130,22 @@ def settings_of(make: Callable[..., Any]) -> Mapping[str, Setting]:
 
 @cache
 def _table(make: Any) -> Mapping[str, Setting]:
-    if not isinstance(make, type):
-        return _own(make, make)
+    classes = make.__mro__ if isinstance(make, type) else ()
+    purposes: dict[str, str] = {}
+    for documented in (*reversed(classes), make):
+        purposes |= _purposes(inspect.cleandoc(documented.__doc__ or ""))
+    other_defaults = getattr(make, "other_defaults", {})
     found: dict[str, Setting] = {}
-    for cls in make.__mro__:
-        if "__init__" in vars(cls):
-            found = {**found, **{n: s for n, s in _own(cls.__init__, make, cls).items() if n not in found}}
-            if not any(p.kind is p.VAR_KEYWORD for p in inspect.signature(cls.__init__).parameters.values()):
-                break
-    other = getattr(make, "other_defaults", {})
-    return {name: replace(setting, default=other.get(name, setting.default)) for name, setting in found.items()}
-
-
-def _own(function: Any, *documented: Any) -> dict[str, Setting]:
-    kinds = get_type_hints(function, include_extras=True)
-    purposes = {
-        name: said for thing in reversed(documented) for name, said in _purposes(inspect.getdoc(thing) or "").items()
-    }
-    return {
-        p.name: Setting(p.name, kinds.get(p.name, object), p.default, purposes.get(p.name, ""))
-        for p in inspect.signature(function).parameters.values()
-        if p.kind is p.KEYWORD_ONLY
-    }
+    for function in [vars(cls)["__init__"] for cls in classes if "__init__" in vars(cls)] or [make]:
+        kinds = get_type_hints(function, include_extras=True)
+        parameters = inspect.signature(function).parameters.values()
+        for p in parameters:
+            if p.kind is p.KEYWORD_ONLY and p.name not in found:
+                default = other_defaults.get(p.name, p.default)
+                found[p.name] = Setting(p.name, kinds.get(p.name, object), default, purposes.get(p.name, ""))
+        if not any(p.kind is p.VAR_KEYWORD for p in parameters):
+            break
+    return found
 
 
 def defaults_of(make: Callable[..., Any]) -> dict[str, Any]:

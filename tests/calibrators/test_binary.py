@@ -34,7 +34,7 @@ class Line(BinaryCalibrator):
 
     name, min_samples = "line", 1
 
-    def __init__(self, reduction: str, slope: float, intercept: float) -> None:
+    def __init__(self, reduction: Reduction, slope: float, intercept: float) -> None:
         super().__init__(reduction=reduction)
         self.slope, self.intercept = slope, intercept
 
@@ -69,7 +69,7 @@ def lifted(logits: Any, reduction: str, slope: float, intercept: float) -> Any:
 
 @pytest.mark.parametrize("reduction", REDUCTIONS)
 @pytest.mark.parametrize("k", [2, 3, 7])
-def test_the_lift_is_the_obvious_one(reduction: str, k: int) -> None:
+def test_the_lift_is_the_obvious_one(reduction: Any, k: int) -> None:
     logits, labels = random_predictions(50, k)
     probs = Line(reduction, 0.6, -0.3).fit(logits, labels).predict_proba(logits)
     assert np.allclose(probs, lifted(logits.numpy(), reduction, 0.6, -0.3), atol=1e-12)
@@ -77,13 +77,13 @@ def test_the_lift_is_the_obvious_one(reduction: str, k: int) -> None:
 
 @pytest.mark.parametrize("reduction", REDUCTIONS)
 @given(logits=rows)
-def test_the_identity_changes_nothing(reduction: str, logits: torch.Tensor) -> None:
+def test_the_identity_changes_nothing(reduction: Any, logits: torch.Tensor) -> None:
     found = Line(reduction, 1.0, 0.0)
     assert torch.allclose(found._calibrate(logits), logits.log_softmax(1), rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("reduction", REDUCTIONS)
-def test_what_the_maps_learn_from(reduction: str) -> None:
+def test_what_the_maps_learn_from(reduction: Any) -> None:
     logits, labels = random_predictions(40, 5)
     seen = Line(reduction, 1.0, 0.0).fit(logits, labels).get_buffer("seen")
     odds = logit(softmax(logits.numpy(), axis=1))

@@ -65,7 +65,7 @@ def test_few_samples_are_not_learnt_by_heart() -> None:
 @pytest.mark.parametrize("preset", ["robust", "sctl", "paper"])
 @given(seed=st.integers(0, 50), scale=st.sampled_from([0.1, 1.0, 1e4]))
 @settings(max_examples=5, deadline=None)
-def test_the_order_of_classes_is_kept(preset: str, seed: int, scale: float) -> None:
+def test_the_order_of_classes_is_kept(preset: Any, seed: int, scale: float) -> None:
     logits, labels = random_predictions(60, 4, seed=seed)
     found = ParameterisedTemperature(preset=preset, seed=seed).fit(logits, labels)
     other = scale * torch.randn(50, 4, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
@@ -115,7 +115,7 @@ def test_scaled_logits_have_scaled_temperatures() -> None:
 
 
 @pytest.mark.parametrize("preset", ["robust", "sctl", "paper"])
-def test_released_solver(preset: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_released_solver(preset: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     made = module.PRESETS[preset]
     short = module.Preset(made.hidden, made.start, made.absolute, ((0.02, 30),), 50 if made.batch else None)
     monkeypatch.setitem(module.PRESETS, preset, short)

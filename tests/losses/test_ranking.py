@@ -38,7 +38,7 @@ def penalty_slowly(confidence: list[float], correctness: list[float]) -> float:
 
 
 @pytest.mark.parametrize("name", ["msp", "margin", "negative-entropy"])
-def test_trained_as_described(name: str) -> None:
+def test_trained_as_described(name: Any) -> None:
     """Three epochs of shuffled batches, against counting by hand."""
     n, k = 30, 4
     loss = CRL(n_samples=n, score=name, strength=0.7)
