@@ -105,7 +105,7 @@ def test_list_says_what_can_be_listed(capsys: pytest.CaptureFixture[str]) -> Non
 
 def test_one_method_is_listed_with_what_its_settings_may_be(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["list", "losses", "kde-xe"]) == 0
-    shown = " ".join(capsys.readouterr().out.split())
+    shown = " ".join(capsys.readouterr().out.replace("│", " ").split())
     assert "kde-xe: KDE-XE: adds the canonical calibration error" in shown
     assert "bandwidth 0.02 a number above 0 or loo of the kernels" in shown
     assert main(["list", "recipes", "plp", "--json"]) == 0

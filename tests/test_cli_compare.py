@@ -105,7 +105,7 @@ def test_a_mistyped_setting_is_refused_before_any_file_is_read(
         "compare": [nowhere, "--methods", f"temperature,{method}"],
     }
     assert main([command, *arguments[command]]) == 2
-    expected = "temperance: class-temperature-greedy: sweeps must be a whole number; got 'abc'\n"
+    expected = "temperance: class-temperature-greedy: sweeps must be a whole number of at least 0; got 'abc'\n"
     assert capsys.readouterr().err == expected
 
 

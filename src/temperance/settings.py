@@ -173,7 +173,7 @@ def named(owner: str) -> Iterator[None]:
     try:
         yield
     except InputError as error:
-        raise InputError(f"{owner}: {error}", flags=error.flags) from None
+        raise InputError(f"{owner}: {error}") from None  # a setting of a method is not a flag of the command
 
 
 class HasSettings:
