@@ -44,7 +44,7 @@ from temperance.jobs.results import Provenance
 from temperance.losses import LOSSES
 from temperance.metrics import METRICS
 from temperance.metrics.batch import batches
-from temperance.metrics.ood import auroc
+from temperance.metrics.detection import auroc
 from temperance.metrics.significance import Difference, Draws, combine, deal, resample
 from temperance.registry import as_entry, parse_entry
 from temperance.settings import defaults_of

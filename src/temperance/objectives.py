@@ -67,11 +67,11 @@ OBJECTIVES: Registry[type[Objective]] = Registry("objective")
 Kind = TypeVar("Kind", bound=type[Objective])
 
 
-def objective(*, convex: bool) -> Callable[[Kind], Kind]:
+def objective(*, convex: bool, name: str | None = None) -> Callable[[Kind], Kind]:
     """Register an objective. `convex` claims that it is linear in the log-probabilities while its weights stand."""
 
     def register(cls: Kind) -> Kind:
-        cls.name = plain_name(cls.__name__)
+        cls.name = name or plain_name(cls.__name__)
         cls.summary = first_line(cls.__doc__)
         cls.convex = convex
         OBJECTIVES.add(cls.name, cls)
@@ -119,8 +119,8 @@ class ClassBalancedNll(Objective):
         return share[labels]
 
 
-@objective(convex=True)
-class LabelSmoothing(Objective):
+@objective(convex=True, name="label-smoothing")
+class SmoothedNll(Objective):
     """Cross-entropy with a softened label: the target gives `smoothing` evenly to all classes.
 
     The target is (1 − ε) · one-hot + ε / k, torch's convention; those who spread theirs over the k − 1 wrong classes
@@ -135,8 +135,8 @@ class LabelSmoothing(Objective):
         return (1 - self.smoothing) * super().target(scores, labels) + self.smoothing * scores.mean(1)
 
 
-@objective(convex=False)
-class Brier(Objective):
+@objective(convex=False, name="brier")
+class BrierScore(Objective):
     """Brier score: mean squared distance to the one-hot label, which bounds what one confident mistake can cost."""
 
     def losses(self, log_probs: Tensor, labels: Tensor) -> Tensor:
@@ -148,8 +148,8 @@ class Brier(Objective):
 # ------------------------------------------------------------------------------------------------------- chosen weights
 
 
-@objective(convex=False)
-class Focal(Objective):
+@objective(convex=False, name="focal")
+class FocalNll(Objective):
     """Focal loss: −(1 − p)^gamma · log p of the label, which lets well-fitted samples count less.
 
     `detach_weight=True` takes (1 − p)^gamma for a fixed weight in each step, as the SCTL authors' program does; then

@@ -32,11 +32,11 @@ def test_first_weights_are_those_of_torch_layers() -> None:
     with torch.random.fork_rng():
         torch.manual_seed(7)
         network = torch.nn.Sequential(torch.nn.Linear(4, 2), torch.nn.ReLU(), torch.nn.Linear(2, 1))
-    found = module.Shape(4, 2, 1).random(torch.Generator().manual_seed(7))
+    found = module.LayerSizes(4, 2, 1).random(torch.Generator().manual_seed(7))
     for ours, theirs in zip(found, network.parameters(), strict=True):
         assert torch.equal(ours, theirs)
     flat = torch.cat([layer.flatten() for layer in found])
-    assert all(torch.equal(a, b) for a, b in zip(module.Shape(4, 2, 1).layers(flat), found, strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(module.LayerSizes(4, 2, 1).layers(flat), found, strict=True))
 
 
 def varied(n: int, k: int, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:

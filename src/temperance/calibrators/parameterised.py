@@ -80,7 +80,7 @@ class ParameterisedTemperature(Parametric):
         objective, preset, k = self._make_objective(), PRESETS[self.preset], logits.shape[1]
         exact, generator = self.solver == "exact", torch.Generator().manual_seed(self.seed)
         features = _features(logits)
-        shape = Shape(features.shape[1], *preset.hidden, 1)
+        shape = LayerSizes(features.shape[1], *preset.hidden, 1)
         start = shape.random(generator)
         inverse, record = fit_inverse_temperature(self._make_objective(), logits, labels)
         constant = "caution" in record
@@ -150,7 +150,7 @@ def _network(x: Tensor, layers: list[Tensor]) -> Tensor:
     return linear(x, layers[-2], layers[-1])
 
 
-class Shape:
+class LayerSizes:
     """The numbers of units from the inputs to the output."""
 
     def __init__(self, *units: int) -> None:

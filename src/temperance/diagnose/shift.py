@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from temperance.calibrators.base import Calibrator
-from temperance.data import Batch, Moves, Part
+from temperance.data import ImageBatch, Moves, Part
 from temperance.data.corruptions import CORRUPTIONS, corrupt
 from temperance.errors import InputError, at_least, seed_number
 from temperance.jobs.results import Provenance, Results, Row, shown
@@ -78,7 +78,7 @@ class Corrupted:
         """These samples, in this order."""
         return Corrupted(self.part.take(index), self.name, self.severity, self.seed)
 
-    def batches(self, order: Tensor, size: int, *, device: Device, moves: Moves | None = None) -> Iterator[Batch]:
+    def batches(self, order: Tensor, size: int, *, device: Device, moves: Moves | None = None) -> Iterator[ImageBatch]:
         """The samples of `order`, corrupted: see `Part.batches`."""
         generator = torch.Generator().manual_seed(self.seed)
         for batch in self.part.batches(order, size, device=device, moves=moves):

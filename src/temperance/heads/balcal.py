@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from temperance.errors import InputError
 from temperance.heads.base import Head, TrainingSettings, head
 from temperance.heads.features import Features
-from temperance.heads.loop import Batch, empty_layer, start_layer
+from temperance.heads.loop import FeatureBatch, empty_layer, start_layer
 from temperance.losses import Loss
 from temperance.settings import Count, Fraction, PositiveFraction
 from temperance.training.simplex import balanced_share, class_scale, mean_confidence, simplex_frame
@@ -78,7 +78,7 @@ class BalCAL(Head):
         # The epoch's training logits, of the linear classifier and of the simplex.
         self._seen = torch.empty(2, n, k, device=features.device)
 
-    def _objective(self, batch: Batch, loss: Loss, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    def _objective(self, batch: FeatureBatch, loss: Loss, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         linear, even = self._both(batch.features)
         even = even * class_scale(batch.labels, even.shape[1])
         mix = self.mix

@@ -20,7 +20,7 @@ from temperance.arrays import shape_of
 from temperance.errors import FileError, InputError, NotFittedError, seed_number, unknown_name
 from temperance.files import read_tensors, reading, write_tensors
 from temperance.heads.features import Features
-from temperance.heads.loop import Batch, Loop, generator_of
+from temperance.heads.loop import FeatureBatch, Loop, generator_of
 from temperance.losses import Loss
 from temperance.progress import Progress, no_progress
 from temperance.registry import Registry, first_line, parse_entry, plain_name
@@ -112,7 +112,7 @@ class Head(HasSettings, nn.Module):
         """Logits of a training batch."""
         raise NotImplementedError
 
-    def _objective(self, batch: Batch, loss: Loss, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    def _objective(self, batch: FeatureBatch, loss: Loss, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """The value that a step minimises, and the logits of the batch."""
         logits = self._logits(batch.features, generator)
         return loss(logits, batch.labels, batch.indices), logits

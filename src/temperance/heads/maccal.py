@@ -12,8 +12,8 @@ from temperance.errors import InputError
 from temperance.heads.base import Head, TrainingSettings, head
 from temperance.heads.features import Features, FeatureSet
 from temperance.heads.linear import Start, check_start
-from temperance.heads.loop import Batch, measured, nll_of, on_val
-from temperance.heads.masked import Layout, Used, lower, moved_rate, step_bound, zero_of
+from temperance.heads.loop import FeatureBatch, measured, nll_of, on_val
+from temperance.heads.masked import Layout, UsedWeights, lower, moved_rate, step_bound, zero_of
 from temperance.losses import Loss
 from temperance.settings import Count, Fraction, Positive, PositiveFraction
 
@@ -199,7 +199,7 @@ class MaCCal(Head):
             vector = self._trained + (vector - self._trained).detach()
         return self._layout.logits(vector, features)
 
-    def _objective(self, batch: Batch, loss: Loss, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    def _objective(self, batch: FeatureBatch, loss: Loss, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         value, logits = super()._objective(batch, loss, generator)
         if self.measure == "training":
             top, prediction = logits.detach().log_softmax(1).max(1)
@@ -228,7 +228,7 @@ class MaCCal(Head):
             confidence, accuracy = (self._seen / len(features.train)).tolist()
             return {"accuracy": accuracy, "confidence": confidence}, confidence, accuracy
         same = self.measure == self.deploy
-        used = Used(self.weights, self.masks) if same else self._as(self.measure, generator)
+        used = UsedWeights(self.weights, self.masks) if same else self._as(self.measure, generator)
         held_out = features.val if isinstance(self.acc_discount, str) else None
         part = features.train if held_out is None else held_out
         found = measured(lambda x: self._layout.mean_logits(used, self._masked, x), part)
@@ -263,10 +263,10 @@ class MaCCal(Head):
         drawn = torch.empty(self.n_masks, self._masked.stop - self._masked.start, device=self._trained.device)
         drawn.uniform_(generator=generator)
 
-        def at(rate: float) -> Used:
+        def at(rate: float) -> UsedWeights:
             vector = self._trained.detach().clone()
             vector[self._masked] *= self._rate / rate
-            return Used(vector, drawn < rate if rate < 1 else drawn[:0].bool())
+            return UsedWeights(vector, drawn < rate if rate < 1 else drawn[:0].bool())
 
         def logits_at(rate: float) -> Callable[[Tensor], Tensor]:
             used = at(rate)
@@ -297,7 +297,7 @@ class MaCCal(Head):
         return ""
 
     def _deployed(self, features: Tensor) -> Tensor:
-        return self._layout.mean_logits(Used(self.weights, self.masks), self._masked, features)
+        return self._layout.mean_logits(UsedWeights(self.weights, self.masks), self._masked, features)
 
     def _draw(self, generator: torch.Generator) -> None:
         # Three times as fast on a CPU as `bernoulli_`.
@@ -306,7 +306,7 @@ class MaCCal(Head):
         if self.in_place:
             self._trained.mul_(self._mask)
 
-    def _as(self, way: str, generator: torch.Generator) -> Used:
+    def _as(self, way: str, generator: torch.Generator) -> UsedWeights:
         """The trained weights as they are measured or used."""
         vector = self._trained.detach().clone()
         drawn = torch.empty(self.n_masks if way == "mc_masks" else 0, len(vector[self._masked]), device=vector.device)
@@ -314,9 +314,9 @@ class MaCCal(Head):
             vector *= self._mask
         elif way == "scaled":
             vector[self._masked] *= self._rate
-        return Used(vector, drawn.bernoulli_(self._rate, generator=generator).bool())
+        return UsedWeights(vector, drawn.bernoulli_(self._rate, generator=generator).bool())
 
-    def _hold(self, used: Used) -> None:
+    def _hold(self, used: UsedWeights) -> None:
         self.weights.copy_(used.weights)
         self.masks = used.masks
 

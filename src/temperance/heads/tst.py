@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from temperance.heads.base import Head, TrainingSettings, head
 from temperance.heads.features import Features
-from temperance.heads.loop import Batch, empty_layer, measured, on_val, start_layer
+from temperance.heads.loop import FeatureBatch, empty_layer, measured, on_val, start_layer
 from temperance.losses import Loss
 from temperance.settings import Count
 
@@ -121,7 +121,7 @@ class VTST(_TwoStage):
         super()._begin(features, generator)
         self.noise.copy_(torch.randn(self.noise.shape, generator=generator))
 
-    def _objective(self, batch: Batch, loss: Loss, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    def _objective(self, batch: FeatureBatch, loss: Loss, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         mean, log_variance = self._middle(batch.features)
         noise = torch.empty_like(mean).normal_(generator=generator)
         logits = self.last(mean + (log_variance / 2).exp() * noise)

@@ -68,7 +68,7 @@ class Record(nn.Module):
             raise InputError(f"indices must lie in 0 … {n - 1}, as n_samples={n}; found {int(wrong[0])}") from None
 
 
-class Ranked(BatchLevel, Regulariser):
+class RankingLoss(BatchLevel, Regulariser):
     """A penalty that depends on how often samples were classified correctly."""
 
     def __init__(self, *, n_samples: int, base: str | Loss, **options: Unpack[TorchOptions]) -> None:
@@ -112,7 +112,7 @@ class Ranked(BatchLevel, Regulariser):
         Used("CIFAR-10, CIFAR-100, Tiny-ImageNet, ImageNet", {"strength": 1.0, "score": "msp"}, "CRL program"),
     ),
 )
-class CRL(Ranked):
+class CRL(RankingLoss):
     """Correctness ranking: a sample that was right more often than its neighbour should be more confident, by as much.
 
     base + strength · max(0, |c_i − c_j| − sgn(c_i − c_j)(s_i − s_j)) with s the confidence score, j the next sample in
@@ -152,7 +152,7 @@ class CRL(Ranked):
     needs_indices=True,
     equals_cross_entropy_at={"pos_weight": 0.0, "neg_weight": 0.0},
 )
-class ACLSRanking(Ranked):
+class ACLSRanking(RankingLoss):
     """ACLS for samples in the wrong order only: an ablation of the ACLS paper.
 
     The adaptive penalty of `ACLS`, without its margin condition, for a sample i that was right more often than its
