@@ -214,7 +214,7 @@ def _is_a(value: object, kind: Any) -> bool:
         plain, rule = get_args(kind)
         return _is_a(value, plain) and rule.hold(value)
     if origin is Literal:
-        return value in get_args(kind) and isinstance(value, tuple({type(choice) for choice in get_args(kind)}))
+        return isinstance(value, tuple({type(choice) for choice in get_args(kind)})) and value in get_args(kind)
     if isinstance(value, bool):
         return kind in (bool, object)
     if kind is float:

@@ -82,10 +82,9 @@ class Job:
 
     def make_network(self, data: ImageData) -> nn.Module:
         """A new network for these images; its weights come from the job's seed."""
-        name, settings = parse_entry(self.network)
         height, _, channels = data.train.shape
         with own_randomness(torch.device("cpu"), self.recipe.seed):
-            network = make_network(name, classes=data.k, image_size=height, channels=channels, **settings)
+            network = make_network(self.network, classes=data.k, image_size=height, channels=channels)
             return network if self.recipe.balance is None else balanced(network, self.recipe.balance)
 
     def run(

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from temperance.arrays import shape_of
 from temperance.errors import InputError
-from temperance.registry import Registry, first_line, plain_name
+from temperance.registry import Registry, first_line, parse_entry, plain_name
 from temperance.settings import AtLeastTwo, Bounds, Count, Setting, check_settings, defaults_of, settings_of
 
 
@@ -157,12 +157,13 @@ def make_network(
     channels: Count = 3,
     **settings: Any,
 ) -> Network:
-    """A network by its plain name, for square images of at least 8 pixels; torch's global generator draws its weights.
+    """A network by its plain name, which may carry settings; torch's global generator draws its weights.
 
     >>> make_network("resnet18", classes=100).n_features
     512
     """
-    kind = NETWORKS[name]
+    name, written = parse_entry(name)
+    kind, settings = NETWORKS[name], {**written, **settings}
     made_for = {"classes": classes, "image_size": image_size, "channels": channels}
     check_settings(name, {**settings_of(make_network), **kind.settings}, {**made_for, **settings})
     network = kind.build(Shape(**made_for), **settings)
