@@ -345,6 +345,7 @@ def test_a_method_with_settings_of_its_objective() -> None:
         ("temperature:objective=3", "temperature: objective must be a name of an objective; got 3"),
         ("temperature:objective=focal:objective.gama=2", "temperature: there is no setting of focal named 'gama'"),
         ("temperature:objective=focal:objective.gamma=-2", "temperature: focal: gamma must be a number from 0 to 100"),
+        ("temperature:objective=focal:gamma=2", "a setting of objective is written objective.gamma=2"),
         ("temperature:objective.gamma=2", "objective.gamma=2 is a setting of objective: say which one, objective=NAME"),
         ("temperature:objective_settings=x", "no setting of temperature named 'objective_settings'"),
         ("temperature-ece:n-bins=0", "temperature-ece: n_bins must be a whole number of at least 1; got 0"),

@@ -193,6 +193,7 @@ def test_a_loss_within_a_loss_is_written_alike_everywhere() -> None:
         ("acls:base=fokal", "there is no loss named 'fokal'; did you mean focal"),
         ("acls:base=focal:base.gama=2", "there is no setting of focal named 'gama'; did you mean gamma"),
         ("acls:base=focal:base.gamma=-2", "focal: gamma must be a number from 0 to 100; got -2"),
+        ("acls:base=focal:gamma=2", "no setting of acls named 'gamma'; a setting of base is written base.gamma=2"),
         ("acls:base.gamma=2", "base.gamma=2 is a setting of base: say which one, base=NAME:base.gamma=2"),
         ("acls:margin=6:margin.low=1", "margin.low=1 is a setting of margin: say which one"),
         ("acls:base=crl", "crl needs n_samples: write crl:n_samples=…"),

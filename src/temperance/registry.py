@@ -49,10 +49,15 @@ class Registry(Generic[E]):
         """Make what is written as on the command line, `focal:gamma=2`, with more settings by name."""
         name, written = parse_entry(text)
         entry: Any = self[name]
-        given = {**written, **folded(settings)}
-        missing = [s.name for s in settings_of(entry).values() if s.default is REQUIRED and s.name not in given]
+        given, table = {**written, **folded(settings)}, settings_of(entry)
+        missing = [s.name for s in table.values() if s.default is REQUIRED and s.name not in given]
         if missing:
             raise InputError(f"{name} needs {' and '.join(missing)}: write {name}:{missing[0]}=…")
+        unknown = [key for key in given if key not in table]
+        inner = [key for key in given if key in table and table[key].names_a_method]
+        if unknown and inner:
+            hint = f"a setting of {inner[0]} is written {inner[0]}.{unknown[0]}={given[unknown[0]]}"
+            raise InputError(f"there is no setting of {name} named {unknown[0]!r}; {hint}")
         return entry(**given)
 
 

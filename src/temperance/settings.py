@@ -96,6 +96,11 @@ class Setting:
         *others, last = (_in_words(kind) for kind in _alternatives(self.kind))
         return f"{', '.join(others)} or {last}" if others else last
 
+    @property
+    def names_a_method(self) -> bool:
+        """Is it another method, which may have settings of its own?"""
+        return any(kind is str or get_args(kind)[:1] == (str,) for kind in _alternatives(self.kind))
+
     def check(self, value: object) -> None:
         """Refuse a value that it may not have."""
         of_kind(self.name, value, self.kind)
