@@ -17,7 +17,7 @@ from small_images import digits
 from temperance.errors import InputError
 from temperance.losses import LOSSES
 from temperance.metrics import ece
-from temperance.metrics.ood import auroc
+from temperance.metrics.detection import auroc
 
 ABLATIONS = {"acls-ranking", "crl-margin"}
 

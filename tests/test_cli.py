@@ -103,6 +103,18 @@ def test_list_says_what_can_be_listed(capsys: pytest.CaptureFixture[str]) -> Non
     assert all(kind in said for kind in KINDS)
 
 
+def test_one_method_is_listed_with_what_its_settings_may_be(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", "losses", "kde-xe"]) == 0
+    shown = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    assert "kde-xe: KDE-XE: adds the canonical calibration error" in shown
+    assert "bandwidth 0.02 a number above 0 or loo of the kernels" in shown
+    assert main(["list", "recipes", "plp", "--json"]) == 0
+    (entry,) = json.loads(capsys.readouterr().out)
+    assert entry["settings"]["freeze"] == 11
+    assert entry["about"]["freeze"]["may be"] == "a whole number of at least 2 or none"
+    assert "did you mean focal" in refused(["list", "losses", "fokal"], capsys)
+
+
 def test_objectives_are_listed_with_their_settings() -> None:
     found = {entry["name"]: entry for entry in described("objectives")}
     assert list(found) == OBJECTIVES.names

@@ -105,7 +105,7 @@ def test_a_mistyped_setting_is_refused_before_any_file_is_read(
         "compare": [nowhere, "--methods", f"temperature,{method}"],
     }
     assert main([command, *arguments[command]]) == 2
-    expected = "temperance: class-temperature-greedy: sweeps must be a whole number; got 'abc'\n"
+    expected = "temperance: class-temperature-greedy: sweeps must be a whole number of at least 0; got 'abc'\n"
     assert capsys.readouterr().err == expected
 
 
@@ -229,6 +229,15 @@ def test_fit_with_settings(val: Path, tmp_path: Path, capsys: pytest.CaptureFixt
     assert main(["fit", "temperature", str(val), "-o", str(saved), "--objective", "brier"]) == 0
     assert "fitted temperature:objective=brier" in capsys.readouterr().out
     assert load_calibrator(saved).get_params()["objective"] == "brier"
+    wanted = "temperature:objective=class-scaled:objective.normalise=mm"
+    for written in (
+        [wanted],
+        ["temperature", "--objective", "class-scaled:normalise=mm"],
+        ["temperature", "--objective", "class-scaled", "--set", "objective.normalise=mm"],
+    ):
+        assert main(["fit", *written, str(val), "-o", str(saved)]) == 0
+        assert f"fitted {wanted} on" in capsys.readouterr().out
+        assert load_calibrator(saved).get_params()["objective"] == "class-scaled:normalise=mm"
     assert main(["fit", "histogram", str(val), "-o", str(saved), "--set", "n-bins=5"]) == 0
     assert load_calibrator(saved).get_params()["n_bins"] == 5
 

@@ -240,11 +240,17 @@ def test_what_hardly_learnt_is_said_before_anything_else(images: Path, tmp_path:
         (("nowhere.npz",), "nowhere.npz does not exist"),
         ((), "a training needs data"),
         (("digits", "--network", "resnet19"), "did you mean resnet"),
-        (("digits", "--loss", "focall"), "did you mean focal"),
+        (("nowhere", "--loss", "focall"), "did you mean focal"),
+        (("nowhere", "--loss", "acls:base=focal:base.detach=1"), "did you mean detach_weight"),
+        (
+            ("nowhere", "--network", "wrn-28-10:dropout=2"),
+            "wrn-28-10: dropout must be a number of at least 0",
+        ),
+        (("nowhere", "--lr", "-1"), "recipe: lr must be a number of at least 0; got -1.0"),
         (("digits", "--preset", "cifra"), "preset must be one of"),
         (("digits", "--batch-size", "100000"), "batch_size 100000 is more than"),
         (("digits", "--device", "tpu"), "the device 'tpu' cannot be used here"),
-        (("digits", "--mix", "blend"), "mix must be one of"),
+        (("nowhere", "--mix", "blend"), "there is no mix named 'blend'"),
         (("cifar10",), "download"),
     ],
 )
@@ -267,7 +273,10 @@ def test_wrong_input_is_one_sentence(
         (("{run}", "--head", "mac-cal:widht=3"), "did you mean width"),
         (("{run}", "--data", "elsewhere.npz"), "elsewhere.npz does not exist"),
         # Wrong settings are noticed before any data is looked for.
-        (("nowhere", "--head", "mac-cal:epochs=forty"), "mac-cal: epochs must be a whole number; got 'forty'"),
+        (
+            ("nowhere", "--head", "mac-cal:epochs=forty"),
+            "mac-cal: epochs must be a whole number of",
+        ),
         (("nowhere", "--head", "tst:latent=0"), "tst: latent must be a whole number of at least 1; got 0"),
         (("nowhere", "--loss", "focall"), "did you mean focal"),
     ],

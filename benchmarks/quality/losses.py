@@ -42,12 +42,12 @@ from temperance.data import ImageData, read_images
 from temperance.errors import InputError
 from temperance.jobs.results import Provenance
 from temperance.losses import LOSSES
-from temperance.losses.base import settings_of
 from temperance.metrics import METRICS
 from temperance.metrics.batch import batches
-from temperance.metrics.ood import auroc
+from temperance.metrics.detection import auroc
 from temperance.metrics.significance import Difference, Draws, combine, deal, resample
-from temperance.registry import parse_entry
+from temperance.registry import as_entry, parse_entry
+from temperance.settings import defaults_of
 from temperance.training import Job, train
 from temperance.training.criterion import as_loss
 from temperance.training.job import usable_device
@@ -61,8 +61,8 @@ def published(name: str, on: str = "CIFAR-100") -> str:
     'kde-xe:strength=0.5'
     """
     found = next((used.settings for used in LOSSES[name].hyper_parameters if on in used.data), {})
-    usual = settings_of(LOSSES[name])
-    return ":".join([name, *(f"{key}={value}" for key, value in found.items() if value != usual[key])])
+    usual = defaults_of(LOSSES[name])
+    return as_entry(name, {key: value for key, value in found.items() if value != usual[key]})
 
 
 # What is trained: a loss, followed by what differs from the recipe of the others, the most telling runs first. ACLS is

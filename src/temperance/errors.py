@@ -13,8 +13,6 @@ A TemperanceWarning says what a result must not be trusted for, though there is 
 """
 
 import difflib
-import math
-import sys
 from collections.abc import Iterable, Mapping
 
 
@@ -103,26 +101,6 @@ def positive_fraction(setting: str, value: object) -> None:
     """Refuse anything but a number above 0 and up to 1."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1:
         raise _wrong(setting, "a fraction above 0 and up to 1", value)
-
-
-def number(setting: str, value: object, low: float = -math.inf, high: float = math.inf) -> None:
-    """Refuse anything but a finite number from `low` to `high`."""
-    least, most = max(low, -sys.float_info.max), min(high, sys.float_info.max)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
-        bounds = f" of at least {low:g}" if high == math.inf else f" from {low:g} to {high:g}"
-        raise _wrong(setting, f"a number{bounds if low > -math.inf else ''}", value)
-
-
-def positive(setting: str, value: object) -> None:
-    """Refuse anything but a finite number above 0."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= sys.float_info.max:
-        raise _wrong(setting, "a number above 0", value)
-
-
-def switch(setting: str, value: object) -> None:
-    """Refuse anything but true or false."""
-    if not isinstance(value, bool):
-        raise _wrong(setting, "true or false", value)
 
 
 def _wrong(setting: str, expected: str, value: object) -> InputError:

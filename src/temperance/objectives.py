@@ -5,22 +5,21 @@ their weights from how well each row or class is fitted so far; they do that in 
 weights stand still while an optimiser looks at them.
 """
 
-import inspect
 import math
 import warnings
 from collections.abc import Callable
-from typing import Any, ClassVar, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import nll_loss
 
-from temperance.errors import at_least, known_settings, number, one_of, switch
 from temperance.registry import Registry, first_line, plain_name
+from temperance.settings import Bounds, CountOrZero, Fraction, HasSettings, NameOf
 
 
-class Objective:
+class Objective(HasSettings):
     """A differentiable function of log-probabilities and labels; one is made for each fit.
 
     `objective(log_probs, labels)` looks at the losses, renews the weights and gives the value: one step of a plain
@@ -28,7 +27,6 @@ class Objective:
     rows of a block, their `weights`, and `reweigh` when it is time.
     """
 
-    name: ClassVar[str]
     summary: ClassVar[str]
 
     # Linear in the log-probabilities, therefore convex in any parameters that the logits are linear in.
@@ -69,11 +67,11 @@ OBJECTIVES: Registry[type[Objective]] = Registry("objective")
 Kind = TypeVar("Kind", bound=type[Objective])
 
 
-def objective(*, convex: bool) -> Callable[[Kind], Kind]:
+def objective(*, convex: bool, name: str | None = None) -> Callable[[Kind], Kind]:
     """Register an objective. `convex` claims that it is linear in the log-probabilities while its weights stand."""
 
     def register(cls: Kind) -> Kind:
-        cls.name = plain_name(cls.__name__)
+        cls.name = name or plain_name(cls.__name__)
         cls.summary = first_line(cls.__doc__)
         cls.convex = convex
         OBJECTIVES.add(cls.name, cls)
@@ -83,15 +81,17 @@ def objective(*, convex: bool) -> Callable[[Kind], Kind]:
 
 
 def make_objective(name: str, **settings: Any) -> Objective:
-    """A fresh objective by its plain name.
+    """A fresh objective by its plain name, which may carry settings as on the command line.
 
-    >>> make_objective("label-smoothing", smoothing=0.1).convex
+    >>> make_objective("label-smoothing:smoothing=0.1").convex
     True
     """
-    cls = OBJECTIVES[name]
-    if settings:
-        known_settings(name, settings, inspect.signature(cls).parameters)
-    return cls(**settings)
+    made: Objective = OBJECTIVES.make(name, **settings)
+    return made
+
+
+# A setting of whatever minimises one.
+ObjectiveName = Annotated[str, NameOf("an objective", make_objective)]
 
 
 # ------------------------------------------------------------------------------------------------------- fixed weights
@@ -119,8 +119,8 @@ class ClassBalancedNll(Objective):
         return share[labels]
 
 
-@objective(convex=True)
-class LabelSmoothing(Objective):
+@objective(convex=True, name="label-smoothing")
+class SmoothedNll(Objective):
     """Cross-entropy with a softened label: the target gives `smoothing` evenly to all classes.
 
     The target is (1 − ε) · one-hot + ε / k, torch's convention; those who spread theirs over the k − 1 wrong classes
@@ -128,16 +128,15 @@ class LabelSmoothing(Objective):
     it over-softens.
     """
 
-    def __init__(self, *, smoothing: float = 0.05) -> None:
-        number("smoothing", smoothing, 0, 1)
+    def __init__(self, *, smoothing: Fraction = 0.05) -> None:
         self.smoothing = smoothing
 
     def target(self, scores: Tensor, labels: Tensor) -> Tensor:
         return (1 - self.smoothing) * super().target(scores, labels) + self.smoothing * scores.mean(1)
 
 
-@objective(convex=False)
-class Brier(Objective):
+@objective(convex=False, name="brier")
+class BrierScore(Objective):
     """Brier score: mean squared distance to the one-hot label, which bounds what one confident mistake can cost."""
 
     def losses(self, log_probs: Tensor, labels: Tensor) -> Tensor:
@@ -149,8 +148,8 @@ class Brier(Objective):
 # ------------------------------------------------------------------------------------------------------- chosen weights
 
 
-@objective(convex=False)
-class Focal(Objective):
+@objective(convex=False, name="focal")
+class FocalNll(Objective):
     """Focal loss: −(1 − p)^gamma · log p of the label, which lets well-fitted samples count less.
 
     `detach_weight=True` takes (1 − p)^gamma for a fixed weight in each step, as the SCTL authors' program does; then
@@ -160,10 +159,9 @@ class Focal(Objective):
     focal loss, 2020.
     """
 
-    def __init__(self, *, gamma: float = 3.0, detach_weight: bool = False) -> None:
-        number("gamma", gamma, 0, 100)
-        switch("detach_weight", detach_weight)
+    def __init__(self, *, gamma: Annotated[float, Bounds(0, 100)] = 3.0, detach_weight: bool = False) -> None:
         self.gamma = gamma
+        self.detach_weight = detach_weight
         self.convex = self.adapts = detach_weight
         self._focus: Tensor | None = None
 
@@ -214,12 +212,13 @@ class ClassScaled(Objective):
     BETA_RANGE = (1.5, 2.0)
 
     def __init__(
-        self, *, normalise: str = "nd", class_reduce: str = "mean", ddof: int = 1, step: str = "paper"
+        self,
+        *,
+        normalise: Literal["nd", "mm", "cm"] = "nd",
+        class_reduce: Literal["mean", "sum"] = "mean",
+        ddof: CountOrZero = 1,
+        step: Literal["paper", "first-order"] = "paper",
     ) -> None:
-        one_of("normalise", normalise, ("nd", "mm", "cm"))
-        one_of("class_reduce", class_reduce, ("mean", "sum"))
-        one_of("step", step, ("paper", "first-order"))
-        at_least("ddof", ddof, 0)
         self.normalise = normalise
         self.class_reduce = class_reduce
         self.ddof = ddof

@@ -4,10 +4,11 @@ An entry carries its name, its first docstring line and its claims; the command 
 contract tests read them from here, so that nothing about a method is written down twice.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Generic, TypeVar
 
 from temperance.errors import InputError, unknown_name
+from temperance.settings import REQUIRED, settings_of
 
 E = TypeVar("E")
 
@@ -44,6 +45,21 @@ class Registry(Generic[E]):
     def names(self) -> list[str]:
         return list(self._entries)
 
+    def make(self, text: str, **settings: Any) -> Any:
+        """Make what is written as on the command line, `focal:gamma=2`, with more settings by name."""
+        name, written = parse_entry(text)
+        entry: Any = self[name]
+        given, table = {**written, **folded(settings)}, settings_of(entry)
+        missing = [s.name for s in table.values() if s.default is REQUIRED and s.name not in given]
+        if missing:
+            raise InputError(f"{name} needs {' and '.join(missing)}: write {name}:{missing[0]}=…")
+        unknown = [key for key in given if key not in table]
+        inner = [key for key in given if key in table and table[key].names_a_method]
+        if unknown and inner:
+            hint = f"a setting of {inner[0]} is written {inner[0]}.{unknown[0]}={given[unknown[0]]}"
+            raise InputError(f"there is no setting of {name} named {unknown[0]!r}; {hint}")
+        return entry(**given)
+
 
 def plain_name(identifier: str) -> str:
     """`adaptive_ece` and `ClassTemperature` as they are written on the command line."""
@@ -57,12 +73,12 @@ def first_line(doc: str | None) -> str:
 
 
 def parse_entry(text: str) -> tuple[str, dict[str, Any]]:
-    """A registered thing as it is written on the command line: its name and settings.
+    """A registered thing as it is written on the command line: its name and settings, and `.` for settings of settings.
 
-    >>> parse_entry("temperature:objective=class-scaled")
-    ('temperature', {'objective': 'class-scaled'})
     >>> parse_entry("focal:gamma=2")
     ('focal', {'gamma': 2})
+    >>> parse_entry("acls:base=focal:base.gamma=2")
+    ('acls', {'base': 'focal:gamma=2'})
     """
     name, *pairs = text.strip().split(":")
     settings = {}
@@ -71,7 +87,32 @@ def parse_entry(text: str) -> tuple[str, dict[str, Any]]:
         if not equals:
             raise InputError(f"a setting is written key=value; got {pair!r} in {text!r}")
         settings[key.strip().replace("-", "_")] = _value(value.strip())
-    return name.strip(), settings
+    return name.strip(), folded(settings)
+
+
+def folded(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of settings put where they belong: base="focal" and base.gamma=2 are base="focal:gamma=2"."""
+    found = {name: value for name, value in settings.items() if "." not in name}
+    for name, value in settings.items():
+        owner, dot, inner = name.partition(".")
+        if dot and not isinstance(found.get(owner), str):
+            raise InputError(f"{name}={value} is a setting of {owner}: say which one, {owner}=NAME:{name}={value}")
+        if dot:
+            found[owner] += f":{inner}={value}"
+    return found
+
+
+def as_entry(name: str, settings: Mapping[str, Any]) -> str:
+    """What `parse_entry` reads as this name and these settings.
+
+    >>> as_entry("acls", {"base": "focal:gamma=2", "margin": 10})
+    'acls:base=focal:base.gamma=2:margin=10'
+    """
+    parts = [name]
+    for key, value in settings.items():
+        outer, *inner = str(value).split(":")
+        parts += [f"{key}={outer}", *(f"{key}.{pair}" for pair in inner)]
+    return ":".join(parts)
 
 
 def _value(text: str) -> bool | int | float | str | None:

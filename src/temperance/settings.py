@@ -4,7 +4,8 @@
 
 The annotation says which values make sense: a plain type, a `Literal` for choices, an `Annotated` type with bounds, or
 a union of these. `settings_of` reads signature and docstring into a table, and `check_settings` refuses values that the
-table does not allow. The command line, the docs and the tests read the same table.
+table does not allow; `HasSettings` calls it whenever an object is made. The command line, the docs and the tests read
+the same table.
 """
 
 from __future__ import annotations
@@ -12,34 +13,59 @@ from __future__ import annotations
 import inspect
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, ClassVar, Literal, Self, Union, get_args, get_origin, get_type_hints
 
 from temperance.errors import InputError, known_settings
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """Which numbers make sense: from `low` (or above it) to `high`, and never infinite."""
+    """Which numbers make sense: from `low` (or above it) to `high` (or below it)."""
 
     low: float = -math.inf
     high: float = math.inf
     above: bool = False
+    below: bool = False
 
     def hold(self, value: float) -> bool:
         """Does a number lie within them?"""
-        inside = self.low < value if self.above else self.low <= value
-        return inside and value <= self.high and abs(value) < math.inf
+        high_enough = self.low < value if self.above else self.low <= value
+        return high_enough and (value < self.high if self.below else value <= self.high)
 
     def __str__(self) -> str:
-        if self.low == -math.inf:
-            return ""
-        if self.above:
-            return f" above {self.low:g}" + (f" and up to {self.high:g}" if self.high < math.inf else "")
-        return f" of at least {self.low:g}" if self.high == math.inf else f" from {self.low:g} to {self.high:g}"
+        low, high = _limit(self.low), _limit(self.high)
+        if self.low > -math.inf and self.high < math.inf and not self.above and not self.below:
+            return f" from {low} to {high}"
+        lower = f" above {low}" if self.above else f" of at least {low}"
+        upper = f" below {high}" if self.below else f" up to {high}"
+        return " and".join([lower] * (self.low > -math.inf) + [upper] * (self.high < math.inf))
+
+
+def _limit(value: float) -> str:
+    power = math.log2(abs(value)) if value else 0.0
+    return f"{'-' * (value < 0)}2^{power:g}" if power >= 20 and power.is_integer() else f"{value:g}"
+
+
+@dataclass(frozen=True)
+class NameOf:
+    """Which names make sense: those of a thing that `find` finds; it refuses any other in a sentence."""
+
+    thing: str
+    find: Callable[[str], object]
+
+    def hold(self, value: str) -> bool:
+        """Is there one of this name?"""
+        self.find(value)
+        return True
+
+    def __str__(self) -> str:
+        return f" of {self.thing}"
 
 
 Positive = Annotated[float, Bounds(0, above=True)]
@@ -48,6 +74,8 @@ Fraction = Annotated[float, Bounds(0, 1)]
 PositiveFraction = Annotated[float, Bounds(0, 1, above=True)]
 Count = Annotated[int, Bounds(1)]
 CountOrZero = Annotated[int, Bounds(0)]
+AtLeastTwo = Annotated[int, Bounds(2)]
+Seed = Annotated[int, Bounds(0, 1 << 63, below=True)]
 
 # The value of a setting that must be given.
 REQUIRED = inspect.Parameter.empty
@@ -65,7 +93,13 @@ class Setting:
     @property
     def allowed(self) -> str:
         """What it may be, in words."""
-        return " or ".join(_in_words(kind) for kind in _alternatives(self.kind))
+        *others, last = (_in_words(kind) for kind in _alternatives(self.kind))
+        return f"{', '.join(others)} or {last}" if others else last
+
+    @property
+    def names_a_method(self) -> bool:
+        """Is it another method, which may have settings of its own?"""
+        return any(kind is str or get_args(kind)[:1] == (str,) for kind in _alternatives(self.kind))
 
     def check(self, value: object) -> None:
         """Refuse a value that it may not have."""
@@ -80,11 +114,13 @@ def of_kind(name: str, value: object, kind: Any) -> None:
     temperance.errors.InputError: smoothing must be a number or none; got 'abc'
     """
     if not any(_is_a(value, one) for one in _alternatives(kind)):
-        raise InputError(f"{name} must be {Setting(name, kind, REQUIRED, '').allowed}; got {value!r}")
+        allowed = Setting(name, kind, REQUIRED, "").allowed
+        flags = {name: f"--{name.replace('_', '-')}"}
+        raise InputError(f"{name} must be {allowed}; got {value!r}", flags=flags)
 
 
 def settings_of(make: Callable[..., Any]) -> Mapping[str, Setting]:
-    """The settings of a class or a function: its keyword-only parameters.
+    """The settings of a class or a function: its keyword-only parameters; with `**options`, also its parent class's.
 
     >>> def method(*, width: Count = 8, mode: Literal["fast", "exact"] = "fast") -> None:
     ...     '''A method.
@@ -92,21 +128,29 @@ def settings_of(make: Callable[..., Any]) -> Mapping[str, Setting]:
     ...     width  how wide it is
     ...     '''
     >>> [(s.name, s.allowed, s.default, s.purpose) for s in settings_of(method).values()]
-    [('width', 'a whole number of at least 1', 8, 'how wide it is'), ('mode', 'fast or exact', 'fast', '')]
+    [('width', 'a whole number of at least 1', 8, 'how wide it is'), ('mode', 'one of fast, exact', 'fast', '')]
     """
     return _table(make)
 
 
 @cache
 def _table(make: Any) -> Mapping[str, Setting]:
-    function = inspect.getattr_static(make, "__init__") if isinstance(make, type) else make
-    kinds = get_type_hints(function, include_extras=True)
-    purposes = _purposes(inspect.getdoc(make) or "")
-    return {
-        p.name: Setting(p.name, kinds.get(p.name, object), p.default, purposes.get(p.name, ""))
-        for p in inspect.signature(function).parameters.values()
-        if p.kind is p.KEYWORD_ONLY
-    }
+    classes = make.__mro__ if isinstance(make, type) else ()
+    purposes: dict[str, str] = {}
+    for documented in (*reversed(classes), make):
+        purposes |= _purposes(inspect.cleandoc(documented.__doc__ or ""))
+    other_defaults = getattr(make, "other_defaults", {})
+    found: dict[str, Setting] = {}
+    for function in [vars(cls)["__init__"] for cls in classes if "__init__" in vars(cls)] or [make]:
+        kinds = get_type_hints(function, include_extras=True)
+        parameters = inspect.signature(function).parameters.values()
+        for p in parameters:
+            if p.kind is p.KEYWORD_ONLY and p.name not in found:
+                default = other_defaults.get(p.name, p.default)
+                found[p.name] = Setting(p.name, kinds.get(p.name, object), default, purposes.get(p.name, ""))
+        if not any(p.kind is p.VAR_KEYWORD for p in parameters):
+            break
+    return found
 
 
 def defaults_of(make: Callable[..., Any]) -> dict[str, Any]:
@@ -114,21 +158,52 @@ def defaults_of(make: Callable[..., Any]) -> dict[str, Any]:
     return {name: setting.default for name, setting in settings_of(make).items()}
 
 
-def check_settings(owner: str, make: Callable[..., Any], values: Mapping[str, Any]) -> None:
+def check_settings(owner: str, table: Mapping[str, Setting], values: Mapping[str, Any]) -> None:
     """Refuse settings that a method does not have, and values that they may not have.
 
     >>> def method(*, width: Count = 8) -> None: ...
-    >>> check_settings("method", method, {"width": 0})
+    >>> check_settings("method", settings_of(method), {"width": 0})
     Traceback (most recent call last):
     temperance.errors.InputError: method: width must be a whole number of at least 1; got 0
     """
-    table = settings_of(make)
     known_settings(owner, values, table)
-    for name, value in values.items():
-        try:
+    with named(owner):
+        for name, value in values.items():
             table[name].check(value)
-        except InputError as error:
-            raise InputError(f"{owner}: {error}") from None
+
+
+@contextmanager
+def named(owner: str) -> Iterator[None]:
+    """Begin the sentence about a wrong setting with the name of the method."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"{owner}: {error}") from None  # a setting of a method is not a flag of the command
+
+
+class HasSettings:
+    """A method whose settings are checked whenever it is made."""
+
+    name: ClassVar[str]
+    # Of settings that a class passes on to its parent.
+    other_defaults: ClassVar[Mapping[str, Any]] = {}
+
+    def __new__(cls, *args: Any, **settings: Any) -> Self:
+        check_settings(cls.name, settings_of(cls), settings)
+        return super().__new__(cls)
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """The settings it was made with. No setting is itself an estimator, so `deep` makes no difference."""
+        return {name: getattr(self, name) for name in settings_of(type(self))}
+
+    def check_settings(self) -> None:
+        """Refuse settings that make no sense for any data: one by one, then together."""
+        check_settings(self.name, settings_of(type(self)), self.get_params())
+        with named(self.name):
+            self._check_settings()
+
+    def _check_settings(self) -> None:
+        """Refuse settings that do not go together; each by itself was checked before."""
 
 
 # ------------------------------------------------------------------------------------------------------------ the kinds
@@ -141,14 +216,14 @@ def _alternatives(kind: Any) -> tuple[Any, ...]:
 def _is_a(value: object, kind: Any) -> bool:
     origin = get_origin(kind)
     if origin is Annotated:
-        plain, bounds = get_args(kind)
-        return _is_a(value, plain) and bounds.hold(value)
+        plain, rule = get_args(kind)
+        return _is_a(value, plain) and rule.hold(value)
     if origin is Literal:
-        return value in get_args(kind) and isinstance(value, tuple({type(choice) for choice in get_args(kind)}))
+        return isinstance(value, tuple({type(choice) for choice in get_args(kind)})) and value in get_args(kind)
     if isinstance(value, bool):
         return kind in (bool, object)
     if kind is float:
-        return isinstance(value, int | float)
+        return isinstance(value, int | float) and abs(value) <= sys.float_info.max  # NaN is not
     if inspect.isclass(origin or kind) and issubclass(origin or kind, Sequence) and kind is not str:
         # A string is a sequence too, but of letters.
         return isinstance(value, list | tuple) and all(_is_a(item, get_args(kind)[0]) for item in value)
@@ -167,17 +242,18 @@ WORDS: dict[Any, str] = {
 def _in_words(kind: Any) -> str:
     origin = get_origin(kind)
     if origin is Annotated:
-        plain, bounds = get_args(kind)
-        return f"{WORDS[plain]}{bounds}"
+        plain, rule = get_args(kind)
+        return f"{WORDS[plain]}{rule}"
     if origin is Literal:
-        return " or ".join(map(str, get_args(kind)))
+        choices = ", ".join(map(str, get_args(kind)))
+        return f"one of {choices}" if len(get_args(kind)) > 1 else choices
     if kind in WORDS:
         return WORDS[kind]
-    if origin is dict:
-        return "a dictionary"
     if inspect.isclass(origin or kind) and issubclass(origin or kind, Sequence):
-        return f"a list of {'names' if get_args(kind)[0] is str else 'numbers'}"
-    return f"a {getattr(kind, '__name__', kind)}"
+        item = get_args(kind)[0]
+        plain, rule = get_args(item) if get_origin(item) is Annotated else (item, "")
+        return f"a list of {'names' if plain is str else 'numbers'}{rule}"
+    return f"a {kind.__name__.lower()}"
 
 
 # -------------------------------------------------------------------------------------------------------- the docstring

@@ -1,7 +1,6 @@
 """Histograms, scaled bins and Bayesian binning, against the same things written slowly."""
 
 import itertools
-import math
 import warnings
 from typing import Any
 
@@ -15,7 +14,6 @@ from scipy.special import gammaln
 from conftest import random_predictions
 from temperance.calibrators import Bbq, HistogramBinning, Platt, ScalingBinning
 from temperance.calibrators._fit.curve import look_up
-from temperance.errors import InputError
 
 samples = st.lists(st.tuples(st.integers(0, 40).map(lambda i: i / 40), st.booleans()), min_size=2, max_size=60)
 
@@ -143,16 +141,3 @@ def test_netcals_bayesian_binning_is_another_method() -> None:
         theirs = netcal.BBQ().fit(p, labels.numpy()).transform(p)
     ours = Bbq().fit(logits, labels).predict_proba(logits)[:, 1].numpy()
     assert np.abs(ours - theirs).mean() < 0.1 and np.corrcoef(ours, theirs)[0, 1] > 0.95
-
-
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        (HistogramBinning(bins="even"), "bins must be one of mass, width; got 'even'"),
-        (HistogramBinning(n_bins=0), "n_bins must be a whole number of at least 1; got 0"),
-        (ScalingBinning(n_bins=math.nan), "n_bins must be a whole number"),  # type: ignore[arg-type]
-    ],
-)
-def test_wrong_settings_are_refused(wrong: Any, message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        wrong.fit(*random_predictions(30, 3))

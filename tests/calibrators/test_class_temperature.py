@@ -12,7 +12,6 @@ from torch import Tensor
 
 from conftest import random_predictions
 from temperance.calibrators import BiasCorrectedTemperature, ClassTemperature, Temperature
-from temperance.errors import InputError
 from temperance.metrics import nll
 from temperance.objectives import OBJECTIVES, make_objective
 
@@ -80,7 +79,7 @@ def test_every_objective_converges(method: type[ClassTemperature], name: str) ->
 
 
 @pytest.mark.parametrize("solver", ["exact", "released"])
-def test_an_absent_class_keeps_the_shared_temperature(solver: str) -> None:
+def test_an_absent_class_keeps_the_shared_temperature(solver: Any) -> None:
     logits, labels = random_predictions(300, 5, sharpness=3.0)
     labels = labels % 4
     found = ClassTemperature(solver=solver).fit(logits, labels)
@@ -90,7 +89,7 @@ def test_an_absent_class_keeps_the_shared_temperature(solver: str) -> None:
 
 
 @pytest.mark.parametrize("solver", ["exact", "released"])
-def test_biases_have_mean_zero_and_absent_ones_are_zero(solver: str) -> None:
+def test_biases_have_mean_zero_and_absent_ones_are_zero(solver: Any) -> None:
     logits, labels = random_predictions(300, 5, sharpness=3.0)
     labels = labels % 4
     found = BiasCorrectedTemperature(solver=solver).fit(logits, labels)
@@ -111,7 +110,7 @@ def test_a_shift_of_class_frequencies_is_repaired() -> None:
 
 @given(st.integers(0, 1000), st.sampled_from(["mean", "max"]))
 @settings(max_examples=10, deadline=None)
-def test_centred_logits_may_be_shifted(seed: int, centre: str) -> None:
+def test_centred_logits_may_be_shifted(seed: int, centre: Any) -> None:
     logits, labels = random_predictions(60, 3, seed=seed)
     shift = torch.randn(60, 1, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) * 5
     found = ClassTemperature(centre=centre).fit(logits, labels)
@@ -144,8 +143,3 @@ def test_degenerate_data(method: type[ClassTemperature], name: str) -> None:
         assert bool(torch.isfinite(found(logits)).all())
         learnt = found.state_dict()["temperatures" if method is ClassTemperature else "temperature"]
         assert 0.01 <= float(learnt.amin()) <= float(learnt.amax()) <= 100
-
-
-def test_settings_are_checked() -> None:
-    with pytest.raises(InputError, match="centre must be mean, max or nothing"):
-        ClassTemperature(centre="median").fit(*random_predictions(20, 3))

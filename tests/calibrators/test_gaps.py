@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 
 from conftest import random_predictions
-from temperance.calibrators import GapScaling, Temperature, make_calibrator
+from temperance.calibrators import GapScaling, Temperature
 from temperance.calibrators.gaps import RANKS, _depths, _edges, _Problem
-from temperance.errors import InputError
 from temperance.metrics import ece, nll
 
 
@@ -144,8 +143,3 @@ def test_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("temperance.calibrators.gaps.BLOCK_VALUES", {"cpu": 140})
     pieces = GapScaling().fit(logits, labels)
     assert torch.allclose(pieces.slopes, whole.slopes, atol=1e-9)
-
-
-def test_wrong_settings_are_refused() -> None:
-    with pytest.raises(InputError, match="ridge must be"):
-        make_calibrator("gap-scaling", ridge=0.0)

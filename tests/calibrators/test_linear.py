@@ -10,6 +10,7 @@ from scipy.optimize import minimize
 from torch import Tensor
 
 from conftest import random_predictions
+from temperance.calibrators import make_calibrator
 from temperance.calibrators._fit import regression
 from temperance.calibrators._fit.regression import Diagonal, Full, Map, Regression, newton
 from temperance.calibrators.linear import (
@@ -378,19 +379,6 @@ def test_gradients_flow_through_as_a_layer() -> None:
         assert free.grad is not None and bool(torch.isfinite(free.grad).all())
 
 
-@pytest.mark.parametrize(
-    ("method", "wrong"),
-    [
-        (Vector, {"ridge": 0.0}),
-        (Matrix, {"ridge": "strong"}),
-        (MatrixOdir, {"off_diagonal": -1.0}),
-        (MatrixOdir, {"intercept": float("inf")}),
-        (MatrixOdir, {"strengths": []}),
-        (MatrixOdir, {"strengths": [1.0, 0.0]}),
-        (MatrixOdir, {"n_folds": 1}),
-        (Dirichlet, {"objective": "no-such"}),
-    ],
-)
-def test_wrong_settings_are_refused_by_fit(method: Any, wrong: dict[str, Any]) -> None:
-    with pytest.raises(InputError):
-        method(**wrong).fit(*random_predictions(30, 3))
+def test_strengths_to_choose_from_are_needed() -> None:
+    with pytest.raises(InputError, match="matrix-odir: strengths must be positive numbers, at least one"):
+        make_calibrator("matrix-odir", strengths=[])

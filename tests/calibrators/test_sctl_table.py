@@ -12,6 +12,7 @@ import torch
 
 from temperance.calibrators import make_calibrator
 from temperance.metrics import accuracy, ece
+from temperance.registry import as_entry
 
 pytestmark = [pytest.mark.shared, pytest.mark.slow]
 
@@ -67,7 +68,7 @@ def test_table_1(
 def test_table_1_with_other_objectives(
     densenet: dict[str, Any], method: str, objective: str, settings: dict[str, Any], error: float, right: float
 ) -> None:
-    found = make_calibrator(method, objective=objective, objective_settings=settings, solver="released")
+    found = make_calibrator(method, objective=as_entry(objective, settings), solver="released")
     found.fit(densenet["val_logits"], densenet["val_labels"])
     probs, labels = found.predict_proba(densenet["test_logits"]), densenet["test_labels"]
     assert 100 * ece(probs, labels) == pytest.approx(error, abs=0.0151)

@@ -12,7 +12,6 @@ from temperance.calibrators import Platt, Spline
 from temperance.calibrators._fit.logistic import fit_logistic
 from temperance.calibrators.parametric import smoothed_targets
 from temperance.calibrators.spline import SMOOTHINGS, basis, bending, left_out_nll, overlap
-from temperance.errors import InputError
 
 heights = st.lists(st.floats(-10, 10), min_size=3, max_size=9).map(lambda h: torch.tensor(h, dtype=torch.float64))
 
@@ -113,12 +112,3 @@ def test_a_smoothing_of_ones_own() -> None:
     fixed = [Spline(smoothing=s).fit(logits, labels).predict_proba(logits) for s in SMOOTHINGS]
     assert min(float((one - chosen).abs().max()) for one in fixed) < 1e-6
     assert Spline().fit(logits, labels).info["converged"] is True
-
-
-def test_wrong_settings_are_refused() -> None:
-    for wrong, message in (
-        (Spline(n_knots=2), "n_knots must be a whole number of at least 3; got 2"),
-        (Spline(smoothing=-1.0), "smoothing must be a number of at least 0; got -1.0"),
-    ):
-        with pytest.raises(InputError, match=message):
-            wrong.fit(*random_predictions(30, 3))

@@ -13,7 +13,7 @@ from torch import Tensor
 from temperance.errors import InputError
 from temperance.heads import BalCAL
 from temperance.heads.features import Features
-from temperance.heads.loop import Batch
+from temperance.heads.loop import FeatureBatch
 from temperance.losses import CrossEntropy
 from temperance.training.simplex import balanced_share, class_scale, mean_confidence, simplex_frame
 
@@ -90,7 +90,7 @@ def test_mixture(features: Features) -> None:
 
 def test_objective(features: Features) -> None:
     head = BalCAL(epochs=1, share=0.7).fit(features)
-    batch = Batch(features.train.features[:50], features.train.labels[:50], torch.arange(50))
+    batch = FeatureBatch(features.train.features[:50], features.train.labels[:50], torch.arange(50))
     head.mix.fill_(0.7)
     head._seen = torch.zeros(2, 300, 4)
     value, logits = head._objective(batch, CrossEntropy(), torch.Generator())

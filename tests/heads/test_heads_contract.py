@@ -12,9 +12,10 @@ import torch
 from temperance import heads
 from temperance.errors import FileError, InputError, NotFittedError
 from temperance.heads import HEADS, Head, load_head, make_head
-from temperance.heads.base import CLAIMS, settings_of
+from temperance.heads.base import CLAIMS
 from temperance.heads.features import Features
 from temperance.losses import LOSSES, Focal, make_loss
+from temperance.settings import defaults_of
 
 EPOCHS = 2
 
@@ -62,7 +63,7 @@ def accuracy(head: Head, features: Features) -> float:
 @each_head
 def test_it_learns(kind: type[Head], features: Features) -> None:
     # So few samples are few steps: an optimiser made for long epochs takes larger ones here.
-    head = make(kind, epochs=12, batch_size=32, lr=max(settings_of(kind)["lr"], 1e-3)).fit(features)
+    head = make(kind, epochs=12, batch_size=32, lr=max(defaults_of(kind)["lr"], 1e-3)).fit(features)
     assert accuracy(head, features) > 0.6, "one in ten is chance"
     assert head.history[-1]["val_nll"] < head.history[0]["val_nll"]
 
@@ -249,45 +250,15 @@ def test_gives_log_probs(kind: type[Head], features: Features) -> None:
 @each_head
 def test_settings_are_stored_and_shown(kind: type[Head]) -> None:
     head = make_head(kind.name)
-    assert head.get_params() == settings_of(kind)
-    for name, value in settings_of(kind).items():
+    assert head.get_params() == defaults_of(kind)
+    for name, value in defaults_of(kind).items():
         assert f"{name}={value!r}" in repr(head)
     for preset, settings in kind.presets.items():
-        assert make_head(kind.name, preset=preset).get_params() == {**settings_of(kind), **settings}
+        assert make_head(kind.name, preset=preset).get_params() == {**defaults_of(kind), **settings}
         assert make_head(kind.name, preset=preset, epochs=7).epochs == 7
 
 
 # -------------------------------------------------------------------------------------------------------------- errors
-
-
-@each_head
-def test_wrong_types_are_refused_when_it_is_made(kind: type[Head]) -> None:
-    for name, default in settings_of(kind).items():
-        wrong: list[Any] = [[], object()]
-        if isinstance(default, bool):
-            wrong += ["yes", 1, None]
-        elif isinstance(default, int):
-            wrong += ["forty", 0.5, True, None]
-        elif isinstance(default, float):
-            wrong += [True, None]
-        for value in wrong:
-            with pytest.raises(InputError, match=f"{kind.name}: {name} must be"):
-                make_head(kind.name, **{name: value})
-
-
-@each_head
-def test_values_out_of_range_are_refused_when_it_is_made(kind: type[Head]) -> None:
-    for name, default in settings_of(kind).items():
-        wrong: list[Any] = []
-        if isinstance(default, str):
-            wrong += ["no such"]
-        elif isinstance(default, float) or default is None:
-            wrong += [-1, math.nan, math.inf]
-        elif not isinstance(default, bool):
-            wrong += [-1]
-        for value in wrong:
-            with pytest.raises(InputError, match=f"{kind.name}: {name} must be"):
-                make_head(kind.name, **{name: value})
 
 
 @each_head

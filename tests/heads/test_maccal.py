@@ -82,7 +82,7 @@ def test_rate_under_a_constant_gap(vectors: Any) -> None:
 
 
 @pytest.mark.parametrize("restrict", ["grad", "none"])
-def test_masked_step(vectors: Any, restrict: str) -> None:
+def test_masked_step(vectors: Any, restrict: Any) -> None:
     """One step by hand: forward with the mask, gradient with or without it."""
     found = vectors["maccal_masked_step"]
     head = MaCCal(width=None, restrict=restrict)

@@ -7,7 +7,7 @@ import torch
 
 from temperance.heads import TST, VTST, make_head
 from temperance.heads.features import Features
-from temperance.heads.loop import Batch
+from temperance.heads.loop import FeatureBatch
 from temperance.heads.tst import kl_to_standard
 from temperance.losses import CrossEntropy
 
@@ -72,7 +72,7 @@ def test_vtst_averages_over_its_noise(features: Features) -> None:
 def test_vtst_objective(features: Features) -> None:
     """loss(logits) + KL / Z, with fresh noise for every sample."""
     head = VTST(latent=6, epochs=1).fit(features)
-    batch = Batch(features.train.features, features.train.labels, torch.arange(120))
+    batch = FeatureBatch(features.train.features, features.train.labels, torch.arange(120))
     value, logits = head._objective(batch, CrossEntropy(), torch.Generator().manual_seed(0))
     mean, log_variance = head._middle(batch.features)
     noise = torch.empty(120, 6).normal_(generator=torch.Generator().manual_seed(0))

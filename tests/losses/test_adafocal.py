@@ -126,8 +126,6 @@ def test_an_unlabelled_validation_set_is_refused() -> None:
         AdaFocal().update(logits, torch.full_like(labels, -100))
 
 
-def test_settings_are_checked() -> None:
+def test_gammas_start_within_their_bounds() -> None:
     with pytest.raises(InputError, match="initial_gamma must be a number from -2 to 20; got 30"):
         AdaFocal(initial_gamma=30)
-    with pytest.raises(InputError, match="n_bins must be a whole number of at least 1"):
-        AdaFocal(n_bins=0)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from conftest import random_predictions
 from temperance.errors import InputError
-from temperance.losses import KDEXE, MDCA, MMCE, CrossEntropy, Focal, Loss, SoftAvUC, SoftECE
+from temperance.losses import KDEXE, MDCA, MMCE, CrossEntropy, Focal, Loss, SoftAvUC, SoftECE, make_loss
 from temperance.losses.batch import laplacian_energy
 from temperance.metrics import ece, kde_ece_canonical
 
@@ -91,7 +91,7 @@ def test_mmce_is_the_sum_over_pairs(n: int, k: int, seed: int, sharpness: float)
     logits, labels = random_predictions(n, k, seed, sharpness)
     _, confidence, correct = top_label(logits, labels)
     for form, double_norm in (("weighted", False), ("weighted", True), ("plain", False), ("root", False)):
-        found = penalty(MMCE(strength=1.0, form=form, double_norm=double_norm), logits, labels)
+        found = penalty(make_loss("mmce", strength=1.0, form=form, double_norm=double_norm), logits, labels)
         near = 1e-12 if form == "plain" else 3e-6  # below 1e-5 the root is a straight line
         assert found == pytest.approx(slow_mmce(confidence, correct, form, double_norm), abs=near)
         assert found >= 0
@@ -122,9 +122,7 @@ def test_mmce_has_no_matrix_of_pairs() -> None:
     assert float(laplacian_energy(amounts, places)) == pytest.approx(expected, abs=2e-3)
 
 
-def test_mmce_settings_are_checked() -> None:
-    with pytest.raises(InputError, match="form must be one of"):
-        MMCE(form="squared")
+def test_double_norm_belongs_to_the_weighted_form() -> None:
     with pytest.raises(InputError, match="double_norm belongs to"):
         MMCE(form="plain", double_norm=True)
 
@@ -163,7 +161,7 @@ def test_kde_golden(vectors: Any, a: tuple[Tensor, Tensor]) -> None:
 
 
 @pytest.mark.parametrize("bandwidth", [0.05, "loo"])
-def test_kde_is_the_metric(bandwidth: float | str) -> None:
+def test_kde_is_the_metric(bandwidth: Any) -> None:
     logits, labels = random_predictions(40, 4)
     expected = kde_ece_canonical(logits, labels, from_logits=True, bandwidth=bandwidth)
     assert penalty(KDEXE(strength=1.0, bandwidth=bandwidth), logits, labels) == pytest.approx(expected, abs=1e-9)
@@ -181,7 +179,7 @@ def test_kde_detached_is_a_constant(a: tuple[Tensor, Tensor]) -> None:
 
 
 @pytest.mark.parametrize("bandwidth", [0.02, "loo"])
-def test_kde_of_a_single_sample_is_zero(bandwidth: float | str) -> None:
+def test_kde_of_a_single_sample_is_zero(bandwidth: Any) -> None:
     logits, labels = random_predictions(3, 4)
     assert penalty(KDEXE(bandwidth=bandwidth), logits[:1], labels[:1]) == 0
     ignored = torch.tensor([int(labels[0]), -100, -100])
@@ -239,14 +237,6 @@ def test_soft_avuc_is_its_formula(threshold: float, temperature: float) -> None:
     assert penalty(loss, logits, labels) == pytest.approx(
         slow_soft_avuc(probs, correct, threshold, temperature), abs=1e-9
     )
-
-
-def test_soft_settings_are_checked() -> None:
-    for settings_ in ({"threshold": 0.0}, {"threshold": True}, {"temperature": 0.0}):
-        with pytest.raises(InputError, match="must be a number"):
-            SoftAvUC(**settings_)
-    with pytest.raises(InputError, match="temperature must be a number above 0"):
-        SoftECE(temperature=-1.0)
 
 
 # ---------------------------------------------------------------------------------------------------------------- all

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from conftest import random_predictions
 from temperance.errors import InputError
-from temperance.losses import FLSD, CrossEntropy, DualFocal, Focal, InverseFocal
+from temperance.losses import FLSD, CrossEntropy, DualFocal, Focal, InverseFocal, make_loss
 from temperance.losses.focal import REVERSAL_GAMMA
 
 
@@ -89,7 +89,7 @@ def test_dual_focal_by_hand(vectors: Any, key: str) -> None:
 
 def test_dual_focal_golden_values(vectors: Any, a: tuple[Tensor, Tensor]) -> None:
     for behaviour, name in (("released", "released"), ("eq24", "eq24"), ("eq25-26", "eq25_26")):
-        found = DualFocal(gamma=2.0, behaviour=behaviour)(*a)
+        found = make_loss("dual-focal", gamma=2.0, behaviour=behaviour)(*a)
         assert float(found) == pytest.approx(vectors["dual_focal_A_gamma2"][name], abs=1e-6)
 
 

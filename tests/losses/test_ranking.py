@@ -38,7 +38,7 @@ def penalty_slowly(confidence: list[float], correctness: list[float]) -> float:
 
 
 @pytest.mark.parametrize("name", ["msp", "margin", "negative-entropy"])
-def test_trained_as_described(name: str) -> None:
+def test_trained_as_described(name: Any) -> None:
     """Three epochs of shuffled batches, against counting by hand."""
     n, k = 30, 4
     loss = CRL(n_samples=n, score=name, strength=0.7)
@@ -96,8 +96,6 @@ def test_indices_out_of_range_are_refused() -> None:
             call(logits, labels, torch.tensor([0, 12, 3, 4]))
         with pytest.raises(InputError, match="found -1"):
             call(logits, labels, torch.tensor([0, -1, 3, 4]))
-    with pytest.raises(InputError, match="n_samples must be a whole number of at least 1"):
-        CRL(n_samples=0)
 
 
 # ----------------------------------------------------------------------------------------------------------- ablations

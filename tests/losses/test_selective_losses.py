@@ -58,7 +58,7 @@ def test_equal_scores_keep_their_order() -> None:
 
 
 @pytest.mark.parametrize("score", SCORES)
-def test_the_loss_is_the_metric(score: str) -> None:
+def test_the_loss_is_the_metric(score: Any) -> None:
     logits, labels = random_predictions(77, 5)
     expected = aurc(logits, labels, from_logits=True, loss="nll", score=score)
     assert float(AURC(score=score)(logits, labels)) == pytest.approx(expected, abs=1e-9)
@@ -97,7 +97,7 @@ def test_soft_cdf_golden(vectors: Any) -> None:
 
 
 @pytest.mark.parametrize(("score", "key"), [("msp", "msp"), ("margin", "margin"), ("negative-entropy", "negent")])
-def test_au_golden(vectors: Any, a: tuple[Tensor, Tensor], score: str, key: str) -> None:
+def test_au_golden(vectors: Any, a: tuple[Tensor, Tensor], score: Any, key: str) -> None:
     v = vectors["au_loss_A"]
     settings_: dict[str, Any] = {"low_conf_coverage": v["kappa"], "cdf_bandwidth": v["nu"], "n_bins": v["bins"]}
     loss = AU(**settings_, score=score, variant="paper", window="batch")
@@ -112,7 +112,7 @@ def test_the_released_negative_entropy_is_constant(vectors: Any, a: tuple[Tensor
 
 
 @pytest.mark.parametrize("score", ["msp", "margin"])
-def test_the_released_scores_are_those_of_softmax_taken_twice(score: str) -> None:
+def test_the_released_scores_are_those_of_softmax_taken_twice(score: Any) -> None:
     logits, labels = random_predictions(40, 5)
     settings_: dict[str, Any] = {"low_conf_coverage": 0.6, "score": score}
     twice = logits.softmax(1).softmax(1).log()
@@ -137,7 +137,7 @@ def test_the_released_gradient_passes_through_the_threshold() -> None:
     seed=st.integers(0, 99),
 )
 def test_weights_grow_with_the_score_up_to_the_cap(
-    n: int, coverage: float, bandwidth: float, score: str, seed: int
+    n: int, coverage: float, bandwidth: float, score: Any, seed: int
 ) -> None:
     logits, labels = random_predictions(n, 4, seed)
     loss = AU(low_conf_coverage=coverage, cdf_bandwidth=bandwidth, score=score, variant="paper")
@@ -154,7 +154,7 @@ def test_weights_grow_with_the_score_up_to_the_cap(
 @pytest.mark.parametrize("variant", ["paper", "released"])
 @pytest.mark.parametrize("score", SCORES)
 @pytest.mark.parametrize("kind", [AURC, AU])
-def test_single_precision_and_any_base(kind: Any, score: str, variant: str) -> None:
+def test_single_precision_and_any_base(kind: Any, score: Any, variant: str) -> None:
     shape = n, k, *space = 2, 6, 7, 3
     generator = torch.Generator().manual_seed(3)
     logits = 3 * torch.randn(shape, generator=generator, dtype=torch.float64)
@@ -171,7 +171,7 @@ def test_single_precision_and_any_base(kind: Any, score: str, variant: str) -> N
 
 
 @pytest.mark.parametrize("score", SCORES)
-def test_scores_have_their_gradients(score: str) -> None:
+def test_scores_have_their_gradients(score: Any) -> None:
     logits, labels = random_predictions(9, 4)
     assert torch.autograd.gradcheck(lambda z: SCORES[score](Rows(z, labels)), logits.requires_grad_())
     single = Rows(torch.randn(3, 1, dtype=torch.float64), torch.zeros(3, dtype=torch.int64))
@@ -290,14 +290,6 @@ def test_overflow_gives_nan(loss: AU | AURC) -> None:
         assert math.isnan(float(loss(logits, truth)))
 
 
-def test_settings_are_checked() -> None:
-    for settings_, message in (
-        ({"low_conf_coverage": 1.5}, "low_conf_coverage must be a number from 0 to 1"),
-        ({"cdf_bandwidth": 0.0}, "cdf_bandwidth must be a number above 0"),
-        ({"score": "energy"}, "score must be one of msp, margin, negative-entropy"),
-        ({"window": "day"}, "window must be one of epoch, batch"),
-        ({"variant": "program"}, "variant must be one of paper, released"),
-        ({"detach_weights": True}, "detach_weights belongs to variant=\"paper\"; got variant='released'"),
-    ):
-        with pytest.raises(InputError, match=message):
-            AU(**settings_)
+def test_detached_weights_belong_to_the_paper() -> None:
+    with pytest.raises(InputError, match="detach_weights belongs to variant=\"paper\"; got variant='released'"):
+        AU(detach_weights=True)

@@ -211,7 +211,7 @@ def test_wrong_batches_are_refused() -> None:
         CrossEntropy()(torch.zeros(4, 0), torch.full((4,), -100))
     with pytest.raises(InputError, match="must be tensors"):
         CrossEntropy()([[1.0, 2.0]], [0])
-    with pytest.raises(InputError, match="ignore_index must be a whole number that a label can have"):
+    with pytest.raises(InputError, match="ignore_index must be a whole number"):
         CrossEntropy(ignore_index=1 << 64)
 
 

@@ -189,13 +189,3 @@ def test_bandwidth_is_chosen_even_where_every_likelihood_is_negative() -> None:
     probs = torch.tensor([[0.999999, 0.000001], [0.5, 0.5], [0.000001, 0.999999]], dtype=torch.float64)
     assert bool((loo_log_likelihood(probs, loo_bandwidths()) < 0).all())
     assert 0 <= kde_ece_canonical(probs, [0, 0, 1], bandwidth="loo") <= 2
-
-
-def test_settings_are_checked() -> None:
-    probs, labels = [[0.7, 0.3], [0.6, 0.4]], [0, 1]
-    for bad in (0, -1, math.nan, math.inf, "auto", True):
-        with pytest.raises(InputError, match="bandwidth must be a number above 0, or loo"):
-            kde_ece(probs, labels, bandwidth=bad)
-    for bad in (0, 0.5, math.nan, "1", True):
-        with pytest.raises(InputError, match="p must be a number of at least 1"):
-            kde_ece_marginal(probs, labels, p=bad)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from conftest import random_predictions
 from temperance.errors import InputError
 from temperance.metrics import OODResult, auroc, fpr_at_tpr, ood, ood_intervals, score
-from temperance.metrics.ood import Detection, auroc_of, detection, detection_draws, fpr_of
+from temperance.metrics.detection import Detection, auroc_of, detection, detection_draws, fpr_of
 
 # A coarse grid ties often.
 some_scores = st.lists(st.sampled_from([i / 8 for i in range(-8, 9)]), min_size=1, max_size=30)

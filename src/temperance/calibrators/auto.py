@@ -1,6 +1,7 @@
 """Chooses and combines: several calibrators, weighed by how they do on samples they were not fitted on."""
 
 from itertools import pairwise
+from typing import Annotated
 
 import torch
 from torch import Tensor
@@ -14,8 +15,9 @@ from temperance.calibrators.temperature import (
     fit_inverse_temperature,
     likeliest_inverse_temperature,
 )
-from temperance.errors import InputError, at_least
+from temperance.errors import InputError
 from temperance.objectives import Nll
+from temperance.settings import AtLeastTwo, NameOf, Seed
 
 # From few parameters to many; temperature scaling is always in the pool too. Others beside them (ODIR, order-preserving
 # networks, kernels of other widths) changed the NLL by less than 0.1 % in cross-validation on real predictions.
@@ -61,16 +63,17 @@ class Auto(Calibrator):
     weights: Tensor
     last: GapScaling
 
-    def __init__(self, *, members: list[str] | None = None, folds: int = 5, seed: int = 0) -> None:
+    def __init__(
+        self,
+        *,
+        members: list[Annotated[str, NameOf("a calibrator", make_calibrator)]] | None = None,
+        folds: AtLeastTwo = 5,
+        seed: Seed = 0,
+    ) -> None:
         super().__init__()
         self.members = members
         self.folds = folds
         self.seed = seed
-
-    def _check_settings(self) -> None:
-        at_least("folds", self.folds, 2)
-        for name in self.members or ():
-            make_calibrator(name)  # refuses an unknown name
 
     def _fit(self, logits: Tensor, labels: Tensor) -> None:
         fold = self._dealt(len(labels)).to(logits.device)

@@ -1,8 +1,9 @@
 """What a calibrator is: fitted on logits and labels, it turns logits into log-probabilities.
 
-A method writes `_fit` and `_calibrate`, and `_check_settings` if it has settings. It keeps what it learns in float64
-buffers, so a fitted calibrator moves, saves and loads like any other layer and can be the last layer of a network. A
-cast of that network (`.half()`, `.to(torch.bfloat16)`) leaves the buffers alone: they only move to another device.
+A method writes `_fit` and `_calibrate`, and `_check_settings` where settings have to fit together. It keeps what it
+learns in float64 buffers, so a fitted calibrator moves, saves and loads like any other layer and can be the last layer
+of a network. A cast of that network (`.half()`, `.to(torch.bfloat16)`) leaves the buffers alone: they only move to
+another device.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from temperance import settings
 from temperance.arrays import ArrayLike, as_labels, as_logits, as_scores, flatten, refuse_probs, unflatten
-from temperance.errors import FileError, InputError, NotFittedError, TemperanceWarning, known_settings
+from temperance.errors import FileError, InputError, NotFittedError, TemperanceWarning
 from temperance.files import read_tensors, reading, write_tensors
 from temperance.numerics import one_thread, working_type
 from temperance.registry import Registry, first_line, plain_name
+from temperance.settings import HasSettings, check_settings, settings_of
 
 # What to do with probabilities that were given as logits.
 AS_LOGITS = "pass log-probabilities, numpy.log(probs)"
@@ -35,7 +36,7 @@ FORMAT = 1
 ONE_THREAD_VALUES = 1 << 20
 
 
-class Calibrator(nn.Module):
+class Calibrator(HasSettings, nn.Module):
     """Turns logits into calibrated probabilities.
 
     `fit(logits, labels)` learns from held-out predictions and forgets any earlier fit; `predict_proba(logits)` gives
@@ -44,7 +45,6 @@ class Calibrator(nn.Module):
     `info["caution"]` keeps the sentence.
     """
 
-    name: ClassVar[str]
     summary: ClassVar[str]
     family: ClassVar[str]
     preserves_argmax: ClassVar[bool]
@@ -70,9 +70,6 @@ class Calibrator(nn.Module):
     def _calibrate(self, logits: Tensor) -> Tensor:
         """Log-probabilities (n, k) of float64 logits (n, k)."""
         raise NotImplementedError
-
-    def _check_settings(self) -> None:
-        """Refuse values of settings that make no sense; their types were checked before."""
 
     # What everyone calls.
 
@@ -130,25 +127,12 @@ class Calibrator(nn.Module):
         """How many numbers it learnt."""
         return sum(buffer.numel() for name, buffer in self.state_dict().items() if not name.endswith("n_classes"))
 
-    def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """The settings it was made with. No setting is itself an estimator, so `deep` makes no difference."""
-        return {name: getattr(self, name) for name in settings_of(type(self))}
-
     def set_params(self, **settings: Any) -> Self:
-        """Change settings; the next `fit` checks and uses them."""
-        known_settings(self.name, settings, settings_of(type(self)))
+        """Change settings; the next `fit` uses them."""
+        check_settings(self.name, settings_of(type(self)), settings)
         for name, value in settings.items():
             setattr(self, name, value)
         return self
-
-    def check_settings(self) -> None:
-        """Refuse settings that make no sense for any data; `fit` does it too."""
-        try:
-            for name, setting in settings.settings_of(type(self)).items():
-                setting.check(getattr(self, name))
-            self._check_settings()
-        except InputError as error:
-            raise InputError(f"{self.name}: {error}") from None
 
     @classmethod
     def claims(cls) -> dict[str, Any]:
@@ -267,16 +251,9 @@ def _shapes(tensors: Mapping[str, Tensor]) -> dict[str, torch.Size]:
     return {name: tensor.shape for name, tensor in tensors.items()}
 
 
-def settings_of(cls: type[Calibrator]) -> dict[str, Any]:
-    """The settings of a method with their defaults."""
-    return settings.defaults_of(cls)
-
-
 def make_calibrator(name: str, **settings: Any) -> Calibrator:
-    """A calibrator by its plain name; a setting that it does not have, or a value that makes no sense, is refused."""
-    cls = CALIBRATORS[name]
-    known_settings(name, settings, settings_of(cls))
-    found = cls(**settings)
+    """A calibrator by its plain name, which may carry settings as on the command line; wrong ones are refused."""
+    found: Calibrator = CALIBRATORS.make(name, **settings)
     found.check_settings()
     return found
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 from torch import Tensor
 
 from temperance.calibrators._fit.curve import TINY, CurveCalibrator, interleave, merge_steps, steps
+from temperance.calibrators._fit.reduction import Reduction
 from temperance.calibrators.base import calibrator
 from temperance.calibrators.parametric import fit_platt
-from temperance.errors import at_least, one_of
 from temperance.numerics import prefix_sums
-
-BINS = ("mass", "width")
+from temperance.settings import Count
 
 # Bayesian binning averages over numbers of bins from a tenth of the cube root of n to ten times it, and its prior has
 # the weight of two samples, as its authors have it.
@@ -34,15 +35,12 @@ class HistogramBinning(CurveCalibrator):
     (ICML 2001).
     """
 
-    def __init__(self, *, reduction: str = "top-label", bins: str = "mass", n_bins: int = 15) -> None:
+    def __init__(
+        self, *, reduction: Reduction = "top-label", bins: Literal["mass", "width"] = "mass", n_bins: Count = 15
+    ) -> None:
         super().__init__(reduction=reduction)
         self.bins = bins
         self.n_bins = n_bins
-
-    def _check_settings(self) -> None:
-        super()._check_settings()
-        one_of("bins", self.bins, BINS)
-        at_least("n_bins", self.n_bins, 1)
 
     def _fit_curve(self, probs: Tensor, happened: Tensor) -> tuple[Tensor, Tensor]:
         if self.bins == "mass":
@@ -73,13 +71,9 @@ class ScalingBinning(CurveCalibrator):
     Kumar, Liang and Ma, "Verified uncertainty calibration" (NeurIPS 2019).
     """
 
-    def __init__(self, *, reduction: str = "top-label", n_bins: int = 15) -> None:
+    def __init__(self, *, reduction: Reduction = "top-label", n_bins: Count = 15) -> None:
         super().__init__(reduction=reduction)
         self.n_bins = n_bins
-
-    def _check_settings(self) -> None:
-        super()._check_settings()
-        at_least("n_bins", self.n_bins, 1)
 
     def _fit_curve(self, probs: Tensor, happened: Tensor) -> tuple[Tensor, Tensor]:
         log_odds = probs.clamp(TINY, 1 - torch.finfo(probs.dtype).eps / 2).logit()
@@ -106,7 +100,7 @@ class Bbq(CurveCalibrator):
     Naeini, Cooper and Hauskrecht, "Obtaining well calibrated probabilities using Bayesian binning" (AAAI 2015).
     """
 
-    def __init__(self, *, reduction: str = "pooled") -> None:
+    def __init__(self, *, reduction: Reduction = "pooled") -> None:
         super().__init__(reduction=reduction)
 
     def _fit_curve(self, probs: Tensor, happened: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,15 +1,22 @@
 """Maps with a parameter for each class: temperatures, or one temperature and a bias for each class."""
 
-from typing import Any
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from temperance.calibrators._fit.solvers import Parametric, Problem, minimise, prior_samples, sample_weight, train
+from temperance.calibrators._fit.solvers import (
+    Parametric,
+    Problem,
+    Solver,
+    minimise,
+    prior_samples,
+    sample_weight,
+    train,
+)
 from temperance.calibrators.base import calibrator
 from temperance.calibrators.temperature import S_HIGH, S_LOW, caution_of, divided, fit_inverse_temperature
-from temperance.errors import InputError
-from temperance.objectives import Objective
+from temperance.objectives import Objective, ObjectiveName
 
 
 @calibrator(family="temperature", preserves_argmax=False, takes_objective=True)
@@ -34,18 +41,12 @@ class ClassTemperature(Parametric):
     def __init__(
         self,
         *,
-        centre: str | None = None,
-        objective: str = "nll",
-        objective_settings: dict[str, Any] | None = None,
-        solver: str = "exact",
+        centre: Literal["mean", "max"] | None = None,
+        objective: ObjectiveName = "nll",
+        solver: Solver = "exact",
     ) -> None:
-        super().__init__(objective=objective, objective_settings=objective_settings, solver=solver)
+        super().__init__(objective=objective, solver=solver)
         self.centre = centre
-
-    def _check_settings(self) -> None:
-        super()._check_settings()
-        if self.centre not in (None, "mean", "max"):
-            raise InputError(f"centre must be mean, max or nothing; got {self.centre!r}")
 
     def _fit(self, logits: Tensor, labels: Tensor) -> None:
         objective, rows = self._make_objective(), self._centred(logits)

@@ -2,17 +2,25 @@
 
 import math
 import warnings
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from temperance.calibrators._fit.solvers import TOLERANCE, Parametric, Problem, Solution, minimise, settle, train
+from temperance.calibrators._fit.solvers import (
+    TOLERANCE,
+    Parametric,
+    Problem,
+    Solution,
+    Solver,
+    minimise,
+    settle,
+    train,
+)
 from temperance.calibrators.base import calibrator
 from temperance.calibrators.temperature import S_HIGH, S_LOW, caution_of, fit_inverse_temperature
-from temperance.errors import one_of
-from temperance.objectives import Objective
+from temperance.objectives import Objective, ObjectiveName
 
 # The largest weight of the uniform prediction: with weight 1 every class would tie.
 MOST_UNIFORM = 0.999
@@ -38,17 +46,12 @@ class EnsembleTemperature(Parametric):
     def __init__(
         self,
         *,
-        space: str = "probs",
-        objective: str = "nll",
-        objective_settings: dict[str, Any] | None = None,
-        solver: str = "exact",
+        space: Literal["probs", "logits"] = "probs",
+        objective: ObjectiveName = "nll",
+        solver: Solver = "exact",
     ) -> None:
-        super().__init__(objective=objective, objective_settings=objective_settings, solver=solver)
+        super().__init__(objective=objective, solver=solver)
         self.space = space
-
-    def _check_settings(self) -> None:
-        super()._check_settings()
-        one_of("space", self.space, ("probs", "logits"))
 
     def _fit(self, logits: Tensor, labels: Tensor) -> None:
         # One objective for both stages: the second starts with the weights that it chose in the first.

@@ -9,10 +9,10 @@ from torch import Tensor
 
 from temperance.calibrators._fit.solvers import TOLERANCE
 from temperance.calibrators.base import Calibrator, calibrator
-from temperance.calibrators.linear import positive
 from temperance.calibrators.ordered import LEAST_GAIN, centred
 from temperance.calibrators.temperature import caution_of, fit_inverse_temperature
 from temperance.objectives import Nll
+from temperance.settings import Positive
 
 # A new factor begins below the logits of these ranks: the first gaps decide, the many small ones share a factor.
 RANKS = (1, 2, 3, 5)
@@ -51,13 +51,10 @@ class GapScaling(Calibrator):
     spread: Tensor
     slopes: Tensor
 
-    def __init__(self, *, ridge: float = 5.0, rescale: bool = True) -> None:
+    def __init__(self, *, ridge: Positive = 5.0, rescale: bool = True) -> None:
         super().__init__()
         self.ridge = ridge
         self.rescale = rescale
-
-    def _check_settings(self) -> None:
-        positive("ridge", self.ridge)
 
     def _fit(self, logits: Tensor, labels: Tensor) -> None:
         inverse, record = fit_inverse_temperature(Nll(), logits, labels) if self.rescale else (1.0, {})

@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from temperance.calibrators.base import Calibrator, calibrator
 from temperance.calibrators.temperature import caution_of, fit_inverse_temperature
-from temperance.errors import InputError, at_least, one_of
+from temperance.errors import InputError
 from temperance.objectives import Nll
+from temperance.settings import Count, CountOrZero, Positive
 
 # Only an ECE that is lower by more than this is lower: it comes from the same rows, so a smaller change is rounding.
 SLACK = 1e-12
@@ -23,8 +25,6 @@ NEAR_EDGE = 1e-9
 # Candidates × rows (or rows × classes) are taken in blocks of about this many values, which stay in cache.
 BLOCK_VALUES = {"cpu": 1 << 16, "cuda": 1 << 25}
 
-ACCURACY_RULES = ("start", "strict", "ratchet")
-SEARCHES = ("full", "local")
 LOCAL_REACH = 2
 
 
@@ -59,15 +59,15 @@ class ClassTemperatureGreedy(Calibrator):
     def __init__(
         self,
         *,
-        n_bins: int = 15,
-        start: float = 0.1,
-        stop: float = 10.0,
-        step: float = 0.1,
-        grid: Sequence[float] | None = None,
-        sweeps: int = 5,
+        n_bins: Count = 15,
+        start: Positive = 0.1,
+        stop: Positive = 10.0,
+        step: Positive = 0.1,
+        grid: Sequence[Positive] | None = None,
+        sweeps: CountOrZero = 5,
         constrained: bool = True,
-        accuracy_rule: str = "start",
-        search: str = "full",
+        accuracy_rule: Literal["start", "strict", "ratchet"] = "start",
+        search: Literal["full", "local"] = "full",
     ) -> None:
         super().__init__()
         self.n_bins = n_bins
@@ -81,10 +81,6 @@ class ClassTemperatureGreedy(Calibrator):
         self.search = search
 
     def _check_settings(self) -> None:
-        at_least("n_bins", self.n_bins, 1)
-        at_least("sweeps", self.sweeps, 0)
-        one_of("accuracy_rule", self.accuracy_rule, ACCURACY_RULES)
-        one_of("search", self.search, SEARCHES)
         self._values()  # refuses values that are not a grid
 
     def _fit(self, logits: Tensor, labels: Tensor) -> None:

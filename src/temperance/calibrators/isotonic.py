@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from temperance.calibrators._fit.curve import CurveCalibrator, groups, interleave, steps
+from temperance.calibrators._fit.reduction import Reduction
 from temperance.calibrators.base import calibrator
 from temperance.numerics import isotonic
 
@@ -31,7 +32,7 @@ class Isotonic(CurveCalibrator):
     Zadrozny and Elkan, "Transforming classifier scores into accurate multiclass probability estimates" (KDD 2002).
     """
 
-    def __init__(self, *, reduction: str = "pooled", interpolate: bool = True) -> None:
+    def __init__(self, *, reduction: Reduction = "pooled", interpolate: bool = True) -> None:
         super().__init__(reduction=reduction)
         self.interpolate = interpolate
 
@@ -54,7 +55,7 @@ class CentredIsotonic(CurveCalibrator):
     (Statistics in Biopharmaceutical Research 9, 2017).
     """
 
-    def __init__(self, *, reduction: str = "pooled") -> None:
+    def __init__(self, *, reduction: Reduction = "pooled") -> None:
         super().__init__(reduction=reduction)
 
     def _fit_curve(self, probs: Tensor, happened: Tensor) -> tuple[Tensor, Tensor]:

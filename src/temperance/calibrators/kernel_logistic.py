@@ -8,10 +8,10 @@ from torch.nn.functional import linear
 
 from temperance.calibrators._fit.regression import Full, fit_map
 from temperance.calibrators.base import Calibrator, calibrator
-from temperance.calibrators.linear import ROUGHLY, positive
+from temperance.calibrators.linear import ROUGHLY
 from temperance.calibrators.temperature import caution_of, fit_inverse_temperature
-from temperance.errors import at_least
 from temperance.objectives import Nll
+from temperance.settings import Count, Positive, Seed
 
 
 @calibrator(family="linear", preserves_argmax=False)
@@ -33,17 +33,12 @@ class KernelLogistic(Calibrator):
     weight: Tensor
     bias: Tensor
 
-    def __init__(self, *, features: int = 200, scale: float = 1.0, ridge: float = 0.5, seed: int = 0) -> None:
+    def __init__(self, *, features: Count = 200, scale: Positive = 1.0, ridge: Positive = 0.5, seed: Seed = 0) -> None:
         super().__init__()
         self.features = features
         self.scale = scale
         self.ridge = ridge
         self.seed = seed
-
-    def _check_settings(self) -> None:
-        at_least("features", self.features, 1)
-        positive("scale", self.scale)
-        positive("ridge", self.ridge)
 
     def _fit(self, logits: Tensor, labels: Tensor) -> None:
         n, k = logits.shape

@@ -12,8 +12,9 @@ from temperance.calibrators._fit.regression import Diagonal, Full, Map, fit_map
 from temperance.calibrators._fit.solvers import TOLERANCE, Parametric, Solution, prior_samples
 from temperance.calibrators.base import calibrator
 from temperance.calibrators.temperature import caution_of, fit_inverse_temperature
-from temperance.errors import InputError, at_least
-from temperance.objectives import Objective, make_objective
+from temperance.errors import InputError
+from temperance.objectives import Objective, ObjectiveName, make_objective
+from temperance.settings import AtLeastTwo, Positive
 
 # Strengths of the penalty that cross-validation tries, strongest first.
 STRENGTHS = [10.0**power for power in range(6, -3, -1)]
@@ -33,16 +34,9 @@ class Ridged(Parametric):
 
     kind: ClassVar[Map]
 
-    def __init__(
-        self, *, objective: str = "nll", objective_settings: dict[str, Any] | None = None, ridge: float | None = None
-    ) -> None:
-        super().__init__(objective=objective, objective_settings=objective_settings)
+    def __init__(self, *, objective: ObjectiveName = "nll", ridge: Positive | None = None) -> None:
+        super().__init__(objective=objective)
         self.ridge = ridge
-
-    def _check_settings(self) -> None:
-        super()._check_settings()
-        if self.ridge is not None:
-            positive("ridge", self.ridge)
 
     def _fit(self, logits: Tensor, labels: Tensor) -> None:
         features = Scaled(self.kind, logits, labels)
@@ -133,29 +127,21 @@ class MatrixOdir(Parametric):
     def __init__(
         self,
         *,
-        objective: str = "nll",
-        objective_settings: dict[str, Any] | None = None,
-        off_diagonal: float | None = None,
-        intercept: float | None = None,
-        strengths: Sequence[float] | None = None,
-        n_folds: int = 3,
+        objective: ObjectiveName = "nll",
+        off_diagonal: Positive | None = None,
+        intercept: Positive | None = None,
+        strengths: Sequence[Positive] | None = None,
+        n_folds: AtLeastTwo = 3,
     ) -> None:
-        super().__init__(objective=objective, objective_settings=objective_settings)
+        super().__init__(objective=objective)
         self.off_diagonal = off_diagonal
         self.intercept = intercept
         self.strengths = strengths
         self.n_folds = n_folds
 
     def _check_settings(self) -> None:
-        super()._check_settings()
-        at_least("n_folds", self.n_folds, 2)
         if self.strengths is not None and not self.strengths:
             raise InputError("strengths must be positive numbers, at least one; got none")
-        for strength in self.strengths or ():
-            positive("strengths", strength)
-        for setting in ("off_diagonal", "intercept"):
-            if getattr(self, setting) is not None:
-                positive(setting, getattr(self, setting))
 
     def _fit(self, logits: Tensor, labels: Tensor) -> None:
         objective = self._make_objective()
@@ -295,9 +281,3 @@ class CrossValidation:
             elif score > WORSE * least:
                 break
         return chosen
-
-
-def positive(setting: str, value: object) -> None:
-    """Refuse anything but a positive number."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-        raise InputError(f"{setting} must be a positive number; got {value!r}")

@@ -8,9 +8,10 @@ from torch import Tensor
 from temperance.calibrators._fit.curve import look_up
 from temperance.calibrators.base import Calibrator, calibrator
 from temperance.calibrators.temperature import caution_of, fit_inverse_temperature
-from temperance.errors import InputError, positive_fraction
+from temperance.errors import InputError
 from temperance.numerics import isotonic
 from temperance.objectives import make_objective
+from temperance.settings import PositiveFraction, Seed
 
 # One sample in ten finds the threshold, at most this many; the rest finds the temperature.
 MOST_FOR_THRESHOLD = 500
@@ -58,13 +59,10 @@ class MetaMis(EntropyThreshold):
     Ma and Blaschko, "Meta-Cal: well-controlled post-hoc calibration by ranking" (ICML 2021).
     """
 
-    def __init__(self, *, alpha: float = 0.05, seed: int = 0) -> None:
+    def __init__(self, *, alpha: PositiveFraction = 0.05, seed: Seed = 0) -> None:
         super().__init__()
         self.alpha = alpha
         self.seed = seed
-
-    def _check_settings(self) -> None:
-        positive_fraction("alpha", self.alpha)
 
     def _fit(self, logits: Tensor, labels: Tensor) -> None:
         right = (logits.argmax(1) == labels).nonzero().squeeze(1)
@@ -95,14 +93,10 @@ class MetaAcc(EntropyThreshold):
     Ma and Blaschko, "Meta-Cal: well-controlled post-hoc calibration by ranking" (ICML 2021).
     """
 
-    def __init__(self, *, accuracy: float | None = None, seed: int = 0) -> None:
+    def __init__(self, *, accuracy: PositiveFraction | None = None, seed: Seed = 0) -> None:
         super().__init__()
         self.accuracy = accuracy
         self.seed = seed
-
-    def _check_settings(self) -> None:
-        if self.accuracy is not None:
-            positive_fraction("accuracy", self.accuracy)
 
     def _fit(self, logits: Tensor, labels: Tensor) -> None:
         drawn = _draw(torch.arange(len(labels), device=labels.device), self.seed)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -12,10 +13,8 @@ from torch.nn.functional import cross_entropy, elu, softplus
 
 from temperance.calibrators.base import Calibrator, calibrator
 from temperance.calibrators.temperature import caution_of, fit_inverse_temperature
-from temperance.errors import at_least, number, one_of, positive_fraction
 from temperance.objectives import make_objective
-
-VARIANTS = ("oi", "op", "diag")
+from temperance.settings import Count, CountOrZero, NonNegative, PositiveFraction, Seed
 
 BATCH = 256
 
@@ -57,13 +56,13 @@ class OrderPreserving(Calibrator):
     def __init__(
         self,
         *,
-        variant: str = "oi",
-        width: int = 10,
-        depth: int = 2,
-        epochs: int = 40,
-        learning_rate: float = 0.01,
-        weight_decay: float = 5e-4,
-        seed: int = 0,
+        variant: Literal["oi", "op", "diag"] = "oi",
+        width: Count = 10,
+        depth: CountOrZero = 2,
+        epochs: Count = 40,
+        learning_rate: PositiveFraction = 0.01,
+        weight_decay: NonNegative = 5e-4,
+        seed: Seed = 0,
     ) -> None:
         super().__init__()
         self.variant = variant
@@ -73,14 +72,6 @@ class OrderPreserving(Calibrator):
         self.learning_rate = learning_rate
         self.weight_decay = weight_decay
         self.seed = seed
-
-    def _check_settings(self) -> None:
-        one_of("variant", self.variant, VARIANTS)
-        at_least("width", self.width, 1)
-        at_least("depth", self.depth, 0)
-        at_least("epochs", self.epochs, 1)
-        positive_fraction("learning_rate", self.learning_rate)
-        number("weight_decay", self.weight_decay, 0)
 
     def _fit(self, logits: Tensor, labels: Tensor) -> None:
         slope, record = fit_inverse_temperature(make_objective("nll"), logits, labels)

@@ -3,16 +3,17 @@
 import math
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Literal
 
 import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
-from temperance.calibrators._fit.solvers import Parametric, Problem, Solution, minimise, sample_weight, train
+from temperance.calibrators._fit.solvers import Parametric, Problem, Solution, Solver, minimise, sample_weight, train
 from temperance.calibrators.base import calibrator
 from temperance.calibrators.temperature import HIGH, LOW, caution_of, fit_inverse_temperature
-from temperance.errors import one_of, seed_number
+from temperance.objectives import ObjectiveName
+from temperance.settings import Seed
 
 # How many of a sample's largest logits the network sees, and the bound they are clipped at.
 MOST_INPUTS = 10
@@ -66,26 +67,20 @@ class ParameterisedTemperature(Parametric):
     def __init__(
         self,
         *,
-        preset: str = "robust",
-        seed: int = 0,
-        objective: str = "nll",
-        objective_settings: dict[str, Any] | None = None,
-        solver: str = "exact",
+        preset: Literal["robust", "sctl", "paper"] = "robust",
+        seed: Seed = 0,
+        objective: ObjectiveName = "nll",
+        solver: Solver = "exact",
     ) -> None:
-        super().__init__(objective=objective, objective_settings=objective_settings, solver=solver)
+        super().__init__(objective=objective, solver=solver)
         self.preset = preset
         self.seed = seed
-
-    def _check_settings(self) -> None:
-        super()._check_settings()
-        one_of("preset", self.preset, PRESETS)
-        seed_number(self.seed)
 
     def _fit(self, logits: Tensor, labels: Tensor) -> None:
         objective, preset, k = self._make_objective(), PRESETS[self.preset], logits.shape[1]
         exact, generator = self.solver == "exact", torch.Generator().manual_seed(self.seed)
         features = _features(logits)
-        shape = Shape(features.shape[1], *preset.hidden, 1)
+        shape = LayerSizes(features.shape[1], *preset.hidden, 1)
         start = shape.random(generator)
         inverse, record = fit_inverse_temperature(self._make_objective(), logits, labels)
         constant = "caution" in record
@@ -155,7 +150,7 @@ def _network(x: Tensor, layers: list[Tensor]) -> Tensor:
     return linear(x, layers[-2], layers[-1])
 
 
-class Shape:
+class LayerSizes:
     """The numbers of units from the inputs to the output."""
 
     def __init__(self, *units: int) -> None:

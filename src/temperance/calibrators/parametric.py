@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from temperance.calibrators._fit.logistic import TOLERANCE, LogisticFit, fit_logistic
-from temperance.calibrators._fit.reduction import BinaryCalibrator
+from temperance.calibrators._fit.reduction import BinaryCalibrator, Reduction
 from temperance.calibrators.base import calibrator
 
 
@@ -40,7 +40,7 @@ class Platt(LogisticCalibrator):
 
     coefficients: Tensor
 
-    def __init__(self, *, reduction: str = "pooled") -> None:
+    def __init__(self, *, reduction: Reduction = "pooled") -> None:
         super().__init__(reduction=reduction)
 
     def _fit_binary(self, log_odds: Tensor, happened: Tensor) -> dict[str, Tensor]:
@@ -69,7 +69,7 @@ class Beta(LogisticCalibrator):
 
     coefficients: Tensor
 
-    def __init__(self, *, reduction: str = "pooled") -> None:
+    def __init__(self, *, reduction: Reduction = "pooled") -> None:
         super().__init__(reduction=reduction)
 
     def _fit_binary(self, log_odds: Tensor, happened: Tensor) -> dict[str, Tensor]:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
+from typing import Annotated
 
 import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
 from temperance.calibrators._fit.logistic import fit_logistic, solve_ridged
+from temperance.calibrators._fit.reduction import Reduction
 from temperance.calibrators.base import calibrator
 from temperance.calibrators.parametric import LogisticCalibrator, smoothed_targets, unless_one_sided
-from temperance.errors import at_least, number
+from temperance.settings import Bounds, NonNegative
 
 # From a straight line, which is Platt scaling, to a curve with hardly any penalty.
 SMOOTHINGS = tuple(10.0**power for power in range(5, -4, -1))
@@ -48,16 +50,16 @@ class Spline(LogisticCalibrator):
     heights: Tensor
     bends: Tensor
 
-    def __init__(self, *, reduction: str = "pooled", n_knots: int = 10, smoothing: float | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        reduction: Reduction = "pooled",
+        n_knots: Annotated[int, Bounds(3)] = 10,
+        smoothing: NonNegative | None = None,
+    ) -> None:
         super().__init__(reduction=reduction)
         self.n_knots = n_knots
         self.smoothing = smoothing
-
-    def _check_settings(self) -> None:
-        super()._check_settings()
-        at_least("n_knots", self.n_knots, 3)
-        if self.smoothing is not None:
-            number("smoothing", self.smoothing, 0)
 
     def _fit_binary(self, log_odds: Tensor, happened: Tensor) -> dict[str, Tensor]:
         origin, spacing = overlap(log_odds, happened, self.n_knots - 1)

@@ -1,6 +1,6 @@
 """Vector and matrix scaling with penalties that follow from how much n samples can teach about k classes."""
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -9,8 +9,9 @@ from torch.nn.functional import linear
 from temperance.calibrators._fit.regression import Diagonal, Full, Map, fit_map
 from temperance.calibrators._fit.solvers import Parametric
 from temperance.calibrators.base import calibrator
-from temperance.calibrators.linear import positive
 from temperance.calibrators.temperature import caution_of, fit_inverse_temperature
+from temperance.objectives import ObjectiveName
+from temperance.settings import Positive
 
 
 class Structured(Parametric):
@@ -72,19 +73,13 @@ class StructuredVector(Structured):
     def __init__(
         self,
         *,
-        objective: str = "nll",
-        objective_settings: dict[str, Any] | None = None,
-        diagonal: float = 1.0,
-        intercept: float = 1.0,
+        objective: ObjectiveName = "nll",
+        diagonal: Positive = 1.0,
+        intercept: Positive = 1.0,
     ) -> None:
-        super().__init__(objective=objective, objective_settings=objective_settings)
+        super().__init__(objective=objective)
         self.diagonal = diagonal
         self.intercept = intercept
-
-    def _check_settings(self) -> None:
-        super()._check_settings()
-        positive("diagonal", self.diagonal)
-        positive("intercept", self.intercept)
 
     def _strengths(self, k: int) -> Tensor:
         return torch.tensor([[self.diagonal], [self.intercept]], dtype=torch.float64).expand(2, k) * k
@@ -116,22 +111,15 @@ class StructuredMatrix(Structured):
     def __init__(
         self,
         *,
-        objective: str = "nll",
-        objective_settings: dict[str, Any] | None = None,
-        diagonal: float = 1.0,
-        off_diagonal: float = 1.0,
-        intercept: float = 1.0,
+        objective: ObjectiveName = "nll",
+        diagonal: Positive = 1.0,
+        off_diagonal: Positive = 1.0,
+        intercept: Positive = 1.0,
     ) -> None:
-        super().__init__(objective=objective, objective_settings=objective_settings)
+        super().__init__(objective=objective)
         self.diagonal = diagonal
         self.off_diagonal = off_diagonal
         self.intercept = intercept
-
-    def _check_settings(self) -> None:
-        super()._check_settings()
-        positive("diagonal", self.diagonal)
-        positive("off_diagonal", self.off_diagonal)
-        positive("intercept", self.intercept)
 
     def _strengths(self, k: int) -> Tensor:
         strengths = torch.full((k, k + 1), self.off_diagonal * k * (k - 1), dtype=torch.float64)

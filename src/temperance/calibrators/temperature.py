@@ -18,8 +18,8 @@ from temperance.calibrators._fit.solvers import (
     train,
 )
 from temperance.calibrators.base import Calibrator, calibrator
-from temperance.errors import at_least
 from temperance.objectives import Nll, Objective
+from temperance.settings import Count
 
 # Temperatures stay within these bounds.
 LOW, HIGH = 1e-2, 1e2
@@ -308,12 +308,9 @@ class TemperatureEce(Calibrator):
 
     temperature: Tensor
 
-    def __init__(self, *, n_bins: int = 15) -> None:
+    def __init__(self, *, n_bins: Count = 15) -> None:
         super().__init__()
         self.n_bins = n_bins
-
-    def _check_settings(self) -> None:
-        at_least("n_bins", self.n_bins, 1)
 
     def _fit(self, logits: Tensor, labels: Tensor) -> None:
         errors = ece_of_temperatures(logits, labels, GRID.to(logits.device), self.n_bins)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from temperance.calibrators._fit.curve import CurveCalibrator, groups, interleave, merge_steps, steps
+from temperance.calibrators._fit.reduction import Reduction
 from temperance.calibrators.base import calibrator
 
 Point = tuple[float, float]
@@ -31,7 +32,7 @@ class VennAbers(CurveCalibrator):
     2015).
     """
 
-    def __init__(self, *, reduction: str = "pooled") -> None:
+    def __init__(self, *, reduction: Reduction = "pooled") -> None:
         super().__init__(reduction=reduction)
 
     def _fit_curve(self, probs: Tensor, happened: Tensor) -> tuple[Tensor, Tensor]:

@@ -24,7 +24,9 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     )
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="CAL", help="the file to save it in")
     parser.add_argument("--objective", metavar="NAME", help="what it minimises, as `temperance list objectives` shows")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a setting of the method")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="a setting, or objective.KEY=VALUE"
+    )
     add_reading_options(parser)
     parser.set_defaults(run=run)
 
@@ -41,10 +43,11 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 def run(args: argparse.Namespace) -> None:
     from temperance.jobs.comparison import read_for_fitting
     from temperance.jobs.outcomes import Method
+    from temperance.registry import as_entry
 
     check_outputs(args)
-    objective = [f"objective={args.objective}"] if args.objective else []
-    method = Method.parse(":".join([args.method, *objective, *args.set]))
+    written = as_entry(args.method, {"objective": args.objective} if args.objective else {})
+    method = Method.parse(":".join([written, *args.set]))
     data = read_for_fitting(args.predictions, **reading_options(args))
     logits, labels = data.logits(), data.labels
     with data.located():

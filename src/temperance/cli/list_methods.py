@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import inspect
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from rich.table import Table
 
 from temperance.cli.terminal import show
-from temperance.errors import InputError
+from temperance.errors import InputError, unknown_name
+from temperance.settings import REQUIRED, Setting, settings_of
 
 KINDS = ("metrics", "calibrators", "objectives", "losses", "networks", "heads", "recipes", "corruptions")
 
@@ -20,6 +21,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         "list", help="name every metric, calibrator, objective, loss, network or head, with its settings and claims"
     )
     parser.add_argument("kind", nargs="?", choices=KINDS, metavar="KIND", help=f"one of {', '.join(KINDS)}")
+    parser.add_argument("name", nargs="?", metavar="NAME", help="one of them: what its settings may be, and what for")
     parser.add_argument("--json", action="store_true", help="as JSON, with settings and claims")
     parser.set_defaults(run=run)
 
@@ -28,27 +30,36 @@ def run(args: argparse.Namespace) -> None:
     if args.kind is None:
         raise InputError(f"say what to list: temperance list KIND, where KIND is one of {', '.join(KINDS)}")
     entries = described(args.kind)
+    if args.name is not None:
+        if args.name not in (names := [entry["name"] for entry in entries]):
+            raise unknown_name(f"entry of {args.kind}", args.name, names)
+        entries = [entry for entry in entries if entry["name"] == args.name]
     if args.json:
         print(json.dumps(entries, indent=2, default=str))
         return
     table = Table(show_edge=False, pad_edge=False)
-    table.add_column("name", no_wrap=True)
-    table.add_column("what it is")
-    table.add_column("settings", style="dim")
-    for entry in entries:
-        settings = ", ".join(f"{name}={value}" for name, value in entry["settings"].items())
-        table.add_row(entry["name"], entry["summary"], settings)
+    if args.name is None:
+        columns = ["name", "what it is", "settings"]
+        rows = [[e["name"], e["summary"], ", ".join(f"{n}={v}" for n, v in e["settings"].items())] for e in entries]
+    else:
+        columns = ["setting", "default", "may be", "what it is for"]
+        rows = [[n, str(v), *entries[0]["about"][n].values()] for n, v in entries[0]["settings"].items()]
+        print(f"{args.name}: {entries[0]['summary']}\n")
+    for i, title in enumerate(columns):
+        table.add_column(title, no_wrap=i == 0, style="dim" if title == "settings" else None)
+    for row in rows:
+        table.add_row(*row)
     show(table)
 
 
 def described(kind: str) -> list[dict[str, Any]]:
-    """Every entry of a registry: name, summary, settings with defaults, claims."""
+    """Every entry of a registry: name, summary, settings with defaults, what is known about these, claims."""
     if kind == "recipes":
         return _recipes()
     if kind == "metrics":
         from temperance.metrics import METRICS
 
-        return [_entry(m, m.options, m.claims) for m in METRICS]
+        return [_entry(m, m.settings, m.claims) for m in METRICS]
     if kind == "networks":
         from temperance.training.networks import NETWORKS
 
@@ -58,26 +69,35 @@ def described(kind: str) -> list[dict[str, Any]]:
 
         return [_entry(c, {}, {"family": c.family}) for c in CORRUPTIONS]
     if kind == "losses":
-        from temperance.losses import LOSSES, base
+        from temperance.losses import LOSSES
 
-        return [_entry(c, _shown(base.settings_of(c)), c.claims()) for c in LOSSES]
+        return [_entry(c, c.own_settings(), c.claims()) for c in LOSSES]
     if kind == "objectives":
         from temperance.objectives import OBJECTIVES
 
-        return [_entry(o, _defaults(o), {"convex": o.convex}) for o in OBJECTIVES]
+        return [_entry(o, settings_of(o), {"convex": o.convex}) for o in OBJECTIVES]
     if kind == "heads":
         from temperance.heads import HEADS
-        from temperance.heads.base import settings_of as settings_of_head
 
-        return [_entry(h, settings_of_head(h), {**h.claims(), "presets": h.presets}) for h in HEADS]
+        return [_entry(h, settings_of(h), {**h.claims(), "presets": h.presets}) for h in HEADS]
     from temperance.calibrators import CALIBRATORS
-    from temperance.calibrators.base import settings_of
 
     return [_entry(c, settings_of(c), c.claims()) for c in CALIBRATORS]
 
 
-def _entry(thing: Any, settings: dict[str, Any], claims: dict[str, Any]) -> dict[str, Any]:
-    return {"name": thing.name, "summary": thing.summary, "settings": settings, "claims": claims}
+def _entry(thing: Any, settings: Mapping[str, Setting], claims: dict[str, Any]) -> dict[str, Any]:
+    defaults = {name: "required" if s.default is REQUIRED else s.default for name, s in settings.items()}
+    return {
+        "name": thing.name,
+        "summary": thing.summary,
+        "settings": defaults,
+        "about": _about(settings),
+        "claims": claims,
+    }
+
+
+def _about(settings: Mapping[str, Setting]) -> dict[str, dict[str, str]]:
+    return {name: {"may be": setting.allowed, "purpose": setting.purpose} for name, setting in settings.items()}
 
 
 def _recipes() -> list[dict[str, Any]]:
@@ -92,17 +112,8 @@ def _recipes() -> list[dict[str, Any]]:
             "name": name,
             "summary": PAPERS[name],
             "settings": {key: value for key, value in asdict(recipe).items() if value != plain[key]},
+            "about": _about(settings_of(Recipe)),
             "claims": {},
         }
         for name, recipe in RECIPES.items()
     ]
-
-
-def _defaults(cls: type) -> dict[str, Any]:
-    """The settings of a class with their defaults."""
-    return {name: parameter.default for name, parameter in inspect.signature(cls).parameters.items()}
-
-
-def _shown(settings: dict[str, Any]) -> dict[str, Any]:
-    """Settings with their defaults, or the word for those that have none."""
-    return {name: "required" if value is inspect.Parameter.empty else value for name, value in settings.items()}

@@ -42,18 +42,12 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 
 
 def run(args: argparse.Namespace) -> None:
-    from temperance.heads.retraining import (
-        WHAT_TO_DO,
-        begin_folder,
-        features_from,
-        parsed_head,
-        retrain,
-        write_retrained,
-    )
+    from temperance.heads import make_head
+    from temperance.heads.retraining import WHAT_TO_DO, begin_folder, features_from, retrain, write_retrained
     from temperance.report import write_report
     from temperance.training.criterion import as_loss
 
-    head = parsed_head(args.head)
+    head = make_head(args.head)
     as_loss(args.loss, n_samples=1)  # so that a wrong loss, too, is refused before any data is read
     begin_folder(args.output)
     device = args.device or best_device()

@@ -2,15 +2,15 @@
 
 from temperance.data.corruptions import CORRUPTIONS, corrupt
 from temperance.data.files import Files
-from temperance.data.images import Batch, Images, Moves, Part, as_images, draw_moves, normalised
+from temperance.data.images import ImageBatch, Images, Moves, Part, as_images, draw_moves, normalised
 from temperance.data.longtail import long_tail_counts, long_tailed
 from temperance.data.sets import ImageData, read_images
 from temperance.data.splits import hold_out
 
 __all__ = [
     "CORRUPTIONS",
-    "Batch",
     "Files",
+    "ImageBatch",
     "ImageData",
     "Images",
     "Moves",

@@ -34,7 +34,7 @@ def _numbered(pattern: str) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
-class Layout:
+class CifarLayout:
     """The files of one of the official versions."""
 
     name: str
@@ -60,16 +60,16 @@ class Layout:
 
 
 LAYOUTS = (
-    Layout("cifar10", "cifar-10-batches-py", _numbered("data_batch_{}"), "test_batch", "batches.meta", 10),
-    Layout("cifar100", "cifar-100-python", ("train",), "test", "meta", 100),
-    Layout(
+    CifarLayout("cifar10", "cifar-10-batches-py", _numbered("data_batch_{}"), "test_batch", "batches.meta", 10),
+    CifarLayout("cifar100", "cifar-100-python", ("train",), "test", "meta", 100),
+    CifarLayout(
         "cifar10", "cifar-10-batches-bin", _numbered("data_batch_{}.bin"), "test_batch.bin", "batches.meta.txt", 10, 1
     ),
-    Layout("cifar100", "cifar-100-binary", ("train.bin",), "test.bin", "fine_label_names.txt", 100, 2),
+    CifarLayout("cifar100", "cifar-100-binary", ("train.bin",), "test.bin", "fine_label_names.txt", 100, 2),
 )
 
 
-def find_cifar(folder: Path) -> tuple[Path, Layout] | None:
+def find_cifar(folder: Path) -> tuple[Path, CifarLayout] | None:
     """The folder of official files that this one is, or has in it."""
     for layout in LAYOUTS:
         for found in (folder, folder / layout.folder):
@@ -78,7 +78,7 @@ def find_cifar(folder: Path) -> tuple[Path, Layout] | None:
     return None
 
 
-def read_cifar(folder: Path, layout: Layout) -> Source:
+def read_cifar(folder: Path, layout: CifarLayout) -> Source:
     """A data set out of its official files."""
     files = {}
     for name in layout.files:
@@ -106,7 +106,7 @@ def read_cifar_archive(path: Path, progress: Progress = no_progress) -> Source:
     return _parsed(files, layout, lambda _: path)
 
 
-def _parsed(files: Mapping[str, bytes], layout: Layout, path_of: Callable[[str], Path]) -> Source:
+def _parsed(files: Mapping[str, bytes], layout: CifarLayout, path_of: Callable[[str], Path]) -> Source:
     """The data set in these files; `path_of` gives the path of each one, for error messages."""
 
     def part(*names: str) -> Images:
@@ -123,7 +123,7 @@ def _parsed(files: Mapping[str, bytes], layout: Layout, path_of: Callable[[str],
     return Source(layout.name, part(*layout.train), None, part(layout.test), class_names)
 
 
-def _binary(data: bytes, layout: Layout) -> tuple[Bytes, Bytes]:
+def _binary(data: bytes, layout: CifarLayout) -> tuple[Bytes, Bytes]:
     """Pixels and labels of a file of the binary version, in which each image is label bytes, then pixels."""
     row = layout.label_bytes + PIXELS
     if len(data) % row:
@@ -132,7 +132,7 @@ def _binary(data: bytes, layout: Layout) -> tuple[Bytes, Bytes]:
     return rows[:, layout.label_bytes :], rows[:, layout.label_bytes - 1]
 
 
-def _pickled(data: bytes, layout: Layout) -> tuple[Bytes, Bytes]:
+def _pickled(data: bytes, layout: CifarLayout) -> tuple[Bytes, Bytes]:
     """Pixels and labels of a file of the Python version."""
     found = _unpickled(data)
     pixels, labels = found.get(b"data"), found.get(layout.key.encode())
@@ -141,7 +141,7 @@ def _pickled(data: bytes, layout: Layout) -> tuple[Bytes, Bytes]:
     return pixels.values.reshape(-1, PIXELS), np.array(labels, np.uint8)
 
 
-def _class_names(data: bytes, layout: Layout) -> tuple[str, ...]:
+def _class_names(data: bytes, layout: CifarLayout) -> tuple[str, ...]:
     if layout.is_binary:
         names = data.decode().split()
     else:

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from temperance.data.images import Batch, Device, Images, Moves, check_moves, moved
+from temperance.data.images import Device, ImageBatch, Images, Moves, check_moves, moved
 from temperance.errors import InputError, MissingExtraError
 from temperance.files import reading
 from temperance.progress import Progress, no_progress
@@ -56,7 +56,7 @@ class Files:
     def take(self, index: Tensor) -> Files:
         return replace(self, paths=tuple(self.paths[i] for i in index.tolist()), labels=self.labels[index.cpu()])
 
-    def batches(self, order: Tensor, size: int, *, device: Device, moves: Moves | None = None) -> Iterator[Batch]:
+    def batches(self, order: Tensor, size: int, *, device: Device, moves: Moves | None = None) -> Iterator[ImageBatch]:
         check_moves(moves, len(self))
         order = order.cpu()
         # If the caller stops early, this closes the generator at once, and its threads with it.
@@ -65,7 +65,7 @@ class Files:
                 index = order[start : start + size]
                 pixels = torch.stack([next(images) for _ in index]).to(device)
                 pixels = pixels if moves is None else moved(pixels, moves.take(index))
-                yield Batch(pixels, self.labels[index].to(device), index.to(device))
+                yield ImageBatch(pixels, self.labels[index].to(device), index.to(device))
 
     def in_memory(self, progress: Progress = no_progress) -> Images:
         """All images, decoded once."""

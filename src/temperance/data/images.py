@@ -24,7 +24,7 @@ Device = str | torch.device
 BYTES_AT_ONCE = 64 * 128 * 32 * 32 * 3
 
 
-class Batch(NamedTuple):
+class ImageBatch(NamedTuple):
     """A few samples of a part, on the requested device."""
 
     pixels: Tensor  # uint8 (b, h, w, c)
@@ -106,7 +106,7 @@ class Part(Protocol):
     def take(self, index: Tensor) -> Self:
         """These samples, in this order."""
 
-    def batches(self, order: Tensor, size: int, *, device: Device, moves: Moves | None = None) -> Iterator[Batch]:
+    def batches(self, order: Tensor, size: int, *, device: Device, moves: Moves | None = None) -> Iterator[ImageBatch]:
         """The samples of `order`, in that order, `size` at a time (the last batch may be smaller).
 
         With moves, one for each sample of the part, a sample is cropped and flipped by its own.
@@ -158,7 +158,7 @@ class Images:
         index = index.to(self.pixels.device)
         return Images(self.pixels[index], self.labels[index])
 
-    def batches(self, order: Tensor, size: int, *, device: Device, moves: Moves | None = None) -> Iterator[Batch]:
+    def batches(self, order: Tensor, size: int, *, device: Device, moves: Moves | None = None) -> Iterator[ImageBatch]:
         check_moves(moves, len(self))
         at_once = size * max(1, BYTES_AT_ONCE // (size * math.prod(self.shape)))
         for start in range(0, len(order), at_once):
@@ -166,7 +166,7 @@ class Images:
             some = self.take(index).to(device)
             pixels = some.pixels if moves is None else moved(some.pixels, moves.take(index))
             parts = (torch.split(each, size) for each in (pixels, some.labels, index.to(device)))
-            yield from map(Batch, *parts)
+            yield from map(ImageBatch, *parts)
 
 
 def check_moves(moves: Moves | None, n: int) -> None:

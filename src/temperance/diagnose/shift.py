@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from temperance.calibrators.base import Calibrator
-from temperance.data import Batch, Moves, Part
+from temperance.data import ImageBatch, Moves, Part
 from temperance.data.corruptions import CORRUPTIONS, corrupt
 from temperance.data.files import pillow
 from temperance.errors import InputError, at_least, seed_number
@@ -74,7 +74,7 @@ class Corrupted:
     def take(self, index: Tensor) -> Corrupted:
         return replace(self, part=self.part.take(index))
 
-    def batches(self, order: Tensor, size: int, *, device: Device, moves: Moves | None = None) -> Iterator[Batch]:
+    def batches(self, order: Tensor, size: int, *, device: Device, moves: Moves | None = None) -> Iterator[ImageBatch]:
         generator = torch.Generator().manual_seed(self.seed)
         for batch in self.part.batches(order, size, device=device, moves=moves):
             yield batch._replace(pixels=corrupt(batch.pixels, self.name, self.severity, generator=generator))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -94,7 +93,6 @@ def posthoc_trace(
     *,
     layer: str = "temperature",
     objective: str = "nll",
-    objective_settings: dict[str, Any] | None = None,
     worst_classes: int | None = None,
     held_out: tuple[ArrayLike, ArrayLike] | None = None,
     optimiser: str = "adam",
@@ -138,9 +136,7 @@ def posthoc_trace(
         visited.append(parameters.detach().double())
         return LAYERS[layer].forward(given, parameters)
 
-    problem = Problem(
-        make_objective(objective, **(objective_settings or {})), forward, rows[wanted], truth[wanted], k=k
-    )
+    problem = Problem(make_objective(objective), forward, rows[wanted], truth[wanted], k=k)
     last = train(problem, LAYERS[layer].start(k).to(rows), optimiser=optimiser, schedule=((lr, steps),))
     path = [*visited[:steps], last.parameters]
     looked = [*range(0, len(path) - 1, every), len(path) - 1]

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, Unpack
+from typing import Any, Literal, Unpack
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from temperance.errors import InputError, at_least, number, positive_fraction
+from temperance.errors import InputError
 from temperance.heads.base import Head, TrainingSettings, head
 from temperance.heads.features import Features
-from temperance.heads.loop import Batch, empty_layer, start_layer
+from temperance.heads.loop import FeatureBatch, empty_layer, start_layer
 from temperance.losses import Loss
+from temperance.settings import Count, Fraction, PositiveFraction
 from temperance.training.simplex import balanced_share, class_scale, mean_confidence, simplex_frame
 
 
@@ -46,21 +47,15 @@ class BalCAL(Head):
     def __init__(
         self,
         *,
-        acc_discount: float = 0.95,
-        share: float = 0.8,
-        width: int | str = "auto",
+        acc_discount: PositiveFraction = 0.95,
+        share: Fraction = 0.8,
+        width: Count | Literal["auto"] = "auto",
         **training: Unpack[TrainingSettings],
     ) -> None:
         super().__init__(**training)
         self.acc_discount = acc_discount
         self.share = share
         self.width = width
-
-    def _check_settings(self) -> None:
-        positive_fraction("acc_discount", self.acc_discount)
-        number("share", self.share, 0, 1)
-        if self.width != "auto":
-            at_least("width", self.width, 1)
 
     def _check_features(self, features: Features) -> None:
         if features.k < 2:
@@ -83,7 +78,7 @@ class BalCAL(Head):
         # The epoch's training logits, of the linear classifier and of the simplex.
         self._seen = torch.empty(2, n, k, device=features.device)
 
-    def _objective(self, batch: Batch, loss: Loss, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    def _objective(self, batch: FeatureBatch, loss: Loss, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         linear, even = self._both(batch.features)
         even = even * class_scale(batch.labels, even.shape[1])
         mix = self.mix

@@ -7,36 +7,24 @@ A method writes `_build` (its parameters), `_begin` (their first values), `_logi
 
 from __future__ import annotations
 
-import inspect
 import json
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Self, TypedDict, TypeVar, Unpack, get_type_hints
+from typing import Any, ClassVar, Literal, Self, TypedDict, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from temperance.arrays import shape_of
-from temperance.errors import (
-    FileError,
-    InputError,
-    NotFittedError,
-    at_least,
-    known_settings,
-    number,
-    one_of,
-    positive,
-    seed_number,
-    unknown_name,
-)
+from temperance.errors import FileError, InputError, NotFittedError, seed_number, unknown_name
 from temperance.files import read_tensors, reading, write_tensors
 from temperance.heads.features import Features
-from temperance.heads.loop import Batch, Loop, generator_of
+from temperance.heads.loop import FeatureBatch, Loop, generator_of
 from temperance.losses import Loss
 from temperance.progress import Progress, no_progress
-from temperance.registry import Registry, first_line, plain_name
-from temperance.settings import of_kind
+from temperance.registry import Registry, first_line, parse_entry, plain_name
+from temperance.settings import Count, CountOrZero, HasSettings, NonNegative, Positive
 from temperance.training.criterion import as_loss
 
 FORMAT = 1
@@ -47,28 +35,15 @@ class TrainingSettings(TypedDict, total=False):
 
     epochs: int
     batch_size: int
-    optimiser: str
+    optimiser: Literal["sgd", "adam"]
     lr: float
     momentum: float
     weight_decay: float
-    schedule: str
+    schedule: Literal["constant", "cosine"]
     clip: float | None
 
 
-# The values of the MaC-Cal paper. A head that was published with others sets `training_defaults`.
-TRAINING: TrainingSettings = {
-    "epochs": 40,
-    "batch_size": 128,
-    "optimiser": "sgd",
-    "lr": 0.1,
-    "momentum": 0.9,
-    "weight_decay": 5e-4,
-    "schedule": "constant",
-    "clip": None,
-}
-
-
-class Head(nn.Module):
+class Head(HasSettings, nn.Module):
     """A classifier of frozen features.
 
     `fit(features)` trains it and forgets any earlier fit. Called with features (n, d) it returns logits (n, k), the
@@ -80,41 +55,44 @@ class Head(nn.Module):
     lr, schedule        "constant", or "cosine" from lr down to 0
     clip                largest norm of the gradient; None: no limit
 
-    Settings are checked when `make_head` makes a head, and again by `fit`, before any data is used.
+    Settings are checked when a head is made, and again by `fit`, before any data is used.
     """
 
-    name: ClassVar[str]
     summary: ClassVar[str]
     paper: ClassVar[str]
     needs_val: ClassVar[bool]
     needs_wide_features: ClassVar[bool]
     gives_log_probs: ClassVar[bool]
     presets: ClassVar[Mapping[str, Mapping[str, Any]]]
-    training_defaults: ClassVar[TrainingSettings] = {}
 
-    epochs: int
-    batch_size: int
-    optimiser: str
-    lr: float
-    momentum: float
-    weight_decay: float
-    schedule: str
-    clip: float | None
-
-    def __init__(self, **training: Unpack[TrainingSettings]) -> None:
+    # The defaults are those of the MaC-Cal paper.
+    def __init__(
+        self,
+        *,
+        epochs: CountOrZero = 40,
+        batch_size: Count = 128,
+        optimiser: Literal["sgd", "adam"] = "sgd",
+        lr: NonNegative = 0.1,
+        momentum: NonNegative = 0.9,
+        weight_decay: NonNegative = 5e-4,
+        schedule: Literal["constant", "cosine"] = "constant",
+        clip: Positive | None = None,
+    ) -> None:
         super().__init__()
-        known_settings(self.name, training, TRAINING)
-        for name, value in {**TRAINING, **self.training_defaults, **training}.items():
-            setattr(self, name, value)
+        self.epochs = epochs
+        self.batch_size = batch_size
+        self.optimiser = optimiser
+        self.lr = lr
+        self.momentum = momentum
+        self.weight_decay = weight_decay
+        self.schedule = schedule
+        self.clip = clip
         self.history: list[dict[str, Any]] = []
         self.info: dict[str, Any] = {}
         self.seconds = 0.0
         self._shape: tuple[int, int] | None = None
 
     # What a method writes.
-
-    def _check_settings(self) -> None:
-        """Refuse values of settings that make no sense; their types are already checked."""
 
     def _check_features(self, features: Features) -> None:
         """Refuse features that do not go with the settings."""
@@ -134,7 +112,7 @@ class Head(nn.Module):
         """Logits of a training batch."""
         raise NotImplementedError
 
-    def _objective(self, batch: Batch, loss: Loss, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    def _objective(self, batch: FeatureBatch, loss: Loss, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """The value that a step minimises, and the logits of the batch."""
         logits = self._logits(batch.features, generator)
         return loss(logits, batch.labels, batch.indices), logits
@@ -212,20 +190,6 @@ class Head(nn.Module):
             raise NotFittedError(f"this {self.name} head is not fitted yet: call fit(features) first")
         return self._shape[1]
 
-    def get_params(self) -> dict[str, Any]:
-        """The settings it was made with."""
-        return {name: getattr(self, name) for name in settings_of(type(self))}
-
-    def check_settings(self) -> None:
-        """Refuse settings that no data could make sense of; `make_head` and `fit` do it too."""
-        try:
-            for name, wanted in _types_of(type(self)).items():
-                of_kind(name, getattr(self, name), wanted)
-            self._check_training()
-            self._check_settings()
-        except InputError as error:
-            raise InputError(f"{self.name}: {error}") from None
-
     @property
     def caveat(self) -> str:
         """What a reader should know about how the training ended, in a sentence; empty if there is nothing."""
@@ -244,16 +208,6 @@ class Head(nn.Module):
         self._buffers.clear()
         self._modules.clear()
         self.history, self.info, self._shape = [], {}, None
-
-    def _check_training(self) -> None:
-        at_least("epochs", self.epochs, 0)
-        at_least("batch_size", self.batch_size, 1)
-        one_of("optimiser", self.optimiser, ("sgd", "adam"))
-        one_of("schedule", self.schedule, ("constant", "cosine"))
-        for name in ("lr", "momentum", "weight_decay"):
-            number(name, getattr(self, name), 0)
-        if self.clip is not None:
-            positive("clip", self.clip)
 
     # Files: safetensors with a JSON header. Nothing is ever unpickled.
 
@@ -325,30 +279,18 @@ def head(
     return register
 
 
-def settings_of(cls: type[Head]) -> dict[str, Any]:
-    """The settings of a head with their defaults."""
-    parameters = inspect.signature(cls).parameters.values()
-    own = {p.name: p.default for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY}
-    return {**own, **TRAINING, **cls.training_defaults}
-
-
-def _types_of(cls: type[Head]) -> dict[str, Any]:
-    """The annotated type of each setting."""
-    known = {**get_type_hints(TrainingSettings), **get_type_hints(cls.__init__)}
-    return {name: known[name] for name in settings_of(cls)}
-
-
 def make_head(name: str, *, preset: str | None = None, **settings: Any) -> Head:
-    """A head by its plain name; wrong settings are refused at once. Settings replace those of the preset.
+    """A head by its plain name, which may carry settings; wrong ones are refused. Settings replace the preset's.
 
     >>> make_head("mac-cal", preset="masked-retraining", epochs=5).width is None
     True
     """
-    cls = HEADS[name]
-    known_settings(name, settings, settings_of(cls))
-    if preset is not None and preset not in cls.presets:
-        raise unknown_name(f"preset of {name}", preset, cls.presets)
-    found = cls(**{**(cls.presets[preset] if preset else {}), **settings})
+    name, written = parse_entry(name)
+    preset = written.pop("preset", preset)
+    presets = HEADS[name].presets
+    if preset is not None and preset not in presets:
+        raise unknown_name(f"preset of {name}", str(preset), presets)
+    found: Head = HEADS.make(name, **{**(presets[preset] if preset else {}), **written, **settings})
     found.check_settings()
     return found
 

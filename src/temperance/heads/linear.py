@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Unpack
+from typing import Literal, Unpack
 
 import torch
 from torch import Tensor
 
-from temperance.errors import InputError, one_of
+from temperance.errors import InputError
 from temperance.heads.base import Head, TrainingSettings, head
 from temperance.heads.features import Features
 from temperance.heads.loop import empty_layer, start_layer
 
 # Where a linear classifier may start.
-STARTS = ("random", "classifier")
+Start = Literal["random", "classifier"]
 
 
 @head(name="linear", paper="the second stage of Kang et al., Decoupling representation and classifier, ICLR 2020")
@@ -26,12 +26,9 @@ class LinearHead(Head):
     epochs and cross-entropy it ends about as overconfident as the network was.
     """
 
-    def __init__(self, *, start: str = "random", **training: Unpack[TrainingSettings]) -> None:
+    def __init__(self, *, start: Start = "random", **training: Unpack[TrainingSettings]) -> None:
         super().__init__(**training)
         self.start = start
-
-    def _check_settings(self) -> None:
-        one_of("start", self.start, STARTS)
 
     def _check_features(self, features: Features) -> None:
         check_start(self.start, features)

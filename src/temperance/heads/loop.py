@@ -33,7 +33,7 @@ class Measured(NamedTuple):
     nll: float
 
 
-class Batch(NamedTuple):
+class FeatureBatch(NamedTuple):
     """Some training samples: features (b, d), labels (b,) and their indices in the training part (b,)."""
 
     features: Tensor
@@ -70,7 +70,7 @@ class Loop:
 
         def step(index: Tensor) -> None:
             chosen = index if version is None else version[index]
-            batch = Batch(self.versions.index_select(0, chosen), features.train.labels[index], index)
+            batch = FeatureBatch(self.versions.index_select(0, chosen), features.train.labels[index], index)
             value, logits = head._objective(batch, loss, generator)
             self.optimiser.zero_grad()
             value.backward()  # type: ignore[no-untyped-call]

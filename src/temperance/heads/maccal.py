@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Unpack
+from typing import Any, Literal, Unpack
 
 import torch
 from torch import Tensor, nn
 
-from temperance.errors import InputError, at_least, number, one_of, positive, positive_fraction
+from temperance.errors import InputError
 from temperance.heads.base import Head, TrainingSettings, head
 from temperance.heads.features import Features, FeatureSet
-from temperance.heads.linear import STARTS, check_start
-from temperance.heads.loop import Batch, measured, nll_of, on_val
-from temperance.heads.masked import ACTIVATIONS, Layout, Used, lower, moved_rate, step_bound, zero_of
+from temperance.heads.linear import Start, check_start
+from temperance.heads.loop import FeatureBatch, measured, nll_of, on_val
+from temperance.heads.masked import Layout, UsedWeights, lower, moved_rate, step_bound, zero_of
 from temperance.losses import Loss
+from temperance.settings import Count, Fraction, Positive, PositiveFraction
 
 # How a head that was trained with masks is used.
-WAYS = ("scaled", "full", "last_mask", "mc_masks")
+Way = Literal["scaled", "full", "last_mask", "mc_masks"]
 
 # A search for the keep rate begins here at the lowest: a rate of 0 keeps nothing.
 LOWEST_RATE = 0.01
@@ -104,24 +105,24 @@ class MaCCal(Head):
     def __init__(
         self,
         *,
-        width: int | str | None = "auto",
-        activation: str | None = "relu",
-        start: str = "random",
-        keep_prob: float = 0.5,
-        keep_min: float = 0.05,
+        width: Count | Literal["auto"] | None = "auto",
+        activation: Literal["relu", "tanh", "gelu"] | None = "relu",
+        start: Start = "random",
+        keep_prob: PositiveFraction = 0.5,
+        keep_min: Fraction = 0.05,
         adapt: bool = True,
-        acc_discount: float | str = 0.95,
+        acc_discount: PositiveFraction | Literal["auto"] = 0.95,
         search: bool = False,
-        first_step: float = 0.1,
-        last_step: float = 0.001,
-        q_means: str = "sparsity",
-        restrict: str = "grad",
-        mask_every: str = "batch",
-        mask_layers: str = "both",
+        first_step: Positive = 0.1,
+        last_step: Positive = 0.001,
+        q_means: Literal["sparsity", "retention"] = "sparsity",
+        restrict: Literal["grad", "update", "none"] = "grad",
+        mask_every: Literal["batch", "epoch"] = "batch",
+        mask_layers: Literal["both", "first", "last"] = "both",
         in_place: bool = False,
-        measure: str = "scaled",
-        deploy: str = "scaled",
-        n_masks: int = 10,
+        measure: Literal["scaled", "full", "last_mask", "mc_masks", "training"] = "scaled",
+        deploy: Way = "scaled",
+        n_masks: Count = 10,
         **training: Unpack[TrainingSettings],
     ) -> None:
         super().__init__(**training)
@@ -145,26 +146,8 @@ class MaCCal(Head):
         self.n_masks = n_masks
 
     def _check_settings(self) -> None:
-        one_of("start", self.start, STARTS)
-        if self.width not in ("auto", None):
-            at_least("width", self.width, 1)
-        if self.activation is not None:
-            one_of("activation", self.activation, ACTIVATIONS)
         if self.start == "classifier" and self.width is not None:
             raise InputError("start='classifier' needs a single layer, width=None; a bottleneck starts at random")
-        positive_fraction("keep_prob", self.keep_prob)
-        number("keep_min", self.keep_min, 0, 1)
-        if self.acc_discount != "auto":
-            positive_fraction("acc_discount", self.acc_discount)
-        positive("first_step", self.first_step)
-        positive("last_step", self.last_step)
-        one_of("q_means", self.q_means, ("sparsity", "retention"))
-        one_of("restrict", self.restrict, ("grad", "update", "none"))
-        one_of("mask_every", self.mask_every, ("batch", "epoch"))
-        one_of("mask_layers", self.mask_layers, ("both", "first", "last"))
-        one_of("measure", self.measure, (*WAYS, "training"))
-        one_of("deploy", self.deploy, WAYS)
-        at_least("n_masks", self.n_masks, 1)
         if self.measure == "training" and self.acc_discount == "auto":
             raise InputError("acc_discount='auto' measures on held-out features, measure='training' does not: set one")
         if self.search and self.deploy != "mc_masks":
@@ -216,7 +199,7 @@ class MaCCal(Head):
             vector = self._trained + (vector - self._trained).detach()
         return self._layout.logits(vector, features)
 
-    def _objective(self, batch: Batch, loss: Loss, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    def _objective(self, batch: FeatureBatch, loss: Loss, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         value, logits = super()._objective(batch, loss, generator)
         if self.measure == "training":
             top, prediction = logits.detach().log_softmax(1).max(1)
@@ -245,7 +228,7 @@ class MaCCal(Head):
             confidence, accuracy = (self._seen / len(features.train)).tolist()
             return {"accuracy": accuracy, "confidence": confidence}, confidence, accuracy
         same = self.measure == self.deploy
-        used = Used(self.weights, self.masks) if same else self._as(self.measure, generator)
+        used = UsedWeights(self.weights, self.masks) if same else self._as(self.measure, generator)
         held_out = features.val if isinstance(self.acc_discount, str) else None
         part = features.train if held_out is None else held_out
         found = measured(lambda x: self._layout.mean_logits(used, self._masked, x), part)
@@ -280,10 +263,10 @@ class MaCCal(Head):
         drawn = torch.empty(self.n_masks, self._masked.stop - self._masked.start, device=self._trained.device)
         drawn.uniform_(generator=generator)
 
-        def at(rate: float) -> Used:
+        def at(rate: float) -> UsedWeights:
             vector = self._trained.detach().clone()
             vector[self._masked] *= self._rate / rate
-            return Used(vector, drawn < rate if rate < 1 else drawn[:0].bool())
+            return UsedWeights(vector, drawn < rate if rate < 1 else drawn[:0].bool())
 
         def logits_at(rate: float) -> Callable[[Tensor], Tensor]:
             used = at(rate)
@@ -314,7 +297,7 @@ class MaCCal(Head):
         return ""
 
     def _deployed(self, features: Tensor) -> Tensor:
-        return self._layout.mean_logits(Used(self.weights, self.masks), self._masked, features)
+        return self._layout.mean_logits(UsedWeights(self.weights, self.masks), self._masked, features)
 
     def _draw(self, generator: torch.Generator) -> None:
         # Three times as fast on a CPU as `bernoulli_`.
@@ -323,7 +306,7 @@ class MaCCal(Head):
         if self.in_place:
             self._trained.mul_(self._mask)
 
-    def _as(self, way: str, generator: torch.Generator) -> Used:
+    def _as(self, way: str, generator: torch.Generator) -> UsedWeights:
         """The trained weights as they are measured or used."""
         vector = self._trained.detach().clone()
         drawn = torch.empty(self.n_masks if way == "mc_masks" else 0, len(vector[self._masked]), device=vector.device)
@@ -331,9 +314,9 @@ class MaCCal(Head):
             vector *= self._mask
         elif way == "scaled":
             vector[self._masked] *= self._rate
-        return Used(vector, drawn.bernoulli_(self._rate, generator=generator).bool())
+        return UsedWeights(vector, drawn.bernoulli_(self._rate, generator=generator).bool())
 
-    def _hold(self, used: Used) -> None:
+    def _hold(self, used: UsedWeights) -> None:
         self.weights.copy_(used.weights)
         self.masks = used.masks
 

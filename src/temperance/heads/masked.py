@@ -20,7 +20,7 @@ Activation = Callable[[Tensor], Tensor]
 ACTIVATIONS: dict[str, Activation] = {"relu": F.relu, "tanh": torch.tanh, "gelu": F.gelu}
 
 
-class Used(NamedTuple):
+class UsedWeights(NamedTuple):
     """A masked classifier as it is used: its weights and biases, and the masks to average over, if any."""
 
     weights: Tensor  # (size,)
@@ -73,7 +73,7 @@ class Layout:
             found = F.linear(found if self.activation is None else ACTIVATIONS[self.activation](found), weight, bias)
         return found
 
-    def mean_logits(self, used: Used, masked: slice, features: Tensor) -> Tensor:
+    def mean_logits(self, used: UsedWeights, masked: slice, features: Tensor) -> Tensor:
         """Logits, or with masks the log of the mean probability under them. (n, d) → (n, k)"""
         if not len(used.masks):
             return self.logits(used.weights, features)

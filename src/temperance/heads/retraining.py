@@ -28,7 +28,6 @@ from temperance.metrics import METRICS
 from temperance.metrics.significance import Difference
 from temperance.predictions import Predictions, read_pair, write_pair
 from temperance.progress import Progress, no_progress
-from temperance.registry import parse_entry
 from temperance.training.balanced import Balanced
 from temperance.training.job import open_run, usable_device
 from temperance.training.prediction import device_of
@@ -154,7 +153,7 @@ def retrain(
     """
     if features.val is None or features.test is None:
         raise InputError("retraining is judged on held-out data: features need a val and a test part")
-    chosen = head if isinstance(head, Head) else parsed_head(head)
+    chosen = head if isinstance(head, Head) else make_head(head)
     before = _classifier_of(features, seed)
     replaced = STAND_IN if features.classifier is None else OWN
     chosen.fit(features, loss=loss, seed=seed, progress=progress)
@@ -178,12 +177,6 @@ def retrain(
         seconds=chosen.seconds,
         provenance=Provenance.of({}, settings, seed, str(features.device)),
     )
-
-
-def parsed_head(text: str) -> Head:
-    """A head as it is written on the command line, such as mac-cal:preset=kept-accuracy:n_masks=30."""
-    name, settings = parse_entry(text)
-    return make_head(name, **settings)
 
 
 def features_from(source: str | Path, *, data: str | None = None, device: str = "cpu", copies: int = 0) -> Features:

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Unpack
+from typing import Any, Literal, Unpack
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from temperance.errors import at_least, one_of
 from temperance.heads.base import Head, TrainingSettings, head
 from temperance.heads.features import Features
-from temperance.heads.loop import Batch, empty_layer, measured, on_val, start_layer
+from temperance.heads.loop import FeatureBatch, empty_layer, measured, on_val, start_layer
 from temperance.losses import Loss
+from temperance.settings import Count
 
 JORDAHN = "Jordahn and Olmos, Decoupling feature extraction and classification layers, ICML 2024"
+
+Keep = Literal["best", "last"]
 
 # The settings of their program; the presets also have those with which the MaC-Cal paper compares itself.
 RELEASED: TrainingSettings = {
@@ -34,16 +36,12 @@ PRESETS = {
 class _TwoStage(Head):
     """Shared by TST and VTST: the layers d → 3 Z → Z → k, and the epoch with the lowest validation NLL is kept."""
 
-    training_defaults = RELEASED
+    other_defaults = RELEASED
 
-    def __init__(self, *, latent: int = 256, keep: str = "best", **training: Unpack[TrainingSettings]) -> None:
-        super().__init__(**training)
+    def __init__(self, *, latent: Count = 256, keep: Keep = "best", **training: Unpack[TrainingSettings]) -> None:
+        super().__init__(**(RELEASED | training))
         self.latent = latent
         self.keep = keep
-
-    def _check_settings(self) -> None:
-        at_least("latent", self.latent, 1)
-        one_of("keep", self.keep, ("best", "last"))
 
     def _build(self, d: int, k: int) -> None:
         self.mean = _bottleneck(d, self.latent)
@@ -109,14 +107,10 @@ class VTST(_TwoStage):
     noise: Tensor
 
     def __init__(
-        self, *, latent: int = 256, n_draws: int = 10, keep: str = "best", **training: Unpack[TrainingSettings]
+        self, *, latent: Count = 256, n_draws: Count = 10, keep: Keep = "best", **training: Unpack[TrainingSettings]
     ) -> None:
         super().__init__(latent=latent, keep=keep, **training)
         self.n_draws = n_draws
-
-    def _check_settings(self) -> None:
-        super()._check_settings()
-        at_least("n_draws", self.n_draws, 1)
 
     def _build(self, d: int, k: int) -> None:
         super()._build(d, k)
@@ -127,7 +121,7 @@ class VTST(_TwoStage):
         super()._begin(features, generator)
         self.noise.copy_(torch.randn(self.noise.shape, generator=generator))
 
-    def _objective(self, batch: Batch, loss: Loss, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    def _objective(self, batch: FeatureBatch, loss: Loss, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         mean, log_variance = self._middle(batch.features)
         noise = torch.empty_like(mean).normal_(generator=generator)
         logits = self.last(mean + (log_variance / 2).exp() * noise)

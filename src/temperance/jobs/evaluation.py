@@ -191,6 +191,7 @@ def evaluate(
         normalise=normalise,
         ignore_index=ignore_index,
     )
+    at_least("n_bins", n_bins, 1)
     at_least("bootstrap", bootstrap, 0)
     seed_number(seed)
     chosen: list[Request] = [(m, {"n_bins": n_bins} if "n_bins" in m.options else {}) for m in chosen_metrics(metrics)]

@@ -16,7 +16,7 @@ from temperance.calibrators.base import Calibrator
 from temperance.errors import InputError, at_least, plural, seed_number
 from temperance.jobs.results import Provenance, Results, Row, shown
 from temperance.metrics.batch import batches
-from temperance.metrics.ood import Detection, auroc_of, detection, detection_draws, fpr_of
+from temperance.metrics.detection import Detection, auroc_of, detection, detection_draws, fpr_of
 from temperance.metrics.scores import SCORES, Score
 from temperance.metrics.significance import Draws
 from temperance.predictions import Predictions, read_predictions

@@ -25,7 +25,7 @@ from temperance.metrics.batch import batches
 from temperance.metrics.gain import Gains
 from temperance.metrics.resamples import Resamples
 from temperance.metrics.significance import Difference, Draws, Interval
-from temperance.registry import parse_entry
+from temperance.registry import as_entry, parse_entry
 
 BASELINE = "identity"
 MEASURED = ("nll", "ece", "accuracy", "brier", "classwise-ece")
@@ -57,7 +57,7 @@ class Method:
 
     @property
     def label(self) -> str:
-        return ":".join([self.name, *(f"{key}={value}" for key, value in self.settings.items())])
+        return as_entry(self.name, self.settings)
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Unpack
+from typing import Annotated, Unpack
 
 import torch
 from torch import Tensor
 
-from temperance.errors import InputError, at_least, number
+from temperance.errors import InputError
 from temperance.losses.base import Loss, Rows, TorchOptions, Used, loss
 from temperance.losses.distributed import all_rows
-from temperance.losses.focal import one_minus_p
+from temperance.losses.focal import MAX_GAMMA, one_minus_p
+from temperance.settings import Bounds, Count, NonNegative, of_kind
 
 
 @loss(
@@ -52,20 +53,15 @@ class AdaFocal(Loss):
         self,
         *,
         initial_gamma: float = 1.0,
-        rate: float = 1.0,
-        switch_at: float = 0.2,
-        min_gamma: float = -2.0,
-        max_gamma: float = 20.0,
-        n_bins: int = 15,
+        rate: NonNegative = 1.0,
+        switch_at: NonNegative = 0.2,
+        min_gamma: Annotated[float, Bounds(-MAX_GAMMA, 0)] = -2.0,
+        max_gamma: Annotated[float, Bounds(0, MAX_GAMMA)] = 20.0,
+        n_bins: Count = 15,
         **options: Unpack[TorchOptions],
     ) -> None:
         super().__init__(**options)
-        number("rate", rate, 0)
-        number("switch_at", switch_at, 0)
-        number("min_gamma", min_gamma, -100, 0)
-        number("max_gamma", max_gamma, 0, 100)
-        number("initial_gamma", initial_gamma, min_gamma, max_gamma)
-        at_least("n_bins", n_bins, 1)
+        of_kind("initial_gamma", initial_gamma, Annotated[float, Bounds(min_gamma, max_gamma)])
         self.initial_gamma = initial_gamma
         self.rate = rate
         self.switch_at = switch_at

@@ -8,18 +8,18 @@ handled here, once.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypedDict, TypeVar, Unpack
+from typing import Annotated, Any, ClassVar, Literal, Self, TypedDict, TypeVar, Unpack
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from temperance.arrays import flatten, shape_of
-from temperance.errors import InputError, known_settings, one_of
-from temperance.registry import Registry, first_line, parse_entry, plain_name
+from temperance.errors import InputError
+from temperance.registry import Registry, first_line, plain_name
+from temperance.settings import Bounds, HasSettings, Setting, named, settings_of
 
 # Less than any sum of class weights, and more than 0 in float32.
 TINY = 1e-30
@@ -32,7 +32,7 @@ class TorchOptions(TypedDict, total=False):
 
     weight: Tensor | None
     ignore_index: int
-    reduction: str
+    reduction: Literal["mean", "sum", "none"]
 
 
 class Rows:
@@ -88,7 +88,7 @@ class Rows:
         return -(self.probs * self.log_probs.clamp_min(-1e30)).sum(1)
 
 
-class Loss(nn.Module):
+class Loss(HasSettings, nn.Module):
     """A training loss; call it where `nn.CrossEntropyLoss` was called.
 
     Logits are (N, C) or (N, C, *space), labels are class numbers (N,) or (N, *space). Float16 and bfloat16 logits are
@@ -121,14 +121,20 @@ class Loss(nn.Module):
 
     weight: Tensor | None
 
-    def __init__(self, *, weight: Tensor | None = None, ignore_index: int = -100, reduction: str = "mean") -> None:
+    def __new__(cls, *args: Any, **settings: Any) -> Self:
+        if settings.get("weight") is not None:
+            with named(cls.name):
+                cls._check_class_weights(settings["weight"])
+        return super().__new__(cls, *args, **settings)
+
+    def __init__(
+        self,
+        *,
+        weight: Tensor | None = None,
+        ignore_index: Annotated[int, Bounds(-(1 << 63), 1 << 63, below=True)] = -100,
+        reduction: Literal["mean", "sum", "none"] = "mean",
+    ) -> None:
         super().__init__()
-        one_of("reduction", reduction, ("mean", "sum", "none"))
-        whole = isinstance(ignore_index, int) and not isinstance(ignore_index, bool)
-        if not whole or not -(1 << 63) <= ignore_index < 1 << 63:
-            raise InputError(f"ignore_index must be a whole number that a label can have; got {ignore_index!r}")
-        if weight is not None:
-            self._check_class_weights(weight)
         self.register_buffer("weight", weight)
         self.ignore_index = ignore_index
         self.reduction = reduction
@@ -163,7 +169,12 @@ class Loss(nn.Module):
     @property
     def settings(self) -> dict[str, Any]:
         """Its own settings, without torch's."""
-        return {name: getattr(self, name) for name in settings_of(type(self))}
+        return {name: getattr(self, name) for name in self.own_settings()}
+
+    @classmethod
+    def own_settings(cls) -> Mapping[str, Setting]:
+        """What its own settings may be, without torch's."""
+        return {name: s for name, s in settings_of(cls).items() if name not in TorchOptions.__annotations__}
 
     @classmethod
     def claims(cls) -> dict[str, Any]:
@@ -241,9 +252,10 @@ class Loss(nn.Module):
                     f"logits, labels and the loss must be on one device; found {logits.device} and {tensor.device}"
                 )
 
-    def _check_class_weights(self, weight: object) -> None:
+    @classmethod
+    def _check_class_weights(cls, weight: object) -> None:
         if not isinstance(weight, Tensor) or weight.ndim != 1 or not weight.is_floating_point():
-            hint = "; how much the penalty counts is `strength`" if "strength" in settings_of(type(self)) else ""
+            hint = "; how much the penalty counts is `strength`" if "strength" in settings_of(cls) else ""
             raise InputError(f"weight must be a tensor of class weights, one for each class; got {weight!r}{hint}")
         if not bool((weight >= 0).all() & torch.isfinite(weight).all()):
             raise InputError(f"weight must be finite and not negative; got {weight.tolist()}")
@@ -259,8 +271,6 @@ class Regulariser(Loss):
     def __init__(self, *, base: str | Loss = "cross-entropy", **options: Unpack[TorchOptions]) -> None:
         super().__init__(**options)
         inner = make_loss(base) if isinstance(base, str) else base
-        if not isinstance(inner, Loss):
-            raise InputError(f"base must be a loss of temperance or the name of one; got {base!r}")
         if inner.weight is not None or {n: getattr(inner, n) for n in TORCH_DEFAULTS} != TORCH_DEFAULTS:
             raise InputError(f"give weight, ignore_index and reduction to {self.name}, not to its base {inner.name}")
         if None not in (self.learns_from, inner.learns_from) and self.learns_from != inner.learns_from:
@@ -362,14 +372,6 @@ def loss(
     return register
 
 
-def settings_of(cls: type[Loss]) -> dict[str, Any]:
-    """The settings of a loss with their defaults, without torch's."""
-    parameters = inspect.signature(cls).parameters.values()
-    return {
-        p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY and p.name not in TorchOptions.__annotations__
-    }
-
-
 def make_loss(name: str, **settings: Any) -> Loss:
     """A loss by its plain name, which may carry settings as on the command line.
 
@@ -378,7 +380,5 @@ def make_loss(name: str, **settings: Any) -> Loss:
     >>> make_loss("focal:gamma=2").gamma
     2
     """
-    name, written = parse_entry(name)
-    cls, settings = LOSSES[name], {**written, **settings}
-    known_settings(name, settings, [*settings_of(cls), *TorchOptions.__annotations__])
-    return cls(**settings)
+    made: Loss = LOSSES.make(name, **settings)
+    return made

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
-from typing import Unpack
+from typing import Annotated, Literal, Unpack
 
 import torch
 from torch import Tensor
 
-from temperance.errors import InputError, at_least, number, one_of, positive, switch
+from temperance.errors import InputError
 from temperance.losses.base import Loss, Regulariser, Rows, TorchOptions, Used, loss
 from temperance.losses.distributed import BatchLevel
-from temperance.metrics.kernel import canonical_error, check_bandwidth, loo_bandwidth
+from temperance.metrics.kernel import Bandwidth, Power, canonical_error, loo_bandwidth
 from temperance.metrics.smooth import MMCE_WIDTH
 from temperance.numerics import root
+from temperance.settings import Bounds, Count, NonNegative, Positive
 
 KARANDIKAR = "Karandikar et al., Soft calibration objectives for neural networks, NeurIPS 2021"
 
@@ -61,16 +62,13 @@ class MMCE(BatchLevel, Regulariser):
     def __init__(
         self,
         *,
-        strength: float = 1.0,
-        form: str = "plain",
+        strength: NonNegative = 1.0,
+        form: Literal["weighted", "plain", "root"] = "plain",
         double_norm: bool = False,
         base: str | Loss = "cross-entropy",
         **options: Unpack[TorchOptions],
     ) -> None:
         super().__init__(base=base, **options)
-        number("strength", strength, 0)
-        one_of("form", form, ("weighted", "plain", "root"))
-        switch("double_norm", double_norm)
         if double_norm and form != "weighted":
             raise InputError(f'double_norm belongs to form="weighted"; got form={form!r}')
         self.strength = strength
@@ -78,7 +76,7 @@ class MMCE(BatchLevel, Regulariser):
         self.double_norm = double_norm
 
     def _penalty(self, rows: Rows) -> Tensor:
-        _, confidence, kept, correct = self._all_rows(rows.confidence, rows.kept, rows.correct)
+        _, (confidence, kept, correct) = self._all_rows(rows.confidence, rows.kept, rows.correct)
         residual = (correct.to(confidence.dtype) - confidence) * kept
         if self.form == "weighted":
             n_right = (kept & correct).sum()
@@ -111,10 +109,9 @@ class MDCA(BatchLevel, Regulariser):
     """
 
     def __init__(
-        self, *, strength: float = 1.0, base: str | Loss = "cross-entropy", **options: Unpack[TorchOptions]
+        self, *, strength: NonNegative = 1.0, base: str | Loss = "cross-entropy", **options: Unpack[TorchOptions]
     ) -> None:
         super().__init__(base=base, **options)
-        number("strength", strength, 0)
         self.strength = strength
 
     def _penalty(self, rows: Rows) -> Tensor:
@@ -151,25 +148,21 @@ class KDEXE(BatchLevel, Regulariser):
     def __init__(
         self,
         *,
-        strength: float = 0.3,
-        bandwidth: float | str = 0.02,
-        p: float = 1.0,
+        strength: NonNegative = 0.3,
+        bandwidth: Bandwidth = 0.02,
+        p: Power = 1.0,
         detach: bool = False,
         base: str | Loss = "cross-entropy",
         **options: Unpack[TorchOptions],
     ) -> None:
         super().__init__(base=base, **options)
-        number("strength", strength, 0)
-        check_bandwidth(bandwidth)
-        number("p", p, 1)
-        switch("detach", detach)
         self.strength = strength
         self.bandwidth = bandwidth
         self.p = p
         self.detach = detach
 
     def _penalty(self, rows: Rows) -> Tensor:
-        _, probs, labels, counted = self._all_rows(rows.probs, rows.labels, rows.kept)
+        _, (probs, labels, counted) = self._all_rows(rows.probs, rows.labels, rows.kept)
         if len(probs) < 2:
             return 0 * probs.sum()
         bandwidth = self.bandwidth
@@ -193,18 +186,14 @@ class SoftECE(BatchLevel, Regulariser):
     def __init__(
         self,
         *,
-        strength: float = 1.0,
-        n_bins: int = 15,
-        temperature: float = 0.01,
-        p: float = 2.0,
+        strength: NonNegative = 1.0,
+        n_bins: Count = 15,
+        temperature: Positive = 0.01,
+        p: Power = 2.0,
         base: str | Loss = "cross-entropy",
         **options: Unpack[TorchOptions],
     ) -> None:
         super().__init__(base=base, **options)
-        number("strength", strength, 0)
-        at_least("n_bins", n_bins, 1)
-        positive("temperature", temperature)
-        number("p", p, 1)
         self.strength = strength
         self.n_bins = n_bins
         self.temperature = temperature
@@ -236,17 +225,13 @@ class SoftAvUC(BatchLevel, Regulariser):
     def __init__(
         self,
         *,
-        strength: float = 1.0,
-        threshold: float = 0.5,
-        temperature: float = 1.0,
+        strength: NonNegative = 1.0,
+        threshold: Annotated[float, Bounds(0, 1, above=True, below=True)] = 0.5,
+        temperature: Positive = 1.0,
         base: str | Loss = "cross-entropy",
         **options: Unpack[TorchOptions],
     ) -> None:
         super().__init__(base=base, **options)
-        number("strength", strength, 0)
-        if isinstance(threshold, bool) or not isinstance(threshold, int | float) or not 0 < threshold < 1:
-            raise InputError(f"threshold must be a number between 0 and 1; got {threshold!r}")
-        positive("temperature", temperature)
         self.strength = strength
         self.threshold = threshold
         self.temperature = temperature

@@ -36,14 +36,14 @@ class BatchLevel(Loss):
         """The sum of `values` over the processes."""
         return all_sum(values) if self._spread else values
 
-    def _all_rows(self, *columns: Tensor) -> tuple[slice, *tuple[Tensor, ...]]:
+    def _all_rows(self, *columns: Tensor) -> tuple[slice, list[Tensor]]:
         """Which of all processes' rows are our own, and each column of all rows. (n, …), … → (N, …), …"""
         if not self._spread:
-            return slice(None), *columns
+            return slice(None), list(columns)
         flat = [column.flatten(1) if column.ndim > 1 else column[:, None] for column in columns]
         rows, own = all_rows(torch.cat([values.to(columns[0].dtype) for values in flat], 1))
-        parts = rows.split([values.shape[1] for values in flat], 1)
-        return own, *(p.reshape(-1, *c.shape[1:]).to(c.dtype) for p, c in zip(parts, columns, strict=True))
+        parts = torch.split(rows, [values.shape[1] for values in flat], 1)
+        return own, [p.reshape(-1, *c.shape[1:]).to(c.dtype) for p, c in zip(parts, columns, strict=True)]
 
     def _total(self, total: Tensor) -> Tensor:
         """The mean over processes of what each one's rows count."""

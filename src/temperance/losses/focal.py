@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Unpack
+from typing import Annotated, Literal, Unpack
 
 import torch
 from torch import Tensor
 
-from temperance.errors import InputError, number, one_of, switch
+from temperance.errors import InputError
 from temperance.losses.base import Loss, Rows, TorchOptions, Used, loss
+from temperance.settings import Bounds, Fraction
 
 # Above it the inverse focal loss rises with the label's probability somewhere: 1 / W(1/e), W Lambert's function.
 REVERSAL_GAMMA = 3.591121476668622
 
 # Larger powers are of no use and could overflow float32.
 MAX_GAMMA = 100.0
+Gamma = Annotated[float, Bounds(0, MAX_GAMMA)]
 
 # 1 − p is kept above this, so that the slope of a power below one stays finite where the label is certain.
 FLOOR = 1e-16
@@ -52,10 +54,8 @@ class Focal(Loss):
     tensor(0.0271)
     """
 
-    def __init__(self, *, gamma: float = 3.0, detach_weight: bool = False, **options: Unpack[TorchOptions]) -> None:
+    def __init__(self, *, gamma: Gamma = 3.0, detach_weight: bool = False, **options: Unpack[TorchOptions]) -> None:
         super().__init__(**options)
-        number("gamma", gamma, 0, MAX_GAMMA)
-        switch("detach_weight", detach_weight)
         self.gamma = gamma
         self.detach_weight = detach_weight
 
@@ -85,12 +85,9 @@ class FLSD(Loss):
     """
 
     def __init__(
-        self, *, low_gamma: float = 5.0, gamma: float = 3.0, below: float = 0.2, **options: Unpack[TorchOptions]
+        self, *, low_gamma: Gamma = 5.0, gamma: Gamma = 3.0, below: Fraction = 0.2, **options: Unpack[TorchOptions]
     ) -> None:
         super().__init__(**options)
-        number("low_gamma", low_gamma, 0, MAX_GAMMA)
-        number("gamma", gamma, 0, MAX_GAMMA)
-        number("below", below, 0, 1)
         self.low_gamma = low_gamma
         self.gamma = gamma
         self.below = below
@@ -122,10 +119,8 @@ class InverseFocal(Loss):
     `allow_reversal=True`.
     """
 
-    def __init__(self, *, gamma: float = 2.0, allow_reversal: bool = False, **options: Unpack[TorchOptions]) -> None:
+    def __init__(self, *, gamma: Gamma = 2.0, allow_reversal: bool = False, **options: Unpack[TorchOptions]) -> None:
         super().__init__(**options)
-        number("gamma", gamma, 0, MAX_GAMMA)
-        switch("allow_reversal", allow_reversal)
         if gamma > REVERSAL_GAMMA and not allow_reversal:
             raise InputError(
                 f"gamma of the inverse focal loss should be at most {REVERSAL_GAMMA:.6f}; got {gamma}, with which "
@@ -165,10 +160,14 @@ class DualFocal(Loss):
                for more than two classes
     """
 
-    def __init__(self, *, gamma: float = 5.0, behaviour: str = "released", **options: Unpack[TorchOptions]) -> None:
+    def __init__(
+        self,
+        *,
+        gamma: Gamma = 5.0,
+        behaviour: Literal["released", "eq24", "eq25-26"] = "released",
+        **options: Unpack[TorchOptions],
+    ) -> None:
         super().__init__(**options)
-        number("gamma", gamma, 0, MAX_GAMMA)
-        one_of("behaviour", behaviour, ("released", "eq24", "eq25-26"))
         self.gamma = gamma
         self.behaviour = behaviour
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Unpack
+from typing import Literal, Unpack
 
 from torch import Tensor
 
-from temperance.errors import InputError, number, one_of, switch
+from temperance.errors import InputError
 from temperance.losses.base import Loss, Regulariser, Rows, TorchOptions, Used, loss
+from temperance.settings import NonNegative
 
-VARIANTS = ("paper", "released")
-AGGREGATIONS = ("mean", "sum")
+Variant = Literal["paper", "released"]
+Aggregation = Literal["mean", "sum"]
 
 
 @loss(
@@ -37,16 +38,13 @@ class MbLS(Regulariser):
     def __init__(
         self,
         *,
-        margin: float = 6.0,
-        strength: float = 0.1,
+        margin: NonNegative = 6.0,
+        strength: NonNegative = 0.1,
         detach_max: bool = False,
         base: str | Loss = "cross-entropy",
         **options: Unpack[TorchOptions],
     ) -> None:
         super().__init__(base=base, **options)
-        number("margin", margin, 0)
-        number("strength", strength, 0)
-        switch("detach_max", detach_max)
         self.margin = margin
         self.strength = strength
         self.detach_max = detach_max
@@ -68,11 +66,8 @@ def distances(z: Tensor, *, variant: str, detach: bool) -> tuple[Tensor, Tensor]
     return (top - lowest).squeeze(1), top - z
 
 
-def check_distances(variant: str, aggregation: str, detach: bool) -> None:
-    """Refuse wrong settings of `distances`."""
-    one_of("variant", variant, VARIANTS)
-    one_of("aggregation", aggregation, AGGREGATIONS)
-    switch("detach", detach)
+def check_detach(detach: bool, variant: str) -> None:
+    """Refuse settings of `distances` that do not go together."""
     if detach and variant == "released":
         raise InputError('detach belongs to variant="paper"; the released program holds z_top constant by itself')
 
@@ -138,22 +133,18 @@ class ACLS(Regulariser):
     def __init__(
         self,
         *,
-        margin: float = 6.0,
-        pos_weight: float = 0.1,
-        neg_weight: float = 0.01,
-        terms: str = "both",
-        aggregation: str = "mean",
-        variant: str = "paper",
+        margin: NonNegative = 6.0,
+        pos_weight: NonNegative = 0.1,
+        neg_weight: NonNegative = 0.01,
+        terms: Literal["both", "adaptive", "conditional"] = "both",
+        aggregation: Aggregation = "mean",
+        variant: Variant = "paper",
         detach: bool = False,
         base: str | Loss = "cross-entropy",
         **options: Unpack[TorchOptions],
     ) -> None:
         super().__init__(base=base, **options)
-        number("margin", margin, 0)
-        number("pos_weight", pos_weight, 0)
-        number("neg_weight", neg_weight, 0)
-        one_of("terms", terms, ("both", "adaptive", "conditional"))
-        check_distances(variant, aggregation, detach)
+        check_detach(detach, variant)
         self.margin = margin
         self.pos_weight = pos_weight
         self.neg_weight = neg_weight

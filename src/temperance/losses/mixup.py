@@ -12,11 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
-from temperance.errors import InputError, positive
+from temperance.errors import InputError
+from temperance.settings import Bounds, HasSettings, Positive
 
 # A loss of logits and labels, with the samples' numbers as an optional third argument.
 LossFunction = Callable[..., Tensor]
@@ -72,7 +74,7 @@ class TwiceMixed(Pairs):
         ) / 2
 
 
-class Mixup:
+class Mixup(HasSettings):
     """Mixup: trains on weighted means of two images, with the same weights on their labels.
 
     x = λ x_i + (1 − λ) x_j and λ · loss(y_i) + (1 − λ) · loss(y_j), with one λ ~ Beta(alpha, alpha) for the batch and j
@@ -85,8 +87,9 @@ class Mixup:
     (True, True)
     """
 
-    def __init__(self, *, alpha: float = 1.0) -> None:
-        positive("alpha", alpha)
+    name = "mixup"
+
+    def __init__(self, *, alpha: Positive = 1.0) -> None:
         self.alpha = alpha
 
     def __call__(self, images: Tensor, labels: Tensor, *, generator: torch.Generator) -> Mixed:
@@ -97,15 +100,16 @@ class Mixup:
         return Mixed(labels, partner, torch.lerp(images[partner], images, share), share)
 
 
-class CutMix:
+class CutMix(HasSettings):
     """CutMix: trains on images with a rectangle of another image pasted in, labels weighted by area.
 
     A rectangle with the image's proportions and 1 − λ of its area, λ ~ Beta(alpha, alpha), has its centre anywhere and
     is clipped at the border; λ is then the part of the image that is left (Yun et al., 2019).
     """
 
-    def __init__(self, *, alpha: float = 1.0) -> None:
-        positive("alpha", alpha)
+    name = "cutmix"
+
+    def __init__(self, *, alpha: Positive = 1.0) -> None:
         self.alpha = alpha
 
     def __call__(self, images: Tensor, labels: Tensor, *, generator: torch.Generator) -> Mixed:
@@ -126,7 +130,7 @@ class CutMix:
         return Mixed(labels, partner, pasted, 1 - (bottom - top) * (right - left) / (height * width))
 
 
-class MIT:
+class MIT(HasSettings):
     """MIT, mixup inference in training: mixes each pair twice and separates the logits again.
 
     With F1, F2 the logits of the mixtures with λ1 ≥ 1/2 ≥ λ2, the images' own are ((1 − λ2) F1 − (1 − λ1) F2) / (λ1 −
@@ -141,10 +145,9 @@ class MIT:
     tensor([0, 1, 2])
     """
 
-    def __init__(self, *, alpha: float = 0.5, margin: float = 0.5) -> None:
-        positive("alpha", alpha)
-        if isinstance(margin, bool) or not isinstance(margin, int | float) or not 0 <= margin < 1:
-            raise InputError(f"margin must be a number of at least 0 and below 1; got {margin!r}")
+    name = "mit"
+
+    def __init__(self, *, alpha: Positive = 0.5, margin: Annotated[float, Bounds(0, 1, below=True)] = 0.5) -> None:
         self.alpha = alpha
         self.margin = margin
 

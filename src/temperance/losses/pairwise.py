@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from temperance.errors import number
 from temperance.losses.base import Loss, Regulariser, Rows, TorchOptions, Used, loss
+from temperance.settings import NonNegative
 
 # Pairs are held in memory together up to this many; beyond, they are computed again in the backward pass.
 MOST_PAIRS = 1 << 25
@@ -42,14 +42,12 @@ class CPC(Regulariser):
     def __init__(
         self,
         *,
-        discrimination_weight: float = 0.1,
-        exclusion_weight: float = 1.0,
+        discrimination_weight: NonNegative = 0.1,
+        exclusion_weight: NonNegative = 1.0,
         base: str | Loss = "cross-entropy",
         **options: Unpack[TorchOptions],
     ) -> None:
         super().__init__(base=base, **options)
-        number("discrimination_weight", discrimination_weight, 0)
-        number("exclusion_weight", exclusion_weight, 0)
         self.discrimination_weight = discrimination_weight
         self.exclusion_weight = exclusion_weight
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Unpack
+from typing import Literal, Unpack
 
 from torch import Tensor
 
-from temperance.errors import InputError, number, one_of
+from temperance.errors import InputError
 from temperance.losses.base import Loss, Regulariser, Rows, TorchOptions, Used, loss
+from temperance.settings import Fraction, NonNegative
 
 
 @loss(paper="Good, Rational decisions, JRSS B 1952", proper=True, equals_cross_entropy_at={})
@@ -62,10 +63,14 @@ class LabelSmoothing(Loss):
     target separately.
     """
 
-    def __init__(self, *, smoothing: float = 0.05, convention: str = "all", **options: Unpack[TorchOptions]) -> None:
+    def __init__(
+        self,
+        *,
+        smoothing: Fraction = 0.05,
+        convention: Literal["all", "others"] = "all",
+        **options: Unpack[TorchOptions],
+    ) -> None:
         super().__init__(**options)
-        number("smoothing", smoothing, 0, 1)
-        one_of("convention", convention, ("all", "others"))
         self.smoothing = smoothing
         self.convention = convention
 
@@ -101,14 +106,12 @@ class EntropyPenalty(Regulariser):
     def __init__(
         self,
         *,
-        strength: float = 0.1,
-        average: str = "sample",
+        strength: NonNegative = 0.1,
+        average: Literal["sample", "element"] = "sample",
         base: str | Loss = "cross-entropy",
         **options: Unpack[TorchOptions],
     ) -> None:
         super().__init__(base=base, **options)
-        number("strength", strength, 0)
-        one_of("average", average, ("sample", "element"))
         self.strength = strength
         self.average = average
 

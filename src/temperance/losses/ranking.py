@@ -8,11 +8,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from temperance.errors import InputError, at_least, number, one_of
+from temperance.errors import InputError
 from temperance.losses.base import Loss, Regulariser, Rows, TorchOptions, Used, loss
 from temperance.losses.distributed import BatchLevel
-from temperance.losses.margin import acls_penalty, check_distances, distances
-from temperance.losses.selective import SCORES
+from temperance.losses.margin import Aggregation, Variant, acls_penalty, check_detach, distances
+from temperance.losses.selective import SCORES, ScoreName
+from temperance.settings import Count, NonNegative
 
 
 def ranking_penalty(confidence_gap: Tensor, correctness_gap: Tensor) -> Tensor:
@@ -40,7 +41,6 @@ class Record(nn.Module):
 
     def __init__(self, n_samples: int) -> None:
         super().__init__()
-        at_least("n_samples", n_samples, 1)
         self.register_buffer("times_right", torch.zeros(n_samples, dtype=torch.int64))
         self.register_buffer("epochs", torch.zeros((), dtype=torch.int64))
 
@@ -68,7 +68,7 @@ class Record(nn.Module):
             raise InputError(f"indices must lie in 0 … {n - 1}, as n_samples={n}; found {int(wrong[0])}") from None
 
 
-class Ranked(BatchLevel, Regulariser):
+class RankingLoss(BatchLevel, Regulariser):
     """A penalty that depends on how often samples were classified correctly."""
 
     def __init__(self, *, n_samples: int, base: str | Loss, **options: Unpack[TorchOptions]) -> None:
@@ -84,7 +84,7 @@ class Ranked(BatchLevel, Regulariser):
         assert rows.indices is not None
         correctness = self.record.correctness(rows.indices).to(score.dtype)
         # The neighbour of the last sample is the first one of the next process.
-        own, score, correctness, kept = self._all_rows(score, correctness, rows.kept)
+        own, (score, correctness, kept) = self._all_rows(score, correctness, rows.kept)
         neighbour = neighbours(kept)
         return (score - score[neighbour])[own], (correctness - correctness[neighbour])[own]
 
@@ -92,7 +92,7 @@ class Ranked(BatchLevel, Regulariser):
         super()._update(rows)
         assert rows.indices is not None
         # In the next epoch, samples that other processes saw may be our own.
-        _, indices, right = self._all_rows(rows.indices, rows.correct & rows.kept)
+        _, (indices, right) = self._all_rows(rows.indices, rows.correct & rows.kept)
         self.record.add(indices, right)
 
     def end_epoch(self) -> None:
@@ -111,7 +111,7 @@ class Ranked(BatchLevel, Regulariser):
         Used("CIFAR-10, CIFAR-100, Tiny-ImageNet, ImageNet", {"strength": 1.0, "score": "msp"}, "CRL program"),
     ),
 )
-class CRL(Ranked):
+class CRL(RankingLoss):
     """Correctness ranking: a sample that was right more often than its neighbour should be more confident, by as much.
 
     base + strength · max(0, |c_i − c_j| − sgn(c_i − c_j)(s_i − s_j)) with s the confidence score, j the next sample in
@@ -129,15 +129,13 @@ class CRL(Ranked):
     def __init__(
         self,
         *,
-        n_samples: int,
-        strength: float = 1.0,
-        score: str = "msp",
+        n_samples: Count,
+        strength: NonNegative = 1.0,
+        score: ScoreName = "msp",
         base: str | Loss = "cross-entropy",
         **options: Unpack[TorchOptions],
     ) -> None:
         super().__init__(n_samples=n_samples, base=base, **options)
-        number("strength", strength, 0)
-        one_of("score", score, SCORES)
         self.strength = strength
         self.score = score
 
@@ -153,7 +151,7 @@ class CRL(Ranked):
     needs_indices=True,
     equals_cross_entropy_at={"pos_weight": 0.0, "neg_weight": 0.0},
 )
-class ACLSRanking(Ranked):
+class ACLSRanking(RankingLoss):
     """ACLS for samples in the wrong order only: an ablation of the ACLS paper.
 
     The adaptive penalty of `ACLS`, without its margin condition, for a sample i that was right more often than its
@@ -165,21 +163,18 @@ class ACLSRanking(Ranked):
     def __init__(
         self,
         *,
-        n_samples: int,
-        margin: float = 6.0,
-        pos_weight: float = 0.1,
-        neg_weight: float = 0.01,
-        aggregation: str = "mean",
-        variant: str = "paper",
+        n_samples: Count,
+        margin: NonNegative = 6.0,
+        pos_weight: NonNegative = 0.1,
+        neg_weight: NonNegative = 0.01,
+        aggregation: Aggregation = "mean",
+        variant: Variant = "paper",
         detach: bool = False,
         base: str | Loss = "cross-entropy",
         **options: Unpack[TorchOptions],
     ) -> None:
         super().__init__(n_samples=n_samples, base=base, **options)
-        number("margin", margin, 0)
-        number("pos_weight", pos_weight, 0)
-        number("neg_weight", neg_weight, 0)
-        check_distances(variant, aggregation, detach)
+        check_detach(detach, variant)
         self.margin = margin
         self.pos_weight = pos_weight
         self.neg_weight = neg_weight
@@ -222,18 +217,16 @@ class CRLMargin(Regulariser):
     def __init__(
         self,
         *,
-        margin: float = 6.0,
-        strength: float = 1.0,
-        aggregation: str = "sum",
-        variant: str = "paper",
+        margin: NonNegative = 6.0,
+        strength: NonNegative = 1.0,
+        aggregation: Aggregation = "sum",
+        variant: Variant = "paper",
         detach: bool = False,
         base: str | Loss = "cross-entropy",
         **options: Unpack[TorchOptions],
     ) -> None:
         super().__init__(base=base, **options)
-        number("margin", margin, 0)
-        number("strength", strength, 0)
-        check_distances(variant, aggregation, detach)
+        check_detach(detach, variant)
         self.margin = margin
         self.strength = strength
         self.aggregation = aggregation

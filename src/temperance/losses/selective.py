@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Unpack
+from typing import Literal, Unpack
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from temperance.errors import InputError, at_least, number, one_of, positive, switch
+from temperance.errors import InputError
 from temperance.losses.base import Loss, Regulariser, Rows, TorchOptions, Used, loss
 from temperance.losses.distributed import BatchLevel
+from temperance.settings import Count, Fraction, Positive
 
-VARIANTS = ("paper", "released")
+Variant = Literal["paper", "released"]
+ScoreName = Literal["msp", "margin", "negative-entropy"]
 
 ZHOU = "Zhou et al., Revisiting reweighted risk for calibration: AURC, focal and inverse focal loss, 2025"
 
@@ -101,19 +103,17 @@ class AURC(Reweighted):
     def __init__(
         self,
         *,
-        score: str = "msp",
-        variant: str = "paper",
+        score: ScoreName = "msp",
+        variant: Variant = "paper",
         base: str | Loss = "cross-entropy",
         **options: Unpack[TorchOptions],
     ) -> None:
         super().__init__(base=base, **options)
-        one_of("score", score, SCORES)
-        one_of("variant", variant, VARIANTS)
         self.score = score
         self.variant = variant
 
     def _weights(self, rows: Rows) -> Tensor:
-        own, scores, kept = self._all_rows(self._scores(rows).detach(), rows.kept)
+        own, (scores, kept) = self._all_rows(self._scores(rows).detach(), rows.kept)
         return rank_weights(scores, kept)[own]
 
 
@@ -190,26 +190,18 @@ class AU(Reweighted):
     def __init__(
         self,
         *,
-        low_conf_coverage: float = 0.9,
-        cdf_bandwidth: float = 0.1,
-        variant: str = "released",
-        score: str = "msp",
-        n_bins: int = 64,
-        window: str = "epoch",
+        low_conf_coverage: Fraction = 0.9,
+        cdf_bandwidth: Positive = 0.1,
+        variant: Variant = "released",
+        score: ScoreName = "msp",
+        n_bins: Count = 64,
+        window: Literal["epoch", "batch"] = "epoch",
         detach_weights: bool = False,
         normalise: bool = False,
         base: str | Loss = "cross-entropy",
         **options: Unpack[TorchOptions],
     ) -> None:
         super().__init__(base=base, **options)
-        number("low_conf_coverage", low_conf_coverage, 0, 1)
-        positive("cdf_bandwidth", cdf_bandwidth)
-        one_of("variant", variant, VARIANTS)
-        one_of("score", score, SCORES)
-        at_least("n_bins", n_bins, 1)
-        one_of("window", window, ("epoch", "batch"))
-        switch("detach_weights", detach_weights)
-        switch("normalise", normalise)
         if detach_weights and variant != "paper":
             raise InputError(f'detach_weights belongs to variant="paper"; got variant={variant!r}')
         if normalise and low_conf_coverage == 0:
@@ -228,7 +220,7 @@ class AU(Reweighted):
 
     def _weights(self, rows: Rows) -> Tensor:
         g = self._scores(rows)
-        _, scores, kept = self._all_rows(g, rows.kept)
+        _, (scores, kept) = self._all_rows(g, rows.kept)
         threshold = quantile(scores, kept, self.low_conf_coverage)
         if self.variant == "paper":
             threshold = threshold.detach()  # eq. 27 has no gradient at or above τ

@@ -1,19 +1,21 @@
 """Calibration error over bins that hold equally many samples, so that none is empty and none holds nearly all."""
 
+from typing import Literal
+
 import torch
 from torch import Tensor
 
-from temperance.errors import at_least, one_of
 from temperance.metrics.base import metric
-from temperance.metrics.classwise import CLASSES
+from temperance.metrics.classwise import Classes
 from temperance.metrics.stats import FullRows, TopLabels, full_rows, top_labels
 from temperance.numerics import prefix_sums, stable_sort
+from temperance.settings import Count
 
-RULES = ("sorted", "interp", "quantile-left")
+Rule = Literal["sorted", "interp", "quantile-left"]
 
 
 @metric(top_labels, title="adaptive ECE", range=(0, 1), headline=6, percent=True)
-def adaptive_ece(samples: TopLabels, *, n_bins: int = 15, rule: str = "sorted") -> float:
+def adaptive_ece(samples: TopLabels, *, n_bins: Count = 15, rule: Rule = "sorted") -> float:
     """Adaptive expected calibration error: ECE over bins of equally many samples.
 
     Σ_b n_b / n · |accuracy(b) − confidence(b)| (Nguyen and O'Connor, 2015). Programs cut the bins differently:
@@ -34,14 +36,15 @@ def adaptive_ece(samples: TopLabels, *, n_bins: int = 15, rule: str = "sorted") 
 
 
 @metric(full_rows, title="classwise adaptive ECE", range=(0, 1), percent=True)
-def classwise_adaptive_ece(samples: FullRows, *, n_bins: int = 15, rule: str = "sorted", classes: str = "all") -> float:
+def classwise_adaptive_ece(
+    samples: FullRows, *, n_bins: Count = 15, rule: Rule = "sorted", classes: Classes = "all"
+) -> float:
     """Classwise adaptive ECE: adaptive ECE of each class's probability, averaged over classes.
 
     As `adaptive_ece` with every sample ranked by its probability of the class and the event that it is the label;
     `classes="present"` leaves out classes without a label. With many classes most probabilities are near 0 and so is
     this mean: compare it only at equal k.
     """
-    one_of("classes", classes, CLASSES)
     counted = torch.bincount(samples.labels, minlength=samples.probs.shape[1]).tolist()
     columns = [j for j, count in enumerate(counted) if count or classes == "all"]
     errors = []
@@ -59,8 +62,6 @@ def _error_of_runs(value: Tensor, happened: Tensor, cuts: Tensor) -> float:
 
 def _cuts(ranked: Tensor, n_bins: int, rule: str) -> Tensor:
     """Where the sorted values are cut into bins. (n_bins + 1,), or fewer where there are fewer samples"""
-    at_least("n_bins", n_bins, 1)
-    one_of("rule", rule, RULES)
     n = len(ranked)
     # With more bins than samples the rules that interpolate have empty ones: as many as samples say the same.
     return even_cuts(n, min(n_bins, n)) if rule == "sorted" else _edge_cuts(ranked, n_bins, rule)

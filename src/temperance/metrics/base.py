@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property
 from typing import Any
 
 from temperance.arrays import ArrayLike
-from temperance.errors import known_settings
 from temperance.metrics.batch import NARROW, Batch, batches
 from temperance.metrics.statistic import Running, Statistic
 from temperance.registry import Registry, first_line, plain_name
+from temperance.settings import Setting, check_settings, settings_of
 
 
 class Metric:
@@ -94,6 +95,11 @@ class Metric:
         self.check(options)
         return float(self.of_stats(stats.settled(), **{k: v for k, v in options.items() if k in self.value_options}))
 
+    @cached_property
+    def settings(self) -> Mapping[str, Setting]:
+        """Every setting: what it may be, its default and what it is for."""
+        return {**settings_of(self.of_batch), **settings_of(self.of_stats)}
+
     @property
     def options(self) -> dict[str, Any]:
         """Every setting with its default."""
@@ -111,8 +117,8 @@ class Metric:
         return {name: value for name, value in options.items() if name in self.stats_options}
 
     def check(self, options: dict[str, Any]) -> None:
-        """Refuse a setting that this metric does not have."""
-        known_settings(self.name, options, self.options)
+        """Refuse a setting that this metric does not have, or a value that it may not have."""
+        check_settings(self.name, self.settings, options)
 
     def __reduce__(self) -> tuple[Callable[[str], Metric], tuple[str]]:
         # A metric is its registry entry: other processes have it too, under the same name.

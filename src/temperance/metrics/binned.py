@@ -9,10 +9,10 @@ import math
 import torch
 from torch import Tensor
 
-from temperance.errors import at_least
 from temperance.metrics.base import metric
 from temperance.metrics.bins import Bins
 from temperance.metrics.stats import predicted_class_bins, top_label_bins
+from temperance.settings import Count
 
 
 @metric(top_label_bins, title="ECE", range=(0, 1), headline=5, percent=True)
@@ -41,7 +41,7 @@ def confidence_gap(bins: Bins) -> float:
 
 
 @metric(top_label_bins, title="MCE", range=(0, 1), headline=8, percent=True)
-def mce(bins: Bins, *, min_count: int = 1) -> float:
+def mce(bins: Bins, *, min_count: Count = 1) -> float:
     """Maximum calibration error: the largest gap of any bin that is not empty.
 
     A bin of three samples can decide it; `min_count` leaves out bins with fewer samples than that.
@@ -49,7 +49,6 @@ def mce(bins: Bins, *, min_count: int = 1) -> float:
     >>> round(mce([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7]], [0, 1, 1], n_bins=5), 6)
     0.25
     """
-    at_least("min_count", min_count, 1)
     gaps = bins.gap.abs()[bins.count >= min_count]
     return float(gaps.max()) if len(gaps) else math.nan
 

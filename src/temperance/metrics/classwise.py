@@ -1,20 +1,21 @@
 """Calibration error of every class's probability, not only of the predicted one."""
 
 import math
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from temperance.errors import one_of
 from temperance.metrics.base import metric
 from temperance.metrics.bins import Bins
 from temperance.metrics.stats import class_bins
+from temperance.settings import of_kind
 
-NORMS = ("samples", "labels")
-CLASSES = ("all", "present")
+Norm = Literal["samples", "labels"]
+Classes = Literal["all", "present"]
 
 
-def class_errors(bins: Bins, *, norm: str = "samples") -> Tensor:
+def class_errors(bins: Bins, *, norm: Norm = "samples") -> Tensor:
     """Each class's calibration error, from `class_bins`. (k,)
 
     norm="samples" divides by the number of samples n (Kull et al. 2019; Nixon et al. 2019, who call the mean SCE);
@@ -24,12 +25,12 @@ def class_errors(bins: Bins, *, norm: str = "samples") -> Tensor:
     return _per_class(bins, bins.gap.abs(), norm)
 
 
-def class_under(bins: Bins, *, norm: str = "samples") -> Tensor:
+def class_under(bins: Bins, *, norm: Norm = "samples") -> Tensor:
     """The part of each class's error from bins where it happens more often than predicted (CTS eq. 3). (k,)"""
     return _per_class(bins, bins.gap.clamp_min(0), norm)
 
 
-def class_over(bins: Bins, *, norm: str = "samples") -> Tensor:
+def class_over(bins: Bins, *, norm: Norm = "samples") -> Tensor:
     """The part of each class's error from bins where it happens less often than predicted (CTS eq. 4). (k,)"""
     return _per_class(bins, -bins.gap.clamp_max(0), norm)
 
@@ -40,8 +41,8 @@ def bin_under_over(bins: Bins) -> tuple[Tensor, Tensor]:
     return share.clamp_min(0).sum(0), -share.clamp_max(0).sum(0)
 
 
-def _per_class(bins: Bins, gap: Tensor, norm: str) -> Tensor:
-    one_of("norm", norm, NORMS)
+def _per_class(bins: Bins, gap: Tensor, norm: Norm) -> Tensor:
+    of_kind("norm", norm, Norm)
     error = bins.by_class(bins.count * gap)
     if norm == "samples":
         return error / bins.by_class(bins.count)
@@ -49,15 +50,14 @@ def _per_class(bins: Bins, gap: Tensor, norm: str) -> Tensor:
     return torch.where(n_label > 0, error / n_label, math.nan)
 
 
-def _mean_over_classes(bins: Bins, errors: Tensor, classes: str) -> float:
-    one_of("classes", classes, CLASSES)
+def _mean_over_classes(bins: Bins, errors: Tensor, classes: Classes) -> float:
     if classes == "present":
         errors = errors[bins.by_class(bins.hits) > 0]
     return float(errors.nanmean())
 
 
 @metric(class_bins, title="classwise ECE", range=(0, float("inf")), headline=9, percent=True)
-def classwise_ece(bins: Bins, *, norm: str = "samples", classes: str = "all") -> float:
+def classwise_ece(bins: Bins, *, norm: Norm = "samples", classes: Classes = "all") -> float:
     """Classwise expected calibration error: ECE of each class's probability, averaged over classes.
 
     (1/k) Σ_j Σ_b n_jb / n · |frequency − mean probability|, every sample binned by its probability of class j. With
@@ -71,12 +71,12 @@ def classwise_ece(bins: Bins, *, norm: str = "samples", classes: str = "all") ->
 
 
 @metric(class_bins, title="classwise under-confidence", range=(0, float("inf")), percent=True)
-def classwise_under(bins: Bins, *, norm: str = "samples", classes: str = "all") -> float:
+def classwise_under(bins: Bins, *, norm: Norm = "samples", classes: Classes = "all") -> float:
     """The under-confident part of classwise ECE: bins where a class happens more often than predicted."""
     return _mean_over_classes(bins, class_under(bins, norm=norm), classes)
 
 
 @metric(class_bins, title="classwise over-confidence", range=(0, float("inf")), percent=True)
-def classwise_over(bins: Bins, *, norm: str = "samples", classes: str = "all") -> float:
+def classwise_over(bins: Bins, *, norm: Norm = "samples", classes: Classes = "all") -> float:
     """The over-confident part of classwise ECE: bins where a class happens less often than predicted."""
     return _mean_over_classes(bins, class_over(bins, norm=norm), classes)

@@ -10,16 +10,17 @@ kernel is taken some rows at a time. What takes and gives tensors here is differ
 """
 
 import math
-import sys
 from collections.abc import Iterator
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from temperance.errors import InputError, number
+from temperance.errors import InputError
 from temperance.metrics.base import metric
 from temperance.metrics.stats import FullRows, TopLabels, full_rows, top_labels
+from temperance.settings import Bounds, Positive
 
 # Predictions are kept this far from the edge of the simplex, where the kernel's logarithm is infinite.
 MARGIN = 1e-9
@@ -27,7 +28,8 @@ MARGIN = 1e-9
 # The kernel is taken for as many rows at once as make this many values, which stay in cache.
 TILE_VALUES = {"cpu": 1 << 19, "cuda": 1 << 25}
 
-LOO = "loo"
+Bandwidth = Positive | Literal["loo"]
+Power = Annotated[float, Bounds(1)]
 
 
 def loo_bandwidths() -> Tensor:
@@ -125,40 +127,29 @@ def loo_bandwidth(points: Tensor) -> float:
     return float(grid[int(loo_log_likelihood(points, grid).argmax())])
 
 
-def check_bandwidth(bandwidth: object) -> None:
-    """Refuse anything but a number above 0, or the word for choosing it."""
-    if bandwidth == LOO:
-        return
-    if isinstance(bandwidth, bool) or not isinstance(bandwidth, int | float) or not 0 < bandwidth <= sys.float_info.max:
-        raise InputError(f"bandwidth must be a number above 0, or {LOO} to choose it by likelihood; got {bandwidth!r}")
-
-
-def _chosen(bandwidth: float | str, points: Tensor) -> float:
-    check_bandwidth(bandwidth)
-    return bandwidth if isinstance(bandwidth, int | float) else loo_bandwidth(points)
+def _chosen(bandwidth: Bandwidth, points: Tensor) -> float:
+    return loo_bandwidth(points) if bandwidth == "loo" else bandwidth
 
 
 @metric(top_labels, title="KDE ECE", range=(0, 1), percent=True, quadratic=True)
-def kde_ece(samples: TopLabels, *, p: float = 1, bandwidth: float | str = 0.02) -> float:
+def kde_ece(samples: TopLabels, *, p: Power = 1, bandwidth: Bandwidth = 0.02) -> float:
     """Kernel calibration error of the predicted class: ECE with Beta kernels in place of bins.
 
     The mean of |Ê[correct | c_i] − c_i|^p; the root 1/p is not taken, as in the authors' program. `bandwidth="loo"`
     takes the one of `loo_bandwidths` under which the confidences are most likely, each given the others.
     """
-    number("p", p, 1)
     chosen = _chosen(bandwidth, two_sided(samples.confidence))
     return float(binary_error(samples.confidence, samples.correct, chosen, p=p))
 
 
 # One correct sample in a class of its own has no neighbour that tells so, hence no value for perfect predictions here.
 @metric(full_rows, title="KDE marginal CE", range=(0, math.inf), perfect=None, percent=True, quadratic=True)
-def kde_ece_marginal(samples: FullRows, *, p: float = 1, bandwidth: float | str = 0.02) -> float:
+def kde_ece_marginal(samples: FullRows, *, p: Power = 1, bandwidth: Bandwidth = 0.02) -> float:
     """Kernel calibration error of each class's probability, summed over classes.
 
     Σ_c of the mean of |Ê[y = c | f_ic] − f_ic|^p with Beta kernels, the root not taken. A sum, not a mean as in
     `classwise_ece`: for two classes it is twice the error of one. `bandwidth="loo"` chooses for each class apart.
     """
-    number("p", p, 1)
     total = 0.0
     for j in range(samples.probs.shape[1]):
         value = samples.probs[:, j]
@@ -168,12 +159,11 @@ def kde_ece_marginal(samples: FullRows, *, p: float = 1, bandwidth: float | str 
 
 
 @metric(full_rows, title="KDE canonical CE", range=(0, 2), perfect=None, percent=True, quadratic=True)
-def kde_ece_canonical(samples: FullRows, *, p: float = 1, bandwidth: float | str = 0.02) -> float:
+def kde_ece_canonical(samples: FullRows, *, p: Power = 1, bandwidth: Bandwidth = 0.02) -> float:
     """Kernel calibration error of the whole distribution: is it right given all of it, not only its largest part?
 
     The mean of Σ_c |Ê[y_c | f_i] − f_ic|^p with Dirichlet kernels, the root not taken. Neighbours are few in many
     dimensions: with more than about ten classes it takes many samples to tell miscalibration from their lack.
     """
-    number("p", p, 1)
     chosen = _chosen(bandwidth, samples.probs)
     return float(canonical_error(samples.probs, samples.labels, chosen, p=p))

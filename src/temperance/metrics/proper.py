@@ -1,9 +1,11 @@
 """Proper scores, accuracy, and the spread of loss between classes."""
 
-from temperance.errors import at_least, one_of
+from typing import Literal
+
 from temperance.metrics.base import metric
 from temperance.metrics.batch import Batch, Columns, narrow
 from temperance.metrics.stats import Sums, summed
+from temperance.settings import CountOrZero
 
 
 @narrow
@@ -65,14 +67,12 @@ def brier(sums: Sums) -> float:
 
 
 @metric(class_nll_sums, title="class loss spread", range=(0, float("inf")))
-def class_loss_spread(sums: Sums, *, reduce: str = "mean", ddof: int = 0) -> float:
+def class_loss_spread(sums: Sums, *, reduce: Literal["mean", "sum"] = "mean", ddof: CountOrZero = 0) -> float:
     """How unevenly the loss falls on classes: the standard deviation of their NLL (SCTL eq. 4).
 
     Over the classes that occur. `reduce="sum"` takes each class's summed loss (SCTL eq. 3 as printed), `ddof=1` the
     sample standard deviation that its program uses.
     """
-    one_of("reduce", reduce, ("mean", "sum"))
-    at_least("ddof", ddof, 0)
     present = sums.count > 0
     losses = (sums.total if reduce == "sum" else sums.mean)[present]
     return float(losses.std(correction=ddof)) if len(losses) > max(ddof, 1) else 0.0

@@ -7,24 +7,27 @@ loss of those m is the selective risk. Every metric here reads the curve of risk
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Self
+from typing import Annotated, Literal, Self
 
 import torch
 from torch import Tensor
 
 from temperance.arrays import ArrayLike
-from temperance.errors import InputError, number, one_of, positive_fraction
+from temperance.errors import InputError
 from temperance.metrics.base import metric
 from temperance.metrics.batch import Batch, batches
 from temperance.metrics.scores import SCORES
 from temperance.metrics.statistic import RankedSamples
 from temperance.numerics import stable_order, stable_sort
+from temperance.settings import NameOf, NonNegative, PositiveFraction, check_settings, settings_of
 
 LOSSES: dict[str, Callable[[Batch], Tensor]] = {
     "zero-one": lambda batch: ~batch.correct,
     "nll": lambda batch: batch.nll,
 }
-TIES = ("stable", "mean")
+ScoreName = Annotated[str, NameOf("a score", SCORES.__getitem__)]
+LossName = Literal["zero-one", "nll"]
+Ties = Literal["stable", "mean"]
 
 
 @dataclass(frozen=True)
@@ -41,9 +44,8 @@ class Ranked(RankedSamples):
         return self.select(stable_order(-self.score).flip(0))
 
 
-def ranked(batch: Batch, *, score: str = "msp", loss: str = "zero-one") -> Ranked:
+def ranked(batch: Batch, *, score: ScoreName = "msp", loss: LossName = "zero-one") -> Ranked:
     """Each sample's confidence score and its loss: 1 for a wrong prediction ("zero-one"), or its NLL ("nll")."""
-    one_of("loss", loss, LOSSES)
     return Ranked(SCORES[score].of_batch(batch), LOSSES[loss](batch))
 
 
@@ -61,7 +63,7 @@ class RiskCoverage:
     threshold: Tensor
 
     @classmethod
-    def of(cls, samples: Ranked, *, ties: str = "stable") -> "RiskCoverage":
+    def of(cls, samples: Ranked, *, ties: Ties = "stable") -> "RiskCoverage":
         """The curve of a statistic. Equal scores keep the data's order; `ties="mean"` averages over their orders."""
         risk = _risk(samples, ties)
         kept = torch.arange(1, len(risk) + 1, dtype=torch.float64, device=risk.device)
@@ -82,7 +84,6 @@ class RiskCoverage:
 
 def _risk(samples: Ranked, ties: str) -> Tensor:
     """The mean loss of the surest sample alone, of the surest two, and so on. (n,)"""
-    one_of("ties", ties, TIES)
     total = samples.ordered.loss.flip(0).cumsum(0, dtype=torch.float64)
     if ties == "mean":
         total = _straight_within_ties(total, samples.ordered.score.flip(0))
@@ -105,9 +106,9 @@ def risk_coverage_curve(
     probs: ArrayLike,
     labels: ArrayLike,
     *,
-    score: str = "msp",
-    loss: str = "zero-one",
-    ties: str = "stable",
+    score: ScoreName = "msp",
+    loss: LossName = "zero-one",
+    ties: Ties = "stable",
     from_logits: bool = False,
     ignore_index: int | None = None,
 ) -> RiskCoverage:
@@ -119,6 +120,8 @@ def risk_coverage_curve(
     >>> curve.coverage_at(0.75), curve.selective_risk(0.75)
     (0.6666666666666666, 0.5)
     """
+    chosen = {"score": score, "loss": loss, "ties": ties}
+    check_settings("risk_coverage_curve", settings_of(risk_coverage_curve), chosen)
     parts = batches(probs, labels, from_logits=from_logits, ignore_index=ignore_index)
     return RiskCoverage.of(Ranked.combine([ranked(part, score=score, loss=loss) for part in parts]), ties=ties)
 
@@ -137,7 +140,7 @@ def harmonic_weights(n: int) -> Tensor:
 
 
 @metric(ranked, title="AURC", range=(0, math.inf), headline=10, percent=True)
-def aurc(samples: Ranked, *, area: str = "mean", ties: str = "stable") -> float:
+def aurc(samples: Ranked, *, area: Literal["mean", "trapezoid"] = "mean", ties: Ties = "stable") -> float:
     """Area under the risk–coverage curve: the mean error when only the surest predictions are kept, over all coverages.
 
     AURC = (1/n) Σ_m (1/m) Σ_{i≤m} loss_(i), surest first (Geifman et al., 2019). It rewards accuracy as well as a good
@@ -149,7 +152,6 @@ def aurc(samples: Ranked, *, area: str = "mean", ties: str = "stable") -> float:
     >>> round(aurc([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7]], [0, 1, 1]), 6)
     0.277778
     """
-    one_of("area", area, ("mean", "trapezoid"))
     risk = _risk(samples, ties)
     if area == "trapezoid" and len(risk) > 1:
         return float((risk[1:] + risk[:-1]).mean()) / 2
@@ -157,7 +159,7 @@ def aurc(samples: Ranked, *, area: str = "mean", ties: str = "stable") -> float:
 
 
 @metric(ranked, title="E-AURC", range=(0, math.inf), headline=11, percent=True)
-def eaurc(samples: Ranked, *, optimum: str = "asymptotic", ties: str = "stable") -> float:
+def eaurc(samples: Ranked, *, optimum: Literal["asymptotic", "exact"] = "asymptotic", ties: Ties = "stable") -> float:
     """Excess AURC: what the order of the confidences adds to the area that a perfect order would have.
 
     E-AURC = AURC − (e + (1 − e) ln(1 − e)) at error rate e (Geifman et al., 2019): the area when every wrong prediction
@@ -169,7 +171,6 @@ def eaurc(samples: Ranked, *, optimum: str = "asymptotic", ties: str = "stable")
     >>> round(eaurc([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7]], [0, 1, 1], optimum="exact"), 6)
     0.166667
     """
-    one_of("optimum", optimum, ("asymptotic", "exact"))
     area = _risk(samples, ties).mean()
     if optimum == "exact":
         best = _risk(Ranked(-samples.loss.double(), samples.loss), "stable").mean()
@@ -182,7 +183,7 @@ def eaurc(samples: Ranked, *, optimum: str = "asymptotic", ties: str = "stable")
 
 
 @metric(ranked, title="AUGRC", range=(0, math.inf), percent=True)
-def augrc(samples: Ranked, *, ties: str = "stable") -> float:
+def augrc(samples: Ranked, *, ties: Ties = "stable") -> float:
     """Area under the generalised risk–coverage curve: the mean share of samples that are kept and wrong.
 
     AUGRC = (1/n) Σ_m (1/n) Σ_{i≤m} loss_(i), surest first (Traub et al., 2024). AURC divides by the number kept, so its
@@ -198,7 +199,7 @@ def augrc(samples: Ranked, *, ties: str = "stable") -> float:
 
 
 @metric(ranked, title="risk at coverage", range=(0, math.inf), percent=True)
-def risk_at_coverage(samples: Ranked, *, coverage: float = 0.9, ties: str = "stable") -> float:
+def risk_at_coverage(samples: Ranked, *, coverage: PositiveFraction = 0.9, ties: Ties = "stable") -> float:
     """The error that is left when only the surest share of the predictions is kept, 90 % unless told.
 
     The selective risk of the fewest samples that are at least `coverage` of all. A threshold on the confidence cannot
@@ -207,13 +208,12 @@ def risk_at_coverage(samples: Ranked, *, coverage: float = 0.9, ties: str = "sta
     >>> risk_at_coverage([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7]], [0, 1, 1], coverage=0.5)
     0.5
     """
-    positive_fraction("coverage", coverage)
     curve = RiskCoverage.of(samples, ties=ties)
     return float(curve.risk[torch.searchsorted(curve.coverage, coverage)])
 
 
 @metric(ranked, title="coverage at risk", range=(0, 1), lower_is_better=False, perfect=1.0, percent=True)
-def coverage_at_risk(samples: Ranked, *, risk: float = 0.05, ties: str = "stable") -> float:
+def coverage_at_risk(samples: Ranked, *, risk: NonNegative = 0.05, ties: Ties = "stable") -> float:
     """How many of the predictions can be kept with an error of at most 5 %, or another risk.
 
     The largest coverage whose selective risk is at most `risk`, 0 if there is none. Risk does not rise steadily with
@@ -222,7 +222,6 @@ def coverage_at_risk(samples: Ranked, *, risk: float = 0.05, ties: str = "stable
     >>> round(coverage_at_risk([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7]], [0, 1, 1]), 6)
     0.333333
     """
-    number("risk", risk, 0)
     curve = RiskCoverage.of(samples, ties=ties)
     allowed = curve.coverage[curve.risk <= risk]
     return float(allowed[-1]) if len(allowed) else 0.0

@@ -4,30 +4,30 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Self
+from typing import Annotated, Literal, Self
 
 import torch
 from torch import Tensor
 
-from temperance.errors import InputError, at_least, one_of
 from temperance.metrics.batch import Batch, Columns, narrow
 from temperance.metrics.bins import Bins, Cells, SparseBins, SparseClassBins, bin_edges, bin_index
 from temperance.metrics.statistic import Additive, RankedSamples, Samples
 from temperance.numerics import bin_sums, stable_sort, true_places
+from temperance.settings import Bounds
 
 # Up to this many bins, parts included, are kept even where they are empty.
 DENSE_BINS = 1 << 17
 
 # Finer edges would be as close to each other as float64 numbers.
-MOST_BINS = 1 << 30
+NBins = Annotated[int, Bounds(1, 1 << 30)]
+Side = Literal["right", "left"]
 
 # ---------------------------------------------------------------------------------------------------------------- bins
 
 
 @narrow
-def top_label_bins(batch: Columns, *, n_bins: int = 15, closed: str = "right") -> Bins | SparseBins:
+def top_label_bins(batch: Columns, *, n_bins: NBins = 15, closed: Side = "right") -> Bins | SparseBins:
     """Samples by the confidence of their predicted class; the event is that it is right. (n_bins,)"""
-    _check_binning(n_bins, closed)
     if batch.part is None and n_bins <= DENSE_BINS:
         quick = bin_sums(batch.own_confidence, batch.correct, bin_edges(n_bins), closed=closed)
         if quick is not None:
@@ -35,9 +35,8 @@ def top_label_bins(batch: Columns, *, n_bins: int = 15, closed: str = "right") -
     return _binned(batch, bin_index(batch.own_confidence, n_bins, closed), (n_bins,))
 
 
-def predicted_class_bins(batch: Batch, *, n_bins: int = 15, closed: str = "right") -> Bins | SparseBins:
+def predicted_class_bins(batch: Batch, *, n_bins: NBins = 15, closed: Side = "right") -> Bins | SparseBins:
     """As `top_label_bins`, separately for each predicted class. (k, n_bins)"""
-    _check_binning(n_bins, closed)
     index = batch.prediction * n_bins + bin_index(batch.own_confidence, n_bins, closed)
     return _binned(batch, index, (batch.k, n_bins))
 
@@ -57,13 +56,12 @@ def _binned(batch: Columns, index: Tensor, shape: tuple[int, ...]) -> Bins | Spa
     return Bins(*(values.reshape(*of_parts, *shape) for values in (count, confidence, hits)))
 
 
-def class_bins(batch: Batch, *, n_bins: int = 15, closed: str = "right") -> Bins | SparseClassBins:
+def class_bins(batch: Batch, *, n_bins: NBins = 15, closed: Side = "right") -> Bins | SparseClassBins:
     """For each class all samples by its probability; the event is that it is the label. (k, n_bins)
 
     At most n_bins probabilities of a row can be above the first edge, so only those are binned one by one. The first
     bin is what is left of the column.
     """
-    _check_binning(n_bins, closed)
     k, size = batch.k, batch.k * n_bins
     probs = batch.probs if batch.from_logits else batch.scores
     # A little below the first edge, so that rounding cannot misplace a value: bin_index decides.
@@ -103,13 +101,6 @@ def _row_sums(rows: Tensor, part: Tensor, n_parts: int) -> Tensor:
     if n_parts == 1:
         return rows.sum(0, keepdim=True, dtype=torch.float64)
     return rows.new_zeros(n_parts, rows.shape[1], dtype=torch.float64).index_add_(0, part, rows.double())
-
-
-def _check_binning(n_bins: int, closed: str) -> None:
-    at_least("n_bins", n_bins, 1)
-    if n_bins > MOST_BINS:
-        raise InputError(f"n_bins must be at most {MOST_BINS:,}; got {n_bins:,}")
-    one_of("closed", closed, ("right", "left"))
 
 
 # ---------------------------------------------------------------------------------------------------------------- sums

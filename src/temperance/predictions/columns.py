@@ -10,7 +10,7 @@ from temperance.predictions.core import Predictions
 
 
 @dataclass(frozen=True)
-class Columns:
+class TableColumns:
     """The columns of a table of predictions: `scores` is one column of lists, or one column for each class."""
 
     from_logits: bool
@@ -34,7 +34,7 @@ class Columns:
         return [name for name in names if name not in self.used and name != self.mark]
 
 
-def find_columns(names: Iterable[str], wanted: Wanted) -> Columns:
+def find_columns(names: Iterable[str], wanted: Wanted) -> TableColumns:
     """The columns of the predictions: `logits_0 … logits_{k-1}`, or `logits_<class name>`; `label`; perhaps `group`.
 
     `probs` may stand for `logits`. Classes are in the order of their numbers, or, if they have names, of the columns. A
@@ -73,7 +73,7 @@ def find_columns(names: Iterable[str], wanted: Wanted) -> Columns:
         scores, class_names = _in_class_order(scores, what)
     groups = _only_one(known, "group", "groups")
     mark = MARK if MARK in known else None
-    return Columns(what == "logits", tuple(scores), is_list, labels, groups, mark, class_names)
+    return TableColumns(what == "logits", tuple(scores), is_list, labels, groups, mark, class_names)
 
 
 def _hint(known: list[str]) -> str:
@@ -140,7 +140,7 @@ class NewColumn(NamedTuple):
 
 
 def with_new_scores(
-    names: Iterable[str], columns: Columns, wanted: Wanted, predictions: Predictions
+    names: Iterable[str], columns: TableColumns, wanted: Wanted, predictions: Predictions
 ) -> list[NewColumn]:
     """The columns of a table after its scores were replaced; all others stay where they are."""
     what, classes = predictions.kind, predictions.class_names or map(str, range(predictions.k))

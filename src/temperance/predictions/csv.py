@@ -17,7 +17,7 @@ import numpy.typing as npt
 from temperance.errors import FileError, InputError
 from temperance.files import reading
 from temperance.predictions.checks import MARK, Described, Wanted, check_set
-from temperance.predictions.columns import Columns, NewColumn, find_columns, is_whole_number, with_new_scores
+from temperance.predictions.columns import NewColumn, TableColumns, find_columns, is_whole_number, with_new_scores
 from temperance.predictions.core import Extras, Origin, Predictions, binary_names
 from temperance.predictions.csv_parsing import Table, is_number, lines_of, pieces
 from temperance.predictions.labels import unknown_label
@@ -72,7 +72,7 @@ def read(path: Path, wanted: Wanted) -> Predictions:
     )
 
 
-def _columns(path: Path, wanted: Wanted) -> tuple[list[str], Columns]:
+def _columns(path: Path, wanted: Wanted) -> tuple[list[str], TableColumns]:
     """The header, and which of its columns are what."""
     header = next(lines_of(path), (0, []))[1]
     if header and all(map(is_number, header)):

@@ -18,7 +18,7 @@ import torch
 from temperance.errors import InputError, MissingExtraError
 from temperance.files import reading
 from temperance.predictions.checks import MARK, Described, Wanted, as_class_names, check_set, names_from_json, shown
-from temperance.predictions.columns import Columns, NewColumn, find_columns, with_new_scores
+from temperance.predictions.columns import NewColumn, TableColumns, find_columns, with_new_scores
 from temperance.predictions.core import Extras, Origin, Predictions, binary_names
 from temperance.predictions.rows import Chunk, Meaning, in_file, placed
 
@@ -71,7 +71,7 @@ def read(path: Path, wanted: Wanted) -> Predictions:
     )
 
 
-def _find_columns(schema: Any, wanted: Wanted) -> Columns:
+def _find_columns(schema: Any, wanted: Wanted) -> TableColumns:
     columns = find_columns(schema.names, wanted)
     if wanted.positive is None:
         return columns
@@ -259,14 +259,14 @@ def _list_length(file: Any, column: str) -> int:
     return len(row)
 
 
-def _describe_scores(schema: Any, columns: Columns, shape: tuple[int, int]) -> Described:
+def _describe_scores(schema: Any, columns: TableColumns, shape: tuple[int, int]) -> Described:
     """The scores as they will be read; if columns differ in type, the first that does not hold numbers is described."""
     types = [schema.field(column).type for column in columns.scores]
     found = [_describe(each.value_type if columns.is_list else each, shape) for each in types]
     return next((column for column in found if column.kind not in "fi"), found[0])
 
 
-def _scores(batch: Any, columns: Columns, k: int, start: int) -> npt.NDArray[Any]:
+def _scores(batch: Any, columns: TableColumns, k: int, start: int) -> npt.NDArray[Any]:
     """The scores of a batch. (rows, k)"""
     if not columns.is_list:
         return np.stack([_values(batch, column, start) for column in columns.scores], axis=1)

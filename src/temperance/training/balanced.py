@@ -9,7 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from temperance.errors import InputError, number, positive_fraction
+from temperance.errors import InputError
+from temperance.settings import Fraction, PositiveFraction, of_kind
 from temperance.training.networks.base import Network, conv
 from temperance.training.simplex import (
     balanced_share,
@@ -45,8 +46,8 @@ class Balanced(nn.Module):
 
     def __init__(self, network: Network, *, acc_discount: float = 0.95, share: float = 0.8) -> None:
         super().__init__()
-        positive_fraction("acc_discount", acc_discount)
-        number("share", share, 0, 1)
+        of_kind("acc_discount", acc_discount, PositiveFraction)
+        of_kind("share", share, Fraction)
         d, k = network.n_features, network.classifier.out_features
         if d < k:
             raise InputError(f"balcal needs at least as many features as classes; {network.name} has {d} for {k}")

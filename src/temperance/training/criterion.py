@@ -6,22 +6,30 @@ import copy
 
 from temperance.errors import InputError
 from temperance.losses import LOSSES, Loss, make_loss
-from temperance.registry import parse_entry
+from temperance.registry import as_entry, parse_entry
 
 
 def as_loss(loss: Loss | str, n_samples: int) -> Loss:
     """A loss for one training: a copy of the caller's, or a new one by name.
 
-    A loss that keeps a record of every training sample gets their number, if it is given by name.
+    A loss that keeps a record of every training sample gets their number, if it is given by name; so does a base.
 
     >>> as_loss("focal:gamma=2", 100)
     Focal(gamma=2, detach_weight=False)
+    >>> as_loss("acls:base=crl", 100).base.n_samples
+    100
     """
     if isinstance(loss, Loss):
         return copy.deepcopy(loss)
     if not isinstance(loss, str):
         raise InputError(f"loss must be a loss of temperance or the name of one; got {loss!r}")
-    name, settings = parse_entry(loss)
+    return make_loss(_with_samples(loss, n_samples))
+
+
+def _with_samples(text: str, n_samples: int) -> str:
+    name, settings = parse_entry(text)
     if LOSSES[name].needs_indices:
         settings.setdefault("n_samples", n_samples)
-    return make_loss(name, **settings)
+    if isinstance(settings.get("base"), str):
+        settings["base"] = _with_samples(settings["base"], n_samples)
+    return as_entry(name, settings)

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from temperance.data import Batch, ImageData, Part, draw_moves, normalised
+from temperance.data import ImageBatch, ImageData, Part, draw_moves, normalised
 from temperance.errors import DeviceError, InputError
 from temperance.files import check_writable, make_folder
 from temperance.losses import Loss
@@ -212,7 +212,7 @@ class Training:
             "seconds_of_validation": round(time.perf_counter() - start - seconds, 4),
         }
 
-    def _step(self, epoch: int, batch: Batch, generator: torch.Generator) -> tuple[Tensor, Tensor | float]:
+    def _step(self, epoch: int, batch: ImageBatch, generator: torch.Generator) -> tuple[Tensor, Tensor | float]:
         """One optimiser step: the loss of the batch, and the number of correct predictions (NaN for mixtures)."""
         if self.graphs:
             torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
@@ -255,7 +255,7 @@ class Training:
             logits = self.balanced.mixed(output)
         return value, (logits.detach().argmax(1) == labels).sum(), output
 
-    def _mixed_value(self, batch: Batch, generator: torch.Generator) -> Tensor:
+    def _mixed_value(self, batch: ImageBatch, generator: torch.Generator) -> Tensor:
         """The loss of a batch whose images are mixed."""
         assert self.mix is not None
         mixed = self.mix(normalised(batch.pixels, self.shift, self.scale), batch.labels, generator=generator)

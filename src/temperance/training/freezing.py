@@ -8,7 +8,8 @@ from collections.abc import Iterator, Sequence
 
 from torch import nn
 
-from temperance.errors import InputError, at_least, positive, unknown_name
+from temperance.errors import InputError, unknown_name
+from temperance.settings import AtLeastTwo, Count, Positive, of_kind
 from temperance.training.networks import Network
 
 
@@ -45,10 +46,10 @@ class ProgressiveFreezing:
     def __init__(
         self, network: nn.Module, epochs: int, *, groups: int | Sequence[str] = 11, power: float = 1.0
     ) -> None:
-        at_least("epochs", epochs, 1)
-        positive("power", power)
+        of_kind("epochs", epochs, Count)
+        of_kind("power", power, Positive)
         if isinstance(groups, int):
-            at_least("groups", groups, 2)
+            of_kind("groups", groups, AtLeastTwo)
             self.groups = _merged(list(_parts(network)), groups)
         else:
             self.groups = _from_names(network, groups)

@@ -17,9 +17,11 @@ from temperance.errors import DeviceError, InputError, known_settings
 from temperance.files import reading
 from temperance.progress import Progress, no_progress
 from temperance.registry import parse_entry
+from temperance.settings import check_settings
 from temperance.training.balanced import balanced
+from temperance.training.criterion import as_loss
 from temperance.training.engine import EachEpoch, no_line, train
-from temperance.training.networks import make_network
+from temperance.training.networks import NETWORKS, make_network
 from temperance.training.processes import local_device, process_group
 from temperance.training.randomness import own_randomness
 from temperance.training.recipe import Recipe
@@ -51,6 +53,11 @@ class Job:
     recipe: Recipe = field(default_factory=Recipe)
     data_options: Mapping[str, Any] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        as_loss(self.loss, n_samples=1)  # refuses a wrong one before any data is read, and so does
+        name, settings = parse_entry(self.network)
+        check_settings(name, NETWORKS[name].settings, settings)
+
     @classmethod
     def of(cls, **settings: Any) -> Job:
         """A job from one flat set of settings, as in a TOML file: its own, the data's and the recipe's.
@@ -75,10 +82,9 @@ class Job:
 
     def make_network(self, data: ImageData) -> nn.Module:
         """A new network for these images; its weights come from the job's seed."""
-        name, settings = parse_entry(self.network)
         height, _, channels = data.train.shape
         with own_randomness(torch.device("cpu"), self.recipe.seed):
-            network = make_network(name, classes=data.k, image_size=height, channels=channels, **settings)
+            network = make_network(self.network, classes=data.k, image_size=height, channels=channels)
             return network if self.recipe.balance is None else balanced(network, self.recipe.balance)
 
     def run(

@@ -5,26 +5,30 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass
-from typing import Any, get_type_hints
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import nn
 
-from temperance.errors import (
-    InputError,
-    at_least,
-    known_settings,
-    number,
-    one_of,
-    positive,
-    positive_fraction,
-    seed_number,
-)
+from temperance.errors import InputError, one_of
 from temperance.losses.mixup import MIT, CutMix, Mixup
-from temperance.registry import parse_entry
-from temperance.settings import of_kind
+from temperance.registry import Registry
+from temperance.settings import (
+    AtLeastTwo,
+    Count,
+    CountOrZero,
+    NameOf,
+    NonNegative,
+    Positive,
+    PositiveFraction,
+    Seed,
+    check_settings,
+    settings_of,
+)
 
-MIXES: dict[str, type[Mixup] | type[CutMix] | type[MIT]] = {"mixup": Mixup, "cutmix": CutMix, "mit": MIT}
+MIXES: Registry[type[Mixup] | type[CutMix] | type[MIT]] = Registry("mix")
+for kind in (Mixup, CutMix, MIT):
+    MIXES.add(kind.name, kind)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,59 +57,39 @@ class Recipe:
     0.01
     """
 
-    epochs: int = 100
-    batch_size: int = 128
-    optimiser: str = "sgd"
-    lr: float = 0.1
-    momentum: float = 0.9
+    epochs: Count = 100
+    batch_size: Count = 128
+    optimiser: Literal["sgd", "adamw"] = "sgd"
+    lr: NonNegative = 0.1
+    momentum: NonNegative = 0.9
     nesterov: bool = False
-    weight_decay: float = 5e-4
-    schedule: str = "steps"
-    drops: tuple[float, ...] = (0.43, 0.71)
-    factor: float = 0.1
-    warmup: int = 0
-    clip: float | None = None
-    crop: int = 4
+    weight_decay: NonNegative = 5e-4
+    schedule: Literal["steps", "cosine", "constant"] = "steps"
+    drops: tuple[NonNegative, ...] = (0.43, 0.71)
+    factor: PositiveFraction = 0.1
+    warmup: CountOrZero = 0
+    clip: Positive | None = None
+    crop: CountOrZero = 4
     flip: bool = True
-    mix: str | None = None
-    balance: float | None = None
-    freeze: int | None = None
-    keep: str = "last"
-    precision: str = "float32"
+    mix: Annotated[str, NameOf("a mix", MIXES.make)] | None = None
+    balance: PositiveFraction | None = None
+    freeze: AtLeastTwo | None = None
+    keep: Literal["last", "best"] = "last"
+    precision: Literal["float32", "bfloat16"] = "float32"
     compile: bool = False
     deterministic: bool = False
-    seed: int = 0
+    seed: Seed = 0
 
     def __post_init__(self) -> None:
-        for name, wanted in get_type_hints(type(self)).items():
-            of_kind(name, getattr(self, name), wanted)
-        for name, low in (("epochs", 1), ("batch_size", 1), ("warmup", 0), ("crop", 0)):
-            at_least(name, getattr(self, name), low)
-        seed_number(self.seed)
-        for name in ("lr", "momentum", "weight_decay"):
-            number(name, getattr(self, name), 0)
-        positive_fraction("factor", self.factor)
-        one_of("optimiser", self.optimiser, ("sgd", "adamw"))
-        one_of("schedule", self.schedule, ("steps", "cosine", "constant"))
-        one_of("keep", self.keep, ("last", "best"))
-        one_of("precision", self.precision, ("float32", "bfloat16"))
-        if self.clip is not None:
-            positive("clip", self.clip)
-        if self.balance is not None:
-            positive_fraction("balance", self.balance)
-        if self.freeze is not None:
-            at_least("freeze", self.freeze, 2)
+        check_settings("recipe", settings_of(Recipe), vars(self))
         if self.nesterov and not self.momentum:
             raise InputError("nesterov needs a momentum above 0")
         object.__setattr__(self, "drops", tuple(self.drops))
-        for drop in self.drops:
-            number("drops", drop, 0)
-        self.mixing()
 
     @classmethod
     def of(cls, preset: str | None = None, **settings: Any) -> Recipe:
         """A recipe from a preset; settings given here replace those of the preset."""
-        known_settings("the recipe", settings, (f.name for f in dataclasses.fields(cls)))
+        check_settings("recipe", settings_of(cls), settings)
         if preset is not None:
             one_of("preset", preset, RECIPES)
         return dataclasses.replace(RECIPES[preset] if preset else cls(), **settings)
@@ -133,14 +117,7 @@ class Recipe:
 
     def mixing(self) -> Mixup | CutMix | MIT | None:
         """The mixing of a batch's images, if there is any."""
-        if self.mix is None:
-            return None
-        name, settings = parse_entry(self.mix)
-        one_of("mix", name, MIXES)
-        try:
-            return MIXES[name](**settings)
-        except TypeError:
-            raise InputError(f"{name} has no such setting; got {self.mix!r}") from None
+        return None if self.mix is None else MIXES.make(self.mix)
 
     def make_optimiser(self, network: nn.Module) -> torch.optim.Optimizer:
         """The optimiser for all parameters of a network."""

@@ -18,15 +18,16 @@ With two classes all three are one map of the probability of class 1, and `reduc
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from temperance.arrays import BLOCK_VALUES
 from temperance.calibrators.base import Calibrator
-from temperance.errors import one_of
 
-REDUCTIONS = ("one-versus-rest", "pooled", "top-label")
+Reduction = Literal["one-versus-rest", "pooled", "top-label"]
 
 
 class BinaryCalibrator(Calibrator):
@@ -35,7 +36,7 @@ class BinaryCalibrator(Calibrator):
     A method writes `_fit_binary` and `_map`; both see m binary problems as the rows of a tensor (m, n).
     """
 
-    def __init__(self, *, reduction: str) -> None:
+    def __init__(self, *, reduction: Reduction) -> None:
         super().__init__()
         self.reduction = reduction
 
@@ -50,9 +51,6 @@ class BinaryCalibrator(Calibrator):
         raise NotImplementedError
 
     # What a reduction does with it.
-
-    def _check_settings(self) -> None:
-        one_of("reduction", self.reduction, REDUCTIONS)
 
     def _fit(self, logits: Tensor, labels: Tensor) -> None:
         log_odds, happened = self._problems(logits, labels)

@@ -8,7 +8,7 @@ objective as a function of the calibrator's parameters.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -17,8 +17,7 @@ from torch import Tensor
 
 from temperance.arrays import blocks
 from temperance.calibrators.base import Calibrator
-from temperance.errors import one_of
-from temperance.objectives import Objective, make_objective
+from temperance.objectives import Objective, ObjectiveName, make_objective
 
 # At the optimum no component of the gradient is larger than this.
 TOLERANCE = 1e-6
@@ -32,30 +31,23 @@ SCHEDULE = ((0.02, 1000),)
 SLOW_SCHEDULE = ((0.005, 200), (0.003, 400), (0.001, 400))
 
 P = TypeVar("P", float, Tensor)
+Solver = Literal["exact", "released"]
 
 
 class Parametric(Calibrator):
     """A calibrator with a few parameters that minimise an objective.
 
-    objective           what to minimise, by name
-    objective_settings  its settings
-    solver              "exact" goes to the optimum; "released" stops where the SCTL authors' program stops
+    objective  what to minimise, by name, which may carry settings: "class-scaled:normalise=mm"
+    solver     "exact" goes to the optimum; "released" stops where the SCTL authors' program stops
     """
 
-    def __init__(
-        self, *, objective: str = "nll", objective_settings: dict[str, Any] | None = None, solver: str = "exact"
-    ) -> None:
+    def __init__(self, *, objective: ObjectiveName = "nll", solver: Solver = "exact") -> None:
         super().__init__()
         self.objective = objective
-        self.objective_settings = objective_settings
         self.solver = solver
 
-    def _check_settings(self) -> None:
-        one_of("solver", self.solver, ("exact", "released"))
-        self._make_objective()  # refuses an unknown name or setting
-
     def _make_objective(self) -> Objective:
-        return make_objective(self.objective, **(self.objective_settings or {}))
+        return make_objective(self.objective)
 
 
 def sample_weight(objective: Objective, labels: Tensor, k: int) -> float:

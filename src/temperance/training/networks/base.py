@@ -6,17 +6,17 @@ line of its docstring.
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from temperance.arrays import shape_of
-from temperance.errors import InputError, at_least, known_settings
-from temperance.registry import Registry, first_line, plain_name
+from temperance.errors import InputError
+from temperance.registry import Registry, first_line, parse_entry, plain_name
+from temperance.settings import AtLeastTwo, Bounds, Count, Setting, check_settings, defaults_of, settings_of
 
 
 class Shape(NamedTuple):
@@ -119,10 +119,9 @@ class Architecture:
     build: Callable[..., Network]
 
     @property
-    def settings(self) -> dict[str, Any]:
-        """Its settings with their defaults."""
-        parameters = inspect.signature(self.build).parameters.values()
-        return {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
+    def settings(self) -> Mapping[str, Setting]:
+        """Its settings: what they may be, their defaults and what they are for."""
+        return settings_of(self.build)
 
     @property
     def claims(self) -> dict[str, Any]:
@@ -150,20 +149,26 @@ def architecture(*, paper: str, millions: float) -> Callable[[Build], Build]:
     return register
 
 
-def make_network(name: str, *, classes: int, image_size: int = 32, channels: int = 3, **settings: Any) -> Network:
-    """A network by its plain name, for square images of at least 8 pixels; torch's global generator draws its weights.
+def make_network(
+    name: str,
+    *,
+    classes: AtLeastTwo,
+    image_size: Annotated[int, Bounds(8)] = 32,
+    channels: Count = 3,
+    **settings: Any,
+) -> Network:
+    """A network by its plain name, which may carry settings; torch's global generator draws its weights.
 
     >>> make_network("resnet18", classes=100).n_features
     512
     """
-    kind = NETWORKS[name]
-    at_least("classes", classes, 2)
-    at_least("image_size", image_size, 8)
-    at_least("channels", channels, 1)
-    known_settings(name, settings, kind.settings)
-    network = kind.build(Shape(classes, image_size, channels), **settings)
+    name, written = parse_entry(name)
+    kind, settings = NETWORKS[name], {**written, **settings}
+    made_for = {"classes": classes, "image_size": image_size, "channels": channels}
+    check_settings(name, {**settings_of(make_network), **kind.settings}, {**made_for, **settings})
+    network = kind.build(Shape(**made_for), **settings)
     network.name = name
-    network.settings = {"classes": classes, "image_size": image_size, "channels": channels, **kind.settings, **settings}
+    network.settings = {**made_for, **defaults_of(kind.build), **settings}
     return network
 
 

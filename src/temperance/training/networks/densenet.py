@@ -13,7 +13,7 @@ from temperance.training.networks.base import Network, Shape, architecture, conv
 HUANG = "Huang et al., Densely connected convolutional networks, CVPR 2017"
 
 
-class Layer(nn.Module):
+class DenseLayer(nn.Module):
     """Appends `growth` maps to its input; a bottleneck first reduces the input to 4 · growth maps."""
 
     def __init__(self, c_in: int, growth: int, *, bottleneck: bool) -> None:
@@ -42,7 +42,7 @@ def _network(
             blocks.append(_transition(c, int(c * kept)))
             c = int(c * kept)
         for _ in range(depth):
-            blocks.append(Layer(c, growth, bottleneck=bottleneck))
+            blocks.append(DenseLayer(c, growth, bottleneck=bottleneck))
             c += growth
     tail = nn.Sequential(nn.BatchNorm2d(c), nn.ReLU())
     return Network(shape, stem=conv(shape.channels, stem_width), blocks=blocks, tail=tail, width=c)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from temperance.errors import InputError
+from temperance.settings import Bounds
 from temperance.training.networks.base import Network, Shape, architecture, conv
 from temperance.training.networks.resnet import stages
 
 WIDE = "Zagoruyko and Komodakis, Wide residual networks, BMVC 2016"
+
+Dropout = Annotated[float, Bounds(0, 1, below=True)]
 
 
 class Block(nn.Module):
@@ -36,8 +40,6 @@ class Block(nn.Module):
 
 def _network(shape: Shape, depth: int, factor: int, dropout: float = 0.0) -> Network:
     """`depth` blocks in each of three stages, of 16, 32 and 64 channels times `factor`."""
-    if isinstance(dropout, bool) or not isinstance(dropout, int | float) or not 0 <= dropout < 1:
-        raise InputError(f"dropout must be a fraction of at least 0 and below 1; got {dropout!r}")
     widths = [16 * factor, 32 * factor, 64 * factor]
     return Network(
         shape,
@@ -55,7 +57,7 @@ def preresnet56(shape: Shape) -> Network:
 
 
 @architecture(paper=WIDE, millions=36.48)
-def wrn_28_10(shape: Shape, *, dropout: float = 0.0) -> Network:
+def wrn_28_10(shape: Shape, *, dropout: Dropout = 0.0) -> Network:
     """Wide ResNet-28-10: 12 pre-activation blocks of 160, 320 and 640 channels
 
     dropout  between the convolutions of a block; the paper also trains with 0.3
@@ -64,7 +66,7 @@ def wrn_28_10(shape: Shape, *, dropout: float = 0.0) -> Network:
 
 
 @architecture(paper=WIDE, millions=46.16)
-def wrn_32_10(shape: Shape, *, dropout: float = 0.0) -> Network:
+def wrn_32_10(shape: Shape, *, dropout: Dropout = 0.0) -> Network:
     """Wide ResNet-32-10: 15 pre-activation blocks of 160, 320 and 640 channels
 
     The WRN-32 of published logit collections; counted with its shortcuts, as `wrn-28-10` is, it has 34 layers.

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from temperance.errors import positive_fraction
+from temperance.settings import PositiveFraction
 from temperance.training.networks.base import Network, Shape, architecture, conv
 
 HE = "He et al., Deep residual learning for image recognition, CVPR 2016"
@@ -194,14 +194,13 @@ def resnet110(shape: Shape) -> Network:
 
 
 @architecture(paper="Huang et al., Deep networks with stochastic depth, ECCV 2016", millions=1.73)
-def resnet110_sd(shape: Shape, *, survival: float = 0.5) -> Network:
+def resnet110_sd(shape: Shape, *, survival: PositiveFraction = 0.5) -> Network:
     """ResNet-110 with stochastic depth: blocks are left out at random in training, late ones more often
 
     survival  probability that the last block counts in a batch; it falls linearly from 1 at the first block (eq. 4)
 
     A block that is left out still updates its BatchNorm statistics.
     """
-    positive_fraction("survival", survival)
     return _cifar_style(shape, (18, 18, 18), (16, 32, 64), stem_width=16, shortcut=padding, last_survival=survival)
 
 
