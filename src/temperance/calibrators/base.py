@@ -22,7 +22,7 @@ from temperance import settings
 from temperance.arrays import ArrayLike, as_labels, as_logits, as_scores, flatten, refuse_probs, unflatten
 from temperance.errors import FileError, InputError, NotFittedError, TemperanceWarning, known_settings
 from temperance.files import read_tensors, reading, write_tensors
-from temperance.numerics import one_thread, working_type
+from temperance.numerics import first_places, one_thread, working_type
 from temperance.registry import Registry, first_line, plain_name
 
 # What to do with probabilities that were given as logits.
@@ -118,6 +118,18 @@ class Calibrator(nn.Module):
             probs = self(given.to(working_type(given.device))).exp_()
         return probs if isinstance(logits, Tensor) else _as_numpy(probs)
 
+    def predict(self, logits: ArrayLike) -> Any:
+        """The most probable class of each sample; the lowest number, if several are."""
+        probs = self.predict_proba(logits)
+        rows = flatten(torch.as_tensor(probs))
+        found = first_places(rows, rows.amax(1)).reshape(probs.shape[:1] + probs.shape[2:])
+        return found if isinstance(logits, Tensor) else found.numpy()
+
+    def score(self, logits: ArrayLike, labels: ArrayLike) -> float:
+        """The accuracy."""
+        truth = as_labels(labels, as_scores(logits, "logits"))
+        return float((torch.as_tensor(self.predict(logits)) == truth).double().mean())
+
     @property
     def k(self) -> int:
         """The number of classes it was fitted on."""
@@ -131,7 +143,7 @@ class Calibrator(nn.Module):
         return sum(buffer.numel() for name, buffer in self.state_dict().items() if not name.endswith("n_classes"))
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """The settings it was made with. No setting is itself an estimator, so `deep` makes no difference."""
+        """The settings it was made with; with `deep` also those of its objective, as `objective__gamma`."""
         return {name: getattr(self, name) for name in settings_of(type(self))}
 
     def set_params(self, **settings: Any) -> Self:
@@ -149,6 +161,27 @@ class Calibrator(nn.Module):
             self._check_settings()
         except InputError as error:
             raise InputError(f"{self.name}: {error}") from None
+
+    # What scikit-learn asks of an estimator. It is not imported unless it asks.
+
+    @property
+    def classes_(self) -> npt.NDArray[np.int64]:
+        """The class numbers, once it is fitted."""
+        if self._k is None:
+            raise AttributeError("classes_ is known once the calibrator is fitted")
+        return np.arange(self._k)
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return self._k is not None
+
+    def __sklearn_tags__(self) -> Any:
+        from sklearn.utils import ClassifierTags, Tags, TargetTags
+
+        return Tags(
+            estimator_type="classifier",
+            target_tags=TargetTags(required=True, one_d_labels=True),
+            classifier_tags=ClassifierTags(),
+        )
 
     @classmethod
     def claims(cls) -> dict[str, Any]:
@@ -213,7 +246,7 @@ class Calibrator(nn.Module):
         refuse_probs(logits, AS_LOGITS)
 
     def extra_repr(self) -> str:
-        return ", ".join(f"{name}={value!r}" for name, value in self.get_params().items())
+        return ", ".join(f"{name}={value!r}" for name, value in self.get_params(deep=False).items())
 
     # Files: safetensors for what it learnt, JSON in its header for the rest. Nothing is ever unpickled.
 
@@ -223,7 +256,7 @@ class Calibrator(nn.Module):
             "temperance": str(FORMAT),
             "method": self.name,
             "classes": str(self.k),
-            "settings": json.dumps(self.get_params()),
+            "settings": json.dumps(self.get_params(deep=False)),
             "info": json.dumps(self.info),
         }
         write_tensors(path, self.state_dict(), header)

@@ -8,7 +8,7 @@ objective as a function of the calibrator's parameters.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -17,8 +17,9 @@ from torch import Tensor
 
 from temperance.arrays import blocks
 from temperance.calibrators.base import Calibrator
-from temperance.errors import one_of
-from temperance.objectives import Objective, make_objective
+from temperance.errors import known_settings, one_of
+from temperance.objectives import OBJECTIVES, Objective, make_objective
+from temperance.settings import defaults_of
 
 # At the optimum no component of the gradient is larger than this.
 TOLERANCE = 1e-6
@@ -30,6 +31,9 @@ MAX_ROUNDS = 200
 # Learning rates and numbers of steps of the SCTL authors' program.
 SCHEDULE = ((0.02, 1000),)
 SLOW_SCHEDULE = ((0.005, 200), (0.003, 400), (0.001, 400))
+
+# What a setting of the objective is called among the settings of a calibrator.
+NESTED = "objective__"
 
 P = TypeVar("P", float, Tensor)
 
@@ -49,6 +53,23 @@ class Parametric(Calibrator):
         self.objective = objective
         self.objective_settings = objective_settings
         self.solver = solver
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """Its settings; with `deep` also those of the objective, as `objective__gamma`."""
+        found = super().get_params()
+        if deep and self.objective in OBJECTIVES and isinstance(self.objective_settings, dict | None):
+            chosen = defaults_of(OBJECTIVES[self.objective]) | (self.objective_settings or {})
+            found |= {f"{NESTED}{name}": value for name, value in chosen.items()}
+        return found
+
+    def set_params(self, **settings: Any) -> Self:
+        """Change settings, and those of the objective as `objective__gamma`; the next `fit` checks and uses them."""
+        of_objective = {key.removeprefix(NESTED): value for key, value in settings.items() if key.startswith(NESTED)}
+        super().set_params(**{key: value for key, value in settings.items() if not key.startswith(NESTED)})
+        if of_objective:
+            known_settings(self.objective, of_objective, defaults_of(OBJECTIVES[self.objective]))
+            self.objective_settings = {**(self.objective_settings or {}), **of_objective}
+        return self
 
     def _check_settings(self) -> None:
         one_of("solver", self.solver, ("exact", "released"))
