@@ -135,7 +135,7 @@ def _required() -> None:
         raise MissingExtraError(error.name or "onnx", "onnx", "export to ONNX") from None
 
 
-# ------------------------------------------------------------------------------------ operations that ONNX does not have
+# ----------------------------------------------------------------------------------- operations that ONNX does not have
 
 
 def _searchsorted(
