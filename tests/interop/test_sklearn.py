@@ -83,7 +83,8 @@ CLASSIFIERS = {
 @pytest.mark.parametrize("classifier", CLASSIFIERS.values(), ids=list(CLASSIFIERS))
 def test_the_default_is_no_worse_than_sigmoid_on_small_data(classifier: Any, load: Any) -> None:
     """Over a few splits, with a margin for their noise."""
-    ours, theirs = [], []
+    ours: list[float] = []
+    theirs: list[float] = []
     for seed in range(3):
         X, X_test, y, y_test = split(load, seed)
         for losses, made in ((ours, CalibratedClassifier), (theirs, CalibratedClassifierCV)):
@@ -261,7 +262,10 @@ def test_display(cancer: Split) -> None:
             CalibratedClassifier(GaussianNB(), method="temprature"),
             "no calibrator named 'temprature'; did you mean temp",
         ),
-        (CalibratedClassifier(GaussianNB(), method=3), "method must be the name of a calibrator, or a calibrator; got"),
+        (
+            CalibratedClassifier(GaussianNB()).set_params(method=3),
+            "method must be the name of a calibrator, or a calibrator; got",
+        ),
         (CalibratedClassifier(GaussianNB(), method=Temperature(objective="nil")), "no objective named 'nil'; did you"),
         (CalibratedClassifier(GaussianNB(), cv="prefix"), 'cv must be a number of folds, a splitter or "prefit"; got'),
         (CalibratedClassifier(LinearRegression()), "decision_function or predict_proba; LinearRegression has neither"),
