@@ -14,6 +14,7 @@ DOCS, RESULTS = ROOT / "docs", ROOT / "benchmarks" / "results"
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.quality import (  # noqa: E402  (needs the root on the path)
+    classifiers,
     digits,
     few,
     heads,
@@ -59,6 +60,8 @@ def table(kind: str, family: str = "") -> str:
         return peers.markdown(read(RESULTS / "speed.jsonl"))
     if kind == "loss_cost":
         return loss_speed.markdown(read(RESULTS / "steps.jsonl"), LOSS_FAMILIES[family])
+    if kind == "classifiers":
+        return classifiers.markdown(read(RESULTS / "classifiers.jsonl"))
     if kind == "digits":
         return digits.markdown(read(RESULTS / "digits.jsonl"))
     if kind == "loss_settings":

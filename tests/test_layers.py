@@ -11,7 +11,7 @@ LAYERS = [
     {"errors", "arrays", "registry", "numerics", "files", "progress", "settings"},
     {"metrics", "objectives", "calibrators", "losses"},
     {"predictions", "jobs", "data", "demo"},
-    {"training", "heads", "diagnose", "report"},
+    {"training", "heads", "diagnose", "report", "interop"},
     {"cli", "__main__"},
 ]
 

@@ -193,12 +193,12 @@ class HasSettings:
         return super().__new__(cls)
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """The settings it was made with. No setting is itself an estimator, so `deep` makes no difference."""
+        """The settings it was made with; `deep` adds those of a setting that has its own."""
         return {name: getattr(self, name) for name in settings_of(type(self))}
 
     def check_settings(self) -> None:
         """Refuse settings that make no sense for any data: one by one, then together."""
-        check_settings(self.name, settings_of(type(self)), self.get_params())
+        check_settings(self.name, settings_of(type(self)), self.get_params(deep=False))
         with named(self.name):
             self._check_settings()
 

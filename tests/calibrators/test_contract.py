@@ -145,6 +145,33 @@ def test_scikit_learn_clones_it(method: Method, fitted: dict[str, Calibrator]) -
 
 
 @each
+def test_scikit_learn_takes_it_as_a_classifier(method: Method, fitted: dict[str, Calibrator]) -> None:
+    sklearn = pytest.importorskip("sklearn.base", reason="scikit-learn is not installed")
+    assert sklearn.is_classifier(method()) and not hasattr(method(), "classes_")
+    found = fitted[method.name]
+    logits, labels = data(100, seed=1)
+    assert found.classes_.tolist() == [0, 1, 2, 3]
+    assert np.array_equal(found.predict(logits.numpy()), found.predict_proba(logits.numpy()).argmax(1))
+    assert torch.equal(found.predict(logits), torch.from_numpy(found.predict(logits.numpy())))
+    assert found.score(logits, labels) == pytest.approx(float((found.predict(logits) == labels).double().mean()))
+    dense = logits.reshape(5, 20, 4).movedim(-1, 1)
+    assert torch.equal(found.predict(dense), found.predict(logits).reshape(5, 20))
+
+
+@pytest.mark.parametrize("method", [method for method in CALIBRATORS if method.takes_objective], ids=lambda m: m.name)
+def test_settings_of_the_objective_can_be_reached(method: Method, tmp_path: Path) -> None:
+    found = method()
+    found.set_params(objective="class-scaled", objective__normalise="mm").set_params(objective__ddof=0)
+    assert found.get_params()["objective"] == "class-scaled:normalise=mm:ddof=0"
+    assert found.get_params()["objective__normalise"] == "mm" and found.get_params()["objective__step"] == "paper"
+    assert not any("__" in name for name in found.get_params(deep=False))
+    found.fit(*data()).save(tmp_path / "cal.safetensors")
+    assert load_calibrator(tmp_path / "cal.safetensors").get_params() == found.get_params()
+    with pytest.raises(InputError, match="no setting of class-scaled named 'normalize'; did you mean normalise"):
+        found.set_params(objective__normalize="mm")
+
+
+@each
 def test_settings_can_be_changed(method: Method) -> None:
     found = method()
     assert found.set_params() is found

@@ -149,6 +149,7 @@ def _member(name: str, logits: Tensor, labels: Tensor) -> Calibrator:
     if name == "temperature":
         plain = Temperature()
         plain._keep("temperature", logits.new_tensor(1 / likeliest_inverse_temperature(Nll(), logits, labels)[0]))
+        plain._keep("n_classes", torch.tensor(logits.shape[1], device=logits.device))
         return plain
     member = make_calibrator(name)
     member._fit_rows(logits, labels)

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from temperance.arrays import ArrayLike, as_labels, as_logits, as_scores, flatten, refuse_probs, unflatten
 from temperance.errors import FileError, InputError, NotFittedError, TemperanceWarning
 from temperance.files import read_tensors, reading, write_tensors
-from temperance.numerics import one_thread, working_type
+from temperance.numerics import first_places, one_thread, working_type
 from temperance.registry import Registry, first_line, plain_name
 from temperance.settings import HasSettings, check_settings, settings_of
 
@@ -115,6 +115,18 @@ class Calibrator(HasSettings, nn.Module):
             probs = self(given.to(working_type(given.device))).exp_()
         return probs if isinstance(logits, Tensor) else _as_numpy(probs)
 
+    def predict(self, logits: ArrayLike) -> Any:
+        """The most probable class of each sample; the lowest number, if several are."""
+        probs = self.predict_proba(logits)
+        rows = flatten(torch.as_tensor(probs))
+        found = first_places(rows, rows.amax(1)).reshape(probs.shape[:1] + probs.shape[2:])
+        return found if isinstance(logits, Tensor) else found.numpy()
+
+    def score(self, logits: ArrayLike, labels: ArrayLike) -> float:
+        """The accuracy."""
+        truth = as_labels(labels, as_scores(logits, "logits"))
+        return float((torch.as_tensor(self.predict(logits)) == truth).double().mean())
+
     @property
     def k(self) -> int:
         """The number of classes it was fitted on."""
@@ -133,6 +145,27 @@ class Calibrator(HasSettings, nn.Module):
         for name, value in settings.items():
             setattr(self, name, value)
         return self
+
+    # What scikit-learn asks of an estimator. It is not imported unless it asks.
+
+    @property
+    def classes_(self) -> npt.NDArray[np.int64]:
+        """The class numbers, once it is fitted."""
+        if self._k is None:
+            raise AttributeError("classes_ is known once the calibrator is fitted")
+        return np.arange(self._k)
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return self._k is not None
+
+    def __sklearn_tags__(self) -> Any:
+        from sklearn.utils import ClassifierTags, Tags, TargetTags
+
+        return Tags(
+            estimator_type="classifier",
+            target_tags=TargetTags(required=True, one_d_labels=True),
+            classifier_tags=ClassifierTags(),
+        )
 
     @classmethod
     def claims(cls) -> dict[str, Any]:
@@ -197,7 +230,7 @@ class Calibrator(HasSettings, nn.Module):
         refuse_probs(logits, AS_LOGITS)
 
     def extra_repr(self) -> str:
-        return ", ".join(f"{name}={value!r}" for name, value in self.get_params().items())
+        return ", ".join(f"{name}={value!r}" for name, value in self.get_params(deep=False).items())
 
     # Files: safetensors for what it learnt, JSON in its header for the rest. Nothing is ever unpickled.
 
@@ -207,7 +240,7 @@ class Calibrator(HasSettings, nn.Module):
             "temperance": str(FORMAT),
             "method": self.name,
             "classes": str(self.k),
-            "settings": json.dumps(self.get_params()),
+            "settings": json.dumps(self.get_params(deep=False)),
             "info": json.dumps(self.info),
         }
         write_tensors(path, self.state_dict(), header)

@@ -12,11 +12,24 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from temperance import __version__
-from temperance.cli import analyse, compare, demo, evaluate, fit, gradients, list_methods, ood, retrain, shift, train
+from temperance.cli import (
+    analyse,
+    compare,
+    demo,
+    evaluate,
+    export,
+    fit,
+    gradients,
+    list_methods,
+    ood,
+    retrain,
+    shift,
+    train,
+)
 from temperance.cli.terminal import transliterate_output
 from temperance.errors import TemperanceError, TemperanceWarning
 
-COMMANDS = (demo, evaluate, compare, fit, ood, train, retrain, shift, analyse, gradients, list_methods)
+COMMANDS = (demo, evaluate, compare, fit, export, ood, train, retrain, shift, analyse, gradients, list_methods)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

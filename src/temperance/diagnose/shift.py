@@ -294,7 +294,7 @@ def under_shift(
         "name": name,
         "n": len(truth),
         "n_bins": n_bins,
-        "calibrator": calibrator.get_params() if calibrator else None,
+        "calibrator": calibrator.get_params(deep=False) if calibrator else None,
     }
     return Shift(tuple(rows), Provenance.of({}, settings, seed, str(device)), chosen, levels, methods, changes)
 

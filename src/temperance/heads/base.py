@@ -217,7 +217,7 @@ class Head(HasSettings, nn.Module):
             "temperance_head": str(FORMAT),
             "head": self.name,
             "classes": str(self.k),
-            "settings": json.dumps(self.get_params()),
+            "settings": json.dumps(self.get_params(deep=False)),
             "shape": json.dumps(self._shape),
             "info": json.dumps(self.info),
             "history": json.dumps(self.history),

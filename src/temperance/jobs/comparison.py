@@ -311,7 +311,7 @@ def _rows(outcome: Outcome, test: Predictions) -> Iterator[Row]:
             split=test.split or "",
             group="",
             method=outcome.label,
-            params=outcome.fitted.get_params() if outcome.fitted else {},
+            params=outcome.fitted.get_params(deep=False) if outcome.fitted else {},
             metric=name,
             value=found.value,
             low=found.low,

@@ -200,7 +200,7 @@ def evaluate(
         sizes.update(group_sizes(data))
 
     method = calibrator.name if calibrator else "uncalibrated"
-    settings_of_calibrator = {"calibrator": calibrator.get_params()} if calibrator else {}
+    settings_of_calibrator = {"calibrator": calibrator.get_params(deep=False)} if calibrator else {}
     rows: list[Row] = []
     pictures = Pictures(data, calibrator, n_bins)
     tallies: list[Tally] = []

@@ -198,7 +198,7 @@ def compare_ood(
     for done, entry in enumerate(entries):
         progress(done + 1, len(entries) + 1, entry.name)
         start = time.perf_counter()
-        params: dict[str, Any] = {"calibrator": calibrator.get_params()} if calibrator else {}
+        params: dict[str, Any] = {"calibrator": calibrator.get_params(deep=False)} if calibrator else {}
         found = [detection(inner[entry.name], scored[entry.name]) for scored in outer]
         values = [{metric: measure(each) for metric, measure in MEASURES.items()} for each in found]
         # The same seeds for every score and set: the same samples of its own data are drawn throughout.

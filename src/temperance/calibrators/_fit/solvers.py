@@ -8,7 +8,7 @@ objective as a function of the calibrator's parameters.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +17,9 @@ from torch import Tensor
 
 from temperance.arrays import blocks
 from temperance.calibrators.base import Calibrator
-from temperance.objectives import Objective, ObjectiveName, make_objective
+from temperance.objectives import OBJECTIVES, Objective, ObjectiveName, make_objective
+from temperance.registry import as_entry, parse_entry
+from temperance.settings import defaults_of
 
 # At the optimum no component of the gradient is larger than this.
 TOLERANCE = 1e-6
@@ -29,6 +31,9 @@ MAX_ROUNDS = 200
 # Learning rates and numbers of steps of the SCTL authors' program.
 SCHEDULE = ((0.02, 1000),)
 SLOW_SCHEDULE = ((0.005, 200), (0.003, 400), (0.001, 400))
+
+# What a setting of the objective is called among the settings of a calibrator.
+NESTED = "objective__"
 
 P = TypeVar("P", float, Tensor)
 Solver = Literal["exact", "released"]
@@ -45,6 +50,23 @@ class Parametric(Calibrator):
         super().__init__()
         self.objective = objective
         self.solver = solver
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """The settings it was made with; with `deep` also those of the objective, as `objective__gamma`."""
+        found = super().get_params(deep)
+        if deep:
+            name, given = parse_entry(self.objective)
+            found |= {f"{NESTED}{key}": value for key, value in (defaults_of(OBJECTIVES[name]) | given).items()}
+        return found
+
+    def set_params(self, **settings: Any) -> Self:
+        """Change settings, and those of the objective as `objective__gamma`; the next `fit` uses them."""
+        nested = {key.removeprefix(NESTED): value for key, value in settings.items() if key.startswith(NESTED)}
+        own = {key: value for key, value in settings.items() if not key.startswith(NESTED)}
+        if nested:
+            name, given = parse_entry(own.get("objective", self.objective))
+            own["objective"] = as_entry(name, given | nested)
+        return super().set_params(**own)
 
     def _make_objective(self) -> Objective:
         return make_objective(self.objective)

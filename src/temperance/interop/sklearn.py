@@ -1,0 +1,337 @@
+"""Calibration in scikit-learn: a classifier that calibrates another, scorers, and a display of reliability.
+
+    CalibratedClassifier(RandomForestClassifier()).fit(X, y).predict_proba(X_new)
+    cross_val_score(classifier, X, y, scoring=ece_scorer)
+    ReliabilityDisplay.from_estimator(classifier, X_test, y_test).plot()
+
+It needs scikit-learn, which comes with the extra `sklearn`.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from temperance.arrays import LOG_FLOOR, as_array, as_probs
+from temperance.calibrators import Calibrator, make_calibrator
+from temperance.errors import InputError, MissingExtraError, TemperanceWarning
+from temperance.metrics import METRICS, Metric, ece
+from temperance.metrics.bins import Bins
+from temperance.registry import parse_entry
+from temperance.report.figures import draw_reliability
+from temperance.report.numbers import bars
+
+try:
+    from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, clone
+    from sklearn.model_selection import check_cv
+    from sklearn.utils import _safe_indexing, get_tags
+    from sklearn.utils.multiclass import check_classification_targets
+    from sklearn.utils.parallel import Parallel, delayed
+    from sklearn.utils.validation import check_is_fitted, column_or_1d, indexable
+except ImportError:
+    raise MissingExtraError("scikit-learn, 1.6 or newer", "sklearn", "temperance.interop.sklearn") from None
+
+Array = npt.NDArray[Any]
+
+# What a classifier is asked for: the first of these that it has.
+RESPONSES = ("decision_function", "predict_proba")
+
+
+class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
+    """A classifier whose probabilities are calibrated: a drop-in for scikit-learn's `CalibratedClassifierCV`.
+
+    Copies of the estimator are fitted on all folds but one and score that one; one calibrator is fitted to all these
+    scores, and the estimator to all samples. The result is one model with one map, not an ensemble of `cv` models.
+
+    estimator  a classifier with `decision_function` or `predict_proba`
+    method     a calibrator: its name, with settings as in `temperature:objective=class-scaled`, or an object
+    cv         a number of folds, a splitter or splits as scikit-learn takes them, or "prefit" for an estimator that
+               was fitted on other samples and stays as it is
+    n_jobs     how many folds are fitted at a time
+
+    A fitted one has `estimator_`, `calibrator_` and `classes_`, the order of the columns. Where an estimator counts
+    votes, what no tree or neighbour voted for is not impossible: if it gives probabilities of zero, they count as half
+    its smallest positive one, but at least 1e-12 (`log_floor_` is the logarithm).
+
+    >>> from sklearn.datasets import load_iris
+    >>> from sklearn.naive_bayes import GaussianNB
+    >>> X, y = load_iris(return_X_y=True)
+    >>> CalibratedClassifier(GaussianNB(), method="temperature").fit(X, y).score(X, y)
+    0.96
+    """
+
+    def __init__(
+        self, estimator: Any, *, method: str | Calibrator = "auto", cv: Any = 5, n_jobs: int | None = None
+    ) -> None:
+        self.estimator = estimator
+        self.method = method
+        self.cv = cv
+        self.n_jobs = n_jobs
+
+    def fit(self, X: Any, y: Any) -> Self:
+        """Fit the estimator and its calibrator; with cv="prefit" the calibrator alone."""
+        calibrator = _made(self.method)
+        response = _response(self.estimator)
+        X, y = indexable(X, y)
+        check_classification_targets(y)
+        y = column_or_1d(y, warn=True)
+        if isinstance(self.cv, str):
+            if self.cv != "prefit":
+                raise InputError(f'cv must be a number of folds, a splitter or "prefit"; got {self.cv!r}')
+            check_is_fitted(self.estimator)
+            self.estimator_, self.classes_ = self.estimator, self.estimator.classes_
+            scores, labels = _scores(self.estimator_, X, self.classes_), _numbers(y, self.classes_)
+        else:
+            self.classes_ = np.unique(y)
+            scores, labels = self._out_of_fold(X, y)
+            self.estimator_ = clone(self.estimator).fit(X, y)
+        self.log_floor_ = _log_floor(scores) if response == "predict_proba" else -np.inf
+        self.calibrator_ = calibrator.fit(np.maximum(scores, self.log_floor_), labels)
+        for name in ("n_features_in_", "feature_names_in_"):
+            if hasattr(self.estimator_, name):
+                setattr(self, name, getattr(self.estimator_, name))
+        return self
+
+    def predict_proba(self, X: Any) -> Array:
+        """Calibrated probabilities, a column for each of `classes_`."""
+        check_is_fitted(self)
+        scores = _scores(self.estimator_, X, self.classes_)
+        found: Array = self.calibrator_.predict_proba(np.maximum(scores, self.log_floor_))
+        return found
+
+    def predict(self, X: Any) -> Array:
+        """The most probable class of each sample."""
+        best = self.predict_proba(X).argmax(1)
+        found: Array = self.classes_[best]
+        return found
+
+    def _out_of_fold(self, X: Any, y: Array) -> tuple[Array, Array]:
+        """Scores of samples by copies that were not fitted on them, and their class numbers."""
+        splits = list(check_cv(self._folds(y), y, classifier=True).split(X, y))
+        for fold, (train, _) in enumerate(splits):
+            missing = set(self.classes_.tolist()) - set(y[train].tolist())
+            if missing:
+                raise InputError(
+                    f"fold {fold} leaves no sample of class {min(missing)!r} to fit the estimator on; "
+                    "use a stratified splitter or fewer folds"
+                )
+        found = Parallel(n_jobs=self.n_jobs)(
+            delayed(_scores_of_others)(clone(self.estimator), X, y, train, test, self.classes_)
+            for train, test in splits
+        )
+        tested = np.concatenate([test for _, test in splits])
+        return np.concatenate(found), _numbers(y[tested], self.classes_)
+
+    def _folds(self, y: Array) -> Any:
+        """`cv`, or as many folds as the rarest class has samples if these are fewer."""
+        counts = np.bincount(_numbers(y, self.classes_)).tolist()
+        rarest = self.classes_.tolist()[int(np.argmin(counts))]
+        if len(counts) < 2:
+            raise InputError(f"y must have at least two classes; all {len(y)} samples are of class {rarest!r}")
+        if not isinstance(self.cv, int) or min(counts) >= self.cv:
+            return self.cv
+        if min(counts) < 2:
+            raise InputError(
+                f"each class needs two samples, one to fit on and one to score; class {rarest!r} has one. Leave it "
+                'out, or fit the estimator on other samples and pass cv="prefit"'
+            )
+        few = f"class {rarest!r} has {min(counts)} samples: there are {min(counts)} folds in place of cv={self.cv}"
+        warnings.warn(few, TemperanceWarning, stacklevel=4)
+        return min(counts)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags = get_tags(self.estimator).input_tags
+        return tags
+
+
+def _made(method: object) -> Calibrator:
+    """A new calibrator, not fitted yet."""
+    if isinstance(method, str):
+        name, settings = parse_entry(method)
+        return make_calibrator(name, **settings)
+    if isinstance(method, Calibrator):
+        fresh: Calibrator = clone(method)
+        return fresh
+    raise InputError(f"method must be the name of a calibrator, or a calibrator; got {method!r}")
+
+
+def _response(estimator: object) -> str:
+    found = [name for name in RESPONSES if hasattr(estimator, name)]
+    if not found:
+        raise InputError(
+            f"estimator must be a classifier with {' or '.join(RESPONSES)}; {type(estimator).__name__} has neither"
+        )
+    return found[0]
+
+
+def _scores_of_others(estimator: Any, X: Any, y: Array, train: Array, test: Array, classes: Array) -> Array:
+    estimator.fit(_safe_indexing(X, train), y[train])
+    return _scores(estimator, _safe_indexing(X, test), classes)
+
+
+def _scores(estimator: Any, X: Any, classes: Array) -> Array:
+    """Logits (n, k) of a fitted classifier; if it has probabilities, their logarithms, which may be infinite."""
+    response = _response(estimator)
+    found = np.asarray(getattr(estimator, response)(X), dtype=np.float64)
+    if response == "predict_proba":
+        found = _both_columns(found, classes, response, lambda p: (1 - p, p))
+        as_probs(found)
+        with np.errstate(divide="ignore"):
+            return np.log(found)
+    return _both_columns(found, classes, response, lambda z: (np.zeros_like(z), z))
+
+
+def _both_columns(found: Array, classes: Array, response: str, pair: Any) -> Array:
+    """Scores with a column for each class, where a binary classifier may have one column alone."""
+    if len(classes) == 2 and found.size == len(found):
+        return np.stack(pair(found.reshape(-1)), axis=1)
+    if found.ndim != 2 or found.shape[1] != len(classes):
+        raise InputError(
+            f"{response} must have a column for each of the {len(classes)} classes; its shape is {found.shape}"
+            + ('. Set decision_function_shape="ovr"' if response == "decision_function" else "")
+        )
+    return found
+
+
+def _log_floor(log_probs: Array) -> float:
+    """What the logarithm of a zero counts as."""
+    positive = log_probs[np.isfinite(log_probs)]
+    votes = positive.min() - np.log(2) if len(positive) < log_probs.size else -np.inf
+    return float(max(votes, np.log(LOG_FLOOR)))
+
+
+def _numbers(labels: Any, classes: Array) -> Array:
+    """The place of each label among the classes."""
+    given = as_array(labels, "labels")
+    places = {value: place for place, value in enumerate(classes.tolist())}
+    unknown = [value for value in given.tolist() if value not in places]
+    if unknown:
+        raise InputError(f"labels must be among the classes {list(places)}; got {unknown[0]!r}")
+    return np.array([places[value] for value in given.tolist()], dtype=np.int64)
+
+
+# ------------------------------------------------------------------------------------------------------------- scoring
+
+
+@dataclass(frozen=True)
+class Scorer:
+    """A metric as scikit-learn's model selection takes it: `scorer(estimator, X, y)`, where more is better.
+
+    A metric of which less is better has a minus sign, as in `neg_log_loss`.
+    """
+
+    metric: Metric
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def __call__(self, estimator: Any, X: Any, y: Any) -> float:
+        probs, labels = _predicted(estimator, X, y)
+        value = self.metric(probs, labels, **self.options)
+        return -value if self.metric.lower_is_better else value
+
+    def __repr__(self) -> str:
+        return f"scorer({', '.join([repr(self.metric.name), *(f'{k}={v!r}' for k, v in self.options.items())])})"
+
+
+def scorer(name: str, **options: Any) -> Scorer:
+    """Any metric with a better and a worse, by its plain name, for `scoring=` of cross_val_score or GridSearchCV.
+
+    >>> scorer("ece", n_bins=10)
+    scorer('ece', n_bins=10)
+    """
+    metric = METRICS[name]
+    metric.check(options)
+    if metric.lower_is_better is None:
+        raise InputError(f"{name} cannot be a score: neither less nor more of it is better")
+    return Scorer(metric, options)
+
+
+ece_scorer = scorer("ece")
+adaptive_ece_scorer = scorer("adaptive-ece")
+classwise_ece_scorer = scorer("classwise-ece")
+smooth_ece_scorer = scorer("smooth-ece")
+brier_scorer = scorer("brier")
+nll_scorer = scorer("nll")
+
+
+def _predicted(estimator: Any, X: Any, y: Any) -> tuple[Array, Array]:
+    """A fitted classifier's probabilities (n, k), and the class numbers of the labels."""
+    if not hasattr(estimator, "predict_proba"):
+        name = type(estimator).__name__
+        raise InputError(f"{name} has no predict_proba: wrap it in CalibratedClassifier({name}(…))")
+    return _labelled(y, estimator.predict_proba(X), estimator.classes_)
+
+
+def _labelled(y: Any, probs: Any, classes: Array) -> tuple[Array, Array]:
+    found = np.asarray(probs, dtype=np.float64)
+    return _both_columns(found, classes, "predict_proba", lambda p: (1 - p, p)), _numbers(y, classes)
+
+
+# ------------------------------------------------------------------------------------------------------------- display
+
+
+@dataclass
+class ReliabilityDisplay:
+    """The reliability diagram of a classifier, as a picture and as a table, in the habit of `CalibrationDisplay`.
+
+    It shows the probability of the predicted class against how often it was right, with 95 % intervals, for any number
+    of classes. Made by `from_estimator` or `from_predictions`; `plot` draws it and sets `ax_` and `figure_`, `frame`
+    gives its numbers.
+    """
+
+    bins: Bins
+    name: str | None = None
+
+    ax_: Any = field(init=False, repr=False)
+    figure_: Any = field(init=False, repr=False)
+
+    @classmethod
+    def from_estimator(cls, estimator: Any, X: Any, y: Any, *, n_bins: int = 15, name: str | None = None) -> Self:
+        """Of a fitted classifier, on samples that it was not fitted on."""
+        return cls._of(*_predicted(estimator, X, y), n_bins, name or type(estimator).__name__)
+
+    @classmethod
+    def from_predictions(
+        cls,
+        y_true: Any,
+        y_prob: Any,
+        *,
+        labels: Iterable[Any] | None = None,
+        n_bins: int = 15,
+        name: str | None = None,
+    ) -> Self:
+        """Of probabilities (n, k), or (n,) of the second of two classes; `labels` names the columns in their order."""
+        classes = np.unique(y_true) if labels is None else np.asarray(list(labels))
+        shape = np.shape(y_prob)
+        if len(classes) != (shape[1] if len(shape) == 2 and shape[1] > 1 else 2):
+            raise InputError(
+                f"y_prob has shape {shape} and there are {len(classes)} classes; pass labels, the class of each column"
+            )
+        return cls._of(*_labelled(y_true, y_prob, classes), n_bins, name)
+
+    @classmethod
+    def _of(cls, probs: Array, labels: Array, n_bins: int, name: str | None) -> Self:
+        found = ece.stats(probs, labels, n_bins=n_bins)
+        assert isinstance(found, Bins)
+        return cls(found, name)
+
+    def plot(self, ax: Any = None) -> Self:
+        """Draw it with matplotlib, on a new figure if there is no `ax`."""
+        self.ax_ = draw_reliability(self.bins, ax)
+        self.figure_ = self.ax_.get_figure(root=True)
+        if self.name:
+            self.ax_.set_title(f"{self.name}\n{self.ax_.get_title(loc='left')}", fontsize="medium", loc="left")
+        return self
+
+    def frame(self) -> Any:
+        """A row for each bin that has samples: its edges, count, mean confidence, accuracy and interval."""
+        try:
+            from pandas import DataFrame
+        except ImportError:
+            raise MissingExtraError("pandas", "sklearn", "a table of the diagram") from None
+        return DataFrame([asdict(bar) for bar in bars(self.bins)])

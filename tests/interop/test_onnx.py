@@ -1,0 +1,146 @@
+"""ONNX files give the probabilities that torch gives, for every method, type and number of samples."""
+
+import copy
+import os
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Literal
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from commands import refused, run
+from conftest import random_predictions
+from temperance.calibrators import CALIBRATORS, Auto, Calibrator, OrderPreserving, Temperature
+from temperance.errors import InputError, MissingExtraError, NotFittedError
+from temperance.interop.onnx import EXPORTABLE, difference, export
+
+# In continuous integration a missing package is a failure, not a reason to skip.
+missing = [name for name in ("onnx", "onnxruntime", "onnxscript") if find_spec(name) is None]
+needs_onnx = pytest.mark.skipif(
+    bool(missing) and os.environ.get("CI") != "true", reason=f"not installed: {', '.join(missing)}"
+)
+TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-6}
+types = pytest.mark.parametrize("dtype", list(TOLERANCE), ids=["float32", "float64"])
+
+
+def logits_like(dtype: torch.dtype, n: int = 100) -> Tensor:
+    """New logits, some of them with ties."""
+    logits, _ = random_predictions(n, 4, 1, sharpness=3.0)
+    return torch.cat([logits, logits.round(), torch.zeros(1, 4)]).to(dtype)
+
+
+def fitted(found: Calibrator) -> Calibrator:
+    return found.fit(*random_predictions(240, 4, 0, sharpness=3.0))
+
+
+@needs_onnx
+@types
+@pytest.mark.parametrize("method", list(CALIBRATORS), ids=CALIBRATORS.names)
+def test_every_method_agrees_with_onnxruntime(method: type[Calibrator], dtype: torch.dtype, tmp_path: Path) -> None:
+    found = fitted(method())
+    export(None, found, tmp_path / "cal.onnx", dtype=dtype)
+    for n in (1, 100):
+        assert difference(tmp_path / "cal.onnx", None, found, logits_like(dtype, n)) <= TOLERANCE[dtype]
+
+
+@needs_onnx
+@pytest.mark.parametrize("variant", ["op", "diag"])
+def test_other_variants_agree_too(variant: Literal["op", "diag"], tmp_path: Path) -> None:
+    found = fitted(OrderPreserving(variant=variant))
+    export(None, found, tmp_path / "cal.onnx")
+    assert difference(tmp_path / "cal.onnx", None, found, logits_like(torch.float32)) <= TOLERANCE[torch.float32]
+
+
+class TwoInputs(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.first, self.second = nn.BatchNorm1d(6), nn.Linear(6, 4), nn.Linear(3, 4)
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        found: Tensor = self.first(self.norm(x)) + self.second(y)
+        return found
+
+
+@needs_onnx
+def test_a_network_with_its_calibrator(tmp_path: Path) -> None:
+    """For any number of samples, in evaluation mode, and leaving the network as it is."""
+    network, found = TwoInputs(), fitted(CALIBRATORS["isotonic"]())
+    before = copy.deepcopy(network.state_dict())
+    generator = torch.Generator().manual_seed(0)
+    inputs = tuple(torch.randn(50, width, generator=generator) for width in (6, 3))
+    for example in (tuple(each[:1] for each in inputs), tuple(each[:5] for each in inputs)):
+        export(network, found, tmp_path / "network.onnx", example)
+        assert difference(tmp_path / "network.onnx", network, found, inputs) <= TOLERANCE[torch.float32]
+    assert network.training and all(torch.equal(before[name], value) for name, value in network.state_dict().items())
+
+
+@needs_onnx
+def test_the_file_says_what_it_is(tmp_path: Path) -> None:
+    import onnx
+
+    export(None, fitted(Temperature()), tmp_path / "cal.onnx")
+    found = onnx.load(tmp_path / "cal.onnx")
+    facts = {entry.key: entry.value for entry in found.metadata_props}
+    assert facts["method"] == "temperature" and facts["classes"] == "4" and "temperance" in facts
+    assert [entry.name for entry in found.graph.input] == ["logits"]
+    assert [entry.name for entry in found.graph.output] == ["probs"]
+    assert found.graph.input[0].type.tensor_type.shape.dim[0].dim_param  # any number of samples
+
+
+@needs_onnx
+def test_the_command(tmp_path: Path) -> None:
+    found = fitted(CALIBRATORS["histogram"]())
+    found.save(tmp_path / "cal.safetensors")
+    said = run("export", tmp_path / "cal.safetensors")
+    assert (
+        said.code == 0
+        and "exported histogram for 4 classes" in said.out
+        and "differ from torch's by at most" in said.out
+    )
+    assert difference(tmp_path / "cal.onnx", None, found, logits_like(torch.float32)) <= TOLERANCE[torch.float32]
+    assert run("export", tmp_path / "cal.safetensors", "-o", tmp_path / "b.onnx", "--type", "float64").code == 0
+    assert difference(tmp_path / "b.onnx", None, found, logits_like(torch.float64)) <= TOLERANCE[torch.float64]
+
+
+def test_the_command_refuses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "cal.safetensors"
+    fitted(Temperature()).save(path)
+    assert "would be overwritten" in refused(["export", str(path), "-o", str(path)], capsys)
+    assert "does not exist" in refused(["export", str(tmp_path / "none.safetensors")], capsys)
+
+
+def test_wrong_input_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = fitted(Temperature())
+    with pytest.raises(NotFittedError, match="not fitted yet"):
+        export(None, Temperature(), tmp_path / "cal.onnx")
+    with pytest.raises(InputError, match="pass inputs too: an example batch"):
+        export(nn.Linear(6, 4), found, tmp_path / "cal.onnx")
+    with pytest.raises(InputError, match="inputs must be a tensor or several"):
+        export(nn.Linear(6, 4), found, tmp_path / "cal.onnx", [])
+    monkeypatch.setitem(__import__("sys").modules, "onnx", None)
+    with pytest.raises(MissingExtraError, match=r"export to ONNX needs onnx: pip install 'temperance\[onnx\]'"):
+        export(None, found, tmp_path / "cal.onnx")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("m", [1, 2, 7, 8])
+@pytest.mark.parametrize("right", [False, True])
+def test_bisection_is_searchsorted(m: int, right: bool) -> None:
+    bisect = EXPORTABLE[torch.ops.aten.searchsorted.Tensor]
+    generator = torch.Generator().manual_seed(m)
+    edges = torch.randint(0, 10, (3, m), generator=generator).sort(dim=1).values.double()
+    values = torch.randint(-1, 11, (3, 40), generator=generator).double()
+    assert torch.equal(bisect(edges, values, right=right), torch.searchsorted(edges, values, right=right))
+    assert torch.equal(bisect(edges[0], values, right=right), torch.searchsorted(edges[0], values, right=right))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch, about TorchScript
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")  # the number of classes becomes a constant
+@pytest.mark.parametrize("method", [Auto, OrderPreserving, CALIBRATORS["isotonic"]], ids=lambda m: m.name)
+def test_torchscript_traces_it(method: type[Calibrator]) -> None:
+    found = fitted(method())
+    logits = logits_like(torch.float32)
+    traced = torch.jit.trace(found, (logits[:7],))  # type: ignore[no-untyped-call]
+    assert torch.allclose(traced(logits), found(logits))

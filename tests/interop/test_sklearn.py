@@ -1,0 +1,327 @@
+"""temperance in scikit-learn: its own checks, its model selection, and what a user gets on small data."""
+
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+
+from temperance.calibrators import CALIBRATORS, Platt, Temperature
+from temperance.errors import InputError, TemperanceWarning
+from temperance.metrics import ece
+
+pytest.importorskip("sklearn.frozen", reason="scikit-learn 1.6 or newer is not installed")
+
+from sklearn.base import BaseEstimator, ClassifierMixin, clone
+from sklearn.calibration import CalibratedClassifierCV
+from sklearn.datasets import load_breast_cancer, load_iris, load_wine
+from sklearn.ensemble import RandomForestClassifier
+from sklearn.exceptions import NotFittedError
+from sklearn.frozen import FrozenEstimator
+from sklearn.linear_model import LinearRegression, LogisticRegression
+from sklearn.metrics import log_loss
+from sklearn.model_selection import GridSearchCV, KFold, StratifiedKFold, cross_val_score, train_test_split
+from sklearn.naive_bayes import GaussianNB
+from sklearn.neighbors import KNeighborsClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.svm import SVC, LinearSVC
+from sklearn.utils.estimator_checks import check_estimator
+
+from temperance.interop.sklearn import (
+    CalibratedClassifier,
+    ReliabilityDisplay,
+    brier_scorer,
+    classwise_ece_scorer,
+    ece_scorer,
+    nll_scorer,
+    scorer,
+)
+
+# Small data may not determine a temperature: it warns, and must work all the same.
+few = pytest.mark.filterwarnings("ignore::temperance.errors.TemperanceWarning")
+
+Split = tuple[Any, Any, Any, Any]
+
+
+def split(load: Any, seed: int = 0) -> Split:
+    X, y = load(return_X_y=True)
+    X_train, X_test, y_train, y_test = train_test_split(X, y, test_size=0.5, random_state=seed, stratify=y)
+    return X_train, X_test, y_train, y_test
+
+
+@pytest.fixture(scope="module")
+def cancer() -> Split:
+    return split(load_breast_cancer)
+
+
+@pytest.fixture(scope="module")
+def wine() -> Split:
+    return split(load_wine)
+
+
+@pytest.mark.filterwarnings("ignore")  # the checks provoke warnings of scikit-learn and NumPy on purpose
+@pytest.mark.parametrize("method", ["temperature", pytest.param("auto", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("estimator", [LogisticRegression(), GaussianNB()], ids=lambda e: type(e).__name__)
+def test_it_passes_the_checks_of_scikit_learn(estimator: Any, method: str) -> None:
+    check_estimator(CalibratedClassifier(estimator, method=method))
+
+
+# ---------------------------------------------------------------------------------------------------- what it promises
+
+
+CLASSIFIERS = {
+    "logits": make_pipeline(StandardScaler(), LogisticRegression()),
+    "margins": make_pipeline(StandardScaler(), SVC()),
+    "probabilities": GaussianNB(),
+    "votes": KNeighborsClassifier(),
+}
+
+
+@few
+@pytest.mark.parametrize("load", [load_iris, load_wine, load_breast_cancer], ids=["iris", "wine", "breast cancer"])
+@pytest.mark.parametrize("classifier", CLASSIFIERS.values(), ids=list(CLASSIFIERS))
+def test_the_default_is_no_worse_than_sigmoid_on_small_data(classifier: Any, load: Any) -> None:
+    """Over a few splits, with a margin for their noise."""
+    ours: list[float] = []
+    theirs: list[float] = []
+    for seed in range(3):
+        X, X_test, y, y_test = split(load, seed)
+        for losses, made in ((ours, CalibratedClassifier), (theirs, CalibratedClassifierCV)):
+            losses.append(log_loss(y_test, made(clone(classifier)).fit(X, y).predict_proba(X_test)))
+    assert np.mean(ours) < np.mean(theirs) + 0.03
+
+
+def test_one_calibrator_is_fitted_to_out_of_fold_scores(wine: Split) -> None:
+    X, X_test, y, _ = wine
+    folds = StratifiedKFold(4)
+    found = CalibratedClassifier(GaussianNB(), method="vector", cv=folds).fit(X, y)
+    scores = np.empty((len(y), 3))
+    for train, test in folds.split(X, y):
+        scores[test] = GaussianNB().fit(X[train], y[train]).predict_proba(X[test])
+    expected = CALIBRATORS["vector"]().fit(np.log(scores.clip(1e-12)), y)
+    whole = np.log(GaussianNB().fit(X, y).predict_proba(X_test).clip(1e-12))
+    np.testing.assert_allclose(found.predict_proba(X_test), expected.predict_proba(whole), atol=1e-6)
+
+
+def test_a_fitted_estimator_stays_as_it_is(cancer: Split) -> None:
+    X, X_test, y, y_test = cancer
+    fitted = GaussianNB().fit(X[:140], y[:140])
+    found = CalibratedClassifier(fitted, method="beta", cv="prefit").fit(X[140:], y[140:])
+    frozen = CalibratedClassifier(FrozenEstimator(fitted), method="beta", cv=StratifiedKFold(3)).fit(X[140:], y[140:])
+    assert found.estimator_ is fitted
+    np.testing.assert_allclose(found.predict_proba(X_test), frozen.predict_proba(X_test), atol=1e-9)
+    assert log_loss(y_test, found.predict_proba(X_test)) < log_loss(y_test, fitted.predict_proba(X_test))
+
+
+@pytest.mark.parametrize("method", ["temperature:objective=class-scaled", Temperature(objective="class-scaled")])
+def test_a_method_is_a_name_or_an_object(method: Any, cancer: Split) -> None:
+    X, X_test, y, _ = cancer
+    plain = CalibratedClassifier(GaussianNB(), method="temperature").fit(X, y).predict_proba(X_test)
+    found = CalibratedClassifier(GaussianNB(), method=method).fit(X, y)
+    assert found.calibrator_.objective == "class-scaled" and found.calibrator_ is not method
+    assert np.abs(found.predict_proba(X_test) - plain).max() > 1e-4
+
+
+def test_string_labels(cancer: Split) -> None:
+    X, X_test, y, _ = cancer
+    named = np.array(["benign", "malignant"])[y]
+    found = CalibratedClassifier(LinearSVC(), method="platt").fit(X, named)
+    numbered = CalibratedClassifier(LinearSVC(), method="platt").fit(X, y)
+    assert found.classes_.tolist() == ["benign", "malignant"]
+    np.testing.assert_allclose(found.predict_proba(X_test), numbered.predict_proba(X_test))
+    assert set(found.predict(X_test)) <= {"benign", "malignant"}
+
+
+class OneColumn(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+    """A binary classifier that gives the probability of the second class alone."""
+
+    def fit(self, X: Any, y: Any) -> Any:
+        self.inner_ = GaussianNB().fit(X, y)
+        self.classes_ = self.inner_.classes_
+        return self
+
+    def predict_proba(self, X: Any) -> Any:
+        return self.inner_.predict_proba(X)[:, 1:]
+
+
+def test_one_column_of_probabilities(cancer: Split) -> None:
+    X, X_test, y, y_test = cancer
+    one, two = (CalibratedClassifier(made, method="temperature").fit(X, y) for made in (OneColumn(), GaussianNB()))
+    np.testing.assert_allclose(one.predict_proba(X_test), two.predict_proba(X_test), atol=1e-6)
+    assert ece_scorer(OneColumn().fit(X, y), X_test, y_test) == pytest.approx(
+        ece_scorer(GaussianNB().fit(X, y), X_test, y_test)
+    )
+
+
+def test_no_vote_is_not_impossible(cancer: Split) -> None:
+    """Five neighbours give multiples of a fifth: none of them counts as a tenth."""
+    X, _, y, _ = cancer
+    found = CalibratedClassifier(KNeighborsClassifier(5), method="temperature").fit(X, y)
+    assert np.exp(found.log_floor_) == pytest.approx(0.1)
+    assert found.predict_proba(X).min() > 0.001
+    continuous = CalibratedClassifier(make_pipeline(StandardScaler(), LogisticRegression()), method="temperature").fit(
+        X, y
+    )
+    assert continuous.log_floor_ == -np.inf
+
+
+def test_it_is_pickled(wine: Split) -> None:
+    X, X_test, y, _ = wine
+    found = CalibratedClassifier(GaussianNB(), method="vector").fit(X, y)
+    again = pickle.loads(pickle.dumps(found))
+    assert np.array_equal(again.predict_proba(X_test), found.predict_proba(X_test))
+
+
+def test_it_shows_itself(wine: Split) -> None:
+    made = CalibratedClassifier(GaussianNB(), method=Platt(reduction="pooled"))
+    assert "Platt" in repr(made) and "GaussianNB" in made._repr_html_()
+
+
+# ----------------------------------------------------------------------------------------------------- model selection
+
+
+@few
+def test_model_selection_over_methods(wine: Split) -> None:
+    X, X_test, y, y_test = wine
+    pipeline = make_pipeline(StandardScaler(), CalibratedClassifier(GaussianNB(), cv=3))
+    grid = {
+        "calibratedclassifier__method": ["temperature", "isotonic", Temperature(objective="brier")],
+        "calibratedclassifier__estimator__var_smoothing": [1e-9, 1e-2],
+    }
+    found = GridSearchCV(pipeline, grid, scoring={"nll": nll_scorer, "ece": ece_scorer}, refit="nll", cv=3).fit(X, y)
+    assert len(found.cv_results_["mean_test_ece"]) == 6
+    assert found.best_score_ == found.cv_results_["mean_test_nll"].max() < 0
+    assert found.score(X_test, y_test) < 0 and found.predict_proba(X_test).shape == (len(y_test), 3)
+
+
+def test_settings_of_the_objective_in_a_grid(cancer: Split) -> None:
+    X, _, y, _ = cancer
+    made = CalibratedClassifier(GaussianNB(), method=Temperature(objective="focal"), cv=3)
+    found = GridSearchCV(made, {"method__objective__gamma": [0.0, 5.0]}, scoring="neg_log_loss", cv=3).fit(X, y)
+    assert found.best_params_ == {"method__objective__gamma": 0.0}
+
+
+def test_calibrators_alone_in_model_selection() -> None:
+    X, y = load_breast_cancer(return_X_y=True)
+    logits = make_pipeline(StandardScaler(), LogisticRegression()).fit(X[::2], y[::2]).decision_function(X[1::2])
+    both = np.stack([0 * logits, logits], axis=1)
+    scores = cross_val_score(Temperature(), both, y[1::2], scoring="neg_log_loss", cv=3)
+    assert scores.shape == (3,) and (scores > -0.5).all()
+    assert cross_val_score(Temperature(), both, y[1::2], cv=3).min() > 0.8  # accuracy
+
+
+@pytest.mark.parametrize("one", [ece_scorer, classwise_ece_scorer, brier_scorer, nll_scorer, scorer("ece", n_bins=5)])
+def test_scorers(one: Any, cancer: Split) -> None:
+    X, X_test, y, y_test = cancer
+    named = np.array(["benign", "malignant"])
+    found = GaussianNB().fit(X, named[y])
+    expected = one.metric(found.predict_proba(X_test), y_test, **one.options)
+    assert one(found, X_test, named[y_test]) == pytest.approx(-expected)
+    assert one(found, X_test[y_test == 1], named[y_test[y_test == 1]]) < 0  # a part without one of the classes
+    assert pickle.loads(pickle.dumps(one)) == one
+    assert cross_val_score(GaussianNB(), X, named[y], scoring=one, cv=3).max() <= 0
+
+
+def test_more_accuracy_is_better(cancer: Split) -> None:
+    X, X_test, y, y_test = cancer
+    found = GaussianNB().fit(X, y)
+    assert scorer("accuracy")(found, X_test, y_test) == pytest.approx(found.score(X_test, y_test))
+
+
+# ------------------------------------------------------------------------------------------------------------- display
+
+
+def test_display(cancer: Split) -> None:
+    X, X_test, y, y_test = cancer
+    found = GaussianNB().fit(X, y)
+    probs = found.predict_proba(X_test)
+    display = ReliabilityDisplay.from_estimator(found, X_test, y_test, n_bins=10)
+    table = display.frame()
+    assert table["count"].sum() == len(y_test)
+    error = (table["count"] * (table["accuracy"] - table["confidence"]).abs()).sum() / len(y_test)
+    assert error == pytest.approx(ece(probs, y_test, n_bins=10))
+    for other in (
+        ReliabilityDisplay.from_predictions(y_test, probs, n_bins=10),
+        ReliabilityDisplay.from_predictions(y_test, probs[:, 1], n_bins=10),
+        ReliabilityDisplay.from_predictions(np.array(["a", "b"])[y_test], probs, labels=["a", "b"], n_bins=10),
+    ):
+        assert other.frame().equals(table)
+    pytest.importorskip("matplotlib")
+    assert display.plot() is display and display.ax_.get_title(loc="left").startswith("GaussianNB")
+    assert display.figure_.axes[0] is display.ax_
+
+
+# --------------------------------------------------------------------------------------------------------- wrong input
+
+
+@pytest.mark.parametrize(
+    ("made", "sentence"),
+    [
+        (
+            CalibratedClassifier(GaussianNB(), method="temprature"),
+            "no calibrator named 'temprature'; did you mean temp",
+        ),
+        (
+            CalibratedClassifier(GaussianNB()).set_params(method=3),
+            "method must be the name of a calibrator, or a calibrator; got",
+        ),
+        (CalibratedClassifier(GaussianNB(), method=Temperature(objective="nil")), "no objective named 'nil'; did you"),
+        (CalibratedClassifier(GaussianNB(), cv="prefix"), 'cv must be a number of folds, a splitter or "prefit"; got'),
+        (CalibratedClassifier(LinearRegression()), "decision_function or predict_proba; LinearRegression has neither"),
+        (CalibratedClassifier(GaussianNB(), cv=KFold(2)), "fold 0 leaves no sample of class 0 to fit the estimator on"),
+    ],
+    ids=lambda value: None if isinstance(value, str) else repr(value),
+)
+def test_wrong_settings_are_refused(made: Any, sentence: str) -> None:
+    X, y = load_iris(return_X_y=True)
+    order = np.argsort(y[:100], kind="stable")
+    with pytest.raises(InputError, match=sentence):
+        made.fit(X[order], y[order])
+
+
+def test_margins_of_pairs_of_classes_are_refused() -> None:
+    X, y = load_iris(return_X_y=True)
+    four = np.where(X[:, 0] > 6.5, 3, y)
+    with pytest.raises(InputError, match=r'column for each of the 4 classes.*Set decision_function_shape="ovr"'):
+        CalibratedClassifier(SVC(decision_function_shape="ovo"), method="temperature").fit(X, four)
+
+
+@few
+def test_few_samples_of_a_class() -> None:
+    X, y = load_iris(return_X_y=True)
+    with pytest.warns(TemperanceWarning, match="class 2 has 3 samples: there are 3 folds in place of cv=5"):
+        CalibratedClassifier(GaussianNB(), method="temperature").fit(X[:103], y[:103])
+    with pytest.raises(InputError, match=r"each class needs two samples.*class 2 has one"):
+        CalibratedClassifier(GaussianNB()).fit(X[:101], y[:101])
+    with pytest.raises(InputError, match="y must have at least two classes; all 50 samples are of class 0"):
+        CalibratedClassifier(GaussianNB()).fit(X[:50], y[:50])
+
+
+def test_prefit_needs_a_fitted_estimator(cancer: Split) -> None:
+    X, _, y, _ = cancer
+    with pytest.raises(NotFittedError):
+        CalibratedClassifier(GaussianNB(), cv="prefit").fit(X, y)
+    with pytest.raises(InputError, match=r"labels must be among the classes \[0, 1\]; got 2"):
+        CalibratedClassifier(GaussianNB().fit(X, y), cv="prefit").fit(X, y + 1)
+
+
+def test_wrong_scorers_are_refused(cancer: Split) -> None:
+    X, _, y, _ = cancer
+    with pytest.raises(InputError, match="ks-p-value cannot be a score"):
+        scorer("ks-p-value")
+    with pytest.raises(InputError, match="no setting of ece named 'bins'"):
+        scorer("ece", bins=3)
+    with pytest.raises(InputError, match=r"LinearSVC has no predict_proba: wrap it in CalibratedClassifier\(LinearSVC"):
+        ece_scorer(LinearSVC().fit(X, y), X, y)
+
+
+def test_a_display_needs_a_class_for_each_column() -> None:
+    with pytest.raises(InputError, match=r"y_prob has shape \(2, 3\) and there are 2 classes; pass labels"):
+        ReliabilityDisplay.from_predictions([0, 1], [[0.2, 0.3, 0.5]] * 2)
+
+
+def test_forests_too(wine: Split) -> None:
+    X, X_test, y, y_test = wine
+    found = CalibratedClassifier(RandomForestClassifier(20, random_state=0), method="temperature", n_jobs=1).fit(X, y)
+    assert found.score(X_test, y_test) > 0.9 and found.n_features_in_ == 13
