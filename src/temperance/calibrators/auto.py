@@ -1,12 +1,13 @@
 """Chooses and combines: several calibrators, weighed by how they do on samples they were not fitted on."""
 
 from itertools import pairwise
+from typing import Unpack
 
 import torch
 from torch import Tensor
 
 from temperance.calibrators._fit.solvers import descend
-from temperance.calibrators.base import Calibrator, calibrator, make_calibrator
+from temperance.calibrators.base import Calibrator, Shared, calibrator, make_calibrator
 from temperance.calibrators.gaps import GapScaling
 from temperance.calibrators.temperature import (
     Temperature,
@@ -61,8 +62,10 @@ class Auto(Calibrator):
     weights: Tensor
     last: GapScaling
 
-    def __init__(self, *, members: list[str] | None = None, folds: int = 5, seed: int = 0) -> None:
-        super().__init__()
+    def __init__(
+        self, *, members: list[str] | None = None, folds: int = 5, seed: int = 0, **shared: Unpack[Shared]
+    ) -> None:
+        super().__init__(**shared)
         self.members = members
         self.folds = folds
         self.seed = seed

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Unpack
+
 import torch
 from torch import Tensor
 
 from temperance.calibrators._fit.curve import TINY, CurveCalibrator, interleave, merge_steps, steps
-from temperance.calibrators.base import calibrator
+from temperance.calibrators.base import Shared, calibrator
 from temperance.calibrators.parametric import fit_platt
 from temperance.errors import at_least, one_of
 from temperance.numerics import prefix_sums
@@ -34,8 +36,10 @@ class HistogramBinning(CurveCalibrator):
     (ICML 2001).
     """
 
-    def __init__(self, *, reduction: str = "top-label", bins: str = "mass", n_bins: int = 15) -> None:
-        super().__init__(reduction=reduction)
+    def __init__(
+        self, *, reduction: str = "top-label", bins: str = "mass", n_bins: int = 15, **shared: Unpack[Shared]
+    ) -> None:
+        super().__init__(reduction=reduction, **shared)
         self.bins = bins
         self.n_bins = n_bins
 
@@ -73,8 +77,8 @@ class ScalingBinning(CurveCalibrator):
     Kumar, Liang and Ma, "Verified uncertainty calibration" (NeurIPS 2019).
     """
 
-    def __init__(self, *, reduction: str = "top-label", n_bins: int = 15) -> None:
-        super().__init__(reduction=reduction)
+    def __init__(self, *, reduction: str = "top-label", n_bins: int = 15, **shared: Unpack[Shared]) -> None:
+        super().__init__(reduction=reduction, **shared)
         self.n_bins = n_bins
 
     def _check_settings(self) -> None:
@@ -106,8 +110,8 @@ class Bbq(CurveCalibrator):
     Naeini, Cooper and Hauskrecht, "Obtaining well calibrated probabilities using Bayesian binning" (AAAI 2015).
     """
 
-    def __init__(self, *, reduction: str = "pooled") -> None:
-        super().__init__(reduction=reduction)
+    def __init__(self, *, reduction: str = "pooled", **shared: Unpack[Shared]) -> None:
+        super().__init__(reduction=reduction, **shared)
 
     def _fit_curve(self, probs: Tensor, happened: Tensor) -> tuple[Tensor, Tensor]:
         n, device = len(probs), probs.device

@@ -1,12 +1,12 @@
 """Maps with a parameter for each class: temperatures, or one temperature and a bias for each class."""
 
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor
 
 from temperance.calibrators._fit.solvers import Parametric, Problem, minimise, prior_samples, sample_weight, train
-from temperance.calibrators.base import calibrator
+from temperance.calibrators.base import Shared, calibrator
 from temperance.calibrators.temperature import S_HIGH, S_LOW, caution_of, divided, fit_inverse_temperature
 from temperance.errors import InputError
 from temperance.objectives import Objective
@@ -38,8 +38,9 @@ class ClassTemperature(Parametric):
         objective: str = "nll",
         objective_settings: dict[str, Any] | None = None,
         solver: str = "exact",
+        **shared: Unpack[Shared],
     ) -> None:
-        super().__init__(objective=objective, objective_settings=objective_settings, solver=solver)
+        super().__init__(objective=objective, objective_settings=objective_settings, solver=solver, **shared)
         self.centre = centre
 
     def _check_settings(self) -> None:

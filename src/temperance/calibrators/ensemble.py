@@ -2,14 +2,14 @@
 
 import math
 import warnings
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from temperance.calibrators._fit.solvers import TOLERANCE, Parametric, Problem, Solution, minimise, settle, train
-from temperance.calibrators.base import calibrator
+from temperance.calibrators.base import Shared, calibrator
 from temperance.calibrators.temperature import S_HIGH, S_LOW, caution_of, fit_inverse_temperature
 from temperance.errors import one_of
 from temperance.objectives import Objective
@@ -42,8 +42,9 @@ class EnsembleTemperature(Parametric):
         objective: str = "nll",
         objective_settings: dict[str, Any] | None = None,
         solver: str = "exact",
+        **shared: Unpack[Shared],
     ) -> None:
-        super().__init__(objective=objective, objective_settings=objective_settings, solver=solver)
+        super().__init__(objective=objective, objective_settings=objective_settings, solver=solver, **shared)
         self.space = space
 
     def _check_settings(self) -> None:

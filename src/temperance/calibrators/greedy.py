@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Unpack
 
 import torch
 from torch import Tensor
 
-from temperance.calibrators.base import Calibrator, calibrator
+from temperance.calibrators.base import Calibrator, Shared, calibrator
 from temperance.calibrators.temperature import caution_of, fit_inverse_temperature
 from temperance.errors import InputError, at_least, one_of
 from temperance.objectives import Nll
@@ -68,8 +69,9 @@ class ClassTemperatureGreedy(Calibrator):
         constrained: bool = True,
         accuracy_rule: str = "start",
         search: str = "full",
+        **shared: Unpack[Shared],
     ) -> None:
-        super().__init__()
+        super().__init__(**shared)
         self.n_bins = n_bins
         self.start = start
         self.stop = stop

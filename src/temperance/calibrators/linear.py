@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Unpack
 
 import torch
 from torch import Tensor
@@ -10,7 +10,7 @@ from torch.nn.functional import linear, nll_loss
 
 from temperance.calibrators._fit.regression import Diagonal, Full, Map, fit_map
 from temperance.calibrators._fit.solvers import TOLERANCE, Parametric, Solution, prior_samples
-from temperance.calibrators.base import calibrator
+from temperance.calibrators.base import Shared, calibrator
 from temperance.calibrators.temperature import caution_of, fit_inverse_temperature
 from temperance.errors import InputError, at_least
 from temperance.objectives import Objective, make_objective
@@ -34,9 +34,14 @@ class Ridged(Parametric):
     kind: ClassVar[Map]
 
     def __init__(
-        self, *, objective: str = "nll", objective_settings: dict[str, Any] | None = None, ridge: float | None = None
+        self,
+        *,
+        objective: str = "nll",
+        objective_settings: dict[str, Any] | None = None,
+        ridge: float | None = None,
+        **shared: Unpack[Shared],
     ) -> None:
-        super().__init__(objective=objective, objective_settings=objective_settings)
+        super().__init__(objective=objective, objective_settings=objective_settings, **shared)
         self.ridge = ridge
 
     def _check_settings(self) -> None:
@@ -139,8 +144,9 @@ class MatrixOdir(Parametric):
         intercept: float | None = None,
         strengths: Sequence[float] | None = None,
         n_folds: int = 3,
+        **shared: Unpack[Shared],
     ) -> None:
-        super().__init__(objective=objective, objective_settings=objective_settings)
+        super().__init__(objective=objective, objective_settings=objective_settings, **shared)
         self.off_diagonal = off_diagonal
         self.intercept = intercept
         self.strengths = strengths

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Unpack
+
 import torch
 from torch import Tensor
 
 from temperance.calibrators._fit.curve import look_up
-from temperance.calibrators.base import Calibrator, calibrator
+from temperance.calibrators.base import Calibrator, Shared, calibrator
 from temperance.calibrators.temperature import caution_of, fit_inverse_temperature
 from temperance.errors import InputError, positive_fraction
 from temperance.numerics import isotonic
@@ -58,8 +60,8 @@ class MetaMis(EntropyThreshold):
     Ma and Blaschko, "Meta-Cal: well-controlled post-hoc calibration by ranking" (ICML 2021).
     """
 
-    def __init__(self, *, alpha: float = 0.05, seed: int = 0) -> None:
-        super().__init__()
+    def __init__(self, *, alpha: float = 0.05, seed: int = 0, **shared: Unpack[Shared]) -> None:
+        super().__init__(**shared)
         self.alpha = alpha
         self.seed = seed
 
@@ -95,8 +97,8 @@ class MetaAcc(EntropyThreshold):
     Ma and Blaschko, "Meta-Cal: well-controlled post-hoc calibration by ranking" (ICML 2021).
     """
 
-    def __init__(self, *, accuracy: float | None = None, seed: int = 0) -> None:
-        super().__init__()
+    def __init__(self, *, accuracy: float | None = None, seed: int = 0, **shared: Unpack[Shared]) -> None:
+        super().__init__(**shared)
         self.accuracy = accuracy
         self.seed = seed
 

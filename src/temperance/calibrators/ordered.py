@@ -5,12 +5,13 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
+from typing import Unpack
 
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, elu, softplus
 
-from temperance.calibrators.base import Calibrator, calibrator
+from temperance.calibrators.base import Calibrator, Shared, calibrator
 from temperance.calibrators.temperature import caution_of, fit_inverse_temperature
 from temperance.errors import at_least, number, one_of, positive_fraction
 from temperance.objectives import make_objective
@@ -64,8 +65,9 @@ class OrderPreserving(Calibrator):
         learning_rate: float = 0.01,
         weight_decay: float = 5e-4,
         seed: int = 0,
+        **shared: Unpack[Shared],
     ) -> None:
-        super().__init__()
+        super().__init__(**shared)
         self.variant = variant
         self.width = width
         self.depth = depth

@@ -3,14 +3,14 @@
 import math
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
 from temperance.calibrators._fit.solvers import Parametric, Problem, Solution, minimise, sample_weight, train
-from temperance.calibrators.base import calibrator
+from temperance.calibrators.base import Shared, calibrator
 from temperance.calibrators.temperature import HIGH, LOW, caution_of, fit_inverse_temperature
 from temperance.errors import one_of, seed_number
 
@@ -71,8 +71,9 @@ class ParameterisedTemperature(Parametric):
         objective: str = "nll",
         objective_settings: dict[str, Any] | None = None,
         solver: str = "exact",
+        **shared: Unpack[Shared],
     ) -> None:
-        super().__init__(objective=objective, objective_settings=objective_settings, solver=solver)
+        super().__init__(objective=objective, objective_settings=objective_settings, solver=solver, **shared)
         self.preset = preset
         self.seed = seed
 

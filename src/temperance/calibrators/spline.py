@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from typing import Unpack
 
 import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
 from temperance.calibrators._fit.logistic import fit_logistic, solve_ridged
-from temperance.calibrators.base import calibrator
+from temperance.calibrators.base import Shared, calibrator
 from temperance.calibrators.parametric import LogisticCalibrator, smoothed_targets, unless_one_sided
 from temperance.errors import at_least, number
 
@@ -48,8 +49,10 @@ class Spline(LogisticCalibrator):
     heights: Tensor
     bends: Tensor
 
-    def __init__(self, *, reduction: str = "pooled", n_knots: int = 10, smoothing: float | None = None) -> None:
-        super().__init__(reduction=reduction)
+    def __init__(
+        self, *, reduction: str = "pooled", n_knots: int = 10, smoothing: float | None = None, **shared: Unpack[Shared]
+    ) -> None:
+        super().__init__(reduction=reduction, **shared)
         self.n_knots = n_knots
         self.smoothing = smoothing
 

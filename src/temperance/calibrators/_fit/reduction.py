@@ -18,12 +18,14 @@ With two classes all three are one map of the probability of class 1, and `reduc
 
 from __future__ import annotations
 
+from typing import Unpack
+
 import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from temperance.arrays import BLOCK_VALUES
-from temperance.calibrators.base import Calibrator
+from temperance.calibrators.base import Calibrator, Shared
 from temperance.errors import one_of
 
 REDUCTIONS = ("one-versus-rest", "pooled", "top-label")
@@ -35,8 +37,8 @@ class BinaryCalibrator(Calibrator):
     A method writes `_fit_binary` and `_map`; both see m binary problems as the rows of a tensor (m, n).
     """
 
-    def __init__(self, *, reduction: str) -> None:
-        super().__init__()
+    def __init__(self, *, reduction: str, **shared: Unpack[Shared]) -> None:
+        super().__init__(**shared)
         self.reduction = reduction
 
     # What a method writes.

@@ -8,7 +8,7 @@ objective as a function of the calibrator's parameters.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from temperance.arrays import blocks
-from temperance.calibrators.base import Calibrator
+from temperance.calibrators.base import Calibrator, Shared
 from temperance.errors import one_of
 from temperance.objectives import Objective, make_objective
 
@@ -43,9 +43,14 @@ class Parametric(Calibrator):
     """
 
     def __init__(
-        self, *, objective: str = "nll", objective_settings: dict[str, Any] | None = None, solver: str = "exact"
+        self,
+        *,
+        objective: str = "nll",
+        objective_settings: dict[str, Any] | None = None,
+        solver: str = "exact",
+        **shared: Unpack[Shared],
     ) -> None:
-        super().__init__()
+        super().__init__(**shared)
         self.objective = objective
         self.objective_settings = objective_settings
         self.solver = solver
