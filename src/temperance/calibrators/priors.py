@@ -52,8 +52,8 @@ def imbalance(labels: Tensor) -> str:
     if int((counts > 0).sum()) < 3 or many < IMBALANCED * (few + SPARE):
         return ""
     return (
-        f"the samples are imbalanced: {many:,} of class {commonest}, {few:,} of class {rarest}. If the classes are "
-        'equally common in use pass prior="uniform", if they are as common as here prior="same"'
+        f"the samples are imbalanced: {many:,} of class {commonest}, {few:,} of class {rarest}. "
+        "Say with `prior` how common the classes are in use: uniform, same as here, or a number for each class"
     )
 
 
@@ -198,8 +198,8 @@ def estimate(log_probs: Tensor, logits: Tensor, implied: Tensor, counts: Tensor,
 
     The covariances are those of the likelihood, at the estimate. With A_ij = (p_ij / π_j) / Σ_l π′_l p_il / π_l and
     J = mean A Aᵀ, that of the estimate is (J⁻¹ − π′ π′ᵀ) / n for what the new samples leave open, plus
-    (J⁻¹ − diag π′) / n_fit for what the fit part does. If nothing shifted, the difference from the fit part's
-    frequencies has covariance (J⁻¹ − π′ π′ᵀ) (1 / n + 1 / n_fit), so a test of it needs no more than J.
+    D D₀⁻¹ D / n_fit for what the fit part does, with D = J⁻¹ − diag π′ and D₀ the same for the fit part's frequencies. If
+    nothing shifted, the estimate less these has covariance (J⁻¹ − π′ π′ᵀ) (1 / n + 1 / n_fit).
     """
     n, k = log_probs.shape
     n_fit = float(counts.sum())
@@ -208,18 +208,18 @@ def estimate(log_probs: Tensor, logits: Tensor, implied: Tensor, counts: Tensor,
     ratios = (log_probs.clamp_min(math.log(LOG_FLOOR)) - implied.log()).exp() * seen
     prior = _likeliest(ratios, implied * seen / implied[seen].sum())
     relative = ratios / (ratios @ prior)[:, None]
-    information = relative.T @ relative / n
-    inverse = torch.linalg.pinv(information, hermitian=True)
-
-    spare = (prior + 1 / n) / (1 + k / n)  # a class that is not seen is not impossible
-    open_in_new = inverse.diagonal() - prior.square() + (spare - prior).clamp_min(0)
-    open_in_fit = (inverse.diagonal() - prior).clamp_min(0)
-    error = (open_in_new.clamp_min(0) / n + open_in_fit / n_fit).sqrt()
+    inverse = _inverse(relative.T @ relative / n)
 
     fit_prior = (counts.sum(1) + IMAGINED * implied) / (n_fit + IMAGINED)
-    at_fit = (ratios / (ratios @ fit_prior)[:, None])[:, seen]
-    slope = at_fit.mean(0) - 1
-    squared = float(slope @ torch.linalg.pinv(at_fit.T @ at_fit / n, hermitian=True) @ slope)
+    at_fit = ratios / (ratios @ fit_prior)[:, None]
+    unsure, unsure_at_fit = inverse - prior.diag(), _inverse(at_fit.T @ relative / n) - fit_prior.diag() * seen
+    spare = 1 / n  # a class that is not found is not impossible
+    variance = (inverse.diagonal() - prior.square()).clamp_min(0) / n + spare / n
+    variance += (unsure @ _inverse(unsure_at_fit) @ unsure).diagonal().clamp_min(0) / n_fit
+    error = variance.sqrt()
+
+    slope = (at_fit.mean(0) - 1) * seen
+    squared = float(slope @ _inverse(at_fit.T @ at_fit / n) @ slope)
     return PriorShift(
         prior=prior,
         low=(prior - Z95 * error).clamp_min(0),
@@ -240,6 +240,11 @@ def _likeliest(ratios: Tensor, start: Tensor) -> Tensor:
         if float((prior - before).abs().max()) < 1e-9:
             break
     return prior
+
+
+def _inverse(matrix: Tensor) -> Tensor:
+    """The inverse where there is one, of a matrix that is symmetric up to rounding."""
+    return torch.linalg.pinv((matrix + matrix.T) / 2, rtol=1e-6, hermitian=True)
 
 
 def _other(
