@@ -4,8 +4,8 @@
 fitted to the val part and measured on the test part, without a prior, with the uniform one, and adapted to the test
 part's logits without their labels.
 
-`--study estimated`: `auto` is fitted to the fit part of each set. Of its test part 20 samples are drawn with each kind of
-shift, and the class frequencies of each are estimated from its logits alone:
+`--study estimated`: `auto` is fitted to the fit part of each set. Of its test part 20 samples are drawn with each kind
+of shift, and the class frequencies of each are estimated from its logits alone:
 
 none     the classes as common as in the whole set
 classes  frequencies drawn at random (a flat Dirichlet distribution): the only kind that EM knows

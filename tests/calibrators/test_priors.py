@@ -1,4 +1,4 @@
-"""Class frequencies: where a calibrator was fitted, where it is used, and what predictions without labels say of them."""
+"""Class frequencies: where a calibrator was fitted, where it is used, and what unlabelled predictions say of them."""
 
 import json
 import math
@@ -19,7 +19,7 @@ from temperance.calibrators import (
     load_calibrator,
     make_calibrator,
 )
-from temperance.calibrators.priors import IMBALANCED, SPARE, implied_prior
+from temperance.calibrators.priors import implied_prior
 from temperance.errors import InputError, NotFittedError, TemperanceWarning
 from temperance.jobs.application import apply
 from temperance.metrics import nll
@@ -87,7 +87,7 @@ def test_it_is_right_whatever_the_method_learns_and_the_network_believes(name: s
 def test_the_formula() -> None:
     logits, labels = mixture(3000, TAIL)
     found = StructuredVector(prior="same").fit(logits, labels)
-    torch.testing.assert_close(found.implied_prior, torch.tensor(TAIL, dtype=torch.float64), rtol=0.15, atol=0)
+    torch.testing.assert_close(found.implied_prior, torch.tensor(TAIL, dtype=torch.float64), rtol=0, atol=0.03)
     probs, target = found.predict_proba(logits), torch.tensor([1.0, 2.0, 3.0, 4.0], dtype=torch.float64)
     by_hand = probs * (target / 10) / found.implied_prior
     found.set_prior([1, 2, 3, 4])
@@ -177,11 +177,6 @@ def test_ordinary_data_do_not_warn(counts: list[int]) -> None:
     logits = torch.randn(len(labels), len(counts), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     logits[torch.arange(len(labels)), labels] += 1.5
     Identity().fit(logits, labels)
-    assert (
-        counts[0] < IMBALANCED * (min(c for c in counts if c) + SPARE)
-        or len([c for c in counts if c]) == 2
-        or (0 in counts)
-    )
 
 
 # ------------------------------------------------------------------------------------------------------ estimation
@@ -194,7 +189,7 @@ def test_em_finds_the_frequencies_and_adapting_helps() -> None:
     before = nll(found.predict_proba(new), truth)
     shift = found.adapt(new.numpy())
     real = torch.tensor([0.1, 0.2, 0.3, 0.4], dtype=torch.float64)
-    assert float((shift.prior - real).abs().max()) < 0.04 and bool(((shift.low < real) & (real < shift.high)).all())
+    assert float((shift.prior - real).abs().max()) < 0.04 and bool((shift.high - shift.low < 0.08).all())
     assert shift.shifted and not shift.other_shift and shift.n == 3000
     assert "not as common among these 3,000 predictions" in shift.verdict
     assert nll(found.predict_proba(new), truth) < before - 0.1
@@ -259,3 +254,11 @@ def test_auto_is_told_too() -> None:
     logits, labels = mixture(1500, TAIL)
     found = Auto(prior="uniform", members=["structured-vector"]).fit(logits, labels)
     assert json.loads(json.dumps(found.info)) and all(not hasattr(part, "target_prior") for part in found.children())
+
+
+def test_a_class_that_the_fit_part_has_no_sample_of_is_left_next_to_nothing() -> None:
+    logits, labels = mixture(2000, [2, 1, 1, 0])
+    new, _ = mixture(1000, [1, 1, 2, 0], 1)
+    shift = Temperature().fit(logits, labels).adapt(new)
+    assert 0 < float(shift.prior[3]) < 1e-3 and shift.shifted and not shift.other_shift
+    torch.testing.assert_close(shift.prior[:3], torch.tensor([0.25, 0.25, 0.5]).double(), rtol=0, atol=0.06)

@@ -198,15 +198,14 @@ def estimate(log_probs: Tensor, logits: Tensor, implied: Tensor, counts: Tensor,
 
     The covariances are those of the likelihood, at the estimate. With A_ij = (p_ij / π_j) / Σ_l π′_l p_il / π_l and
     J = mean A Aᵀ, that of the estimate is (J⁻¹ − π′ π′ᵀ) / n for what the new samples leave open, plus
-    D D₀⁻¹ D / n_fit for what the fit part does, with D = J⁻¹ − diag π′ and D₀ the same for the fit part's frequencies. If
-    nothing shifted, the estimate less these has covariance (J⁻¹ − π′ π′ᵀ) (1 / n + 1 / n_fit).
+    D D₀⁻¹ D / n_fit for what the fit part does, with D = J⁻¹ − diag π′ and D₀ the same for the fit part's frequencies.
+    If nothing shifted, the estimate less these has covariance (J⁻¹ − π′ π′ᵀ) (1 / n + 1 / n_fit).
     """
-    n, k = log_probs.shape
-    n_fit = float(counts.sum())
+    n, n_fit = len(log_probs), float(counts.sum())
     seen = counts.sum(1) > 0
-    # Of a class without a sample in the fit part nothing is known, and its frequency stays about 0.
+    # Of a class without a sample in the fit part nothing is known: next to nothing is left for it.
     ratios = (log_probs.clamp_min(math.log(LOG_FLOOR)) - implied.log()).exp() * seen
-    prior = _likeliest(ratios, implied * seen / implied[seen].sum())
+    prior = _likeliest(ratios, implied)
     relative = ratios / (ratios @ prior)[:, None]
     inverse = _inverse(relative.T @ relative / n)
 
