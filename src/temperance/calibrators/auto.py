@@ -56,7 +56,7 @@ class Auto(Calibrator):
     So with few samples it is nearly temperature scaling, unless they clearly show more. `info` has the weights, the
     trust, the cross-validated NLL of every member and step, and the gain of each step with its standard error. Members
     that cannot be fitted to the data (too few samples, say) are left out, with the reason. Like every method that tells
-    classes apart it learns how common they are: fit it on samples with the class frequencies that it will meet.
+    classes apart it learns how common they are: where that differs from the use, give it a `prior`.
     """
 
     weights: Tensor
