@@ -68,9 +68,8 @@ def read_prior(given: str) -> str | list[float]:
     if not Path(given).exists():
         raise InputError(f"prior must be uniform, same, adapt or a file of numbers; got {given!r}", flags=FLAG)
     with reading(given):
-        words = Path(given).read_text().replace(",", " ").split()
         try:
-            return [float(word) for word in words]
+            return [float(word) for word in Path(given).read_text().replace(",", " ").split()]
         except ValueError:
             raise FileError(
                 f"{given} must have a number for each class, with commas, spaces or new lines between them"
