@@ -454,7 +454,7 @@ class no_error:
 @pytest.mark.slow
 def test_a_thousand_classes_and_fewer_samples(method: Method) -> None:
     logits, labels = data(40, 1000)
-    quick = {"sweeps": 1, "off_diagonal": 1e6, "intercept": 1e6}  # the shortest way
+    quick: dict[str, Any] = {"sweeps": 1, "off_diagonal": 1e6, "intercept": 1e6}  # the shortest way
     found = method(**{name: value for name, value in quick.items() if name in settings_of(method)})
     assert is_probability(found.fit(logits, labels).predict_proba(logits))
 
@@ -521,10 +521,11 @@ def test_settings_are_stored_and_json_able(method: Method) -> None:
 @each
 def test_a_setting_of_the_wrong_type_is_refused_at_once(method: Method) -> None:
     for setting in settings_of(method):
+        wrong: dict[str, Any] = {setting: 1j}
         with pytest.raises(InputError, match=f"^{method.name}: {setting} must be .*; got 1j$"):
-            make_calibrator(method.name, **{setting: 1j})
+            make_calibrator(method.name, **wrong)
         with pytest.raises(InputError, match=f"{setting} must be"):
-            method(**{setting: 1j}).fit(*data())
+            method(**wrong).fit(*data())
 
 
 @each

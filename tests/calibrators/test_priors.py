@@ -164,7 +164,7 @@ def test_an_imbalanced_fit_part_warns_unless_a_prior_is_given() -> None:
         Temperature().fit(logits, labels)
     assert len(w) == 1
     for prior in ("same", "uniform", EVEN):
-        Temperature(prior=prior).fit(logits, labels)  # type: ignore[arg-type]
+        Temperature(prior=prior).fit(logits, labels)
 
 
 @pytest.mark.parametrize(

@@ -244,7 +244,8 @@ def _likeliest(ratios: Tensor, start: Tensor) -> Tensor:
 
 def _inverse(matrix: Tensor) -> Tensor:
     """The inverse where there is one, of a matrix that is symmetric up to rounding."""
-    return torch.linalg.pinv((matrix + matrix.T) / 2, rtol=1e-6, hermitian=True)
+    found: Tensor = torch.linalg.pinv((matrix + matrix.T) / 2, rtol=1e-6, hermitian=True)
+    return found
 
 
 def _other(
