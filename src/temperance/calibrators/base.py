@@ -69,6 +69,7 @@ class Calibrator(nn.Module):
     implied_prior: Tensor
     fit_counts: Tensor
     fit_edges: Tensor
+    target_prior: Tensor  # with a prior only
     # The same as a number, which can be read while a network is traced.
     _k: int | None = None
     # Where it computes: known before it is fitted, so that what it loads goes to the same place.
