@@ -22,6 +22,7 @@ from benchmarks.quality import (  # noqa: E402  (needs the root on the path)
     losses,
     recommend,
     robust,
+    shift,
 )
 from benchmarks.quality.table import markdown, read  # noqa: E402
 from benchmarks.speed import cost  # noqa: E402
@@ -46,6 +47,10 @@ def table(kind: str, family: str = "") -> str:
         return heads.markdown(read(RESULTS / "heads.jsonl"))
     if kind == "long_tail":
         return longtail.markdown(read(RESULTS / "longtail.jsonl"))
+    if kind == "told":
+        return shift.told_markdown(read(RESULTS / "shift.jsonl"))
+    if kind == "estimated":
+        return shift.estimated_markdown(read(RESULTS / "shift.jsonl"))
     if kind == "few":
         return few.markdown(read(RESULTS / "few.jsonl"))
     if kind == "robust":
@@ -88,7 +93,8 @@ def as_code(found: Mapping[str, Any]) -> str:
 
 
 def settings(entry: dict[str, Any]) -> str:
-    return as_code(entry["settings"])
+    """Its settings with their defaults, without the `prior` that every calibrator has."""
+    return as_code({name: value for name, value in entry["settings"].items() if name != "prior"})
 
 
 def filled(page: str) -> str:

@@ -409,3 +409,33 @@ def test_a_saved_calibrator_is_not_a_set_of_predictions(saved: Path, tmp_path: P
     said = run("apply", saved, saved, "-o", tmp_path / "out.npz")
     assert said.code == 2 and "expected logits (or probs)" in said.err
     assert load_calibrator(saved).name == "temperature"
+
+
+# ----------------------------------------------------------------------------------------------------------- the prior
+
+
+def test_a_prior_on_the_command_line(saved: Path, calibrator: Calibrator, tmp_path: Path) -> None:
+    path = plain(tmp_path, ".npz")
+    (tmp_path / "frequencies.txt").write_text("3, 2\n1")
+    numbers = applied(saved, path, tmp_path / "numbers.npz", "--prior", str(tmp_path / "frequencies.txt"))
+    expected = calibrator.predict_proba(LOGITS) * np.array([3, 2, 1]) / calibrator.implied_prior.numpy()
+    expected /= expected.sum(1, keepdims=True)
+    assert np.allclose(np.load(numbers)["probs"], expected, atol=1e-6)
+    said = run("apply", saved, path, "-o", tmp_path / "adapted.npz", "--prior", "adapt")
+    assert said.code == 0 and f"{N} predictions" in said.out + said.err
+    for wrong, says in (
+        ("unifrom", "--prior must be uniform, same, adapt or a file"),
+        (path, "a number for each class"),
+    ):
+        said = run("apply", saved, path, "-o", tmp_path / "out.npz", "--prior", wrong)
+        assert said.code == 2 and says in said.err
+
+
+def test_a_prior_of_a_fit(tmp_path: Path) -> None:
+    path = plain(tmp_path, ".npz")
+    said = run("fit", "temperature", path, "-o", tmp_path / "cal.safetensors", "--prior", "uniform")
+    assert said.code == 0, said.err
+    found = load_calibrator(tmp_path / "cal.safetensors")
+    assert found.get_params()["prior"] == "uniform" and found.target_prior.tolist() == pytest.approx([1 / 3] * 3)
+    said = run("fit", "temperature", path, "-o", tmp_path / "cal.safetensors", "--prior", "adapt")
+    assert said.code == 2 and "prior must be uniform, same or a number for each class" in said.err

@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from types import NoneType, UnionType
-from typing import Annotated, Any, ClassVar, Literal, Self, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, ClassVar, Literal, Self, Union, Unpack, get_args, get_origin, get_type_hints
 
 from temperance.errors import InputError, known_settings
 
@@ -120,7 +120,7 @@ def of_kind(name: str, value: object, kind: Any) -> None:
 
 
 def settings_of(make: Callable[..., Any]) -> Mapping[str, Setting]:
-    """The settings of a class or a function: its keyword-only parameters; with `**options`, also its parent class's.
+    """The settings of a class or a function: its keyword-only parameters; with `**options`, also its parents'.
 
     >>> def method(*, width: Count = 8, mode: Literal["fast", "exact"] = "fast") -> None:
     ...     '''A method.
@@ -141,15 +141,19 @@ def _table(make: Any) -> Mapping[str, Setting]:
         purposes |= _purposes(inspect.cleandoc(documented.__doc__ or ""))
     other_defaults = getattr(make, "other_defaults", {})
     found: dict[str, Setting] = {}
+    passed_on = None  # which of its parents' settings a class takes; None: all
     for function in [vars(cls)["__init__"] for cls in classes if "__init__" in vars(cls)] or [make]:
         kinds = get_type_hints(function, include_extras=True)
         parameters = inspect.signature(function).parameters.values()
         for p in parameters:
-            if p.kind is p.KEYWORD_ONLY and p.name not in found:
+            if p.kind is p.KEYWORD_ONLY and p.name not in found and (passed_on is None or p.name in passed_on):
                 default = other_defaults.get(p.name, p.default)
                 found[p.name] = Setting(p.name, kinds.get(p.name, object), default, purposes.get(p.name, ""))
-        if not any(p.kind is p.VAR_KEYWORD for p in parameters):
+        rest = [kinds.get(p.name) for p in parameters if p.kind is p.VAR_KEYWORD]
+        if not rest:
             break
+        if passed_on is None and get_origin(rest[0]) is Unpack:
+            passed_on = get_args(rest[0])[0].__annotations__
     return found
 
 

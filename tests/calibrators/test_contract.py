@@ -412,7 +412,7 @@ def test_a_long_tail(method: Method, last_class: bool) -> None:
     tail = long_tailed(labels, 0.02)
     tail = tail[(labels[tail] < 9) | last_class]
     assert torch.bincount(labels[tail], minlength=10)[-2:].tolist() == [4, 3 if last_class else 0]
-    found = method().fit(logits[tail], labels[tail])
+    found = method(prior="same").fit(logits[tail], labels[tail])
     new, truth = data(1000, 10, seed=1)
     log_probs = found(new)
     assert is_probability(log_probs.exp()) and bool(torch.isfinite(log_probs).all())
@@ -431,7 +431,8 @@ def test_counting_classes_alike_makes_up_for_a_long_tail(method: Method) -> None
     logits, labels = data(4000, 4)
     tail = long_tailed(labels, 0.05)
     new, truth = data(4000, 4, seed=1)
-    balanced = method(objective="class-balanced-nll").fit(logits[tail], labels[tail])  # type: ignore[call-arg]
+    settings: Any = {"objective": "class-balanced-nll", "prior": "same"}
+    balanced = method(**settings).fit(logits[tail], labels[tail])
     even = method().fit(logits, labels)
     assert nll(balanced.predict_proba(new), truth) < nll(even.predict_proba(new), truth) + 0.02
 
@@ -482,7 +483,7 @@ class no_error:
 @pytest.mark.slow
 def test_a_thousand_classes_and_fewer_samples(method: Method) -> None:
     logits, labels = data(40, 1000)
-    quick = {"sweeps": 1, "off_diagonal": 1e6, "intercept": 1e6}  # the shortest way
+    quick: dict[str, Any] = {"sweeps": 1, "off_diagonal": 1e6, "intercept": 1e6}  # the shortest way
     found = method(**{name: value for name, value in quick.items() if name in defaults_of(method)})
     assert is_probability(found.fit(logits, labels).predict_proba(logits))
 

@@ -1,13 +1,13 @@
 """Chooses and combines: several calibrators, weighed by how they do on samples they were not fitted on."""
 
 from itertools import pairwise
-from typing import Annotated
+from typing import Annotated, Unpack
 
 import torch
 from torch import Tensor
 
 from temperance.calibrators._fit.solvers import descend
-from temperance.calibrators.base import Calibrator, calibrator, make_calibrator
+from temperance.calibrators.base import Calibrator, Shared, calibrator, make_calibrator
 from temperance.calibrators.gaps import GapScaling
 from temperance.calibrators.temperature import (
     Temperature,
@@ -57,7 +57,7 @@ class Auto(Calibrator):
     So with few samples it is nearly temperature scaling, unless they clearly show more. `info` has the weights, the
     trust, the cross-validated NLL of every member and step, and the gain of each step with its standard error. Members
     that cannot be fitted to the data (too few samples, say) are left out, with the reason. Like every method that tells
-    classes apart it learns how common they are: fit it on samples with the class frequencies that it will meet.
+    classes apart it learns how common they are: where that differs from the use, give it a `prior`.
     """
 
     weights: Tensor
@@ -69,8 +69,9 @@ class Auto(Calibrator):
         members: list[Annotated[str, NameOf("a calibrator", make_calibrator)]] | None = None,
         folds: AtLeastTwo = 5,
         seed: Seed = 0,
+        **shared: Unpack[Shared],
     ) -> None:
-        super().__init__()
+        super().__init__(**shared)
         self.members = members
         self.folds = folds
         self.seed = seed

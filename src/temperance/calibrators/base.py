@@ -12,7 +12,7 @@ import json
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, ClassVar, Literal, Self, TypedDict, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -20,11 +20,12 @@ import torch
 from torch import Tensor, nn
 
 from temperance.arrays import ArrayLike, as_labels, as_logits, as_scores, flatten, refuse_probs, unflatten
+from temperance.calibrators import priors
 from temperance.errors import FileError, InputError, NotFittedError, TemperanceWarning
 from temperance.files import read_tensors, reading, write_tensors
 from temperance.numerics import first_places, one_thread, working_type
 from temperance.registry import Registry, first_line, plain_name
-from temperance.settings import HasSettings, check_settings, settings_of
+from temperance.settings import HasSettings, Positive, check_settings, settings_of
 
 # What to do with probabilities that were given as logits.
 AS_LOGITS = "pass log-probabilities, numpy.log(probs)"
@@ -36,6 +37,19 @@ FORMAT = 1
 ONE_THREAD_VALUES = 1 << 20
 
 
+# What is kept of the fit part beside what a method learns from it.
+ABOUT_FIT = ("n_classes", "implied_prior", "fit_counts", "fit_edges", "target_prior")
+
+
+Prior = Literal["uniform", "same"] | list[Positive]
+
+
+class Shared(TypedDict, total=False):
+    """The settings that every calibrator has besides its own; they are those of `Calibrator`."""
+
+    prior: Prior | None
+
+
 class Calibrator(HasSettings, nn.Module):
     """Turns logits into calibrated probabilities.
 
@@ -43,6 +57,9 @@ class Calibrator(HasSettings, nn.Module):
     probabilities; called as a layer it gives log-probabilities in the type of its logits. Everything is computed in
     float64, or in float32 on a device without float64. Where the samples leave something undetermined, `fit` warns, and
     `info["caution"]` keeps the sentence.
+
+    prior  how common the classes are in use: "uniform", a number for each class in proportion to its frequency, or
+           "same" as in the fit part. Without it nothing is corrected, and `fit` warns if the samples are imbalanced
     """
 
     summary: ClassVar[str]
@@ -52,13 +69,18 @@ class Calibrator(HasSettings, nn.Module):
     min_samples: ClassVar[int]
 
     n_classes: Tensor
+    implied_prior: Tensor
+    fit_counts: Tensor
+    fit_edges: Tensor
+    target_prior: Tensor  # with a prior only
     # The same as a number, which can be read while a network is traced.
     _k: int | None = None
     # Where it computes: known before it is fitted, so that what it loads goes to the same place.
     _device: torch.device = torch.device("cpu")
 
-    def __init__(self) -> None:
+    def __init__(self, *, prior: Prior | None = None) -> None:
         super().__init__()
+        self.prior = prior
         self.info: dict[str, Any] = {}
 
     # What a method writes.
@@ -86,10 +108,12 @@ class Calibrator(HasSettings, nn.Module):
             if ignore_index is not None:
                 rows, truth = rows[truth != ignore_index], truth[truth != ignore_index]
             self._fit_rows(rows, truth)
-        self.to(home)
-        if "caution" in self.info:
+            self._keep_reference(rows, truth)
+        self.set_prior(self.prior).to(home)
+        cautions = [self.info.get("caution"), priors.imbalance(truth) if self.prior is None else None]
+        for caution in filter(None, cautions):
             # Without its name, so that Python shows it once where many methods are fitted to the same samples.
-            warnings.warn(self.info["caution"], TemperanceWarning, stacklevel=2)
+            warnings.warn(caution, TemperanceWarning, stacklevel=2)
         return self
 
     def _fit_rows(self, logits: Tensor, labels: Tensor) -> None:
@@ -99,12 +123,55 @@ class Calibrator(HasSettings, nn.Module):
         self._fit(logits, labels)
         self._keep("n_classes", torch.tensor(logits.shape[1], device=logits.device))
 
+    def _keep_reference(self, logits: Tensor, labels: Tensor) -> None:
+        """Keep what `set_prior` and `adapt` need to know of the fit part; of very many rows some are enough."""
+        some = slice(None, None, max(1, logits.numel() // priors.MOST_VALUES))
+        rows = logits[some]
+        for name, value in priors.reference(rows, self._calibrate(rows), labels[some]).items():
+            self._keep(name, value)
+
+    def set_prior(self, prior: str | ArrayLike | None) -> Self:
+        """Correct a fitted calibrator for how common the classes are in use; with None or "same" no longer.
+
+        A prior can change predictions, whatever the method: what becomes more common is predicted more often.
+        """
+        self._check_reference()
+        if prior is None or (isinstance(prior, str) and prior == priors.SAME):
+            self._buffers.pop("target_prior", None)
+        else:
+            self._keep("target_prior", priors.as_prior(prior, self.implied_prior))
+        return self
+
+    def adapt(self, logits: ArrayLike) -> priors.PriorShift:
+        """Estimate from predictions without labels how common the classes are there, and correct for it.
+
+        The result has an interval for every frequency and says whether the frequencies have changed at all, and
+        whether something else has too. In that case the estimate may be wrong, and this warns.
+        """
+        self.set_prior(None)
+        rows = flatten(as_logits(logits)).to(self._device)
+        rows = rows.to(working_type(rows.device))
+        with torch.no_grad():
+            found = priors.estimate(self(rows), rows, self.implied_prior, self.fit_counts, self.fit_edges)
+        self.set_prior(found.prior)
+        if found.other_shift:
+            warnings.warn(found.verdict, TemperanceWarning, stacklevel=2)
+        return found
+
+    def _check_reference(self) -> None:
+        self.k  # noqa: B018  (raises if it is not fitted)
+        if "implied_prior" not in self._buffers:
+            raise InputError(f"this {self.name} calibrator was saved without its class frequencies: fit it again")
+
     def forward(self, logits: Tensor) -> Tensor:
         """Log-probabilities, of the logits' shape and type, as the last layer of a network."""
         rows = flatten(logits)
         if rows.shape[1] != self.k:
             raise InputError(f"this calibrator was fitted on {self.k} classes; these logits have {rows.shape[1]}")
         found = self._calibrate(rows.to(working_type(rows.device)))
+        target = self._buffers.get("target_prior")
+        if target is not None:
+            found = (found + (target / self.implied_prior).log()).log_softmax(1)
         return unflatten(found.to(logits.dtype) if logits.is_floating_point() else found, logits.shape)
 
     def predict_proba(self, logits: ArrayLike) -> Any:
@@ -137,7 +204,12 @@ class Calibrator(HasSettings, nn.Module):
     @property
     def n_parameters(self) -> int:
         """How many numbers it learnt."""
-        return sum(buffer.numel() for name, buffer in self.state_dict().items() if not name.endswith("n_classes"))
+        return sum(buffer.numel() for buffer in self.learnt.values())
+
+    @property
+    def learnt(self) -> dict[str, Tensor]:
+        """What it learnt, by name."""
+        return {name: value for name, value in self.state_dict().items() if name.split(".")[-1] not in ABOUT_FIT}
 
     def set_params(self, **settings: Any) -> Self:
         """Change settings; the next `fit` uses them."""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, Unpack
 
 import torch
 from torch import Tensor
 
 from temperance.calibrators._fit.curve import TINY, CurveCalibrator, interleave, merge_steps, steps
 from temperance.calibrators._fit.reduction import Reduction
-from temperance.calibrators.base import calibrator
+from temperance.calibrators.base import Shared, calibrator
 from temperance.calibrators.parametric import fit_platt
 from temperance.numerics import prefix_sums
 from temperance.settings import Count
@@ -36,9 +36,14 @@ class HistogramBinning(CurveCalibrator):
     """
 
     def __init__(
-        self, *, reduction: Reduction = "top-label", bins: Literal["mass", "width"] = "mass", n_bins: Count = 15
+        self,
+        *,
+        reduction: Reduction = "top-label",
+        bins: Literal["mass", "width"] = "mass",
+        n_bins: Count = 15,
+        **shared: Unpack[Shared],
     ) -> None:
-        super().__init__(reduction=reduction)
+        super().__init__(reduction=reduction, **shared)
         self.bins = bins
         self.n_bins = n_bins
 
@@ -71,8 +76,8 @@ class ScalingBinning(CurveCalibrator):
     Kumar, Liang and Ma, "Verified uncertainty calibration" (NeurIPS 2019).
     """
 
-    def __init__(self, *, reduction: Reduction = "top-label", n_bins: Count = 15) -> None:
-        super().__init__(reduction=reduction)
+    def __init__(self, *, reduction: Reduction = "top-label", n_bins: Count = 15, **shared: Unpack[Shared]) -> None:
+        super().__init__(reduction=reduction, **shared)
         self.n_bins = n_bins
 
     def _fit_curve(self, probs: Tensor, happened: Tensor) -> tuple[Tensor, Tensor]:
@@ -100,8 +105,8 @@ class Bbq(CurveCalibrator):
     Naeini, Cooper and Hauskrecht, "Obtaining well calibrated probabilities using Bayesian binning" (AAAI 2015).
     """
 
-    def __init__(self, *, reduction: Reduction = "pooled") -> None:
-        super().__init__(reduction=reduction)
+    def __init__(self, *, reduction: Reduction = "pooled", **shared: Unpack[Shared]) -> None:
+        super().__init__(reduction=reduction, **shared)
 
     def _fit_curve(self, probs: Tensor, happened: Tensor) -> tuple[Tensor, Tensor]:
         n, device = len(probs), probs.device

@@ -1,6 +1,6 @@
 """Maps with a parameter for each class: temperatures, or one temperature and a bias for each class."""
 
-from typing import Literal
+from typing import Literal, Unpack
 
 import torch
 from torch import Tensor
@@ -14,7 +14,7 @@ from temperance.calibrators._fit.solvers import (
     sample_weight,
     train,
 )
-from temperance.calibrators.base import calibrator
+from temperance.calibrators.base import Shared, calibrator
 from temperance.calibrators.temperature import S_HIGH, S_LOW, caution_of, divided, fit_inverse_temperature
 from temperance.objectives import Objective, ObjectiveName
 
@@ -44,8 +44,9 @@ class ClassTemperature(Parametric):
         centre: Literal["mean", "max"] | None = None,
         objective: ObjectiveName = "nll",
         solver: Solver = "exact",
+        **shared: Unpack[Shared],
     ) -> None:
-        super().__init__(objective=objective, solver=solver)
+        super().__init__(objective=objective, solver=solver, **shared)
         self.centre = centre
 
     def _fit(self, logits: Tensor, labels: Tensor) -> None:

@@ -2,7 +2,7 @@
 
 import math
 import warnings
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
 import numpy as np
 import torch
@@ -18,7 +18,7 @@ from temperance.calibrators._fit.solvers import (
     settle,
     train,
 )
-from temperance.calibrators.base import calibrator
+from temperance.calibrators.base import Shared, calibrator
 from temperance.calibrators.temperature import S_HIGH, S_LOW, caution_of, fit_inverse_temperature
 from temperance.objectives import Objective, ObjectiveName
 
@@ -49,8 +49,9 @@ class EnsembleTemperature(Parametric):
         space: Literal["probs", "logits"] = "probs",
         objective: ObjectiveName = "nll",
         solver: Solver = "exact",
+        **shared: Unpack[Shared],
     ) -> None:
-        super().__init__(objective=objective, solver=solver)
+        super().__init__(objective=objective, solver=solver, **shared)
         self.space = space
 
     def _fit(self, logits: Tensor, labels: Tensor) -> None:

@@ -2,13 +2,13 @@
 
 import itertools
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor
 
 from temperance.calibrators._fit.solvers import TOLERANCE
-from temperance.calibrators.base import Calibrator, calibrator
+from temperance.calibrators.base import Calibrator, Shared, calibrator
 from temperance.calibrators.ordered import LEAST_GAIN, centred
 from temperance.calibrators.temperature import caution_of, fit_inverse_temperature
 from temperance.objectives import Nll
@@ -51,8 +51,8 @@ class GapScaling(Calibrator):
     spread: Tensor
     slopes: Tensor
 
-    def __init__(self, *, ridge: Positive = 5.0, rescale: bool = True) -> None:
-        super().__init__()
+    def __init__(self, *, ridge: Positive = 5.0, rescale: bool = True, **shared: Unpack[Shared]) -> None:
+        super().__init__(**shared)
         self.ridge = ridge
         self.rescale = rescale
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Unpack
 
 import torch
 from torch import Tensor
 
-from temperance.calibrators.base import Calibrator, calibrator
+from temperance.calibrators.base import Calibrator, Shared, calibrator
 from temperance.calibrators.temperature import caution_of, fit_inverse_temperature
 from temperance.errors import InputError
 from temperance.objectives import Nll
@@ -68,8 +68,9 @@ class ClassTemperatureGreedy(Calibrator):
         constrained: bool = True,
         accuracy_rule: Literal["start", "strict", "ratchet"] = "start",
         search: Literal["full", "local"] = "full",
+        **shared: Unpack[Shared],
     ) -> None:
-        super().__init__()
+        super().__init__(**shared)
         self.n_bins = n_bins
         self.start = start
         self.stop = stop

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Unpack
+
 import torch
 from torch import Tensor
 
 from temperance.calibrators._fit.curve import CurveCalibrator, groups, interleave, steps
 from temperance.calibrators._fit.reduction import Reduction
-from temperance.calibrators.base import calibrator
+from temperance.calibrators.base import Shared, calibrator
 from temperance.numerics import isotonic
 
 
@@ -32,8 +34,8 @@ class Isotonic(CurveCalibrator):
     Zadrozny and Elkan, "Transforming classifier scores into accurate multiclass probability estimates" (KDD 2002).
     """
 
-    def __init__(self, *, reduction: Reduction = "pooled", interpolate: bool = True) -> None:
-        super().__init__(reduction=reduction)
+    def __init__(self, *, reduction: Reduction = "pooled", interpolate: bool = True, **shared: Unpack[Shared]) -> None:
+        super().__init__(reduction=reduction, **shared)
         self.interpolate = interpolate
 
     def _fit_curve(self, probs: Tensor, happened: Tensor) -> tuple[Tensor, Tensor]:
@@ -55,8 +57,8 @@ class CentredIsotonic(CurveCalibrator):
     (Statistics in Biopharmaceutical Research 9, 2017).
     """
 
-    def __init__(self, *, reduction: Reduction = "pooled") -> None:
-        super().__init__(reduction=reduction)
+    def __init__(self, *, reduction: Reduction = "pooled", **shared: Unpack[Shared]) -> None:
+        super().__init__(reduction=reduction, **shared)
 
     def _fit_curve(self, probs: Tensor, happened: Tensor) -> tuple[Tensor, Tensor]:
         places, count, starts, ends, values = isotonic_blocks(probs, happened)

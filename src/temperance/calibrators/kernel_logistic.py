@@ -1,13 +1,14 @@
 """Calibration by a smooth nonlinear function of all logits."""
 
 import math
+from typing import Unpack
 
 import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
 from temperance.calibrators._fit.regression import Full, fit_map
-from temperance.calibrators.base import Calibrator, calibrator
+from temperance.calibrators.base import Calibrator, Shared, calibrator
 from temperance.calibrators.linear import ROUGHLY
 from temperance.calibrators.temperature import caution_of, fit_inverse_temperature
 from temperance.objectives import Nll
@@ -33,8 +34,16 @@ class KernelLogistic(Calibrator):
     weight: Tensor
     bias: Tensor
 
-    def __init__(self, *, features: Count = 200, scale: Positive = 1.0, ridge: Positive = 0.5, seed: Seed = 0) -> None:
-        super().__init__()
+    def __init__(
+        self,
+        *,
+        features: Count = 200,
+        scale: Positive = 1.0,
+        ridge: Positive = 0.5,
+        seed: Seed = 0,
+        **shared: Unpack[Shared],
+    ) -> None:
+        super().__init__(**shared)
         self.features = features
         self.scale = scale
         self.ridge = ridge

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Unpack
 
 import torch
 from torch import Tensor
@@ -10,7 +10,7 @@ from torch.nn.functional import linear, nll_loss
 
 from temperance.calibrators._fit.regression import Diagonal, Full, Map, fit_map
 from temperance.calibrators._fit.solvers import TOLERANCE, Parametric, Solution, prior_samples
-from temperance.calibrators.base import calibrator
+from temperance.calibrators.base import Shared, calibrator
 from temperance.calibrators.temperature import caution_of, fit_inverse_temperature
 from temperance.errors import InputError
 from temperance.objectives import Objective, ObjectiveName, make_objective
@@ -34,8 +34,10 @@ class Ridged(Parametric):
 
     kind: ClassVar[Map]
 
-    def __init__(self, *, objective: ObjectiveName = "nll", ridge: Positive | None = None) -> None:
-        super().__init__(objective=objective)
+    def __init__(
+        self, *, objective: ObjectiveName = "nll", ridge: Positive | None = None, **shared: Unpack[Shared]
+    ) -> None:
+        super().__init__(objective=objective, **shared)
         self.ridge = ridge
 
     def _fit(self, logits: Tensor, labels: Tensor) -> None:
@@ -132,8 +134,9 @@ class MatrixOdir(Parametric):
         intercept: Positive | None = None,
         strengths: Sequence[Positive] | None = None,
         n_folds: AtLeastTwo = 3,
+        **shared: Unpack[Shared],
     ) -> None:
-        super().__init__(objective=objective)
+        super().__init__(objective=objective, **shared)
         self.off_diagonal = off_diagonal
         self.intercept = intercept
         self.strengths = strengths

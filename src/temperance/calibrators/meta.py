@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Unpack
+
 import torch
 from torch import Tensor
 
 from temperance.calibrators._fit.curve import look_up
-from temperance.calibrators.base import Calibrator, calibrator
+from temperance.calibrators.base import Calibrator, Shared, calibrator
 from temperance.calibrators.temperature import caution_of, fit_inverse_temperature
 from temperance.errors import InputError
 from temperance.numerics import isotonic
@@ -59,8 +61,8 @@ class MetaMis(EntropyThreshold):
     Ma and Blaschko, "Meta-Cal: well-controlled post-hoc calibration by ranking" (ICML 2021).
     """
 
-    def __init__(self, *, alpha: PositiveFraction = 0.05, seed: Seed = 0) -> None:
-        super().__init__()
+    def __init__(self, *, alpha: PositiveFraction = 0.05, seed: Seed = 0, **shared: Unpack[Shared]) -> None:
+        super().__init__(**shared)
         self.alpha = alpha
         self.seed = seed
 
@@ -93,8 +95,8 @@ class MetaAcc(EntropyThreshold):
     Ma and Blaschko, "Meta-Cal: well-controlled post-hoc calibration by ranking" (ICML 2021).
     """
 
-    def __init__(self, *, accuracy: PositiveFraction | None = None, seed: Seed = 0) -> None:
-        super().__init__()
+    def __init__(self, *, accuracy: PositiveFraction | None = None, seed: Seed = 0, **shared: Unpack[Shared]) -> None:
+        super().__init__(**shared)
         self.accuracy = accuracy
         self.seed = seed
 

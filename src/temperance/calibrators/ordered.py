@@ -5,13 +5,13 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
-from typing import Literal
+from typing import Literal, Unpack
 
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, elu, softplus
 
-from temperance.calibrators.base import Calibrator, calibrator
+from temperance.calibrators.base import Calibrator, Shared, calibrator
 from temperance.calibrators.temperature import caution_of, fit_inverse_temperature
 from temperance.objectives import make_objective
 from temperance.settings import Count, CountOrZero, NonNegative, PositiveFraction, Seed
@@ -63,8 +63,9 @@ class OrderPreserving(Calibrator):
         learning_rate: PositiveFraction = 0.01,
         weight_decay: NonNegative = 5e-4,
         seed: Seed = 0,
+        **shared: Unpack[Shared],
     ) -> None:
-        super().__init__()
+        super().__init__(**shared)
         self.variant = variant
         self.width = width
         self.depth = depth

@@ -3,14 +3,14 @@
 import math
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal
+from typing import Literal, Unpack
 
 import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
 from temperance.calibrators._fit.solvers import Parametric, Problem, Solution, Solver, minimise, sample_weight, train
-from temperance.calibrators.base import calibrator
+from temperance.calibrators.base import Shared, calibrator
 from temperance.calibrators.temperature import HIGH, LOW, caution_of, fit_inverse_temperature
 from temperance.objectives import ObjectiveName
 from temperance.settings import Seed
@@ -71,8 +71,9 @@ class ParameterisedTemperature(Parametric):
         seed: Seed = 0,
         objective: ObjectiveName = "nll",
         solver: Solver = "exact",
+        **shared: Unpack[Shared],
     ) -> None:
-        super().__init__(objective=objective, solver=solver)
+        super().__init__(objective=objective, solver=solver, **shared)
         self.preset = preset
         self.seed = seed
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Unpack
+
 import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from temperance.calibrators._fit.logistic import TOLERANCE, LogisticFit, fit_logistic
 from temperance.calibrators._fit.reduction import BinaryCalibrator, Reduction
-from temperance.calibrators.base import calibrator
+from temperance.calibrators.base import Shared, calibrator
 
 
 class LogisticCalibrator(BinaryCalibrator):
@@ -40,8 +42,8 @@ class Platt(LogisticCalibrator):
 
     coefficients: Tensor
 
-    def __init__(self, *, reduction: Reduction = "pooled") -> None:
-        super().__init__(reduction=reduction)
+    def __init__(self, *, reduction: Reduction = "pooled", **shared: Unpack[Shared]) -> None:
+        super().__init__(reduction=reduction, **shared)
 
     def _fit_binary(self, log_odds: Tensor, happened: Tensor) -> dict[str, Tensor]:
         found = self._record(fit_platt(log_odds, happened)).theta
@@ -69,8 +71,8 @@ class Beta(LogisticCalibrator):
 
     coefficients: Tensor
 
-    def __init__(self, *, reduction: Reduction = "pooled") -> None:
-        super().__init__(reduction=reduction)
+    def __init__(self, *, reduction: Reduction = "pooled", **shared: Unpack[Shared]) -> None:
+        super().__init__(reduction=reduction, **shared)
 
     def _fit_binary(self, log_odds: Tensor, happened: Tensor) -> dict[str, Tensor]:
         target = smoothed_targets(happened)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated
+from typing import Annotated, Unpack
 
 import torch
 from torch import Tensor
@@ -11,7 +11,7 @@ from torch.nn.functional import softplus
 
 from temperance.calibrators._fit.logistic import fit_logistic, solve_ridged
 from temperance.calibrators._fit.reduction import Reduction
-from temperance.calibrators.base import calibrator
+from temperance.calibrators.base import Shared, calibrator
 from temperance.calibrators.parametric import LogisticCalibrator, smoothed_targets, unless_one_sided
 from temperance.settings import Bounds, NonNegative
 
@@ -56,8 +56,9 @@ class Spline(LogisticCalibrator):
         reduction: Reduction = "pooled",
         n_knots: Annotated[int, Bounds(3)] = 10,
         smoothing: NonNegative | None = None,
+        **shared: Unpack[Shared],
     ) -> None:
-        super().__init__(reduction=reduction)
+        super().__init__(reduction=reduction, **shared)
         self.n_knots = n_knots
         self.smoothing = smoothing
 

@@ -1,6 +1,6 @@
 """Vector and matrix scaling with penalties that follow from how much n samples can teach about k classes."""
 
-from typing import ClassVar
+from typing import ClassVar, Unpack
 
 import torch
 from torch import Tensor
@@ -8,7 +8,7 @@ from torch.nn.functional import linear
 
 from temperance.calibrators._fit.regression import Diagonal, Full, Map, fit_map
 from temperance.calibrators._fit.solvers import Parametric
-from temperance.calibrators.base import calibrator
+from temperance.calibrators.base import Shared, calibrator
 from temperance.calibrators.temperature import caution_of, fit_inverse_temperature
 from temperance.objectives import ObjectiveName
 from temperance.settings import Positive
@@ -76,8 +76,9 @@ class StructuredVector(Structured):
         objective: ObjectiveName = "nll",
         diagonal: Positive = 1.0,
         intercept: Positive = 1.0,
+        **shared: Unpack[Shared],
     ) -> None:
-        super().__init__(objective=objective)
+        super().__init__(objective=objective, **shared)
         self.diagonal = diagonal
         self.intercept = intercept
 
@@ -115,8 +116,9 @@ class StructuredMatrix(Structured):
         diagonal: Positive = 1.0,
         off_diagonal: Positive = 1.0,
         intercept: Positive = 1.0,
+        **shared: Unpack[Shared],
     ) -> None:
-        super().__init__(objective=objective)
+        super().__init__(objective=objective, **shared)
         self.diagonal = diagonal
         self.off_diagonal = off_diagonal
         self.intercept = intercept

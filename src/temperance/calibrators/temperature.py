@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor
@@ -17,7 +17,7 @@ from temperance.calibrators._fit.solvers import (
     settle,
     train,
 )
-from temperance.calibrators.base import Calibrator, calibrator
+from temperance.calibrators.base import Calibrator, Shared, calibrator
 from temperance.objectives import Nll, Objective
 from temperance.settings import Count
 
@@ -308,8 +308,8 @@ class TemperatureEce(Calibrator):
 
     temperature: Tensor
 
-    def __init__(self, *, n_bins: Count = 15) -> None:
-        super().__init__()
+    def __init__(self, *, n_bins: Count = 15, **shared: Unpack[Shared]) -> None:
+        super().__init__(**shared)
         self.n_bins = n_bins
 
     def _fit(self, logits: Tensor, labels: Tensor) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Unpack
 
 import torch
 from torch import Tensor
 
 from temperance.calibrators._fit.curve import CurveCalibrator, groups, interleave, merge_steps, steps
 from temperance.calibrators._fit.reduction import Reduction
-from temperance.calibrators.base import calibrator
+from temperance.calibrators.base import Shared, calibrator
 
 Point = tuple[float, float]
 
@@ -32,8 +33,8 @@ class VennAbers(CurveCalibrator):
     2015).
     """
 
-    def __init__(self, *, reduction: Reduction = "pooled") -> None:
-        super().__init__(reduction=reduction)
+    def __init__(self, *, reduction: Reduction = "pooled", **shared: Unpack[Shared]) -> None:
+        super().__init__(reduction=reduction, **shared)
 
     def _fit_curve(self, probs: Tensor, happened: Tensor) -> tuple[Tensor, Tensor]:
         places, count, hits = groups(probs, happened)

@@ -25,6 +25,9 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="CAL", help="the file to save it in")
     parser.add_argument("--objective", metavar="NAME", help="what it minimises, as `temperance list objectives` shows")
     parser.add_argument(
+        "--prior", metavar="PRIOR", help="how common the classes are in use: uniform, same, or a file of numbers"
+    )
+    parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="a setting, or objective.KEY=VALUE"
     )
     add_reading_options(parser)
@@ -35,12 +38,14 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     use.add_argument("predictions", type=Path, metavar="PRED", help="predictions; whatever else is in the file is kept")
     use.add_argument("-o", "--output", type=Path, required=True, metavar="OUT", help="where the probabilities go")
     use.add_argument("--split", choices=("val", "test"), help="which set, in a file with both (default: test)")
+    use.add_argument("--prior", metavar="PRIOR", help="as for fit, or adapt: estimate it from these predictions")
     use.add_argument("--again", action="store_true", help="calibrate predictions that are calibrated already")
     add_reading_options(use)
     use.set_defaults(run=run_apply)
 
 
 def run(args: argparse.Namespace) -> None:
+    from temperance.jobs.application import read_prior
     from temperance.jobs.comparison import read_for_fitting
     from temperance.jobs.outcomes import Method
     from temperance.registry import as_entry
@@ -48,13 +53,16 @@ def run(args: argparse.Namespace) -> None:
     check_outputs(args)
     written = as_entry(args.method, {"objective": args.objective} if args.objective else {})
     method = Method.parse(":".join([written, *args.set]))
+    made = method.make()
+    if args.prior:
+        made.set_params(prior=read_prior(args.prior))
     data = read_for_fitting(args.predictions, **reading_options(args))
     logits, labels = data.logits(), data.labels
     with data.located():
-        found = method.make().fit(logits, labels)
+        found = made.fit(logits, labels)
     found.save(args.output)
     print(f"fitted {method.label} on {plural(data.n, 'sample')}; saved in {args.output}")
-    learnt = {name: value.tolist() for name, value in found.state_dict().items() if not name.endswith("n_classes")}
+    learnt = {name: value.tolist() for name, value in found.learnt.items()}
     for name, value in {**learnt, **found.info}.items():
         print(f"  {name}: {_short(value)}")
 
@@ -85,13 +93,17 @@ def _numbers(value: Any) -> Iterator[float]:
 
 def run_apply(args: argparse.Namespace) -> None:
     from temperance.calibrators import load_calibrator
-    from temperance.jobs.application import apply
+    from temperance.jobs.application import apply, read_prior, with_prior
     from temperance.predictions import check_output, read_predictions, write_predictions
 
     check_output(args.output)
     check_outputs(args)
     calibrator = load_calibrator(args.calibrator)
     data = read_predictions(args.predictions, split=args.split, labels="optional", **reading_options(args))
+    if args.prior:
+        calibrator = with_prior(calibrator, read_prior(args.prior), data.logits())
     write_predictions(args.output, apply(calibrator, data, again=args.again))
     which = f" of the {data.split} set" if data.split else ""
     print(f"calibrated {plural(data.n, 'sample')}{which} with {calibrator.name}; probabilities in {args.output}")
+    if "adapted" in calibrator.info:
+        print(calibrator.info["adapted"])

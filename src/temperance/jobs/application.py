@@ -1,20 +1,36 @@
 """Calibrate predictions with a fitted calibrator, once."""
 
+import copy
 from pathlib import Path
 
 from torch import Tensor
 
+from temperance.arrays import ArrayLike
 from temperance.calibrators.base import Calibrator
-from temperance.errors import InputError
+from temperance.calibrators.priors import SAME, UNIFORM
+from temperance.errors import FileError, InputError
+from temperance.files import reading
 from temperance.predictions import Predictions, read_predictions
 
+ADAPT = "adapt"
+FLAG = {"prior": "--prior"}
 
-def apply(calibrator: Calibrator, predictions: Predictions | str | Path, *, again: bool = False) -> Predictions:
+
+def apply(
+    calibrator: Calibrator,
+    predictions: Predictions | str | Path,
+    *,
+    prior: str | ArrayLike | None = None,
+    again: bool = False,
+) -> Predictions:
     """The probabilities that a fitted calibrator makes of predictions, with their labels and groups.
 
     `write_predictions` marks the new file as calibrated, and carries over whatever else was in the file that they were
     read from. Predictions that are calibrated already are refused, since the same correction twice is a new mistake;
     `again=True` allows it.
+
+    prior  how common the classes are: "uniform", a number for each class, "same" as in the fit part, or "adapt" to
+           estimate it from these predictions; by default what the calibrator was told. The calibrator stays as it is
 
     >>> from temperance.calibrators import Temperature
     >>> fitted = Temperature().fit([[3.0, 0.0], [0.0, 2.0], [1.0, 0.0]] * 20, [0, 1, 1] * 20)
@@ -26,9 +42,38 @@ def apply(calibrator: Calibrator, predictions: Predictions | str | Path, *, agai
     if not again:
         refuse_calibrated(data, "to do it a second time, pass again=True")
     logits = data.logits()
+    if prior is not None:
+        calibrator = with_prior(calibrator, prior, logits)
     with data.located():
         probs: Tensor = calibrator.predict_proba(logits)
     return data.calibrated(probs, by=calibrator.name)
+
+
+def with_prior(calibrator: Calibrator, prior: str | ArrayLike, logits: Tensor) -> Calibrator:
+    """A copy of a fitted calibrator that is corrected for how common the classes are, here or as told."""
+    corrected = copy.deepcopy(calibrator)
+    if isinstance(prior, str) and prior == ADAPT:
+        found = corrected.adapt(logits)
+        if not found.other_shift:  # else it has said so itself
+            corrected.info["adapted"] = found.verdict
+    else:
+        corrected.set_prior(prior)
+    return corrected
+
+
+def read_prior(given: str) -> str | list[float]:
+    """A prior as it is given on the command line: one of the words, or a file with a number for each class."""
+    if given in (UNIFORM, SAME, ADAPT):
+        return given
+    if not Path(given).exists():
+        raise InputError(f"prior must be uniform, same, adapt or a file of numbers; got {given!r}", flags=FLAG)
+    with reading(given):
+        try:
+            return [float(word) for word in Path(given).read_text().replace(",", " ").split()]
+        except ValueError:
+            raise FileError(
+                f"{given} must have a number for each class, with commas, spaces or new lines between them"
+            ) from None
 
 
 def refuse_calibrated(data: Predictions, remedy: str) -> None:

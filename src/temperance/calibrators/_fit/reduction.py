@@ -18,14 +18,14 @@ With two classes all three are one map of the probability of class 1, and `reduc
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, Unpack
 
 import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from temperance.arrays import BLOCK_VALUES
-from temperance.calibrators.base import Calibrator
+from temperance.calibrators.base import Calibrator, Shared
 
 Reduction = Literal["one-versus-rest", "pooled", "top-label"]
 
@@ -36,8 +36,8 @@ class BinaryCalibrator(Calibrator):
     A method writes `_fit_binary` and `_map`; both see m binary problems as the rows of a tensor (m, n).
     """
 
-    def __init__(self, *, reduction: Reduction) -> None:
-        super().__init__()
+    def __init__(self, *, reduction: Reduction, **shared: Unpack[Shared]) -> None:
+        super().__init__(**shared)
         self.reduction = reduction
 
     # What a method writes.

@@ -8,7 +8,7 @@ objective as a function of the calibrator's parameters.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from temperance.arrays import blocks
-from temperance.calibrators.base import Calibrator
+from temperance.calibrators.base import Calibrator, Shared
 from temperance.objectives import OBJECTIVES, Objective, ObjectiveName, make_objective
 from temperance.registry import as_entry, parse_entry
 from temperance.settings import defaults_of
@@ -46,8 +46,8 @@ class Parametric(Calibrator):
     solver     "exact" goes to the optimum; "released" stops where the SCTL authors' program stops
     """
 
-    def __init__(self, *, objective: ObjectiveName = "nll", solver: Solver = "exact") -> None:
-        super().__init__()
+    def __init__(self, *, objective: ObjectiveName = "nll", solver: Solver = "exact", **shared: Unpack[Shared]) -> None:
+        super().__init__(**shared)
         self.objective = objective
         self.solver = solver
 

@@ -1,0 +1,177 @@
+"""Classes that are not as common in use as in the fit part: python -m benchmarks.quality.shift FOLDERS --out FILE
+
+`--study told`: sets whose val part is imbalanced and whose test part is not, or the other way round. Every method is
+fitted to the val part and measured on the test part, without a prior, with the uniform one, and adapted to the test
+part's logits without their labels.
+
+`--study estimated`: `auto` is fitted to the fit part of each set. Of its test part 20 samples are drawn with each kind
+of shift, and the class frequencies of each are estimated from its logits alone:
+
+none     the classes as common as in the whole set
+classes  frequencies drawn at random (a flat Dirichlet distribution): the only kind that EM knows
+hard     of the surer half of the predictions only every second
+noisy    the logits times 0.7, with noise: as for inputs of bad quality
+
+One JSON line for each; lines that are in the file already are not run again. Nothing is fitted to or chosen by a test
+part's labels.
+"""
+
+import argparse
+import json
+import warnings
+from collections import defaultdict
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import torch
+from rich.progress import track
+from torch import Tensor
+
+from benchmarks.quality.data import fit_and_test, sets
+from benchmarks.quality.table import read
+from temperance.calibrators import CALIBRATORS, Calibrator, make_calibrator
+from temperance.errors import TemperanceWarning
+from temperance.jobs.results import Provenance
+from temperance.metrics import accuracy, ece, nll
+
+DRAWS, ROWS, FEWEST = 20, 2000, 100
+KINDS = ("none", "classes", "hard", "noisy")
+GROUPS = {"CIFAR-10 and Fashion-MNIST": ("c10_", "fmnist"), "CIFAR-100": ("c100_",), "language models": ("",)}
+
+
+def told(name: str, path: Path, done: set[str]) -> list[dict[str, Any]]:
+    """What a prior does to each method on one set."""
+    fit_z, fit_y, test_z, test_y = fit_and_test(path)
+    rows = []
+    for method in CALIBRATORS.names:
+        if method in done:
+            continue
+        found = make_calibrator(method).fit(fit_z, fit_y)
+        for prior in ("none", "uniform", "adapted"):
+            if prior == "adapted":
+                found.adapt(test_z)
+            else:
+                found.set_prior(None if prior == "none" else prior)
+            probs = found.predict_proba(test_z)
+            measured = {"nll": nll(probs, test_y), "ece": ece(probs, test_y), "accuracy": accuracy(probs, test_y)}
+            rows.append({"set": name, "method": method, "prior": prior, **_rounded(measured)})
+    return rows
+
+
+def estimated(name: str, path: Path, done: set[str]) -> list[dict[str, Any]]:
+    """How well frequencies are estimated on one set, and what the tests say."""
+    if done:
+        return []
+    fit_z, fit_y, test_z, test_y = fit_and_test(path)
+    found = make_calibrator("auto").fit(fit_z, fit_y)
+    together = torch.bincount(torch.cat([fit_y, test_y]), minlength=fit_z.shape[1]).double()
+    rows = []
+    for kind in KINDS:
+        tried = [_estimate(found, kind, test_z, test_y, together / together.sum(), draw) for draw in range(DRAWS)]
+        mean = {
+            key: fmean(each[key] for each in tried if each) for key in ("n", "error", "covered", "shifted", "other")
+        }
+        rows.append(
+            {"set": name, "method": "auto", "shift": kind, "draws": len([e for e in tried if e]), **_rounded(mean)}
+        )
+    return rows
+
+
+def _estimate(
+    found: Calibrator, kind: str, logits: Tensor, labels: Tensor, frequencies: Tensor, draw: int
+) -> dict[str, float]:
+    """One sample with a kind of shift: its size, the error of the frequencies, and what intervals and tests say."""
+    generator = torch.Generator().manual_seed(draw)
+    k = logits.shape[1]
+    if kind == "classes":
+        exponential = -torch.rand(k, generator=generator, dtype=torch.float64).clamp_min(1e-12).log()
+        frequencies = frequencies * exponential
+        frequencies = frequencies / frequencies.sum()
+    weights = frequencies / torch.bincount(labels, minlength=k).clamp_min(1)
+    keep = (weights / weights.max())[labels]
+    if kind == "hard":
+        confidence = logits.softmax(1).amax(1)
+        keep = torch.where(confidence > confidence.median(), keep / 2, keep)
+    drawn = torch.rand(len(labels), generator=generator, dtype=torch.float64) < keep
+    rows = logits[drawn][torch.randperm(int(drawn.sum()), generator=generator)][:ROWS]
+    if len(rows) < FEWEST:
+        return {}
+    if kind == "noisy":
+        rows = 0.7 * rows + 0.3 * logits.std() * torch.randn(rows.shape, generator=generator, dtype=torch.float64)
+    shift = found.adapt(rows)
+    return {
+        "n": shift.n,
+        "error": float((shift.prior - frequencies).abs().mean()),
+        "covered": float(((shift.low <= frequencies) & (frequencies <= shift.high)).double().mean()),
+        "shifted": float(shift.shifted),
+        "other": float(shift.other_shift),
+    }
+
+
+def _rounded(values: dict[str, float]) -> dict[str, float]:
+    return {name: round(value, 6) for name, value in values.items()}
+
+
+def run(folders: list[Path], out: Path, study: str) -> None:
+    """Measure what is not in the file yet."""
+    about = Provenance.of({}, {}, seed=0)
+    before = [row for row in read(out) if row["study"] == study]
+    warnings.simplefilter("ignore", TemperanceWarning)
+    chosen = [each for folder in folders for each in sets(folder)]
+    for name, path in track(chosen, description="sets"):
+        done = {row["method"] for row in before if row["set"] == name}
+        rows = told(name, path, done) if study == "told" else estimated(name, path, done)
+        with out.open("a") as file:
+            for row in rows:
+                line = {"study": study, **row, "seed": 0, "commit": about.commit, "torch": about.versions["torch"]}
+                file.write(json.dumps(line) + "\n")
+
+
+def told_markdown(rows: list[dict[str, Any]]) -> str:
+    """Mean NLL and ECE of each method over the sets, lowest NLL with the uniform prior first."""
+    by_method: dict[str, dict[str, list[dict[str, Any]]]] = defaultdict(lambda: defaultdict(list))
+    for row in rows:
+        if row["study"] == "told":
+            by_method[row["method"]][row["prior"]].append(row)
+    priors = ("none", "uniform", "adapted")
+    lines = [f"| method | {' | '.join(f'{p} NLL | {p} ECE' for p in priors)} |", "|---" * 7 + "|"]
+    for method, found in sorted(by_method.items(), key=lambda each: fmean(r["nll"] for r in each[1]["uniform"])):
+        cells = [
+            f"{fmean(r['nll'] for r in found[p]):.4f} | {100 * fmean(r['ece'] for r in found[p]):.2f} %" for p in priors
+        ]
+        lines.append(f"| {method} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def estimated_markdown(rows: list[dict[str, Any]]) -> str:
+    """For each kind of shift and group of sets: the mean over draws and sets."""
+    by_case: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
+    for row in rows:
+        if row["study"] == "estimated":
+            group = next(name for name, starts in GROUPS.items() if row["set"].startswith(starts))
+            by_case[row["shift"], group].append(row)
+    lines = [
+        "| shift | sets | predictions | error of a frequency | in its interval | frequencies changed | other shift |",
+        "|---" * 7 + "|",
+    ]
+    for (kind, group), found in sorted(by_case.items(), key=lambda each: KINDS.index(each[0][0])):
+        mean = {key: fmean(row[key] for row in found) for key in ("n", "error", "covered", "shifted", "other")}
+        lines.append(
+            f"| {kind} | {len(found)} {group} | {mean['n']:,.0f} | {100 * mean['error']:.2f} % "
+            f"| {100 * mean['covered']:.0f} % | {100 * mean['shifted']:.1f} % | {100 * mean['other']:.1f} % |"
+        )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folders", type=Path, nargs="+")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--study", choices=("told", "estimated"), required=True)
+    args = parser.parse_args()
+    run(args.folders, args.out, args.study)
+
+
+if __name__ == "__main__":
+    main()

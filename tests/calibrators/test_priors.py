@@ -1,0 +1,264 @@
+"""Class frequencies: where a calibrator was fitted, where it is used, and what unlabelled predictions say of them."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from temperance.calibrators import (
+    CALIBRATORS,
+    Auto,
+    Calibrator,
+    Identity,
+    StructuredVector,
+    Temperature,
+    load_calibrator,
+    make_calibrator,
+)
+from temperance.calibrators.priors import implied_prior
+from temperance.errors import InputError, NotFittedError, TemperanceWarning
+from temperance.jobs.application import apply
+from temperance.metrics import nll
+from temperance.predictions import Predictions
+
+each = pytest.mark.parametrize("method", list(CALIBRATORS), ids=CALIBRATORS.names)
+few = pytest.mark.filterwarnings("ignore::temperance.errors.TemperanceWarning")
+EVEN = [0.25, 0.25, 0.25, 0.25]
+TAIL = [0.6, 0.25, 0.1, 0.05]
+
+
+def mixture(n: int, prior: list[float], seed: int = 0, sharpness: float = 2.0, network: list[float] = EVEN) -> Any:
+    """Four Gaussian classes and the logits of a network that believes in `network` frequencies, twice too sure."""
+    generator = torch.Generator().manual_seed(seed)
+    weights = torch.tensor(prior, dtype=torch.float64)
+    labels = torch.multinomial(weights, n, replacement=True, generator=generator)
+    points = torch.randn(n, 4, generator=generator, dtype=torch.float64)
+    points[torch.arange(n), labels] += 1.5
+    logits = 1.5 * points + torch.tensor(network, dtype=torch.float64).log()
+    return sharpness * logits, labels
+
+
+def true_probs(logits: torch.Tensor, prior: list[float], sharpness: float = 2.0, network: list[float] = EVEN) -> Any:
+    shift = torch.tensor(prior, dtype=torch.float64).log() - torch.tensor(network, dtype=torch.float64).log()
+    return (logits / sharpness + shift).softmax(1)
+
+
+# ------------------------------------------------------------------------------------------------------ the correction
+
+
+@each
+@few
+def test_every_method_takes_a_prior_and_keeps_it(method: type[Calibrator], tmp_path: Path) -> None:
+    logits, labels = mixture(400, TAIL)
+    found = method(prior="uniform").fit(logits, labels)
+    plain = method().fit(logits, labels)
+    probs = found.predict_proba(logits)
+    assert float((probs.sum(1) - 1).abs().max()) < 1e-9
+    weighted = plain.predict_proba(logits) / plain.implied_prior
+    torch.testing.assert_close(probs, weighted / weighted.sum(1, keepdim=True))
+    found.save(tmp_path / "cal.safetensors")
+    back = load_calibrator(tmp_path / "cal.safetensors")
+    assert back.get_params()["prior"] == "uniform" and torch.equal(back.predict_proba(logits), probs)
+    blank = method(prior="uniform")
+    blank.load_state_dict(found.state_dict())
+    assert torch.equal(blank.predict_proba(logits), probs)
+    assert found.n_parameters == plain.n_parameters
+    assert torch.equal(found.set_prior(None).predict_proba(logits), plain.predict_proba(logits))
+
+
+@pytest.mark.parametrize("network", [EVEN, TAIL], ids=["network trained on even classes", "on the tail"])
+@pytest.mark.parametrize("name", ["identity", "temperature", "bias-corrected-temperature", "structured-vector", "auto"])
+def test_it_is_right_whatever_the_method_learns_and_the_network_believes(name: str, network: list[float]) -> None:
+    """A temperature does not learn class frequencies, a bias for each class does: with a prior both come out right."""
+    logits, labels = mixture(6000, TAIL, 0, network=network)
+    test, truth = mixture(6000, EVEN, 1, network=network)
+    if name == "identity":  # it cannot learn how sure to be
+        logits, test = logits / 2, test / 2
+    found = make_calibrator(name, prior="uniform").fit(logits, labels)
+    best = nll(true_probs(test, EVEN, 1.0 if name == "identity" else 2.0, network), truth)
+    assert nll(found.predict_proba(test), truth) < best + 0.01
+    assert nll(found.set_prior(TAIL).predict_proba(test), truth) > best + 0.05
+
+
+def test_the_formula() -> None:
+    logits, labels = mixture(3000, TAIL)
+    found = StructuredVector(prior="same").fit(logits, labels)
+    torch.testing.assert_close(found.implied_prior, torch.tensor(TAIL, dtype=torch.float64), rtol=0, atol=0.03)
+    probs, target = found.predict_proba(logits), torch.tensor([1.0, 2.0, 3.0, 4.0], dtype=torch.float64)
+    by_hand = probs * (target / 10) / found.implied_prior
+    found.set_prior([1, 2, 3, 4])
+    torch.testing.assert_close(found.predict_proba(logits), by_hand / by_hand.sum(1, keepdim=True))
+    found.set_prior(np.array([10, 20, 30, 40]))
+    torch.testing.assert_close(found.predict_proba(logits), by_hand / by_hand.sum(1, keepdim=True))
+
+
+def test_the_implied_frequencies_make_predictions_right_on_average() -> None:
+    logits, labels = mixture(2000, TAIL)
+    log_probs = (logits / 2).log_softmax(1)
+    implied = implied_prior(log_probs, labels)
+    counts = torch.bincount(labels, minlength=4).double()
+    frequencies = (counts + 10 * log_probs.exp().mean(0)) / 2010
+    corrected = (log_probs + frequencies.log() - implied.log()).softmax(1)
+    torch.testing.assert_close(corrected.mean(0), frequencies, rtol=1e-5, atol=0)
+    torch.testing.assert_close(implied, torch.tensor(EVEN, dtype=torch.float64), rtol=0.25, atol=0)
+
+
+def test_a_class_without_a_sample_does_not_become_impossible_or_certain() -> None:
+    logits, labels = mixture(900, [1, 1, 1, 0])
+    found = Temperature(prior="uniform").fit(logits, labels)
+    probs = found.predict_proba(mixture(500, EVEN, 1)[0])
+    assert bool(torch.isfinite(probs).all()) and 0.01 < float(probs[:, 3].mean()) < 0.99
+
+
+def test_a_layer_with_a_prior_is_cast_and_exported() -> None:
+    logits, labels = mixture(500, TAIL)
+    found = Temperature(prior=TAIL).fit(logits, labels)
+    expected = found.predict_proba(logits)
+    network = torch.nn.Sequential(torch.nn.Identity(), found).half()
+    assert found.target_prior.dtype == torch.float64
+    assert torch.equal(network(logits).exp(), expected)
+    exported = torch.export.export(network, (logits,)).module()
+    torch.testing.assert_close(exported(logits).exp(), expected)
+
+
+def test_settings_say_what_is_wrong_with_a_prior() -> None:
+    logits, labels = mixture(300, EVEN)
+    for wrong, says in (
+        ("unifrom", "uniform, same or a number for each class; got 'unifrom'"),
+        ([0.5, 0.5], r"a number for each of the 4 classes; got shape \(2,\)"),
+        ([1, 1, 1, 0], "above 0 for every class; got 0 for class 3"),
+        ([1, 1, 1, math.nan], "above 0 for every class; got nan for class 3"),
+    ):
+        with pytest.raises(InputError, match=says):
+            Temperature(prior=wrong).fit(logits, labels)  # type: ignore[arg-type]
+    with pytest.raises(NotFittedError):
+        Temperature().set_prior("uniform")
+    with pytest.raises(NotFittedError):
+        Temperature().adapt(logits)
+
+
+def test_a_file_from_before_there_were_priors_still_loads(tmp_path: Path) -> None:
+    logits, labels = mixture(300, EVEN)
+    found = Temperature().fit(logits, labels)
+    for name in ("implied_prior", "fit_counts", "fit_edges"):
+        del found._buffers[name]
+    found.save(tmp_path / "old.safetensors")
+    back = load_calibrator(tmp_path / "old.safetensors")
+    assert torch.equal(back.predict_proba(logits), found.predict_proba(logits))
+    with pytest.raises(InputError, match="saved without its class frequencies: fit it again"):
+        back.set_prior("uniform")
+
+
+# ------------------------------------------------------------------------------------------------------ the warning
+
+
+def test_an_imbalanced_fit_part_warns_unless_a_prior_is_given() -> None:
+    logits, labels = mixture(4000, [0.7, 0.2, 0.07, 0.03])
+    with pytest.warns(
+        TemperanceWarning, match=r"^the samples are imbalanced: 2,\d\d\d of class 0, 1\d\d of class 3"
+    ) as w:
+        Temperature().fit(logits, labels)
+    assert len(w) == 1
+    for prior in ("same", "uniform", EVEN):
+        Temperature(prior=prior).fit(logits, labels)
+
+
+@pytest.mark.parametrize(
+    "counts",
+    [[500, 80, 70, 63], [900, 20], [60, 60, 60, 3], [2500, 2500, 2400, 0]],
+    ids=["under eight times", "two classes", "few samples", "a class that never occurs"],
+)
+def test_ordinary_data_do_not_warn(counts: list[int]) -> None:
+    labels = torch.repeat_interleave(torch.arange(len(counts)), torch.tensor(counts))
+    logits = torch.randn(len(labels), len(counts), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    logits[torch.arange(len(labels)), labels] += 1.5
+    Identity().fit(logits, labels)
+
+
+# ------------------------------------------------------------------------------------------------------ estimation
+
+
+def test_em_finds_the_frequencies_and_adapting_helps() -> None:
+    logits, labels = mixture(5000, TAIL)
+    found = StructuredVector(prior="same").fit(logits, labels)
+    new, truth = mixture(3000, [0.1, 0.2, 0.3, 0.4], 1)
+    before = nll(found.predict_proba(new), truth)
+    shift = found.adapt(new.numpy())
+    real = torch.tensor([0.1, 0.2, 0.3, 0.4], dtype=torch.float64)
+    assert float((shift.prior - real).abs().max()) < 0.04 and bool((shift.high - shift.low < 0.08).all())
+    assert shift.shifted and not shift.other_shift and shift.n == 3000
+    assert "not as common among these 3,000 predictions" in shift.verdict
+    assert nll(found.predict_proba(new), truth) < before - 0.1
+    known = StructuredVector(prior=real.tolist()).fit(logits, labels)
+    assert nll(found.predict_proba(new), truth) < nll(known.predict_proba(new), truth) + 0.01
+
+
+def test_em_reaches_the_maximum_of_the_likelihood() -> None:
+    """With two classes and an even prior the likelihood can be searched by brute force."""
+    logits, labels = mixture(2000, EVEN)
+    pair = labels < 2
+    found = StructuredVector().fit(logits[pair][:, :2], labels[pair])
+    new, truth = mixture(1500, [0.5, 0.1, 0.2, 0.2], 1)
+    rows = new[truth < 2][:, :2]
+    ratios = found.predict_proba(rows) / found.implied_prior
+    grid = torch.linspace(0.001, 0.999, 9981, dtype=torch.float64)
+    values = (ratios @ torch.stack([grid, 1 - grid])).log().sum(0)
+    assert abs(float(found.adapt(rows).prior[0] - grid[values.argmax()])) < 2e-3
+
+
+def test_what_it_finds_does_not_depend_on_an_earlier_prior() -> None:
+    logits, labels = mixture(1000, EVEN)
+    new, _ = mixture(800, TAIL, 1)
+    found = Temperature().fit(logits, labels)
+    first = found.adapt(new).prior
+    assert torch.equal(found.set_prior("uniform").adapt(new).prior, first)
+
+
+@few
+def test_intervals_cover_and_tests_rarely_raise_a_false_alarm() -> None:
+    covered, alarms, others = [], 0, 0
+    for seed in range(60):
+        logits, labels = mixture(1000, EVEN, 2 * seed)
+        shift = StructuredVector().fit(logits, labels).adapt(mixture(700, EVEN, 2 * seed + 1)[0])
+        covered.append(((shift.low <= 0.25) & (shift.high >= 0.25)).double().mean())
+        alarms, others = alarms + shift.shifted, others + shift.other_shift
+    # 5 % of 60 are 3; more than 9 happen once in a thousand times.
+    assert 0.88 < float(torch.stack(covered).mean()) < 0.995 and alarms <= 9 and others <= 9
+
+
+def test_another_kind_of_shift_is_recognised() -> None:
+    logits, labels = mixture(3000, EVEN)
+    found = Temperature().fit(logits, labels)
+    blurred = 0.5 * mixture(1500, EVEN, 1)[0]
+    with pytest.warns(TemperanceWarning, match="differ from the fit part by more than class frequencies"):
+        shift = found.adapt(blurred)
+    assert shift.other_shift and shift.p_value_other < 1e-6
+
+
+def test_applying_with_a_prior_leaves_the_calibrator_as_it_is() -> None:
+    logits, labels = mixture(2000, TAIL)
+    found = Temperature(prior="same").fit(logits, labels)
+    new = Predictions.of(mixture(900, EVEN, 1)[0], from_logits=True)
+    plain = apply(found, new)
+    for prior in ("uniform", "adapt", [4, 3, 2, 1]):
+        assert not torch.allclose(apply(found, new, prior=prior).scores, plain.scores, atol=1e-3)
+    assert torch.equal(apply(found, new, prior="same").scores, plain.scores)
+    assert "target_prior" not in found.state_dict()
+
+
+def test_auto_is_told_too() -> None:
+    logits, labels = mixture(1500, TAIL)
+    found = Auto(prior="uniform", members=["structured-vector"]).fit(logits, labels)
+    assert json.loads(json.dumps(found.info)) and all(not hasattr(part, "target_prior") for part in found.children())
+
+
+def test_a_class_that_the_fit_part_has_no_sample_of_is_left_next_to_nothing() -> None:
+    logits, labels = mixture(2000, [2, 1, 1, 0])
+    new, _ = mixture(1000, [1, 1, 2, 0], 1)
+    shift = Temperature().fit(logits, labels).adapt(new)
+    assert 0 < float(shift.prior[3]) < 1e-3 and shift.shifted and not shift.other_shift
+    torch.testing.assert_close(shift.prior[:3], torch.tensor([0.25, 0.25, 0.5]).double(), rtol=0, atol=0.06)
