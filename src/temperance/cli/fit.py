@@ -38,10 +38,11 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 
 
 def run(args: argparse.Namespace) -> None:
+    check_outputs(args)
+
     from temperance.jobs.comparison import read_for_fitting
     from temperance.jobs.outcomes import Method
 
-    check_outputs(args)
     objective = [f"objective={args.objective}"] if args.objective else []
     method = Method.parse(":".join([args.method, *objective, *args.set]))
     data = read_for_fitting(args.predictions, **reading_options(args))
@@ -80,12 +81,13 @@ def _numbers(value: Any) -> Iterator[float]:
 
 
 def run_apply(args: argparse.Namespace) -> None:
+    check_outputs(args)
+
     from temperance.calibrators import load_calibrator
     from temperance.jobs.application import apply
     from temperance.predictions import check_output, read_predictions, write_predictions
 
     check_output(args.output)
-    check_outputs(args)
     calibrator = load_calibrator(args.calibrator)
     data = read_predictions(args.predictions, split=args.split, labels="optional", **reading_options(args))
     write_predictions(args.output, apply(calibrator, data, again=args.again))
