@@ -194,7 +194,9 @@ def stable_order(values: Tensor) -> Tensor:
     # A float32 and an index make one int64 that sorts like the pair, and whole numbers are what NumPy sorts fastest.
     bits = (single + np.float32(0)).view(np.int32)  # −0.0 becomes 0.0, which equals it
     bits ^= (bits >> 31) & np.int32(0x7FFFFFFF)  # the bits of negative numbers count down
-    keys = (bits.astype(np.int64) << 32) | np.arange(len(bits))
+    keys = bits.astype(np.int64)
+    keys <<= 32
+    keys |= np.arange(len(keys), dtype=np.uint32)
     keys.sort()
     keys &= 0xFFFFFFFF
     return torch.from_numpy(keys)
