@@ -19,6 +19,7 @@ from temperance.calibrators._fit.solvers import (
 )
 from temperance.calibrators.base import Calibrator, calibrator
 from temperance.errors import at_least
+from temperance.numerics import one_thread
 from temperance.objectives import Nll, Objective
 
 # Temperatures stay within these bounds.
@@ -73,6 +74,7 @@ class Temperature(Parametric):
         return divided(logits, self.temperature)
 
 
+@one_thread()  # also of many samples: at 25,000 × 1000 six times as fast as two, and far more on a busy machine
 def fit_inverse_temperature(
     objective: Objective, logits: Tensor, labels: Tensor, solver: str = "exact"
 ) -> tuple[float, dict[str, Any]]:
