@@ -74,7 +74,7 @@ class Temperature(Parametric):
         return divided(logits, self.temperature)
 
 
-@one_thread()  # also of many samples: at 25,000 × 1000 six times as fast as two, and far more on a busy machine
+@one_thread()  # also for many samples: torch's threads wait for each other after each of many operations
 def fit_inverse_temperature(
     objective: Objective, logits: Tensor, labels: Tensor, solver: str = "exact"
 ) -> tuple[float, dict[str, Any]]:
