@@ -14,13 +14,43 @@ from typing import Any
 import numpy as np
 import pytest
 
+import temperance
 from commands import refused
 from conftest import random_predictions
-from temperance.cli import main
+from temperance.cli import main, parser
 from temperance.cli.list_methods import KINDS, described
 from temperance.metrics import METRICS, ece
 from temperance.objectives import OBJECTIVES
 from temperance.predictions import Predictions, write_predictions
+
+COMMAND_NAMES = list(parser()._subparsers._group_actions[0].choices)  # type: ignore[union-attr, arg-type]
+
+# What takes seconds to import; a question about the command line itself needs none of it.
+HEAVY = ("torch", "numpy", "scipy", "pyarrow", "matplotlib")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["--help"], ["--version"], ["--wrong"], ["wrong"], ["list"], ["demo", "--report", "page.pdf"]]
+    + [[command, "--help"] for command in COMMAND_NAMES]
+    + [[command, "--wrong"] for command in COMMAND_NAMES],
+    ids=" ".join,
+)
+def test_help_and_wrong_arguments_are_answered_at_once(arguments: list[str]) -> None:
+    program = (
+        "import sys; from temperance.cli import main\n"
+        "try: main(sys.argv[1:])\n"
+        f"finally: print('imported', [name for name in {HEAVY} if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=False)
+    assert "Traceback" not in done.stderr and done.stdout.endswith("imported []\n"), done
+
+
+def test_every_public_name_is_there() -> None:
+    assert set(temperance.__all__) <= set(dir(temperance))
+    assert all(getattr(temperance, name) is not None for name in temperance.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'eavluate'"):
+        temperance.eavluate  # type: ignore[attr-defined]  # noqa: B018
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 import math
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from temperance import numerics
-from temperance.metrics import ece
+from temperance.metrics import METRICS, ece
 from temperance.metrics.bins import bin_edges
 from temperance.numerics import (
     bin_sums,
@@ -26,6 +26,7 @@ from temperance.numerics import (
     row_extremes,
     stable_order,
     stable_sort,
+    workers,
     working_type,
 )
 
@@ -331,3 +332,27 @@ def test_blocks_of_two_threads_may_overlap() -> None:
 def test_every_device_but_those_without_it_computes_in_float64() -> None:
     assert working_type(torch.device("cpu")) == working_type(torch.device("cuda", 1)) == torch.float64
     assert working_type(torch.device("mps")) == torch.float32
+
+
+@pytest.mark.usefixtures("many_threads")
+@pytest.mark.parametrize("name", ["classwise-ece", "nll", "kde-ece", "aurc"])
+def test_metrics_keep_torch_to_one_thread_and_do_not_depend_on_it(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    metric, seen = METRICS[name], set[int]()
+    logits = torch.randn(20_000 if not metric.quadratic else 500, 10, generator=torch.Generator().manual_seed(0))
+    labels = torch.arange(len(logits)) % 10
+
+    def counted(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **options: Any) -> Any:
+            seen.add(torch.get_num_threads())
+            assert workers() == MANY
+            return function(*arguments, **options)
+
+        return call
+
+    with monkeypatch.context() as patch:
+        where = "of_stats" if metric.quadratic else "of_batch"
+        patch.setattr(metric, where, counted(getattr(metric, where)))
+        found = metric(logits, labels, from_logits=True)
+    assert seen == {1} and torch.get_num_threads() == MANY
+    with one_thread():
+        assert metric(logits, labels, from_logits=True) == found

@@ -5,17 +5,9 @@
 """
 
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0.dev0"
-
-from temperance import calibrators, metrics
-from temperance.jobs.application import apply
-from temperance.jobs.comparison import Comparison, compare
-from temperance.jobs.evaluation import Evaluation, evaluate
-from temperance.metrics.significance import difference, interval
-from temperance.metrics.stream import Stream
-from temperance.predictions import Predictions, read_predictions, write_predictions
 
 __all__ = [
     "Comparison",
@@ -34,9 +26,38 @@ __all__ = [
     "write_predictions",
 ]
 
+if TYPE_CHECKING:
+    from temperance import calibrators, losses, metrics
+    from temperance.jobs.application import apply
+    from temperance.jobs.comparison import Comparison, compare
+    from temperance.jobs.evaluation import Evaluation, evaluate
+    from temperance.metrics.significance import difference, interval
+    from temperance.metrics.stream import Stream
+    from temperance.predictions import Predictions, read_predictions, write_predictions
+else:
+    # The module of each name. It is imported when the name is first used: most of them import torch, which takes
+    # seconds, and `temperance --help` needs none of them.
+    HOMES = {
+        "Comparison": "jobs.comparison",
+        "Evaluation": "jobs.evaluation",
+        "Predictions": "predictions",
+        "Stream": "metrics.stream",
+        "apply": "jobs.application",
+        "compare": "jobs.comparison",
+        "difference": "metrics.significance",
+        "evaluate": "jobs.evaluation",
+        "interval": "metrics.significance",
+        "read_predictions": "predictions",
+        "write_predictions": "predictions",
+    }
 
-def __getattr__(name: str) -> Any:
-    """`temperance.losses`, imported when it is first asked for: measuring and repairing need none of it."""
-    if name == "losses":
-        return import_module("temperance.losses")
-    raise AttributeError(f"module 'temperance' has no attribute {name!r}")
+    def __getattr__(name: str) -> Any:
+        if name not in __all__:
+            raise AttributeError(f"module 'temperance' has no attribute {name!r}")
+        home = import_module(f"temperance.{HOMES.get(name, name)}")
+        found = globals()[name] = getattr(home, name) if name in HOMES else home
+        return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,5 +1,7 @@
 """Files are written whole or not at all, and a file that cannot be read is refused with a sentence."""
 
+from __future__ import annotations
+
 import errno
 import os
 import secrets
@@ -7,12 +9,12 @@ import stat
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from temperance.errors import FileError, InputError, TemperanceError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 PathLike = str | os.PathLike[str]
 
@@ -143,6 +145,9 @@ def reading(path: PathLike) -> Iterator[None]:
 
 def write_tensors(path: PathLike, tensors: Mapping[str, Tensor], header: Mapping[str, str]) -> None:
     """Write tensors and a header of text to one .safetensors file, whole or not at all."""
+    from safetensors import SafetensorError
+    from safetensors.torch import save_file
+
     # A copy of each: the format knows no two names for one tensor, which tied weights would be.
     held = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
     with atomic_write(path) as temporary:
@@ -155,6 +160,8 @@ def write_tensors(path: PathLike, tensors: Mapping[str, Tensor], header: Mapping
 
 def read_tensors(path: PathLike) -> tuple[dict[str, Tensor], dict[str, str]]:
     """The tensors and the header of a .safetensors file. Nothing is ever unpickled."""
+    from safetensors import safe_open
+
     with reading(path), safe_open(path, framework="pt") as file:
         return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
 

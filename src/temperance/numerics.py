@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from threading import Lock
+from threading import Lock, local
 from typing import NamedTuple
 
 import numpy as np
@@ -85,7 +85,7 @@ def row_extremes(rows: Tensor, labels: Tensor | None = None) -> RowExtremes:
         outputs = (tensor.data_ptr() for tensor in (top, low, total, hit))
         COMPILED[rows.dtype].rows(*inputs, *outputs, ctypes.byref(next_row))
 
-    with_helpers(look, torch.get_num_threads() - 1 if rows.numel() > LARGE else 0)
+    with_helpers(look, workers() - 1 if rows.numel() > LARGE else 0)
     return RowExtremes(top, bounds(low)[0], *bounds(total), None if truth is None else hit)
 
 
@@ -138,11 +138,22 @@ def one_thread(*, where: bool = True) -> Iterator[None]:
                 before = torch.get_num_threads()
                 if before > 1:
                     torch.set_num_threads(1)
+                    _outside.threads = before
                     _pool(os.getpid()).submit(torch.set_num_threads, before).result()
         yield
     finally:
         if before > 1:
             torch.set_num_threads(before)
+            _outside.threads = None
+
+
+# How many threads torch had outside of `one_thread`, for each thread that is inside.
+_outside = local()
+
+
+def workers() -> int:
+    """How many threads share the work that is cut into blocks: as many as torch may use outside of `one_thread`."""
+    return getattr(_outside, "threads", None) or torch.get_num_threads()
 
 
 @cache
@@ -194,7 +205,9 @@ def stable_order(values: Tensor) -> Tensor:
     # A float32 and an index make one int64 that sorts like the pair, and whole numbers are what NumPy sorts fastest.
     bits = (single + np.float32(0)).view(np.int32)  # −0.0 becomes 0.0, which equals it
     bits ^= (bits >> 31) & np.int32(0x7FFFFFFF)  # the bits of negative numbers count down
-    keys = (bits.astype(np.int64) << 32) | np.arange(len(bits))
+    keys = bits.astype(np.int64)
+    keys <<= 32
+    keys |= np.arange(len(keys), dtype=np.uint32)
     keys.sort()
     keys &= 0xFFFFFFFF
     return torch.from_numpy(keys)

@@ -18,6 +18,7 @@ from temperance.calibrators._fit.solvers import (
     train,
 )
 from temperance.calibrators.base import Calibrator, Shared, calibrator
+from temperance.numerics import one_thread
 from temperance.objectives import Nll, Objective
 from temperance.settings import Count
 
@@ -73,6 +74,7 @@ class Temperature(Parametric):
         return divided(logits, self.temperature)
 
 
+@one_thread()  # also for many samples: torch's threads wait for each other after each of many operations
 def fit_inverse_temperature(
     objective: Objective, logits: Tensor, labels: Tensor, solver: str = "exact"
 ) -> tuple[float, dict[str, Any]]:

@@ -37,10 +37,11 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 
 
 def run(args: argparse.Namespace) -> None:
+    check_outputs(args)
+
     from temperance.diagnose.analysis import analyse
     from temperance.report import write_report
 
-    check_outputs(args)
     with progress_bar() as tell:
         found = analyse(
             *args.sources,

@@ -18,8 +18,9 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 
 
 def run(args: argparse.Namespace) -> None:
+    check_outputs(args)
+
     from temperance.demo import demo_predictions
 
-    check_outputs(args)
     args.methods = args.methods or SHORT
     rank(*demo_predictions(), args)

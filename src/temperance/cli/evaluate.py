@@ -35,9 +35,10 @@ def add_measuring_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
+    check_outputs(args)
+
     from temperance.predictions import read_predictions
 
-    check_outputs(args)
     measure(read_predictions(args.predictions, split=args.split, **reading_options(args)), args)
 
 

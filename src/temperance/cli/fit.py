@@ -45,12 +45,13 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 
 
 def run(args: argparse.Namespace) -> None:
+    check_outputs(args)
+
     from temperance.jobs.application import read_prior
     from temperance.jobs.comparison import read_for_fitting
     from temperance.jobs.outcomes import Method
     from temperance.registry import as_entry
 
-    check_outputs(args)
     written = as_entry(args.method, {"objective": args.objective} if args.objective else {})
     method = Method.parse(":".join([written, *args.set]))
     made = method.make()
@@ -92,12 +93,13 @@ def _numbers(value: Any) -> Iterator[float]:
 
 
 def run_apply(args: argparse.Namespace) -> None:
+    check_outputs(args)
+
     from temperance.calibrators import load_calibrator
     from temperance.jobs.application import apply, read_prior, with_prior
     from temperance.predictions import check_output, read_predictions, write_predictions
 
     check_output(args.output)
-    check_outputs(args)
     calibrator = load_calibrator(args.calibrator)
     data = read_predictions(args.predictions, split=args.split, labels="optional", **reading_options(args))
     if args.prior:

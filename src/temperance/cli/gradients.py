@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from temperance.cli.output import check_outputs
-from temperance.errors import InputError
+from temperance.errors import InputError, at_least
 
 if TYPE_CHECKING:
     from temperance.losses import Loss
@@ -41,13 +41,13 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 
 
 def run(args: argparse.Namespace) -> None:
-    from temperance.errors import at_least
-    from temperance.report.html import write_page
-
     if args.output.suffix.lower() not in (".html", ".htm"):
         raise InputError(f"the picture is a page of HTML; call it {args.output.with_suffix('.html')}")
     check_outputs(args)
     at_least("--classes", args.classes, 3)
+
+    from temperance.report.html import write_page
+
     losses = {text: _parsed(text, args.classes) for text in args.losses or FIGURES[args.figure]}
     write_page(_page(losses, args.figure, args.against, args.classes), args.output)
     print(f"drew {', '.join(losses)}; the page is {args.output}")

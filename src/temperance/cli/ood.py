@@ -31,12 +31,13 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 
 
 def run(args: argparse.Namespace) -> None:
+    check_outputs(args)
+
     from temperance.calibrators.base import load_calibrator
     from temperance.jobs.application import refuse_calibrated
     from temperance.jobs.ood import compare_ood
     from temperance.predictions import read_predictions
 
-    check_outputs(args)
     how = reading_options(args)
     inside, *outside = (read_predictions(path, labels="ignored", **how) for path in (args.inside, *args.outside))
     for data in (inside, *outside) if args.calibrator else ():

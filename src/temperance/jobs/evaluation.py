@@ -38,7 +38,7 @@ from temperance.predictions.given import as_predictions
 from temperance.progress import Progress, no_progress
 
 # Numbers that are read at a time.
-CHUNK_VALUES = 1 << 21
+CHUNK_VALUES = 1 << 19
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult

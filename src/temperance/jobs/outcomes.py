@@ -25,6 +25,7 @@ from temperance.metrics.batch import batches
 from temperance.metrics.gain import Gains
 from temperance.metrics.resamples import Resamples
 from temperance.metrics.significance import Difference, Draws, Interval
+from temperance.numerics import one_thread
 from temperance.registry import as_entry, parse_entry
 
 BASELINE = "identity"
@@ -138,7 +139,8 @@ class Work:
                 warnings.simplefilter("ignore", TemperanceWarning)
                 found = method.make().fit(self.fit_logits, self.fit_labels)
             seconds = time.perf_counter() - start
-            return Outcome(method, found, "", seconds, *self._measure(found))
+            with one_thread():
+                return Outcome(method, found, "", seconds, *self._measure(found))
         except CANNOT_BE_FITTED as error:
             failure = " ".join(str(error).split())
             if not isinstance(error, TemperanceError):

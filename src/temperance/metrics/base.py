@@ -7,11 +7,16 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from typing import Any
 
-from temperance.arrays import ArrayLike
+from temperance.arrays import ArrayLike, as_scores
 from temperance.metrics.batch import NARROW, Batch, batches
 from temperance.metrics.statistic import Running, Statistic
+from temperance.numerics import one_thread
 from temperance.registry import Registry, first_line, plain_name
 from temperance.settings import Setting, check_settings, settings_of
+
+# Torch gives operations on more values than this to several threads. They wait for each other after each one, which on
+# a busy machine takes many times as long as the work.
+SERIAL_VALUES = 1 << 15
 
 
 class Metric:
@@ -78,9 +83,13 @@ class Metric:
         **options: Any,
     ) -> Statistic:
         """The statistic of these predictions."""
+        scores = as_scores(probs, "logits" if from_logits else "probs")
         tall = self.of_batch in NARROW
-        found = batches(probs, labels, from_logits=from_logits, ignore_index=ignore_index, tall=tall)
-        return self.stats_of(found, **options)
+        # Narrow statistics of probabilities have batches so short that torch uses one thread anyway.
+        large = scores.numel() > SERIAL_VALUES and not (tall and not from_logits)
+        with one_thread(where=large):
+            found = batches(scores, labels, from_logits=from_logits, ignore_index=ignore_index, tall=tall)
+            return self.stats_of(found, **options)
 
     def stats_of(self, parts: Iterable[Batch], **options: Any) -> Statistic:
         """The statistic of checked predictions that come in batches."""
@@ -93,7 +102,9 @@ class Metric:
     def value(self, stats: Statistic, **options: Any) -> float:
         """The number of a statistic."""
         self.check(options)
-        return float(self.of_stats(stats.settled(), **{k: v for k, v in options.items() if k in self.value_options}))
+        own = {name: value for name, value in options.items() if name in self.value_options}
+        with one_thread(where=self.quadratic or stats.nbytes > 8 * SERIAL_VALUES):
+            return float(self.of_stats(stats.settled(), **own))
 
     @cached_property
     def settings(self) -> Mapping[str, Setting]:

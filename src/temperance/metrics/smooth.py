@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -16,6 +17,7 @@ from temperance.numerics import prefix_sums
 GRID = 4096  # points on [0, 1]: four to the narrowest bandwidth
 NARROWEST = 1e-3
 EQUAL = 1e-12
+NOTHING = 9.0  # exp(−9² / 2) is below 1e-17: such frequencies are smoothed away
 
 MMCE_WIDTH = 0.4
 
@@ -57,14 +59,16 @@ def smooth_ece(grid: Residuals) -> float:
     >>> round(smooth_ece([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7]], [0, 1, 1]), 4)
     0.142
     """
-    # Reflected at both ends the residuals repeat with period 2, where smoothing scales each frequency.
-    mirrored = torch.cat([grid.residual, grid.residual.flip(0)]) / grid.count
-    spectrum = torch.fft.rfft(mirrored)
-    angular = math.pi * torch.arange(GRID + 1, dtype=torch.float64, device=mirrored.device)
+    # Reflected at both ends the residuals repeat with period 2, where smoothing scales each frequency. By NumPy, whose
+    # transform of one row takes half as long as torch's.
+    residual = grid.residual.cpu().numpy()
+    spectrum = np.fft.rfft(np.concatenate([residual, residual[::-1]]) / int(grid.count))
+    angular = math.pi * np.arange(GRID + 1)
 
     def error(bandwidth: float) -> float:
-        smoothed = torch.fft.irfft(spectrum * torch.exp(-(angular * bandwidth).square() / 2))
-        return float(smoothed[:GRID].abs().sum())
+        kept = math.ceil(NOTHING / (math.pi * bandwidth))
+        smoothed = np.fft.irfft(spectrum[:kept] * np.exp(-((angular[:kept] * bandwidth) ** 2) / 2), 2 * GRID)
+        return float(np.abs(smoothed[:GRID]).sum())
 
     return min(_fixed_point(error, NARROWEST, 2.0), 1.0)
 

@@ -54,6 +54,7 @@ def read(path: Path, wanted: Wanted) -> Predictions:
                     start,
                 )
                 start += batch.num_rows
+        _pyarrow()[0].default_memory_pool().release_unused()
 
     return Predictions(
         str(path),
@@ -214,7 +215,6 @@ def _as_arrow(name: str, array: npt.NDArray[Any], n: int) -> Any:
 
 def _pyarrow() -> tuple[Any, Any]:
     try:
-        import pyarrow.compute
         import pyarrow.parquet
     except ImportError:
         raise MissingExtraError("pyarrow", "parquet", "reading and writing .parquet files") from None
@@ -271,7 +271,7 @@ def _scores(batch: Any, columns: TableColumns, k: int, start: int) -> npt.NDArra
     if not columns.is_list:
         return np.stack([_values(batch, column, start) for column in columns.scores], axis=1)
     lists = batch.column(columns.name)
-    lengths = _pyarrow()[0].compute.list_value_length(lists).fill_null(0).to_numpy(zero_copy_only=False)
+    lengths = lists.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
     if (lengths != k).any():
         row = int((lengths != k).argmax())
         raise InputError(
