@@ -266,7 +266,7 @@ def test_display(cancer: Split) -> None:
             CalibratedClassifier(GaussianNB()).set_params(method=3),
             "method must be the name of a calibrator, or a calibrator; got",
         ),
-        (CalibratedClassifier(GaussianNB(), method=Temperature(objective="nil")), "no objective named 'nil'; did you"),
+        (CalibratedClassifier(GaussianNB(), method="temperature:objective=nil"), "no objective named 'nil'; did you"),
         (CalibratedClassifier(GaussianNB(), cv="prefix"), 'cv must be a number of folds, a splitter or "prefit"; got'),
         (CalibratedClassifier(LinearRegression()), "decision_function or predict_proba; LinearRegression has neither"),
         (CalibratedClassifier(GaussianNB(), cv=KFold(2)), "fold 0 leaves no sample of class 0 to fit the estimator on"),
