@@ -25,7 +25,7 @@ from temperance.errors import FileError, InputError, NotFittedError, TemperanceW
 from temperance.files import read_tensors, reading, write_tensors
 from temperance.numerics import first_places, one_thread, working_type
 from temperance.registry import Registry, first_line, plain_name
-from temperance.settings import HasSettings, Positive, check_settings, settings_of
+from temperance.settings import HasSettings, check_settings, settings_of
 
 # What to do with probabilities that were given as logits.
 AS_LOGITS = "pass log-probabilities, numpy.log(probs)"
@@ -41,7 +41,7 @@ ONE_THREAD_VALUES = 1 << 20
 ABOUT_FIT = ("n_classes", "implied_prior", "fit_counts", "fit_edges", "target_prior")
 
 
-Prior = Literal["uniform", "same"] | list[Positive]
+Prior = Literal["uniform", "same"] | list[float]
 
 
 class Shared(TypedDict, total=False):
