@@ -9,6 +9,7 @@ handled here, once.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, Self, TypedDict, TypeVar, Unpack
 
@@ -154,7 +155,8 @@ class Loss(HasSettings, nn.Module):
         """The loss of a batch; `indices` are the numbers of the training samples, for a loss that `needs_indices`."""
         if not isinstance(logits, Tensor) or not isinstance(labels, Tensor):
             raise InputError("logits and labels must be tensors; torch.as_tensor makes them")
-        with torch.autocast(logits.device.type, enabled=False):
+        kind = logits.device.type
+        with torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext():
             rows = self._rows(logits, labels, indices)
             return self._reduce(self._losses(rows), rows).reshape(labels.shape if self.reduction == "none" else ())
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 import torch
 from torch import nn
 
-from temperance.errors import InputError, one_of
+from temperance.errors import InputError, known_settings, one_of
 from temperance.losses.mixup import MIT, CutMix, Mixup
 from temperance.registry import Registry
 from temperance.settings import (
@@ -22,7 +22,6 @@ from temperance.settings import (
     Positive,
     PositiveFraction,
     Seed,
-    check_settings,
     settings_of,
 )
 
@@ -81,7 +80,8 @@ class Recipe:
     seed: Seed = 0
 
     def __post_init__(self) -> None:
-        check_settings("recipe", settings_of(Recipe), vars(self))
+        for name, setting in settings_of(Recipe).items():
+            setting.check(getattr(self, name))
         if self.nesterov and not self.momentum:
             raise InputError("nesterov needs a momentum above 0")
         object.__setattr__(self, "drops", tuple(self.drops))
@@ -89,7 +89,7 @@ class Recipe:
     @classmethod
     def of(cls, preset: str | None = None, **settings: Any) -> Recipe:
         """A recipe from a preset; settings given here replace those of the preset."""
-        check_settings("recipe", settings_of(cls), settings)
+        known_settings("recipe", settings, settings_of(cls))
         if preset is not None:
             one_of("preset", preset, RECIPES)
         return dataclasses.replace(RECIPES[preset] if preset else cls(), **settings)
