@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import torch
 from torch import nn
 
-from temperance.errors import InputError, known_settings, one_of
+from temperance.errors import InputError, one_of
 from temperance.losses.mixup import MIT, CutMix, Mixup
 from temperance.registry import Registry
 from temperance.settings import (
@@ -22,6 +23,7 @@ from temperance.settings import (
     Positive,
     PositiveFraction,
     Seed,
+    check_settings,
     settings_of,
 )
 
@@ -80,8 +82,7 @@ class Recipe:
     seed: Seed = 0
 
     def __post_init__(self) -> None:
-        for name, setting in settings_of(Recipe).items():
-            setting.check(getattr(self, name))
+        _check(vars(self))
         if self.nesterov and not self.momentum:
             raise InputError("nesterov needs a momentum above 0")
         object.__setattr__(self, "drops", tuple(self.drops))
@@ -89,7 +90,7 @@ class Recipe:
     @classmethod
     def of(cls, preset: str | None = None, **settings: Any) -> Recipe:
         """A recipe from a preset; settings given here replace those of the preset."""
-        known_settings("recipe", settings, settings_of(cls))
+        _check(settings)
         if preset is not None:
             one_of("preset", preset, RECIPES)
         return dataclasses.replace(RECIPES[preset] if preset else cls(), **settings)
@@ -133,6 +134,15 @@ class Recipe:
             weight_decay=self.weight_decay,
             fused=fused,
         )
+
+
+def _check(settings: Mapping[str, Any]) -> None:
+    """Refuse wrong settings of a recipe; on the command line each is a flag."""
+    try:
+        check_settings("recipe", settings_of(Recipe), settings)
+    except InputError as error:
+        error.flags = {f"recipe: {name}": f"--{name.replace('_', '-')}" for name in settings}
+        raise
 
 
 # The settings of the papers, by data set or method; "clip" is from the program that the paper builds on.
