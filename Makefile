@@ -13,7 +13,9 @@ PIP    := $(BIN)/$(PINNED)
 
 .PHONY: demo test check units oldest package speed clean
 
-NUMERICAL := tests/losses tests/metrics tests/calibrators tests/test_numerics.py tests/test_objectives.py
+# Without the tests of all calibrators that take minutes; each method has its own file too.
+NUMERICAL := tests/losses tests/metrics tests/test_numerics.py tests/test_objectives.py \
+             $(filter-out %_contract.py %_auto.py %_priors.py, $(wildcard tests/calibrators/test_*.py))
 FAST      := tests/losses tests/metrics tests/test_arrays.py tests/test_cli.py tests/test_compare.py tests/test_evaluate.py \
              tests/test_predictions*.py tests/test_settings.py
 PYTEST    := -m pytest --numprocesses auto
