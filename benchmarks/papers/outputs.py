@@ -40,7 +40,7 @@ class Cell:
     column    the data and the network, where a table has several
     printed   None where the paper does not have this row
     low, high the 95 % interval over test samples; NaN where there is none
-    seeds     how many trainings `ours` is the mean of
+    trainings how many `ours` is the mean of
     """
 
     row: str
@@ -50,7 +50,7 @@ class Cell:
     ours: float
     low: float = math.nan
     high: float = math.nan
-    seeds: int = 1
+    trainings: int = 1
 
 
 @dataclass(frozen=True)
@@ -61,8 +61,8 @@ class Output:
     state    exact: on the paper's own predictions, with its numbers; run: the paper's experiment; reduced: with other
              data, networks or epochs; not run
     how      what is reduced, or why it is not run
-    cells    measures it; None where there is nothing to measure
-    data     the files that it reads, in the folder of real predictions
+    cells    makes its table, from predictions or from benchmarks/results; None where there is no table to make
+    data     the predictions that it measures, in the folder of real ones; what comes of it is kept in CELLS
     """
 
     name: str
@@ -117,40 +117,40 @@ def largest_difference(cells: Sequence[Cell]) -> float:
     return max(abs(cell.ours - cell.printed) for cell in cells if cell.printed is not None)
 
 
-def markdown(cells: Sequence[Cell]) -> str:
+def markdown(cells: Sequence[Cell], *, differences: bool = False) -> str:
     """Cells as a Markdown table: a line for each row and column, and for each metric the paper's number and ours."""
-    head, lines = grid(cells)
+    head, lines = grid(cells, differences=differences)
     rows = [f"| {' | '.join(line)} |" for line in [head, *lines]]
     return "\n".join([rows[0], "|---" * len(head) + "|", *rows[1:]])
 
 
-def grid(cells: Sequence[Cell]) -> tuple[list[str], list[list[str]]]:
+def grid(cells: Sequence[Cell], *, differences: bool) -> tuple[list[str], list[list[str]]]:
     """The head and lines of a table of cells."""
     metrics = list(dict.fromkeys(cell.metric for cell in cells))
-    columns = {cell.column for cell in cells} != {""}
+    columns = any(cell.column for cell in cells)
     found: dict[tuple[str, str], dict[str, Cell]] = {}
     for cell in cells:
         found.setdefault((cell.column, cell.row), {})[cell.metric] = cell
     head = [*(["network"] if columns else []), "method"]
     for metric in metrics:
-        head += [f"{metric}, paper", "ours", "difference"]
+        head += [f"{metric}, paper", "ours", *(["difference"] if differences else [])]
     lines = []
     for (column, row), by_metric in found.items():
-        line = [*([column] if columns else []), row]
-        for metric in metrics:
-            line += _texts(by_metric.get(metric))
-        lines.append(line)
+        texts = [_texts(by_metric.get(metric))[: 3 if differences else 2] for metric in metrics]
+        lines.append([*([column] if columns else []), row, *(text for three in texts for text in three)])
     return head, lines
 
 
 def _texts(cell: Cell | None) -> list[str]:
+    """The paper's number, ours with its interval, and the difference."""
     if cell is None:
         return ["", "", ""]
-    ours = f"{cell.ours:.2f}"
+    digits = 3 if cell.metric == "classwise ECE" else 2
+    ours = f"{cell.ours:.{digits}f}"
     if not math.isnan(cell.low):
-        ours += f" ({cell.low:.2f}–{cell.high:.2f})"
-    if cell.seeds > 1:
-        ours += f", {cell.seeds} seeds"
+        ours += f" ({cell.low:.{digits}f}–{cell.high:.{digits}f})"
+    if cell.trainings > 1:
+        ours += f", mean of {cell.trainings}"
     if cell.printed is None:
         return ["", ours, ""]
-    return [f"{cell.printed:.2f}", ours, f"{cell.ours - cell.printed:+.2f}"]
+    return [f"{cell.printed:.{digits}f}", ours, f"{cell.ours - cell.printed:+.{digits}f}"]

@@ -28,9 +28,11 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     one.add_argument("--table", metavar="N", help="only this table; S1 is Table 1 of a supplement")
     one.add_argument("--figure", metavar="N", help="only this figure")
     parser.add_argument("--list", action="store_true", help="every table and figure with its state; run nothing")
-    parser.add_argument("--quick", action="store_true", help="show the numbers kept in the checkout; run nothing")
+    parser.add_argument("--quick", action="store_true", help="show the numbers that were kept; measure nothing")
     parser.add_argument("--data", metavar="FOLDER", help="the folder of real predictions; by default ../shared/data")
-    parser.add_argument("--save", action="store_true", help="keep the numbers in the checkout's benchmarks/results")
+    parser.add_argument(
+        "--save", action="store_true", help="keep what was measured in the checkout's benchmarks/results"
+    )
     parser.set_defaults(run=run)
 
 
@@ -85,32 +87,29 @@ def _reproduce(outputs: Any, args: argparse.Namespace, output: Any, data: Path) 
     if output.cells is None:
         return
     start = time.perf_counter()
-    if args.quick:
-        cells = outputs.stored(args.paper, output.name)
-    else:
-        missing = [name for name in output.data if not (data / name).exists()]
-        if missing:
-            raise FileError(
-                f"{args.paper}, {output.name} needs {missing[0]} in the folder of real predictions, {data}; "
-                "name that folder with --data FOLDER, or see the numbers that are kept with --quick"
-            )
-        cells = list(output.cells(data))
-    head, lines = outputs.grid(cells)
+    measure = bool(output.data) and not args.quick
+    missing = [name for name in output.data if measure and not (data / name).exists()]
+    if missing:
+        raise FileError(
+            f"{args.paper}, {output.name} needs {missing[0]} in the folder of real predictions, {data}; "
+            "name that folder with --data FOLDER, or see the numbers that were kept with --quick"
+        )
+    cells = list(output.cells(data)) if measure or not output.data else outputs.stored(args.paper, output.name)
+    if not cells:
+        raise FileError(f"no numbers of {args.paper}, {output.name} were kept; measure them without --quick")
+    exact = output.state == "exact"
+    head, lines = outputs.grid(cells, differences=exact)
     table = Table(show_edge=False, pad_edge=False)
     for title in head:
         table.add_column(title, no_wrap=True, justify="left" if title in ("network", "method") else "right")
     for line in lines:
         table.add_row(*line)
     show(table)
-    print("\n" + _summary(outputs, cells))
-    if args.save:
-        outputs.store(args.paper, output.name, cells, time.perf_counter() - start)
-
-
-def _summary(outputs: Any, cells: list[Any]) -> str:
-    said = (
-        f"Numbers are percent. The largest difference from the paper is {outputs.largest_difference(cells):.2f} points."
-    )
+    said = ["Numbers are percent."]
+    if exact:
+        said.append(f"The largest difference from the paper is {outputs.largest_difference(cells):.2f} points.")
     if any(not math.isnan(cell.low) for cell in cells):
-        said += " In brackets, 95 % intervals over test samples, which do not know the chance of a training."
-    return said
+        said.append("In brackets, 95 % intervals over test samples; another training may differ by more.")
+    show(Text("\n" + " ".join(said)))
+    if args.save and measure:
+        outputs.store(args.paper, output.name, cells, time.perf_counter() - start)
