@@ -23,6 +23,9 @@ CELLS = RESULTS / "reproduced.jsonl"
 # The real predictions, where there are any beside the checkout.
 DATA = ROOT.parent / "shared" / "data"
 
+# Numbers of the same predictions agree if they differ by no more than this many points.
+CLOSE = 0.03
+
 # Each paper, and the file here that has its tables and figures.
 PAPERS = {
     "sctl": "Jung et al., Scaling of class-wise training losses for post-hoc calibration, ICML 2023",
@@ -112,9 +115,12 @@ def _as_json(cell: Cell) -> dict[str, Any]:
     }
 
 
-def largest_difference(cells: Sequence[Cell]) -> float:
-    """From the paper's numbers, over the cells that it has."""
-    return max(abs(cell.ours - cell.printed) for cell in cells if cell.printed is not None)
+def agreement(cells: Sequence[Cell]) -> str:
+    """A sentence about how near our numbers are to the paper's."""
+    found = [abs(cell.ours - cell.printed) for cell in cells if cell.printed is not None]
+    near = sum(difference <= CLOSE for difference in found)
+    said = f"{near} of {len(found)} numbers are within {CLOSE} points of the paper's"
+    return f"{said}; the largest difference is {max(found):.2f}."
 
 
 def markdown(cells: Sequence[Cell], *, differences: bool = False) -> str:

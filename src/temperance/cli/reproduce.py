@@ -107,7 +107,7 @@ def _reproduce(outputs: Any, args: argparse.Namespace, output: Any, data: Path) 
     show(table)
     said = ["Numbers are percent."]
     if exact:
-        said.append(f"The largest difference from the paper is {outputs.largest_difference(cells):.2f} points.")
+        said.append(outputs.agreement(cells))
     if any(not math.isnan(cell.low) for cell in cells):
         said.append("In brackets, 95 % intervals over test samples; another training may differ by more.")
     show(Text("\n" + " ".join(said)))
