@@ -123,9 +123,9 @@ def agreement(cells: Sequence[Cell]) -> str:
     return f"{said}; the largest difference is {max(found):.2f}."
 
 
-def markdown(cells: Sequence[Cell], *, differences: bool = False) -> str:
+def markdown(cells: Sequence[Cell]) -> str:
     """Cells as a Markdown table: a line for each row and column, and for each metric the paper's number and ours."""
-    head, lines = grid(cells, differences=differences)
+    head, lines = grid(cells, differences=False)
     rows = [f"| {' | '.join(line)} |" for line in [head, *lines]]
     return "\n".join([rows[0], "|---" * len(head) + "|", *rows[1:]])
 
