@@ -8,6 +8,7 @@ the chance of a training.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable
 from pathlib import Path
 from statistics import fmean
 
@@ -30,7 +31,7 @@ def states() -> str:
     names = ("exact", "run", "reduced", "not run")
     lines = [f"| paper | {' | '.join(names)} |", "|---" * 5 + "|"]
     for paper in PAPERS:
-        found = [output.state for output in outputs_of(paper)]
+        found: list[str] = [output.state for output in outputs_of(paper)]
         lines.append(f"| {paper} | {' | '.join(str(found.count(name)) for name in names)} |")
     return "\n".join(lines)
 
@@ -226,7 +227,7 @@ def _declining() -> str:
 
 def table(name: str) -> str:
     """One of the tables of docs/evidence.md by its name there."""
-    made = {
+    made: dict[str, Callable[[], str]] = {
         "states": states,
         "agreement": agreement_table,
         "class_scaling": class_scaling,

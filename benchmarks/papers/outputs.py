@@ -85,13 +85,13 @@ def outputs_of(paper: str) -> list[Output]:
 def stored(paper: str, name: str) -> list[Cell]:
     """The cells of a table that are kept in the repository."""
     fields = Cell.__dataclass_fields__
-    return [
-        Cell(
-            **{field: math.nan if line[field] is None and field in ("low", "high") else line[field] for field in fields}
-        )
+    nothing = {"low": math.nan, "high": math.nan}
+    lines: list[dict[str, Any]] = [
+        {field: nothing[field] if line[field] is None and field in nothing else line[field] for field in fields}
         for line in read(CELLS)
         if (line["paper"], line["output"]) == (paper, name)
     ]
+    return [Cell(**line) for line in lines]
 
 
 def store(paper: str, name: str, cells: Sequence[Cell], seconds: float) -> None:
