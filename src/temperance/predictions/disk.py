@@ -1,12 +1,13 @@
 """Predictions from and to files, by their suffix."""
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Protocol, get_args
+from typing import Any, Protocol, get_args
 
 from temperance.errors import FileError, InputError, one_of
 from temperance.files import PathLike, atomic_write, check_writable, reading
 from temperance.predictions import csv, npz, parquet, safetensors
-from temperance.predictions.checks import Labels, Positive, Wanted
+from temperance.predictions.checks import Columns, Labels, Positive, Wanted
 from temperance.predictions.core import Extras, Origin, Predictions, as_positive
 
 
@@ -36,6 +37,7 @@ def read_predictions(
     labels: Labels = "required",
     positive: Positive | None = None,
     normalise: bool = False,
+    columns: Mapping[str, str] | None = None,
 ) -> Predictions:
     """Open a file of predictions; its rows stay in the file until they are needed.
 
@@ -46,13 +48,16 @@ def read_predictions(
     labels     "required"; "optional": read them if there are any, as `has_labels` of the result says; "ignored"
     positive   for a binary classifier with one column, the logit or probability of this label; usually positive=1
     normalise  accept probabilities that were rounded; see `Predictions.normalised`
+    columns    your own names of columns or keys, {"logits": "logit_*", "label": "y"}; keys are logits, probs, label and
+               group, and the value for scores is a name, a pattern, or a list with commas in the order of the classes
     """
     path = _of_run(Path(path))
     one_of("labels", labels, get_args(Labels))
     if split is not None:
         one_of("split", split, ("val", "test"))
+    wanted = Wanted(split, labels, as_positive(positive), Columns.of(columns))
     with reading(path):
-        found = _format_of(path).read(path, Wanted(split, labels, as_positive(positive)))
+        found = _format_of(path).read(path, wanted)
     return found.normalised() if normalise else found
 
 
@@ -62,11 +67,12 @@ def _of_run(path: Path) -> Path:
     return inside if inside.is_file() else path
 
 
-def read_pair(
-    path: PathLike, *, positive: Positive | None = None, normalise: bool = False
-) -> tuple[Predictions, Predictions]:
-    """The val_ and the test_ set of a file that holds both: one to fit, one to measure what was fitted."""
-    val, test = (read_predictions(path, split, positive=positive, normalise=normalise) for split in ("val", "test"))
+def read_pair(path: PathLike, **how: Any) -> tuple[Predictions, Predictions]:
+    """The val_ and the test_ set of a file that holds both: one to fit, one to measure what was fitted.
+
+    `how` is passed on to `read_predictions`.
+    """
+    val, test = (read_predictions(path, split, **how) for split in ("val", "test"))
     return val, test
 
 

@@ -1,5 +1,6 @@
 """Files, arrays and `Predictions` of a caller, all as `Predictions`."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ def as_predictions(
     positive: Positive | None = None,
     normalise: bool = False,
     ignore_index: int | None = None,
+    columns: Mapping[str, str] | None = None,
 ) -> Predictions:
     """A file, a `Predictions`, or probabilities (with `from_logits=True` logits) and labels, as `Predictions`."""
     if isinstance(given, Set):
@@ -31,10 +33,14 @@ def as_predictions(
                 "a file or a Predictions brings its own labels, all of which count, and says whether it holds logits"
             )
         if not isinstance(given, Predictions):
-            return read_predictions(given, positive=positive, normalise=normalise)
-        if positive is not None or normalise:
-            raise InputError("a Predictions has two or more normalised columns; give positive= and normalise= to it")
+            return read_predictions(given, positive=positive, normalise=normalise, columns=columns)
+        if positive is not None or normalise or columns is not None:
+            raise InputError(
+                "a Predictions says what it holds; give positive=, normalise= and columns= to what makes it"
+            )
         return given
+    if columns is not None:
+        raise InputError("columns= names the columns of a file; arrays have none")
     if labels is None:
         raise InputError("arrays need labels: pass probs and labels")
     name = "logits" if from_logits else "probs"

@@ -31,7 +31,7 @@ def read(path: Path, wanted: Wanted) -> Predictions:
     with _open(path) as file:
         schema, n = file.schema_arrow, file.metadata.num_rows
         columns = _find_columns(schema, wanted)
-        k = _list_length(file, columns.name) if columns.is_list else len(columns.scores)
+        k = _list_length(file, columns.scores[0]) if columns.is_list else len(columns.scores)
         mark = None if columns.mark is None else _only_texts(file, columns.mark)
     stored = (schema.metadata or {}).get(b"class_names")
     names = columns.class_names if stored is None else as_class_names(names_from_json("class_names", stored))
@@ -270,7 +270,7 @@ def _scores(batch: Any, columns: TableColumns, k: int, start: int) -> npt.NDArra
     """The scores of a batch. (rows, k)"""
     if not columns.is_list:
         return np.stack([_values(batch, column, start) for column in columns.scores], axis=1)
-    lists = batch.column(columns.name)
+    lists = batch.column(columns.scores[0])
     lengths = lists.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
     if (lengths != k).any():
         row = int((lengths != k).argmax())
