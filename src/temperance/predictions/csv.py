@@ -7,18 +7,18 @@ the same text in every row, names the calibrator that made the probabilities.
 import csv
 import re
 from collections.abc import Iterator, Sequence
-from itertools import chain, islice, zip_longest
+from itertools import chain, islice
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from temperance.errors import FileError, InputError
+from temperance.errors import InputError
 from temperance.files import reading
 from temperance.predictions.checks import MARK, Described, Wanted, check_set
 from temperance.predictions.columns import NewColumn, TableColumns, find_columns, is_whole_number, with_new_scores
-from temperance.predictions.core import Extras, Origin, Predictions, binary_names
+from temperance.predictions.core import WRITTEN_ROWS, Extras, Origin, Predictions, binary_names
 from temperance.predictions.csv_parsing import Table, is_number, lines_of, pieces
 from temperance.predictions.labels import unknown_label
 from temperance.predictions.rows import Chunk, Meaning, placed
@@ -147,7 +147,7 @@ def write(path: Path, predictions: Predictions, extras: Extras) -> None:
         writer = csv.writer(handle, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)
         writer.writerow([*header, *[MARK] * len(marks)])
         start = 0
-        for chunk in predictions.chunks():
+        for chunk in predictions.chunks(WRITTEN_ROWS):
             size = len(chunk.labels)
             columns = [chunk.labels.tolist()] if predictions.has_labels else []
             columns += [] if chunk.groups is None else [chunk.groups.tolist()]
@@ -175,14 +175,12 @@ def _new_rows(path: Path, header: list[str], new: Sequence[NewColumn], predictio
     places = {name: i for i, name in enumerate(header)}
     values = (
         row
-        for chunk in predictions.chunks()
+        for chunk in predictions.chunks(WRITTEN_ROWS)
         for row in zip(chunk.scores.double().tolist(), chunk.labels.tolist(), strict=True)
     )
     mark = predictions.calibrated_by or ""
-    for value, line in zip_longest(values, islice(lines_of(path), 1, None)):
-        if value is None or line is None:
-            raise FileError(f"{path} has another number of rows than before: the file has changed; read it again")
-        (scores, label), (_, old) = value, line
+    # Both are read from the same file; `values` says so if it has another number of rows than before.
+    for (scores, label), (_, old) in zip(values, islice(lines_of(path), 1, None), strict=False):
         cells = []
         for column in new:
             if column.kind == "old":
