@@ -13,7 +13,8 @@ def add_reading_options(parser: argparse.ArgumentParser) -> None:
         text = f"the columns of {kind}: a name, a pattern such as '{kind[:-1]}_*', or no,maybe,yes"
         group.add_argument(f"--{kind}", metavar="NAMES", help=text)
     for kind in ("label", "group"):
-        group.add_argument(f"--{kind}", metavar="NAME", help=f"the column of {kind}s, if it is not called {kind}")
+        text = f"the column of {kind}s, if it is not called {kind}; of a .npy, the file"
+        group.add_argument(f"--{kind}", f"--{kind}s", metavar="NAME", help=text)
     group.add_argument(
         "--binary",
         action="store_true",

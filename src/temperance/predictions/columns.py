@@ -188,3 +188,15 @@ def with_new_scores(
         if column.kind == "old" and column.name in new:
             raise InputError(f"the column {column.old} is in the way of the new one; rename or remove it")
     return found
+
+
+def class_columns(predictions: Predictions) -> tuple[str, ...]:
+    """What the columns of scores are named after."""
+    numbers = tuple(map(str, range(predictions.k)))
+    classes = predictions.class_names or numbers
+    if classes != numbers and any(map(is_whole_number, classes)):
+        raise InputError(
+            f"class names that are numbers, like {next(filter(is_whole_number, classes))!r}, cannot be told from class "
+            "numbers in the names of columns; write .parquet, .npz or .safetensors"
+        )
+    return classes

@@ -7,7 +7,7 @@ from typing import Any, Protocol, get_args
 
 from temperance.errors import FileError, InputError, one_of
 from temperance.files import PathLike, atomic_folder, atomic_write, check_new_folder, check_writable, reading
-from temperance.predictions import csv, npz, parquet, safetensors
+from temperance.predictions import csv, held, npz, parquet, records, safetensors
 from temperance.predictions.checks import MARK, Columns, Labels, Positive, Wanted
 from temperance.predictions.core import Extras, Origin, Predictions, as_positive
 from temperance.predictions.shards import joined, joined_extras, shard_paths, suffix_of
@@ -29,7 +29,14 @@ class Format(Protocol):
         ...
 
 
-FORMATS: dict[str, Format] = {".npz": npz, ".safetensors": safetensors, ".parquet": parquet, ".csv": csv}
+FORMATS: dict[str, Format] = {
+    ".npz": npz,
+    ".safetensors": safetensors,
+    ".parquet": parquet,
+    **dict.fromkeys((".csv", ".csv.gz", ".tsv", ".tsv.gz"), csv),
+    **dict.fromkeys((".jsonl", ".json"), records),
+    **dict.fromkeys(held.SUFFIXES, held),
+}
 
 
 def read_predictions(
@@ -92,7 +99,8 @@ def check_output(path: PathLike) -> None:
         check_new_folder(path)
     else:
         check_writable(path)
-        _format_of(path)
+        if _format_of(path) is held:
+            raise FileError(f"{path} cannot be written: {held.ONLY_READ}")
 
 
 def is_folder_name(path: PathLike) -> bool:

@@ -8,9 +8,10 @@ from torch import Tensor
 
 from temperance.arrays import ArrayLike, as_labels, as_scores, flatten, to_tensor
 from temperance.errors import InputError
-from temperance.predictions.checks import Positive
-from temperance.predictions.core import Predictions
+from temperance.predictions.checks import Columns, Positive, Wanted
+from temperance.predictions.core import Predictions, as_positive
 from temperance.predictions.disk import read_predictions
+from temperance.predictions.frames import column_names, of_table
 
 # A set that brings its own labels.
 Set = Predictions | str | Path
@@ -39,8 +40,14 @@ def as_predictions(
                 "a Predictions says what it holds; give positive=, normalise= and columns= to what makes it"
             )
         return given
+    names = column_names(given)
+    if names is not None:
+        if labels is not None or from_logits or ignore_index is not None:
+            raise InputError("a table brings its own labels, and its columns say whether it holds logits")
+        wanted = Wanted(positive=as_positive(positive), columns=Columns.of(columns))
+        return of_table(given, names, wanted, normalise=normalise)
     if columns is not None:
-        raise InputError("columns= names the columns of a file; arrays have none")
+        raise InputError("columns= names the columns of a file or a table; arrays have none")
     if labels is None:
         raise InputError("arrays need labels: pass probs and labels")
     name = "logits" if from_logits else "probs"
