@@ -68,7 +68,7 @@ def test_what_others_write(tmp_path: Path) -> None:
     assert read_predictions(tmp_path / "scores.npy", columns=own | {"logits": "scores"}).fingerprint == expected
     command = ["evaluate", tmp_path / "scores.npy", "--logits", "scores", "--labels", tmp_path / "y.npy"]
     assert run(*command, "--bootstrap", "0").code == 0
-    assert "name it: --labels labels.npy" in run(*command[:4]).err
+    assert "name it: --label labels.npy" in run(*command[:4]).err
 
 
 @pytest.mark.parametrize("suffix", TEXTS)
