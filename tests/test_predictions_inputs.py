@@ -174,6 +174,11 @@ def test_tables_in_memory(table: Any) -> None:
     assert temperance.evaluate(table, bootstrap=0).row("nll") is not None
 
 
+def test_a_frame_with_labels_beside_it_is_an_array() -> None:
+    found = as_predictions(pandas.DataFrame(LOGITS), LABELS, from_logits=True)
+    assert found.fingerprint == whole().fingerprint
+
+
 def test_tables_have_names_of_their_own() -> None:
     table = pandas.DataFrame({"p_cat": [0.5, 0.25], "p_dog": [0.5, 0.75], "truth": ["cat", "dog"], "site": ["a", "b"]})
     found = as_predictions(table, columns={"probs": "p_*", "label": "truth", "group": "site"})

@@ -40,9 +40,10 @@ def as_predictions(
                 "a Predictions says what it holds; give positive=, normalise= and columns= to what makes it"
             )
         return given
-    names = column_names(given)
+    # With labels beside it, a DataFrame is an array.
+    names = column_names(given) if labels is None else None
     if names is not None:
-        if labels is not None or from_logits or ignore_index is not None:
+        if from_logits or ignore_index is not None:
             raise InputError("a table brings its own labels, and its columns say whether it holds logits")
         wanted = Wanted(positive=as_positive(positive), columns=Columns.of(columns))
         return of_table(given, names, wanted, normalise=normalise)
