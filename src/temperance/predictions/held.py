@@ -52,9 +52,10 @@ class HeldArrays:
 
     def _array(self, key: str) -> Tensor | npt.NDArray[Any]:
         value = self._arrays[key]
-        if not isinstance(value, Tensor | np.ndarray):
-            value = np.array(value) if isinstance(value, list) and isinstance(value[0], str) else to_tensor(value, key)
-        return value
+        if isinstance(value, Tensor | np.ndarray):
+            return value
+        is_text = isinstance(value, list) and all(isinstance(entry, str) for entry in value)
+        return np.array(value, np.str_) if is_text else to_tensor(value, key)
 
 
 def read(path: Path, wanted: Wanted) -> Predictions:
