@@ -27,7 +27,8 @@ TABLE = {f"logit_{j}": SCORES[:, j] for j in (2, 0, 1)} | {
 
 def save(path: Path, table: dict[str, Any]) -> Path:
     if path.suffix == ".npz":
-        np.savez(path, **{name: np.asarray(values) for name, values in table.items()})
+        arrays: dict[str, Any] = {name: np.asarray(values) for name, values in table.items()}
+        np.savez(path, **arrays)
     elif path.suffix == ".parquet":
         pq.write_table(pa.table(table), path)
     else:

@@ -66,7 +66,14 @@ def test_what_others_write(tmp_path: Path) -> None:
     with pytest.raises(FileError, match=r"call it logits.npy or probs.npy, or say which it is: columns="):
         read_predictions(tmp_path / "scores.npy", columns=own)
     assert read_predictions(tmp_path / "scores.npy", columns=own | {"logits": "scores"}).fingerprint == expected
-    command = ["evaluate", tmp_path / "scores.npy", "--logits", "scores", "--labels", tmp_path / "y.npy"]
+    command: list[str | Path] = [
+        "evaluate",
+        tmp_path / "scores.npy",
+        "--logits",
+        "scores",
+        "--labels",
+        tmp_path / "y.npy",
+    ]
     assert run(*command, "--bootstrap", "0").code == 0
     assert "name it: --label labels.npy" in run(*command[:4]).err
 
