@@ -401,7 +401,7 @@ def test_a_table_that_changes_between_reading_and_writing(calibrator: Calibrator
     found = apply(calibrator, path)
     for lines in (path.read_text().splitlines()[:-1], [*path.read_text().splitlines(), "0,0,0,1"]):
         path.write_text("\n".join(lines) + "\n")
-        with pytest.raises(FileError, match="another number of rows than before"):
+        with pytest.raises(FileError, match="rows instead of 40: the file has changed"):
             write_predictions(tmp_path / "out.csv", found)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from temperance.cli.output import check_outputs
 from temperance.cli.reading import add_reading_options, reading_options
 from temperance.errors import plural
+from temperance.files import refuse_overwriting
 
 # Up to this many numbers are shown one by one.
 FEW = 3
@@ -35,8 +36,10 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 
     use = commands.add_parser("apply", help="calibrate predictions with a saved calibrator")
     use.add_argument("calibrator", type=Path, metavar="CAL")
-    use.add_argument("predictions", type=Path, metavar="PRED", help="predictions; whatever else is in the file is kept")
-    use.add_argument("-o", "--output", type=Path, required=True, metavar="OUT", help="where the probabilities go")
+    use.add_argument(
+        "predictions", type=Path, metavar="PRED", help="a file or a folder; whatever else it holds is kept"
+    )
+    use.add_argument("-o", "--output", type=Path, required=True, metavar="OUT", help="a file, or a new folder")
     use.add_argument("--split", choices=("val", "test"), help="which set, in a file with both (default: test)")
     use.add_argument("--prior", metavar="PRIOR", help="as for fit, or adapt: estimate it from these predictions")
     use.add_argument("--again", action="store_true", help="calibrate predictions that are calibrated already")
@@ -102,8 +105,9 @@ def run_apply(args: argparse.Namespace) -> None:
     check_output(args.output)
     calibrator = load_calibrator(args.calibrator)
     data = read_predictions(args.predictions, split=args.split, labels="optional", **reading_options(args))
+    refuse_overwriting(args.output, [shard.source for shard in data.shards])
     if args.prior:
-        calibrator = with_prior(calibrator, read_prior(args.prior), data.logits())
+        calibrator = with_prior(calibrator, read_prior(args.prior), data)
     write_predictions(args.output, apply(calibrator, data, again=args.again))
     which = f" of the {data.split} set" if data.split else ""
     print(f"calibrated {plural(data.n, 'sample')}{which} with {calibrator.name}; probabilities in {args.output}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -190,6 +190,7 @@ def compare(
     from_logits: bool = False,
     positive: Positive | None = None,
     normalise: bool = False,
+    columns: Mapping[str, str] | None = None,
     methods: Sequence[str] = (),
     n_bins: int = 15,
     bootstrap: int = 500,
@@ -211,6 +212,7 @@ def compare(
 
     positive  for a binary classifier: one column, the score of this label; usually positive=1
     normalise take probabilities that were rounded: rows need not quite sum to 1
+    columns   your own names of a file's columns, {"logits": "logit_*", "label": "y"}; see `read_predictions`
     methods   names, with settings as in `temperature:objective=class-scaled`; by default every one
     jobs      methods fitted at the same time, each in a process of its own
     """
@@ -219,7 +221,7 @@ def compare(
     at_least("n_bins", n_bins, 1)
     chosen = _chosen(methods)
     seed_number(seed)
-    how: dict[str, Any] = {"positive": positive, "normalise": normalise}
+    how: dict[str, Any] = {"positive": positive, "normalise": normalise, "columns": columns}
     first, second = as_sides(fit, labels, test, from_logits=from_logits, **how)
     fit_part, test_part, split = fit_and_test(first, second, seed, **how)
     work = Work(logits_of(fit_part), fit_part.labels, logits_of(test_part), test_part.labels, n_bins, bootstrap, seed)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -160,6 +160,7 @@ def evaluate(
     positive: Positive | None = None,
     normalise: bool = False,
     ignore_index: int | None = None,
+    columns: Mapping[str, str] | None = None,
     calibrator: Calibrator | None = None,
     metrics: Sequence[str] = (),
     n_bins: int = 15,
@@ -173,6 +174,7 @@ def evaluate(
 
     positive    for a binary classifier: one column, the score of this label; usually positive=1
     normalise   take probabilities that were rounded: rows need not quite sum to 1
+    columns     your own names of a file's columns, {"logits": "logit_*", "label": "y"}; see `read_predictions`
     metrics     their names, "all" for every one; by default the headline ones
     n_bins      for every metric that has bins
     bootstrap   resamples for the intervals; 0 for none
@@ -190,6 +192,7 @@ def evaluate(
         positive=positive,
         normalise=normalise,
         ignore_index=ignore_index,
+        columns=columns,
     )
     at_least("n_bins", n_bins, 1)
     at_least("bootstrap", bootstrap, 0)
