@@ -18,7 +18,7 @@ pytestmark = [
 
 transformers: Any = pytest.importorskip("transformers", reason="transformers is not installed")
 pytest.importorskip("accelerate", reason="accelerate is not installed")
-from temperance.interop.transformers import CalibrationCallback  # noqa: E402
+from temperance.interop.transformers import TrainerCalibration  # noqa: E402
 
 
 class Tiny(nn.Module):
@@ -53,7 +53,7 @@ class Samples(Dataset[dict[str, Tensor]]):
 
 def test_a_run_logs_metrics_and_leaves_a_calibrator_and_a_report(tmp_path: Path) -> None:
     torch.manual_seed(0)
-    model, held_out, calibration = Tiny(), Samples(400, 1), CalibrationCallback("temperature", metrics=["ece"])
+    model, held_out, calibration = Tiny(), Samples(400, 1), TrainerCalibration("temperature", metrics=["ece"])
     arguments = transformers.TrainingArguments(
         output_dir=str(tmp_path),
         num_train_epochs=2,
@@ -94,6 +94,6 @@ def test_token_classification_ignores_special_tokens() -> None:
     generator = np.random.default_rng(0)
     logits, labels = generator.normal(size=(20, 7, 3)), generator.integers(3, size=(20, 7))
     labels[:, 0] = -100
-    found = CalibrationCallback(metrics=["ece"]).compute_metrics(Prediction((logits, logits), labels))
+    found = TrainerCalibration(metrics=["ece"]).compute_metrics(Prediction((logits, logits), labels))
     rows, truth = logits[:, 1:].reshape(-1, 3), labels[:, 1:].reshape(-1)
     assert found == {"ece": pytest.approx(ece(rows, truth, from_logits=True))}

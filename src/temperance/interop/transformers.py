@@ -1,6 +1,6 @@
 """Calibration in Hugging Face's `Trainer`: metrics of every evaluation, a fitted calibrator at the end.
 
-calibration = CalibrationCallback("temperature")
+calibration = TrainerCalibration("temperature")
 trainer = Trainer(..., compute_metrics=calibration.compute_metrics, callbacks=[calibration])
 """
 
@@ -22,7 +22,7 @@ except ImportError:
     raise MissingExtraError("transformers", "transformers", "temperance.interop.transformers") from None
 
 
-class CalibrationCallback(TrainerCallback):  # type: ignore[misc]
+class TrainerCalibration(TrainerCallback):  # type: ignore[misc]
     """Calibration metrics of every evaluation, and at the end of `train` a calibrator and a report.
 
     method        the calibrator, such as "temperature" or "auto"; it is fitted to the last evaluation
