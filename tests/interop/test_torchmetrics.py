@@ -23,7 +23,7 @@ each_metric = pytest.mark.parametrize("metric", list(METRICS), ids=METRICS.names
 
 def pieces(n: int = 200, k: int = 4) -> list[tuple[Tensor, Tensor]]:
     logits, labels = random_predictions(n, k, seed=0)
-    return list(zip(logits.split(30), labels.split(30), strict=True))
+    return list(zip(torch.split(logits, 30), torch.split(labels, 30), strict=True))
 
 
 def expected(metric: Metric, **options: Any) -> Any:
@@ -94,7 +94,7 @@ def test_ignored_labels_pickling_and_wrong_settings() -> None:
 
 @pytest.mark.slow
 def test_processes_sync_to_the_value_of_all_samples(tmp_path: Path) -> None:
-    spawn(synced, (pieces(), tmp_path), nprocs=2)
+    spawn(synced, (pieces(), tmp_path), nprocs=2)  # type: ignore[no-untyped-call]
     for rank in range(2):
         for name, value in json.loads((tmp_path / str(rank)).read_text()).items():
             assert value == expected(METRICS[name]), name

@@ -34,7 +34,7 @@ TYPES = (torch.int64, torch.float64, torch.float32, torch.bool)
 MOST_PARTS = 64  # statistics of batches that wait to be added up
 
 
-class CalibrationMetric(torchmetrics.Metric):  # type: ignore[misc]
+class CalibrationMetric(torchmetrics.Metric):
     """A metric of temperance, by its name, as a torchmetrics object: `update(preds, target)`, `compute()`, `reset()`.
 
     from_logits   predictions are logits; otherwise they must be probabilities
