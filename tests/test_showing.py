@@ -12,12 +12,12 @@ import pytest
 import torch
 
 from conftest import random_predictions
-from pages import VOID
 from report import samples
 from temperance.calibrators import CALIBRATORS, Auto, Temperature
 from temperance.errors import MissingExtraError
 from temperance.jobs.ood import compare_ood
 from temperance.jobs.results import Tabular
+from temperance.markup import VOID
 from temperance.showing import short
 
 RESULTS: dict[str, Callable[[], Tabular]] = {

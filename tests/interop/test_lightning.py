@@ -74,7 +74,7 @@ def test_a_run_logs_metrics_and_leaves_a_calibrator_and_a_report(tmp_path: Path)
     expected = Temperature().fit(logits, labels)
     saved = load_calibrator(tmp_path / "calibrator.safetensors")
     for found in (callback.calibrator, saved):
-        assert found is not None
+        assert isinstance(found, Temperature)
         assert float(found.temperature) == pytest.approx(float(expected.temperature), rel=1e-5)
     assert "<h1>" in (tmp_path / "calibration.html").read_text(encoding="utf-8")
     assert module.passes == 2 + 2 * 7, "two batches of the sanity check, then every batch once in each epoch"

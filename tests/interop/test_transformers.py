@@ -80,6 +80,7 @@ def test_a_run_logs_metrics_and_leaves_a_calibrator_and_a_report(tmp_path: Path)
     assert logged[-1] == pytest.approx(ece(logits, held_out.labels, from_logits=True), rel=1e-5)
     expected = Temperature().fit(logits, held_out.labels)
     saved = load_calibrator(tmp_path / "calibrator.safetensors")
+    assert isinstance(saved, Temperature)
     assert float(saved.temperature) == pytest.approx(float(expected.temperature), rel=1e-5)
     assert "<h1>" in (tmp_path / "calibration.html").read_text(encoding="utf-8")
 
