@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import math
-from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from temperance.cli.output import check_outputs
 from temperance.cli.reading import add_reading_options, reading_options
 from temperance.errors import plural
 from temperance.files import refuse_overwriting
-
-# Up to this many numbers are shown one by one.
-FEW = 3
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -54,6 +48,7 @@ def run(args: argparse.Namespace) -> None:
     from temperance.jobs.comparison import read_for_fitting
     from temperance.jobs.outcomes import Method
     from temperance.registry import as_entry
+    from temperance.showing import short
 
     written = as_entry(args.method, {"objective": args.objective} if args.objective else {})
     method = Method.parse(":".join([written, *args.set]))
@@ -68,31 +63,7 @@ def run(args: argparse.Namespace) -> None:
     print(f"fitted {method.label} on {plural(data.n, 'sample')}; saved in {args.output}")
     learnt = {name: value.tolist() for name, value in found.learnt.items()}
     for name, value in {**learnt, **found.info}.items():
-        print(f"  {name}: {_short(value)}")
-
-
-def _short(value: Any) -> str:
-    """A number with four digits; of many numbers how many there are and where they lie."""
-    if isinstance(value, float):
-        return f"{value:.4g}"
-    if isinstance(value, dict):
-        return "; ".join(f"{name} {_short(each)}" for name, each in value.items()) or "none"
-    if not isinstance(value, Sequence) or isinstance(value, str):
-        return str(value)
-    numbers = list(_numbers(value))
-    if len(numbers) <= FEW:
-        return ", ".join(map(_short, numbers)) or "none"
-    ends = [number for number in numbers if math.isfinite(number)]
-    return f"{len(numbers)} numbers" + (f", {_short(min(ends))} … {_short(max(ends))}" if ends else "")
-
-
-def _numbers(value: Any) -> Iterator[float]:
-    """The numbers of a list, or of lists in a list."""
-    if isinstance(value, Sequence):
-        for each in value:
-            yield from _numbers(each)
-    else:
-        yield value
+        print(f"  {name}: {short(value)}")
 
 
 def run_apply(args: argparse.Namespace) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,7 +34,7 @@ __all__ = ["Comparison", "Method", "Outcome", "compare", "fit_and_test", "logits
 FEWEST_RESAMPLES = 20  # with fewer no p-value can be below 0.05
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Comparison(Results):
     """Every method on the same test data, best first, and the one to use.
 
@@ -44,9 +44,14 @@ class Comparison(Results):
 
     outcomes: tuple[Outcome, ...]
     recommended: Outcome
-    fit: Predictions = field(repr=False)
-    test: Predictions = field(repr=False)
+    fit: Predictions
+    test: Predictions
     split: str
+
+    @property
+    def title(self) -> str:
+        """The test file's name and size."""
+        return f"{Path(self.test.source).name} · {plural(self.test.n, 'sample')} · {self.test.k} classes"
 
     @property
     def baseline(self) -> Outcome:
@@ -150,8 +155,7 @@ class Comparison(Results):
         from rich.table import Table
         from rich.text import Text
 
-        name = f"{Path(self.test.source).name} · {plural(self.test.n, 'sample')} · {self.test.k} classes"
-        title = Text.assemble((name, "bold"), f"\n{self.split}")
+        title = Text.assemble((self.title, "bold"), f"\n{self.split}")
         table = Table(title=title, title_justify="left", title_style="")
         table.add_column("method", no_wrap=True)
         detailed = options.max_width >= 110

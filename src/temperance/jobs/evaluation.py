@@ -79,7 +79,7 @@ class Pictures:
         return found.dense() if isinstance(found, SparseBins) else cast(Bins, found)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Evaluation(Results):
     """The metrics of one set of predictions, and on demand the statistics behind the pictures.
 
@@ -90,7 +90,7 @@ class Evaluation(Results):
     class_names: tuple[str, ...]
     tallies: tuple[Tally, Tally]  # by confidence and by predicted class, for the verdict
     notes: tuple[str, ...]
-    _pictures: Pictures = field(repr=False, compare=False)
+    _pictures: Pictures = field(compare=False)
 
     @cached_property
     def reliability(self) -> Bins:
