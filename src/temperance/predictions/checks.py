@@ -31,7 +31,7 @@ COLUMNS = ("logits", "probs", "label", "group")
 
 
 @dataclass(frozen=True)
-class Columns:
+class ColumnNames:
     """The caller's own names of columns or keys; for scores also a pattern, `logit_*`, or a list, `no,maybe,yes`."""
 
     logits: str | None = None
@@ -40,7 +40,7 @@ class Columns:
     group: str | None = None
 
     @classmethod
-    def of(cls, names: Mapping[str, str] | None) -> "Columns":
+    def of(cls, names: Mapping[str, str] | None) -> "ColumnNames":
         """The names as they are given in Python: {"logits": "logit_*", "label": "y"}."""
         for key, name in (names or {}).items():
             one_of("columns", key, COLUMNS)
@@ -98,7 +98,7 @@ class Wanted:
     split: str | None = None
     labels: Labels = "required"
     positive: Positive | None = None
-    columns: Columns = Columns()
+    columns: ColumnNames = ColumnNames()
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from temperance.errors import InputError
-from temperance.predictions.checks import MARK, Columns, Wanted, as_class_names, shown
+from temperance.predictions.checks import MARK, ColumnNames, Wanted, as_class_names, shown
 from temperance.predictions.core import Predictions
 
 
@@ -108,7 +108,7 @@ def _only_one(known: list[str], *names: str) -> str | None:
     return found[0] if found else None
 
 
-def _in_own_order(columns: list[str], own: Columns) -> tuple[list[str], tuple[str, ...] | None]:
+def _in_own_order(columns: list[str], own: ColumnNames) -> tuple[list[str], tuple[str, ...] | None]:
     """The caller's columns; what a pattern's star stands for is the class."""
     pattern = own.scores or ""
     if len(columns) == 1:

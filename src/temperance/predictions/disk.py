@@ -8,7 +8,7 @@ from typing import Any, Protocol, get_args
 from temperance.errors import FileError, InputError, one_of
 from temperance.files import PathLike, atomic_folder, atomic_write, check_new_folder, check_writable, reading
 from temperance.predictions import csv, held, npz, parquet, records, safetensors
-from temperance.predictions.checks import MARK, Columns, Labels, Positive, Wanted
+from temperance.predictions.checks import MARK, ColumnNames, Labels, Positive, Wanted
 from temperance.predictions.core import Extras, Origin, Predictions, as_positive
 from temperance.predictions.shards import joined, joined_extras, shard_paths, suffix_of
 
@@ -67,7 +67,7 @@ def read_predictions(
     one_of("labels", labels, get_args(Labels))
     if split is not None:
         one_of("split", split, ("val", "test"))
-    wanted = Wanted(split, labels, as_positive(positive), Columns.of(columns))
+    wanted = Wanted(split, labels, as_positive(positive), ColumnNames.of(columns))
     paths = shard_paths(path, tuple(FORMATS))
     found = _read_file(path, wanted) if paths is None else joined(path, [_read_file(each, wanted) for each in paths])
     return found.normalised() if normalise else found

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from temperance.arrays import ArrayLike, as_labels, as_scores, flatten, to_tensor
 from temperance.errors import InputError
-from temperance.predictions.checks import Columns, Positive, Wanted
+from temperance.predictions.checks import ColumnNames, Positive, Wanted
 from temperance.predictions.core import Predictions, as_positive
 from temperance.predictions.disk import read_predictions
 from temperance.predictions.frames import column_names, of_table
@@ -45,7 +45,7 @@ def as_predictions(
     if names is not None:
         if from_logits or ignore_index is not None:
             raise InputError("a table brings its own labels, and its columns say whether it holds logits")
-        wanted = Wanted(positive=as_positive(positive), columns=Columns.of(columns))
+        wanted = Wanted(positive=as_positive(positive), columns=ColumnNames.of(columns))
         return of_table(given, names, wanted, normalise=normalise)
     if columns is not None:
         raise InputError("columns= names the columns of a file or a table; arrays have none")

@@ -14,7 +14,7 @@ from torch import Tensor
 from temperance.arrays import to_tensor
 from temperance.errors import InputError
 from temperance.files import reading
-from temperance.predictions.checks import Columns, Described, Wanted, as_class_names, described
+from temperance.predictions.checks import ColumnNames, Described, Wanted, as_class_names, described
 from temperance.predictions.core import Extras, Origin, Predictions
 from temperance.predictions.keyed import find_set, open_set
 
@@ -79,7 +79,9 @@ def read(path: Path, wanted: Wanted) -> Predictions:
             "labels are in a file of their own; name it: columns={'label': 'labels.npy'}",
             flags={"columns={'label': 'labels.npy'}": "--label labels.npy"},
         )
-    return replace(open_set(HeldArrays(path, arrays), replace(wanted, columns=Columns())), origin=Origin(path, wanted))
+    return replace(
+        open_set(HeldArrays(path, arrays), replace(wanted, columns=ColumnNames())), origin=Origin(path, wanted)
+    )
 
 
 def _array(path: Path) -> npt.NDArray[Any]:

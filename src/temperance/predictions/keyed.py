@@ -10,7 +10,7 @@ from torch import Tensor
 
 from temperance.errors import InputError
 from temperance.files import reading
-from temperance.predictions.checks import MARK, Columns, Described, Wanted, check_set, shown
+from temperance.predictions.checks import MARK, ColumnNames, Described, Wanted, check_set, shown
 from temperance.predictions.core import Origin, Predictions, binary_names
 from temperance.predictions.rows import Chunk, Meaning, in_file, placed
 
@@ -99,7 +99,7 @@ def find_set(keys: Iterable[str], wanted: Wanted) -> SetKeys:
     return SetKeys(split, kind, scores, labels, groups)
 
 
-def _own_scores(known: list[str], own: Columns) -> str | None:
+def _own_scores(known: list[str], own: ColumnNames) -> str | None:
     """The key of the scores that the caller named."""
     if own.scores is None:
         return None
