@@ -13,7 +13,9 @@ import pytest
 
 import temperance
 from tables import LOSS_FAMILIES, filled
+from temperance import evaluate
 from temperance.calibrators import CALIBRATORS
+from temperance.demo import demo_predictions
 from temperance.errors import MissingExtraError
 from temperance.losses import LOSSES
 from temperance.metrics import METRICS, Metric
@@ -132,3 +134,10 @@ def test_import_is_light() -> None:
     program = "import sys, temperance; print(*sys.modules)"
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert not {"matplotlib", "pyarrow", "sklearn", "pandas", "scipy", "rich"} & set(found.stdout.split())
+
+
+def test_the_verdict_in_the_readme_is_that_of_the_demo() -> None:
+    lines = [line for line in (ROOT / "README.md").read_text().splitlines() if line.startswith("> ")]
+    quoted = " ".join(line.removeprefix("> ") for line in lines).removesuffix(" …")
+    _, test = demo_predictions()
+    assert evaluate(test, metrics=["ece"], bootstrap=0).verdict.startswith(quoted)

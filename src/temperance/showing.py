@@ -19,8 +19,10 @@ WIDTH = 120  # of the terminal whose table a notebook shows
 STYLE = (
     ".temperance table{border-collapse:collapse;margin:.5em 0}"
     ".temperance caption{text-align:left;padding:.2em 0}"
-    ".temperance th,.temperance td{padding:.15em .8em;text-align:right;background:none;color:inherit}"
+    ".temperance th,.temperance td{padding:.15em .8em;text-align:right;white-space:nowrap;"
+    "background:none;color:inherit}"
     ".temperance th:first-child,.temperance td:first-child,.temperance .text{text-align:left}"
+    ".temperance td.text{white-space:normal}.temperance td:first-child{white-space:nowrap}"
     ".temperance thead th{border-bottom:1px solid currentColor}"
     ".temperance p{max-width:50em;margin:.5em 0}"
 )
@@ -100,13 +102,14 @@ def _numbers(value: Any) -> Iterator[float]:
 def _table(table: Table) -> Markup:
     columns = table.columns
     aligned = [None if column.justify == "right" else "text" for column in columns]
+    heads = (
+        tag("th", str(column.header), scope="col", class_=kind) for column, kind in zip(columns, aligned, strict=True)
+    )
     rows = zip(*(column.cells for column in columns), strict=True)
     return tag(
         "table",
         tag("caption", _lines(table.title)) if table.title else Markup(),
-        tag("thead", tag("tr", *(tag("th", str(column.header), scope="col") for column in columns)))
-        if table.show_header
-        else Markup(),
+        tag("thead", tag("tr", *heads)) if table.show_header else Markup(),
         tag(
             "tbody",
             *(

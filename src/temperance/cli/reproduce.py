@@ -96,7 +96,7 @@ def _reproduce(outputs: Any, args: argparse.Namespace, output: Any, data: Path) 
         )
     cells = list(output.cells(data)) if measure or not output.data else outputs.stored(args.paper, output.name)
     if not cells:
-        raise FileError(f"no numbers of {args.paper}, {output.name} were kept; measure them without --quick")
+        raise FileError(f"{args.paper}, {output.name} was never measured and kept; leave out --quick to measure it")
     exact = output.state == "exact"
     head, lines = outputs.grid(cells, differences=exact)
     table = Table(show_edge=False, pad_edge=False)
