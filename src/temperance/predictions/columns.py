@@ -34,6 +34,10 @@ class TableColumns:
         return [name for name in names if name not in self.used and name != self.mark]
 
 
+# What to do about columns that have other names.
+OWN_NAMES = '. Name yours with columns={"logits": NAMES, "label": NAME}'
+
+
 def find_columns(names: Iterable[str], wanted: Wanted) -> TableColumns:
     """The columns of the predictions: `logits_0 … logits_{k-1}`, or `logits_<class name>`; `label`; perhaps `group`.
 
@@ -56,7 +60,8 @@ def find_columns(names: Iterable[str], wanted: Wanted) -> TableColumns:
     if not scores or (labels is None and wanted.labels == "required"):
         raise InputError(
             "expected the columns logits_0, logits_1, … (or probs_0, probs_1, …), one for each class"
-            f"{', and label' if wanted.labels == 'required' else ''}; found {shown(known)}{_hint(known)}"
+            f"{', and label' if wanted.labels == 'required' else ''}; found {shown(known)}{_hint(known) or OWN_NAMES}",
+            flags={OWN_NAMES: ". Name yours with --logits NAMES --label NAME"},
         )
     is_list, class_names = False, None
     if wanted.positive is not None:
