@@ -5,13 +5,15 @@
 #   make units     numerical tests, computed as on processors with other vector units
 #   make oldest    the fast tests with the oldest versions of what temperance needs
 #   make package   wheel and source archive, each installed where there is no compiler, and used
+# And by hand, because it doubles the time of the tests:
+#   make coverage  which lines the tests run
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 PINNED := pip install --quiet --disable-pip-version-check --constraint constraints.txt
 PIP    := $(BIN)/$(PINNED)
 
-.PHONY: demo test check units oldest package speed clean
+.PHONY: demo test check coverage units oldest package speed clean
 
 # Without the tests of all calibrators that take minutes; each method has its own file too.
 NUMERICAL := tests/losses tests/metrics tests/test_numerics.py tests/test_objectives.py \
@@ -26,12 +28,15 @@ demo: $(VENV)/.runs
 
 # One thread for each test process: several that fill all cores with threads each wait for one another.
 test: check
-	OMP_NUM_THREADS=1 $(BIN)/python $(PYTEST) $(OPTIONS)
+	OMP_NUM_THREADS=1 $(BIN)/python $(PYTEST)
 
 check: $(VENV)/.tests
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+
+coverage: $(VENV)/.tests
+	OMP_NUM_THREADS=1 $(BIN)/python $(PYTEST) --cov=temperance --cov-report=term:skip-covered
 
 units: $(VENV)/.tests
 	for unit in avx2 default; do \
