@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -18,6 +17,8 @@ from temperance.calibrators import Temperature
 from temperance.errors import FileError, InputError
 from temperance.predictions import Predictions, read_predictions, write_predictions
 from temperance.predictions.given import as_predictions
+
+pandas = pytest.importorskip("pandas")
 
 N, K = 120, 3
 LABELS = np.arange(N) % K

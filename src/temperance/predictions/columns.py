@@ -34,10 +34,6 @@ class TableColumns:
         return [name for name in names if name not in self.used and name != self.mark]
 
 
-# What to do about columns that have other names.
-OWN_NAMES = '. Name yours with columns={"logits": NAMES, "label": NAME}'
-
-
 def find_columns(names: Iterable[str], wanted: Wanted) -> TableColumns:
     """The columns of the predictions: `logits_0 … logits_{k-1}`, or `logits_<class name>`; `label`; perhaps `group`.
 
@@ -58,10 +54,12 @@ def find_columns(names: Iterable[str], wanted: Wanted) -> TableColumns:
     what, scores = _score_columns(known) if own.scores is None else (own.kind, own.matching(known))
     labels = None if wanted.labels == "ignored" else own.is_among(known, "label") or _only_one(known, "label", "labels")
     if not scores or (labels is None and wanted.labels == "required"):
+        needed = wanted.labels == "required"
+        own_names = '. Name yours with columns={"logits": NAMES' + ', "label": NAME' * needed + "}"
         raise InputError(
             "expected the columns logits_0, logits_1, … (or probs_0, probs_1, …), one for each class"
-            f"{', and label' if wanted.labels == 'required' else ''}; found {shown(known)}{_hint(known) or OWN_NAMES}",
-            flags={OWN_NAMES: ". Name yours with --logits NAMES --label NAME"},
+            f"{', and label' * needed}; found {shown(known)}{_hint(known) or own_names}",
+            flags={own_names: f". Name yours with --logits NAMES{' --label NAME' * needed}"},
         )
     is_list, class_names = False, None
     if wanted.positive is not None:
