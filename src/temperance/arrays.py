@@ -132,6 +132,27 @@ def as_labels(
     return checked
 
 
+def as_weights(weights: ArrayLike, shape: tuple[int, ...], *, first_row: int = 0) -> Tensor:
+    """How much each label of shape (n, *space) counts, in float64: finite numbers, none below 0. Same shape."""
+    given = to_tensor(weights, "weights")
+    if given.ndim == len(shape) + 1 and given.shape[-1] == 1:
+        given = given.squeeze(-1)
+    if given.shape != shape:
+        raise InputError(f"weights must have shape {shape}, one for each label; got {shape_of(given)}")
+    if given.is_complex():
+        raise InputError(f"weights must be numbers of at least 0; got {given.dtype}")
+    given = given.double()
+    wrong = ~(torch.isfinite(given) & (given >= 0))
+    if bool(wrong.any()):
+        raise _at(wrong, first_row, "weights must be finite numbers of at least 0", given)
+    return given
+
+
+def no_weight() -> InputError:
+    """The error for rows of which none counts."""
+    return InputError("every weight is 0: there is nothing to measure. At least one must be above 0")
+
+
 def class_numbers(labels: ArrayLike, shape: tuple[int, ...], *, first_row: int = 0) -> Tensor:
     """Labels as int64 (n, *space) for scores of shape (n, k, *space): whole numbers of any type, or one-hot rows.
 
@@ -190,7 +211,7 @@ def from_one_hot(labels: Tensor, first_row: int = 0) -> Tensor:
 
 
 def _at(wrong: Tensor, first_row: int, expected: str, labels: Tensor, hint: str = "") -> InputError:
-    """The error for the first wrong label, with its place."""
+    """The error for the first wrong label or weight, with its place."""
     place = tuple(int(i) for i in wrong.nonzero()[0])
     row = first_row + place[0] if len(place) == 1 else None
     where = f"position {place}" if row is None else f"row {row}"
@@ -313,15 +334,24 @@ def blocks(
 
     `step` overrides the number of samples in a block.
     """
+    found = weighted_blocks(scores, labels, None, ignore_index=ignore_index, step=step)
+    return ((rows, y, start) for rows, y, _, start in found)
+
+
+def weighted_blocks(
+    scores: Tensor, labels: Tensor, weights: Tensor | None, *, ignore_index: int | None = None, step: int | None = None
+) -> Iterator[tuple[Tensor, Tensor, Tensor | None, int]]:
+    """As `blocks`, with the weights of the labels where there are weights."""
     if step is None:
         step = max(1, BLOCK_VALUES.get(scores.device.type, BLOCK_VALUES["cpu"]) // scores[0].numel())
     for start in range(0, len(scores), step):
         rows, y = flatten(scores[start : start + step]), labels[start : start + step].reshape(-1)
+        w = None if weights is None else weights[start : start + step].reshape(-1)
         if ignore_index is not None and bool((y == ignore_index).any()):
             keep = y != ignore_index
-            rows, y = rows[keep], y[keep]
+            rows, y, w = rows[keep], y[keep], None if w is None else w[keep]
         if len(y):
-            yield rows, y, start
+            yield rows, y, w, start
 
 
 def shape_of(tensor: Tensor) -> tuple[int, ...]:

@@ -60,7 +60,8 @@ class CalibrationMetric(torchmetrics.Metric):
         super().__init__(**{name: value for name, value in options.items() if name not in own})
         self.metric.check(own)
         self.options, self.from_logits, self.ignore_index = own, from_logits, ignore_index
-        self._kind = type(self.metric.stats([[0.5, 0.5]], [0], **own))
+        example = self.metric.stats([[0.5, 0.5]], [0], **own)
+        self._kind, self._n_tensors = type(example), len(example.tensors())
         # So that a collection shares a state only between metrics of the same statistic.
         shaped_by = sorted(self.metric.own_stats_options({**self.metric.stats_options, **own}).items())
         self._mark = zlib.crc32(repr((self.metric.of_batch.__name__, shaped_by, from_logits, ignore_index)).encode())
@@ -98,11 +99,11 @@ class CalibrationMetric(torchmetrics.Metric):
 
     def _unpacked(self, packed: Tensor) -> Iterator[Statistic]:
         """The statistics that were packed one after the other."""
-        n_tensors, at = len(self._kind.__dataclass_fields__), 0
+        at = 0
         while at < len(packed):
             at += 1  # the mark
             tensors = []
-            for _ in range(n_tensors):
+            for _ in range(self._n_tensors):
                 kind, ndim = (int(value) for value in packed[at : at + 2])
                 shape = [int(size) for size in packed[at + 2 : at + 2 + ndim]]
                 at += 2 + ndim

@@ -7,8 +7,9 @@ from torch import Tensor
 
 from temperance.metrics.base import metric
 from temperance.metrics.classwise import Classes
+from temperance.metrics.statistic import is_whole
 from temperance.metrics.stats import FullRows, TopLabels, full_rows, top_labels
-from temperance.numerics import prefix_sums, stable_sort
+from temperance.numerics import prefix_sums, stable_order, stable_sort
 from temperance.settings import Count
 
 Rule = Literal["sorted", "interp", "quantile-left"]
@@ -31,8 +32,8 @@ def adaptive_ece(samples: TopLabels, *, n_bins: Count = 15, rule: Rule = "sorted
     >>> round(adaptive_ece(probs, [0, 1, 1, 0], n_bins=2), 6)
     0.3875
     """
-    value = samples.ordered.confidence
-    return _error_of_runs(value, samples.ordered.correct, _cuts(value, n_bins, rule))
+    found = samples.ordered if rule == "sorted" else samples.repeated().ordered
+    return _error(found.confidence, found.correct, found.weights, n_bins, rule)
 
 
 @metric(full_rows, title="classwise adaptive ECE", range=(0, 1), percent=True)
@@ -45,13 +46,37 @@ def classwise_adaptive_ece(
     `classes="present"` leaves out classes without a label. With many classes most probabilities are near 0 and so is
     this mean: compare it only at equal k.
     """
+    if rule != "sorted":
+        samples = samples.repeated()
     counted = torch.bincount(samples.labels, minlength=samples.probs.shape[1]).tolist()
     columns = [j for j, count in enumerate(counted) if count or classes == "all"]
     errors = []
     for j in columns:
-        value, happened = stable_sort(samples.probs[:, j].contiguous(), samples.labels == j)
-        errors.append(_error_of_runs(value, happened, _cuts(value, n_bins, rule)))
+        value, happened, weights = samples.probs[:, j].contiguous(), samples.labels == j, samples.weights
+        if weights is None:
+            value, happened = stable_sort(value, happened)
+        else:
+            order = stable_order(value)
+            value, happened, weights = value[order], happened[order], weights[order]
+        errors.append(_error(value, happened, weights, n_bins, rule))
     return sum(errors) / len(errors)
+
+
+def _error(value: Tensor, happened: Tensor, weights: Tensor | None, n_bins: int, rule: Rule) -> float:
+    """The error over the bins that the sorted values are cut into."""
+    if weights is None:
+        return _error_of_runs(value, happened, _cuts(value, n_bins, rule))
+    # Bins hold equal weights. A sample that an edge falls upon is shared between the two, as equal samples would be.
+    n, most = float(weights.sum()), min(n_bins, len(value))
+    if is_whole(weights):
+        cuts = even_cuts(int(n), min(n_bins, int(n))).double()
+    else:
+        cuts = torch.arange(most + 1, dtype=torch.float64) * (n / most)
+    gap, before = happened.double() - value, prefix_sums(weights)
+    cuts = cuts.to(value.device).clamp_max(before[-1])
+    place = (torch.searchsorted(before, cuts, right=True) - 1).clamp_max(len(value) - 1)
+    total = prefix_sums(gap * weights)[place] + (cuts - before[place]) * gap[place]
+    return float(total.diff().abs().sum() / n)
 
 
 def _error_of_runs(value: Tensor, happened: Tensor, cuts: Tensor) -> float:
@@ -88,7 +113,7 @@ def _edge_cuts(ranked: Tensor, n_bins: int, rule: str) -> Tensor:
     return torch.searchsorted(ranked, low + part * (high - low), right=True)
 
 
-@metric(top_labels, title="ECE sweep", range=(0, 1), percent=True)
+@metric(top_labels, title="ECE sweep", range=(0, 1), percent=True, whole_weights=True)
 def ece_sweep(samples: TopLabels) -> float:
     """Sweep ECE: adaptive ECE with as many bins as leave accuracy rising with confidence.
 

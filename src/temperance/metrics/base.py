@@ -9,7 +9,7 @@ from typing import Any
 
 from temperance.arrays import ArrayLike, as_scores
 from temperance.metrics.batch import NARROW, Batch, batches
-from temperance.metrics.statistic import Running, Statistic
+from temperance.metrics.statistic import Running, Samples, Statistic, is_whole, needs_whole_weights
 from temperance.numerics import one_thread
 from temperance.registry import Registry, first_line, plain_name
 from temperance.settings import Setting, check_settings, settings_of
@@ -24,6 +24,9 @@ class Metric:
 
     `metric(probs, labels)` is the number. `metric.stats(probs, labels)` is the statistic behind it, which adds, and
     `metric.value(stats)` the number of a statistic: `m.value(m.stats(a) + m.stats(b))` measures both sets together.
+
+    `weights` (n,) say how much each sample counts. A whole number counts as that many equal samples, 0 as none. Where
+    some weights are not whole, only their proportions matter.
     """
 
     def __init__(
@@ -40,6 +43,7 @@ class Metric:
         proper: bool,
         quadratic: bool,
         interval: bool,
+        whole_weights: bool,
     ) -> None:
         self.of_batch = of_batch
         self.of_stats = of_stats
@@ -54,6 +58,7 @@ class Metric:
         self.proper = proper
         self.quadratic = quadratic
         self.interval = interval
+        self.whole_weights = whole_weights
         self.stats_options = _keyword_options(of_batch)
         self.value_options = _keyword_options(of_stats)
         self.__doc__ = inspect.cleandoc(of_stats.__doc__ or "")
@@ -68,9 +73,12 @@ class Metric:
         *,
         from_logits: bool = False,
         ignore_index: int | None = None,
+        weights: ArrayLike | None = None,
         **options: Any,
     ) -> float:
-        found = self.stats(probs, labels, from_logits=from_logits, ignore_index=ignore_index, **options)
+        found = self.stats(
+            probs, labels, from_logits=from_logits, ignore_index=ignore_index, weights=weights, **options
+        )
         return self.value(found, **options)
 
     def stats(
@@ -80,6 +88,7 @@ class Metric:
         *,
         from_logits: bool = False,
         ignore_index: int | None = None,
+        weights: ArrayLike | None = None,
         **options: Any,
     ) -> Statistic:
         """The statistic of these predictions."""
@@ -88,7 +97,9 @@ class Metric:
         # Narrow statistics of probabilities have batches so short that torch uses one thread anyway.
         large = scores.numel() > SERIAL_VALUES and not (tall and not from_logits)
         with one_thread(where=large):
-            found = batches(scores, labels, from_logits=from_logits, ignore_index=ignore_index, tall=tall)
+            found = batches(
+                scores, labels, from_logits=from_logits, ignore_index=ignore_index, weights=weights, tall=tall
+            )
             return self.stats_of(found, **options)
 
     def stats_of(self, parts: Iterable[Batch], **options: Any) -> Statistic:
@@ -96,7 +107,9 @@ class Metric:
         own = self.own_stats_options(options)
         found = Running()
         for part in parts:
-            found.add(self.of_batch(part, **own))
+            self.check_weights(part)
+            if len(part):
+                found.add(self.of_batch(part, **own))
         return found.total
 
     def value(self, stats: Statistic, **options: Any) -> float:
@@ -104,6 +117,8 @@ class Metric:
         self.check(options)
         own = {name: value for name, value in options.items() if name in self.value_options}
         with one_thread(where=self.quadratic or stats.nbytes > 8 * SERIAL_VALUES):
+            if self.whole_weights and isinstance(stats, Samples):
+                stats = stats.repeated()
             return float(self.of_stats(stats.settled(), **own))
 
     @cached_property
@@ -120,12 +135,17 @@ class Metric:
     def claims(self) -> dict[str, Any]:
         """What is said of it in the registry; the tests verify it."""
         names = ("range", "lower_is_better", "perfect", "headline", "percent", "proper", "quadratic", "interval")
-        return {name: getattr(self, name) for name in names}
+        return {name: getattr(self, name) for name in (*names, "whole_weights")}
 
     def own_stats_options(self, options: dict[str, Any]) -> dict[str, Any]:
         """Those of the options that shape the statistic."""
         self.check(options)
         return {name: value for name, value in options.items() if name in self.stats_options}
+
+    def check_weights(self, batch: Batch) -> None:
+        """Refuse weights that do not count samples, where that matters."""
+        if self.whole_weights and batch.weights is not None and not is_whole(batch.weights):
+            raise needs_whole_weights(self.name)
 
     def check(self, options: dict[str, Any]) -> None:
         """Refuse a setting that this metric does not have, or a value that it may not have."""
@@ -159,6 +179,7 @@ def metric(
     proper: bool = False,
     quadratic: bool = False,
     interval: bool = True,
+    whole_weights: bool = False,
 ) -> Callable[[Callable[..., float]], Metric]:
     """Register a metric: the decorated function is its value, `of_batch` the statistic that it is a value of.
 
@@ -170,6 +191,7 @@ def metric(
     proper           least, on average, for the true probabilities
     quadratic        takes time quadratic in n, so intervals use smaller resamples
     interval         its bootstrap interval holds the true value about as often as it says
+    whole_weights    depends on how many samples there are, so weights must be whole numbers that count them
     """
 
     def register(of_stats: Callable[..., float]) -> Metric:
@@ -185,6 +207,7 @@ def metric(
             proper=proper,
             quadratic=quadratic,
             interval=interval,
+            whole_weights=whole_weights,
         )
         return METRICS.add(found.name, found)
 

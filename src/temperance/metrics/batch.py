@@ -15,10 +15,11 @@ from temperance.arrays import (
     ArrayLike,
     as_labels,
     as_scores,
-    blocks,
+    as_weights,
     check_probs,
     refuse_non_finite,
     refuse_probs,
+    weighted_blocks,
 )
 from temperance.errors import InputError
 from temperance.numerics import first_places, read_once, row_extremes
@@ -54,6 +55,10 @@ class Columns:
     normaliser   (n,) of logits: Σ_j exp(z_j − top), in float64
     correct      (n,) bool: is the label the most probable class? Of tied classes the lowest index counts.
 
+    weights      (n,) float64, above 0: how much the row counts; None where all rows count alike
+
+    Every sum is of `weighed` values, so that weights enter the statistics here. Without weights counts are int64.
+
     Rows can be dealt to parts (`part`, (n,) numbers below `n_parts`). Then every sum has a first dimension for them.
     """
 
@@ -64,6 +69,7 @@ class Columns:
     label_score: Tensor
     normaliser: Tensor
     correct: Tensor
+    weights: Tensor | None = None
     part: Tensor | None = None
     n_parts: int = 1
 
@@ -73,7 +79,8 @@ class Columns:
     def _named(self) -> dict[str, Tensor]:
         """The columns by name."""
         names = ["labels", "top", "label_score", "correct"]
-        names += ["normaliser"] * self.from_logits + ["part"] * (self.part is not None)
+        names += ["normaliser"] * self.from_logits
+        names += [name for name in ("weights", "part") if getattr(self, name) is not None]
         return {name: getattr(self, name) for name in names}
 
     def deal(self, part: Tensor | None, n_parts: int) -> None:
@@ -109,15 +116,22 @@ class Columns:
 
     # Sums over rows. With parts they have a first dimension more.
 
+    def weighed(self, values: Tensor, row: Tensor | None = None) -> Tensor:
+        """Values of each row (n,), or of those that `row` names (m,), times its weight where there are weights."""
+        if self.weights is None:
+            return values
+        return values * (self.weights if row is None else self.weights[row])
+
     @property
     def count(self) -> Tensor:
-        """The number of rows. ()"""
+        """The number of rows, or the sum of their weights. ()"""
         if self.part is None:
-            return torch.tensor(len(self), device=self.labels.device)
-        return torch.bincount(self.part, minlength=self.n_parts)
+            return torch.tensor(len(self), device=self.labels.device) if self.weights is None else self.weights.sum()
+        return torch.bincount(self.part, self.weights, minlength=self.n_parts)
 
     def sum(self, values: Tensor) -> Tensor:
         """The sum of a value per row, in float64. ()"""
+        values = self.weighed(values)
         if self.part is None:
             return values.sum(dtype=torch.float64)
         return torch.bincount(self.part, values.double(), minlength=self.n_parts)
@@ -125,7 +139,7 @@ class Columns:
     def tally(self, index: Tensor, size: int, values: Tensor | None = None) -> Tensor:
         """How many rows have each index below `size`, or the sum of their values in float64. (size,)"""
         # bincount forgets the type of its weights when there are none.
-        weights = None if values is None else values.double()
+        weights = self.weights if values is None else self.weighed(values).double()
         if self.part is None:
             found = torch.bincount(index, weights, minlength=size)
         else:
@@ -167,9 +181,18 @@ class Joined:
 class Batch(Columns):
     """Rows of logits or probabilities with their labels. What follows from them is computed on first use."""
 
-    def __init__(self, scores: Tensor, labels: Tensor, *, from_logits: bool, first_row: int = 0) -> None:
+    def __init__(
+        self,
+        scores: Tensor,
+        labels: Tensor,
+        *,
+        from_logits: bool,
+        first_row: int = 0,
+        weights: Tensor | None = None,
+    ) -> None:
         self.from_logits = from_logits
         self.labels = labels
+        self.weights = weights
         self.scores = scores if scores.dtype in (torch.float32, torch.float64) else scores.float()
         self.k = scores.shape[1]
         if from_logits:
@@ -187,6 +210,7 @@ class Batch(Columns):
         part.from_logits, part.k, part.labels = self.from_logits, self.k, self.labels[index]
         part.scores, part.top = self.scores[index], self.top[index]
         part._hit = None if self._hit is None else self._hit[index]
+        part.weights = None if self.weights is None else self.weights[index]
         return part
 
     @cached_property
@@ -232,23 +256,29 @@ def batches(
     *,
     from_logits: bool = False,
     ignore_index: int | None = None,
+    weights: ArrayLike | None = None,
     first_row: int = 0,
     tall: bool = False,
 ) -> Iterator[Batch]:
     """Checked predictions in blocks that stay in cache. Errors count rows from `first_row`.
 
-    With `tall`, for `narrow` statistics, probabilities are checked many rows at a time where each is read only once.
+    Rows of weight 0 are checked and then left out. With `tall`, for `narrow` statistics, probabilities are checked many
+    rows at a time where each is read only once.
     """
     name = "logits" if from_logits else "probs"
     given = as_scores(scores, name)
     truth = as_labels(labels, given, ignore_index=ignore_index, name=name, first_row=first_row)
+    counted = None if weights is None else as_weights(weights, tuple(truth.shape), first_row=first_row).to(given.device)
     tall = tall and not from_logits and ignore_index is None and read_once(given)
+    step = TALL_ROWS if tall else None
     empty = True
-    for rows, y, start in blocks(given, truth, ignore_index=ignore_index, step=TALL_ROWS if tall else None):
+    for rows, y, w, start in weighted_blocks(given, truth, counted, ignore_index=ignore_index, step=step):
         if from_logits and empty:
             refuse_probs(rows, "give them as probs, not as logits")
         empty = False
-        batch = Batch(rows, y, from_logits=from_logits, first_row=first_row + start)
+        batch = Batch(rows, y, from_logits=from_logits, first_row=first_row + start, weights=w)
+        if w is not None and not bool(w.all()):
+            batch = batch.select(w > 0)
         height = SERIAL_ROWS if tall else len(batch)
         yield from (batch.select(slice(i, i + height)) for i in range(0, len(batch), height))
     if empty:

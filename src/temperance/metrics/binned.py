@@ -49,7 +49,7 @@ def mce(bins: Bins, *, min_count: Count = 1) -> float:
     >>> round(mce([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7]], [0, 1, 1], n_bins=5), 6)
     0.25
     """
-    gaps = bins.gap.abs()[bins.count >= min_count]
+    gaps = bins.gap.abs()[bins.count > min_count - 1]  # for counts the same as >=; for weights, 1 means not empty
     return float(gaps.max()) if len(gaps) else math.nan
 
 
@@ -65,7 +65,7 @@ def rms_ce(bins: Bins) -> float:
     return math.sqrt(float((bins.weight * bins.gap.square()).sum()))
 
 
-@metric(top_label_bins, title="debiased L2", range=(0, 1), percent=True)
+@metric(top_label_bins, title="debiased L2", range=(0, 1), percent=True, whole_weights=True)
 def debiased_l2(bins: Bins) -> float:
     """Root mean square calibration error without the part that is sampling noise.
 
@@ -79,7 +79,7 @@ def debiased_l2(bins: Bins) -> float:
     return math.sqrt(max(squared, 0.0))
 
 
-@metric(top_label_bins, title="debiased ECE", range=(0, 1), percent=True)
+@metric(top_label_bins, title="debiased ECE", range=(0, 1), percent=True, whole_weights=True)
 def debiased_ece(bins: Bins) -> float:
     """Expected calibration error without the part that is sampling noise.
 
@@ -106,5 +106,4 @@ def conditional_ece(bins: Bins) -> float:
     Gupta and Ramdas (2022): confidence should be right given *which* class was predicted, not only on average over
     all. The mean over samples of the gap in their own (class, bin) cell; never below ECE with the same bins.
     """
-    n = bins.count.sum().clamp_min(1)
-    return float((bins.hits - bins.confidence).abs().sum() / n)
+    return float((bins.hits - bins.confidence).abs().sum() / bins.count.sum())

@@ -1,6 +1,7 @@
 """Bins of confidence: the statistic behind calibration errors and reliability diagrams.
 
-Counts are int64 and sums float64: a float32 count stops at 16,777,216. Where there are so many bins that most are
+Counts are int64 and sums float64: a float32 count stops at 16,777,216. With weights a count is their sum, in float64.
+Where there are so many bins that most are
 empty, because there are many classes, only those that hold a sample are kept.
 """
 
@@ -23,6 +24,9 @@ DRAWN_BINS = 1 << 24
 # Sparse bins are not combined before this many bytes have come.
 WAITING_BYTES = 1 << 20
 
+# What a difference of two sums of weights may be off by, of their size.
+ROUNDING = 1e-12
+
 
 @dataclass(frozen=True)
 class Bins(Additive):
@@ -43,7 +47,7 @@ class Bins(Additive):
     @property
     def weight(self) -> Tensor:
         """Each bin's share of the samples. (..., n_bins)"""
-        return self.count.double() / self.n.clamp_min(1)[..., None]
+        return self.count.double() / unless_empty(self.n)[..., None]
 
     @property
     def mean_confidence(self) -> Tensor:
@@ -58,7 +62,7 @@ class Bins(Additive):
     @property
     def gap(self) -> Tensor:
         """Frequency minus mean confidence, 0 in an empty bin: negative is over-confident. (..., n_bins)"""
-        return (self.hits - self.confidence) / self.count.clamp_min(1)
+        return (self.hits - self.confidence) / unless_empty(self.count)
 
     @property
     def edges(self) -> Tensor:
@@ -68,6 +72,16 @@ class Bins(Additive):
     def by_class(self, values: Tensor) -> Tensor:
         """A value per bin, summed over the bins of each class. (k,)"""
         return values.sum(-1)
+
+
+def unless_empty(count: Tensor) -> Tensor:
+    """A count to divide by: 1 where it is 0. With weights it may lie between."""
+    return torch.where(count > 0, count, 1) if count.is_floating_point() else count.clamp_min(1)
+
+
+def unless_rounding(left: Tensor, n: Tensor) -> Tensor:
+    """Is what is left of a count more than rounding can leave? Sums of weights are rounded, counts are not."""
+    return left > ROUNDING * n if left.is_floating_point() else torch.ones_like(left, dtype=torch.bool)
 
 
 class Cells(NamedTuple):
@@ -220,7 +234,8 @@ class SparseClassBins(SparseBins):
     @classmethod
     def combine(cls, several: Sequence[Self]) -> Self:
         part = torch.unique(torch.cat([each.part for each in several]))
-        rows, total = torch.zeros_like(part), several[0].total.new_zeros(len(part), several[0].form[0])
+        first = several[0]
+        rows, total = first.rows.new_zeros(len(part)), first.total.new_zeros(len(part), first.form[0])
         for each in several:
             each._add_to(part, rows, total)
         return cls(*cls._all_cells(several), several[0].shape, part, rows, total)
@@ -259,8 +274,10 @@ class SparseClassBins(SparseBins):
         first = given.of(given.cell % n_bins == 0)
         others = given.of(given.cell % n_bins != 0)
         of_class = others.cell // n_bins
-        count = self.rows - torch.bincount(of_class, others.counts.double(), minlength=k).long()
+        count = self.rows - torch.bincount(of_class, others.counts.double(), minlength=k).to(self.rows.dtype)
         confidence = self.total[0] - torch.bincount(of_class, others.confidence, minlength=k)
+        some = unless_rounding(count, self.rows)
+        count, confidence = count * some, confidence * some
         hits = torch.zeros_like(count).index_copy_(0, first.cell // n_bins, first.hits)
         every = Cells(torch.arange(k, device=count.device) * n_bins, count, confidence, hits)
         return Cells(*(torch.cat(pair) for pair in zip(every, others, strict=True)))

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from temperance.arrays import no_weight
 from temperance.errors import InputError
 from temperance.metrics.base import Metric
 from temperance.metrics.batch import NARROW, Batch, Columns, Joined
@@ -71,6 +72,7 @@ class Gatherer:
             (metric.of_batch, tuple(sorted(metric.own_stats_options(options).items()))) for metric, options in requests
         ]
         self._names = {key: metric.name for key, (metric, _) in reversed(list(zip(self._keys, requests, strict=True)))}
+        self._metrics = [metric for metric, _ in requests]
         self._gathered = {key: Running(n) for key in self._keys}
         self._n_parts: dict[Any, int] = {}
         self._n, self._in_parts, self._as_came, self._generator = n, in_parts, as_came, generator
@@ -79,7 +81,11 @@ class Gatherer:
 
     def add(self, batch: Batch) -> None:
         """Take in more rows."""
+        if not len(batch):
+            return
         self._seen += len(batch)
+        for metric in self._metrics:
+            metric.check_weights(batch)
         if not self._n_parts:
             first = batch.select(slice(0, 1))
             self._n_parts = {key: self._parts_for(key, first) for key in self._gathered}
@@ -93,6 +99,8 @@ class Gatherer:
 
     def results(self) -> list[Parts]:
         """For each metric its statistic."""
+        if not self._n_parts:
+            raise no_weight()
         self._flush()
         found = {key: Parts(self._total(key), self._n_parts[key]) for key in self._n_parts}
         return [found[key] for key in self._keys]

@@ -37,7 +37,7 @@ def ks(samples: TopLabels) -> float:
     return float(_walk(samples).abs().max())
 
 
-@metric(top_labels, title="KS p-value", range=(0, 1), lower_is_better=None, perfect=1.0)
+@metric(top_labels, title="KS p-value", range=(0, 1), lower_is_better=None, perfect=1.0, whole_weights=True)
 def ks_p_value(samples: TopLabels) -> float:
     """How likely a KS error this large is if the confidences are right: small is evidence of miscalibration.
 
@@ -61,7 +61,7 @@ def kuiper(samples: TopLabels) -> float:
     return float(walk.max() - walk.min())
 
 
-@metric(top_labels, title="Kuiper p-value", range=(0, 1), lower_is_better=None, perfect=1.0)
+@metric(top_labels, title="Kuiper p-value", range=(0, 1), lower_is_better=None, perfect=1.0, whole_weights=True)
 def kuiper_p_value(samples: TopLabels) -> float:
     """How likely a Kuiper error this large is if the confidences are right: small is evidence of miscalibration.
 
@@ -74,10 +74,13 @@ def kuiper_p_value(samples: TopLabels) -> float:
 def _walk(samples: TopLabels) -> Tensor:
     """(1/n) Σ (correct − c) over the samples up to each distinct confidence, and 0 before the first."""
     confidence, correct = samples.ordered.confidence, samples.ordered.correct
-    sums = prefix_sums(correct.double() - confidence)
+    gap, n = correct.double() - confidence, float(len(confidence))
+    if samples.ordered.weights is not None:
+        gap, n = gap * samples.ordered.weights, float(samples.ordered.weights.sum())
+    sums = prefix_sums(gap)
     ends = torch.ones(len(sums), dtype=torch.bool, device=sums.device)
     ends[1:-1] = confidence[1:] != confidence[:-1]
-    return sums[ends] / len(confidence)
+    return sums[ends] / n
 
 
 def _standardised(gap: float, samples: TopLabels) -> float:
@@ -147,7 +150,7 @@ def score_sums(batch: Columns) -> ScoreSums:
     return ScoreSums(batch.sum(score), batch.sum(slope.square() * _variance(batch.confidence)))
 
 
-@metric(score_sums, title="Spiegelhalter z", range=(-math.inf, math.inf), lower_is_better=None)
+@metric(score_sums, title="Spiegelhalter z", range=(-math.inf, math.inf), lower_is_better=None, whole_weights=True)
 def spiegelhalter_z(sums: ScoreSums) -> float:
     """Spiegelhalter's z: by how many standard deviations the top-label Brier score differs from what is expected.
 
@@ -161,7 +164,7 @@ def spiegelhalter_z(sums: ScoreSums) -> float:
     return _ratio(float(sums.score), math.sqrt(float(sums.variance)))
 
 
-@metric(score_sums, title="Spiegelhalter p-value", range=(0, 1), lower_is_better=None, perfect=1.0)
+@metric(score_sums, title="Spiegelhalter p-value", range=(0, 1), lower_is_better=None, perfect=1.0, whole_weights=True)
 def spiegelhalter_p_value(sums: ScoreSums) -> float:
     """How likely a Spiegelhalter z this far from 0 is if the confidences are right, on either side."""
     return 2 * _normal_tail(abs(_ratio(float(sums.score), math.sqrt(float(sums.variance)))))

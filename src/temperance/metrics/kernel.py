@@ -131,7 +131,7 @@ def _chosen(bandwidth: Bandwidth, points: Tensor) -> float:
     return loo_bandwidth(points) if bandwidth == "loo" else bandwidth
 
 
-@metric(top_labels, title="KDE ECE", range=(0, 1), percent=True, quadratic=True)
+@metric(top_labels, title="KDE ECE", range=(0, 1), percent=True, quadratic=True, whole_weights=True)
 def kde_ece(samples: TopLabels, *, p: Power = 1, bandwidth: Bandwidth = 0.02) -> float:
     """Kernel calibration error of the predicted class: ECE with Beta kernels in place of bins.
 
@@ -143,7 +143,15 @@ def kde_ece(samples: TopLabels, *, p: Power = 1, bandwidth: Bandwidth = 0.02) ->
 
 
 # One correct sample in a class of its own has no neighbour that tells so, hence no value for perfect predictions here.
-@metric(full_rows, title="KDE marginal CE", range=(0, math.inf), perfect=None, percent=True, quadratic=True)
+@metric(
+    full_rows,
+    title="KDE marginal CE",
+    range=(0, math.inf),
+    perfect=None,
+    percent=True,
+    quadratic=True,
+    whole_weights=True,
+)
 def kde_ece_marginal(samples: FullRows, *, p: Power = 1, bandwidth: Bandwidth = 0.02) -> float:
     """Kernel calibration error of each class's probability, summed over classes.
 
@@ -158,7 +166,9 @@ def kde_ece_marginal(samples: FullRows, *, p: Power = 1, bandwidth: Bandwidth = 
     return total
 
 
-@metric(full_rows, title="KDE canonical CE", range=(0, 2), perfect=None, percent=True, quadratic=True)
+@metric(
+    full_rows, title="KDE canonical CE", range=(0, 2), perfect=None, percent=True, quadratic=True, whole_weights=True
+)
 def kde_ece_canonical(samples: FullRows, *, p: Power = 1, bandwidth: Bandwidth = 0.02) -> float:
     """Kernel calibration error of the whole distribution: is it right given all of it, not only its largest part?
 

@@ -34,11 +34,15 @@ def split(samples: TopLabels, total: GroupScore) -> tuple[float, float]:
     """The mean score as (calibration, refinement), which sum to it."""
     # Equal confidences must get equal values, so they are pooled before the regression.
     confidence, group, count = torch.unique(samples.confidence, return_inverse=True, return_counts=True)
-    right = torch.bincount(group, samples.correct.double(), minlength=len(count))
+    hits, n = samples.correct.double(), float(len(group))
+    if samples.weights is not None:
+        hits, n = hits * samples.weights, float(samples.weights.sum())
+        count = torch.bincount(group, samples.weights)
+    right = torch.bincount(group, hits, minlength=len(count))
     wrong = count - right
     repaired = isotonic(right / count, count).clamp(0, 1)
-    refinement = float(total(repaired, right, wrong)) / len(group)
-    return max(float(total(confidence, right, wrong)) / len(group) - refinement, 0.0), refinement
+    refinement = float(total(repaired, right, wrong)) / n
+    return max(float(total(confidence, right, wrong)) / n - refinement, 0.0), refinement
 
 
 @metric(top_labels, title="Brier, calibration part", range=(0, 1))

@@ -7,7 +7,7 @@ loss of those m is the selective risk. Every metric here reads the curve of risk
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal, Self, cast
 
 import torch
 from torch import Tensor
@@ -17,7 +17,7 @@ from temperance.errors import InputError
 from temperance.metrics.base import metric
 from temperance.metrics.batch import Batch, batches
 from temperance.metrics.scores import SCORES
-from temperance.metrics.statistic import RankedSamples
+from temperance.metrics.statistic import RankedSamples, is_whole
 from temperance.numerics import stable_order, stable_sort
 from temperance.settings import NameOf, NonNegative, PositiveFraction, check_settings, settings_of
 
@@ -36,24 +36,29 @@ class Ranked(RankedSamples):
 
     score: Tensor
     loss: Tensor
+    weights: Tensor | None = None
 
     def _sorted(self) -> Self:
         # The surest last, because that takes less memory. Read from there, equal ones are as they came.
-        if self.loss.dtype == torch.bool:
+        if self.loss.dtype == torch.bool and self.weights is None:
             return type(self)(*stable_sort(self.score, self.loss, last_first=True))
         return self.select(stable_order(-self.score).flip(0))
+
+    def settled(self) -> Self:
+        """With whole weights every sample that they count, so that none is kept in part; else the rows."""
+        return self.repeated() if self.weights is not None and is_whole(self.weights) else self
 
 
 def ranked(batch: Batch, *, score: ScoreName = "msp", loss: LossName = "zero-one") -> Ranked:
     """Each sample's confidence score and its loss: 1 for a wrong prediction ("zero-one"), or its NLL ("nll")."""
-    return Ranked(SCORES[score].of_batch(batch), LOSSES[loss](batch))
+    return Ranked(SCORES[score].of_batch(batch), LOSSES[loss](batch), batch.weights)
 
 
 @dataclass(frozen=True)
 class RiskCoverage:
     """The risk–coverage curve, from the surest sample alone to all of them. (n,) each
 
-    coverage    share of the samples kept: 1/n, 2/n … 1
+    coverage    share of the samples kept: 1/n, 2/n … 1, or of their weight
     risk        mean loss of those kept
     threshold   confidence score of the last one kept
     """
@@ -64,14 +69,18 @@ class RiskCoverage:
 
     @classmethod
     def of(cls, samples: Ranked, *, ties: Ties = "stable") -> "RiskCoverage":
-        """The curve of a statistic. Equal scores keep the data's order; `ties="mean"` averages over their orders."""
-        risk = _risk(samples, ties)
-        kept = torch.arange(1, len(risk) + 1, dtype=torch.float64, device=risk.device)
-        return cls(kept.div_(len(risk)), risk, samples.ordered.score.flip(0))
+        """The curve of a statistic. Equal scores keep the data's order; `ties="mean"` averages over their orders.
+
+        With whole weights it has a point for each of the samples that they count, else one for each row.
+        """
+        samples = samples.settled()
+        kept = _kept(samples)
+        return cls(kept / kept[-1], _risk(samples, ties), samples.ordered.score.flip(0))
 
     def coverage_at(self, threshold: float) -> float:
         """The share of samples that score at least `threshold`."""
-        return self._kept(threshold) / len(self.threshold)
+        kept = self._kept(threshold)
+        return float(self.coverage[kept - 1]) if kept else 0.0
 
     def selective_risk(self, threshold: float) -> float:
         """The mean loss of the samples that score at least `threshold`; NaN if there are none."""
@@ -84,21 +93,35 @@ class RiskCoverage:
 
 def _risk(samples: Ranked, ties: str) -> Tensor:
     """The mean loss of the surest sample alone, of the surest two, and so on. (n,)"""
-    total = samples.ordered.loss.flip(0).cumsum(0, dtype=torch.float64)
+    loss, weights, kept = samples.ordered.loss, samples.ordered.weights, _kept(samples)
+    total = (loss if weights is None else loss * weights).flip(0).cumsum(0, dtype=torch.float64)
     if ties == "mean":
-        total = _straight_within_ties(total, samples.ordered.score.flip(0))
-    return total.div_(torch.arange(1, len(total) + 1, dtype=torch.float64, device=total.device))
+        total = _straight_within_ties(total, kept, samples.ordered.score.flip(0))
+    return total.div_(kept)
 
 
-def _straight_within_ties(total: Tensor, threshold: Tensor) -> Tensor:
+def _kept(samples: Ranked) -> Tensor:
+    """How many samples the surest sample alone is, the surest two, and so on, or their weight. (n,)"""
+    weights = samples.ordered.weights
+    if weights is not None:
+        return weights.flip(0).cumsum(0)
+    return torch.arange(1, len(samples) + 1, dtype=torch.float64, device=samples.score.device)
+
+
+def _mean(samples: Ranked, values: Tensor) -> Tensor:
+    """The mean of a value of each sample, the surest first, by their weights. ()"""
+    weights = samples.ordered.weights
+    return values.mean() if weights is None else (values * weights.flip(0)).sum() / weights.sum()
+
+
+def _straight_within_ties(total: Tensor, kept: Tensor, threshold: Tensor) -> Tensor:
     """The cumulative loss when each sample's loss is replaced by the mean of those with its score."""
     _, group, size = torch.unique_consecutive(threshold, return_inverse=True, return_counts=True)
-    end = size.cumsum(0)
-    after = total[end - 1]
-    before = torch.cat([after.new_zeros(1), after[:-1]])
-    place = torch.arange(1, len(total) + 1, device=total.device) - (end - size)[group]
+    last = size.cumsum(0) - 1
+    after, end = total[last], kept[last]
+    before, start = (torch.cat([each.new_zeros(1), each[:-1]]) for each in (after, end))
     # Multiplied before divided, so that the last of a group, whose place is the group's size, stays exact.
-    straight: Tensor = before[group] + (after - before)[group] * place / size[group]
+    straight: Tensor = before[group] + (after - before)[group] * (kept - start[group]) / (end - start)[group]
     return straight
 
 
@@ -111,6 +134,7 @@ def risk_coverage_curve(
     ties: Ties = "stable",
     from_logits: bool = False,
     ignore_index: int | None = None,
+    weights: ArrayLike | None = None,
 ) -> RiskCoverage:
     """Selective risk at every coverage, as plotted; the mean of `risk` is `aurc`.
 
@@ -122,8 +146,8 @@ def risk_coverage_curve(
     """
     chosen = {"score": score, "loss": loss, "ties": ties}
     check_settings("risk_coverage_curve", settings_of(risk_coverage_curve), chosen)
-    parts = batches(probs, labels, from_logits=from_logits, ignore_index=ignore_index)
-    return RiskCoverage.of(Ranked.combine([ranked(part, score=score, loss=loss) for part in parts]), ties=ties)
+    parts = batches(probs, labels, from_logits=from_logits, ignore_index=ignore_index, weights=weights)
+    return RiskCoverage.of(cast(Ranked, aurc.stats_of(parts, score=score, loss=loss)), ties=ties)
 
 
 def harmonic_weights(n: int) -> Tensor:
@@ -154,8 +178,9 @@ def aurc(samples: Ranked, *, area: Literal["mean", "trapezoid"] = "mean", ties: 
     """
     risk = _risk(samples, ties)
     if area == "trapezoid" and len(risk) > 1:
-        return float((risk[1:] + risk[:-1]).mean()) / 2
-    return float(risk.mean())
+        width = _kept(samples).diff()
+        return float(((risk[1:] + risk[:-1]) * width).sum() / width.sum()) / 2
+    return float(_mean(samples, risk))
 
 
 @metric(ranked, title="E-AURC", range=(0, math.inf), headline=11, percent=True)
@@ -171,11 +196,12 @@ def eaurc(samples: Ranked, *, optimum: Literal["asymptotic", "exact"] = "asympto
     >>> round(eaurc([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7]], [0, 1, 1], optimum="exact"), 6)
     0.166667
     """
-    area = _risk(samples, ties).mean()
+    area = _mean(samples, _risk(samples, ties))
     if optimum == "exact":
-        best = _risk(Ranked(-samples.loss.double(), samples.loss), "stable").mean()
+        perfect = Ranked(-samples.loss.double(), samples.loss, samples.weights)
+        best = _mean(perfect, _risk(perfect, "stable"))
     elif bool(((samples.loss == 0) | (samples.loss == 1)).all()):
-        right = 1 - samples.loss.double().mean()
+        right = 1 - _mean(samples, samples.ordered.loss.double().flip(0))
         best = 1 - right + torch.special.xlogy(right, right)
     else:
         raise InputError('optimum="asymptotic" holds for the zero-one loss only; pass optimum="exact"')
@@ -193,9 +219,8 @@ def augrc(samples: Ranked, *, ties: Ties = "stable") -> float:
     >>> round(augrc([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7]], [0, 1, 1]), 6)
     0.222222
     """
-    risk = _risk(samples, ties)
-    coverage = torch.arange(1, len(risk) + 1, dtype=torch.float64, device=risk.device).div_(len(risk))
-    return float((risk * coverage).mean())
+    curve = RiskCoverage.of(samples, ties=ties)
+    return float(_mean(samples, curve.risk * curve.coverage))
 
 
 @metric(ranked, title="risk at coverage", range=(0, math.inf), percent=True)

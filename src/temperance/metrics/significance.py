@@ -55,6 +55,7 @@ def interval(
     *,
     from_logits: bool = False,
     ignore_index: int | None = None,
+    weights: ArrayLike | None = None,
     level: float = 0.95,
     n_resamples: int = 500,
     seed: int = 0,
@@ -66,7 +67,7 @@ def interval(
     bootstrap would double. The interval is cut at the metric's range and widened to hold the measured value.
     """
     generator = torch.Generator().manual_seed(seed)
-    found = list(batches(probs, labels, from_logits=from_logits, ignore_index=ignore_index))
+    found = list(batches(probs, labels, from_logits=from_logits, ignore_index=ignore_index, weights=weights))
     (parts,) = deal(found, sum(map(len, found)), [(metric, options)], generator)
     draws = resample(metric, parts, n_resamples, generator, **options)
     return draws.interval(metric.value(combine(parts), **options), metric.range, level)
@@ -80,6 +81,7 @@ def difference(
     *,
     from_logits: bool = False,
     ignore_index: int | None = None,
+    weights: ArrayLike | None = None,
     level: float = 0.95,
     n_resamples: int = 500,
     seed: int = 0,
@@ -93,7 +95,7 @@ def difference(
     values, draws = [], []
     for probs in (probs_a, probs_b):
         generator = torch.Generator().manual_seed(seed)
-        found = list(batches(probs, labels, from_logits=from_logits, ignore_index=ignore_index))
+        found = list(batches(probs, labels, from_logits=from_logits, ignore_index=ignore_index, weights=weights))
         (parts,) = deal(found, sum(map(len, found)), [(metric, options)], generator)
         values.append(metric.value(combine(parts), **options))
         draws.append(resample(metric, parts, n_resamples, generator, paired=True, **options))

@@ -62,7 +62,7 @@ def smooth_ece(grid: Residuals) -> float:
     # Reflected at both ends the residuals repeat with period 2, where smoothing scales each frequency. By NumPy, whose
     # transform of one row takes half as long as torch's.
     residual = grid.residual.cpu().numpy()
-    spectrum = np.fft.rfft(np.concatenate([residual, residual[::-1]]) / int(grid.count))
+    spectrum = np.fft.rfft(np.concatenate([residual, residual[::-1]]) / grid.count.item())
     angular = math.pi * np.arange(GRID + 1)
 
     def error(bandwidth: float) -> float:
@@ -108,7 +108,9 @@ def mmce(samples: TopLabels, *, squared: bool = False) -> float:
     0.078329
     """
     confidence, correct = samples.ordered.confidence, samples.ordered.correct
-    residual = correct.double() - confidence
+    residual, n = correct.double() - confidence, float(len(confidence))
+    if samples.ordered.weights is not None:
+        residual, n = residual * samples.ordered.weights, float(samples.ordered.weights.sum())
     before = prefix_sums(residual * torch.exp(confidence / MMCE_WIDTH))[:-1] * torch.exp(-confidence / MMCE_WIDTH)
-    total = max(float((residual * (residual + 2 * before)).sum()), 0.0) / len(confidence) ** 2
+    total = max(float((residual * (residual + 2 * before)).sum()), 0.0) / n**2
     return total if squared else math.sqrt(total)

@@ -19,10 +19,14 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from temperance.arrays import no_weight
 from temperance.errors import InputError
 
 # Values of resampled statistics that are computed at a time.
 SLAB_VALUES = 1 << 21
+
+# Rows that are repeated as their weights say are at most this many.
+MOST_REPEATED = 1 << 26
 
 
 @dataclass(frozen=True)
@@ -42,8 +46,9 @@ class Statistic:
         return type(self).combine([self, *others])
 
     def tensors(self) -> dict[str, Tensor]:
-        """The fields by name, to store or to send to another process."""
-        return {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        """The fields by name, to store or to send to another process; without weights there is no field for them."""
+        found = ((f.name, getattr(self, f.name)) for f in dataclasses.fields(self))
+        return {name: tensor for name, tensor in found if tensor is not None}
 
     @property
     def nbytes(self) -> int:
@@ -59,6 +64,12 @@ class Statistic:
         """What must be equal for two statistics of one kind to add."""
         return ()
 
+    @property
+    def is_weighted(self) -> bool:
+        """Do the rows count by weights? Then counts are sums of them, in float64."""
+        count = self.tensors().get("count")
+        return count is not None and count.is_floating_point()
+
     def check_adds(self, other: Statistic) -> None:
         """Refuse to add what does not fit."""
         if type(other) is not type(self):
@@ -67,12 +78,14 @@ class Statistic:
             raise InputError(
                 f"statistics with different n_bins or classes do not add: shapes {self.form} and {other.form}"
             )
+        if other.is_weighted != self.is_weighted:
+            raise InputError("some of these predictions have weights and some have none: give all of them weights")
 
     @classmethod
     def _fields_of(cls, several: Sequence[Self]) -> list[list[Tensor]]:
         for each in several:
             several[0].check_adds(each)
-        return [[getattr(each, f.name) for each in several] for f in dataclasses.fields(cls)]
+        return [list(tensors) for tensors in zip(*(each.tensors().values() for each in several), strict=True)]
 
 
 @dataclass(frozen=True)
@@ -132,13 +145,42 @@ def weighted(weights: Tensor, stacked: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Samples(Statistic):
-    """Rows that are kept, for metrics that need more than sums. It grows with the data."""
+    """Rows that are kept, for metrics that need more than sums. It grows with the data.
+
+    A kind of it has the rows' `weights` as its last field, None where all rows count alike.
+    """
+
+    @property
+    def counts(self) -> Tensor | None:
+        """How much each row counts; None where all count alike. (n,)"""
+        return getattr(self, "weights", None)
+
+    @property
+    def is_weighted(self) -> bool:
+        return self.counts is not None
+
+    def repeated(self) -> Self:
+        """Each row as often as its weight says, which must be a whole number."""
+        if self.counts is None:
+            return self
+        if not is_whole(self.counts):
+            raise needs_whole_weights("this metric")
+        if (size := float(self.counts.sum())) > MOST_REPEATED:
+            raise InputError(
+                f"these weights stand for {size:.3g} samples, which are too many to go through one by one. "
+                "Divide the weights by their mean, so that they are shares and not numbers of samples"
+            )
+        return self.select(torch.repeat_interleave(self.counts.long())).unweighted()
+
+    def unweighted(self) -> Self:
+        """The same rows, all counting alike."""
+        return dataclasses.replace(self, weights=None) if self.counts is not None else self
 
     @classmethod
     def combine(cls, several: Sequence[Self]) -> Self:
         return cls(*(torch.cat(tensors) for tensors in cls._fields_of(several)))
 
-    def select(self, index: Tensor) -> Self:
+    def select(self, index: Tensor | slice) -> Self:
         """Some of the rows, in the order of `index`."""
         return type(self)(*(tensor[index] for tensor in self.tensors().values()))
 
@@ -153,7 +195,7 @@ class Samples(Statistic):
 
 @dataclass(frozen=True)
 class RankedSamples(Samples):
-    """Two numbers for each row; the metrics go through the rows in the order of the first. (n,) each"""
+    """Two numbers and a weight for each row; the metrics go through them in the order of the first. (n,) each"""
 
     @cached_property
     def ordered(self) -> Self:
@@ -170,8 +212,11 @@ class RankedSamples(Samples):
     @cached_property
     def _has_ties(self) -> bool:
         """Are there rows with the same place in the order that differ?"""
-        key, value = self.ordered.tensors().values()
+        key, value, *_ = self.ordered.tensors().values()
         return bool(((key[1:] == key[:-1]) & (value[1:] != value[:-1])).any())
+
+    def repeated(self) -> Self:
+        return self if self.counts is None else Samples.repeated(self.ordered)._in_order()
 
     def redrawn(self, size: int, generator: torch.Generator | None, *, paired: bool) -> Self:
         # Ties must come in a random order, and the order depends on the predictions.
@@ -227,10 +272,14 @@ class Running:
     @property
     def total(self) -> Statistic:
         """The statistic of everything so far."""
+        if not self._several:
+            raise no_weight()
         if len(self._several) > 1:
             self._merge()
         self._is_own = False
-        return self._several[0]
+        if isinstance(found := self._several[0], Samples) and self._n is not None and self._filled < self._n:
+            return found.select(slice(0, self._filled))  # fewer rows came than were expected: some have no weight
+        return found
 
     @property
     def nbytes(self) -> int:
@@ -242,6 +291,19 @@ class Running:
 
     def __iter__(self) -> Iterator[Statistic]:
         return iter(self._several)
+
+
+def is_whole(weights: Tensor) -> bool:
+    """Are these whole numbers, so that they can count samples?"""
+    return bool((weights == weights.round()).all())
+
+
+def needs_whole_weights(name: str) -> InputError:
+    """The error for weights that do not count samples, where that matters."""
+    return InputError(
+        f"{name} depends on how many samples there are, so weights must be whole numbers that count them, "
+        "and these are not. Leave the metric out, or measure without weights"
+    )
 
 
 def in_bytes(count: int) -> str:

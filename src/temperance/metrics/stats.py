@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from temperance.metrics.batch import Batch, Columns, narrow
-from temperance.metrics.bins import Bins, Cells, SparseBins, SparseClassBins, bin_edges, bin_index
+from temperance.metrics.bins import Bins, Cells, SparseBins, SparseClassBins, bin_edges, bin_index, unless_rounding
 from temperance.metrics.statistic import Additive, RankedSamples, Samples
-from temperance.numerics import bin_sums, stable_sort, true_places
+from temperance.numerics import bin_sums, stable_order, stable_sort, true_places
 from temperance.settings import Bounds
 
 # Up to this many bins, parts included, are kept even where they are empty.
@@ -28,7 +28,7 @@ Side = Literal["right", "left"]
 @narrow
 def top_label_bins(batch: Columns, *, n_bins: NBins = 15, closed: Side = "right") -> Bins | SparseBins:
     """Samples by the confidence of their predicted class; the event is that it is right. (n_bins,)"""
-    if batch.part is None and n_bins <= DENSE_BINS:
+    if batch.part is None and batch.weights is None and n_bins <= DENSE_BINS:
         quick = bin_sums(batch.own_confidence, batch.correct, bin_edges(n_bins), closed=closed)
         if quick is not None:
             return Bins(*quick)
@@ -46,7 +46,8 @@ def _binned(batch: Columns, index: Tensor, shape: tuple[int, ...]) -> Bins | Spa
     size = math.prod(shape)
     if batch.n_parts * size > DENSE_BINS:
         hits = batch.correct.long()
-        cells = Cells.merge([batch.parts * size + index], [torch.ones_like(hits)], [batch.confidence], [hits])
+        values = (batch.weighed(each) for each in (torch.ones_like(hits), batch.confidence, hits))
+        cells = Cells.merge([batch.parts * size + index], *([each] for each in values))
         return SparseBins(*cells, torch.tensor(shape, device=index.device))
     # Misses and hits side by side: to count both at once takes less time than to pick out the hits.
     both = batch.tally(index.add(batch.correct, alpha=size), 2 * size)
@@ -67,37 +68,47 @@ def class_bins(batch: Batch, *, n_bins: NBins = 15, closed: Side = "right") -> B
     # A little below the first edge, so that rounding cannot misplace a value: bin_index decides.
     flat = true_places(probs > (1 - 1e-6) / n_bins)
     value = probs.reshape(-1)[flat].double()
-    cell = batch.parts[flat // k] * size + flat % k * n_bins + bin_index(value, n_bins, closed)
+    row = flat // k
+    cell = batch.parts[row] * size + flat % k * n_bins + bin_index(value, n_bins, closed)
     of_label = probs.gather(1, batch.labels[:, None]).squeeze(1)
     label_cell = batch.parts * size + batch.labels * n_bins + bin_index(of_label, n_bins, closed)
     if batch.n_parts * size > DENSE_BINS:
-        return _sparse_class_bins(batch, n_bins, probs, cell, value, label_cell)
-    count = torch.bincount(cell, minlength=batch.n_parts * size)
-    confidence = torch.bincount(cell, value, minlength=batch.n_parts * size).double()  # int64 where there is no cell
-    hits = torch.bincount(label_cell, minlength=batch.n_parts * size)
+        return _sparse_class_bins(batch, n_bins, probs, row, cell, value, label_cell)
+    count = torch.bincount(cell, None if batch.weights is None else batch.weights[row], minlength=batch.n_parts * size)
+    confidence = torch.bincount(cell, batch.weighed(value, row), minlength=batch.n_parts * size)
+    hits = torch.bincount(label_cell, batch.weights, minlength=batch.n_parts * size)
     count, confidence, hits = (values.reshape(-1, k, n_bins) for values in (count, confidence, hits))
-    count[..., 0] += batch.count.reshape(-1, 1) - count.sum(-1)
-    confidence[..., 0] += _row_sums(probs, batch.parts, batch.n_parts) - confidence.sum(-1)
+    # Sums of nothing are int64.
+    count, confidence = count if batch.weights is None else count.double(), confidence.double()
+    n = batch.count.reshape(-1, 1)
+    others, total = count.sum(-1), _row_sums(batch, probs, batch.parts, batch.n_parts)
+    some = unless_rounding(n - others, n)
+    count[..., 0] += (n - others) * some
+    confidence[..., 0] += (total - confidence.sum(-1)) * some
     return Bins(count, confidence, hits) if batch.part is not None else Bins(count[0], confidence[0], hits[0])
 
 
 def _sparse_class_bins(
-    batch: Batch, n_bins: int, probs: Tensor, cell: Tensor, value: Tensor, label_cell: Tensor
+    batch: Batch, n_bins: int, probs: Tensor, row: Tensor, cell: Tensor, value: Tensor, label_cell: Tensor
 ) -> SparseClassBins:
-    none = torch.zeros_like(label_cell)
+    counts, hits = batch.weighed(torch.ones_like(cell), row), batch.weighed(torch.ones_like(label_cell))
     cells = Cells.merge(
         [cell, label_cell],
-        [torch.ones_like(cell), none],
-        [value, none.double()],
-        [torch.zeros_like(cell), torch.ones_like(label_cell)],
+        [counts, torch.zeros_like(hits)],
+        [batch.weighed(value, row), torch.zeros_like(hits).double()],
+        [torch.zeros_like(counts), hits],
     )
     part, place, rows = torch.unique(batch.parts, return_inverse=True, return_counts=True)
+    if batch.weights is not None:
+        rows = torch.bincount(place, batch.weights)
     shape = torch.tensor([batch.k, n_bins], device=probs.device)
-    return SparseClassBins(*cells, shape, part, rows, _row_sums(probs, place, len(part)))
+    return SparseClassBins(*cells, shape, part, rows, _row_sums(batch, probs, place, len(part)))
 
 
-def _row_sums(rows: Tensor, part: Tensor, n_parts: int) -> Tensor:
+def _row_sums(batch: Batch, rows: Tensor, part: Tensor, n_parts: int) -> Tensor:
     """The rows of each part, added up. (n_parts, k) float64"""
+    if batch.weights is not None:
+        rows = rows * batch.weights[:, None]
     if n_parts == 1:
         return rows.sum(0, keepdim=True, dtype=torch.float64)
     return rows.new_zeros(n_parts, rows.shape[1], dtype=torch.float64).index_add_(0, part, rows.double())
@@ -133,16 +144,19 @@ class TopLabels(RankedSamples):
 
     confidence: Tensor
     correct: Tensor
+    weights: Tensor | None = None
 
     def _sorted(self) -> Self:
         """By confidence, the lowest first; equal ones as they came."""
+        if self.weights is not None:
+            return self.select(stable_order(self.confidence))
         return type(self)(*stable_sort(self.confidence, self.correct))
 
 
 @narrow
 def top_labels(batch: Columns) -> TopLabels:
     """Each sample's confidence and whether its prediction was right."""
-    return TopLabels(batch.confidence, batch.correct)
+    return TopLabels(batch.confidence, batch.correct, batch.weights)
 
 
 @dataclass(frozen=True)
@@ -151,8 +165,9 @@ class FullRows(Samples):
 
     probs: Tensor
     labels: Tensor
+    weights: Tensor | None = None
 
 
 def full_rows(batch: Batch) -> FullRows:
     """Each sample's probabilities and label."""
-    return FullRows(batch.probs, batch.labels)
+    return FullRows(batch.probs, batch.labels, batch.weights)

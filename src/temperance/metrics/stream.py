@@ -32,10 +32,18 @@ class Stream:
         self._stats = Running()
 
     def update(
-        self, probs: ArrayLike, labels: ArrayLike, *, from_logits: bool = False, ignore_index: int | None = None
+        self,
+        probs: ArrayLike,
+        labels: ArrayLike,
+        *,
+        from_logits: bool = False,
+        ignore_index: int | None = None,
+        weights: ArrayLike | None = None,
     ) -> None:
         """Take in the next predictions."""
-        found = self.metric.stats(probs, labels, from_logits=from_logits, ignore_index=ignore_index, **self.options)
+        found = self.metric.stats(
+            probs, labels, from_logits=from_logits, ignore_index=ignore_index, weights=weights, **self.options
+        )
         self._stats.add(found)
 
     @property
