@@ -255,6 +255,11 @@ def prefix_sums(values: Tensor) -> Tensor:
     return total
 
 
+def is_whole(values: Tensor) -> bool:
+    """Are these all whole numbers?"""
+    return bool((values == values.round()).all())
+
+
 def root(values: Tensor, p: float = 2) -> Tensor:
     """values^{1/p} of values of at least 0, with a finite gradient: below 1e-10 a straight line to 0."""
     smallest = 1e-10

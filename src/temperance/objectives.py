@@ -33,6 +33,8 @@ class Objective(HasSettings):
     convex: bool
     # `reweigh` has something to do.
     adapts: bool = False
+    # How many samples each row stands for (n,); None where each is one.
+    counts: Tensor | None = None
 
     def __call__(self, log_probs: Tensor, labels: Tensor) -> Tensor:
         k = log_probs.shape[1]
@@ -50,7 +52,13 @@ class Objective(HasSettings):
 
     def weights(self, labels: Tensor, k: int) -> Tensor:
         """How much each row counts, in float64. (n,)"""
+        if self.counts is not None:
+            return self.counts / self.counts.sum()
         return torch.full(labels.shape, 1 / len(labels), dtype=torch.float64, device=labels.device)
+
+    def n_samples(self, labels: Tensor) -> float:
+        """How many samples rows with these labels stand for."""
+        return float(len(labels)) if self.counts is None else float(self.counts.sum())
 
     def reweigh(self, losses: Tensor, labels: Tensor, k: int) -> float:
         """Choose the weights anew from the losses (n,) reached so far; the largest relative change of a weight."""
@@ -80,13 +88,16 @@ def objective(*, convex: bool, name: str | None = None) -> Callable[[Kind], Kind
     return register
 
 
-def make_objective(name: str, **settings: Any) -> Objective:
+def make_objective(name: str, *, counts: Tensor | None = None, **settings: Any) -> Objective:
     """A fresh objective by its plain name, which may carry settings as on the command line.
+
+    `counts` (n,) say how many samples each row stands for.
 
     >>> make_objective("label-smoothing:smoothing=0.1").convex
     True
     """
     made: Objective = OBJECTIVES.make(name, **settings)
+    made.counts = counts
     return made
 
 
@@ -102,7 +113,7 @@ class Nll(Objective):
     """Negative log-likelihood: mean −log p(label), the usual choice."""
 
     def __call__(self, log_probs: Tensor, labels: Tensor) -> Tensor:
-        return nll_loss(log_probs, labels)
+        return nll_loss(log_probs, labels) if self.counts is None else super().__call__(log_probs, labels)
 
 
 @objective(convex=True)
@@ -114,9 +125,9 @@ class ClassBalancedNll(Objective):
     """
 
     def weights(self, labels: Tensor, k: int) -> Tensor:
-        count = torch.bincount(labels, minlength=k)
-        share = 1 / (count.clamp_min(1) * (count > 0).sum()).double()
-        return share[labels]
+        count = torch.bincount(labels, self.counts, minlength=k)
+        share = 1 / (torch.where(count > 0, count, 1) * (count > 0).sum()).double()
+        return share[labels] if self.counts is None else share[labels] * self.counts
 
 
 @objective(convex=True, name="label-smoothing")
@@ -239,8 +250,9 @@ class ClassScaled(Objective):
     def weights(self, labels: Tensor, k: int) -> Tensor:
         each = 1 + (self.class_weights if len(self.class_weights) else labels.new_zeros(k).double())
         if self.class_reduce == "mean":
-            each = each / torch.bincount(labels, minlength=k).clamp_min(1)
-        return each[labels]
+            count = torch.bincount(labels, self.counts, minlength=k)
+            each = each / torch.where(count > 0, count, 1)
+        return each[labels] if self.counts is None else each[labels] * self.counts
 
     def reweigh(self, losses: Tensor, labels: Tensor, k: int) -> float:
         present = torch.bincount(labels, minlength=k) > 0
@@ -248,8 +260,13 @@ class ClassScaled(Objective):
 
     def _class_losses(self, losses: Tensor, labels: Tensor, k: int) -> Tensor:
         """The loss of each class that occurs (eq. 3)."""
-        count = [n for n in torch.bincount(labels, minlength=k).tolist() if n]
-        by_class = torch.split(losses[torch.argsort(labels, stable=True)], count)
+        if self.counts is not None:
+            counts = self.counts.to(losses.dtype)
+            total = losses.new_zeros(k).index_add(0, labels, losses * counts)
+            count = torch.bincount(labels, counts, minlength=k)
+            return (total / count if self.class_reduce == "mean" else total)[count > 0]
+        sizes = [n for n in torch.bincount(labels, minlength=k).tolist() if n]
+        by_class = torch.split(losses[torch.argsort(labels, stable=True)], sizes)
         return torch.stack([rows.mean() if self.class_reduce == "mean" else rows.sum() for rows in by_class])
 
     def _renew(self, reached: Tensor, present: Tensor) -> float:

@@ -147,13 +147,14 @@ def biased(n: int, seed: int) -> tuple[Any, Any]:
 def test_trust_counts_the_noise_and_the_imagined_samples() -> None:
     logits, labels = calibrated(2000, 4)
     plain, sharper = logits.log_softmax(1), (1.5 * logits).log_softmax(1)
-    assert _trust(sharper, plain, labels) == 0 and _trust(plain, plain, labels) == 0
+    ones = torch.ones(2000).double()
+    assert _trust(sharper, plain, labels, ones) == 0 and _trust(plain, plain, labels, ones) == 0
     gain = (sharper - plain).gather(1, labels[:, None]).neg().squeeze(1)
     imagined = (sharper.exp() * (sharper - plain)).sum(1) * IMAGINED / 2000
     mean, error = float((gain - imagined).mean()), float((gain - imagined).std()) / 2000**0.5
     mistakes = int((logits.argmax(1) != labels).sum())
     doubt = error**2 * (1 + FEW_MISTAKES / mistakes)
-    assert _trust(plain, sharper, labels) == pytest.approx(mean**2 / (mean**2 + doubt))
+    assert _trust(plain, sharper, labels, ones) == pytest.approx(mean**2 / (mean**2 + doubt))
 
 
 def test_a_shift_of_class_frequencies_costs_no_more_than_the_frequencies_explain() -> None:
@@ -168,7 +169,7 @@ def test_a_shift_of_class_frequencies_costs_no_more_than_the_frequencies_explain
 def test_the_weights_are_the_best_ones() -> None:
     logits, labels = random_predictions(500, 3, sharpness=3.0)
     log_probs = torch.stack([logits, logits.flip(1), -logits]).log_softmax(2)
-    found = _pool_weights(log_probs, labels)
+    found = _pool_weights(log_probs, labels, torch.ones(500).double())
 
     def value(weights: torch.Tensor) -> float:
         pooled = torch.einsum("m,mnk->nk", weights, log_probs).log_softmax(1)

@@ -38,7 +38,9 @@ class Line(BinaryCalibrator):
         super().__init__(reduction=reduction)
         self.slope, self.intercept = slope, intercept
 
-    def _fit_binary(self, log_odds: torch.Tensor, happened: torch.Tensor) -> dict[str, torch.Tensor]:
+    def _fit_binary(
+        self, log_odds: torch.Tensor, happened: torch.Tensor, weights: torch.Tensor
+    ) -> dict[str, torch.Tensor]:
         return {"seen": torch.stack([log_odds.sum(1), happened.sum(1).double()], dim=1)}
 
     def _map(self, log_odds: torch.Tensor) -> torch.Tensor:

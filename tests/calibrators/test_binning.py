@@ -20,7 +20,7 @@ samples = st.lists(st.tuples(st.integers(0, 40).map(lambda i: i / 40), st.boolea
 
 def curve(method: Any, pairs: Any, x: Any) -> Any:
     probs, happened = torch.tensor(sorted(pairs), dtype=torch.float64).T
-    knots, values = method._fit_curve(probs.contiguous(), happened > 0)
+    knots, values = method._fit_curve(probs.contiguous(), happened > 0, torch.ones_like(probs))
     return look_up(torch.tensor(np.asarray(x, dtype=float))[None], knots[None], values[None])[0].numpy()
 
 

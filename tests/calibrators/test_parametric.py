@@ -34,7 +34,7 @@ def test_newton_finds_the_optimum(seed: int, n: int, scale: float) -> None:
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(3, n, generator=generator, dtype=torch.float64) * scale
     happened = torch.rand(3, n, generator=generator) < 0.5
-    target = smoothed_targets(happened)
+    target = smoothed_targets(happened, torch.ones_like(x[0]))
     fit = fit_logistic(x, target, line_features, torch.zeros(3, 2, dtype=torch.float64))
     assert float(fit.remaining.max()) < 1e-12
     for i in range(3):
@@ -79,7 +79,10 @@ def test_the_record_says_that_it_converged(method: Any, reduction: str) -> None:
 
 def test_platts_targets() -> None:
     happened = torch.tensor([[True, True, True, False]])
-    assert torch.allclose(smoothed_targets(happened), torch.tensor([[4 / 5, 4 / 5, 4 / 5, 1 / 3]], dtype=torch.float64))
+    assert torch.allclose(
+        smoothed_targets(happened, torch.ones(4).double()),
+        torch.tensor([[4 / 5, 4 / 5, 4 / 5, 1 / 3]], dtype=torch.float64),
+    )
 
 
 def test_platt_recovers_a_slope_and_an_intercept() -> None:
@@ -105,7 +108,7 @@ def test_betas_slopes_are_not_negative_and_no_others_are_better(seed: int, n: in
     labels = (torch.rand(n, generator=generator) < 0.5).long()
     if 0 < int(labels.sum()) < n:
         theta = Beta().fit(two_classes(x), labels).coefficients[0].numpy()
-        columns, target = beta_features(x).numpy(), smoothed_targets(labels[None] == 1)[0].numpy()
+        columns, target = beta_features(x).numpy(), smoothed_targets(labels[None] == 1, torch.ones_like(x))[0].numpy()
         bounds = [(0, None), (0, None), (None, None)]
         best = minimize(loss_of, np.ones(3), (columns, target), jac=True, method="L-BFGS-B", bounds=bounds)
         assert theta[0] >= 0 and theta[1] >= 0

@@ -70,7 +70,9 @@ def test_cells_make_no_difference() -> None:
     place = (x[None] - found.origin) / found.spacing
     bend, energy = bending(10, x)
     start = torch.zeros(1, 10, dtype=torch.float64)
-    exact = fit_logistic(place, smoothed_targets(happened[None]), lambda u: basis(u, bend), start, penalty=energy).theta
+    exact = fit_logistic(
+        place, smoothed_targets(happened[None], torch.ones_like(x)), lambda u: basis(u, bend), start, penalty=energy
+    ).theta
     grid = torch.linspace(-1, 10, 100, dtype=torch.float64)[None]
     difference = (basis(grid, bend) @ (exact - found.heights).T).squeeze()
     assert float(difference.abs().max()) < 0.01
@@ -79,7 +81,7 @@ def test_cells_make_no_difference() -> None:
 @pytest.mark.parametrize("smoothing", [0.1, 10.0])
 def test_leaving_out_by_one_step_is_leaving_out(smoothing: float) -> None:
     x, happened = bent(120)
-    origin, spacing = overlap(x[None], happened[None], 7)
+    origin, spacing = overlap(x[None], happened[None], torch.ones_like(x), 7)
     place, target = (x[None] - origin) / spacing, happened[None].double()
     bend, energy = bending(8, x)
     penalty, start = smoothing**0.5 * energy, torch.zeros(1, 8, dtype=torch.float64)
@@ -100,9 +102,9 @@ def test_leaving_out_by_one_step_is_leaving_out(smoothing: float) -> None:
 
 def test_knots_leave_out_outliers() -> None:
     x, happened = bent(2000)
-    origin, spacing = overlap(x[None], happened[None], 9)
+    origin, spacing = overlap(x[None], happened[None], torch.ones_like(x), 9)
     x[0], x[1], happened[0], happened[1] = 1e4, -1e4, False, True
-    again, wider = overlap(x[None], happened[None], 9)
+    again, wider = overlap(x[None], happened[None], torch.ones_like(x), 9)
     assert torch.allclose(origin, again, atol=0.5) and torch.allclose(spacing, wider, atol=0.2)
 
 

@@ -33,7 +33,7 @@ def direct(pairs: Any, at: float) -> float:
 def test_it_is_two_isotonic_fits(pairs: list[tuple[float, bool]], x: list[float]) -> None:
     """At the samples' own probabilities, between them, and beyond them; to the resolution of the curve."""
     probs, happened = torch.tensor(sorted(pairs), dtype=torch.float64).T
-    knots, values = VennAbers()._fit_curve(probs.contiguous(), happened > 0)
+    knots, values = VennAbers()._fit_curve(probs.contiguous(), happened > 0, torch.ones_like(probs))
     x += [p for p, _ in pairs]
     found = look_up(torch.tensor([x], dtype=torch.float64), knots[None], values[None])[0]
     expected = torch.tensor([direct(pairs, at) for at in x], dtype=torch.float64)
@@ -54,7 +54,7 @@ def test_a_hit_more_in_each_group(groups: list[tuple[int, int]]) -> None:
 
 def test_samples_that_were_all_hits() -> None:
     probs = torch.tensor([0.5] * 8, dtype=torch.float64)
-    knots, values = VennAbers()._fit_curve(probs, torch.ones(8, dtype=torch.bool))
+    knots, values = VennAbers()._fit_curve(probs, torch.ones(8, dtype=torch.bool), torch.ones_like(probs))
     found = look_up(torch.tensor([[0.5]], dtype=torch.float64), knots[None], values[None])
     assert float(found) == pytest.approx(9 / 10)
 
@@ -63,6 +63,6 @@ def test_the_curve_is_never_certain_and_rises() -> None:
     generator = torch.Generator().manual_seed(0)
     probs = torch.rand(2000, generator=generator, dtype=torch.float64).sort().values
     happened = torch.rand(2000, generator=generator, dtype=torch.float64) < probs
-    knots, values = VennAbers()._fit_curve(probs, happened)
+    knots, values = VennAbers()._fit_curve(probs, happened, torch.ones_like(probs))
     assert float(values.min()) > 0 and float(values.max()) < 1
     assert bool((values.diff() >= 0).all()) and bool((knots.diff() >= 0).all())

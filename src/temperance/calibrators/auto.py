@@ -16,7 +16,7 @@ from temperance.calibrators.temperature import (
     likeliest_inverse_temperature,
 )
 from temperance.errors import InputError
-from temperance.objectives import Nll
+from temperance.objectives import make_objective
 from temperance.settings import AtLeastTwo, NameOf, Seed
 
 # From few parameters to many; temperature scaling is always in the pool too. Others beside them (ODIR, order-preserving
@@ -38,7 +38,7 @@ FEW_MISTAKES = 20
 NEGLIGIBLE = 0.005
 
 
-@calibrator(family="combination", preserves_argmax=False, min_samples=4)
+@calibrator(family="combination", preserves_argmax=False, takes_weights=True, min_samples=4)
 class Auto(Calibrator):
     """Chooses and combines calibrators by cross-validation and says what it chose: the one to take if in doubt.
 
@@ -77,18 +77,22 @@ class Auto(Calibrator):
         self.seed = seed
 
     def _fit(self, logits: Tensor, labels: Tensor) -> None:
-        fold = self._dealt(len(labels)).to(logits.device)
-        predicted, failures = self._cross_fitted(logits, labels, fold)
-        log_probs = torch.stack(list(predicted.values()))
-        weights = _pool_weights(log_probs, labels)
+        self._fit_weighted(logits, labels, None)
 
-        combined = _cross_combined(log_probs, labels, fold, weights)
+    def _fit_weighted(self, logits: Tensor, labels: Tensor, weights: Tensor | None) -> None:
+        counts = torch.ones_like(logits[:, 0]) if weights is None else weights
+        fold = self._dealt(len(labels)).to(logits.device)
+        predicted, failures = self._cross_fitted(logits, labels, counts, fold)
+        log_probs = torch.stack(list(predicted.values()))
+        weights = _pool_weights(log_probs, labels, counts)
+
+        combined = _cross_combined(log_probs, labels, counts, fold, weights)
         found = {"identity": logits.log_softmax(1)} | predicted | combined
         losses = {name: _nll(each, labels) for name, each in found.items()}
-        trust = _trust(combined["pool and gap-scaling"], log_probs[0], labels)
+        trust = _trust(combined["pool and gap-scaling"], log_probs[0], labels, counts)
         if trust:
             self.last = _last_step()
-            self.last._fit_rows(_pool(log_probs, weights), labels)
+            self.last._fit_rows(_pool(log_probs, weights), labels, counts)
             self.last.slopes *= trust
         weights *= trust
         weights[0] += 1 - trust
@@ -96,16 +100,16 @@ class Auto(Calibrator):
         share = dict(zip(predicted, weights.tolist(), strict=True))
         members = sorted(name for name in share if share[name] >= NEGLIGIBLE * max(share.values()))
         for name in members:
-            self.add_module(name, _member(name, logits, labels))
+            self.add_module(name, _member(name, logits, labels, counts))
         self._keep("weights", weights.new_tensor([share[name] for name in members]))
         steps = ("identity", "temperature", "pool", "pool and gap-scaling")
         self.info = {
             "weights": {name: share[name] for name in sorted(members, key=share.__getitem__, reverse=True)},
             "trust": trust,
-            "held_out_nll": {name: float(each.mean()) for name, each in losses.items()},
-            "gain": {step: _mean_and_error(losses[before] - losses[step]) for before, step in pairwise(steps)},
+            "held_out_nll": {name: _mean_and_error(each, counts)[0] for name, each in losses.items()},
+            "gain": {step: _mean_and_error(losses[before] - losses[step], counts) for before, step in pairwise(steps)},
             "left_out": failures,
-        } | caution_of(fit_inverse_temperature(Nll(), logits, labels)[1])
+        } | caution_of(fit_inverse_temperature(make_objective("nll", counts=counts), logits, labels)[1])
 
     def _calibrate(self, logits: Tensor) -> Tensor:
         members = [self._modules[name] for name in sorted(self._modules) if name != "last"]
@@ -129,14 +133,17 @@ class Auto(Calibrator):
         fold[order] = torch.arange(n) % min(self.folds, n)
         return fold
 
-    def _cross_fitted(self, logits: Tensor, labels: Tensor, fold: Tensor) -> tuple[dict[str, Tensor], dict[str, str]]:
+    def _cross_fitted(
+        self, logits: Tensor, labels: Tensor, counts: Tensor, fold: Tensor
+    ) -> tuple[dict[str, Tensor], dict[str, str]]:
         """Each member's log-probabilities of samples that it was not fitted on, and why a member has none."""
         predicted, failures = {}, {}
         for name in dict.fromkeys(("temperature", *(self.members or MEMBERS))):
             found = torch.empty_like(logits)
             try:
                 for out in range(int(fold.max()) + 1):
-                    member = _member(name, logits[fold != out], labels[fold != out])
+                    inside = fold != out
+                    member = _member(name, logits[inside], labels[inside], counts[inside])
                     found[fold == out] = member._calibrate(logits[fold == out])
             except InputError as error:
                 failures[name] = str(error)
@@ -145,15 +152,16 @@ class Auto(Calibrator):
         return predicted, failures
 
 
-def _member(name: str, logits: Tensor, labels: Tensor) -> Calibrator:
+def _member(name: str, logits: Tensor, labels: Tensor, counts: Tensor) -> Calibrator:
     """A fitted member of the pool. Temperature scaling, the measure of all others, always has its prior."""
     if name == "temperature":
         plain = Temperature()
-        plain._keep("temperature", logits.new_tensor(1 / likeliest_inverse_temperature(Nll(), logits, labels)[0]))
+        inverse, _ = likeliest_inverse_temperature(make_objective("nll", counts=counts), logits, labels)
+        plain._keep("temperature", logits.new_tensor(1 / inverse))
         plain._keep("n_classes", torch.tensor(logits.shape[1], device=logits.device))
         return plain
     member = make_calibrator(name)
-    member._fit_rows(logits, labels)
+    member._fit_rows(logits, labels, counts)
     return member
 
 
@@ -161,26 +169,29 @@ def _last_step() -> GapScaling:
     return GapScaling(ridge=LAST_RIDGE, rescale=False)
 
 
-def _cross_combined(log_probs: Tensor, labels: Tensor, fold: Tensor, start: Tensor) -> dict[str, Tensor]:
+def _cross_combined(
+    log_probs: Tensor, labels: Tensor, counts: Tensor, fold: Tensor, start: Tensor
+) -> dict[str, Tensor]:
     """Log-probabilities after the pool and after gap scaling, both fitted to the other folds."""
     pool, last = torch.empty_like(log_probs[0]), torch.empty_like(log_probs[0])
     for out in range(int(fold.max()) + 1):
         inside, outside = fold != out, fold == out
-        weights = _pool_weights(log_probs[:, inside], labels[inside], start)
+        weights = _pool_weights(log_probs[:, inside], labels[inside], counts[inside], start)
         step = _last_step()
-        step._fit(_pool(log_probs[:, inside], weights), labels[inside])  # not `fit`: one class alone is enough here
+        # Not `fit`: one class alone is enough here.
+        step._fit_weighted(_pool(log_probs[:, inside], weights), labels[inside], counts[inside])
         pool[outside] = _pool(log_probs[:, outside], weights)
         last[outside] = step._calibrate(pool[outside])
     return {"pool": pool, "pool and gap-scaling": last}
 
 
-def _trust(log_probs: Tensor, plain: Tensor, labels: Tensor) -> float:
+def _trust(log_probs: Tensor, plain: Tensor, labels: Tensor, counts: Tensor) -> float:
     """How far to go from plain predictions to others, given what those gain, the imagined samples included."""
-    mistakes = int((plain.argmax(1) != labels).sum())
+    mistakes = float((plain.argmax(1) != labels).double() @ counts)
     if not mistakes:
         return 0.0  # whatever is surer looks better
-    imagined = (plain.exp() * (plain - log_probs)).sum(1) * IMAGINED / len(labels)
-    gain, error = _mean_and_error(_nll(plain, labels) - _nll(log_probs, labels) - imagined)
+    imagined = (plain.exp() * (plain - log_probs)).sum(1) * IMAGINED / float(counts.sum())
+    gain, error = _mean_and_error(_nll(plain, labels) - _nll(log_probs, labels) - imagined, counts)
     return gain**2 / (gain**2 + error**2 * (1 + FEW_MISTAKES / mistakes)) if gain > 0 else 0.0
 
 
@@ -192,23 +203,24 @@ def _pool(log_probs: Tensor | list[Tensor], weights: Tensor) -> Tensor:
     return total.log_softmax(1)
 
 
-def _pool_weights(log_probs: Tensor, labels: Tensor, start: Tensor | None = None) -> Tensor:
+def _pool_weights(log_probs: Tensor, labels: Tensor, counts: Tensor, start: Tensor | None = None) -> Tensor:
     """The weights w ≥ 0 (m,) with which the pool of (m, n, k) has the least NLL, the imagined samples included.
 
     These are labelled as the first member predicts.
     """
     m, n = log_probs.shape[:2]
-    share = IMAGINED / n
-    belief = log_probs[0].exp()
-    target = share * torch.stack([(belief * found).sum() / n for found in log_probs])
-    target += log_probs.gather(2, labels.expand(m, n)[:, :, None]).squeeze(2).mean(1)
+    total = float(counts.sum())
+    share, each = IMAGINED / total, counts[:, None] / total
+    belief = log_probs[0].exp() * each
+    target = share * torch.stack([(belief * found).sum() for found in log_probs])
+    target += log_probs.gather(2, labels.expand(m, n)[:, :, None]).squeeze(2) @ each.squeeze(1)
 
     def value(weights: Tensor) -> tuple[float, Tensor]:
         scores = torch.tensordot(weights, log_probs, 1)
         normaliser = scores.logsumexp(1, keepdim=True)
-        probs = (scores - normaliser).exp_()
-        gradient = (1 + share) * torch.stack([(probs * found).sum() / n for found in log_probs]) - target
-        return float((1 + share) * normaliser.mean() - weights @ target), gradient
+        probs = (scores - normaliser).exp_().mul_(each)
+        gradient = (1 + share) * torch.stack([(probs * found).sum() for found in log_probs]) - target
+        return float((1 + share) * (normaliser * each).sum() - weights @ target), gradient
 
     even = torch.full_like(target, 1 / m)
     return descend(value, even if start is None else start, low=0.0, still=1e-9).parameters
@@ -218,6 +230,8 @@ def _nll(log_probs: Tensor, labels: Tensor) -> Tensor:
     return -log_probs.gather(1, labels[:, None]).squeeze(1)
 
 
-def _mean_and_error(values: Tensor) -> list[float]:
-    """The mean and its standard error."""
-    return [float(values.mean()), float(values.std() / len(values) ** 0.5)]
+def _mean_and_error(values: Tensor, counts: Tensor) -> list[float]:
+    """The mean and its standard error, of samples of which each counts as many times."""
+    n = counts.sum()
+    mean = values @ counts / n
+    return [float(mean), float(((values - mean).square() @ counts / (n - 1) / n).sqrt())]

@@ -19,11 +19,21 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from temperance.arrays import ArrayLike, as_labels, as_logits, as_scores, flatten, refuse_probs, unflatten
+from temperance.arrays import (
+    ArrayLike,
+    as_labels,
+    as_logits,
+    as_scores,
+    as_weights,
+    flatten,
+    no_weight,
+    refuse_probs,
+    unflatten,
+)
 from temperance.calibrators import priors
 from temperance.errors import FileError, InputError, NotFittedError, TemperanceWarning
 from temperance.files import read_tensors, reading, write_tensors
-from temperance.numerics import first_places, one_thread, working_type
+from temperance.numerics import first_places, is_whole, one_thread, working_type
 from temperance.registry import Registry, first_line, plain_name
 from temperance.settings import HasSettings, changed_settings, check_settings, settings_of
 from temperance.showing import Shown, two_columns
@@ -35,6 +45,9 @@ if TYPE_CHECKING:
 AS_LOGITS = "pass log-probabilities, numpy.log(probs)"
 
 FORMAT = 1
+
+# Samples that are repeated as their weights say are at most this many.
+MOST_REPEATED = 1 << 26
 
 # Up to this many values are fitted on one thread of a CPU. A fit is thousands of small operations, and torch's threads
 # wait for each other after each of them: seldom worth it, and on a busy machine many times slower than the work.
@@ -70,6 +83,7 @@ class Calibrator(Shown, HasSettings, nn.Module):
     family: ClassVar[str]
     preserves_argmax: ClassVar[bool]
     takes_objective: ClassVar[bool]
+    takes_weights: ClassVar[bool]
     min_samples: ClassVar[int]
 
     n_classes: Tensor
@@ -93,14 +107,32 @@ class Calibrator(Shown, HasSettings, nn.Module):
         """Learn from float64 logits (n, k) and int64 labels (n,); keep what is learnt with `_keep`."""
         raise NotImplementedError
 
+    def _fit_weighted(self, logits: Tensor, labels: Tensor, weights: Tensor | None) -> None:
+        """As `_fit`, where each row stands for as many samples as its weight says (n,), for one that `takes_weights`.
+
+        Weights are above 0. They sum to the number of samples, so a method that reads n takes their sum.
+        """
+        raise NotImplementedError
+
     def _calibrate(self, logits: Tensor) -> Tensor:
         """Log-probabilities (n, k) of float64 logits (n, k)."""
         raise NotImplementedError
 
     # What everyone calls.
 
-    def fit(self, logits: ArrayLike, labels: ArrayLike, *, ignore_index: int | None = None) -> Self:
-        """Learn from logits (n, k) or (n, k, *space) and labels that the network was not trained on."""
+    def fit(
+        self,
+        logits: ArrayLike,
+        labels: ArrayLike,
+        *,
+        ignore_index: int | None = None,
+        weights: ArrayLike | None = None,
+    ) -> Self:
+        """Learn from logits (n, k) or (n, k, *space) and labels that the network was not trained on.
+
+        `weights` say how much each label counts: a whole number as that many equal samples, 0 as none. Where some are
+        not whole, only their proportions matter, and they stand for as many samples as vary as much, (Σw)² / Σw².
+        """
         self.check_settings()
         scores = as_scores(logits, "logits")
         home = scores.device
@@ -109,29 +141,54 @@ class Calibrator(Shown, HasSettings, nn.Module):
             given = as_logits(scores)
             truth = as_labels(labels, given, ignore_index=ignore_index).reshape(-1).to(exact)
             rows = flatten(given).to(exact).double()
-            if ignore_index is not None:
-                rows, truth = rows[truth != ignore_index], truth[truth != ignore_index]
-            self._fit_rows(rows, truth)
-            self._keep_reference(rows, truth)
+            counts = None
+            if weights is not None:
+                counts = as_weights(weights, tuple(given.shape[:1] + given.shape[2:])).reshape(-1).to(exact)
+            if ignore_index is not None or counts is not None:
+                kept = truth != ignore_index if ignore_index is not None else torch.ones_like(truth, dtype=torch.bool)
+                kept = kept if counts is None else kept & (counts > 0)
+                rows, truth, counts = rows[kept], truth[kept], None if counts is None else _numbers(counts[kept])
+            self._fit_rows(rows, truth, counts)
+            self._keep_reference(rows, truth, counts)
         self.set_prior(self.prior).to(home)
-        cautions = [self.info.get("caution"), priors.imbalance(truth) if self.prior is None else None]
+        cautions = [self.info.get("caution"), priors.imbalance(truth, counts) if self.prior is None else None]
         for caution in filter(None, cautions):
             # Without its name, so that Python shows it once where many methods are fitted to the same samples.
             warnings.warn(caution, TemperanceWarning, stacklevel=2)
         return self
 
-    def _fit_rows(self, logits: Tensor, labels: Tensor) -> None:
+    def _fit_rows(self, logits: Tensor, labels: Tensor, weights: Tensor | None = None) -> None:
         """Fit to checked float64 logits (n, k) and int64 labels (n,), without a warning."""
+        if weights is not None and not self.takes_weights:
+            index = self._repeated(weights)
+            logits, labels, weights = logits[index], labels[index], None
         self._check_fit(logits, labels)
         self._forget()
-        self._fit(logits, labels)
+        if weights is None:
+            self._fit(logits, labels)
+        else:
+            self._fit_weighted(logits, labels, weights)
         self._keep("n_classes", torch.tensor(logits.shape[1], device=logits.device))
 
-    def _keep_reference(self, logits: Tensor, labels: Tensor) -> None:
+    def _repeated(self, weights: Tensor) -> Tensor:
+        """Each row's number as often as its weight says, which must be a whole number."""
+        if not is_whole(weights):
+            raise InputError(
+                f"{self.name} learns from single samples, so weights must be whole numbers that count them, and these "
+                "are not. Take a method that allows any weights, such as temperature or auto, or fit without weights"
+            )
+        if (size := float(weights.sum())) > MOST_REPEATED:
+            raise InputError(
+                f"{self.name} learns from single samples, and these weights stand for {size:.3g} of them, which are "
+                "too many. Take a method that allows any weights, such as temperature or auto"
+            )
+        return torch.repeat_interleave(weights.long())
+
+    def _keep_reference(self, logits: Tensor, labels: Tensor, weights: Tensor | None = None) -> None:
         """Keep what `set_prior` and `adapt` need to know of the fit part; of very many rows some are enough."""
         some = slice(None, None, max(1, logits.numel() // priors.MOST_VALUES))
-        rows = logits[some]
-        for name, value in priors.reference(rows, self._calibrate(rows), labels[some]).items():
+        rows, counts = logits[some], None if weights is None else weights[some]
+        for name, value in priors.reference(rows, self._calibrate(rows), labels[some], counts).items():
             self._keep(name, value)
 
     def set_prior(self, prior: str | ArrayLike | None) -> Self:
@@ -246,7 +303,7 @@ class Calibrator(Shown, HasSettings, nn.Module):
     @classmethod
     def claims(cls) -> dict[str, Any]:
         """What the registry says about it; the tests verify it."""
-        names = ("family", "preserves_argmax", "takes_objective", "min_samples")
+        names = ("family", "preserves_argmax", "takes_objective", "takes_weights", "min_samples")
         return {name: getattr(cls, name) for name in names}
 
     def _keep(self, name: str, value: Tensor) -> None:
@@ -343,13 +400,20 @@ C = TypeVar("C", bound=type[Calibrator])
 
 
 def calibrator(
-    *, family: str, preserves_argmax: bool, takes_objective: bool = False, min_samples: int = 1, name: str | None = None
+    *,
+    family: str,
+    preserves_argmax: bool,
+    takes_objective: bool = False,
+    takes_weights: bool = False,
+    min_samples: int = 1,
+    name: str | None = None,
 ) -> Callable[[C], C]:
     """Register a calibrator with its claims.
 
     family           the page of the docs it belongs to
     preserves_argmax no prediction changes, on any logits
     takes_objective  `objective=` chooses what it minimises
+    takes_weights    samples may have any weights (`_fit_weighted`); otherwise whole ones, by which they are repeated
     min_samples      it refuses to fit on fewer
     """
 
@@ -359,11 +423,22 @@ def calibrator(
         cls.family = family
         cls.preserves_argmax = preserves_argmax
         cls.takes_objective = takes_objective
+        cls.takes_weights = takes_weights
         cls.min_samples = min_samples
         CALIBRATORS.add(cls.name, cls)
         return cls
 
     return register
+
+
+def _numbers(weights: Tensor) -> Tensor:
+    """Weights that sum to a number of samples: whole ones as they are, others to that of equal weight that vary alike.
+
+    So a prior that counts as some samples keeps its meaning. (n,)
+    """
+    if not len(weights):
+        raise no_weight()
+    return weights if is_whole(weights) else weights * (weights.sum() / weights.square().sum())
 
 
 def _shapes(tensors: Mapping[str, Tensor]) -> dict[str, torch.Size]:

@@ -11,7 +11,7 @@ from temperance.calibrators._fit.curve import TINY, CurveCalibrator, interleave,
 from temperance.calibrators._fit.reduction import Reduction
 from temperance.calibrators.base import Shared, calibrator
 from temperance.calibrators.parametric import fit_platt
-from temperance.numerics import prefix_sums
+from temperance.numerics import is_whole, prefix_sums
 from temperance.settings import Count
 
 # Bayesian binning averages over numbers of bins from a tenth of the cube root of n to ten times it, and its prior has
@@ -20,7 +20,7 @@ BBQ_RANGE = 10
 BBQ_PRIOR = 2.0
 
 
-@calibrator(family="binary", preserves_argmax=False, name="histogram")
+@calibrator(family="binary", preserves_argmax=False, takes_weights=True, name="histogram")
 class HistogramBinning(CurveCalibrator):
     """Bins of confidence, and in each the share of samples that turned out right.
 
@@ -47,22 +47,22 @@ class HistogramBinning(CurveCalibrator):
         self.bins = bins
         self.n_bins = n_bins
 
-    def _fit_curve(self, probs: Tensor, happened: Tensor) -> tuple[Tensor, Tensor]:
+    def _fit_curve(self, probs: Tensor, happened: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
         if self.bins == "mass":
-            cuts = mass_cuts(probs, self.n_bins)
+            cuts = mass_cuts(probs, weights, self.n_bins)
             edges = midpoints(probs)[cuts]
         else:
             edges = torch.arange(self.n_bins + 1, dtype=probs.dtype, device=probs.device) / self.n_bins
             cuts = torch.searchsorted(probs, edges, right=True)
             cuts[0], cuts[-1] = 0, len(probs)
-        count, hits = cuts.diff().double(), prefix_sums(happened)[cuts].diff()
-        share = hits / count.clamp_min(1)
+        count, hits = (prefix_sums(each)[cuts].diff() for each in (weights, happened * weights))
+        empty = cuts.diff() == 0
+        share = hits / torch.where(empty, 1, count)
         low, high = edges[:-1], edges[1:]
-        empty = count == 0
         return interleave(low, high), interleave(torch.where(empty, low, share), torch.where(empty, high, share))
 
 
-@calibrator(family="binary", preserves_argmax=False)
+@calibrator(family="binary", preserves_argmax=False, takes_weights=True)
 class ScalingBinning(CurveCalibrator):
     """Platt scaling, then bins that each give the mean of its output: a map whose error can be measured.
 
@@ -80,15 +80,16 @@ class ScalingBinning(CurveCalibrator):
         super().__init__(reduction=reduction, **shared)
         self.n_bins = n_bins
 
-    def _fit_curve(self, probs: Tensor, happened: Tensor) -> tuple[Tensor, Tensor]:
+    def _fit_curve(self, probs: Tensor, happened: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
         log_odds = probs.clamp(TINY, 1 - torch.finfo(probs.dtype).eps / 2).logit()
-        slope, intercept = fit_platt(log_odds[None], happened[None]).theta[0]
+        slope, intercept = fit_platt(log_odds[None], happened[None], weights).theta[0]
         scaled = (slope * log_odds + intercept).sigmoid()
-        cuts = mass_cuts(probs, self.n_bins)
-        return steps(midpoints(probs)[cuts[1:-1]], prefix_sums(scaled)[cuts].diff() / cuts.diff())
+        cuts = mass_cuts(probs, weights, self.n_bins)
+        count, total = (prefix_sums(each)[cuts].diff() for each in (weights, scaled * weights))
+        return steps(midpoints(probs)[cuts[1:-1]], total / count)
 
 
-@calibrator(family="binary", preserves_argmax=False)
+@calibrator(family="binary", preserves_argmax=False, takes_weights=True)
 class Bbq(CurveCalibrator):
     """Histograms with every number of bins, averaged by how well each explains the data: Bayesian binning.
 
@@ -108,17 +109,17 @@ class Bbq(CurveCalibrator):
     def __init__(self, *, reduction: Reduction = "pooled", **shared: Unpack[Shared]) -> None:
         super().__init__(reduction=reduction, **shared)
 
-    def _fit_curve(self, probs: Tensor, happened: Tensor) -> tuple[Tensor, Tensor]:
-        n, device = len(probs), probs.device
+    def _fit_curve(self, probs: Tensor, happened: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+        n, device = float(weights.sum()), probs.device
         typical = n ** (1 / 3)
-        sizes = torch.arange(max(1, int(typical / BBQ_RANGE)), min(n, int(typical * BBQ_RANGE)) + 1, device=device)
+        most = min(int(n), int(typical * BBQ_RANGE))
+        sizes = torch.arange(max(1, int(typical / BBQ_RANGE)), most + 1, device=device)
         # The bins of all histograms, one after the other.
         model = torch.arange(len(sizes), device=device).repeat_interleave(sizes)
         place = torch.arange(1, len(model) + 1, device=device) - (sizes.cumsum(0) - sizes)[model]
-        end = cut_after(probs, place * n // sizes[model])
+        end = cut_after(probs, weights, place / sizes[model])
         start = torch.where(place == 1, 0, end.roll(1))
-        count, total = (end - start).double(), prefix_sums(happened)
-        hits = (total[end] - total[start]).double()
+        count, hits = (total[end] - total[start] for total in map(prefix_sums, (weights, happened * weights)))
 
         edges = midpoints(probs)
         centre = ((edges[start] + edges[end]) / 2).clamp(TINY, 1 - torch.finfo(probs.dtype).eps)
@@ -130,21 +131,30 @@ class Bbq(CurveCalibrator):
 
         # A bin contributes from its start to its end.
         part = posterior * (hits + a) / (count + weight)
-        mean = part.new_zeros(n + 1).index_add_(0, start, part).index_add_(0, end, -part).cumsum(0)
+        mean = part.new_zeros(len(probs) + 1).index_add_(0, start, part).index_add_(0, end, -part).cumsum(0)
         cuts = torch.unique(end)[:-1]
         return steps(*merge_steps(edges[cuts], mean[torch.cat([cuts.new_zeros(1), cuts])].clamp(0, 1)))
 
 
-def mass_cuts(probs: Tensor, n_bins: int) -> Tensor:
-    """The ranks 0, …, n at which sorted samples are cut into n_bins bins of equal mass, or fewer where samples tie."""
-    ranks = torch.arange(n_bins + 1, device=probs.device) * len(probs) // n_bins
-    cuts: Tensor = torch.unique(torch.where(ranks == 0, 0, cut_after(probs, ranks)))
+def mass_cuts(probs: Tensor, weights: Tensor, n_bins: int) -> Tensor:
+    """Where sorted samples are cut into n_bins bins of equal mass, or fewer where samples tie: from 0 to n."""
+    share = torch.arange(n_bins + 1, dtype=torch.float64, device=probs.device) / n_bins
+    start = share * weights.sum() < 1 if is_whole(weights) else share == 0
+    cuts: Tensor = torch.unique(torch.where(start, 0, cut_after(probs, weights, share)))
     return cuts
 
 
-def cut_after(probs: Tensor, ranks: Tensor) -> Tensor:
-    """How many samples lie at or below the one of each rank (from 1): equal probabilities stay together."""
-    return torch.searchsorted(probs, probs[(ranks - 1).clamp_min(0)], right=True)
+def cut_after(probs: Tensor, weights: Tensor, share: Tensor) -> Tensor:
+    """How many rows lie at or below the one up to which the samples are this share: equal probabilities stay together.
+
+    Whole weights count samples, so the share is rounded down to a number of them.
+    """
+    before = weights.cumsum(0)
+    # Rounding must not take a share that ends with a row into the next one.
+    rank = (share * before[-1]) * (1 - 1e-12)
+    rank = (rank + 1e-9).floor() if is_whole(weights) else rank
+    row = torch.searchsorted(before, rank).clamp_max(len(probs) - 1)
+    return torch.searchsorted(probs, probs[row], right=True)
 
 
 def midpoints(probs: Tensor) -> Tensor:

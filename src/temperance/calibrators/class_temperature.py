@@ -19,7 +19,7 @@ from temperance.calibrators.temperature import S_HIGH, S_LOW, caution_of, divide
 from temperance.objectives import Objective, ObjectiveName
 
 
-@calibrator(family="temperature", preserves_argmax=False, takes_objective=True)
+@calibrator(family="temperature", preserves_argmax=False, takes_objective=True, takes_weights=True)
 class ClassTemperature(Parametric):
     """A temperature for each class, fitted together by gradient.
 
@@ -49,9 +49,9 @@ class ClassTemperature(Parametric):
         super().__init__(objective=objective, solver=solver, **shared)
         self.centre = centre
 
-    def _fit(self, logits: Tensor, labels: Tensor) -> None:
-        objective, rows = self._make_objective(), self._centred(logits)
-        shared, record = fit_inverse_temperature(self._make_objective(), rows, labels)
+    def _fit_weighted(self, logits: Tensor, labels: Tensor, weights: Tensor | None) -> None:
+        objective, rows = self._make_objective(weights), self._centred(logits)
+        shared, record = fit_inverse_temperature(self._make_objective(weights), rows, labels)
         strength = _prior_strength(objective, labels, rows.shape[1])
         absent = torch.bincount(labels, minlength=rows.shape[1]) == 0
         start = rows.new_ones(rows.shape[1])
@@ -83,7 +83,7 @@ class ClassTemperature(Parametric):
         return logits - (logits.mean(1, keepdim=True) if self.centre == "mean" else logits.amax(1, keepdim=True))
 
 
-@calibrator(family="temperature", preserves_argmax=False, takes_objective=True)
+@calibrator(family="temperature", preserves_argmax=False, takes_objective=True, takes_weights=True)
 class BiasCorrectedTemperature(Parametric):
     """Temperature scaling with a bias for each class, which also repairs shifted class frequencies.
 
@@ -100,9 +100,9 @@ class BiasCorrectedTemperature(Parametric):
     temperature: Tensor
     bias: Tensor
 
-    def _fit(self, logits: Tensor, labels: Tensor) -> None:
+    def _fit_weighted(self, logits: Tensor, labels: Tensor, weights: Tensor | None) -> None:
         k = logits.shape[1]
-        shared, record = fit_inverse_temperature(self._make_objective(), logits, labels)
+        shared, record = fit_inverse_temperature(self._make_objective(weights), logits, labels)
         present = (torch.bincount(labels, minlength=k) > 0).double()
 
         def bias(free: Tensor) -> Tensor:
@@ -116,7 +116,7 @@ class BiasCorrectedTemperature(Parametric):
 
         start = torch.zeros(k + 1, dtype=torch.float64, device=logits.device)
         start[0] = 1.0
-        objective, released = self._make_objective(), self.solver == "released"
+        objective, released = self._make_objective(weights), self.solver == "released"
         strength = _prior_strength(objective, labels, k)
         problem = Problem(objective, scaled, logits, labels, penalty=None if released else penalty)
         if released:
@@ -136,4 +136,4 @@ class BiasCorrectedTemperature(Parametric):
 
 def _prior_strength(objective: Objective, labels: Tensor, k: int) -> float:
     """How strongly parameters are pulled to the shared temperature: as in vector scaling, which has 2 k of them."""
-    return prior_samples(2 * k, len(labels)) * sample_weight(objective, labels, k)
+    return prior_samples(2 * k, objective.n_samples(labels)) * sample_weight(objective, labels, k)

@@ -26,7 +26,7 @@ from temperance.objectives import Objective, ObjectiveName
 MOST_UNIFORM = 0.999
 
 
-@calibrator(family="temperature", preserves_argmax=True, takes_objective=True)
+@calibrator(family="temperature", preserves_argmax=True, takes_objective=True, takes_weights=True)
 class EnsembleTemperature(Parametric):
     """Temperature scaling mixed with the uncalibrated prediction and the uniform one.
 
@@ -54,9 +54,9 @@ class EnsembleTemperature(Parametric):
         super().__init__(objective=objective, solver=solver, **shared)
         self.space = space
 
-    def _fit(self, logits: Tensor, labels: Tensor) -> None:
+    def _fit_weighted(self, logits: Tensor, labels: Tensor, weights: Tensor | None) -> None:
         # One objective for both stages: the second starts with the weights that it chose in the first.
-        objective = self._make_objective()
+        objective = self._make_objective(weights)
         inverse, first = fit_inverse_temperature(objective, logits, labels, self.solver)
         if self.space == "probs":
             found = fit_mixture(objective, logits, labels, inverse)

@@ -10,7 +10,7 @@ from temperance.calibrators._fit.solvers import TOLERANCE
 from temperance.calibrators.base import Calibrator, Shared, calibrator
 from temperance.calibrators.ordered import LEAST_GAIN, centred
 from temperance.calibrators.temperature import caution_of, fit_inverse_temperature
-from temperance.objectives import Nll
+from temperance.objectives import make_objective
 from temperance.settings import Positive
 
 # A new factor begins below the logits of these ranks: the first gaps decide, the many small ones share a factor.
@@ -25,7 +25,7 @@ MAX_STEPS = 50
 MAX_HALVINGS = 30
 
 
-@calibrator(family="ordered", preserves_argmax=True)
+@calibrator(family="ordered", preserves_argmax=True, takes_weights=True)
 class GapScaling(Calibrator):
     """Stretches the gaps between sorted logits by factors that depend on how sure the row is; the order stays.
 
@@ -56,13 +56,18 @@ class GapScaling(Calibrator):
         self.rescale = rescale
 
     def _fit(self, logits: Tensor, labels: Tensor) -> None:
-        inverse, record = fit_inverse_temperature(Nll(), logits, labels) if self.rescale else (1.0, {})
+        self._fit_weighted(logits, labels, None)
+
+    def _fit_weighted(self, logits: Tensor, labels: Tensor, weights: Tensor | None) -> None:
+        objective = make_objective("nll", counts=weights)
+        share = objective.weights(labels, logits.shape[1])
+        inverse, record = fit_inverse_temperature(objective, logits, labels) if self.rescale else (1.0, {})
         self._keep("inverse_temperature", logits.new_tensor(inverse))
         scaled = centred(logits) * inverse
         sureness = torch.cat([_sureness(rows) for rows in torch.split(scaled, _step(scaled))])
-        self._keep("centre", sureness.mean(0))
-        self._keep("spread", (sureness - self.centre).square().mean(0).sqrt().clamp_min(1e-9))
-        problem = _Problem(scaled, self._described(sureness), labels, self.ridge)
+        self._keep("centre", share @ sureness)
+        self._keep("spread", (share @ (sureness - self.centre).square()).sqrt().clamp_min(1e-9))
+        problem = _Problem(scaled, self._described(sureness), labels, share, self.ridge / objective.n_samples(labels))
         found, self.info = _newton(problem, logits.new_zeros(problem.shape))
         self.info |= {"temperature": 1 / inverse} | caution_of(record)
         self._keep("slopes", found)
@@ -108,21 +113,22 @@ def _step(rows: Tensor) -> int:
 class _Problem:
     """The penalised NLL of slopes θ (g, 1 + d), with its first two derivatives."""
 
-    def __init__(self, scaled: Tensor, described: Tensor, labels: Tensor, ridge: float) -> None:
+    def __init__(self, scaled: Tensor, described: Tensor, labels: Tensor, share: Tensor, penalty: float) -> None:
         self.scaled = scaled
         self.edges = _edges(scaled)
         self.described = described
         self.labels = labels
-        self.penalty = ridge / len(labels)
+        self.share = share
+        self.penalty = penalty
         self.shape = (self.edges.shape[1] - 1, described.shape[1])
 
     def __call__(self, theta: Tensor) -> tuple[float, Tensor, Tensor]:
         """Value, gradient (p,) and Hessian (p, p)."""
-        n, (groups, d) = len(self.labels), self.shape
+        groups, d = self.shape
         value = self.penalty * theta.square().sum()
         gradient = 2 * self.penalty * theta
         hessian = theta.new_zeros(groups * groups, d * d)
-        for scaled, edges, described, labels in self._blocks():
+        for scaled, edges, described, labels, share in self._blocks():
             depths = torch.stack(list(_depths(scaled, edges)), 1)
             scores = -((1 + described @ theta.T)[:, None, :] @ depths).squeeze(1)
             log_probs = scores.log_softmax(1)
@@ -131,16 +137,17 @@ class _Problem:
             mean = weighted.sum(2)
             # The covariance of the depths under p, for each row.
             bends = weighted @ depths.mT - mean[:, :, None] * mean[:, None, :]
-            value -= log_probs.gather(1, labels[:, None]).sum() / n
-            gradient += (own - mean).T @ described / n
-            hessian += bends.flatten(1).T @ (described[:, :, None] * described[:, None, :]).flatten(1) / n
+            value -= share @ log_probs.gather(1, labels[:, None]).squeeze(1)
+            counted = described * share[:, None]
+            gradient += (own - mean).T @ counted
+            hessian += bends.flatten(1).T @ (described[:, :, None] * counted[:, None, :]).flatten(1)
         square = hessian.view(groups, groups, d, d).permute(0, 2, 1, 3).reshape(theta.numel(), theta.numel())
         square.diagonal().add_(2 * self.penalty)
         return float(value), gradient.reshape(-1), square
 
     def _blocks(self) -> Iterator[tuple[Tensor, ...]]:
         step = _step(self.scaled)
-        parts = (self.scaled, self.edges, self.described, self.labels)
+        parts = (self.scaled, self.edges, self.described, self.labels, self.share)
         return zip(*(torch.split(part, step) for part in parts), strict=True)
 
 

@@ -5,7 +5,7 @@ from torch import Tensor
 from temperance.calibrators.base import Calibrator, calibrator
 
 
-@calibrator(family="baseline", preserves_argmax=True)
+@calibrator(family="baseline", preserves_argmax=True, takes_weights=True)
 class Identity(Calibrator):
     """The network's own softmax, unchanged."""
 
@@ -13,6 +13,9 @@ class Identity(Calibrator):
         """It learns nothing, so any samples will do."""
 
     def _fit(self, logits: Tensor, labels: Tensor) -> None:
+        pass
+
+    def _fit_weighted(self, logits: Tensor, labels: Tensor, weights: Tensor | None) -> None:
         pass
 
     def _calibrate(self, logits: Tensor) -> Tensor:

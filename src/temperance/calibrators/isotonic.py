@@ -13,7 +13,7 @@ from temperance.calibrators.base import Shared, calibrator
 from temperance.numerics import isotonic
 
 
-@calibrator(family="binary", preserves_argmax=False)
+@calibrator(family="binary", preserves_argmax=False, takes_weights=True)
 class Isotonic(CurveCalibrator):
     """The non-decreasing map of a probability that fits best: isotonic regression.
 
@@ -38,14 +38,14 @@ class Isotonic(CurveCalibrator):
         super().__init__(reduction=reduction, **shared)
         self.interpolate = interpolate
 
-    def _fit_curve(self, probs: Tensor, happened: Tensor) -> tuple[Tensor, Tensor]:
-        places, _, starts, ends, values = isotonic_blocks(probs, happened)
+    def _fit_curve(self, probs: Tensor, happened: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+        places, _, starts, ends, values = isotonic_blocks(probs, happened, weights)
         if self.interpolate:
             return interleave(places[starts], places[ends]), interleave(values, values)
         return steps((places[ends[:-1]] + places[starts[1:]]) / 2, values)
 
 
-@calibrator(family="binary", preserves_argmax=False)
+@calibrator(family="binary", preserves_argmax=False, takes_weights=True)
 class CentredIsotonic(CurveCalibrator):
     """Isotonic regression without its flat stretches: lines between the centres of its blocks.
 
@@ -60,8 +60,8 @@ class CentredIsotonic(CurveCalibrator):
     def __init__(self, *, reduction: Reduction = "pooled", **shared: Unpack[Shared]) -> None:
         super().__init__(reduction=reduction, **shared)
 
-    def _fit_curve(self, probs: Tensor, happened: Tensor) -> tuple[Tensor, Tensor]:
-        places, count, starts, ends, values = isotonic_blocks(probs, happened)
+    def _fit_curve(self, probs: Tensor, happened: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+        places, count, starts, ends, values = isotonic_blocks(probs, happened, weights)
         block = torch.arange(len(values), device=probs.device).repeat_interleave(ends - starts + 1)
         centre = torch.bincount(block, places * count) / torch.bincount(block, count)
         # Rounding must not move a mean out of its block: the knots have to ascend.
@@ -71,9 +71,9 @@ class CentredIsotonic(CurveCalibrator):
         return interleave(low, high), interleave(values, values)
 
 
-def isotonic_blocks(probs: Tensor, happened: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+def isotonic_blocks(probs: Tensor, happened: Tensor, weights: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Isotonic regression of sorted samples: distinct probabilities, their counts; each block's first, last, value."""
-    places, count, hits = groups(probs, happened)
+    places, count, hits = groups(probs, happened, weights)
     values, lengths = torch.unique_consecutive(isotonic(hits / count, count).clamp(0, 1), return_counts=True)
     ends = lengths.cumsum(0) - 1
     return places, count, ends - lengths + 1, ends, values

@@ -11,11 +11,11 @@ from temperance.calibrators._fit.regression import Full, fit_map
 from temperance.calibrators.base import Calibrator, Shared, calibrator
 from temperance.calibrators.linear import ROUGHLY
 from temperance.calibrators.temperature import caution_of, fit_inverse_temperature
-from temperance.objectives import Nll
+from temperance.objectives import make_objective
 from temperance.settings import Count, Positive, Seed
 
 
-@calibrator(family="linear", preserves_argmax=False)
+@calibrator(family="linear", preserves_argmax=False, takes_weights=True)
 class KernelLogistic(Calibrator):
     """Kernel logistic regression on the logits: learns corrections that no linear map of them can make.
 
@@ -50,12 +50,16 @@ class KernelLogistic(Calibrator):
         self.seed = seed
 
     def _fit(self, logits: Tensor, labels: Tensor) -> None:
-        n, k = logits.shape
-        inverse, record = fit_inverse_temperature(Nll(), logits, labels)
+        self._fit_weighted(logits, labels, None)
+
+    def _fit_weighted(self, logits: Tensor, labels: Tensor, weights: Tensor | None) -> None:
+        objective, k = make_objective("nll", counts=weights), logits.shape[1]
+        n, share = objective.n_samples(labels), objective.weights(labels, k)
+        inverse, record = fit_inverse_temperature(objective, logits, labels)
         self._keep("inverse_temperature", logits.new_tensor(inverse))
         scaled = self._scaled(logits)
-        self._keep("centre", scaled.mean(0))
-        self._keep("spread", (scaled - self.centre).square().mean().sqrt().clamp_min(1e-9))
+        self._keep("centre", share @ scaled)
+        self._keep("spread", (share @ (scaled - self.centre).square()).mean().sqrt().clamp_min(1e-9))
         generator = torch.Generator().manual_seed(self.seed)
         waves = torch.randn(self.features, k, generator=generator, dtype=torch.float64) * self.scale / math.sqrt(k)
         phases = 2 * math.pi * torch.rand(self.features, generator=generator, dtype=torch.float64)
@@ -68,7 +72,9 @@ class KernelLogistic(Calibrator):
         identity[:, -1] = self.centre
         penalty = torch.full_like(identity, self.ridge * k / n)
         penalty[:, -1] = 1 / n
-        found = fit_map(Full(), x, labels, Nll(), penalty=penalty, start=identity, centre=identity, tolerance=ROUGHLY)
+        found = fit_map(
+            Full(), x, labels, objective, penalty=penalty, start=identity, centre=identity, tolerance=ROUGHLY
+        )
         self.info = found.info | {"temperature": 1 / inverse} | caution_of(record)
         self._keep("weight", found.parameters[:, :-1])
         self._keep("bias", found.parameters[:, -1])

@@ -40,10 +40,10 @@ class Ridged(Parametric):
         super().__init__(objective=objective, **shared)
         self.ridge = ridge
 
-    def _fit(self, logits: Tensor, labels: Tensor) -> None:
-        features = Scaled(self.kind, logits, labels)
+    def _fit_weighted(self, logits: Tensor, labels: Tensor, weights: Tensor | None) -> None:
+        features = Scaled(self.kind, logits, labels, weights=weights)
         ridge = features.weak_ridge(features.identity.numel()) if self.ridge is None else self.ridge
-        found = features.fit(self._make_objective(), torch.full_like(features.identity, ridge))
+        found = features.fit(self._make_objective(weights), torch.full_like(features.identity, ridge))
         self.info = found.info | features.caution(found.parameters)
         self._keep_map(found.parameters, features.unit)
 
@@ -52,7 +52,7 @@ class Ridged(Parametric):
         raise NotImplementedError
 
 
-@calibrator(family="linear", preserves_argmax=False, takes_objective=True)
+@calibrator(family="linear", preserves_argmax=False, takes_objective=True, takes_weights=True)
 class Vector(Ridged):
     """Vector scaling: a factor and a shift for each class.
 
@@ -82,7 +82,7 @@ class Vector(Ridged):
         return torch.addcmul(self.bias, logits, self.scale).log_softmax(1)
 
 
-@calibrator(family="linear", preserves_argmax=False, takes_objective=True)
+@calibrator(family="linear", preserves_argmax=False, takes_objective=True, takes_weights=True)
 class Matrix(Ridged):
     """Matrix scaling: every new logit is a weighted sum of all the old ones. It overfits: see matrix-odir.
 
@@ -106,7 +106,7 @@ class Matrix(Ridged):
         return linear(logits, self.weight, self.bias).log_softmax(1)
 
 
-@calibrator(family="linear", preserves_argmax=False, takes_objective=True)
+@calibrator(family="linear", preserves_argmax=False, takes_objective=True, takes_weights=True)
 class MatrixOdir(Parametric):
     """Matrix scaling with a penalty on everything but the diagonal (ODIR).
 
@@ -146,9 +146,9 @@ class MatrixOdir(Parametric):
         if self.strengths is not None and not self.strengths:
             raise InputError("strengths must be positive numbers, at least one; got none")
 
-    def _fit(self, logits: Tensor, labels: Tensor) -> None:
-        objective = self._make_objective()
-        features = Scaled(Full(), self._features(logits), labels)
+    def _fit_weighted(self, logits: Tensor, labels: Tensor, weights: Tensor | None) -> None:
+        objective = self._make_objective(weights)
+        features = Scaled(Full(), self._features(logits), labels, weights=weights)
         (off_diagonal, intercept), tried = self._choose(features)
         found = features.fit(objective, features.odir_penalty(off_diagonal, intercept))
         chosen = {"off_diagonal": off_diagonal, "intercept": intercept, "tried": tried}
@@ -175,7 +175,7 @@ class MatrixOdir(Parametric):
         return chosen, search.tried
 
 
-@calibrator(family="linear", preserves_argmax=False, takes_objective=True)
+@calibrator(family="linear", preserves_argmax=False, takes_objective=True, takes_weights=True)
 class Dirichlet(MatrixOdir):
     """Dirichlet calibration: matrix scaling of the log-probabilities, with a penalty on all but the diagonal (ODIR).
 
@@ -196,10 +196,19 @@ LOG_TINY = -708.3964185322641  # the logarithm of the smallest normal float64
 class Scaled:
     """Features in units of the best temperature, so that the identity map is a good start and slopes are comparable."""
 
-    def __init__(self, kind: Map, features: Tensor, labels: Tensor, unit: float | None = None) -> None:
+    def __init__(
+        self,
+        kind: Map,
+        features: Tensor,
+        labels: Tensor,
+        unit: float | None = None,
+        *,
+        weights: Tensor | None = None,
+    ) -> None:
         self.record: dict[str, Any] = {}
+        self.weights = weights
         if unit is None:
-            unit, self.record = fit_inverse_temperature(make_objective("nll"), features, labels)
+            unit, self.record = fit_inverse_temperature(self.nll(), features, labels)
             features = features * unit
         self.kind = kind
         self.x = features
@@ -222,9 +231,13 @@ class Scaled:
             tolerance=tolerance,
         )
 
+    def nll(self) -> Objective:
+        """The NLL of these rows, for a fit."""
+        return make_objective("nll", counts=self.weights)
+
     def weak_ridge(self, n_parameters: int) -> float:
         """A penalty that decides only where the samples do not."""
-        n = len(self.labels)
+        n = self.nll().n_samples(self.labels)
         return max(RIDGE, prior_samples(n_parameters, n) / n)
 
     def odir_penalty(self, off_diagonal: float, intercept: float) -> Tensor:
@@ -245,10 +258,11 @@ class Scaled:
             return {"caution": f"{says}. Fit on more samples, or use structured-vector or structured-matrix"}
         return {}
 
-    def nll(self, parameters: Tensor) -> float:
+    def total_nll(self, parameters: Tensor) -> float:
         """The summed NLL of these rows."""
         log_probs = self.kind.scores(self.x, parameters).log_softmax(1)
-        return float(nll_loss(log_probs, self.labels, reduction="sum"))
+        losses = nll_loss(log_probs, self.labels, reduction="none")
+        return float(losses.sum() if self.weights is None else losses @ self.weights)
 
     def folds(self, n_folds: int) -> list[tuple["Scaled", "Scaled"]]:
         """Ways to divide the rows into a part to fit and a part held out, each class spread evenly over the parts."""
@@ -257,14 +271,15 @@ class Scaled:
         return [(self._rows(part != i), self._rows(part == i)) for i in range(min(n_folds, len(part)))]
 
     def _rows(self, chosen: Tensor) -> "Scaled":
-        return Scaled(self.kind, self.x[chosen], self.labels[chosen], self.unit)
+        weights = None if self.weights is None else self.weights[chosen]
+        return Scaled(self.kind, self.x[chosen], self.labels[chosen], self.unit, weights=weights)
 
 
 class CrossValidation:
     """The NLL of rows left out of the fit, for penalties from the strongest down."""
 
     def __init__(self, features: Scaled, n_folds: int) -> None:
-        self.n = len(features.x)
+        self.n = features.nll().n_samples(features.labels)
         self.folds = features.folds(n_folds)
         self.best = [features.identity] * len(self.folds)
         self.tried: list[list[float]] = []
@@ -274,10 +289,10 @@ class CrossValidation:
         found, chosen, least = self.best, pairs[0], math.inf
         for pair in pairs:
             found = [
-                fit.fit(make_objective("nll"), fit.odir_penalty(*pair), start=start, tolerance=ROUGHLY).parameters
+                fit.fit(fit.nll(), fit.odir_penalty(*pair), start=start, tolerance=ROUGHLY).parameters
                 for (fit, _), start in zip(self.folds, found, strict=True)
             ]
-            score = sum(held_out.nll(p) for (_, held_out), p in zip(self.folds, found, strict=True)) / self.n
+            score = sum(held_out.total_nll(p) for (_, held_out), p in zip(self.folds, found, strict=True)) / self.n
             self.tried.append([*pair, score])
             if score < least:
                 self.best, chosen, least = found, pair, score

@@ -77,13 +77,13 @@ class ParameterisedTemperature(Parametric):
         self.preset = preset
         self.seed = seed
 
-    def _fit(self, logits: Tensor, labels: Tensor) -> None:
-        objective, preset, k = self._make_objective(), PRESETS[self.preset], logits.shape[1]
+    def _fit_weighted(self, logits: Tensor, labels: Tensor, weights: Tensor | None) -> None:
+        objective, preset, k = self._make_objective(weights), PRESETS[self.preset], logits.shape[1]
         exact, generator = self.solver == "exact", torch.Generator().manual_seed(self.seed)
         features = _features(logits)
         shape = LayerSizes(features.shape[1], *preset.hidden, 1)
         start = shape.random(generator)
-        inverse, record = fit_inverse_temperature(self._make_objective(), logits, labels)
+        inverse, record = fit_inverse_temperature(self._make_objective(weights), logits, labels)
         constant = "caution" in record
         if preset.start != "random" or constant:
             start[-2].zero_()

@@ -22,7 +22,7 @@ class LogisticCalibrator(BinaryCalibrator):
         return fit
 
 
-@calibrator(family="binary", preserves_argmax=False)
+@calibrator(family="binary", preserves_argmax=False, takes_weights=True)
 class Platt(LogisticCalibrator):
     """A logistic curve through the log-odds: a slope and an intercept.
 
@@ -45,8 +45,8 @@ class Platt(LogisticCalibrator):
     def __init__(self, *, reduction: Reduction = "pooled", **shared: Unpack[Shared]) -> None:
         super().__init__(reduction=reduction, **shared)
 
-    def _fit_binary(self, log_odds: Tensor, happened: Tensor) -> dict[str, Tensor]:
-        found = self._record(fit_platt(log_odds, happened)).theta
+    def _fit_binary(self, log_odds: Tensor, happened: Tensor, weights: Tensor) -> dict[str, Tensor]:
+        found = self._record(fit_platt(log_odds, happened, weights)).theta
         return {"coefficients": unless_one_sided(happened, found, [1.0, 0.0])}
 
     def _map(self, log_odds: Tensor) -> Tensor:
@@ -54,7 +54,7 @@ class Platt(LogisticCalibrator):
         return slope * log_odds + intercept
 
 
-@calibrator(family="binary", preserves_argmax=False)
+@calibrator(family="binary", preserves_argmax=False, takes_weights=True)
 class Beta(LogisticCalibrator):
     """A curve with a slope of its own at each end of the probabilities: beta calibration.
 
@@ -74,22 +74,23 @@ class Beta(LogisticCalibrator):
     def __init__(self, *, reduction: Reduction = "pooled", **shared: Unpack[Shared]) -> None:
         super().__init__(reduction=reduction, **shared)
 
-    def _fit_binary(self, log_odds: Tensor, happened: Tensor) -> dict[str, Tensor]:
-        target = smoothed_targets(happened)
-        best, _ = self._solve(log_odds, target, [0, 1, 2])
+    def _fit_binary(self, log_odds: Tensor, happened: Tensor, weights: Tensor) -> dict[str, Tensor]:
+        target = smoothed_targets(happened, weights)
+        best, _ = self._solve(log_odds, target, weights, [0, 1, 2])
         wrong = (best[:, :2] < 0).any(1)
         if bool(wrong.any()):
             # With one of the two at zero the other may become negative: then both are zero.
-            tried = [self._solve(log_odds[wrong], target[wrong], kept) for kept in ([0, 2], [1, 2], [2])]
+            tried = [self._solve(log_odds[wrong], target[wrong], weights, kept) for kept in ([0, 2], [1, 2], [2])]
             theta, loss = torch.stack([theta for theta, _ in tried]), torch.stack([loss for _, loss in tried])
             loss = torch.where((theta[:, :, :2] < 0).any(2), torch.inf, loss)
             best[wrong] = theta[loss.argmin(0), torch.arange(theta.shape[1], device=theta.device)]
         return {"coefficients": unless_one_sided(happened, best, [1.0, 1.0, 0.0])}
 
-    def _solve(self, log_odds: Tensor, target: Tensor, kept: list[int]) -> tuple[Tensor, Tensor]:
+    def _solve(self, log_odds: Tensor, target: Tensor, weights: Tensor, kept: list[int]) -> tuple[Tensor, Tensor]:
         """The best coefficients (m, 3) among those that are zero unless kept, and the loss they reach (m,)."""
         start = log_odds.new_zeros(len(log_odds), len(kept))
-        fit = self._record(fit_logistic(log_odds, target, lambda x: beta_features(x)[..., kept], start))
+        weight = weights.expand_as(log_odds)
+        fit = self._record(fit_logistic(log_odds, target, lambda x: beta_features(x)[..., kept], start, weight=weight))
         theta = log_odds.new_zeros(len(log_odds), 3)
         theta[:, kept] = fit.theta
         return theta, fit.loss
@@ -99,10 +100,10 @@ class Beta(LogisticCalibrator):
         return a * logsigmoid(log_odds) - b * logsigmoid(-log_odds) + c
 
 
-def fit_platt(log_odds: Tensor, happened: Tensor) -> LogisticFit:
+def fit_platt(log_odds: Tensor, happened: Tensor, weights: Tensor) -> LogisticFit:
     """Slopes and intercepts (m, 2) by Platt's targets."""
-    start = log_odds.new_zeros(len(log_odds), 2)
-    return fit_logistic(log_odds, smoothed_targets(happened), line_features, start)
+    start, weight = log_odds.new_zeros(len(log_odds), 2), weights.expand_as(log_odds)
+    return fit_logistic(log_odds, smoothed_targets(happened, weights), line_features, start, weight=weight)
 
 
 def line_features(log_odds: Tensor) -> Tensor:
@@ -114,10 +115,10 @@ def beta_features(log_odds: Tensor) -> Tensor:
     return torch.stack([logsigmoid(log_odds), -logsigmoid(-log_odds), torch.ones_like(log_odds)], dim=-1)
 
 
-def smoothed_targets(happened: Tensor) -> Tensor:
+def smoothed_targets(happened: Tensor, weights: Tensor) -> Tensor:
     """Platt's targets: a hit counts (hits + 1) / (hits + 2), a miss 1 / (misses + 2). (m, n)"""
-    hits = happened.sum(1, keepdim=True).double()
-    misses = happened.shape[1] - hits
+    hits = happened.double() @ weights[:, None]
+    misses = weights.sum() - hits
     return torch.where(happened, (hits + 1) / (hits + 2), 1 / (misses + 2))
 
 

@@ -44,11 +44,11 @@ SIGNIFICANT = 0.05
 Z95 = 1.959964
 
 
-def imbalance(labels: Tensor) -> str:
+def imbalance(labels: Tensor, weights: Tensor | None = None) -> str:
     """A sentence that says how imbalanced labels are, or nothing if they are not."""
-    counts = torch.bincount(labels)
+    counts = torch.bincount(labels, weights)
     rarest, commonest = (int(counts.where(counts > 0, counts.max()).argmin()), int(counts.argmax()))
-    few, many = int(counts[rarest]), int(counts[commonest])
+    few, many = round(float(counts[rarest])), round(float(counts[commonest]))
     if int((counts > 0).sum()) < 3 or many < IMBALANCED * (few + SPARE):
         return ""
     return (
@@ -83,7 +83,7 @@ def check_word(prior: object) -> None:
 # ----------------------------------------------------------------------------------------------- what the fit part says
 
 
-def reference(logits: Tensor, log_probs: Tensor, labels: Tensor) -> dict[str, Tensor]:
+def reference(logits: Tensor, log_probs: Tensor, labels: Tensor, weights: Tensor | None = None) -> dict[str, Tensor]:
     """What is kept of the fit part, to be able to say later how other predictions differ from it.
 
     implied_prior  the class frequencies that the calibrated probabilities embody (k,)
@@ -95,28 +95,29 @@ def reference(logits: Tensor, log_probs: Tensor, labels: Tensor) -> dict[str, Te
     edges = torch.quantile(confidence[: 1 << 24], shares)
     k = log_probs.shape[1]
     cell = labels * BINS + torch.bucketize(confidence, edges)
-    counts = torch.bincount(cell, minlength=k * BINS).reshape(k, BINS).double()
-    return {"implied_prior": implied_prior(log_probs, labels), "fit_counts": counts, "fit_edges": edges}
+    counts = torch.bincount(cell, weights, minlength=k * BINS).reshape(k, BINS).double()
+    return {"implied_prior": implied_prior(log_probs, labels, weights), "fit_counts": counts, "fit_edges": edges}
 
 
 def _confidence(logits: Tensor) -> Tensor:
     return logits.double().softmax(1).amax(1)
 
 
-def implied_prior(log_probs: Tensor, labels: Tensor) -> Tensor:
+def implied_prior(log_probs: Tensor, labels: Tensor, weights: Tensor | None = None) -> Tensor:
     """The class frequencies that calibrated log-probabilities (n, k) of the fit part embody. (k,)
 
     b is found by Newton steps, each of them by conjugate gradients: a convex problem.
     """
-    n, k = log_probs.shape
+    n, k = log_probs.shape if weights is None else (float(weights.sum()), log_probs.shape[1])
+    share = None if weights is None else weights / weights.sum()
     log_probs = log_probs.clamp_min(math.log(LOG_FLOOR))
-    frequencies = torch.bincount(labels, minlength=k).double() + IMAGINED * log_probs.exp().mean(0)
+    frequencies = torch.bincount(labels, weights, minlength=k).double() + IMAGINED * _mean(log_probs.exp(), share)
     frequencies /= n + IMAGINED
     b = torch.zeros_like(frequencies)
     for _ in range(30):
         probs = (log_probs + b).softmax(1)
-        lacking = frequencies - probs.mean(0)
-        step = _newton_step(probs, lacking)
+        lacking = frequencies - _mean(probs, share)
+        step = _newton_step(probs, lacking, share)
         b += step / max(1.0, float(step.abs().max()) / 3)
         if float(step.abs().max()) < 1e-4:  # the next one would be far smaller
             break
@@ -124,17 +125,23 @@ def implied_prior(log_probs: Tensor, labels: Tensor) -> Tensor:
     return prior / prior.sum()
 
 
-def _newton_step(probs: Tensor, lacking: Tensor) -> Tensor:
+def _mean(rows: Tensor, share: Tensor | None) -> Tensor:
+    """The mean row, in which each has its share. (k,)"""
+    return rows.mean(0) if share is None else share @ rows
+
+
+def _newton_step(probs: Tensor, lacking: Tensor, share: Tensor | None) -> Tensor:
     """The x with (mean diag p − mean p pᵀ) x = lacking within some percent, by preconditioned conjugate gradients."""
-    mean = probs.mean(0)
-    scale = (mean - probs.square().mean(0)).clamp_min(1e-12)
+    mean = _mean(probs, share)
+    scale = (mean - _mean(probs.square(), share)).clamp_min(1e-12)
     x, rest = torch.zeros_like(lacking), lacking
     direction = rest / scale
     size = first = float(rest @ direction)
     for _ in range(len(lacking)):
         if size <= 1e-4 * first:
             break
-        image = mean * direction - probs.T @ (probs @ direction) / len(probs)
+        along = probs @ direction
+        image = mean * direction - probs.T @ (along / len(probs) if share is None else along * share)
         pace = size / max(float(direction @ image), 1e-300)
         x, rest = x + pace * direction, rest - pace * image
         before, size = size, float(rest @ (rest / scale))

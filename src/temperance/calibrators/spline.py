@@ -28,7 +28,7 @@ OUTLIERS = 0.01
 NARROWEST = 2.0
 
 
-@calibrator(family="binary", preserves_argmax=False)
+@calibrator(family="binary", preserves_argmax=False, takes_weights=True)
 class Spline(LogisticCalibrator):
     """A smooth curve through the log-odds, bent as far as the data ask for.
 
@@ -62,15 +62,16 @@ class Spline(LogisticCalibrator):
         self.n_knots = n_knots
         self.smoothing = smoothing
 
-    def _fit_binary(self, log_odds: Tensor, happened: Tensor) -> dict[str, Tensor]:
-        origin, spacing = overlap(log_odds, happened, self.n_knots - 1)
+    def _fit_binary(self, log_odds: Tensor, happened: Tensor, weights: Tensor) -> dict[str, Tensor]:
+        origin, spacing = overlap(log_odds, happened, weights, self.n_knots - 1)
         place = (log_odds - origin) / spacing
         middle = (self.n_knots - 1) / 2
         cell = ((place - middle) / middle).asinh_().mul_(CELLS / 2).floor_().clamp_(-CELLS, CELLS).long() + CELLS
-        weight = _cell_sums(cell, torch.ones_like(place))
-        place = _cell_sums(cell, place) / weight.clamp_min(1)
-        hits = _cell_sums(cell, happened.double())
-        target = _cell_sums(cell, smoothed_targets(happened)) / weight.clamp_min(1)
+        weight = _cell_sums(cell, weights.expand_as(place))
+        some = torch.where(weight > 0, weight, 1)
+        place = _cell_sums(cell, place * weights) / some
+        hits = _cell_sums(cell, happened * weights)
+        target = _cell_sums(cell, smoothed_targets(happened, weights) * weights) / some
 
         bend, energy = bending(self.n_knots, place)
         heights = place.new_zeros(len(place), self.n_knots)
@@ -94,17 +95,25 @@ class Spline(LogisticCalibrator):
         return (1 - u) * height + u * next_height + _bump(1 - u) * bend + _bump(u) * next_bend
 
 
-def overlap(log_odds: Tensor, happened: Tensor, n_intervals: int) -> tuple[Tensor, Tensor]:
+def overlap(log_odds: Tensor, happened: Tensor, weights: Tensor, n_intervals: int) -> tuple[Tensor, Tensor]:
     """Where the knots begin and how far apart they are: from the lowest hits to the highest misses. (m, 1) each"""
-    hits = happened.sum(1, keepdim=True)
-    rank = (OUTLIERS * torch.minimum(hits, happened.shape[1] - hits)).long()
-    n_extremes = int(rank.max()) + 1
-    low = torch.where(happened, log_odds, torch.inf).topk(n_extremes, dim=1, largest=False).values.gather(1, rank)
-    high = torch.where(happened, -torch.inf, log_odds).topk(n_extremes, dim=1).values.gather(1, rank)
+    hits = happened.double() @ weights[:, None]
+    left_out = (OUTLIERS * torch.minimum(hits, weights.sum() - hits)).floor()
+    low = _beyond(torch.where(happened, log_odds, torch.inf), weights, left_out)
+    high = -_beyond(torch.where(happened, torch.inf, -log_odds), weights, left_out)
     # Where a threshold separates the two, the gap between them; where there is only one outcome, a range around zero.
     low, high = torch.minimum(low, high).nan_to_num(neginf=0.0), torch.maximum(low, high).nan_to_num(posinf=0.0)
     middle, width = (low + high) / 2, (high - low).clamp_min(NARROWEST)
     return middle - width / 2, width / n_intervals
+
+
+def _beyond(values: Tensor, weights: Tensor, left_out: Tensor) -> Tensor:
+    """The lowest value (m, 1) of each row (m, n) after as many samples as are left out, which are few."""
+    # Weights of at least 1 need no more rows than that; where some are smaller, all are sorted.
+    most = int(left_out.max()) + 1 if float(weights.min()) >= 1 else values.shape[1]
+    lowest, order = values.topk(min(most, values.shape[1]), dim=1, largest=False)
+    passed = (weights[order].cumsum(1) <= left_out).sum(1, keepdim=True)
+    return lowest.gather(1, passed.clamp_max(lowest.shape[1] - 1))
 
 
 def bending(n_knots: int, like: Tensor) -> tuple[Tensor, Tensor]:

@@ -23,18 +23,19 @@ class Structured(Parametric):
     uniform_share: Tensor
     bias: Tensor
 
-    def _fit(self, logits: Tensor, labels: Tensor) -> None:
-        n, k = logits.shape
+    def _fit_weighted(self, logits: Tensor, labels: Tensor, weights: Tensor | None) -> None:
+        objective, k = self._make_objective(weights), logits.shape[1]
+        n = objective.n_samples(labels)
         identity = self.kind.identity(k).to(logits.device)
         penalty = self._strengths(k) / n
-        inverse, record = fit_inverse_temperature(self._make_objective(), logits, labels)
+        inverse, record = fit_inverse_temperature(objective, logits, labels)
         self._keep("inverse_temperature", logits.new_tensor(inverse))
         self._keep("uniform_share", logits.new_tensor(1 / (n + 1)))
         found = fit_map(
             self.kind,
             self._features(logits),
             labels,
-            self._make_objective(),
+            self._make_objective(weights),
             penalty=penalty.to(logits.device),
             start=identity,
             centre=identity,
@@ -55,7 +56,7 @@ class Structured(Parametric):
         raise NotImplementedError
 
 
-@calibrator(family="linear", preserves_argmax=False, takes_objective=True)
+@calibrator(family="linear", preserves_argmax=False, takes_objective=True, takes_weights=True)
 class StructuredVector(Structured):
     """Structured vector scaling (SVS): temperature scaling, then a factor and a shift for each class as the data allow.
 
@@ -93,7 +94,7 @@ class StructuredVector(Structured):
         return torch.addcmul(self.bias, self._features(logits), self.scale).log_softmax(1)
 
 
-@calibrator(family="linear", preserves_argmax=False, takes_objective=True)
+@calibrator(family="linear", preserves_argmax=False, takes_objective=True, takes_weights=True)
 class StructuredMatrix(Structured):
     """Structured matrix scaling (SMS): temperature scaling, then a matrix that moves away from it as the data allow.
 

@@ -46,7 +46,7 @@ BLOCK_VALUES = {"cpu": 1 << 17, "cuda": 1 << 26}
 LOG2_E = math.log2(math.e)
 
 
-@calibrator(family="temperature", preserves_argmax=True, takes_objective=True)
+@calibrator(family="temperature", preserves_argmax=True, takes_objective=True, takes_weights=True)
 class Temperature(Parametric):
     """Temperature scaling: divides the logits by one number, fitted to the labels.
 
@@ -66,8 +66,8 @@ class Temperature(Parametric):
 
     temperature: Tensor
 
-    def _fit(self, logits: Tensor, labels: Tensor) -> None:
-        inverse, self.info = fit_inverse_temperature(self._make_objective(), logits, labels, self.solver)
+    def _fit_weighted(self, logits: Tensor, labels: Tensor, weights: Tensor | None) -> None:
+        inverse, self.info = fit_inverse_temperature(self._make_objective(weights), logits, labels, self.solver)
         self._keep("temperature", logits.new_tensor(1 / inverse))
 
     def _calibrate(self, logits: Tensor) -> Tensor:
@@ -91,7 +91,7 @@ def fit_inverse_temperature(
         inverse, info = _any_shape(objective, logits, labels)
     # A released optimiser knows no bounds: past infinity its T is negative, and so is s.
     inverse = _within_bounds(inverse)
-    if _undetermined(logits, inverse):
+    if _undetermined(logits, inverse, objective.counts):
         alone = inverse
         inverse, info = likeliest_inverse_temperature(objective, logits, labels)
         info["caution"] = _too_few(logits, labels, 1 / alone, 1 / inverse)
@@ -135,13 +135,17 @@ def likeliest_inverse_temperature(objective: Objective, logits: Tensor, labels: 
     return _within_bounds(math.exp(-float(found.parameters))), found.info
 
 
-def _undetermined(logits: Tensor, s: float) -> bool:
+def _undetermined(logits: Tensor, s: float, counts: Tensor | None) -> bool:
     """Whether the samples tell too little about T: their Fisher information about ln T, s² Σ_i Var_i(z), is small."""
     information, differ = 0.0, False
-    for rows in torch.split(logits, _block_rows(logits)):
+    step = _block_rows(logits)
+    for first, rows in zip(range(0, len(logits), step), torch.split(logits, step), strict=True):
         probs = (rows * s).softmax(1)
         away = (rows - (probs * rows).sum(1, keepdim=True)) * s
-        information += float((probs.sqrt() * away).square().sum())
+        variance = (probs.sqrt() * away).square()
+        if counts is not None:
+            variance = variance * counts[first : first + step, None]
+        information += float(variance.sum())
         if information >= ENOUGH_INFORMATION:
             return False
         differ = differ or bool((rows != rows[:, :1]).any())
@@ -282,7 +286,7 @@ def _any_shape(objective: Objective, logits: Tensor, labels: Tensor) -> tuple[fl
     every = max(1, len(logits) // (4 * ENOUGH_ROWS))
     some = Problem(objective, forward, logits[::every], labels[::every])
     grid = torch.arange(-18, 19, dtype=torch.float64, device=logits.device) / 18 * math.log(S_HIGH)
-    weights = objective.weights(some.labels, logits.shape[1])
+    weights = objective.weights(labels, logits.shape[1])[::every]
     values = torch.stack([weights @ some.losses(u) for u in grid])
     # The middle one of equal ones: T = 1 where it makes no difference.
     middle_first = (torch.arange(37) - 18).abs().argsort(stable=True)

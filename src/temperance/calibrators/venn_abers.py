@@ -15,7 +15,7 @@ from temperance.calibrators.base import Shared, calibrator
 Point = tuple[float, float]
 
 
-@calibrator(family="binary", preserves_argmax=False)
+@calibrator(family="binary", preserves_argmax=False, takes_weights=True)
 class VennAbers(CurveCalibrator):
     """Isotonic regression fitted twice, with the new sample as a miss and as a hit, and the two answers merged.
 
@@ -36,8 +36,8 @@ class VennAbers(CurveCalibrator):
     def __init__(self, *, reduction: Reduction = "pooled", **shared: Unpack[Shared]) -> None:
         super().__init__(reduction=reduction, **shared)
 
-    def _fit_curve(self, probs: Tensor, happened: Tensor) -> tuple[Tensor, Tensor]:
-        places, count, hits = groups(probs, happened)
+    def _fit_curve(self, probs: Tensor, happened: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+        places, count, hits = groups(probs, happened, weights)
         p1 = places.new_tensor(with_one_more_hit(hits.tolist(), count.tolist()))
         # An added miss is an added hit with outcomes and order reversed.
         p0 = 1 - places.new_tensor(with_one_more_hit((count - hits).flip(0).tolist(), count.flip(0).tolist())).flip(0)

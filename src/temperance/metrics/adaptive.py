@@ -7,9 +7,8 @@ from torch import Tensor
 
 from temperance.metrics.base import metric
 from temperance.metrics.classwise import Classes
-from temperance.metrics.statistic import is_whole
 from temperance.metrics.stats import FullRows, TopLabels, full_rows, top_labels
-from temperance.numerics import prefix_sums, stable_order, stable_sort
+from temperance.numerics import is_whole, prefix_sums, stable_order, stable_sort
 from temperance.settings import Count
 
 Rule = Literal["sorted", "interp", "quantile-left"]

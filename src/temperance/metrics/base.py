@@ -9,8 +9,8 @@ from typing import Any
 
 from temperance.arrays import ArrayLike, as_scores
 from temperance.metrics.batch import NARROW, Batch, batches
-from temperance.metrics.statistic import Running, Samples, Statistic, is_whole, needs_whole_weights
-from temperance.numerics import one_thread
+from temperance.metrics.statistic import Running, Samples, Statistic, needs_whole_weights
+from temperance.numerics import is_whole, one_thread
 from temperance.registry import Registry, first_line, plain_name
 from temperance.settings import Setting, check_settings, settings_of
 

@@ -17,8 +17,8 @@ from temperance.errors import InputError
 from temperance.metrics.base import metric
 from temperance.metrics.batch import Batch, batches
 from temperance.metrics.scores import SCORES
-from temperance.metrics.statistic import RankedSamples, is_whole
-from temperance.numerics import stable_order, stable_sort
+from temperance.metrics.statistic import RankedSamples
+from temperance.numerics import is_whole, stable_order, stable_sort
 from temperance.settings import NameOf, NonNegative, PositiveFraction, check_settings, settings_of
 
 LOSSES: dict[str, Callable[[Batch], Tensor]] = {

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from temperance.arrays import no_weight
 from temperance.errors import InputError
+from temperance.numerics import is_whole
 
 # Values of resampled statistics that are computed at a time.
 SLAB_VALUES = 1 << 21
@@ -291,11 +292,6 @@ class Running:
 
     def __iter__(self) -> Iterator[Statistic]:
         return iter(self._several)
-
-
-def is_whole(weights: Tensor) -> bool:
-    """Are these whole numbers, so that they can count samples?"""
-    return bool((weights == weights.round()).all())
 
 
 def needs_whole_weights(name: str) -> InputError:

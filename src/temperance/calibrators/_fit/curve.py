@@ -37,19 +37,19 @@ class CurveCalibrator(BinaryCalibrator):
     values: Tensor
     share: Tensor
 
-    def _fit_curve(self, probs: Tensor, happened: Tensor) -> tuple[Tensor, Tensor]:
+    def _fit_curve(self, probs: Tensor, happened: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
         """Knots in ascending order and the value at each, from one problem's samples (n,) sorted by probability."""
         raise NotImplementedError
 
-    def _fit_binary(self, log_odds: Tensor, happened: Tensor) -> dict[str, Tensor]:
+    def _fit_binary(self, log_odds: Tensor, happened: Tensor, weights: Tensor) -> dict[str, Tensor]:
         probs, order = log_odds.sigmoid().sort(dim=1)
-        curves = [self._fit_curve(*one) for one in zip(probs, happened.gather(1, order), strict=True)]
-        hits = happened.sum(1)
-        rarer = torch.minimum(hits, happened.shape[1] - hits)
+        curves = [self._fit_curve(*one) for one in zip(probs, happened.gather(1, order), weights[order], strict=True)]
+        hits = happened.double() @ weights
+        rarer = torch.minimum(hits, weights.sum() - hits)
         return {
             "knots": stack_ragged([knots for knots, _ in curves]),
             "values": stack_ragged([values for _, values in curves]),
-            "share": 1 / (1 + rarer.double()),
+            "share": 1 / (1 + rarer),
         }
 
     def _map(self, log_odds: Tensor) -> Tensor:
@@ -89,7 +89,7 @@ def merge_steps(edges: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
     return edges[changes], torch.cat([values[:1], values[1:][changes]])
 
 
-def groups(probs: Tensor, happened: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def groups(probs: Tensor, happened: Tensor, weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Sorted samples grouped by equal probability: the distinct probabilities, the samples and the hits of each."""
     places, group = torch.unique_consecutive(probs, return_inverse=True)
-    return places, torch.bincount(group).double(), torch.bincount(group, happened.double())
+    return places, torch.bincount(group, weights), torch.bincount(group, happened * weights)

@@ -42,8 +42,11 @@ class BinaryCalibrator(Calibrator):
 
     # What a method writes.
 
-    def _fit_binary(self, log_odds: Tensor, happened: Tensor) -> dict[str, Tensor]:
-        """What is learnt about each problem from float64 log-odds and bool outcomes (m, n): tensors of m rows."""
+    def _fit_binary(self, log_odds: Tensor, happened: Tensor, weights: Tensor) -> dict[str, Tensor]:
+        """What is learnt about each problem from float64 log-odds and bool outcomes (m, n): tensors of m rows.
+
+        `weights` (n,) say how many samples each column stands for.
+        """
         raise NotImplementedError
 
     def _map(self, log_odds: Tensor) -> Tensor:
@@ -53,10 +56,14 @@ class BinaryCalibrator(Calibrator):
     # What a reduction does with it.
 
     def _fit(self, logits: Tensor, labels: Tensor) -> None:
+        self._fit_weighted(logits, labels, None)
+
+    def _fit_weighted(self, logits: Tensor, labels: Tensor, weights: Tensor | None) -> None:
         log_odds, happened = self._problems(logits, labels)
         step = max(1, _block_values(logits) // log_odds.shape[1])
+        counts = torch.ones_like(log_odds[0]) if weights is None else weights.repeat(log_odds.shape[1] // len(weights))
         parts = [
-            self._fit_binary(*some)
+            self._fit_binary(*some, counts)
             for some in zip(torch.split(log_odds, step), torch.split(happened, step), strict=True)
         ]
         for name in parts[0]:

@@ -68,16 +68,19 @@ class Parametric(Calibrator):
             own["objective"] = as_entry(name, given | nested)
         return super().set_params(**own)
 
-    def _make_objective(self) -> Objective:
-        return make_objective(self.objective)
+    def _fit(self, logits: Tensor, labels: Tensor) -> None:
+        self._fit_weighted(logits, labels, None)
+
+    def _make_objective(self, weights: Tensor | None) -> Objective:
+        return make_objective(self.objective, counts=weights)
 
 
 def sample_weight(objective: Objective, labels: Tensor, k: int) -> float:
     """How much one sample counts in an objective, on average."""
-    return float(objective.weights(labels, k).mean())
+    return float(objective.weights(labels, k).sum()) / objective.n_samples(labels)
 
 
-def prior_samples(n_parameters: int, n: int) -> float:
+def prior_samples(n_parameters: int, n: float) -> float:
     """How many samples a weak prior counts as: one for as many parameters as samples, fewer for more samples.
 
     It decides where samples are told apart without a mistake, so that the likelihood has no optimum, and is too weak to
