@@ -404,7 +404,7 @@ def test_json_and_csv(found: Comparison) -> None:
 
 @pytest.mark.parametrize("width", [60, 80, 140])
 def test_the_table_fits_the_terminal(found: Comparison, width: int) -> None:
-    failed = Outcome(Method("odd", {}), None, "what [/failed] [red]so[/red]", 0.1, {}, {}, None)
+    failed = Outcome(Method("odd", {}), None, "what [/failed] [red]so[/red]", 0.1, {}, {}, None, 0)
     console = Console(width=width, record=True, file=io.StringIO())
     console.print(dataclasses.replace(found, outcomes=(*found.outcomes, failed)))
     text = console.export_text()

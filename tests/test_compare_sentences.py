@@ -138,7 +138,7 @@ def made_up(
     gains = Gains(1 - nll + spread - spread.mean(), -bound, bound)
     fitted = Temperature()
     fitted._keep("numbers", torch.zeros(parameters))
-    return Outcome(Method(name, {}), fitted, "", 0.1, measured, draws, gains)
+    return Outcome(Method(name, {}), fitted, "", 0.1, measured, draws, gains, round((1 - accuracy) * N))
 
 
 NONE = made_up("identity", 1.0)

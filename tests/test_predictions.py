@@ -100,7 +100,7 @@ def test_what_is_refused(probs: object, labels: object, options: dict[str, objec
 def test_labels_of_other_classes_can_be_kept_but_not_used(tmp_path: Path) -> None:
     found = Predictions.of(PROBS, [0, 1, 7])
     write_predictions(tmp_path / "p.npz", found)
-    assert [labels.tolist() for _, labels, _ in found.chunks()] == [[0, 1, 7]]
+    assert [labels.tolist() for _, labels, *_ in found.chunks()] == [[0, 1, 7]]
     with pytest.raises(InputError, match=r"^labels must lie in 0 … 1 for 2 classes; row 2 has 7$"):
         _ = found.labels
     with pytest.raises(FileError, match=r"p.npz: labels must lie in 0 … 1 for 2 classes; row 2 \(counting from 0\)"):
@@ -115,10 +115,10 @@ def test_labels_of_other_classes_can_be_kept_but_not_used(tmp_path: Path) -> Non
 def test_chunks_are_all_rows_in_order(n: int, rows: int) -> None:
     data = numbered(n)
     chunks = list(data.chunks(rows))
-    assert all(1 <= len(labels) <= rows for _, labels, _ in chunks)
-    assert torch.equal(torch.cat([scores for scores, _, _ in chunks]), data.scores)
-    assert torch.equal(torch.cat([labels for _, labels, _ in chunks]), data.labels)
-    assert [int(g) for _, _, groups in chunks for g in groups] == list(range(n))  # type: ignore[union-attr]
+    assert all(1 <= len(labels) <= rows for _, labels, *_ in chunks)
+    assert torch.equal(torch.cat([scores for scores, *_ in chunks]), data.scores)
+    assert torch.equal(torch.cat([labels for _, labels, *_ in chunks]), data.labels)
+    assert [int(g) for _, _, groups, *_ in chunks for g in groups] == list(range(n))  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("rows", [0, -1, 1.5, True])
@@ -129,7 +129,7 @@ def test_bad_chunk_sizes(rows: int) -> None:
 
 def test_the_default_chunk_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("temperance.predictions.core.CHUNK_BYTES", 8 * 2 * 4)
-    assert [len(labels) for _, labels, _ in numbered(10).chunks()] == [4, 4, 2]
+    assert [len(labels) for _, labels, *_ in numbered(10).chunks()] == [4, 4, 2]
 
 
 @settings(deadline=None)

@@ -148,7 +148,7 @@ def test_labels_of_any_type_that_are_whole_numbers(tmp_path: Path, save: Save, d
 @pytest.mark.parametrize("dtype", [bool, np.uint8, np.float32])
 def test_one_hot_and_boolean_labels(tmp_path: Path, save: Save, dtype: type) -> None:
     found = read_predictions(save(tmp_path, logits=LOGITS, labels=np.eye(3, dtype=dtype)[LABELS]))
-    assert torch.cat([labels for _, labels, _ in found.chunks(3)]).tolist() == LABELS.tolist()
+    assert torch.cat([labels for _, labels, *_ in found.chunks(3)]).tolist() == LABELS.tolist()
     found = read_predictions(save(tmp_path, logits=LOGITS, labels=LABELS.astype(bool)))
     assert found.labels.tolist() == [0, 1, 1, 1]
 
@@ -172,8 +172,8 @@ def test_labels_in_a_column_and_whole_numbers_as_scores(tmp_path: Path, save: Sa
 def test_chunks(tmp_path: Path, save: Save, rows: int) -> None:
     found = read_predictions(save(tmp_path, logits=LOGITS, labels=LABELS))
     chunks = list(found.chunks(rows))
-    assert [len(labels) for _, labels, _ in chunks] == [min(rows, 4 - i) for i in range(0, 4, rows)]
-    assert np.array_equal(torch.cat([scores for scores, _, _ in chunks]).numpy(), LOGITS)
+    assert [len(labels) for _, labels, *_ in chunks] == [min(rows, 4 - i) for i in range(0, 4, rows)]
+    assert np.array_equal(torch.cat([scores for scores, *_ in chunks]).numpy(), LOGITS)
 
 
 # ----------------------------------------------------------------------------------------------------------------- npz
@@ -185,7 +185,7 @@ def test_chunks(tmp_path: Path, save: Save, rows: int) -> None:
 def test_npz_of_other_byte_orders_and_layouts(tmp_path: Path, dtype: str, order: Any, rows: int) -> None:
     path = save_npz(tmp_path, logits=np.array(LOGITS, dtype=dtype, order=order), labels=LABELS.astype(">i2"))
     found = read_predictions(path)
-    assert torch.cat([scores for scores, _, _ in found.chunks(rows)]).tolist() == LOGITS.tolist()
+    assert torch.cat([scores for scores, *_ in found.chunks(rows)]).tolist() == LOGITS.tolist()
     assert found.labels.tolist() == LABELS.tolist()
 
 
@@ -371,7 +371,7 @@ def peak():
 
 found = read_predictions(sys.argv[1])
 before = peak()
-total = sum(float(scores[:, 0].sum()) for scores, labels, groups in found.chunks())
+total = sum(float(scores[:, 0].sum()) for scores, *_ in found.chunks())
 by_chunks = peak() - before
 whole = float(found.scores.sum())
 print(by_chunks, peak() - before)

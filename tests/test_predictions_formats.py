@@ -61,8 +61,8 @@ def test_round_trips_are_exact(tmp_path: Path, suffix: str, expected: Prediction
     found = read_predictions(path, labels="optional")
     assert (found.source, found.split) == (str(path), None)
     chunks = list(found.chunks(rows))
-    assert all(1 <= len(labels) <= rows for _, labels, _ in chunks)
-    assert torch.equal(torch.cat([scores for scores, _, _ in chunks]).double(), expected.scores.double())
+    assert all(1 <= len(labels) <= rows for _, labels, *_ in chunks)
+    assert torch.equal(torch.cat([scores for scores, *_ in chunks]).double(), expected.scores.double())
     assert_same(found, expected)
     assert [entry.name for entry in tmp_path.iterdir()] == [path.name]
 

@@ -220,8 +220,8 @@ def test_csv_over_several_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     write_predictions(tmp_path / "p.csv", expected)
     found = read_predictions(tmp_path / "p.csv")
     chunks = list(found.chunks(rows))
-    assert max(len(labels) for _, labels, _ in chunks) <= rows
-    assert torch.equal(torch.cat([scores for scores, _, _ in chunks]), expected.scores)
+    assert max(len(labels) for _, labels, *_ in chunks) <= rows
+    assert torch.equal(torch.cat([scores for scores, *_ in chunks]), expected.scores)
     assert found.fingerprint == expected.fingerprint
 
 
@@ -285,7 +285,7 @@ def test_parquet_lists(tmp_path: Path, kind: Any, rows: int) -> None:
     path = parquet_file(tmp_path, logits=pa.array(ROWS, kind), labels=[0, 1, 0], groups=[7, 8, 7])
     found = read_predictions(path)
     assert (found.n, found.k) == (3, 2)
-    assert torch.cat([scores for scores, _, _ in found.chunks(rows)]).tolist() == ROWS
+    assert torch.cat([scores for scores, *_ in found.chunks(rows)]).tolist() == ROWS
     assert found.groups is not None
     assert found.groups.tolist() == ["7", "8", "7"]
 
@@ -313,8 +313,8 @@ def test_parquet_over_row_groups(tmp_path: Path) -> None:
     pq.write_table(table, tmp_path / "p.parquet", row_group_size=130)
     found = read_predictions(tmp_path / "p.parquet")
     chunks = list(found.chunks(100))
-    assert max(len(labels) for _, labels, _ in chunks) <= 100
-    assert torch.equal(torch.cat([part for part, _, _ in chunks]), torch.from_numpy(scores))
+    assert max(len(labels) for _, labels, *_ in chunks) <= 100
+    assert torch.equal(torch.cat([part for part, *_ in chunks]), torch.from_numpy(scores))
 
 
 @pytest.mark.parametrize(

@@ -56,9 +56,14 @@ class MissingExtraError(TemperanceError, ImportError):
         super().__init__(f"{purpose} needs {package}: pip install 'temperance[{extra}]'")
 
 
-def plural(n: int, what: str) -> str:
+def plural(n: float, what: str) -> str:
     """1 sample, 2,000 samples."""
-    return f"{n:,} {what}{'' if n == 1 else 's'}"
+    return f"{amount(n)} {what}{'' if n == 1 else 's'}"
+
+
+def amount(n: float) -> str:
+    """A number of samples, which weights may make a fraction: 2,000 or 12.35."""
+    return f"{n:,}" if isinstance(n, int) else f"{round(n):,}" if n == round(n) or n >= 1e4 else f"{n:.4g}"
 
 
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> InputError:

@@ -1,6 +1,7 @@
 """The figures draw the numbers of the statistic, and leave Matplotlib as they found it."""
 
 import dataclasses
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -22,6 +23,7 @@ from temperance.errors import InputError
 from temperance.metrics import aurc, classwise_ece, ece, risk_coverage_curve
 from temperance.metrics.bins import Bins
 from temperance.metrics.selective import RiskCoverage
+from temperance.metrics.tally import clopper_pearson
 from temperance.report import (
     draw_classwise,
     draw_confidence_histogram,
@@ -29,7 +31,7 @@ from temperance.report import (
     draw_reliability_pair,
     draw_risk_coverage,
 )
-from temperance.report.numbers import bars, highest_risk, thinned, wilson, worst_classes
+from temperance.report.numbers import bars, highest_risk, thinned, worst_classes
 
 
 @pytest.fixture(scope="module")
@@ -58,13 +60,21 @@ def drawn(figure: Any) -> None:
 
 
 @given(n=st.integers(1, 5000), share=st.floats(0, 1))
-def test_wilson_is_scipys(n: int, share: float) -> None:
+def test_clopper_pearson_is_scipys(n: int, share: float) -> None:
     hits = round(share * n)
-    low, high = wilson(torch.tensor(hits), torch.tensor(n))
-    expected = binomtest(hits, n).proportion_ci(method="wilson")
-    assert float(low) == pytest.approx(expected.low, abs=1e-12)
-    assert float(high) == pytest.approx(expected.high, abs=1e-12)
+    low, high = clopper_pearson(torch.tensor([hits]), torch.tensor([n]), 0.95)
+    expected = binomtest(hits, n).proportion_ci(method="exact")
+    assert float(low) == pytest.approx(expected.low, abs=1e-9)
+    assert float(high) == pytest.approx(expected.high, abs=1e-9)
     assert float(low) <= hits / n <= float(high)
+
+
+def test_bars_of_weights_have_no_interval() -> None:
+    bins = ece.stats([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7]], [0, 1, 1], weights=[0.5, 0.2, 0.1])
+    found = bars(bins)  # type: ignore[arg-type]
+    assert [bar.count for bar in found] == pytest.approx([0.1, 0.2, 0.5])
+    assert all(math.isnan(bar.low) and not bar.chance for bar in found)
+    drawn(draw_reliability(bins).figure)
 
 
 def test_bars_leave_out_empty_bins_and_keep_the_order() -> None:

@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> None:
     data = read_for_fitting(args.predictions, **reading_options(args))
     logits, labels = data.logits(), data.labels
     with data.located():
-        found = made.fit(logits, labels)
+        found = made.fit(logits, labels, weights=data.weights)
     found.save(args.output)
     print(f"fitted {method.label} on {plural(data.n, 'sample')}; saved in {args.output}")
     learnt = {name: value.tolist() for name, value in found.learnt.items()}

@@ -9,10 +9,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import Tensor
 
-from temperance.arrays import ArrayLike
+from temperance.arrays import ArrayLike, no_weight
 from temperance.calibrators import CALIBRATORS
 from temperance.calibrators.base import Calibrator
 from temperance.errors import InputError, at_least, plural, seed_number
@@ -24,6 +23,7 @@ from temperance.jobs.results import Provenance, Results, Row, shown
 from temperance.predictions import Predictions, read_pair, read_predictions
 from temperance.predictions.checks import Positive
 from temperance.predictions.given import Set, as_sides
+from temperance.predictions.rows import Chunk
 from temperance.progress import Progress, no_progress
 
 if TYPE_CHECKING:
@@ -117,7 +117,8 @@ class Comparison(Results):
         found, parts = copy.deepcopy(self.recommended.fitted), [self.fit]
         if refit:
             parts = [self.fit, self.test]
-            found.fit(torch.cat([logits_of(part) for part in parts]), torch.cat([part.labels for part in parts]))
+            both = Chunk.join([Chunk(logits_of(part), part.labels, None, part.weights) for part in parts])
+            found.fit(both.scores, both.labels, weights=both.weights)
         found.info["fitted_on"] = _described(parts)
         return found
 
@@ -190,7 +191,8 @@ def compare(
     fit: Set | ArrayLike,
     labels: Set | ArrayLike | None = None,
     *,
-    test: Set | tuple[ArrayLike, ArrayLike] | None = None,
+    test: Set | tuple[ArrayLike, ...] | None = None,
+    weights: ArrayLike | None = None,
     from_logits: bool = False,
     positive: Positive | None = None,
     normalise: bool = False,
@@ -214,6 +216,7 @@ def compare(
     whose gain over no calibration is more than chance would give, however few the samples, and which makes nothing
     worse; where there is none, no calibration. `verdict` says why, and how many samples would be needed to tell.
 
+    weights   how much each of the labels counts, for arrays; those of a test set are the third of its arrays
     positive  for a binary classifier: one column, the score of this label; usually positive=1
     normalise take probabilities that were rounded: rows need not quite sum to 1
     columns   your own names of a file's columns, {"logits": "logit_*", "label": "y"}; see `read_predictions`
@@ -226,9 +229,20 @@ def compare(
     chosen = _chosen(methods)
     seed_number(seed)
     how: dict[str, Any] = {"positive": positive, "normalise": normalise, "columns": columns}
-    first, second = as_sides(fit, labels, test, from_logits=from_logits, **how)
+    first, second = as_sides(fit, labels, test, weights=weights, from_logits=from_logits, **how)
     fit_part, test_part, split = fit_and_test(first, second, seed, **how)
-    work = Work(logits_of(fit_part), fit_part.labels, logits_of(test_part), test_part.labels, n_bins, bootstrap, seed)
+    test_part = _counting(test_part)
+    work = Work(
+        logits_of(fit_part),
+        fit_part.labels,
+        logits_of(test_part),
+        test_part.labels,
+        n_bins,
+        bootstrap,
+        seed,
+        fit_part.weights,
+        test_part.weights,
+    )
     baseline = work.run(Method(BASELINE, {}))
     if baseline.failure:
         raise InputError(f"there is nothing to compare: {baseline.failure}")
@@ -283,6 +297,11 @@ def read_for_fitting(path: str | Path, **how: Any) -> Predictions:
 
 
 def _check_pair(fit: Predictions, test: Predictions) -> None:
+    if fit.has_weights != test.has_weights:
+        with_weights, without = (fit, test) if fit.has_weights else (test, fit)
+        raise InputError(
+            f"both sets must have weights, or none of them; {with_weights.source} has, {without.source} has not"
+        )
     if fit.k != test.k:
         raise InputError(f"the two sets must have the same classes; got {fit.k} and {test.k}")
     for j, (one, other) in enumerate(zip(fit.class_names or (), test.class_names or (), strict=False)):
@@ -294,6 +313,16 @@ def _check_pair(fit: Predictions, test: Predictions) -> None:
         raise InputError(
             "the two sets are the same; a calibrator must be measured on other samples than it was fitted on"
         )
+
+
+def _counting(test: Predictions) -> Predictions:
+    """The samples that count: those whose weight is above 0."""
+    if test.weights is None or bool((test.weights > 0).all()):
+        return test
+    if not bool(test.weights.any()):
+        with test.located():
+            raise no_weight()
+    return test.select(test.weights > 0)
 
 
 def logits_of(predictions: Predictions) -> Tensor:

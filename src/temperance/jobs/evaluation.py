@@ -31,7 +31,7 @@ from temperance.metrics.selective import Ranked, RiskCoverage
 from temperance.metrics.significance import resample
 from temperance.metrics.statistic import Statistic
 from temperance.metrics.tally import Tally, tallied
-from temperance.numerics import one_thread
+from temperance.numerics import is_whole, one_thread
 from temperance.predictions import Predictions
 from temperance.predictions.checks import Positive, Text
 from temperance.predictions.given import as_predictions
@@ -39,6 +39,12 @@ from temperance.progress import Progress, no_progress
 
 # Numbers that are read at a time.
 CHUNK_VALUES = 1 << 19
+
+# The verdict on samples that have weights.
+WITH_WEIGHTS = (
+    "The samples have weights. A verdict rests on tests for samples that count alike, so there is none here; the "
+    "intervals are those of the weighted samples."
+)
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
@@ -111,12 +117,16 @@ class Evaluation(Results):
     def title(self) -> str:
         """The file's name and size."""
         settings = self.provenance.settings
-        return f"{Path(self.rows[0].source).name} · {plural(settings['n'], 'sample')} · {settings['k']} classes"
+        counted = f"{plural(settings['n'], 'sample')}{' with weights' * settings.get('weights', False)}"
+        return f"{Path(self.rows[0].source).name} · {counted} · {settings['k']} classes"
 
     @property
     def verdict(self) -> str:
-        """One paragraph in plain words: over- or under-confident, where, and what to do."""
-        return verdict(*self.tallies, self.class_names)
+        """One paragraph in plain words: over- or under-confident, where, and what to do.
+
+        Its tests count samples that weigh alike, so with weights there is none.
+        """
+        return WITH_WEIGHTS if self.provenance.settings.get("weights") else verdict(*self.tallies, self.class_names)
 
     def to_json(self, **extra: Any) -> str:
         return super().to_json(verdict=self.verdict, notes=self.notes, **extra)
@@ -160,6 +170,7 @@ def evaluate(
     positive: Positive | None = None,
     normalise: bool = False,
     ignore_index: int | None = None,
+    weights: ArrayLike | None = None,
     columns: Mapping[str, str] | None = None,
     calibrator: Calibrator | None = None,
     metrics: Sequence[str] = (),
@@ -174,6 +185,7 @@ def evaluate(
 
     positive    for a binary classifier: one column, the score of this label; usually positive=1
     normalise   take probabilities that were rounded: rows need not quite sum to 1
+    weights     how much each label counts, for arrays; a file has them in a column of its own
     columns     your own names of a file's columns, {"logits": "logit_*", "label": "y"}; see `read_predictions`
     metrics     their names, "all" for every one; by default the headline ones
     n_bins      for every metric that has bins
@@ -193,11 +205,13 @@ def evaluate(
         normalise=normalise,
         ignore_index=ignore_index,
         columns=columns,
+        weights=weights,
     )
     at_least("n_bins", n_bins, 1)
     at_least("bootstrap", bootstrap, 0)
     seed_number(seed)
-    chosen: list[Request] = [(m, {"n_bins": n_bins} if "n_bins" in m.options else {}) for m in chosen_metrics(metrics)]
+    wanted, left_out = allowed_metrics(data, chosen_metrics(metrics), every="all" in metrics)
+    chosen: list[Request] = [(m, {"n_bins": n_bins} if "n_bins" in m.options else {}) for m in wanted]
     sizes: dict[str | None, int] = {None: data.n}
     if by_group:
         sizes.update(group_sizes(data))
@@ -239,13 +253,14 @@ def evaluate(
             rows.append(row)
     progress(steps, steps, "done")
     settings = {"n_bins": n_bins, "bootstrap": bootstrap, "level": level, "n": data.n, "k": data.k}
+    settings |= {"weights": True} if data.has_weights else {}
     nll = next((row.value for row in rows if row.metric == "nll"), None)
     return Evaluation(
         rows=tuple(rows),
         provenance=Provenance.of({data.source: data.fingerprint}, settings, seed),
         class_names=data.class_names or tuple(map(str, range(data.k))),
         tallies=(tallies[0], tallies[1]),
-        notes=(floored.note(nll, data.n),) if floored.n and nll is not None else (),
+        notes=((floored.note(nll, data.n),) if floored.n and nll is not None else ()) + left_out,
         _pictures=pictures,
     )
 
@@ -282,6 +297,21 @@ def chosen_metrics(names: Sequence[str]) -> list[Metric]:
     return list(METRICS) if "all" in names else [METRICS[name] for name in names]
 
 
+def allowed_metrics(
+    data: Predictions, metrics: Sequence[Metric], *, every: bool
+) -> tuple[Sequence[Metric], tuple[str, ...]]:
+    """Of every metric those that allow these weights, and a note about the others. Named ones are not left out."""
+    counting = [metric.name for metric in metrics if metric.whole_weights]
+    if not every or not data.has_weights or not counting:
+        return metrics, ()
+    with data.located():
+        if all(is_whole(chunk.weights) for chunk in data.chunks() if chunk.weights is not None):
+            return metrics, ()
+    names = ", ".join(counting)
+    note = f"These depend on how many samples there are, which weights that are not whole do not say: {names}."
+    return [metric for metric in metrics if not metric.whole_weights], (note,)
+
+
 def measured(
     metric: Metric, parts: Parts, options: dict[str, Any], *, bootstrap: int, level: float, seed: int
 ) -> tuple[float, float, float]:
@@ -301,15 +331,15 @@ def checked_batches(
     """Predictions in checked blocks: those of one group, and as a calibrator makes them, if asked."""
     data.need_labels()
     first_row = 0
-    for scores, labels, groups in data.hashed(data.chunks(max(1, CHUNK_VALUES // data.k))):
+    for scores, labels, groups, weights in data.hashed(data.chunks(max(1, CHUNK_VALUES // data.k))):
         size = len(labels)
         from_logits = data.from_logits
         if group is not None:
             mine = torch.from_numpy(cast(Text, groups) == group).to(labels.device)
-            scores, labels = scores[mine], labels[mine]
+            scores, labels, weights = scores[mine], labels[mine], None if weights is None else weights[mine]
         if calibrator is not None:
             logits = checked_logits(scores, from_logits=from_logits, first_row=first_row)
             scores, from_logits = calibrator.predict_proba(logits), False
         if len(labels):
-            yield from batches(scores, labels, from_logits=from_logits, first_row=first_row)
+            yield from batches(scores, labels, from_logits=from_logits, first_row=first_row, weights=weights)
         first_row += size

@@ -263,7 +263,11 @@ def _scores(data: Predictions, entries: Sequence[Score], calibrator: Calibrator 
     found: dict[str, list[Tensor]] = {entry.name: [] for entry in entries}
     first_row = 0
     with data.located():
-        for scores, labels, _ in data.chunks():
+        if data.has_weights:
+            raise InputError(
+                "unfamiliar data are told apart without weights, and there are some: rename or remove them"
+            )
+        for scores, labels, *_ in data.chunks():
             from_logits = data.from_logits
             if calibrator is not None:
                 logits = checked_logits(scores, from_logits=from_logits, first_row=first_row)

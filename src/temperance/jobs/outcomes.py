@@ -67,7 +67,8 @@ class Outcome:
 
     measured   every metric; NLL, ECE and accuracy, which decide, with an interval
     draws      these three on resamples that all methods share
-    gains      what each test sample gains over no calibration
+    gains      what each test sample gains over no calibration, times its weight where samples have weights
+    mistakes   how many of its predictions are wrong
     """
 
     method: Method
@@ -77,6 +78,7 @@ class Outcome:
     measured: dict[str, Interval]
     draws: dict[str, Draws]
     gains: Gains | None
+    mistakes: int
 
     @property
     def label(self) -> str:
@@ -103,11 +105,6 @@ class Outcome:
         """How many samples it was measured on."""
         return len(self.gains.values) if self.gains else 0
 
-    @property
-    def mistakes(self) -> int:
-        """How many of its predictions are wrong."""
-        return round((1 - self.measured["accuracy"].value) * self.n)
-
     def drawbacks(self, other: Outcome) -> tuple[str, ...]:
         """What speaks against it beside another, whatever its NLL: an ECE or an accuracy that is worse beyond noise."""
         found = []
@@ -129,6 +126,8 @@ class Work:
     n_bins: int
     bootstrap: int
     seed: int
+    fit_weights: Tensor | None = None
+    test_weights: Tensor | None = None
 
     def run(self, method: Method) -> Outcome:
         """Fit and measure one method. That it cannot be fitted to these data is an outcome too."""
@@ -137,7 +136,7 @@ class Work:
             with warnings.catch_warnings():
                 # Whether a method can be trusted is what the comparison finds out.
                 warnings.simplefilter("ignore", TemperanceWarning)
-                found = method.make().fit(self.fit_logits, self.fit_labels)
+                found = method.make().fit(self.fit_logits, self.fit_labels, weights=self.fit_weights)
             seconds = time.perf_counter() - start
             with one_thread():
                 return Outcome(method, found, "", seconds, *self._measure(found))
@@ -145,7 +144,7 @@ class Work:
             failure = " ".join(str(error).split())
             if not isinstance(error, TemperanceError):
                 failure = f"{type(error).__name__.lstrip('_')}: {failure[:200]}"
-            return Outcome(method, None, failure, time.perf_counter() - start, {}, {}, None)
+            return Outcome(method, None, failure, time.perf_counter() - start, {}, {}, None, 0)
 
     def run_all(self, methods: Sequence[Method], jobs: int) -> Iterator[Outcome]:
         """The outcomes in the order of the methods, `jobs` of which are fitted at a time."""
@@ -164,8 +163,12 @@ class Work:
                 flags={"jobs=1": "--jobs 1"},
             ) from error
 
-    def _measure(self, found: Calibrator) -> tuple[dict[str, Interval], dict[str, Draws], Gains]:
-        """All metrics, in one pass over the test part."""
+    def _measure(self, found: Calibrator) -> tuple[dict[str, Interval], dict[str, Draws], Gains, int]:
+        """All metrics, in one pass over the test part; gains, and how many predictions are wrong.
+
+        A sample with a weight gains that many times as much, and may lose that many times as much: it is still one
+        sample, so the test of the gains holds for any weights.
+        """
         requests = {
             METRICS[name]: {"n_bins": self.n_bins} if "n_bins" in METRICS[name].options else {} for name in MEASURED
         }
@@ -173,11 +176,13 @@ class Work:
         columns: list[tuple[Tensor, ...]] = []
         least = most = 0.0
         start = 0
-        for block in batches(found.predict_proba(self.test_logits), self.test_labels):
+        for block in batches(found.predict_proba(self.test_logits), self.test_labels, weights=self._counts):
             for metric, options in requests.items():
                 statistic = metric.stats_of([block], **options)
                 totals[metric] = totals[metric] + statistic if metric in totals else statistic
             change = block.probs.clamp_min(LOG_FLOOR).log() - self._uncalibrated(slice(start, start + len(block)))
+            if block.weights is not None:
+                change = change * block.weights[:, None]
             least, most = min(least, float(change.min())), max(most, float(change.max()))
             gain = change.gather(1, block.labels[:, None]).squeeze(1)
             columns.append((block.nll, block.correct, block.confidence, gain))
@@ -195,7 +200,7 @@ class Work:
                 measured[metric.name] = draws[metric.name].interval(value, metric.range, LEVEL)
             else:
                 measured[metric.name] = Interval(value, math.nan, math.nan, LEVEL)
-        return measured, draws, Gains(gain, least, most)
+        return measured, draws, Gains(gain, least, most), int((~correct).sum())
 
     def _uncalibrated(self, rows: slice) -> Tensor:
         """Log-probabilities without calibration, with the floor that the NLL of probabilities has. (rows, k)"""
@@ -203,4 +208,9 @@ class Work:
 
     @cached_property
     def _resamples(self) -> Resamples:
-        return Resamples.draw(len(self.test_labels), self.bootstrap, self.seed)
+        return Resamples.draw(len(self.test_labels), self.bootstrap, self.seed, self._counts)
+
+    @cached_property
+    def _counts(self) -> Tensor | None:
+        """The weights of the test samples, of mean 1, so that gains are in nats."""
+        return None if self.test_weights is None else self.test_weights / self.test_weights.mean()

@@ -108,8 +108,7 @@ class Metric:
         found = Running()
         for part in parts:
             self.check_weights(part)
-            if len(part):
-                found.add(self.of_batch(part, **own))
+            found.add(self.of_batch(part, **own))
         return found.total
 
     def value(self, stats: Statistic, **options: Any) -> float:

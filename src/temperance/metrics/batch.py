@@ -279,6 +279,8 @@ def batches(
         batch = Batch(rows, y, from_logits=from_logits, first_row=first_row + start, weights=w)
         if w is not None and not bool(w.all()):
             batch = batch.select(w > 0)
+            if not len(batch):
+                continue
         height = SERIAL_ROWS if tall else len(batch)
         yield from (batch.select(slice(i, i + height)) for i in range(0, len(batch), height))
     if empty:

@@ -81,8 +81,6 @@ class Gatherer:
 
     def add(self, batch: Batch) -> None:
         """Take in more rows."""
-        if not len(batch):
-            return
         self._seen += len(batch)
         for metric in self._metrics:
             metric.check_weights(batch)

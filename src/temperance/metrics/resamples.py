@@ -20,31 +20,37 @@ N_PARTS = 200  # a standard error is known within about 5 %
 
 @dataclass(frozen=True)
 class Resamples:
-    """Which part each sample belongs to (n,), and how often each part is drawn in each resample (resamples, parts)."""
+    """Which part each sample belongs to (n,), and how often each part is drawn in each resample (resamples, parts).
+
+    `counts` (n,) say how much each sample counts.
+    """
 
     part: Tensor
     weights: Tensor
+    counts: Tensor
 
     @classmethod
-    def draw(cls, n: int, n_resamples: int, seed: int) -> Self:
-        """Resamples of n samples."""
+    def draw(cls, n: int, n_resamples: int, seed: int, counts: Tensor | None = None) -> Self:
+        """Resamples of n samples, which all count alike unless `counts` (n,) are given."""
         generator = torch.Generator().manual_seed(seed)
         n_parts = min(n, N_PARTS)
         chosen = torch.randint(n_parts, (n_resamples, n_parts), generator=generator)
         weights = torch.zeros(chosen.shape, dtype=torch.float64)
         weights.scatter_add_(1, chosen, torch.ones_like(weights))
-        return cls(torch.randperm(n, generator=generator) % n_parts, weights)
+        counts = torch.ones(n, dtype=torch.float64) if counts is None else counts
+        return cls(torch.randperm(n, generator=generator) % n_parts, weights, counts)
 
     def means(self, values: Tensor) -> Draws:
         """The mean of a value of each sample (n,), on every resample."""
-        return Draws(self._sums(values) / self._sums(torch.ones_like(self.part)), 1.0)
+        return Draws(self._sums(values * self.counts) / self._sums(self.counts), 1.0)
 
     def calibration_errors(self, confidence: Tensor, correct: Tensor, n_bins: int) -> Draws:
         """ECE on every resample: Σ_b |Σ_i (correct − confidence)| / n, over bins b and the samples i in each."""
         cell = self.part * n_bins + bin_index(confidence, n_bins, "right")
-        gaps = torch.bincount(cell, correct.double() - confidence, minlength=self.weights.shape[1] * n_bins)
+        gap_of_each = (correct.double() - confidence) * self.counts
+        gaps = torch.bincount(cell, gap_of_each, minlength=self.weights.shape[1] * n_bins)
         gap = self.weights @ gaps.reshape(-1, n_bins)
-        return Draws(gap.abs().sum(1) / self._sums(torch.ones_like(self.part)), 1.0)
+        return Draws(gap.abs().sum(1) / self._sums(self.counts), 1.0)
 
     def _sums(self, values: Tensor) -> Tensor:
         return self.weights @ torch.bincount(self.part, values.double(), minlength=self.weights.shape[1])

@@ -174,14 +174,24 @@ def error_by_chance(by_confidence: Tally, level: float) -> float:
 
 
 def accuracy_bounds(tally: Tally, level: float) -> tuple[float, float]:
-    """An interval of the accuracy that holds for any n (Clopper and Pearson, 1934)."""
+    """An interval of the accuracy that holds for any n."""
+    low, high = clopper_pearson(tally.hits.sum(), tally.count.sum(), level)
+    return float(low), float(high)
+
+
+def clopper_pearson(hits: Tensor, count: Tensor, level: float) -> tuple[Tensor, Tensor]:
+    """The exact interval of frequencies, which holds for any n; from 0 to 1 for none (Clopper and Pearson, 1934).
+
+    >>> clopper_pearson(torch.tensor([0, 5]), torch.tensor([10, 10]), 0.95)
+    (tensor([0.0000, 0.1871], dtype=torch.float64), tensor([0.3085, 0.8129], dtype=torch.float64))
+    """
     from scipy.special import betaincinv
 
-    n, hits = int(tally.count.sum()), int(tally.hits.sum())
-    tail = (1 - level) / 2
-    low = float(betaincinv(hits, n - hits + 1, tail)) if hits else 0.0
-    high = float(betaincinv(hits + 1, n - hits, 1 - tail)) if hits < n else 1.0
-    return low, high
+    tail, misses = (1 - level) / 2, count - hits
+    low = betaincinv(hits.clamp_min(1).double().cpu(), misses.double().cpu() + 1, tail)
+    high = betaincinv(hits.double().cpu() + 1, misses.clamp_min(1).double().cpu(), 1 - tail)
+    low, high = (torch.as_tensor(each, dtype=torch.float64, device=hits.device) for each in (low, high))
+    return low.masked_fill(hits == 0, 0.0), high.masked_fill(misses == 0, 1.0)
 
 
 def samples_needed(tally: Tally, error: float, level: float) -> int:

@@ -27,7 +27,7 @@ MARK = "calibrated_by"
 
 
 # The columns or keys that a caller can name.
-COLUMNS = ("logits", "probs", "label", "group")
+COLUMNS = ("logits", "probs", "label", "group", "weight")
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,7 @@ class ColumnNames:
     probs: str | None = None
     label: str | None = None
     group: str | None = None
+    weight: str | None = None
 
     @classmethod
     def of(cls, names: Mapping[str, str] | None) -> "ColumnNames":
@@ -64,7 +65,7 @@ class ColumnNames:
         return "probs" if self.probs else "logits"
 
     def is_among(self, known: list[str], what: str) -> str | None:
-        """The column that the caller named as label or group, if one was named."""
+        """The column that the caller named as label, group or weight, if one was named."""
         name: str | None = getattr(self, what)
         if name is not None and name not in known:
             raise InputError(f"there is no column {name!r} for {what}; found {shown(known)}")
@@ -81,7 +82,8 @@ class ColumnNames:
             if missing:
                 raise InputError(f"there is no column {missing[0]!r} for {self.kind}; found {shown(known)}")
             return found
-        found = [name for name in known if fnmatchcase(name, wanted) and name not in (self.label, self.group)]
+        others = (self.label, self.group, self.weight)
+        found = [name for name in known if fnmatchcase(name, wanted) and name not in others]
         if not found:
             hint = "" if "*" in wanted else f". A pattern has a star: {wanted}*"
             raise InputError(
@@ -126,8 +128,9 @@ def check_set(
     groups: Described | None,
     class_names: tuple[str, ...] | None,
     wanted: Wanted,
+    weights: Described | None = None,
 ) -> tuple[int, int]:
-    """Check that scores, labels and groups can belong to one set of samples; return its numbers of rows and classes."""
+    """Check that all of it can belong to one set of samples; return its numbers of rows and classes."""
     if scores.kind not in "fiu":
         raise InputError(f"{name} must be floating-point numbers; got {scores.dtype}")
     n, k = _shape(name, scores.shape, binary=wanted.positive is not None)
@@ -143,6 +146,11 @@ def check_set(
                 f"groups must be text or integers; got {groups.dtype}. Pass groups.astype(str)",
                 flags={"Pass groups": "Store groups"},
             )
+    if weights is not None:
+        if weights.shape != (n,):
+            raise InputError(f"weights must have shape {(n,)}, one for each row of {name}; got {weights.shape}")
+        if weights.kind not in "fiub":
+            raise InputError(f"weights must be numbers of at least 0; got {weights.dtype}")
     if class_names is not None and len(class_names) != k:
         raise InputError(f"class_names must have {k} names, one for each column of {name}; got {len(class_names)}")
     return n, k

@@ -20,6 +20,7 @@ class TableColumns:
     groups: str | None
     mark: str | None
     class_names: tuple[str, ...] | None
+    weights: str | None
 
     @property
     def name(self) -> str:
@@ -27,7 +28,7 @@ class TableColumns:
 
     @property
     def used(self) -> list[str]:
-        return [*self.scores, *(name for name in (self.labels, self.groups) if name is not None)]
+        return [*self.scores, *(name for name in (self.labels, self.groups, self.weights) if name is not None)]
 
     def others(self, names: Iterable[str]) -> list[str]:
         """The columns that are not predictions."""
@@ -35,7 +36,8 @@ class TableColumns:
 
 
 def find_columns(names: Iterable[str], wanted: Wanted) -> TableColumns:
-    """The columns of the predictions: `logits_0 … logits_{k-1}`, or `logits_<class name>`; `label`; perhaps `group`.
+    """The columns of the predictions: `logits_0 … logits_{k-1}`, or `logits_<class name>`; `label`; perhaps `group`
+    and `weight`.
 
     `probs` may stand for `logits`. Classes are in the order of their numbers, or, if they have names, of the columns. A
     binary classifier has one column of scores, `logits` or `logits_<anything>`.
@@ -80,8 +82,9 @@ def find_columns(names: Iterable[str], wanted: Wanted) -> TableColumns:
     else:
         scores, class_names = _in_class_order({column: column.removeprefix(f"{what}_") for column in scores})
     groups = own.is_among(known, "group") or _only_one(known, "group", "groups")
+    weights = own.is_among(known, "weight") or _only_one(known, "weight", "weights")
     mark = MARK if MARK in known else None
-    return TableColumns(what == "logits", tuple(scores), is_list, labels, groups, mark, class_names)
+    return TableColumns(what == "logits", tuple(scores), is_list, labels, groups, mark, class_names, weights)
 
 
 def _hint(known: list[str]) -> str:

@@ -53,13 +53,13 @@ class Predictions:
     """Logits or probabilities of n samples over k classes, from memory or from a file, with labels if they are known.
 
     Opening a file checks its shapes and types only. `chunks()` goes through the rows without ever holding all of them;
-    `scores`, `labels` and `groups` load them once and keep them. Values are checked where they are used: by the
-    metrics, and by `logits()` and `labels`, which calibrators get.
+    `scores`, `labels`, `groups` and `weights` load them once and keep them. Values are checked where they are used: by
+    the metrics, and by `logits()` and `labels`, which calibrators get.
 
     >>> predictions = Predictions.of([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7]], [0, 1, 1], class_names=["cat", "dog"])
     >>> predictions
     Predictions(source='memory', split=None, from_logits=False, n=3, k=2, has_labels=True, has_groups=False)
-    >>> [len(labels) for scores, labels, groups in predictions.chunks(rows=2)]
+    >>> [len(chunk.labels) for chunk in predictions.chunks(rows=2)]
     [2, 1]
     """
 
@@ -77,6 +77,7 @@ class Predictions:
     origin: Origin | None = field(default=None, repr=False)
     _place: Callable[[int], str] = field(default=in_array, repr=False)
     shards: tuple[Predictions, ...] = field(default=(), repr=False)  # the files that a folder is made of
+    has_weights: bool = field(default=False, repr=False)
 
     @classmethod
     def of(
@@ -89,6 +90,7 @@ class Predictions:
         normalise: bool = False,
         class_names: Iterable[str] | None = None,
         groups: npt.ArrayLike | None = None,
+        weights: ArrayLike | None = None,
     ) -> Predictions:
         """Predictions from arrays: (n, k) probabilities (or logits), (n,) labels, (n,) groups of text or integers.
 
@@ -96,6 +98,7 @@ class Predictions:
 
         positive   for a binary classifier: `probs` is one column, the score of this label; usually positive=1
         normalise  take probabilities that were rounded; see `normalised`
+        weights    (n,) how much each sample counts
         """
         wanted = Wanted(positive=as_positive(positive))
         names = binary_names(None if class_names is None else as_class_names(class_names), wanted.positive)
@@ -103,6 +106,7 @@ class Predictions:
         scores = to_tensor(probs, meaning.name)
         truth = labels if labels is None or isinstance(labels, Tensor) else as_array(labels, "labels")
         parts = None if groups is None else as_array(groups, "groups")
+        counted = None if weights is None else to_tensor(weights, "weights")
         check_set(
             meaning.name,
             described(scores),
@@ -110,8 +114,9 @@ class Predictions:
             None if parts is None else described(parts),
             names,
             wanted,
+            None if counted is None else described(counted),
         )
-        held = meaning.chunk(scores, truth, parts, first_row=0)
+        held = meaning.chunk(scores, truth, parts, 0, counted)
         n, k = held.scores.shape
         found = cls(
             MEMORY,
@@ -124,6 +129,7 @@ class Predictions:
             names,
             in_memory(held),
             _place=in_array,
+            has_weights=counted is not None,
         )
         return found.normalised() if normalise else found
 
@@ -186,7 +192,7 @@ class Predictions:
         return dataclasses.replace(self, _read=read, decimals=decimals)
 
     def chunks(self, rows: int | None = None) -> Iterator[Chunk]:
-        """The predictions in order as (scores, labels, groups), at most `rows` rows at a time, or about 32 MB."""
+        """The predictions in order as (scores, labels, groups, weights), at most `rows` at a time, or about 32 MB."""
         if rows is None:
             rows = max(1, CHUNK_BYTES // (8 * self.k))
         at_least("rows", rows, 1)
@@ -226,6 +232,12 @@ class Predictions:
     def groups(self) -> Text | None:
         """The name of each sample's group, where there are groups. (n,)"""
         return self.whole.groups if self.has_groups else None
+
+    @property
+    def weights(self) -> Tensor | None:
+        """How much each sample counts, where there are weights. (n,)"""
+        with self.located():
+            return self.whole.weights
 
     def logits(self) -> Tensor:
         """All logits, or log-probabilities where these are probabilities, checked: what calibrators take. (n, k)"""
@@ -309,7 +321,7 @@ class Predictions:
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 of scores, labels and groups: equal for equal values, whatever the file format or the float type."""
+        """SHA-256 of all values: equal for equal ones, whatever the file format or the float type."""
         for _ in self.hashed(self.chunks(max(1, HASHED_VALUES // self.k))):
             pass
         known: str = self.__dict__["fingerprint"]
@@ -320,7 +332,7 @@ class Predictions:
         if "fingerprint" in self.__dict__:
             yield from chunks
             return
-        scores, labels, groups = hashlib.sha256(), hashlib.sha256(), hashlib.sha256()
+        scores, labels, groups, weights = (hashlib.sha256() for _ in range(4))
         for chunk in chunks:
             for rows in torch.split(chunk.scores, max(1, HASHED_VALUES // self.k)):
                 scores.update(rows.cpu().double().contiguous().numpy().astype("<f8", copy=False).data)
@@ -329,6 +341,8 @@ class Predictions:
                 # The length in front tells "a", "bc" from "ab", "c".
                 text = "".join(f"{len(name)}:{name}" for name in chunk.groups.tolist())
                 groups.update(text.encode("utf-8", "surrogatepass"))
+            if chunk.weights is not None:
+                weights.update(chunk.weights.cpu().contiguous().numpy().astype("<f8", copy=False).data)
             yield chunk
         content = {
             "shape": [self.n, self.k],
@@ -337,6 +351,7 @@ class Predictions:
                 scores.hexdigest(),
                 labels.hexdigest() if self.has_labels else None,
                 groups.hexdigest() if self.has_groups else None,
+                *([weights.hexdigest()] if self.has_weights else []),
             ],
         }
         self.__dict__["fingerprint"] = hashlib.sha256(json.dumps(content).encode()).hexdigest()

@@ -39,7 +39,9 @@ REAL = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?([eE][-+]?\d+)?|-?inf|nan")
 def read(path: Path, wanted: Wanted) -> Predictions:
     """Open the predictions in a .csv file."""
     header, columns = _columns(path, wanted)
-    table = Table(path, header, columns.scores, columns.labels, columns.groups)
+    # Weights are numbers in each line, as scores are: the last of them.
+    numbers = (*columns.scores, *([] if columns.weights is None else [columns.weights]))
+    table = Table(path, header, numbers, columns.labels, columns.groups)
     # One pass counts the rows, by one column, and reads the calibrator's name.
     counted = table._replace(scores=columns.scores[:1] if columns.labels is None else (), groups=columns.mark)
     n, marks = 0, set[str]()
@@ -60,7 +62,9 @@ def read(path: Path, wanted: Wanted) -> Predictions:
         with reading(path), placed(place):
             for piece in pieces(table):
                 labels = None if piece.labels is None else _numbers(piece.labels, meaning, start)
-                parsed = meaning.chunk(piece.scores, labels, piece.groups, start)
+                width = len(columns.scores)
+                scores, weights = piece.scores[:, :width], None if columns.weights is None else piece.scores[:, -1]
+                parsed = meaning.chunk(scores, labels, piece.groups, start, weights)
                 yield from (parsed.slice(i, i + rows) for i in range(0, len(piece.scores), rows))
                 start += len(piece.scores)
 
@@ -77,6 +81,7 @@ def read(path: Path, wanted: Wanted) -> Predictions:
         origin=Origin(path, wanted),
         _read=read_rows,
         _place=place,
+        has_weights=columns.weights is not None,
     )
 
 
@@ -147,7 +152,8 @@ def _plain_numbers(cells: list[str]) -> npt.NDArray[Any]:
 def write(path: Path, predictions: Predictions, extras: Extras) -> None:
     """Write predictions, and what belongs to them, as a .csv file."""
     header = [f"{predictions.kind}_{each}" for each in class_columns(predictions)]
-    header += [*["label"] * predictions.has_labels, *["group"] * predictions.has_groups, *extras]
+    header += [*["label"] * predictions.has_labels, *["group"] * predictions.has_groups]
+    header += [*["weight"] * predictions.has_weights, *extras]
     marks = [] if predictions.calibrated_by is None else [predictions.calibrated_by]
     others = [_cells(name, array, predictions.n) for name, array in extras.items()]
     with _create(path) as handle:
@@ -159,6 +165,7 @@ def write(path: Path, predictions: Predictions, extras: Extras) -> None:
             size = len(chunk.labels)
             columns = [chunk.labels.tolist()] if predictions.has_labels else []
             columns += [] if chunk.groups is None else [chunk.groups.tolist()]
+            columns += [] if chunk.weights is None else [chunk.weights.tolist()]
             columns += [cells[start : start + size] for cells in others]
             rest = zip(*columns, strict=True) if columns else [()] * size
             rows = zip(chunk.scores.double().tolist(), rest, strict=True)

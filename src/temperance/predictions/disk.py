@@ -50,9 +50,9 @@ def read_predictions(
 ) -> Predictions:
     """Open a file of predictions; its rows stay in the file until they are needed.
 
-    The file has `logits` or `probs`, `labels`, and optionally `class_names` and `groups`. A .npz or .safetensors file
-    may have two such sets instead, with `val_` and `test_` before these names; `split` ("val" or "test") chooses one,
-    by default the test set. The folder of a training stands for the predictions in it.
+    The file has `logits` or `probs`, `labels`, and optionally `class_names`, `groups` and `weights`. A .npz or
+    .safetensors file may have two such sets instead, with `val_` and `test_` before these names; `split` ("val" or
+    "test") chooses one, by default the test set. The folder of a training stands for the predictions in it.
 
     Any other folder, and a pattern such as "part-*.parquet", stand for all files in it, as one set: sub-folders too, in
     sorted order of their names.
@@ -60,8 +60,9 @@ def read_predictions(
     labels     "required"; "optional": read them if there are any, as `has_labels` of the result says; "ignored"
     positive   for a binary classifier with one column, the logit or probability of this label; usually positive=1
     normalise  accept probabilities that were rounded; see `Predictions.normalised`
-    columns    your own names of columns or keys, {"logits": "logit_*", "label": "y"}; keys are logits, probs, label and
-               group, and the value for scores is a name, a pattern, or a list with commas in the order of the classes
+    columns    your own names of columns or keys, {"logits": "logit_*", "label": "y"}; keys are logits, probs, label,
+               group and weight, and the value for scores is a name, a pattern, or a list with commas in the order of
+               the classes
     """
     path = _of_run(Path(path))
     one_of("labels", labels, get_args(Labels))
@@ -138,7 +139,7 @@ def _write_file(chosen: Format, path: Path, predictions: Predictions) -> None:
     shards = predictions.shards or (predictions,)
     extras = [_format_of(shard.origin.path).extras(shard.origin) for shard in shards if shard.origin is not None]
     found = joined_extras(extras, shards) if extras else {}
-    taken = ("logits", "probs", "label", "labels", "group", "groups", "class_names", MARK)
+    taken = ("logits", "probs", "label", "labels", "group", "groups", "weight", "weights", "class_names", MARK)
     for name in found:
         if name in taken:
             raise InputError(f"{name} is in the way of the new {name}; rename or remove it")

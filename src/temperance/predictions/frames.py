@@ -41,6 +41,7 @@ def of_table(given: Any, names: list[str], wanted: Wanted, *, normalise: bool = 
         normalise=normalise,
         class_names=columns.class_names,
         groups=None if columns.groups is None else _column(given, columns.groups),
+        weights=None if columns.weights is None else _column(given, columns.weights),
     )
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from temperance.arrays import ArrayLike, as_labels, as_scores, flatten, to_tensor
+from temperance.arrays import ArrayLike, as_labels, as_scores, as_weights, flatten, to_tensor
 from temperance.errors import InputError
 from temperance.predictions.checks import ColumnNames, Positive, Wanted
 from temperance.predictions.core import Predictions, as_positive
@@ -26,9 +26,15 @@ def as_predictions(
     normalise: bool = False,
     ignore_index: int | None = None,
     columns: Mapping[str, str] | None = None,
+    weights: ArrayLike | None = None,
 ) -> Predictions:
     """A file, a `Predictions`, or probabilities (with `from_logits=True` logits) and labels, as `Predictions`."""
     if isinstance(given, Set):
+        if weights is not None:
+            raise InputError(
+                "a file or a Predictions brings its own weights: store them under the name weights, or name their "
+                'column with columns={"weight": NAME}; Predictions.of takes weights='
+            )
         if labels is not None or from_logits or ignore_index is not None:
             raise InputError(
                 "a file or a Predictions brings its own labels, all of which count, and says whether it holds logits"
@@ -43,8 +49,8 @@ def as_predictions(
     # With labels beside it, a DataFrame is an array.
     names = column_names(given) if labels is None else None
     if names is not None:
-        if from_logits or ignore_index is not None:
-            raise InputError("a table brings its own labels, and its columns say whether it holds logits")
+        if from_logits or ignore_index is not None or weights is not None:
+            raise InputError("a table brings its own labels and weights, and its columns say whether it holds logits")
         wanted = Wanted(positive=as_positive(positive), columns=ColumnNames.of(columns))
         return of_table(given, names, wanted, normalise=normalise)
     if columns is not None:
@@ -54,14 +60,19 @@ def as_predictions(
     name = "logits" if from_logits else "probs"
     scores = to_tensor(given, name)
     if scores.ndim > 2 or ignore_index is not None:
-        scores, labels = _rows(scores, labels, name, ignore_index, binary=positive is not None)
-    return Predictions.of(scores, labels, from_logits=from_logits, positive=positive, normalise=normalise)
+        shape = (scores.shape[0], *scores.shape[2:])
+        counted = None if weights is None else as_weights(weights, shape).reshape(-1)
+        scores, labels, kept = _rows(scores, labels, name, ignore_index, binary=positive is not None)
+        weights = counted if counted is None or kept is None else counted[kept.cpu()]
+    return Predictions.of(
+        scores, labels, from_logits=from_logits, positive=positive, normalise=normalise, weights=weights
+    )
 
 
 def _rows(
     scores: Tensor, labels: ArrayLike, name: str, ignore_index: int | None, *, binary: bool
-) -> tuple[Tensor, Tensor]:
-    """Dense predictions as rows, those with an ignored label left out."""
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Dense predictions as rows, those with an ignored label left out; and which are kept, if not all."""
     if binary:
         rows, truth = scores.reshape(-1, 1), to_tensor(labels, "labels").reshape(-1).to(scores.device)
         if len(rows) != len(truth):
@@ -70,15 +81,20 @@ def _rows(
         scores = as_scores(scores, name)
         rows, truth = flatten(scores), as_labels(labels, scores, ignore_index=ignore_index, name=name).reshape(-1)
     if ignore_index is None:
-        return rows, truth
+        return rows, truth, None
     kept = truth != ignore_index
     if not bool(kept.any()):
         raise InputError(f"every label is ignore_index={ignore_index}: there is nothing to measure")
-    return rows[kept], truth[kept]
+    return rows[kept], truth[kept], kept
 
 
 def as_sides(
-    fit: Set | ArrayLike, labels: Set | ArrayLike | None, test: Set | tuple[ArrayLike, ArrayLike] | None, **how: Any
+    fit: Set | ArrayLike,
+    labels: Set | ArrayLike | None,
+    test: Set | tuple[ArrayLike, ...] | None,
+    *,
+    weights: ArrayLike | None = None,
+    **how: Any,
 ) -> tuple[Set, Set | None]:
     """The set to fit on and, if there is one, the set to measure on; `how` says what arrays are.
 
@@ -91,10 +107,10 @@ def as_sides(
     if test is not None and not isinstance(test, Set | tuple):
         raise InputError("test must be a file, a Predictions or a pair of arrays, (probs, labels)")
     if isinstance(test, tuple):
-        if len(test) != 2:
-            raise InputError(f"test must be a pair of arrays, (probs, labels); got {len(test)} things")
-        test = as_predictions(*test, **how)
-    if isinstance(fit, str | Path) and labels is None:
+        if len(test) not in (2, 3):
+            raise InputError(f"test must be a pair of arrays, (probs, labels), or with weights three; got {len(test)}")
+        test = as_predictions(*test[:2], weights=test[2] if len(test) == 3 else None, **how)
+    if isinstance(fit, str | Path) and labels is None and weights is None:
         # Which part of a file is fitted depends on what else there is; it is read where that is known.
         return fit, test
-    return as_predictions(fit, labels, **(how if not isinstance(fit, Set) else {})), test
+    return as_predictions(fit, labels, weights=weights, **(how if not isinstance(fit, Set) else {})), test

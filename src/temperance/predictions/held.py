@@ -70,7 +70,7 @@ def read(path: Path, wanted: Wanted) -> Predictions:
             flags={f"columns={{'logits': {path.stem!r}}}": f"--logits {path.stem}"},
         )
     arrays = {kind: _array(path)}
-    for key, other in (("labels", own.label), ("groups", own.group)):
+    for key, other in (("labels", own.label), ("groups", own.group), ("weights", own.weight)):
         if other is not None and not (key == "labels" and wanted.labels == "ignored"):
             with reading(other):
                 arrays[key] = _array(Path(other))

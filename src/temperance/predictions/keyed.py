@@ -47,6 +47,7 @@ class SetKeys(NamedTuple):
     scores: str
     labels: str | None
     groups: str | None
+    weights: str | None
 
     @property
     def prefix(self) -> str:
@@ -60,7 +61,8 @@ class SetKeys(NamedTuple):
     @property
     def of_set(self) -> set[str]:
         """The keys that hold the predictions themselves."""
-        return {self.scores, self.prefix + MARK, "class_names", *(key for key in (self.labels, self.groups) if key)}
+        named = (self.labels, self.groups, self.weights)
+        return {self.scores, self.prefix + MARK, "class_names", *(key for key in named if key)}
 
     def carried(self, keys: Iterable[str]) -> dict[str, str]:
         """The name of each key in a file that has only this set; keys of the other set are left out."""
@@ -96,7 +98,8 @@ def find_set(keys: Iterable[str], wanted: Wanted) -> SetKeys:
         raise InputError(f"expected {prefix}logits (or {prefix}probs){truth}{pairs}; found {shown(known)}")
     kind = own.kind if own.scores is not None else scores.removeprefix(prefix)
     groups = own.is_among(known, "group") or _only_one(known, prefix, "groups", "group")
-    return SetKeys(split, kind, scores, labels, groups)
+    weights = own.is_among(known, "weight") or _only_one(known, prefix, "weights", "weight")
+    return SetKeys(split, kind, scores, labels, groups, weights)
 
 
 def _own_scores(known: list[str], own: ColumnNames) -> str | None:
@@ -126,7 +129,8 @@ def open_set(file: ArrayFile, wanted: Wanted) -> Predictions:
     names = binary_names(file.class_names(), wanted.positive)
     groups = None if keys.groups is None else file.describe(keys.groups)
     truth = None if keys.labels is None else file.describe(keys.labels)
-    n, k = check_set(keys.name, file.describe(keys.scores), truth, groups, names, wanted)
+    counted = None if keys.weights is None else file.describe(keys.weights)
+    n, k = check_set(keys.name, file.describe(keys.scores), truth, groups, names, wanted, counted)
     meaning = Meaning(keys.name, names, wanted)
 
     def read(rows: int) -> Iterator[Chunk]:
@@ -136,10 +140,11 @@ def open_set(file: ArrayFile, wanted: Wanted) -> Predictions:
                 file.pieces(keys.scores, rows),
                 repeat(None) if keys.labels is None else file.pieces(keys.labels, rows),
                 repeat(None) if keys.groups is None else file.groups(keys.groups, rows),
+                repeat(None) if keys.weights is None else file.pieces(keys.weights, rows),
                 strict=False,
             )
-            for values, labels, group in parts:
-                yield meaning.chunk(values, labels, group, first)
+            for values, labels, group, weights in parts:
+                yield meaning.chunk(values, labels, group, first, weights)
                 first += len(values)
 
     return Predictions(
@@ -155,4 +160,5 @@ def open_set(file: ArrayFile, wanted: Wanted) -> Predictions:
         origin=Origin(file.path, wanted),
         _read=read,
         _place=in_file,
+        has_weights=counted is not None,
     )

@@ -196,12 +196,14 @@ def _labels(origin: Origin) -> npt.NDArray[Any]:
 
 
 def _arrays(predictions: Predictions, prefix: str = "") -> dict[str, npt.NDArray[Any]]:
-    """The scores, and labels, groups and the calibrator's name where there are any."""
+    """The scores, and labels, groups, weights and the calibrator's name where there are any."""
     arrays = {prefix + predictions.kind: _as_numpy(predictions.scores)}
     if predictions.has_labels:
         arrays[f"{prefix}labels"] = predictions.whole.labels.cpu().numpy()
     if predictions.groups is not None:
         arrays[f"{prefix}groups"] = predictions.groups
+    if predictions.weights is not None:
+        arrays[f"{prefix}weights"] = predictions.weights.cpu().numpy()
     if predictions.calibrated_by is not None:
         arrays[prefix + MARK] = np.array(predictions.calibrated_by)
     return arrays

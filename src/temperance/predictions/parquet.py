@@ -39,8 +39,9 @@ def read(path: Path, wanted: Wanted) -> Predictions:
     scores = _describe_scores(schema, columns, (n, k))
     groups = None if columns.groups is None else _describe(schema.field(columns.groups).type, (n,))
     truth = None if columns.labels is None else _describe(schema.field(columns.labels).type, (n,))
+    counted = None if columns.weights is None else _describe(schema.field(columns.weights).type, (n,))
     width = k
-    n, k = check_set(columns.name, scores, truth, groups, names, wanted)
+    n, k = check_set(columns.name, scores, truth, groups, names, wanted, counted)
     meaning = Meaning(columns.name, names, wanted)
 
     def read_rows(rows: int) -> Iterator[Chunk]:
@@ -52,6 +53,7 @@ def read(path: Path, wanted: Wanted) -> Predictions:
                     None if columns.labels is None else _values(batch, columns.labels, start),
                     None if columns.groups is None else _values(batch, columns.groups, start),
                     start,
+                    None if columns.weights is None else _values(batch, columns.weights, start),
                 )
                 start += batch.num_rows
         _pyarrow()[0].default_memory_pool().release_unused()
@@ -69,6 +71,7 @@ def read(path: Path, wanted: Wanted) -> Predictions:
         origin=Origin(path, wanted),
         _read=read_rows,
         _place=in_file,
+        has_weights=counted is not None,
     )
 
 
@@ -133,6 +136,8 @@ def _batches(predictions: Predictions, others: dict[str, Any]) -> Iterator[Any]:
             arrays["label"] = pyarrow.array(chunk.labels.cpu().numpy())
         if chunk.groups is not None:
             arrays["group"] = pyarrow.array(chunk.groups.tolist(), pyarrow.string())
+        if chunk.weights is not None:
+            arrays["weight"] = pyarrow.array(chunk.weights.cpu().numpy())
         arrays |= {name: array.slice(start, size) for name, array in others.items()}
         if predictions.calibrated_by is not None:
             arrays[MARK] = pyarrow.array([predictions.calibrated_by] * size, pyarrow.string())

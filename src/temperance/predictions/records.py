@@ -34,7 +34,8 @@ def read(path: Path, wanted: Wanted) -> Predictions:
     k = len(first[columns.scores[0]]) if columns.is_list else len(columns.scores)
     label = None if columns.labels is None else _describe(first[columns.labels], n)
     groups = None if columns.groups is None else _describe(first[columns.groups], n)
-    n, k = check_set(columns.name, Described((n, k), "f", "float64"), label, groups, names, wanted)
+    counted = None if columns.weights is None else _describe(first[columns.weights], n)
+    n, k = check_set(columns.name, Described((n, k), "f", "float64"), label, groups, names, wanted, counted)
     meaning = Meaning(columns.name, names, wanted)
 
     def read_rows(rows: int) -> Iterator[Chunk]:
@@ -47,6 +48,7 @@ def read(path: Path, wanted: Wanted) -> Predictions:
                     None if columns.labels is None else _values(block, columns.labels, start, label),
                     None if columns.groups is None else _values(block, columns.groups, start, groups),
                     start,
+                    None if columns.weights is None else _values(block, columns.weights, start),
                 )
                 start += len(block)
 
@@ -63,6 +65,7 @@ def read(path: Path, wanted: Wanted) -> Predictions:
         origin=Origin(path, wanted),
         _read=read_rows,
         _place=in_file,
+        has_weights=counted is not None,
     )
 
 
@@ -182,6 +185,8 @@ def _new_records(predictions: Predictions, extras: Extras) -> Iterator[Record]:
                 record["label"] = int(chunk.labels[i])
             if chunk.groups is not None:
                 record["group"] = str(chunk.groups[i])
+            if chunk.weights is not None:
+                record["weight"] = float(chunk.weights[i])
             yield record | {name: array[row].tolist() for name, array in extras.items()} | mark
             row += 1
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from temperance.arrays import as_scores, to_tensor
+from temperance.arrays import as_scores, as_weights, to_tensor
 from temperance.errors import InputError
 from temperance.predictions.checks import Text, Wanted
 from temperance.predictions.labels import label_numbers, no_labels
@@ -21,7 +21,7 @@ Values = Tensor | npt.NDArray[Any]
 
 
 class Chunk(NamedTuple):
-    """Some rows: scores (rows, k), labels (rows,) as int64, and groups (rows,) as text where there are any.
+    """Some rows: scores (rows, k), labels (rows,) as int64; groups (rows,) as text and weights (rows,) where given.
 
     Where the predictions have no labels, these are all −1, which is not a class: every metric refuses it.
     """
@@ -29,16 +29,18 @@ class Chunk(NamedTuple):
     scores: Tensor
     labels: Tensor
     groups: Text | None
+    weights: Tensor | None = None
 
     def slice(self, start: int, stop: int) -> Chunk:
         """The rows from `start` up to `stop`, without a copy."""
-        groups = None if self.groups is None else self.groups[start:stop]
-        return Chunk(self.scores[start:stop], self.labels[start:stop], groups)
+        return Chunk(*(None if each is None else each[start:stop] for each in self))
 
     def take(self, index: npt.NDArray[np.int64]) -> Chunk:
         """The rows of `index`, in its order."""
         rows = torch.from_numpy(index).to(self.scores.device)
-        return Chunk(self.scores[rows], self.labels[rows], None if self.groups is None else self.groups[index])
+        groups = None if self.groups is None else self.groups[index]
+        weights = None if self.weights is None else self.weights[rows]
+        return Chunk(self.scores[rows], self.labels[rows], groups, weights)
 
     @staticmethod
     def join(parts: Sequence[Chunk]) -> Chunk:
@@ -46,10 +48,12 @@ class Chunk(NamedTuple):
         if len(parts) == 1:
             return parts[0]
         groups = [part.groups for part in parts if part.groups is not None]
+        weights = [part.weights for part in parts if part.weights is not None]
         return Chunk(
             torch.cat([part.scores for part in parts]),
             torch.cat([part.labels for part in parts]),
             np.concatenate(groups) if groups else None,
+            torch.cat(weights) if weights else None,
         )
 
 
@@ -83,7 +87,14 @@ class Meaning:
     def from_logits(self) -> bool:
         return self.name.endswith("logits")
 
-    def chunk(self, scores: Values, labels: Values | None, groups: npt.NDArray[Any] | None, first_row: int) -> Chunk:
+    def chunk(
+        self,
+        scores: Values,
+        labels: Values | None,
+        groups: npt.NDArray[Any] | None,
+        first_row: int,
+        weights: Values | None = None,
+    ) -> Chunk:
         """Checked rows; `first_row` is the number of the first one."""
         positive = self.wanted.positive
         rows = as_scores(scores if positive is None else self._two_columns(scores, first_row), self.name)
@@ -92,7 +103,8 @@ class Meaning:
             if labels is None
             else label_numbers(labels, rows, self.class_names, positive, first_row=first_row)
         )
-        return Chunk(rows, numbers.to(rows.device), None if groups is None else groups.astype(np.str_))
+        counted = None if weights is None else as_weights(weights, (len(rows),), first_row=first_row).to(rows.device)
+        return Chunk(rows, numbers.to(rows.device), None if groups is None else groups.astype(np.str_), counted)
 
     def _two_columns(self, scores: Values, first_row: int) -> Tensor:
         """The scores of the positive class as those of both classes. (rows, 2)"""

@@ -107,6 +107,8 @@ def write(path: Path, predictions: Predictions, extras: Extras) -> None:
         names, places = np.unique(predictions.groups, return_inverse=True)
         tensors["groups"] = torch.from_numpy(places.astype(np.int64))
         metadata["group_names"] = json.dumps(names.tolist())
+    if predictions.weights is not None:
+        tensors["weights"] = predictions.weights.cpu().contiguous()
     if predictions.class_names is not None:
         metadata["class_names"] = json.dumps(predictions.class_names)
     for name, array in extras.items():

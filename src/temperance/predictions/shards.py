@@ -74,6 +74,7 @@ def joined(source: Path, shards: Sequence[Predictions]) -> Predictions:
         calibrated_by=first.calibrated_by,
         shards=tuple(shards),
         _place=place,
+        has_weights=first.has_weights,
     )
 
 
@@ -85,6 +86,7 @@ def _check_same(one: Predictions, other: Predictions) -> None:
         "class_names": tuple(f"the classes {shown(each.class_names or ())}" for each in (one, other)),
         "has_labels": tuple("labels" if each.has_labels else "no labels" for each in (one, other)),
         "has_groups": tuple("groups" if each.has_groups else "no groups" for each in (one, other)),
+        "has_weights": tuple("weights" if each.has_weights else "no weights" for each in (one, other)),
         "split": tuple(f"a {each.split} set" if each.split else "one set" for each in (one, other)),
         "calibrated_by": tuple(f"predictions calibrated by {each.calibrated_by or 'nothing'}" for each in (one, other)),
     }

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from temperance.errors import InputError, MissingExtraError, at_least
+from temperance.errors import InputError, MissingExtraError, amount, at_least
 from temperance.jobs.results import shown
 from temperance.metrics.binned import ece
 from temperance.metrics.bins import Bins, SparseBins
@@ -37,7 +37,8 @@ def draw_reliability(bins: Statistic, ax: Axes | None = None) -> Axes:
 
     Grey bars are accuracy. A narrower bar spans the gap: red up to a mean confidence above it (over-confident), blue
     down to one below it (under-confident), pale where the 95 % interval of the accuracy holds the mean confidence, so
-    that the gap could be chance. The strip below counts the samples on a square-root scale.
+    that the gap could be chance. The interval is exact (Clopper and Pearson, 1934); with weights there is none. The
+    strip below counts the samples on a square-root scale.
 
     `bins` is `ece.stats(probs, labels)` or an evaluation's `reliability`.
     """
@@ -48,16 +49,17 @@ def draw_reliability(bins: Statistic, ax: Axes | None = None) -> Axes:
     _spans(ax, shares, [0.0] * len(shares), [bar.accuracy for bar in shares], PLAIN, "accuracy")
     _gaps(ax, [bar for bar in shares if bar.over], OVER, "over-confident")
     _gaps(ax, [bar for bar in shares if not bar.over], UNDER, "under-confident")
+    above = [bar.high - bar.accuracy for bar in shares]
     ax.errorbar(
         [bar.confidence for bar in shares],
         [bar.accuracy for bar in shares],
-        yerr=[[bar.accuracy - bar.low for bar in shares], [bar.high - bar.accuracy for bar in shares]],
+        yerr=None if found.is_weighted else [[bar.accuracy - bar.low for bar in shares], above],
         fmt="o",
         markersize=3,
         elinewidth=1,
         color=ax.yaxis.label.get_color(),
         clip_on=False,
-        label="95 % interval",
+        label="weighted accuracy" if found.is_weighted else "95 % interval (Clopper–Pearson)",
     )
     ax.set(xlim=(0, 1), ylim=(0, 1), ylabel="accuracy")
     ax.set_title(_summary(found), fontsize="medium", loc="left")
@@ -89,7 +91,7 @@ def draw_confidence_histogram(bins: Statistic, ax: Axes | None = None) -> Axes:
     found = _bins(bins, 1, "ece.stats(probs, labels)")
     ax = ax or new_figure(4.8, 3.4).add_subplot()
     shares = bars(found)
-    n = int(found.n)
+    n = float(found.n)
     _spans(ax, shares, [0.0] * len(shares), [bar.count / n for bar in shares], PLAIN, None)
     confidence, accuracy = float(found.confidence.sum()) / n, float(found.hits.sum()) / n
     ax.axvline(confidence, color=OVER if confidence > accuracy else UNDER, linestyle="--", label="mean confidence")
@@ -195,7 +197,7 @@ def _count_strip(ax: Axes, shares: list[Bar]) -> None:
     strip.set(xlim=(0, 1), xlabel="confidence", ylabel="samples\n(√ scale)")
     most = max(bar.count for bar in shares)
     _square_roots(strip, most)
-    strip.set_yticks([0, most], ["0", f"{most:,}"])
+    strip.set_yticks([0, most], ["0", amount(most)])
     ax.tick_params(labelbottom=False)
 
 
@@ -206,7 +208,7 @@ def _square_roots(ax: Axes, highest: float) -> None:
 
 
 def _summary(bins: Bins) -> str:
-    n = int(bins.n)
+    n = float(bins.n)
     accuracy, confidence = float(bins.hits.sum()) / n, float(bins.confidence.sum()) / n
     parts = {"ECE": ece.value(bins), "accuracy": accuracy, "confidence": confidence}
     return " · ".join(f"{name} {shown(value, percent=True)}" for name, value in parts.items())

@@ -5,15 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import NormalDist
 
 import torch
-from torch import Tensor
 
 from temperance.errors import InputError
 from temperance.metrics.bins import Bins
 from temperance.metrics.classwise import class_errors, class_over, class_under
 from temperance.metrics.selective import RiskCoverage
+from temperance.metrics.tally import clopper_pearson
 
 LEVEL = 0.95  # of the interval around each bin's accuracy
 MOST_BARS = 50  # in one picture; finer bins are merged
@@ -24,11 +23,14 @@ MOST_BARS = 50  # in one picture; finer bins are merged
 
 @dataclass(frozen=True)
 class Bar:
-    """One bin that is not empty: what the model said, what happened, and the interval of the accuracy."""
+    """One bin that is not empty: what the model said, what happened, and the interval of the accuracy.
+
+    With weights the count is their sum, and there is no interval (NaN).
+    """
 
     left: float
     right: float
-    count: int
+    count: float
     confidence: float
     accuracy: float
     low: float
@@ -54,7 +56,7 @@ def bars(bins: Bins) -> list[Bar]:
         for t in (bins.count, bins.confidence, bins.hits)
     )
     edges = [*bins.edges[:-1:merged].tolist(), 1.0]
-    low, high = wilson(hits, count)
+    low, high = [count * math.nan] * 2 if bins.is_weighted else clopper_pearson(hits, count, LEVEL)
     columns = (t.tolist() for t in (count, confidence / count, hits.double() / count, low, high))
     return [
         Bar(left, right, *values)
@@ -68,26 +70,6 @@ def merged_bins(bins: Bins) -> int:
     return math.ceil(len(bins.count) / MOST_BARS)
 
 
-def wilson(hits: Tensor, count: Tensor, level: float = LEVEL) -> tuple[Tensor, Tensor]:
-    """Wilson's score interval of a frequency. It also holds at 0 and 1 and for few samples; NaN for none.
-
-    (p + z²/2n ± z √(p(1 − p)/n + z²/4n²)) / (1 + z²/n), Wilson (1927).
-
-    >>> low, high = wilson(torch.tensor([0, 5]), torch.tensor([10, 10]))
-    >>> low, high
-    (tensor([0.0000, 0.2366], dtype=torch.float64), tensor([0.2775, 0.7634], dtype=torch.float64))
-    """
-    z = NormalDist().inv_cdf((1 + level) / 2)
-    n = count.double()
-    p = hits / n
-    centre = p + z**2 / (2 * n)
-    half = z * (p * (1 - p) / n + z**2 / (4 * n**2)).sqrt()
-    scale = 1 + z**2 / n
-    # At 0 and 1 rounding could leave the frequency itself just outside.
-    low, high = torch.minimum((centre - half) / scale, p), torch.maximum((centre + half) / scale, p)
-    return low.clamp_min(0), high.clamp_max(1)
-
-
 # ------------------------------------------------------------------------------------------------------------- classes
 
 
@@ -96,7 +78,7 @@ class ClassError:
     """One class: how many samples carry its label, the sum of its probabilities, and its calibration error."""
 
     name: str
-    labels: int
+    labels: float
     predicted: float
     error: float
     over: float
@@ -120,7 +102,7 @@ class ClassChange:
     """One class: how many samples carry its label, and its calibration error before and after."""
 
     name: str
-    labels: int
+    labels: float
     before: float
     after: float
 

@@ -65,7 +65,7 @@ def notes_section(notes: Sequence[str]) -> Markup:
 
 def confidence_section(sets: dict[str, Bins]) -> Markup:
     """How sure each subject is, on one scale."""
-    highest = max(bar.count / int(bins.n) for bins in sets.values() for bar in bars(bins))
+    highest = max(bar.count / float(bins.n) for bins in sets.values() for bar in bars(bins))
     figures = []
     for name, bins in sets.items():
         caption = [tag("b", name), f" ECE\u00a0{percent(ece.value(bins))}"]

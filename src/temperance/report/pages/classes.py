@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from temperance.errors import amount
 from temperance.jobs.evaluation import Evaluation
 from temperance.markup import Markup, tag
 from temperance.metrics.classwise import class_errors
@@ -47,7 +48,7 @@ def classwise_section(evaluation: Evaluation) -> Markup:
     for entry in worst:
         over, under = (round(scale * part, 1) for part in (entry.over, entry.under))
         words = f"{percent(entry.over, digits)} too high, {percent(entry.under, digits)} too low"
-        counts = (f"{entry.labels:,}", f"{entry.predicted:,.1f}")
+        counts = (amount(entry.labels), f"{entry.predicted:,.1f}")
         rows.append([entry.name, *counts, Stack(over, under, words), percent(entry.error, digits)])
     return section(
         "Which classes are off?",
@@ -114,7 +115,7 @@ def _every_change(changes: Sequence[ClassChange], largest: float) -> Markup:
     rows = []
     for entry in sorted(most, key=lambda entry: entry.change):
         sides = (percent(side, digits) for side in (entry.before, entry.after))
-        rows.append((entry.name, f"{entry.labels:,}", *sides, points(entry.change, digits)))
+        rows.append((entry.name, amount(entry.labels), *sides, points(entry.change, digits)))
     columns = ("Class", "Labels", "Before", "After", "Points")
     return folded(_title(len(changes), "that changed most"), searchable("classes", columns, rows, "every-change"))
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from pathlib import PurePath
 
-from temperance.errors import plural
+from temperance.errors import amount, plural
 from temperance.jobs.evaluation import Evaluation
 from temperance.jobs.results import Provenance, Row, shown
 from temperance.markup import Markup, join, tag
@@ -49,9 +49,10 @@ def evaluation_page(evaluation: Evaluation) -> str:
     """The page: the answer first, then the pictures, then every number, then how it was made."""
     row = evaluation.rows[0]
     name = PurePath(row.source).name
-    n, k = int(evaluation.reliability.n), len(evaluation.class_names)
+    settings, k = evaluation.provenance.settings, len(evaluation.class_names)
+    counted = f"{plural(settings['n'], 'sample')}{' with weights' * settings.get('weights', False)}"
     parts = [
-        heading("Calibration report", name, [row.split, plural(n, "sample"), f"{k:,} classes", row.method]),
+        heading("Calibration report", name, [row.split, counted, f"{k:,} classes", row.method]),
         verdict_section(evaluation),
         reliability_section(evaluation),
         histogram_section(evaluation),
@@ -67,8 +68,8 @@ def evaluation_page(evaluation: Evaluation) -> str:
 def verdict_section(evaluation: Evaluation, warning: str = "") -> Markup:
     """The verdict and the three numbers behind it, after a warning if there is one."""
     bins = evaluation.reliability
-    n = int(bins.n)
-    confidence, accuracy = float(bins.confidence.sum()) / n, int(bins.hits.sum()) / n
+    n = float(bins.n)
+    confidence, accuracy = float(bins.confidence.sum()) / n, float(bins.hits.sum()) / n
     points = f"{100 * abs(confidence - accuracy):.2f}"
     gap = f"{points} points {'above' if confidence > accuracy else 'below'} accuracy"
     return answer(
@@ -107,6 +108,10 @@ def reliability_section(evaluation: Evaluation) -> Markup:
 def reliability_explained(bins: Bins) -> Markup:
     """How to read a reliability diagram."""
     merged = merged_bins(bins)
+    of_intervals = [
+        ("chance", "pale: the gap could be chance"),
+        ("whisker", "exact 95\u00a0% interval of the accuracy (Clopper–Pearson)"),
+    ]
     joined = f" A bar stands for {merged:,} of the {len(bins.count):,} bins." if merged > 1 else ""
     return join(
         [
@@ -120,8 +125,7 @@ def reliability_explained(bins: Bins) -> Markup:
                 ("bar", "accuracy in the bin"),
                 ("over", "over-confident: right less often than it says"),
                 ("under", "under-confident: right more often than it says"),
-                ("chance", "pale: the gap could be chance"),
-                ("whisker", "95\u00a0% interval of the accuracy"),
+                *([] if bins.is_weighted else of_intervals),
                 (stroke("guide"), "perfect calibration"),
             ),
             tag("p", "The strip below counts the samples. A gap in a bin with many samples weighs more."),
@@ -135,13 +139,14 @@ def reliability_table(bins: Bins) -> Markup:
     rows = [
         (
             percent_range(bar.left, bar.right, digits),
-            f"{bar.count:,}",
+            amount(bar.count),
             percent(bar.confidence),
-            noted(percent(bar.accuracy), percent_range(bar.low, bar.high, 1)),
+            noted(percent(bar.accuracy), "" if bins.is_weighted else percent_range(bar.low, bar.high, 1)),
         )
         for bar in bars(bins)
     ]
-    return table(("Confidence", "Samples", "Mean confidence", "Accuracy, 95\u00a0% interval"), rows, "bins")
+    interval = "" if bins.is_weighted else ", 95\u00a0% interval"
+    return table(("Confidence", "Samples", "Mean confidence", f"Accuracy{interval}"), rows, "bins")
 
 
 def histogram_section(evaluation: Evaluation) -> Markup:

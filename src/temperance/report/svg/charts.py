@@ -76,17 +76,19 @@ def _reliability_bar(plot: Plot, bar: Bar) -> Markup:
 
 
 def _interval(plot: Plot, bar: Bar) -> Markup:
-    whisker = plot.line([(bar.confidence, bar.low), (bar.confidence, bar.high)], "whisker")
-    return join([whisker, plot.dot(bar.confidence, bar.accuracy, "dot")])
+    dot = plot.dot(bar.confidence, bar.accuracy, "dot")
+    if math.isnan(bar.low):
+        return dot
+    return join([plot.line([(bar.confidence, bar.low), (bar.confidence, bar.high)], "whisker"), dot])
 
 
 def _hint(bar: Bar) -> Markup:
     """What the browser shows when a pointer rests on a bar."""
+    within = "" if math.isnan(bar.low) else f" (95{PERCENT} interval {percent_range(bar.low, bar.high, 1)})"
     return tag(
         "title",
         f"confidence {percent_range(bar.left, bar.right, 1)}: {plural(bar.count, 'sample')}, "
-        f"says {percent(bar.confidence)}, right {percent(bar.accuracy)} "
-        f"(95{PERCENT} interval {percent_range(bar.low, bar.high, 1)})",
+        f"says {percent(bar.confidence)}, right {percent(bar.accuracy)}{within}",
     )
 
 
@@ -96,7 +98,7 @@ def histogram(bins: Bins, highest: float | None = None) -> Markup:
     `highest` is the top of the scale of shares, for pictures that are compared.
     """
     found = bars(bins)
-    n = int(bins.n)
+    n = float(bins.n)
     confidence, accuracy = float(bins.confidence.sum()) / n, float(bins.hits.sum()) / n
     shares = RootScale(0, highest or max(bar.count for bar in found) / n, 276, 60)
     plot = Plot(Scale(0, 1, LEFT, RIGHT), shares)
