@@ -34,6 +34,7 @@ def predictions(draw: st.DrawFn) -> Predictions:
         from_logits=draw(st.booleans()),
         class_names=names,
         groups=draw(st.none() | st.lists(TEXT, min_size=n, max_size=n)),
+        weights=draw(st.none() | st.lists(st.floats(0, 1e9), min_size=n, max_size=n)),
     )
 
 
@@ -47,6 +48,9 @@ def assert_same(found: Predictions, expected: Predictions) -> None:
     assert (found.groups is None) == (expected.groups is None) == (not found.has_groups)
     if found.groups is not None and expected.groups is not None:
         assert found.groups.tolist() == expected.groups.tolist()
+    assert (found.weights is None) == (expected.weights is None) == (not found.has_weights)
+    if found.weights is not None and expected.weights is not None:
+        assert found.weights.tolist() == expected.weights.tolist()
     assert found.fingerprint == expected.fingerprint
 
 

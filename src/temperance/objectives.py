@@ -88,15 +88,19 @@ def objective(*, convex: bool, name: str | None = None) -> Callable[[Kind], Kind
     return register
 
 
-def make_objective(name: str, *, counts: Tensor | None = None, **settings: Any) -> Objective:
+def make_objective(name: str, **settings: Any) -> Objective:
     """A fresh objective by its plain name, which may carry settings as on the command line.
-
-    `counts` (n,) say how many samples each row stands for.
 
     >>> make_objective("label-smoothing:smoothing=0.1").convex
     True
     """
     made: Objective = OBJECTIVES.make(name, **settings)
+    return made
+
+
+def counting(name: str, counts: Tensor | None) -> Objective:
+    """A fresh objective by its plain name, whose rows stand for that many samples each (n,)."""
+    made = make_objective(name)
     made.counts = counts
     return made
 

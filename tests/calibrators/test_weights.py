@@ -1,6 +1,7 @@
 """What every registered calibrator does with weights: a whole number counts as that many equal samples."""
 
 import warnings
+from typing import Any
 
 import pytest
 import torch
@@ -27,13 +28,13 @@ def samples(k: int = 3, n: int = 150, seed: int = 0) -> tuple[torch.Tensor, torc
     return logits, labels, weights
 
 
-def fitted(name: str, logits: torch.Tensor, labels: torch.Tensor, **more: object) -> Calibrator:
-    settings = {key: value for key, value in more.items() if key != "weights"}
+def fitted(
+    name: str, logits: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor | None = None, **settings: Any
+) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return make_calibrator(name, **NOTHING_DRAWN.get(name, {}), **settings).fit(
-            logits, labels, weights=more.get("weights")
-        )
+        made = make_calibrator(name, **NOTHING_DRAWN.get(name, {}), **settings)
+        return made.fit(logits, labels, weights=weights)
 
 
 def check_same(one: Calibrator, other: Calibrator, logits: torch.Tensor) -> None:
@@ -101,7 +102,7 @@ def test_weight_zero_leaves_the_sample_out(name: str) -> None:
 @pytest.mark.parametrize("name", whole_weights)
 def test_methods_of_single_samples_refuse_other_weights(name: str) -> None:
     logits, labels, _ = samples()
-    with pytest.raises(InputError, match=f"{name} learns from single samples, so weights must be whole numbers"):
+    with pytest.raises(InputError, match=f"{name} counts samples one by one, so weights must be whole numbers"):
         make_calibrator(name).fit(logits, labels, weights=torch.linspace(0.5, 1, 150))
 
 

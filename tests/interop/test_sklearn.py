@@ -8,7 +8,7 @@ import pytest
 
 from temperance.calibrators import CALIBRATORS, Platt, Temperature
 from temperance.errors import InputError, TemperanceWarning
-from temperance.metrics import ece
+from temperance.metrics import ece, nll
 
 pytest.importorskip("sklearn.frozen", reason="scikit-learn 1.6 or newer is not installed")
 
@@ -64,7 +64,33 @@ def wine() -> Split:
 @pytest.mark.parametrize("method", ["temperature", pytest.param("auto", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("estimator", [LogisticRegression(), GaussianNB()], ids=lambda e: type(e).__name__)
 def test_it_passes_the_checks_of_scikit_learn(estimator: Any, method: str) -> None:
-    check_estimator(CalibratedClassifier(estimator, method=method))
+    # Auto deals the rows to folds, and stops within a tolerance that is wider than these checks allow.
+    reason = "auto cross-validates, so a weight of 2 is not quite two rows"
+    kinds = ("dense", "sparse") if method == "auto" else ()
+    unequal = {f"check_sample_weight_equivalence_on_{kind}_data": reason for kind in kinds}
+    check_estimator(CalibratedClassifier(estimator, method=method), expected_failed_checks=unequal)
+
+
+def test_sample_weights_reach_the_estimator_the_calibrator_and_the_scorer() -> None:
+    X, y = load_iris(return_X_y=True)
+    weights = np.where(np.arange(150) % 2, 1.0, 1e-3) * np.linspace(0.5, 1, 150)
+    plain, weighted = (
+        CalibratedClassifier(GaussianNB(), method="vector").fit(X, y, sample_weight=each) for each in (None, weights)
+    )
+    assert not np.allclose(plain.estimator_.theta_, weighted.estimator_.theta_, atol=1e-4)
+    assert not np.allclose(plain.calibrator_.bias, weighted.calibrator_.bias, atol=1e-4)
+    alone = CalibratedClassifier(weighted.estimator_, method="vector", cv="prefit").fit(X, y, sample_weight=weights)
+    assert alone.estimator_ is weighted.estimator_
+    value = nll(plain.predict_proba(X), y, weights=weights)
+    assert nll_scorer(plain, X, y, sample_weight=weights) == pytest.approx(-value)
+    shown = ReliabilityDisplay.from_estimator(plain, X, y, sample_weight=weights)
+    assert float(shown.bins.n) == pytest.approx(weights.sum())
+
+
+def test_an_estimator_without_weights_is_refused_with_them() -> None:
+    X, y = load_iris(return_X_y=True)
+    with pytest.raises(InputError, match="KNeighborsClassifier takes no sample_weight"):
+        CalibratedClassifier(KNeighborsClassifier()).fit(X, y, sample_weight=np.ones(150))
 
 
 # ---------------------------------------------------------------------------------------------------- what it promises

@@ -1,6 +1,7 @@
 """What every registered metric does with weights: a whole number counts as that many equal rows."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -21,7 +22,7 @@ each_of_shares = pytest.mark.parametrize("metric", shares, ids=[metric.name for 
 each_of_counts = pytest.mark.parametrize("metric", counts, ids=[metric.name for metric in counts])
 
 # Settings of which each leads through other lines.
-SETTINGS = {
+SETTINGS: dict[str, list[dict[str, Any]]] = {
     "adaptive-ece": [{"rule": "interp"}, {"rule": "quantile-left"}, {"n_bins": 400}],
     "classwise-adaptive-ece": [{"rule": "interp"}, {"classes": "present"}],
     "mce": [{"min_count": 5}],

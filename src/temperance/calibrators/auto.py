@@ -16,7 +16,7 @@ from temperance.calibrators.temperature import (
     likeliest_inverse_temperature,
 )
 from temperance.errors import InputError
-from temperance.objectives import make_objective
+from temperance.objectives import counting
 from temperance.settings import AtLeastTwo, NameOf, Seed
 
 # From few parameters to many; temperature scaling is always in the pool too. Others beside them (ODIR, order-preserving
@@ -109,7 +109,7 @@ class Auto(Calibrator):
             "held_out_nll": {name: _mean_and_error(each, counts)[0] for name, each in losses.items()},
             "gain": {step: _mean_and_error(losses[before] - losses[step], counts) for before, step in pairwise(steps)},
             "left_out": failures,
-        } | caution_of(fit_inverse_temperature(make_objective("nll", counts=counts), logits, labels)[1])
+        } | caution_of(fit_inverse_temperature(counting("nll", counts), logits, labels)[1])
 
     def _calibrate(self, logits: Tensor) -> Tensor:
         members = [self._modules[name] for name in sorted(self._modules) if name != "last"]
@@ -156,7 +156,7 @@ def _member(name: str, logits: Tensor, labels: Tensor, counts: Tensor) -> Calibr
     """A fitted member of the pool. Temperature scaling, the measure of all others, always has its prior."""
     if name == "temperature":
         plain = Temperature()
-        inverse, _ = likeliest_inverse_temperature(make_objective("nll", counts=counts), logits, labels)
+        inverse, _ = likeliest_inverse_temperature(counting("nll", counts), logits, labels)
         plain._keep("temperature", logits.new_tensor(1 / inverse))
         plain._keep("n_classes", torch.tensor(logits.shape[1], device=logits.device))
         return plain

@@ -174,12 +174,12 @@ class Calibrator(Shown, HasSettings, nn.Module):
         """Each row's number as often as its weight says, which must be a whole number."""
         if not is_whole(weights):
             raise InputError(
-                f"{self.name} learns from single samples, so weights must be whole numbers that count them, and these "
-                "are not. Take a method that allows any weights, such as temperature or auto, or fit without weights"
+                f"{self.name} counts samples one by one, so weights must be whole numbers, and these are not. "
+                "Take a method that allows any weights, such as temperature or auto, or fit without weights"
             )
         if (size := float(weights.sum())) > MOST_REPEATED:
             raise InputError(
-                f"{self.name} learns from single samples, and these weights stand for {size:.3g} of them, which are "
+                f"{self.name} counts samples one by one, and these weights stand for {size:.3g} of them, which are "
                 "too many. Take a method that allows any weights, such as temperature or auto"
             )
         return torch.repeat_interleave(weights.long())

@@ -10,7 +10,7 @@ from temperance.calibrators._fit.solvers import TOLERANCE
 from temperance.calibrators.base import Calibrator, Shared, calibrator
 from temperance.calibrators.ordered import LEAST_GAIN, centred
 from temperance.calibrators.temperature import caution_of, fit_inverse_temperature
-from temperance.objectives import make_objective
+from temperance.objectives import counting
 from temperance.settings import Positive
 
 # A new factor begins below the logits of these ranks: the first gaps decide, the many small ones share a factor.
@@ -59,7 +59,7 @@ class GapScaling(Calibrator):
         self._fit_weighted(logits, labels, None)
 
     def _fit_weighted(self, logits: Tensor, labels: Tensor, weights: Tensor | None) -> None:
-        objective = make_objective("nll", counts=weights)
+        objective = counting("nll", weights)
         share = objective.weights(labels, logits.shape[1])
         inverse, record = fit_inverse_temperature(objective, logits, labels) if self.rescale else (1.0, {})
         self._keep("inverse_temperature", logits.new_tensor(inverse))

@@ -11,7 +11,7 @@ from temperance.calibrators._fit.regression import Full, fit_map
 from temperance.calibrators.base import Calibrator, Shared, calibrator
 from temperance.calibrators.linear import ROUGHLY
 from temperance.calibrators.temperature import caution_of, fit_inverse_temperature
-from temperance.objectives import make_objective
+from temperance.objectives import counting
 from temperance.settings import Count, Positive, Seed
 
 
@@ -53,7 +53,7 @@ class KernelLogistic(Calibrator):
         self._fit_weighted(logits, labels, None)
 
     def _fit_weighted(self, logits: Tensor, labels: Tensor, weights: Tensor | None) -> None:
-        objective, k = make_objective("nll", counts=weights), logits.shape[1]
+        objective, k = counting("nll", weights), logits.shape[1]
         n, share = objective.n_samples(labels), objective.weights(labels, k)
         inverse, record = fit_inverse_temperature(objective, logits, labels)
         self._keep("inverse_temperature", logits.new_tensor(inverse))

@@ -13,7 +13,7 @@ from temperance.calibrators._fit.solvers import TOLERANCE, Parametric, Solution,
 from temperance.calibrators.base import Shared, calibrator
 from temperance.calibrators.temperature import caution_of, fit_inverse_temperature
 from temperance.errors import InputError
-from temperance.objectives import Objective, ObjectiveName, make_objective
+from temperance.objectives import Objective, ObjectiveName, counting
 from temperance.settings import AtLeastTwo, Positive
 
 # Strengths of the penalty that cross-validation tries, strongest first.
@@ -233,7 +233,7 @@ class Scaled:
 
     def nll(self) -> Objective:
         """The NLL of these rows, for a fit."""
-        return make_objective("nll", counts=self.weights)
+        return counting("nll", self.weights)
 
     def weak_ridge(self, n_parameters: int) -> float:
         """A penalty that decides only where the samples do not."""

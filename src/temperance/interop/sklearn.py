@@ -32,7 +32,13 @@ try:
     from sklearn.utils import _safe_indexing, get_tags
     from sklearn.utils.multiclass import check_classification_targets
     from sklearn.utils.parallel import Parallel, delayed
-    from sklearn.utils.validation import check_is_fitted, column_or_1d, indexable
+    from sklearn.utils.validation import (
+        _check_sample_weight,
+        check_is_fitted,
+        column_or_1d,
+        has_fit_parameter,
+        indexable,
+    )
 except ImportError:
     raise MissingExtraError("scikit-learn, 1.6 or newer", "sklearn", "temperance.interop.sklearn") from None
 
@@ -73,13 +79,17 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
         self.cv = cv
         self.n_jobs = n_jobs
 
-    def fit(self, X: Any, y: Any) -> Self:
-        """Fit the estimator and its calibrator; with cv="prefit" the calibrator alone."""
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Fit the estimator and its calibrator; with cv="prefit" the calibrator alone.
+
+        `sample_weight` says how much each sample counts, to both of them.
+        """
         calibrator = _made(self.method)
         response = _response(self.estimator)
         X, y = indexable(X, y)
         check_classification_targets(y)
         y = column_or_1d(y, warn=True)
+        weights = None if sample_weight is None else _check_sample_weight(sample_weight, X)
         if isinstance(self.cv, str):
             if self.cv != "prefit":
                 raise InputError(f'cv must be a number of folds, a splitter or "prefit"; got {self.cv!r}')
@@ -88,10 +98,16 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
             scores, labels = _scores(self.estimator_, X, self.classes_), _numbers(y, self.classes_)
         else:
             self.classes_ = np.unique(y)
-            scores, labels = self._out_of_fold(X, y)
-            self.estimator_ = clone(self.estimator).fit(X, y)
+            if weights is not None and not has_fit_parameter(self.estimator, "sample_weight"):
+                raise InputError(
+                    f"{type(self.estimator).__name__} takes no sample_weight; fit it without on other samples and pass "
+                    'cv="prefit", so that the weights are for the calibrator alone'
+                )
+            scores, labels, tested = self._out_of_fold(X, y, weights)
+            self.estimator_ = _fitted(clone(self.estimator), X, y, weights)
+            weights = None if weights is None else weights[tested]
         self.log_floor_ = _log_floor(scores) if response == "predict_proba" else -np.inf
-        self.calibrator_ = calibrator.fit(np.maximum(scores, self.log_floor_), labels)
+        self.calibrator_ = calibrator.fit(np.maximum(scores, self.log_floor_), labels, weights=weights)
         for name in ("n_features_in_", "feature_names_in_"):
             if hasattr(self.estimator_, name):
                 setattr(self, name, getattr(self.estimator_, name))
@@ -110,8 +126,8 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
         found: Array = self.classes_[best]
         return found
 
-    def _out_of_fold(self, X: Any, y: Array) -> tuple[Array, Array]:
-        """Scores of samples by copies that were not fitted on them, and their class numbers."""
+    def _out_of_fold(self, X: Any, y: Array, weights: Array | None) -> tuple[Array, Array, Array]:
+        """Scores of samples by copies that were not fitted on them, their class numbers and their places in X."""
         splits = list(check_cv(self._folds(y), y, classifier=True).split(X, y))
         for fold, (train, _) in enumerate(splits):
             missing = set(self.classes_.tolist()) - set(y[train].tolist())
@@ -121,11 +137,11 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
                     "use a stratified splitter or fewer folds"
                 )
         found = Parallel(n_jobs=self.n_jobs)(
-            delayed(_scores_of_others)(clone(self.estimator), X, y, train, test, self.classes_)
+            delayed(_scores_of_others)(clone(self.estimator), X, y, weights, train, test, self.classes_)
             for train, test in splits
         )
         tested = np.concatenate([test for _, test in splits])
-        return np.concatenate(found), _numbers(y[tested], self.classes_)
+        return np.concatenate(found), _numbers(y[tested], self.classes_), tested
 
     def _folds(self, y: Array) -> Any:
         """`cv`, or as many folds as the rarest class has samples if these are fewer."""
@@ -170,9 +186,15 @@ def _response(estimator: object) -> str:
     return found[0]
 
 
-def _scores_of_others(estimator: Any, X: Any, y: Array, train: Array, test: Array, classes: Array) -> Array:
-    estimator.fit(_safe_indexing(X, train), y[train])
+def _scores_of_others(
+    estimator: Any, X: Any, y: Array, weights: Array | None, train: Array, test: Array, classes: Array
+) -> Array:
+    _fitted(estimator, _safe_indexing(X, train), y[train], None if weights is None else weights[train])
     return _scores(estimator, _safe_indexing(X, test), classes)
+
+
+def _fitted(estimator: Any, X: Any, y: Array, weights: Array | None) -> Any:
+    return estimator.fit(X, y) if weights is None else estimator.fit(X, y, sample_weight=weights)
 
 
 def _scores(estimator: Any, X: Any, classes: Array) -> Array:
@@ -229,9 +251,9 @@ class Scorer:
     metric: Metric
     options: dict[str, Any] = field(default_factory=dict)
 
-    def __call__(self, estimator: Any, X: Any, y: Any) -> float:
+    def __call__(self, estimator: Any, X: Any, y: Any, sample_weight: Any = None) -> float:
         probs, labels = _predicted(estimator, X, y)
-        value = self.metric(probs, labels, **self.options)
+        value = self.metric(probs, labels, weights=sample_weight, **self.options)
         return -value if self.metric.lower_is_better else value
 
     def __repr__(self) -> str:
@@ -279,9 +301,9 @@ def _labelled(y: Any, probs: Any, classes: Array) -> tuple[Array, Array]:
 class ReliabilityDisplay:
     """The reliability diagram of a classifier, as a picture and as a table, in the habit of `CalibrationDisplay`.
 
-    It shows the probability of the predicted class against how often it was right, with 95 % intervals, for any number
-    of classes. Made by `from_estimator` or `from_predictions`; `plot` draws it and sets `ax_` and `figure_`, `frame`
-    gives its numbers.
+    It shows the probability of the predicted class against how often it was right, with exact 95 % intervals (Clopper
+    and Pearson), for any number of classes. Made by `from_estimator` or `from_predictions`; `plot` draws it and sets
+    `ax_` and `figure_`, `frame` gives its numbers.
     """
 
     bins: Bins
@@ -291,9 +313,18 @@ class ReliabilityDisplay:
     figure_: Any = field(init=False, repr=False)
 
     @classmethod
-    def from_estimator(cls, estimator: Any, X: Any, y: Any, *, n_bins: int = 15, name: str | None = None) -> Self:
-        """Of a fitted classifier, on samples that it was not fitted on."""
-        return cls._of(*_predicted(estimator, X, y), n_bins, name or type(estimator).__name__)
+    def from_estimator(
+        cls,
+        estimator: Any,
+        X: Any,
+        y: Any,
+        *,
+        sample_weight: Any = None,
+        n_bins: int = 15,
+        name: str | None = None,
+    ) -> Self:
+        """Of a fitted classifier, on samples that it was not fitted on; with weights there are no intervals."""
+        return cls._of(*_predicted(estimator, X, y), sample_weight, n_bins, name or type(estimator).__name__)
 
     @classmethod
     def from_predictions(
@@ -302,6 +333,7 @@ class ReliabilityDisplay:
         y_prob: Any,
         *,
         labels: Iterable[Any] | None = None,
+        sample_weight: Any = None,
         n_bins: int = 15,
         name: str | None = None,
     ) -> Self:
@@ -312,11 +344,11 @@ class ReliabilityDisplay:
             raise InputError(
                 f"y_prob has shape {shape} and there are {len(classes)} classes; pass labels, the class of each column"
             )
-        return cls._of(*_labelled(y_true, y_prob, classes), n_bins, name)
+        return cls._of(*_labelled(y_true, y_prob, classes), sample_weight, n_bins, name)
 
     @classmethod
-    def _of(cls, probs: Array, labels: Array, n_bins: int, name: str | None) -> Self:
-        found = ece.stats(probs, labels, n_bins=n_bins)
+    def _of(cls, probs: Array, labels: Array, weights: Any, n_bins: int, name: str | None) -> Self:
+        found = ece.stats(probs, labels, weights=weights, n_bins=n_bins)
         assert isinstance(found, Bins)
         return cls(found, name)
 

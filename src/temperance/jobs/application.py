@@ -51,6 +51,11 @@ def with_prior(calibrator: Calibrator, prior: str | ArrayLike, data: Predictions
     """A copy of a fitted calibrator that is corrected for how common the classes are, here or as told."""
     corrected = copy.deepcopy(calibrator)
     if isinstance(prior, str) and prior == ADAPT:
+        if data.has_weights:
+            raise InputError(
+                f"{data.source} has weights, and class frequencies are estimated from samples that count alike: rename "
+                "or remove the weights, or give the prior in numbers"
+            )
         found = corrected.adapt(data.logits())
         if not found.other_shift:  # else it has said so itself
             corrected.info["adapted"] = found.verdict

@@ -231,6 +231,7 @@ def compare(
     how: dict[str, Any] = {"positive": positive, "normalise": normalise, "columns": columns}
     first, second = as_sides(fit, labels, test, weights=weights, from_logits=from_logits, **how)
     fit_part, test_part, split = fit_and_test(first, second, seed, **how)
+    split += ", by their weights" * fit_part.has_weights
     test_part = _counting(test_part)
     work = Work(
         logits_of(fit_part),

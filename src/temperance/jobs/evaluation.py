@@ -229,7 +229,7 @@ def evaluate(
         if group is None:
             found = tallied(floored.counted(found), tallies)
         generator = torch.Generator().manual_seed(seed) if bootstrap else None
-        with one_thread(where=calibrator is None):  # a calibrator is left its threads
+        with data.located(), one_thread(where=calibrator is None):  # a calibrator is left its threads
             dealt = gathered(found, n, chosen, generator)
         if group is None:
             pictures.keep(chosen, dealt)

@@ -175,7 +175,7 @@ class Samples(Statistic):
 
     def unweighted(self) -> Self:
         """The same rows, all counting alike."""
-        return dataclasses.replace(self, weights=None) if self.counts is not None else self
+        return self if self.counts is None else type(self)(*list(self.tensors().values())[:-1])
 
     @classmethod
     def combine(cls, several: Sequence[Self]) -> Self:

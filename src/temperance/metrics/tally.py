@@ -187,11 +187,11 @@ def clopper_pearson(hits: Tensor, count: Tensor, level: float) -> tuple[Tensor, 
     """
     from scipy.special import betaincinv
 
-    tail, misses = (1 - level) / 2, count - hits
-    low = betaincinv(hits.clamp_min(1).double().cpu(), misses.double().cpu() + 1, tail)
-    high = betaincinv(hits.double().cpu() + 1, misses.clamp_min(1).double().cpu(), 1 - tail)
+    tail, right, wrong = (1 - level) / 2, hits.cpu().numpy(), (count - hits).cpu().numpy()
+    low = betaincinv(right.clip(1), wrong + 1.0, tail)
+    high = betaincinv(right + 1.0, wrong.clip(1), 1 - tail)
     low, high = (torch.as_tensor(each, dtype=torch.float64, device=hits.device) for each in (low, high))
-    return low.masked_fill(hits == 0, 0.0), high.masked_fill(misses == 0, 1.0)
+    return low.masked_fill(hits == 0, 0.0), high.masked_fill(hits == count, 1.0)
 
 
 def samples_needed(tally: Tally, error: float, level: float) -> int:

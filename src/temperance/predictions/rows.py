@@ -33,7 +33,9 @@ class Chunk(NamedTuple):
 
     def slice(self, start: int, stop: int) -> Chunk:
         """The rows from `start` up to `stop`, without a copy."""
-        return Chunk(*(None if each is None else each[start:stop] for each in self))
+        groups = None if self.groups is None else self.groups[start:stop]
+        weights = None if self.weights is None else self.weights[start:stop]
+        return Chunk(self.scores[start:stop], self.labels[start:stop], groups, weights)
 
     def take(self, index: npt.NDArray[np.int64]) -> Chunk:
         """The rows of `index`, in its order."""

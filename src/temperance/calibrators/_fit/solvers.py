@@ -17,7 +17,7 @@ from torch import Tensor
 
 from temperance.arrays import blocks
 from temperance.calibrators.base import Calibrator, Shared
-from temperance.objectives import OBJECTIVES, Objective, ObjectiveName, make_objective
+from temperance.objectives import OBJECTIVES, Objective, ObjectiveName, counting
 from temperance.registry import as_entry, parse_entry
 from temperance.settings import defaults_of
 
@@ -72,7 +72,7 @@ class Parametric(Calibrator):
         self._fit_weighted(logits, labels, None)
 
     def _make_objective(self, weights: Tensor | None) -> Objective:
-        return make_objective(self.objective, counts=weights)
+        return counting(self.objective, weights)
 
 
 def sample_weight(objective: Objective, labels: Tensor, k: int) -> float:

@@ -1,0 +1,158 @@
+"""Weights from a file to the answer: read, evaluated, compared, carried over, refused."""
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from conftest import random_predictions
+from temperance import compare, evaluate
+from temperance.errors import TemperanceError
+from temperance.jobs.comparison import Comparison
+from temperance.metrics import METRICS
+from temperance.predictions import Predictions, read_predictions, write_predictions
+
+N = 400
+
+
+def weighted(seed: int = 0) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Logits, labels, and whole weights of which some are 0."""
+    logits, labels = random_predictions(N, 3, seed)
+    weights = torch.randint(0, 4, (N,), generator=torch.Generator().manual_seed(seed)).double()
+    weights[:9] = 1
+    return logits, labels, weights
+
+
+def csv_of(path: Path, name: str, weights: list[object]) -> Path:
+    lines = [f"{0.9 - 0.01 * i},{0.1 + 0.01 * i},{i % 2},{weight}" for i, weight in enumerate(weights)]
+    path.write_text("\n".join([f"probs_0,probs_1,label,{name}", *lines]) + "\n")
+    return path
+
+
+def test_evaluate_measures_repeated_samples() -> None:
+    logits, labels, weights = weighted()
+    rows = torch.repeat_interleave(weights.long())
+    found = evaluate(logits, labels, from_logits=True, weights=weights, metrics=["all"], bootstrap=0)
+    repeated = evaluate(logits[rows], labels[rows], from_logits=True, metrics=["all"], bootstrap=0)
+    assert [row.metric for row in found.rows] == METRICS.names
+    for one, other in zip(found.rows, repeated.rows, strict=True):
+        assert one.value == pytest.approx(other.value, rel=1e-10, abs=1e-10)
+    assert "with weights" in found.title and "A verdict rests on tests for samples that count alike" in found.verdict
+    assert "with weights" not in repeated.title
+    assert float(found.reliability.n) == float(weights.sum())
+    assert len(found.risk_coverage.risk) == len(rows)
+
+
+def test_every_metric_that_allows_shares_is_measured_and_the_others_are_named() -> None:
+    logits, labels, weights = weighted()
+    found = evaluate(logits, labels, from_logits=True, weights=0.3 * weights, metrics=["all"], bootstrap=20)
+    counting = [metric.name for metric in METRICS if metric.whole_weights]
+    assert {row.metric for row in found.rows} == set(METRICS.names) - set(counting)
+    assert counting and found.notes[-1].endswith(f"{', '.join(counting)}.")
+    assert all(row.low <= row.value <= row.high for row in found.rows if METRICS[row.metric].interval)
+    with pytest.raises(TemperanceError, match="ks-p-value depends on how many samples there are"):
+        evaluate(logits, labels, from_logits=True, weights=0.3 * weights, metrics=["ks-p-value"])
+
+
+def test_groups_have_the_weights_of_their_samples() -> None:
+    logits, labels, weights = weighted()
+    group = np.arange(N) % 2
+    data = Predictions.of(logits, labels, from_logits=True, groups=group, weights=weights)
+    found = evaluate(data, metrics=["accuracy"], by_group=True, bootstrap=0)
+    mine = torch.from_numpy(group == 1)
+    alone = METRICS["accuracy"](logits[mine], labels[mine], from_logits=True, weights=weights[mine])
+    assert found.row("accuracy", group="1").value == pytest.approx(alone)
+
+
+@pytest.mark.parametrize("name", ["weight", "weights", "importance"])
+def test_a_column_of_a_table(tmp_path: Path, name: str) -> None:
+    path = csv_of(tmp_path / "p.csv", name, [0.5, 2, 0, 1, 1])
+    data = read_predictions(path, columns={"weight": name} if name == "importance" else None)
+    assert data.has_weights and data.weights is not None and data.weights.tolist() == [0.5, 2, 0, 1, 1]
+    assert not read_predictions(csv_of(tmp_path / "q.csv", "other", [1] * 5)).has_weights
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".safetensors", ".parquet", ".csv", ".jsonl"])
+def test_parts_and_copies_keep_their_weights(tmp_path: Path, suffix: str) -> None:
+    logits, labels, weights = weighted()
+    path = tmp_path / f"p{suffix}"
+    write_predictions(path, Predictions.of(logits, labels, from_logits=True, weights=weights))
+    data = read_predictions(path)
+    first, second = data.halves()
+    assert first.weights is not None and second.weights is not None
+    assert float(first.weights.sum() + second.weights.sum()) == float(weights.sum())
+    write_predictions(tmp_path / f"copy{suffix}", data.calibrated(lambda z: z.softmax(1), "test"))
+    copied = read_predictions(tmp_path / f"copy{suffix}").weights
+    assert copied is not None and torch.equal(copied, weights)
+
+
+@pytest.mark.parametrize("wrong", ["-1", "nan", "inf"])
+def test_wrong_weights_name_file_and_line(tmp_path: Path, wrong: str) -> None:
+    path = csv_of(tmp_path / "p.csv", "weight", [1, wrong, 1])
+    with pytest.raises(
+        TemperanceError, match=rf"p\.csv: weights must be finite numbers of at least 0; line 3 has {wrong}"
+    ):
+        evaluate(path)
+
+
+def test_weights_that_are_all_zero_or_no_numbers(tmp_path: Path) -> None:
+    with pytest.raises(TemperanceError, match=r"p\.csv.*every weight is 0"):
+        evaluate(csv_of(tmp_path / "p.csv", "weight", [0, 0, 0]))
+    with pytest.raises(TemperanceError, match="weight must be a number in each line; line 3 has 'heavy'"):
+        evaluate(csv_of(tmp_path / "q.csv", "weight", [1, "heavy", 1]))
+    with pytest.raises(TemperanceError, match="brings its own weights"):
+        evaluate(csv_of(tmp_path / "r.csv", "weight", [1, 1, 1]), weights=[1, 1, 1])
+
+
+def compared(weights: torch.Tensor | None, rows: torch.Tensor | slice) -> Comparison:
+    """A comparison of two methods, on other samples than they were fitted on."""
+    fit, test = weighted(1), weighted(2)
+    sides = [(logits[rows].softmax(1), labels[rows]) for logits, labels, _ in (fit, test)]
+    if weights is None:
+        return compare(*sides[0], test=sides[1], methods=["temperature", "vector"])
+    return compare(*sides[0], weights=weights[rows], test=(*sides[1], weights[rows]), methods=["temperature", "vector"])
+
+
+def test_compare_weighs_both_sides() -> None:
+    weights = weighted(3)[2]
+    found, repeated = compared(weights, slice(None)), compared(None, torch.repeat_interleave(weights.long()))
+    for row in found.rows:
+        same = repeated.row(row.metric, method=row.method)
+        assert row.value == pytest.approx(same.value, abs=1e-6)
+    assert found.test.n == int((weights > 0).sum()) and "by their weights" in found.split
+    for outcome in found.ranked:
+        assert outcome.gains is not None and outcome.gains.least <= float(outcome.gains.values.min())
+        mean = found.baseline.measured["nll"].value - outcome.measured["nll"].value
+        assert outcome.gains.mean == pytest.approx(mean, abs=1e-9)
+    # Repeated samples look like more of them, and so like more evidence than there is.
+    assert found.chance["temperature"] >= repeated.chance["temperature"]
+    assert found.calibrator(refit=True).info["fitted_on"].startswith(f"{N + found.test.n:,} samples")
+
+
+def test_equal_weights_make_the_same_comparison() -> None:
+    found, plain = compared(torch.full((N,), 0.7), slice(None)), compared(None, slice(None))
+    assert found.verdict == plain.verdict and found.chance == pytest.approx(plain.chance)
+    for one, other in zip(found.rows, plain.rows, strict=True):
+        assert (one.value, one.low, one.high) == pytest.approx((other.value, other.low, other.high), nan_ok=True)
+
+
+def test_sets_must_both_have_weights_or_none() -> None:
+    logits, labels, weights = weighted()
+    one = Predictions.of(logits, labels, from_logits=True, weights=weights)
+    with pytest.raises(TemperanceError, match="both sets must have weights, or none of them"):
+        compare(one, Predictions.of(logits, labels, from_logits=True))
+
+
+def test_the_page_of_weighted_samples(tmp_path: Path) -> None:
+    from temperance.report import write_report
+
+    logits, labels, weights = weighted()
+    found = evaluate(logits, labels, from_logits=True, weights=0.01 * weights, bootstrap=20)
+    write_report(found, tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text()
+    assert (
+        "400 samples with weights" in page and "Clopper" not in page and "nan" not in page.split("</style>")[1][:20000]
+    )
+    assert math.isclose(float(found.reliability.n), 0.01 * float(weights.sum()))
