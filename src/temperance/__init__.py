@@ -15,6 +15,7 @@ __all__ = [
     "Predictions",
     "Stream",
     "apply",
+    "calibration_gap",
     "calibrators",
     "compare",
     "difference",
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from temperance.jobs.application import apply
     from temperance.jobs.comparison import Comparison, compare
     from temperance.jobs.evaluation import Evaluation, evaluate
+    from temperance.jobs.gap import calibration_gap
     from temperance.metrics.significance import difference, interval
     from temperance.metrics.stream import Stream
     from temperance.predictions import Predictions, read_predictions, write_predictions
@@ -43,6 +45,7 @@ else:
         "Predictions": "predictions",
         "Stream": "metrics.stream",
         "apply": "jobs.application",
+        "calibration_gap": "jobs.gap",
         "compare": "jobs.comparison",
         "difference": "metrics.significance",
         "evaluate": "jobs.evaluation",

@@ -65,7 +65,7 @@ def test_whole_weights_in_every_reduction(name: str, reduction: str) -> None:
 def test_whole_weights_in_every_objective(objective: str, solver: str) -> None:
     logits, labels, weights = samples(3, seed=2)
     rows = torch.repeat_interleave(weights)
-    chosen = {"objective": objective, "solver": solver}
+    chosen: dict[str, Any] = {"objective": objective, "solver": solver}
     repeated = fitted("temperature", logits[rows], labels[rows], **chosen)
     found = fitted("temperature", logits, labels, weights=weights, **chosen)
     assert float(found.temperature) == pytest.approx(

@@ -30,6 +30,7 @@ def add_measuring_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--by", choices=("group", "groups"), help="measure each group apart, too")
     parser.add_argument("--calibrator", type=Path, metavar="CAL", help="measure what a saved calibrator makes of it")
+    parser.add_argument("--gap", metavar="METHOD", help="also the error without bins, by this calibrator, such as auto")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the resampling (0)")
     add_output_options(parser)
 
@@ -58,6 +59,7 @@ def measure(predictions: Predictions, args: argparse.Namespace) -> None:
             n_bins=args.n_bins,
             bootstrap=args.bootstrap,
             by_group=args.by is not None,
+            gap=args.gap,
             seed=args.seed,
             progress=tell,
         )

@@ -21,6 +21,7 @@ from temperance.arrays import ArrayLike, checked_logits
 from temperance.calibrators.base import Calibrator
 from temperance.errors import InputError, at_least, plural, seed_number
 from temperance.jobs.floor import Floored
+from temperance.jobs.gap import calibration_gap, gap_sentence
 from temperance.jobs.results import Provenance, Results, Row, shown
 from temperance.jobs.verdict import verdict
 from temperance.metrics import METRICS, Metric
@@ -178,6 +179,7 @@ def evaluate(
     bootstrap: int = 500,
     level: float = 0.95,
     by_group: bool = False,
+    gap: str | None = None,
     seed: int = 0,
     progress: Progress = no_progress,
 ) -> Evaluation:
@@ -191,6 +193,7 @@ def evaluate(
     n_bins      for every metric that has bins
     bootstrap   resamples for the intervals; 0 for none
     by_group    measure each group of the predictions apart, too
+    gap         add a note about the calibration error without bins, by this method; see `calibration_gap`
     calibrator  measure what this fitted calibrator makes of the logits
 
     >>> found = evaluate([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7]] * 40, [0, 1, 1] * 40)
@@ -260,9 +263,18 @@ def evaluate(
         provenance=Provenance.of({data.source: data.fingerprint}, settings, seed),
         class_names=data.class_names or tuple(map(str, range(data.k))),
         tallies=(tallies[0], tallies[1]),
-        notes=((floored.note(nll, data.n),) if floored.n and nll is not None else ()) + left_out,
+        notes=(
+            *((floored.note(nll, data.n),) if floored.n and nll is not None else ()),
+            *left_out,
+            *(() if gap is None else (_gap_note(data, calibrator, gap, level, seed),)),
+        ),
         _pictures=pictures,
     )
+
+
+def _gap_note(data: Predictions, calibrator: Calibrator | None, method: str, level: float, seed: int) -> str:
+    measured = data if calibrator is None else data.calibrated(calibrator.predict_proba, by=calibrator.name)
+    return gap_sentence(calibration_gap(measured, method=method, level=level, seed=seed))
 
 
 def gathered(

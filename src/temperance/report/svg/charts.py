@@ -36,7 +36,7 @@ GAP_WIDTH = 0.5  # of a gap, as a share of its bin: the bar of the accuracy stay
 SMALLEST_SHARE = 1e-4  # of the largest class error; smaller errors are drawn at the left edge
 
 
-def reliability(bins: Bins, most: int | None = None) -> Markup:
+def reliability(bins: Bins, most: float | None = None) -> Markup:
     """Accuracy in each confidence bin, the gap to the mean confidence, and how many samples there are.
 
     `most` is the top of the scale of samples, for pictures that are compared.

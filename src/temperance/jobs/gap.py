@@ -1,0 +1,164 @@
+"""Calibration error without bins: how much a calibrator gains on samples that it was not fitted on.
+
+A calibrator g that is fitted to all folds but one is measured on that one. On average it cannot gain more than the best
+possible one, so what it gains bounds the calibration error from below, whatever g is; and nothing depends on bins.
+
+nll, brier  the score before minus the score after, of which the error is the most that any map of the predictions gains
+top-l2      √ of the same for the squared error of the confidence: at most √E(accuracy − confidence)²
+top-l1      E s (correct − confidence), s the side on which g lies: at most E|accuracy − confidence|
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from temperance.arrays import LOG_FLOOR, ArrayLike
+from temperance.calibrators._fit.reduction import top_log_odds
+from temperance.calibrators.base import make_calibrator
+from temperance.errors import InputError, TemperanceWarning, at_least, seed_number
+from temperance.jobs.results import shown
+from temperance.metrics.gain import Gains
+from temperance.predictions import Predictions
+from temperance.predictions.checks import Positive
+from temperance.predictions.given import as_predictions
+
+HALVINGS = 50
+
+
+@dataclass(frozen=True)
+class Gap:
+    """A calibration error, estimated from below, and the bound that the true one exceeds with probability `level`."""
+
+    value: float
+    low: float
+    level: float
+
+
+def calibration_gap(
+    predictions: Predictions | str | Path | ArrayLike,
+    labels: ArrayLike | None = None,
+    *,
+    from_logits: bool = False,
+    positive: Positive | None = None,
+    columns: Mapping[str, str] | None = None,
+    weights: ArrayLike | None = None,
+    method: str = "auto",
+    folds: int = 5,
+    level: float = 0.95,
+    seed: int = 0,
+) -> dict[str, Gap]:
+    """Calibration errors without bins: what a calibrator gains on samples it was not fitted on, with a lower bound.
+
+    "nll" and "brier" are what `method` lowers these scores by, "top-l1" and "top-l2" the mean and the root mean square
+    error of the confidence. All are estimates from below: a better calibrator may find more. The bound is one-sided, by
+    Gaffke's test, which holds for few samples; fits that share samples are taken for independent of them.
+
+    >>> from temperance.demo import demo_predictions
+    >>> found = calibration_gap(demo_predictions()[1], method="temperature")
+    >>> found["top-l1"].low < found["top-l1"].value
+    True
+    """
+    seed_number(seed)
+    at_least("folds", folds, 2)
+    if not 0 < level < 1:
+        raise InputError(f"level must lie between 0 and 1; got {level!r}")
+    data = as_predictions(
+        predictions, labels, from_logits=from_logits, positive=positive, columns=columns, weights=weights
+    )
+    logits, truth, counts = data.logits().double(), data.labels, data.weights
+    if counts is not None:
+        kept = counts > 0
+        logits, truth, counts = logits[kept], truth[kept], counts[kept]
+    prediction, log_odds = top_log_odds(logits)
+    correct = (prediction.squeeze(1) == truth).long()
+    top = torch.stack([torch.zeros_like(log_odds[0]), log_odds[0]], 1)
+    with data.located(), warnings.catch_warnings():
+        # What cannot be learnt from these samples is not gained.
+        warnings.simplefilter("ignore", TemperanceWarning)
+        both = (_cross_fitted(method, z, y, counts, folds, seed) for z, y in ((logits, truth), (top, correct)))
+        after, top_after = both
+    before, top_before = logits.softmax(1), top.softmax(1)
+    found = {
+        "nll": _gained(before, after, truth, counts, _log_loss),
+        "brier": _gained(before, after, truth, counts, _squares),
+        "top-l1": _gained(top_before, top_after, correct, counts, None),
+        "top-l2": _gained(top_before, top_after, correct, counts, lambda p: _squares(p) / 2),
+    }
+    gaps = {
+        name: Gap(max(gains.mean, 0.0), max(_lowest(gains, 1 - level), 0.0), level) for name, gains in found.items()
+    }
+    root = gaps["top-l2"]
+    return gaps | {"top-l2": replace(root, value=math.sqrt(root.value), low=math.sqrt(root.low))}
+
+
+def gap_sentence(gaps: Mapping[str, Gap]) -> str:
+    """What was found, in a sentence."""
+    first = gaps["nll"]
+
+    def told(name: str, *, percent: bool) -> str:
+        return f"{shown(gaps[name].value, percent=percent)} (at least {shown(gaps[name].low, percent=percent)})"
+
+    return (
+        "Without bins, by a calibrator on samples that it was not fitted on: NLL could be lower by "
+        f"{told('nll', percent=False)}, Brier by {told('brier', percent=False)}; the confidence is off by "
+        f"{told('top-l1', percent=True)} on average and by {told('top-l2', percent=True)} in root mean square. "
+        f'Each "at least" holds with a probability of {100 * first.level:g} %.'
+    )
+
+
+def _cross_fitted(method: str, logits: Tensor, labels: Tensor, counts: Tensor | None, folds: int, seed: int) -> Tensor:
+    """Probabilities of each sample by a calibrator that was not fitted on it. (n, k)"""
+    n = len(labels)
+    order = torch.randperm(n, generator=torch.Generator().manual_seed(seed)).to(labels.device)
+    found = torch.empty_like(logits)
+    for i in range(min(folds, n)):
+        out = order[i::folds]
+        inside = torch.ones(n, dtype=torch.bool, device=labels.device)
+        inside[out] = False
+        weights = None if counts is None else counts[inside]
+        found[out] = (
+            make_calibrator(method).fit(logits[inside], labels[inside], weights=weights).predict_proba(logits[out])
+        )
+    return found
+
+
+Score = Callable[[Tensor], Tensor]
+
+
+def _log_loss(probs: Tensor) -> Tensor:
+    """The log-loss of each row if any of its classes were the label. (n, k)"""
+    return -probs.clamp_min(LOG_FLOOR).log()
+
+
+def _squares(probs: Tensor) -> Tensor:
+    """The same for the Brier score."""
+    return probs.square().sum(1, keepdim=True) - 2 * probs + 1
+
+
+def _gained(before: Tensor, after: Tensor, labels: Tensor, counts: Tensor | None, score: Score | None) -> Gains:
+    """What each sample gains, and the least and the most that any label would make any of them gain."""
+    if score is None:
+        side = (after[:, 1] - before[:, 1]).sign()[:, None]
+        change = side * (torch.tensor([0.0, 1.0], dtype=torch.float64, device=before.device) - before[:, 1:])
+    else:
+        change = score(before) - score(after)
+    if counts is not None:
+        change = change * (counts / counts.mean())[:, None]
+    return Gains(change.gather(1, labels[:, None]).squeeze(1), float(change.min()), float(change.max()))
+
+
+def _lowest(gains: Gains, level: float) -> float:
+    """The largest mean gain that Gaffke's test rejects at this level."""
+    low, high = gains.least, gains.mean
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        moved = Gains(gains.values - middle, gains.least - middle, gains.most - middle)
+        low, high = (middle, high) if moved.p_value() <= level else (low, middle)
+    return low
