@@ -196,15 +196,15 @@ def test_labels_stay_as_they_are_written(saved: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("target", SUFFIXES)
 @pytest.mark.parametrize("source", SUFFIXES)
 def test_numbers_go_from_any_format_to_any_other(saved: Path, tmp_path: Path, source: str, target: str) -> None:
-    weights = np.random.default_rng(0).random(N)
+    costs = np.random.default_rng(0).random(N)
     path = tmp_path / f"in{source}"
-    np.savez(tmp_path / "arrays.npz", logits=LOGITS, labels=LABELS, weight=weights, number=np.arange(N))
+    np.savez(tmp_path / "arrays.npz", logits=LOGITS, labels=LABELS, cost=costs, number=np.arange(N))
     write_predictions(path, read_predictions(tmp_path / "arrays.npz"))
     out = applied(saved, path, tmp_path / f"out{target}")
     assert read_predictions(out).calibrated_by == "temperature"
     write_predictions(tmp_path / "back.npz", read_predictions(out))
     back = np.load(tmp_path / "back.npz")
-    assert np.array_equal(back["weight"], weights) and np.array_equal(back["number"], np.arange(N))
+    assert np.array_equal(back["cost"], costs) and np.array_equal(back["number"], np.arange(N))
     assert back["number"].dtype.kind == "i" and back["calibrated_by"] == "temperature"
 
 

@@ -78,7 +78,8 @@ def test_sample_weights_reach_the_estimator_the_calibrator_and_the_scorer() -> N
         CalibratedClassifier(GaussianNB(), method="vector").fit(X, y, sample_weight=each) for each in (None, weights)
     )
     assert not np.allclose(plain.estimator_.theta_, weighted.estimator_.theta_, atol=1e-4)
-    assert not np.allclose(*(found.calibrator_.learnt["bias"] for found in (plain, weighted)), atol=1e-4)
+    before, after = (np.asarray(found.calibrator_.learnt["bias"]) for found in (plain, weighted))
+    assert not np.allclose(before, after, atol=1e-4)
     alone = CalibratedClassifier(weighted.estimator_, method="vector", cv="prefit").fit(X, y, sample_weight=weights)
     assert alone.estimator_ is weighted.estimator_
     value = nll(plain.predict_proba(X), y, weights=weights)
