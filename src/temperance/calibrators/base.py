@@ -19,21 +19,12 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from temperance.arrays import (
-    ArrayLike,
-    as_labels,
-    as_logits,
-    as_scores,
-    as_weights,
-    flatten,
-    no_weight,
-    refuse_probs,
-    unflatten,
-)
+from temperance.arrays import ArrayLike, as_labels, as_logits, as_scores, flatten, refuse_probs, unflatten
 from temperance.calibrators import priors
+from temperance.calibrators.weights import counted_rows, repeated
 from temperance.errors import FileError, InputError, NotFittedError, TemperanceWarning
 from temperance.files import read_tensors, reading, write_tensors
-from temperance.numerics import first_places, is_whole, one_thread, working_type
+from temperance.numerics import first_places, one_thread, working_type
 from temperance.registry import Registry, first_line, plain_name
 from temperance.settings import HasSettings, changed_settings, check_settings, settings_of
 from temperance.showing import Shown, two_columns
@@ -45,9 +36,6 @@ if TYPE_CHECKING:
 AS_LOGITS = "pass log-probabilities, numpy.log(probs)"
 
 FORMAT = 1
-
-# Samples that are repeated as their weights say are at most this many.
-MOST_REPEATED = 1 << 26
 
 # Up to this many values are fitted on one thread of a CPU. A fit is thousands of small operations, and torch's threads
 # wait for each other after each of them: seldom worth it, and on a busy machine many times slower than the work.
@@ -141,13 +129,7 @@ class Calibrator(Shown, HasSettings, nn.Module):
             given = as_logits(scores)
             truth = as_labels(labels, given, ignore_index=ignore_index).reshape(-1).to(exact)
             rows = flatten(given).to(exact).double()
-            counts = None
-            if weights is not None:
-                counts = as_weights(weights, tuple(given.shape[:1] + given.shape[2:])).reshape(-1).to(exact)
-            if ignore_index is not None or counts is not None:
-                kept = truth != ignore_index if ignore_index is not None else torch.ones_like(truth, dtype=torch.bool)
-                kept = kept if counts is None else kept & (counts > 0)
-                rows, truth, counts = rows[kept], truth[kept], None if counts is None else _numbers(counts[kept])
+            rows, truth, counts = counted_rows(rows, truth, ignore_index, weights, given)
             self._fit_rows(rows, truth, counts)
             self._keep_reference(rows, truth, counts)
         self.set_prior(self.prior).to(home)
@@ -160,7 +142,7 @@ class Calibrator(Shown, HasSettings, nn.Module):
     def _fit_rows(self, logits: Tensor, labels: Tensor, weights: Tensor | None = None) -> None:
         """Fit to checked float64 logits (n, k) and int64 labels (n,), without a warning."""
         if weights is not None and not self.takes_weights:
-            index = self._repeated(weights)
+            index = repeated(self.name, weights)
             logits, labels, weights = logits[index], labels[index], None
         self._check_fit(logits, labels)
         self._forget()
@@ -169,20 +151,6 @@ class Calibrator(Shown, HasSettings, nn.Module):
         else:
             self._fit_weighted(logits, labels, weights)
         self._keep("n_classes", torch.tensor(logits.shape[1], device=logits.device))
-
-    def _repeated(self, weights: Tensor) -> Tensor:
-        """Each row's number as often as its weight says, which must be a whole number."""
-        if not is_whole(weights):
-            raise InputError(
-                f"{self.name} counts samples one by one, so weights must be whole numbers, and these are not. "
-                "Take a method that allows any weights, such as temperature or auto, or fit without weights"
-            )
-        if (size := float(weights.sum())) > MOST_REPEATED:
-            raise InputError(
-                f"{self.name} counts samples one by one, and these weights stand for {size:.3g} of them, which are "
-                "too many. Take a method that allows any weights, such as temperature or auto"
-            )
-        return torch.repeat_interleave(weights.long())
 
     def _keep_reference(self, logits: Tensor, labels: Tensor, weights: Tensor | None = None) -> None:
         """Keep what `set_prior` and `adapt` need to know of the fit part; of very many rows some are enough."""
@@ -429,16 +397,6 @@ def calibrator(
         return cls
 
     return register
-
-
-def _numbers(weights: Tensor) -> Tensor:
-    """Weights that sum to a number of samples: whole ones as they are, others to that of equal weight that vary alike.
-
-    So a prior that counts as some samples keeps its meaning. (n,)
-    """
-    if not len(weights):
-        raise no_weight()
-    return weights if is_whole(weights) else weights * (weights.sum() / weights.square().sum())
 
 
 def _shapes(tensors: Mapping[str, Tensor]) -> dict[str, torch.Size]:

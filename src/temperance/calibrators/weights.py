@@ -1,0 +1,54 @@
+"""The weights of samples that a calibrator is fitted to: how many samples each row stands for."""
+
+import torch
+from torch import Tensor
+
+from temperance.arrays import ArrayLike, as_weights, no_weight
+from temperance.errors import InputError
+from temperance.numerics import is_whole
+
+# Samples that are repeated as their weights say are at most this many.
+MOST_REPEATED = 1 << 26
+
+
+def counted_rows(
+    rows: Tensor, labels: Tensor, ignore_index: int | None, weights: ArrayLike | None, given: Tensor
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """The rows and labels that count, without ignored ones and those of weight 0, and how many samples each stands for.
+
+    `given` are the logits as they came, (n, k, *space).
+    """
+    if weights is None:
+        kept = labels != ignore_index
+        return (rows, labels, None) if ignore_index is None else (rows[kept], labels[kept], None)
+    counts = as_weights(weights, (given.shape[0], *given.shape[2:])).reshape(-1).to(labels.device)
+    kept = counts > 0
+    if ignore_index is not None:
+        kept &= labels != ignore_index
+    if not bool(kept.any()):
+        raise no_weight()
+    return rows[kept], labels[kept], _numbers(counts[kept])
+
+
+def _numbers(weights: Tensor) -> Tensor:
+    """Weights that sum to a number of samples: whole ones as they are, others to that of equal weight that vary alike.
+
+    So a prior that counts as some samples keeps its meaning. (n,)
+    """
+    return weights if is_whole(weights) else weights * (weights.sum() / weights.square().sum())
+
+
+def repeated(name: str, weights: Tensor) -> Tensor:
+    """Each row's number as often as its weight says, for a method of this name that takes whole weights only."""
+    remedy = "Take a method that allows any weights, such as temperature or auto"
+    if not is_whole(weights):
+        raise InputError(
+            f"{name} counts samples one by one, so weights must be whole numbers, and these are not. {remedy}, "
+            "or fit without weights"
+        )
+    if (size := float(weights.sum())) > MOST_REPEATED:
+        raise InputError(
+            f"{name} counts samples one by one, and these weights stand for {size:.3g} of them, which are too many. "
+            f"{remedy}"
+        )
+    return torch.repeat_interleave(weights.long())
