@@ -18,13 +18,11 @@ def counted_rows(
 
     `given` are the logits as they came, (n, k, *space).
     """
+    labelled = torch.ones_like(labels, dtype=torch.bool) if ignore_index is None else labels.ne(ignore_index)
     if weights is None:
-        kept = labels != ignore_index
-        return (rows, labels, None) if ignore_index is None else (rows[kept], labels[kept], None)
+        return (rows, labels, None) if ignore_index is None else (rows[labelled], labels[labelled], None)
     counts = as_weights(weights, (given.shape[0], *given.shape[2:])).reshape(-1).to(labels.device)
-    kept = counts > 0
-    if ignore_index is not None:
-        kept &= labels != ignore_index
+    kept = labelled & (counts > 0)
     if not bool(kept.any()):
         raise no_weight()
     return rows[kept], labels[kept], _numbers(counts[kept])
