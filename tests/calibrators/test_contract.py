@@ -17,7 +17,7 @@ from temperance import calibrators
 from temperance.calibrators import CALIBRATORS, Calibrator, Identity, base, load_calibrator, make_calibrator
 from temperance.calibrators.base import FORMAT
 from temperance.data.longtail import long_tailed
-from temperance.errors import FileError, InputError, NotFittedError
+from temperance.errors import FileError, InputError, NotFittedError, TemperanceWarning
 from temperance.metrics import nll
 from temperance.settings import defaults_of
 
@@ -470,6 +470,14 @@ def test_few_samples_are_enough_or_refused(method: Method) -> None:
     if method.min_samples > 1:
         with pytest.raises(InputError, match=f"at least {method.min_samples} samples"):
             method().fit(*data(method.min_samples - 1, 3))
+
+
+@pytest.mark.parametrize("method", [m for m in CALIBRATORS if m.steady_from > 1], ids=lambda m: m.name)
+def test_too_few_samples_to_be_steady_are_a_warning(method: Method) -> None:
+    logits, labels = data(method.steady_from, 3)
+    assert "double" not in method().fit(logits, labels).info.get("caution", "")
+    with pytest.warns(TemperanceWarning, match=f"fewer than about {method.steady_from} samples .* got 20"):
+        method().fit(logits[:20], labels[:20])
 
 
 class no_error:

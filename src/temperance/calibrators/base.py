@@ -71,6 +71,7 @@ class Calibrator(Shown, HasSettings, nn.Module):
     preserves_argmax: ClassVar[bool]
     takes_objective: ClassVar[bool]
     min_samples: ClassVar[int]
+    steady_from: ClassVar[int]
 
     n_classes: Tensor
     implied_prior: Tensor
@@ -125,6 +126,9 @@ class Calibrator(Shown, HasSettings, nn.Module):
         self._check_fit(logits, labels)
         self._forget()
         self._fit(logits, labels)
+        if len(labels) < self.steady_from:
+            says = f"with fewer than about {self.steady_from} samples {self.name} can double the NLL; got {len(labels)}"
+            self.info.setdefault("caution", f"{says}. Fit on more samples, or use temperature or auto")
         self._keep("n_classes", torch.tensor(logits.shape[1], device=logits.device))
 
     def _keep_reference(self, logits: Tensor, labels: Tensor) -> None:
@@ -246,7 +250,7 @@ class Calibrator(Shown, HasSettings, nn.Module):
     @classmethod
     def claims(cls) -> dict[str, Any]:
         """What the registry says about it; the tests verify it."""
-        names = ("family", "preserves_argmax", "takes_objective", "min_samples")
+        names = ("family", "preserves_argmax", "takes_objective", "min_samples", "steady_from")
         return {name: getattr(cls, name) for name in names}
 
     def _keep(self, name: str, value: Tensor) -> None:
@@ -343,7 +347,13 @@ C = TypeVar("C", bound=type[Calibrator])
 
 
 def calibrator(
-    *, family: str, preserves_argmax: bool, takes_objective: bool = False, min_samples: int = 1, name: str | None = None
+    *,
+    family: str,
+    preserves_argmax: bool,
+    takes_objective: bool = False,
+    min_samples: int = 1,
+    steady_from: int = 1,
+    name: str | None = None,
 ) -> Callable[[C], C]:
     """Register a calibrator with its claims.
 
@@ -351,6 +361,7 @@ def calibrator(
     preserves_argmax no prediction changes, on any logits
     takes_objective  `objective=` chooses what it minimises
     min_samples      it refuses to fit on fewer
+    steady_from      it warns if there are fewer: on real predictions it then doubled the NLL in some draws
     """
 
     def register(cls: C) -> C:
@@ -360,6 +371,7 @@ def calibrator(
         cls.preserves_argmax = preserves_argmax
         cls.takes_objective = takes_objective
         cls.min_samples = min_samples
+        cls.steady_from = steady_from
         CALIBRATORS.add(cls.name, cls)
         return cls
 

@@ -28,7 +28,7 @@ BLOCK_VALUES = {"cpu": 1 << 16, "cuda": 1 << 25}
 LOCAL_REACH = 2
 
 
-@calibrator(family="temperature", preserves_argmax=False)
+@calibrator(family="temperature", preserves_argmax=False, steady_from=200)
 class ClassTemperatureGreedy(Calibrator):
     """A temperature for each class, chosen class by class for the least ECE (CTS).
 

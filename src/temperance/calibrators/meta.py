@@ -44,7 +44,7 @@ class EntropyThreshold(Calibrator):
         return torch.where((entropy(logits) <= self.threshold)[:, None], scaled, uniform)
 
 
-@calibrator(family="selective", preserves_argmax=False, min_samples=10)
+@calibrator(family="selective", preserves_argmax=False, min_samples=10, steady_from=200)
 class MetaMis(EntropyThreshold):
     """Makes the most unsure predictions uniform, at most a share alpha of the right ones, and scales the rest.
 
@@ -78,7 +78,7 @@ class MetaMis(EntropyThreshold):
         self._keep_below(threshold, logits[others], labels[others])
 
 
-@calibrator(family="selective", preserves_argmax=False, min_samples=10)
+@calibrator(family="selective", preserves_argmax=False, min_samples=10, steady_from=500)
 class MetaAcc(EntropyThreshold):
     """Makes the most unsure predictions uniform until the rest has a given accuracy, and scales the rest.
 

@@ -296,7 +296,7 @@ def _any_shape(objective: Objective, logits: Tensor, labels: Tensor) -> tuple[fl
 # ------------------------------------------------------------------------------------------------- by calibration error
 
 
-@calibrator(family="temperature", preserves_argmax=True)
+@calibrator(family="temperature", preserves_argmax=True, steady_from=200)
 class TemperatureEce(Calibrator):
     """Temperature scaling with the temperature that gives the least ECE on the data it is fitted to.
 
