@@ -1,7 +1,7 @@
 """Predictions from and to files, by their suffix."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Protocol, get_args
 
@@ -10,7 +10,7 @@ from temperance.files import PathLike, atomic_folder, atomic_write, check_new_fo
 from temperance.predictions import csv, held, npz, parquet, records, safetensors
 from temperance.predictions.checks import MARK, ColumnNames, Labels, Positive, Wanted
 from temperance.predictions.core import Extras, Origin, Predictions, as_positive
-from temperance.predictions.shards import joined, joined_extras, shard_paths, suffix_of
+from temperance.predictions.shards import files_in, joined, joined_extras, shard_paths, suffix_of
 
 
 class Format(Protocol):
@@ -82,6 +82,22 @@ def _of_run(path: Path) -> Path:
     """The file of predictions, if this is the folder of a training."""
     inside = path / "predictions.npz"
     return inside if inside.is_file() else path
+
+
+def each_file(paths: Iterable[PathLike]) -> list[Path]:
+    """Every file of predictions by itself: the files that are named, and those in folders and of patterns.
+
+    Of the folder of a training only its predictions count.
+    """
+    found: list[Path] = []
+    for path in map(Path, paths):
+        inside = files_in(_of_run(path), tuple(FORMATS))
+        found += (
+            [_of_run(path)]
+            if inside is None
+            else [file for file in inside if _of_run(file.parent) in (file, file.parent)]
+        )
+    return found
 
 
 def read_pair(path: PathLike, **how: Any) -> tuple[Predictions, Predictions]:
