@@ -184,6 +184,19 @@ def test_intervals_are_of_the_mean_over_sets_drawn_again() -> None:
     assert apart.harm.high - apart.harm.low < 0.7 * (together.harm.high - together.harm.low)
 
 
+def test_solvers_of_one_method_are_equal() -> None:
+    sets = {name: values(identity=0.5, vector=0.4, again=0.4000001, slightly_worse=0.500001) for name in "ab"}
+    found = {standing.method: standing for standing in standings(sets)}
+    assert [found[name].rank.value for name in ("vector", "again", "identity", "slightly-worse")] == [
+        1.5,
+        1.5,
+        3.5,
+        3.5,
+    ]
+    assert found["slightly-worse"].harm.value == 0
+    assert found["vector"].wins.value == pytest.approx(2.5 / 3)
+
+
 def test_standings_need_the_baseline() -> None:
     with pytest.raises(InputError, match="identity"):
         standings({"one": values(vector=0.4)})

@@ -17,13 +17,14 @@ Values = Mapping[str, float]  # of one method on one set, by metric
 
 RESAMPLES = 2000
 FEWEST_SETS = 5  # that intervals need
+EQUAL = 1e-5  # what NLLs of one set may differ by and count as equal: two solvers for one method do
 
 
 @dataclass(frozen=True)
 class Standing:
     """One method over all sets.
 
-    rank      by NLL, the mean over sets, 1 is the lowest NLL; equal methods share their ranks, failures are last
+    rank      by NLL, the mean over sets, 1 is the lowest NLL; equal methods (`EQUAL`) share ranks, failures are last
     wins      of all comparisons with another method on a set, the share with the lower NLL; equal counts half
     harm      the share of sets with a higher NLL than without calibration
     means     of each metric over the sets that it could be fitted to
@@ -58,10 +59,10 @@ def standings(
         [[values[method]["nll"] if method in values else math.inf for method in methods] for values in sets.values()],
         dtype=torch.float64,
     )
-    below = (nll[:, None, :] < nll[:, :, None]).double().sum(2)
-    equal = (nll[:, None, :] == nll[:, :, None]).double().sum(2) - 1
-    rank = 1 + below + equal / 2
-    harm = (nll > nll[:, [methods.index(BASELINE)]]).double()
+    mine, others = nll[:, :, None], nll[:, None, :]
+    below, above = others < mine - EQUAL, others > mine + EQUAL
+    rank = 1 + below.double().sum(2) + ((~below & ~above).double().sum(2) - 1) / 2
+    harm = (nll > nll[:, [methods.index(BASELINE)]] + EQUAL).double()
     shares = _resampled_shares([families[name] if families else name for name in sets], seed)
     m = len(methods)
     found = []
