@@ -14,7 +14,7 @@ from temperance.calibrators import make_calibrator
 from temperance.cli import main
 from temperance.errors import InputError
 from temperance.jobs.ood import compare_ood
-from temperance.metrics import SCORES, auroc, fpr_at_tpr, score
+from temperance.metrics import SCORES, aupr, auroc, fpr_at_tpr, score
 from temperance.predictions import Predictions, write_predictions
 
 
@@ -43,6 +43,8 @@ def test_values_are_those_of_the_metrics(own: Predictions, other: Predictions) -
         sides = [score(data.scores, name, from_logits=True) for data in (own, other)]
         assert found.row("auroc", method=name).value == auroc(*sides)
         assert found.row("fpr95", method=name).value == fpr_at_tpr(*sides)
+        assert found.row("aupr-in", method=name).value == aupr(*sides)
+        assert found.row("aupr-out", method=name).value == aupr(*sides, positive="out")
     for row in found.rows:
         assert 0 <= row.low <= row.value <= row.high <= 1 and row.n == 300 and row.group == ""
 
@@ -168,8 +170,8 @@ def test_json_and_report(files: tuple[str, str], tmp_path: Path, capsys: pytest.
     report = tmp_path / "ood.html"
     assert main(["ood", *files, "--bootstrap", "20", "--json", "--report", str(report)]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert len(found["rows"]) == 8 and all(math.isfinite(row["low"]) for row in found["rows"])
-    assert report.read_text().count("<svg viewBox") == 4
+    assert len(found["rows"]) == 4 * len(SCORES.names) and all(math.isfinite(row["low"]) for row in found["rows"])
+    assert report.read_text().count("<svg viewBox") == len(SCORES.names)
 
 
 def test_wrong_input_is_a_sentence(files: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,6 +10,7 @@ import json
 import math
 import time
 import warnings
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import lru_cache
@@ -24,6 +25,7 @@ from benchmarks.quality.data import Pair, fit_and_test, sets
 from benchmarks.quality.peers import PEERS
 from benchmarks.quality.table import METRICS, markdown, read
 from temperance.calibrators import CALIBRATORS
+from temperance.errors import InputError
 from temperance.files import atomic_write
 from temperance.jobs.outcomes import CANNOT_BE_FITTED, Method
 from temperance.jobs.results import Provenance
@@ -40,14 +42,14 @@ class Task(NamedTuple):
     samples: int
 
     @property
-    def key(self) -> tuple[str, str, str, int]:
+    def key(self) -> tuple[str, str, int]:
         """What tells its line from others."""
-        return self.path.parent.name, self.path.stem, self.method, self.samples
+        return self.path.stem, self.method, self.samples
 
 
-def key_of(row: Row) -> tuple[str, str, str, int]:
-    """`Task.key` of a line."""
-    return row["folder"], row["set"], row["method"], row["samples"]
+def key_of(row: Row) -> tuple[str, str, int]:
+    """`Task.key` of a line; older lines do not say that they are of all samples."""
+    return row["set"], row["method"], row.get("samples", 0)
 
 
 def all_methods() -> list[str]:
@@ -58,6 +60,9 @@ def all_methods() -> list[str]:
 def tasks(folders: Sequence[Path], methods: Sequence[str], samples: int) -> Iterator[Task]:
     """What there is to measure, small files first."""
     found = [path for folder in folders for _, path in sets(folder)]
+    twice = [name for name, n in Counter(path.stem for path in found).items() if n > 1]
+    if twice:
+        raise InputError(f"sets are told apart by their names, and two are called {twice[0]}; rename one")
     for path in sorted(found, key=lambda path: path.stat().st_size):
         yield from (Task(path, method, samples) for method in methods)
 

@@ -34,7 +34,7 @@ ONE_FAMILY = ("llm", "mmlu")
 
 def kind_of(row: Row) -> str:
     """Vision, text, tabular, long tail or binary."""
-    return BINARY if row["k"] == 2 else KINDS.get(row["folder"], row["folder"])
+    return BINARY if row["k"] == 2 else KINDS.get(row["folder"], str(row["folder"]))
 
 
 def size_of(row: Row) -> str:
@@ -47,7 +47,7 @@ def family_of(row: Row) -> str:
     """What a set has in common with others whose models predict the same samples."""
     if row["folder"] in ONE_FAMILY:
         return str(row["folder"])
-    first = row["set"].split("_")[0]
+    first = str(row["set"]).split("_")[0]
     return SAME_SAMPLES.get(first, first)
 
 
@@ -70,7 +70,10 @@ def markdown(rows: list[Row], by: str = "") -> str:
         return _parts(rows, {"kinds": kind_of, "samples": size_of}[by])
     found = standings_of(rows)
     accuracy = next(standing.means["accuracy"] for standing in found if standing.method == BASELINE)
+    n_sets = len({(row["folder"], row["set"]) for row in rows})
     lines = [
+        f"{n_sets} sets, {len(found)} methods.",
+        "",
         "| method | mean rank | wins | harm | NLL | Brier | ECE | classwise ECE | accuracy | CPU seconds |",
         "|---|---|---|---|---|---|---|---|---|---|",
     ]

@@ -16,7 +16,7 @@ from temperance.calibrators.base import Calibrator
 from temperance.errors import InputError, at_least, plural, seed_number
 from temperance.jobs.results import Provenance, Results, Row, shown
 from temperance.metrics.batch import batches
-from temperance.metrics.detection import Detection, auroc_of, detection, detection_draws, fpr_of
+from temperance.metrics.detection import MEASURES, Detection, detection, detection_draws
 from temperance.metrics.scores import SCORES, Score
 from temperance.metrics.significance import Draws
 from temperance.predictions import Predictions, read_predictions
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 Given = Predictions | str | Path
 
-MEASURES = {"auroc": auroc_of, "fpr95": fpr_of}
-TITLES = {"auroc": "AUROC", "fpr95": "FPR95"}
+TITLES = {"auroc": "AUROC", "fpr95": "FPR95", "aupr-in": "AUPR in", "aupr-out": "AUPR out"}
+JUDGED = ("auroc", "fpr95")  # what the verdict rests on; AUPR depends on how many samples either side has
 HISTOGRAM_BINS = 40
 
 FEWEST = 50  # samples of either side that intervals need
@@ -50,7 +50,7 @@ class ScoreHistogram:
 
 @dataclass(frozen=True, repr=False)
 class OODComparison(Results):
-    """AUROC and FPR95 of each score, which is the `method` of a row.
+    """AUROC, FPR95 and AUPR of each score, which is the `method` of a row.
 
     The `group` of a row is the name of the unfamiliar set; without a group it is the mean over all of them, or the only
     one.
@@ -80,7 +80,7 @@ class OODComparison(Results):
     def verdict(self) -> str:
         """In plain words: does confidence tell unfamiliar data apart, and by which score best?"""
         first = self.scores[0]
-        area, share = (self.row(metric, method=first) for metric in MEASURES)
+        area, share = (self.row(metric, method=first) for metric in JUDGED)
         text = [
             self._word(),
             f"By {first}, a sample of its own data scores higher than an unfamiliar one {_percent(area.value)} of the "
@@ -107,7 +107,7 @@ class OODComparison(Results):
         if self._too_few:
             return f"Too few samples to tell: it takes {FEWEST} of its own, and as many of any other set."
         groups = list(self.sizes) if len(self.sizes) > 1 else [""]
-        rows = ((self.row(metric, group=group, method=self.scores[0]) for metric in MEASURES) for group in groups)
+        rows = ((self.row(metric, group=group, method=self.scores[0]) for metric in JUDGED) for group in groups)
         words = {told_apart(*pair) for pair in rows}
         return words.pop() if len(words) == 1 else "Some unfamiliar data stands out more than other."
 
@@ -120,11 +120,12 @@ class OODComparison(Results):
 
         table = Table(title=Text(self.title), title_justify="left", title_style="bold")
         table.add_column("score")
-        for title in TITLES.values():
+        for metric, title in TITLES.items():
             table.add_column(title, justify="right", no_wrap=True)
-            table.add_column(
-                f"{self.provenance.settings['level']:.0%} interval", justify="right", style="dim", no_wrap=True
-            )
+            if metric in JUDGED:
+                table.add_column(
+                    f"{self.provenance.settings['level']:.0%} interval", justify="right", style="dim", no_wrap=True
+                )
         for group in ("", *(self.sizes if len(self.sizes) > 1 else ())):
             if len(self.sizes) > 1:
                 table.add_row(Text(group or "mean over the sets", style="bold"))
@@ -132,7 +133,8 @@ class OODComparison(Results):
                 cells = []
                 for metric in MEASURES:
                     row = self.row(metric, group=group, method=name)
-                    cells += [shown(row.value, percent=True), f"{100 * row.low:.1f} … {100 * row.high:.1f}"]
+                    cells.append(shown(row.value, percent=True))
+                    cells += [f"{100 * row.low:.1f} … {100 * row.high:.1f}"] if metric in JUDGED else []
                 table.add_row(name, *cells, end_section=name == self.scores[-1])
         yield table
         yield ""
@@ -165,12 +167,12 @@ def compare_ood(
     seed: int = 0,
     progress: Progress = no_progress,
 ) -> OODComparison:
-    """How well a model's confidence tells its own data from other data: AUROC and FPR95 of each score.
+    """How well a model's confidence tells its own data from other data: AUROC, FPR95 and AUPR of each score.
 
     inside      predictions of one model on data like that which it was trained on: a file or a `Predictions`
     outside     its predictions on other data, or several sets of them, perhaps by name
     scores      names of confidence scores; by default every one that the predictions allow
-    calibrator  a fitted calibrator, applied to both sides; it makes probabilities, so energy is then left out
+    calibrator  a fitted calibrator, applied to both sides; it makes probabilities, so scores of logits are left out
 
     Neither side needs labels, and those that a file has are not read.
 

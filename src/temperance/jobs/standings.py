@@ -63,11 +63,11 @@ def standings(
     below, above = others < mine - EQUAL, others > mine + EQUAL
     rank = 1 + below.double().sum(2) + ((~below & ~above).double().sum(2) - 1) / 2
     harm = (nll > nll[:, [methods.index(BASELINE)]] + EQUAL).double()
-    shares = _resampled_shares([families[name] if families else name for name in sets], seed)
+    times = _times_drawn([families[name] if families else name for name in sets], seed)
     m = len(methods)
     found = []
     for j, method in enumerate(methods):
-        by_rank = _interval(rank[:, j], shares, (1, m))
+        by_rank = _interval(rank[:, j], times, (1, m))
         low, wins, high = ((m - r) / max(1, m - 1) for r in (by_rank.high, by_rank.value, by_rank.low))
         fitted = [values[method] for values in sets.values() if method in values]
         means = {name: math.fsum(each[name] for each in fitted) / len(fitted) for name in fitted[0]}
@@ -76,7 +76,7 @@ def standings(
                 method,
                 by_rank,
                 Interval(wins, low, high, LEVEL),
-                _interval(harm[:, j], shares, (0, 1)),
+                _interval(harm[:, j], times, (0, 1)),
                 means,
                 len(sets) - len(fitted),
             )
@@ -84,19 +84,22 @@ def standings(
     return tuple(sorted(found, key=lambda standing: standing.rank.value))
 
 
-def _resampled_shares(families: list[Hashable], seed: int) -> Tensor:
-    """How much of each resample each set is, families drawn with replacement. (resamples, sets)"""
+def _times_drawn(families: list[Hashable], seed: int) -> Tensor:
+    """How often each set is in each resample, families drawn with replacement. (resamples, sets)"""
     known = list(dict.fromkeys(families))
     of = torch.tensor([known.index(family) for family in families])
     drawn = torch.randint(len(known), (RESAMPLES, len(known)), generator=torch.Generator().manual_seed(seed))
     times = torch.zeros(RESAMPLES, len(known), dtype=torch.float64)
     times.scatter_add_(1, drawn, torch.ones_like(times))
-    return times[:, of] / times[:, of].sum(1, keepdim=True)
+    return times[:, of]
 
 
-def _interval(values: Tensor, shares: Tensor, bounds: tuple[float, float]) -> Interval:
-    """The mean over sets with its bootstrap interval, NaN where there are too few sets for one."""
+def _interval(values: Tensor, times: Tensor, bounds: tuple[float, float]) -> Interval:
+    """The mean over sets with its bootstrap interval, NaN where there are too few sets for one.
+
+    Values are whole numbers or halves, so their sums are exact, and so is what is printed of them on any machine.
+    """
     mean = float(values.mean())
     if len(values) < FEWEST_SETS:
         return Interval(mean, math.nan, math.nan, LEVEL)
-    return Draws(shares @ values, 1.0).interval(mean, bounds, LEVEL)
+    return Draws((times @ values) / times.sum(1), 1.0).interval(mean, bounds, LEVEL)
