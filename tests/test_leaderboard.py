@@ -68,8 +68,8 @@ def test_methods_of_other_libraries(folder: Path, name: str) -> None:
     if not PEERS[name].version:
         pytest.skip(f"{PEERS[name].package} is not installed")
     for path in sorted(folder.rglob("*_*.npz")):
-        line, none = (measured(Task(path, method, 0)) for method in (name, "identity"))
-        assert "failure" not in line and line["brier"] < none["brier"] + 0.05, path
+        line = measured(Task(path, name, 0))
+        assert "failure" not in line and line["brier"] < 1 - 1 / line["k"], path  # better than knowing nothing
     if name.endswith("temperature"):
         ours = measured(Task(folder / "c10_one.npz", "temperature", 0))["nll"]
         assert measured(Task(folder / "c10_one.npz", name, 0))["nll"] == pytest.approx(ours, abs=1e-3)

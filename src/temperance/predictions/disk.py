@@ -151,14 +151,19 @@ def _write_file(chosen: Format, path: Path, predictions: Predictions) -> None:
     if origin is not None and _format_of(origin.path) is chosen:
         chosen.rewrite(origin, path, predictions)
         return
-    shards = predictions.shards or (predictions,)
-    extras = [_format_of(shard.origin.path).extras(shard.origin) for shard in shards if shard.origin is not None]
-    found = joined_extras(extras, shards) if extras else {}
+    found = extras_of(predictions)
     taken = ("logits", "probs", "label", "labels", "group", "groups", "class_names", MARK)
     for name in found:
         if name in taken:
             raise InputError(f"{name} is in the way of the new {name}; rename or remove it")
     chosen.write(path, predictions, found)
+
+
+def extras_of(predictions: Predictions) -> Extras:
+    """What the files of predictions hold beside them: every other array by name, rows in the order of the files."""
+    shards = predictions.shards or (predictions,)
+    extras = [_format_of(shard.origin.path).extras(shard.origin) for shard in shards if shard.origin is not None]
+    return joined_extras(extras, shards) if extras else {}
 
 
 def _write_folder(path: PathLike, predictions: Predictions) -> None:

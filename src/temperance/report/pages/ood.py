@@ -6,6 +6,7 @@ from temperance.errors import plural
 from temperance.jobs.ood import TITLES, OODComparison, ScoreHistogram
 from temperance.jobs.results import Row
 from temperance.markup import Markup, join, tag
+from temperance.metrics.familiarity import FEATURE_SCORES
 from temperance.metrics.scores import SCORES
 from temperance.report.formats import percent, percent_range
 from temperance.report.page import answer, grouped_table, heading, legend, noted, page, pair, prose, section, stroke
@@ -103,7 +104,8 @@ def numbers_section(found: OODComparison) -> Markup:
     for title, group in sets:
         rows = []
         for name in found.scores:
-            cells = [noted(name, prose(SCORES[name].summary.partition(" (n")[0]))]
+            entry = FEATURE_SCORES[name] if name in FEATURE_SCORES else SCORES[name]
+            cells = [noted(name, prose(entry.summary.partition(" (n")[0]))]
             for metric in TITLES:
                 row = found.row(metric, group=group, method=name)
                 cells.append(noted(percent(row.value), percent_range(row.low, row.high, 1)))
