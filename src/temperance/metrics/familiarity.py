@@ -135,7 +135,8 @@ def vim(reference: Reference, *, dimensions: Count | None = None) -> Familiarity
     residual_space = torch.linalg.eigh(centred.T @ centred / len(centred)).eigenvectors[:, : d - size]
 
     def outside(features: Tensor) -> Tensor:
-        return torch.linalg.vector_norm((features - origin) @ residual_space, dim=1)
+        found: Tensor = torch.linalg.vector_norm((features - origin) @ residual_space, dim=1)
+        return found
 
     def logits(features: Tensor) -> Tensor:
         return features @ weight.T + bias
