@@ -124,8 +124,9 @@ def test_tables_and_picture() -> None:
         for row in lines(folder="tabular", set=f"set{i}__rf", k=2 + i % 2, n_fit=100 + 300 * (i % 2), n_test=9)
     ]
     rows += [row | {"samples": 50, "nll": 9.0} for row in rows]  # another study
+    rows += lines(folder="tabular", set="begun__rf", k=2, n_fit=100, n_test=9)[:2]
     first, _, *table = leaderboard.markdown(rows).splitlines()
-    assert first == "6 sets, 3 methods."
+    assert first == "6 sets, 3 methods. 1 other set not finished yet."
     assert [line.split(" | ")[0] for line in table[2:]] == ["| vector", "| identity", "| platt"]
     assert "| vector | 1.0 | 100 % (100 … 100) | 0 % (0 … 0) | 0.4000 |" in table[2] and "| 0.00 |" in table[2]
     assert "100 %" in table[4].split(" | ")[3]  # harm

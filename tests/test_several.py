@@ -130,6 +130,14 @@ def test_a_bad_file_is_named_and_the_others_are_measured(folder: Path, tmp_path:
     assert "bad.csv" in page.read_text()
 
 
+def test_a_method_that_cannot_be_fitted_somewhere_has_no_means(folder: Path, tmp_path: Path) -> None:
+    np.savez(folder / "d.npz", logits=3 * np.eye(2)[[0, 1] * 4], labels=np.array([0, 1] * 4))
+    page = tmp_path / "page.html"
+    said = run("compare", "--each", folder, "--methods", "temperature,meta-mis", "--bootstrap", "20", "--report", page)
+    assert said.code == 0 and "failed on 1 set" in said.out and "nan" not in said.out
+    assert "could not be fitted to 1 set" in page.read_text() and ">nan" not in page.read_text()
+
+
 def test_if_no_set_can_be_measured_the_first_error_says_why(folder: Path) -> None:
     with pytest.raises(FileError, match=r"missing\.npz"):
         evaluate_each([folder / "missing.npz", folder / "gone.npz"])
@@ -160,8 +168,9 @@ def test_standings_by_hand() -> None:
     assert found["identity"].rank.value == (2 + 2.5 + 2 + 3) / 4
     assert found["platt"].wins.value == (0 + 2 + 2 + 2) / 8
     assert found["vector"].wins.value == (2 + 0.5 + 0 + 1) / 8
-    assert [found[name].harm.value for name in ("identity", "platt", "vector")] == [0, 1 / 4, 1 / 4]
-    assert found["vector"].failures == 1 and found["vector"].means["nll"] == pytest.approx(0.5)
+    assert [found[name].harm.value for name in ("identity", "platt", "vector")] == [0, 1 / 4, 0]
+    assert found["vector"].failures == 1 and math.isnan(found["vector"].means["nll"])
+    assert found["platt"].failures == 0 and found["platt"].means["nll"] == pytest.approx(0.4)
     assert math.isnan(found["platt"].rank.low)  # four sets are too few
 
 

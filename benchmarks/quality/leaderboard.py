@@ -1,6 +1,7 @@
 """The leaderboard from the lines of `python -m benchmarks.quality`: tables for the docs, and the picture."""
 
 import re
+from collections import Counter
 from importlib.resources import files
 from itertools import pairwise
 from typing import Any
@@ -51,40 +52,56 @@ def family_of(row: Row) -> str:
     return SAME_SAMPLES.get(first, first)
 
 
+def finished(rows: list[Row]) -> list[Row]:
+    """The lines of the sets that every method in the file was run on, fitted on all samples."""
+    whole = [row for row in rows if not row["samples"]]
+    lines = Counter((row["folder"], row["set"]) for row in whole)
+    every = len({row["method"] for row in whole})
+    return [row for row in whole if lines[row["folder"], row["set"]] == every]
+
+
 def standings_of(rows: list[Row]) -> tuple[Standing, ...]:
     """Where methods stand on the sets of these lines; families of sets are resampled as a whole."""
     sets: dict[str, dict[str, dict[str, float]]] = {}
     families = {}
     for row in rows:
-        if not row["samples"]:
-            name = f"{row['folder']}/{row['set']}"
-            measured, families[name] = sets.setdefault(name, {}), family_of(row)
-            if "failure" not in row:
-                measured[row["method"]] = {metric: row[metric] for metric in MEASURED}
+        name = f"{row['folder']}/{row['set']}"
+        measured, families[name] = sets.setdefault(name, {}), family_of(row)
+        if "failure" not in row:
+            measured[row["method"]] = {metric: row[metric] for metric in MEASURED}
     return standings(sets, families=families)
 
 
 def markdown(rows: list[Row], by: str = "") -> str:
     """Every method over all sets, or its wins and harm by kind of data or by number of samples."""
+    begun, rows = rows, finished(rows)
     if by:
         return _parts(rows, {"kinds": kind_of, "samples": size_of}[by])
     found = standings_of(rows)
     accuracy = next(standing.means["accuracy"] for standing in found if standing.method == BASELINE)
-    n_sets = len({(row["folder"], row["set"]) for row in rows})
+    n_sets, n_begun = (len({(row["folder"], row["set"]) for row in each}) for each in (rows, begun))
+    missing = f" {plural(n_begun - n_sets, 'other set')} not finished yet." if n_begun > n_sets else ""
     lines = [
-        f"{n_sets} sets, {len(found)} methods.",
+        f"{n_sets} sets, {len(found)} methods.{missing}",
         "",
         "| method | mean rank | wins | harm | NLL | Brier | ECE | classwise ECE | accuracy | CPU seconds |",
         "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for standing in found:
         mean = standing.means
-        failed = f" (failed on {plural(standing.failures, 'set')})" if standing.failures else ""
-        lines.append(
-            f"| {standing.method}{failed} | {standing.rank.value:.1f} | {_with_bounds(standing.wins)} "
-            f"| {_with_bounds(standing.harm)} | {mean['nll']:.4f} | {mean['brier']:.4f} | {100 * mean['ece']:.2f} % "
-            f"| {100 * mean['classwise-ece']:.2f} % | {_points(mean['accuracy'] - accuracy)} | {mean['seconds']:.2f} |"
-        )
+        cells = [
+            standing.method,
+            f"{standing.rank.value:.1f}",
+            _with_bounds(standing.wins),
+            _with_bounds(standing.harm),
+        ]
+        if standing.failures:
+            cells += [f"failed on {plural(standing.failures, 'set')}", *["–"] * 5]
+        else:
+            cells += [f"{mean['nll']:.4f}", f"{mean['brier']:.4f}"]
+            cells += [f"{100 * mean[name]:.2f} %" for name in ("ece", "classwise-ece")]
+            cells += [_points(mean["accuracy"] - accuracy), f"{mean['seconds']:.2f}"]
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
@@ -120,5 +137,7 @@ def picture(rows: list[Row]) -> str:
     assert colours
     rules = [line for line in style.splitlines() if re.match(r"svg (text|path|\.(over|under|grid|whisker)) \{", line)]
     css = "\n".join([colours[0], "svg { background: var(--paper); font-family: sans-serif; }", *rules])
-    drawn = standings_chart(standings_of(rows)).replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1)
+    drawn = standings_chart(standings_of(finished(rows))).replace(
+        "<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1
+    )
     return drawn.replace(">", f"><style>\n{css}\n</style>", 1) + "\n"

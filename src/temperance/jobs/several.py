@@ -215,10 +215,10 @@ class Comparisons(SeveralSets):
                 f"{standing.rank.value:.1f}{between}",
                 f"{standing.wins.value:.0%}",
                 f"{standing.harm.value:.0%}",
-                f"{means['nll']:.4f}",
+                shown(means["nll"], percent=False),
                 shown(means["ece"], percent=True),
                 shown(means["accuracy"], percent=True),
-                f"{means['seconds']:.2f}" + (f" (failed on {standing.failures})" if standing.failures else ""),
+                f"failed on {plural(standing.failures, 'set')}" if standing.failures else f"{means['seconds']:.2f}",
             )
         return table
 

@@ -26,8 +26,8 @@ class Standing:
 
     rank      by NLL, the mean over sets, 1 is the lowest NLL; equal methods (`EQUAL`) share ranks, failures are last
     wins      of all comparisons with another method on a set, the share with the lower NLL; equal counts half
-    harm      the share of sets with a higher NLL than without calibration
-    means     of each metric over the sets that it could be fitted to
+    harm      the share of sets with a higher NLL than without calibration; a failure does none
+    means     of each metric over the sets; NaN if it could not be fitted to all of them
     failures  sets that it could not be fitted to
     """
 
@@ -62,7 +62,7 @@ def standings(
     mine, others = nll[:, :, None], nll[:, None, :]
     below, above = others < mine - EQUAL, others > mine + EQUAL
     rank = 1 + below.double().sum(2) + ((~below & ~above).double().sum(2) - 1) / 2
-    harm = (nll > nll[:, [methods.index(BASELINE)]] + EQUAL).double()
+    harm = ((nll > nll[:, [methods.index(BASELINE)]] + EQUAL) & nll.isfinite()).double()
     times = _times_drawn([families[name] if families else name for name in sets], seed)
     m = len(methods)
     found = []
@@ -70,7 +70,10 @@ def standings(
         by_rank = _interval(rank[:, j], times, (1, m))
         low, wins, high = ((m - r) / max(1, m - 1) for r in (by_rank.high, by_rank.value, by_rank.low))
         fitted = [values[method] for values in sets.values() if method in values]
-        means = {name: math.fsum(each[name] for each in fitted) / len(fitted) for name in fitted[0]}
+        whole = len(fitted) == len(sets)
+        means = {
+            name: math.fsum(each[name] for each in fitted) / len(sets) if whole else math.nan for name in fitted[0]
+        }
         found.append(
             Standing(
                 method,

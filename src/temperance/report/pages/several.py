@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from temperance.errors import plural
 from temperance.jobs.outcomes import BASELINE
@@ -31,6 +32,12 @@ from temperance.report.svg import charts
 from temperance.report.svg.standings import standings_chart
 
 HEADLINE = ("accuracy", "nll", "ece")
+MEANS: dict[str, Callable[[float], str]] = {
+    "nll": "{:.4f}".format,
+    "ece": percent,
+    "accuracy": percent,
+    "seconds": "{:.2f}".format,
+}
 
 # ---------------------------------------------------------------------------------------------------------- evaluations
 
@@ -141,10 +148,7 @@ def _standing_row(standing: Standing) -> list[Markup | str]:
         noted(f"{standing.rank.value:.1f}", _rank_bounds(standing.rank)),
         noted(percent(standing.wins.value, 0), _bounds(standing.wins)),
         noted(percent(standing.harm.value, 0), _bounds(standing.harm)),
-        f"{means['nll']:.4f}",
-        percent(means["ece"]),
-        percent(means["accuracy"]),
-        f"{means['seconds']:.2f}",
+        *("–" if math.isnan(means[name]) else text(means[name]) for name, text in MEANS.items()),
     ]
 
 
