@@ -8,7 +8,7 @@ from typing import Any
 
 def add_each_option(parser: argparse.ArgumentParser) -> None:
     """--each, the same for every command that takes several sets."""
-    text = "every file is a set of its own, in folders and of patterns, too (without it, their files are one set)"
+    text = "every file is a set of its own, also in a folder or a pattern (whose files are otherwise one set)"
     parser.add_argument("--each", action="store_true", help=text)
 
 

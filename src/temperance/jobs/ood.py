@@ -201,8 +201,10 @@ def compare_ood(
     progress(0, len(entries) + len(of_features) + 1, "reading")
     inner, *outer = (_scores(data, entries, calibrator) for data in (own, *others.values()))
     if reference is not None and of_features:
+        fitted = {entry.name: entry.fit(reference) for entry in of_features}
         for data, scored in zip((own, *others.values()), (inner, *outer), strict=True):
-            scored |= _feature_scores(data, of_features, reference)
+            rows_of = _features(data, reference)
+            scored |= {name: familiarity(rows_of) for name, familiarity in fitted.items()}
 
     rows, histograms = [], []
     names = [*(entry.name for entry in entries), *(entry.name for entry in of_features)]
@@ -281,8 +283,8 @@ def _entries(
     )
 
 
-def _feature_scores(data: Predictions, entries: Sequence[FeatureScore], reference: Reference) -> dict[str, Tensor]:
-    """Every score of the features that are in the file of predictions."""
+def _features(data: Predictions, reference: Reference) -> Tensor:
+    """The features that are in the file of predictions. (n, d)"""
     beside = extras_of(data)
     if "features" not in beside:
         raise InputError(
@@ -290,10 +292,10 @@ def _feature_scores(data: Predictions, entries: Sequence[FeatureScore], referenc
             "sample, or leave out the features of the training data"
         )
     with data.located():
-        rows = as_features(beside["features"], d=reference.features.shape[1])
-        if len(rows) != data.n:
-            raise InputError(f"features must have a row for each of the {data.n} samples; got {len(rows)}")
-    return {entry.name: entry.fit(reference)(rows) for entry in entries}
+        found = as_features(beside["features"], d=reference.features.shape[1])
+        if len(found) != data.n:
+            raise InputError(f"features must have a row for each of the {data.n} samples; got {len(found)}")
+    return found
 
 
 def _scores(data: Predictions, entries: Sequence[Score], calibrator: Calibrator | None) -> dict[str, Tensor]:
