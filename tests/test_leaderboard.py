@@ -1,6 +1,8 @@
 """The leaderboard on small sets: measured once, resumed, measured again on request, tables and picture."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -9,7 +11,7 @@ import numpy as np
 import pytest
 
 from benchmarks.quality import leaderboard
-from benchmarks.quality.__main__ import Task, all_methods, measured, run
+from benchmarks.quality.measuring import Task, all_methods, measured, run
 from benchmarks.quality.peers import PEERS
 from benchmarks.quality.table import read
 from conftest import random_predictions
@@ -17,6 +19,7 @@ from temperance.calibrators import CALIBRATORS
 from temperance.errors import InputError
 from temperance.jobs.comparison import compare
 
+ROOT = Path(__file__).resolve().parent.parent
 METHODS = ["identity", "temperature", "vector"]
 
 
@@ -53,6 +56,17 @@ def test_what_is_there_is_not_measured_again(folder: Path, tmp_path: Path) -> No
         assert again[row["set"], row["method"]] == expected
     run([folder], out, ["vector"], samples=30)
     assert len(read(out)) == 8 and [row["n_fit"] for row in read(out)[-2:]] == [30, 30]
+
+
+@pytest.mark.slow
+def test_several_processes_measure_the_same(folder: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "benchmarks.quality", str(folder), "--methods", ",".join(METHODS), "--out"]
+    found = []
+    for jobs in ("1", "2"):
+        out = tmp_path / f"{jobs}.jsonl"
+        subprocess.run([*command, str(out), "--jobs", jobs], cwd=ROOT, check=True, capture_output=True)
+        found.append([row | {"seconds": 0} for row in read(out)])
+    assert found[0] == found[1] and len(found[0]) == 6
 
 
 def test_numbers_are_those_of_a_comparison(folder: Path) -> None:
