@@ -1,4 +1,7 @@
-"""Write the tables of the docs from registries and results: python scripts/tables.py (the tests check it was run)."""
+"""Write the tables of the docs, and a picture, from registries and results: python scripts/tables.py
+
+The tests check that it was run.
+"""
 
 import re
 import sys
@@ -19,6 +22,7 @@ from benchmarks.quality import (  # noqa: E402
     digits,
     few,
     heads,
+    leaderboard,
     longtail,
     losses,
     recommend,
@@ -44,6 +48,8 @@ def table(kind: str, family: str = "") -> str:
     """The entries of a registry, all or those of a family, or what a benchmark found, as a Markdown table."""
     if kind == "quality":
         return markdown(read(RESULTS / "quality.jsonl"))
+    if kind == "leaderboard":
+        return leaderboard.markdown(read(RESULTS / "leaderboard.jsonl"), family)
     if kind == "head_results":
         return heads.markdown(read(RESULTS / "heads.jsonl"))
     if kind == "long_tail":
@@ -111,6 +117,13 @@ def filled(page: str) -> str:
     return block.sub(current, page)
 
 
+def drawn() -> dict[Path, str]:
+    """The pictures that are made of results with the drawings of a report."""
+    return {DOCS / "pictures" / "leaderboard.svg": leaderboard.picture(read(RESULTS / "leaderboard.jsonl"))}
+
+
 if __name__ == "__main__":
     for path in sorted(DOCS.rglob("*.md")):
         path.write_text(filled(path.read_text()))
+    for path, picture in drawn().items():
+        path.write_text(picture)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import temperance
-from tables import LOSS_FAMILIES, filled
+from tables import LOSS_FAMILIES, drawn, filled
 from temperance import evaluate
 from temperance.calibrators import CALIBRATORS
 from temperance.demo import demo_predictions
@@ -80,6 +80,8 @@ def test_tables_are_up_to_date() -> None:
     """What `python scripts/tables.py` would write is what is there."""
     for page in sorted((ROOT / "docs").rglob("*.md")):
         assert filled(page.read_text()) == page.read_text(), f"run scripts/tables.py: {page.name} is out of date"
+    for path, picture in drawn().items():
+        assert path.read_text() == picture, f"run scripts/tables.py: {path.name} is out of date"
 
 
 @pytest.mark.parametrize("family", sorted({method.family for method in CALIBRATORS}))

@@ -17,8 +17,10 @@ __all__ = [
     "apply",
     "calibrators",
     "compare",
+    "compare_each",
     "difference",
     "evaluate",
+    "evaluate_each",
     "interval",
     "losses",
     "metrics",
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from temperance.jobs.application import apply
     from temperance.jobs.comparison import Comparison, compare
     from temperance.jobs.evaluation import Evaluation, evaluate
+    from temperance.jobs.several import compare_each, evaluate_each
     from temperance.metrics.significance import difference, interval
     from temperance.metrics.stream import Stream
     from temperance.predictions import Predictions, read_predictions, write_predictions
@@ -44,8 +47,10 @@ else:
         "Stream": "metrics.stream",
         "apply": "jobs.application",
         "compare": "jobs.comparison",
+        "compare_each": "jobs.several",
         "difference": "metrics.significance",
         "evaluate": "jobs.evaluation",
+        "evaluate_each": "jobs.several",
         "interval": "metrics.significance",
         "read_predictions": "predictions",
         "write_predictions": "predictions",

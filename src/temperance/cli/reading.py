@@ -6,6 +6,12 @@ import argparse
 from typing import Any
 
 
+def add_each_option(parser: argparse.ArgumentParser) -> None:
+    """--each, the same for every command that takes several sets."""
+    text = "every file is a set of its own, also in a folder or a pattern (whose files are otherwise one set)"
+    parser.add_argument("--each", action="store_true", help=text)
+
+
 def add_reading_options(parser: argparse.ArgumentParser) -> None:
     """--logits, --probs, --label, --group, --binary, --positive and --normalise."""
     group = parser.add_argument_group("how the predictions are read")

@@ -223,7 +223,7 @@ def compare(
     at_least("jobs", jobs, 1)
     at_least("bootstrap", bootstrap, FEWEST_RESAMPLES)
     at_least("n_bins", n_bins, 1)
-    chosen = _chosen(methods)
+    chosen = chosen_methods(methods)
     seed_number(seed)
     how: dict[str, Any] = {"positive": positive, "normalise": normalise, "columns": columns}
     first, second = as_sides(fit, labels, test, from_logits=from_logits, **how)
@@ -253,7 +253,7 @@ def compare(
     )
 
 
-def _chosen(methods: Sequence[str]) -> list[Method]:
+def chosen_methods(methods: Sequence[str]) -> list[Method]:
     """The methods to fit, each once; the baseline is always there and not among them."""
     named = [Method.parse(text) for text in methods] or [Method(name, {}) for name in CALIBRATORS.names]
     return list({method.label: method for method in named if method.name != BASELINE}.values())

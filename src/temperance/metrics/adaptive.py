@@ -9,7 +9,7 @@ from temperance.metrics.base import metric
 from temperance.metrics.classwise import Classes
 from temperance.metrics.stats import FullRows, TopLabels, full_rows, top_labels
 from temperance.numerics import prefix_sums, stable_sort
-from temperance.settings import Count
+from temperance.settings import Count, Fraction
 
 Rule = Literal["sorted", "interp", "quantile-left"]
 
@@ -52,6 +52,27 @@ def classwise_adaptive_ece(
         value, happened = stable_sort(samples.probs[:, j].contiguous(), samples.labels == j)
         errors.append(_error_of_runs(value, happened, _cuts(value, n_bins, rule)))
     return sum(errors) / len(errors)
+
+
+@metric(full_rows, title="TACE", range=(0, 1), percent=True)
+def tace(samples: FullRows, *, n_bins: Count = 15, rule: Rule = "sorted", threshold: Fraction = 1e-3) -> float:
+    """Thresholded adaptive calibration error: adaptive ECE of each class's probability where it exceeds a threshold.
+
+    As `classwise_adaptive_ece`, but of each class only the samples whose probability of it is above `threshold` are
+    ranked and counted, and classes without such a sample are left out (Nixon et al., 2019). With many classes nearly
+    all probabilities are close to 0, and their bins would hide the others.
+
+    >>> probs = [[0.9, 0.1, 0.0], [0.6, 0.4, 0.0], [0.3, 0.7, 0.0]]
+    >>> round(tace(probs, [0, 1, 1], n_bins=1), 6)  # the third class has no probability above the threshold
+    0.266667
+    """
+    errors = []
+    for j in range(samples.probs.shape[1]):
+        above = samples.probs[:, j] > threshold
+        if bool(above.any()):
+            value, happened = stable_sort(samples.probs[above, j], samples.labels[above] == j)
+            errors.append(_error_of_runs(value, happened, _cuts(value, n_bins, rule)))
+    return sum(errors) / len(errors) if errors else 0.0
 
 
 def _error_of_runs(value: Tensor, happened: Tensor, cuts: Tensor) -> float:

@@ -1,7 +1,7 @@
 """Predictions from and to files, by their suffix."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Protocol, get_args
 
@@ -10,7 +10,7 @@ from temperance.files import PathLike, atomic_folder, atomic_write, check_new_fo
 from temperance.predictions import csv, held, npz, parquet, records, safetensors
 from temperance.predictions.checks import MARK, ColumnNames, Labels, Positive, Wanted
 from temperance.predictions.core import Extras, Origin, Predictions, as_positive
-from temperance.predictions.shards import joined, joined_extras, shard_paths, suffix_of
+from temperance.predictions.shards import files_in, joined, joined_extras, shard_paths, suffix_of
 
 
 class Format(Protocol):
@@ -84,6 +84,22 @@ def _of_run(path: Path) -> Path:
     return inside if inside.is_file() else path
 
 
+def each_file(paths: Iterable[PathLike]) -> list[Path]:
+    """Every file of predictions by itself: the files that are named, and those in folders and of patterns.
+
+    Of the folder of a training only its predictions count.
+    """
+    found: list[Path] = []
+    for path in map(Path, paths):
+        inside = files_in(_of_run(path), tuple(FORMATS))
+        found += (
+            [_of_run(path)]
+            if inside is None
+            else [file for file in inside if _of_run(file.parent) in (file, file.parent)]
+        )
+    return found
+
+
 def read_pair(path: PathLike, **how: Any) -> tuple[Predictions, Predictions]:
     """The val_ and the test_ set of a file that holds both: one to fit, one to measure what was fitted.
 
@@ -135,14 +151,19 @@ def _write_file(chosen: Format, path: Path, predictions: Predictions) -> None:
     if origin is not None and _format_of(origin.path) is chosen:
         chosen.rewrite(origin, path, predictions)
         return
-    shards = predictions.shards or (predictions,)
-    extras = [_format_of(shard.origin.path).extras(shard.origin) for shard in shards if shard.origin is not None]
-    found = joined_extras(extras, shards) if extras else {}
+    found = extras_of(predictions)
     taken = ("logits", "probs", "label", "labels", "group", "groups", "class_names", MARK)
     for name in found:
         if name in taken:
             raise InputError(f"{name} is in the way of the new {name}; rename or remove it")
     chosen.write(path, predictions, found)
+
+
+def extras_of(predictions: Predictions) -> Extras:
+    """What the files of predictions hold beside them: every other array by name, rows in the order of the files."""
+    shards = predictions.shards or (predictions,)
+    extras = [_format_of(shard.origin.path).extras(shard.origin) for shard in shards if shard.origin is not None]
+    return joined_extras(extras, shards) if extras else {}
 
 
 def _write_folder(path: PathLike, predictions: Predictions) -> None:

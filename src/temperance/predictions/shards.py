@@ -14,7 +14,7 @@ from temperance.predictions.core import Extras, Predictions
 from temperance.predictions.rows import Chunk, Taker
 
 
-def shard_paths(path: Path, suffixes: Sequence[str]) -> list[Path] | None:
+def files_in(path: Path, suffixes: Sequence[str]) -> list[Path] | None:
     """The files of a folder and of its sub-folders, or those that match a pattern, sorted; None if this is one file.
 
     Hidden files, and those whose name begins with an underscore, are notes that other programs leave.
@@ -30,7 +30,13 @@ def shard_paths(path: Path, suffixes: Sequence[str]) -> list[Path] | None:
     if not files:
         what = "is a folder without a file" if path.is_dir() else "matches no file"
         raise FileError(f"{path} {what} of predictions; the formats are {', '.join(suffixes)}")
-    kinds = {suffix_of(file, suffixes): file for file in files}
+    return files
+
+
+def shard_paths(path: Path, suffixes: Sequence[str]) -> list[Path] | None:
+    """The files of a folder or a pattern that are one set, which must be of one format; None if this is one file."""
+    files = files_in(path, suffixes)
+    kinds = {suffix_of(file, suffixes): file for file in files or ()}
     if len(kinds) > 1:
         names = shown(file.name for file in kinds.values())
         raise FileError(
