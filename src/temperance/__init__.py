@@ -16,6 +16,7 @@ __all__ = [
     "Stream",
     "apply",
     "calibrators",
+    "combine",
     "compare",
     "difference",
     "evaluate",
@@ -23,12 +24,14 @@ __all__ = [
     "losses",
     "metrics",
     "read_predictions",
+    "statistics",
     "write_predictions",
 ]
 
 if TYPE_CHECKING:
     from temperance import calibrators, losses, metrics
     from temperance.jobs.application import apply
+    from temperance.jobs.blocks import combine, statistics
     from temperance.jobs.comparison import Comparison, compare
     from temperance.jobs.evaluation import Evaluation, evaluate
     from temperance.metrics.significance import difference, interval
@@ -43,11 +46,13 @@ else:
         "Predictions": "predictions",
         "Stream": "metrics.stream",
         "apply": "jobs.application",
+        "combine": "jobs.blocks",
         "compare": "jobs.comparison",
         "difference": "metrics.significance",
         "evaluate": "jobs.evaluation",
         "interval": "metrics.significance",
         "read_predictions": "predictions",
+        "statistics": "jobs.blocks",
         "write_predictions": "predictions",
     }
 

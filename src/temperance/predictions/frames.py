@@ -1,8 +1,9 @@
-"""Tables in memory as predictions: DataFrames of pandas and polars, Arrow tables, Hugging Face data sets.
+"""Tables in memory as predictions: DataFrames, Arrow tables, Hugging Face data sets, dictionaries of arrays.
 
 They are known by what they have, names of columns and columns by name, so that no library is imported for them.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,8 @@ from temperance.predictions.core import Predictions
 
 def column_names(given: object) -> list[str] | None:
     """The names of a table's columns; None for anything else."""
+    if isinstance(given, Mapping):
+        return [str(name) for name in given]
     names = getattr(given, "column_names", None)
     if names is None and hasattr(given, "to_numpy"):
         names = getattr(given, "columns", None)
