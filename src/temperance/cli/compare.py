@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from temperance.cli.output import add_output_options, check_outputs, emit, progress_bar
-from temperance.cli.reading import add_reading_options, reading_options
+from temperance.cli.reading import add_ray_option, add_reading_options, reading_options
 from temperance.errors import InputError
 from temperance.files import check_writable
 
@@ -23,6 +23,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     parser.add_argument("test", type=Path, nargs="?", metavar="TEST", help="predictions to measure on")
     add_comparing_options(parser)
     add_reading_options(parser)
+    add_ray_option(parser, "fit methods")
     parser.set_defaults(run=run)
 
 
@@ -46,6 +47,11 @@ def rank(fit: Predictions | Path, test: Predictions | Path | None, args: argpars
     """Compare as the options say, print, write the files."""
     from temperance.jobs.comparison import compare
 
+    options = {"jobs": args.jobs}
+    if vars(args).get("ray") is not None:
+        from temperance.interop import ray
+
+        compare, options = ray.compare, {"address": args.ray or None}
     if args.refit and not args.output:
         raise InputError("--refit is about the calibrator that is saved; say where with -o CAL")
     if args.output:
@@ -57,9 +63,9 @@ def rank(fit: Predictions | Path, test: Predictions | Path | None, args: argpars
             methods=[name for name in args.methods.split(",") if name.strip()],
             n_bins=args.n_bins,
             bootstrap=args.bootstrap,
-            jobs=args.jobs,
             seed=args.seed,
             progress=tell,
+            **options,
             **reading_options(args),
         )
     saved = args.output and found.any_fitted and save(found, args.output, refit=args.refit)

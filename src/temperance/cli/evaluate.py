@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from temperance.cli.output import add_output_options, check_outputs, emit, progress_bar
-from temperance.cli.reading import add_reading_options, reading_options
+from temperance.cli.reading import add_ray_option, add_reading_options, reading_options
 
 if TYPE_CHECKING:
     from temperance.predictions import Predictions
@@ -19,6 +19,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     parser.add_argument("--split", choices=("val", "test"), help="which set, in a file with both (default: test)")
     add_measuring_options(parser)
     add_reading_options(parser)
+    add_ray_option(parser, "measure")
     parser.set_defaults(run=run)
 
 
@@ -46,19 +47,24 @@ def measure(predictions: Predictions, args: argparse.Namespace) -> None:
     """Evaluate as the options say, print, write the files."""
     from temperance.calibrators.base import load_calibrator
     from temperance.jobs.application import refuse_calibrated
-    from temperance.jobs.evaluation import evaluate
 
     if args.calibrator:
         refuse_calibrated(predictions, "leave out --calibrator")
+    options = {
+        "calibrator": load_calibrator(args.calibrator) if args.calibrator else None,
+        "metrics": [name.strip() for name in args.metrics.split(",") if name.strip()],
+        "n_bins": args.n_bins,
+        "bootstrap": args.bootstrap,
+        "by_group": args.by is not None,
+        "seed": args.seed,
+    }
     with progress_bar() as tell:
-        found = evaluate(
-            predictions,
-            calibrator=load_calibrator(args.calibrator) if args.calibrator else None,
-            metrics=[name.strip() for name in args.metrics.split(",") if name.strip()],
-            n_bins=args.n_bins,
-            bootstrap=args.bootstrap,
-            by_group=args.by is not None,
-            seed=args.seed,
-            progress=tell,
-        )
+        if vars(args).get("ray") is not None:
+            from temperance.interop import ray
+
+            found = ray.evaluate(predictions, address=args.ray or None, progress=tell, **options)
+        else:
+            from temperance.jobs.evaluation import evaluate
+
+            found = evaluate(predictions, progress=tell, **options)
     emit(found, args)

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from temperance.cli.output import check_outputs
-from temperance.cli.reading import add_reading_options, reading_options
+from temperance.cli.reading import add_ray_option, add_reading_options, reading_options
 from temperance.errors import plural
 from temperance.files import refuse_overwriting
 
@@ -38,6 +38,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     use.add_argument("--prior", metavar="PRIOR", help="as for fit, or adapt: estimate it from these predictions")
     use.add_argument("--again", action="store_true", help="calibrate predictions that are calibrated already")
     add_reading_options(use)
+    add_ray_option(use, "calibrate a folder")
     use.set_defaults(run=run_apply)
 
 
@@ -79,7 +80,12 @@ def run_apply(args: argparse.Namespace) -> None:
     refuse_overwriting(args.output, [shard.source for shard in data.shards])
     if args.prior:
         calibrator = with_prior(calibrator, read_prior(args.prior), data)
-    write_predictions(args.output, apply(calibrator, data, again=args.again))
+    if args.ray is not None:
+        from temperance.interop import ray
+
+        ray.apply(calibrator, data, args.output, address=args.ray or None, again=args.again)
+    else:
+        write_predictions(args.output, apply(calibrator, data, again=args.again))
     which = f" of the {data.split} set" if data.split else ""
     print(f"calibrated {plural(data.n, 'sample')}{which} with {calibrator.name}; probabilities in {args.output}")
     if "adapted" in calibrator.info:

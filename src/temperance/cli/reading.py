@@ -28,6 +28,12 @@ def add_reading_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_ray_option(parser: argparse.ArgumentParser, what: str) -> None:
+    """--ray, the same for every command that a cluster can run."""
+    text = f"{what} on a Ray cluster: at ADDRESS, or else on all cores of this machine"
+    parser.add_argument("--ray", nargs="?", const="", metavar="ADDRESS", help=text)
+
+
 def reading_options(args: argparse.Namespace) -> dict[str, Any]:
     """The same for the library."""
     given = vars(args)

@@ -1,7 +1,8 @@
 """Predictions from and to files, by their suffix."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol, get_args
 
@@ -78,6 +79,11 @@ def _read_file(path: Path, wanted: Wanted) -> Predictions:
         return _format_of(path).read(path, wanted)
 
 
+def reopen(origin: Origin) -> Predictions:
+    """A file again, as it was opened before, perhaps in another process."""
+    return _read_file(origin.path, origin.wanted)
+
+
 def _of_run(path: Path) -> Path:
     """The file of predictions, if this is the folder of a training."""
     inside = path / "predictions.npz"
@@ -146,7 +152,14 @@ def _write_file(chosen: Format, path: Path, predictions: Predictions) -> None:
 
 
 def _write_folder(path: PathLike, predictions: Predictions) -> None:
-    """Write a file for each that was read, with the same names, in a new folder."""
+    with shard_folder(path, predictions) as targets:
+        for target, shard in zip(targets, predictions.shards, strict=True):
+            _write_file(_format_of(target), target, shard)
+
+
+@contextmanager
+def shard_folder(path: PathLike, predictions: Predictions) -> Iterator[list[Path]]:
+    """A file to write for each that was read, with the same names, in a new folder that appears when all are there."""
     if not predictions.shards:
         raise FileError(
             f"{path} must be a file in one of the formats {', '.join(FORMATS)}; a folder is written for a folder"
@@ -157,10 +170,13 @@ def _write_folder(path: PathLike, predictions: Predictions) -> None:
     if Path(path).resolve().is_relative_to(base.resolve()):
         raise FileError(f"{path} is inside the folder that is read; name a folder beside it")
     with atomic_folder(path) as temporary:
-        for source, shard in zip(sources, predictions.shards, strict=True):
-            target = temporary / source.relative_to(base)
+        targets = [temporary / source.relative_to(base) for source in sources]
+        for target in targets:
             target.parent.mkdir(parents=True, exist_ok=True)
-            _write_file(_format_of(source), target, shard)
+        yield targets
+        # What a process that was killed had begun to write.
+        for left in {file for file in temporary.rglob("*") if file.is_file()}.difference(targets):
+            left.unlink()
 
 
 def write_pair(path: PathLike, val: Predictions, test: Predictions) -> None:
