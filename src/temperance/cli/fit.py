@@ -45,7 +45,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 def run(args: argparse.Namespace) -> None:
     check_outputs(args)
 
-    from temperance.jobs.application import read_prior
+    from temperance.jobs.application import fit, read_prior
     from temperance.jobs.comparison import read_for_fitting
     from temperance.jobs.outcomes import Method
     from temperance.registry import as_entry
@@ -57,9 +57,7 @@ def run(args: argparse.Namespace) -> None:
     if args.prior:
         made.set_params(prior=read_prior(args.prior))
     data = read_for_fitting(args.predictions, **reading_options(args))
-    logits, labels = data.logits(), data.labels
-    with data.located():
-        found = made.fit(logits, labels)
+    found = fit(made, data)
     found.save(args.output)
     print(f"fitted {method.label} on {plural(data.n, 'sample')}; saved in {args.output}")
     learnt = {name: value.tolist() for name, value in found.learnt.items()}
