@@ -93,14 +93,14 @@ def total(several: Iterable[Statistics]) -> Statistics:
             for source, fingerprint in each.inputs.items():
                 inputs[source] = _both(inputs[source], fingerprint) if source in inputs else fingerprint
         for name, group in each.groups.items():
-            sums.setdefault(name, Sums()).add(group, keys)
+            sums.setdefault(name, RunningGroup()).add(group, keys)
     if first is None:
         raise InputError("there are no statistics to combine")
     groups = {name: sums[name].group(keys, first.measuring) for name in sorted(sums, key=lambda name: name or "")}
     return Statistics(first.measuring, {None: groups.pop(None), **groups}, tallies, floored, inputs)
 
 
-class Sums:
+class RunningGroup:
     """The statistics of one group of rows, added up as they come; metrics of the same statistic share it."""
 
     def __init__(self) -> None:
