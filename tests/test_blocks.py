@@ -2,6 +2,7 @@
 
 import math
 import pickle
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pyarrow
 import pytest
 import torch
 
+from commands import run
 from conftest import random_predictions
 from temperance import Predictions, combine, evaluate, statistics
 from temperance.calibrators import Temperature
@@ -133,6 +135,15 @@ def test_probabilities_of_zero_are_noted() -> None:
     probs, labels = [[1.0, 0.0], [0.4, 0.6], [0.0, 1.0]], [1, 1, 0]
     found = [statistics([row], ["nll"], labels=[label]) for row, label in zip(probs, labels, strict=True)]
     assert combine(found, bootstrap=0).notes == evaluate(probs, labels, metrics=["nll"], bootstrap=0).notes
+
+
+def test_a_cluster_needs_ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_predictions(tmp_path / "p.npz", Predictions.of(LOGITS, LABELS, from_logits=True))
+    monkeypatch.setitem(sys.modules, "ray", None)
+    monkeypatch.delitem(sys.modules, "temperance.interop.ray", raising=False)
+    for command in (["evaluate", tmp_path / "p.npz"], ["compare", tmp_path / "p.npz"]):
+        said = run(*command, "--ray")
+        assert said.code == 2 and "(--ray) needs Ray: pip install 'temperance[ray]'" in said.err
 
 
 def test_wrong_calls() -> None:

@@ -35,6 +35,7 @@ from temperance.predictions.columns import find_columns
 from temperance.predictions.core import Origin
 from temperance.predictions.disk import is_folder_name, reopen, shard_folder
 from temperance.predictions.frames import column_names, of_table
+from temperance.predictions.remote import as_url
 from temperance.progress import Progress, no_progress
 
 try:
@@ -250,10 +251,14 @@ def _origins(data: Predictions) -> list[Origin]:
             flags={"normalise": "--normalise"},
         )
     shards = data.shards or (data,)
-    found = [shard.origin._replace(path=shard.origin.path.resolve()) for shard in shards if shard.origin is not None]
-    if len(found) < len(shards):
+    if any(shard.origin is None for shard in shards):
         raise InputError("Ray's workers read files; give a path, or a ray.data.Dataset")
-    return found
+    return [
+        # What is elsewhere is fetched by the worker that reads it.
+        Origin(Path(shard.source) if as_url(shard.source) else shard.origin.path.resolve(), shard.origin.wanted)
+        for shard in shards
+        if shard.origin is not None
+    ]
 
 
 def _together(data: Predictions) -> Iterator[list[Origin]]:

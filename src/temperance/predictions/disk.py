@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol, get_args
 
@@ -11,6 +12,7 @@ from temperance.files import PathLike, atomic_folder, atomic_write, check_new_fo
 from temperance.predictions import csv, held, npz, parquet, records, safetensors
 from temperance.predictions.checks import MARK, ColumnNames, Labels, Positive, Wanted
 from temperance.predictions.core import Extras, Origin, Predictions, as_positive
+from temperance.predictions.remote import as_url, local_copy
 from temperance.predictions.shards import joined, joined_extras, shard_paths, suffix_of
 
 
@@ -56,7 +58,7 @@ def read_predictions(
     by default the test set. The folder of a training stands for the predictions in it.
 
     Any other folder, and a pattern such as "part-*.parquet", stand for all files in it, as one set: sub-folders too, in
-    sorted order of their names.
+    sorted order of their names. With fsspec all of these may be URLs, such as s3://bucket/predictions/.
 
     labels     "required"; "optional": read them if there are any, as `has_labels` of the result says; "ignored"
     positive   for a binary classifier with one column, the logit or probability of this label; usually positive=1
@@ -70,11 +72,17 @@ def read_predictions(
         one_of("split", split, ("val", "test"))
     wanted = Wanted(split, labels, as_positive(positive), ColumnNames.of(columns))
     paths = shard_paths(path, tuple(FORMATS))
-    found = _read_file(path, wanted) if paths is None else joined(path, [_read_file(each, wanted) for each in paths])
+    if paths is None:
+        found = _read_file(path, wanted)
+    else:
+        found = joined(as_url(path) or path, [_read_file(each, wanted) for each in paths])
     return found.normalised() if normalise else found
 
 
 def _read_file(path: Path, wanted: Wanted) -> Predictions:
+    url = as_url(path)
+    if url is not None:
+        return replace(_read_file(local_copy(url), wanted), source=url)
     with reading(path):
         return _format_of(path).read(path, wanted)
 
