@@ -25,7 +25,7 @@ class Blocks:
     """Rows in blocks, which counts the passes over them."""
 
     def __init__(self, logits: Tensor, labels: Tensor, size: int = 3_333) -> None:
-        self.blocks = list(zip(logits.split(size), labels.split(size), strict=True))
+        self.blocks = list(zip(torch.split(logits, size), torch.split(labels, size), strict=True))
         self.passes = 0
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:

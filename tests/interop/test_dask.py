@@ -3,6 +3,7 @@
 import numpy as np
 import pandas
 import pytest
+import torch
 
 import temperance
 from conftest import random_predictions
@@ -40,7 +41,7 @@ def test_a_frame_gives_what_one_process_gives() -> None:
 def test_sums_on_the_way_back() -> None:
     """A tree of sums: no process ever holds more than a few statistics."""
     logits, labels = random_predictions(N, K)
-    blocks = zip(logits.split(250), labels.split(250), strict=True)
+    blocks = zip(torch.split(logits, 250), torch.split(labels, 250), strict=True)
     parts = [dask.delayed(temperance.statistics)({"logits": z, "label": y}, METRICS) for z, y in blocks]
     while len(parts) > 1:
         parts = [sum(pair[1:], pair[0]) for pair in (parts[i : i + 2] for i in range(0, len(parts), 2))]

@@ -141,11 +141,14 @@ def test_the_command_line(shards: Path, tmp_path: Path) -> None:
     ]
 
 
+SIZES = [1000, 10, 1990]
+
+
 def tables(logits: torch.Tensor) -> list[Any]:
     """Three blocks of a data set, of different sizes."""
     return [
         pyarrow.table({"logits": z.tolist(), "label": y.numpy()})
-        for z, y in zip(logits.split([1000, 10, 1990]), LABELS.split([1000, 10, 1990]), strict=True)
+        for z, y in zip(torch.split(logits, SIZES), torch.split(LABELS, SIZES), strict=True)
     ]
 
 

@@ -91,7 +91,7 @@ def evaluate(
 
     address  of the cluster; by default the one that is running or that RAY_ADDRESS names, or else a local one
     """
-    reading = {"columns": columns, "positive": positive}
+    reading: dict[str, Any] = {"columns": columns, "positive": positive}
     measuring = {
         "metrics": tuple(metrics),
         "calibrator": calibrator,
@@ -106,13 +106,13 @@ def evaluate(
             measured = data.map_batches(
                 _measured_table, fn_args=(reading | measuring,), batch_format="pyarrow", batch_size=None
             )
-            returned = (_value(row["found"]) for row in measured.iter_rows())
-            return blocks.combine(returned, source="a Ray data set", **resampling)
+            return blocks.combine(
+                (_value(row["found"]) for row in measured.iter_rows()), source="a Ray data set", **resampling
+            )
         found = data if isinstance(data, Predictions) else read_predictions(data, split, **reading)
         found.need_labels()
         calls = [(origins, measuring) for origins in _together(found)]
-        returned = _run(_measure, calls, progress, "measuring files")
-        return blocks.combine(returned, source=found.source, **resampling)
+        return blocks.combine(_run(_measure, calls, progress, "measuring files"), source=found.source, **resampling)
 
 
 def apply(
@@ -131,7 +131,7 @@ def apply(
     A `ray.data.Dataset` becomes another one, with `probs` in place of its scores, and needs no output. Nothing is
     computed before it is used.
     """
-    reading = {"columns": columns, "positive": positive}
+    reading: dict[str, Any] = {"columns": columns, "positive": positive}
     if isinstance(data, ray.data.Dataset):
         return data.map_batches(
             _calibrated_table, fn_args=(calibrator, reading, again), batch_format="pyarrow", batch_size=None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from temperance.arrays import ArrayLike
@@ -15,14 +14,14 @@ from temperance.jobs.statistics import Statistics, total
 from temperance.metrics.gather import Parts, Request
 from temperance.predictions import Predictions
 from temperance.predictions.checks import Positive
-from temperance.predictions.given import as_predictions
+from temperance.predictions.given import Set, as_predictions
 
 # Rows of a block that decide how it is dealt to parts.
 LOOKED_AT = 1 << 10
 
 
 def statistics(
-    block: Predictions | str | Path | ArrayLike | Mapping[str, Any],
+    block: Set | ArrayLike | Mapping[str, Any],
     metrics: Sequence[str] = (),
     *,
     labels: ArrayLike | None = None,

@@ -81,9 +81,10 @@ class Statistics:
 def total(several: Iterable[Statistics]) -> Statistics:
     """The statistics of all blocks together. They are added up as they come, so that a few are held at a time."""
     first: Statistics | None = None
+    sums: dict[str | None, RunningGroup] = {}
     for each in several:
         if first is None:
-            first, sums = each, {}
+            first = each
             keys = [statistic_key(*request) for request in first.measuring.requests]
             tallies, inputs, floored = each.tallies, dict(each.inputs), replace(each.floored)
         else:

@@ -39,8 +39,7 @@ def local_copy(url: str) -> Path:
     """A copy of a remote file on this machine."""
     system, inside = _opened(url)
     try:
-        mark = system.ukey(inside)
-        copy = _folder() / mark / Path(inside).name
+        copy = _folder() / str(system.ukey(inside)) / Path(inside).name
         if not copy.exists():
             copy.parent.mkdir(exist_ok=True)
             system.get_file(inside, str(copy))
