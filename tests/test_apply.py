@@ -453,7 +453,8 @@ def test_a_large_file_is_fitted_in_several_passes(
     scores = logits if from_logits else logits.softmax(1)
     write_predictions(tmp_path / "in.npz", Predictions.of(scores, labels, from_logits=from_logits))
     assert run("fit", method, tmp_path / "in.npz", "-o", tmp_path / "memory.safetensors").code == 0
-    monkeypatch.setattr("temperance.jobs.application.MOST_VALUES", 1000)
+    for limit in ("LARGE", "MOST_VALUES"):
+        monkeypatch.setattr(f"temperance.jobs.application.{limit}", 1000)
     monkeypatch.setattr(Predictions, "logits", None)  # would load all rows
     said = run("fit", method, tmp_path / "in.npz", "-o", tmp_path / "stream.safetensors")
     assert said.code == 0, said.err
@@ -466,7 +467,8 @@ def test_a_bad_row_of_a_large_file_is_named(tmp_path: Path, monkeypatch: pytest.
     logits, labels = random_predictions(4000, K)
     logits[3456, 1] = torch.nan
     write_predictions(tmp_path / "in.npz", Predictions.of(logits, labels, from_logits=True))
-    monkeypatch.setattr("temperance.jobs.application.MOST_VALUES", 1000)
+    for limit in ("LARGE", "MOST_VALUES"):
+        monkeypatch.setattr(f"temperance.jobs.application.{limit}", 1000)
     said = run("fit", "temperature", tmp_path / "in.npz", "-o", tmp_path / "cal.safetensors")
     assert "in.npz: logits must be finite; row 3456 (counting from 0), class 1 is nan" in said.err
     assert not (tmp_path / "cal.safetensors").exists()

@@ -14,13 +14,16 @@ from temperance.errors import FileError, InputError
 from temperance.files import reading
 from temperance.predictions import Predictions, read_predictions
 
+# Files of more values than this are fitted in several passes.
+LARGE = 1 << 24
+
 ADAPT = "adapt"
 FLAG = {"prior": "--prior"}
 
 
 def fit(calibrator: Calibrator, data: Predictions) -> Calibrator:
     """Fit a calibrator to predictions: in memory, or from a large file in several passes if the method allows it."""
-    if isinstance(calibrator, StreamCalibrator) and data.n * data.k > MOST_VALUES:
+    if isinstance(calibrator, StreamCalibrator) and data.n * data.k > LARGE:
         with data.located():
             return calibrator.fit_stream(LogitBlocks(data), most_values=MOST_VALUES)
     logits, labels = data.logits(), data.labels

@@ -18,7 +18,7 @@ from temperance.numerics import one_thread
 Source = Iterable[tuple[Any, Any]]
 
 # Of a stream of more values some rows are kept, from its beginning to its end, up to this many values.
-MOST_VALUES = 1 << 24
+MOST_VALUES = 1 << 22
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,8 @@ class StreamCalibrator(Calibrator):
         and bins take log-odds that differ by less than 1/1024 as equal.
 
         >>> from temperance.calibrators import Temperature
-        >>> blocks = [([[4.0, 0.0], [0.0, 4.0]], [0, 1]), ([[4.0, 0.0], [0.0, 4.0]], [1, 1])]
+        >>> logits = [[4.0, 0.0], [0.0, 4.0]] * 50
+        >>> blocks = [(logits, [0, 1] * 50), (logits, [1, 1] * 50)]
         >>> round(float(Temperature().fit_stream(blocks).temperature), 4)
         3.641
         """
