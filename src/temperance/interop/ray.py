@@ -50,6 +50,9 @@ TASK_ROWS = 1 << 20
 # How many tasks wait for each processor of the cluster. Results are taken in order, so some may have to wait.
 WAITING = 3
 
+# Seconds that tasks which are no longer needed have to come to an end.
+LONGEST_END = 60.0
+
 
 class Failed(NamedTuple):
     """An error of a worker, to be raised here: Ray's own would bury its sentence in a traceback."""
@@ -294,6 +297,9 @@ def _run(
     finally:
         for each in waiting:
             ray.cancel(each)
+        if waiting:
+            # Those that run must have ended before their folder is removed.
+            ray.wait(list(waiting), num_returns=len(waiting), timeout=LONGEST_END)
 
 
 def _value(returned: Any) -> Any:
