@@ -16,6 +16,7 @@ __all__ = [
     "Stream",
     "apply",
     "calibrators",
+    "combine",
     "compare",
     "compare_each",
     "difference",
@@ -25,12 +26,14 @@ __all__ = [
     "losses",
     "metrics",
     "read_predictions",
+    "statistics",
     "write_predictions",
 ]
 
 if TYPE_CHECKING:
     from temperance import calibrators, losses, metrics
     from temperance.jobs.application import apply
+    from temperance.jobs.blocks import combine, statistics
     from temperance.jobs.comparison import Comparison, compare
     from temperance.jobs.evaluation import Evaluation, evaluate
     from temperance.jobs.several import compare_each, evaluate_each
@@ -46,6 +49,7 @@ else:
         "Predictions": "predictions",
         "Stream": "metrics.stream",
         "apply": "jobs.application",
+        "combine": "jobs.blocks",
         "compare": "jobs.comparison",
         "compare_each": "jobs.several",
         "difference": "metrics.significance",
@@ -53,6 +57,7 @@ else:
         "evaluate_each": "jobs.several",
         "interval": "metrics.significance",
         "read_predictions": "predictions",
+        "statistics": "jobs.blocks",
         "write_predictions": "predictions",
     }
 

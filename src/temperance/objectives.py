@@ -33,6 +33,8 @@ class Objective(HasSettings):
     convex: bool
     # `reweigh` has something to do.
     adapts: bool = False
+    # The weight of a row depends on its class alone, so that it is known without the other rows.
+    weighs_classes: bool = True
 
     def __call__(self, log_probs: Tensor, labels: Tensor) -> Tensor:
         k = log_probs.shape[1]
@@ -52,8 +54,16 @@ class Objective(HasSettings):
         """How much each row counts, in float64. (n,)"""
         return torch.full(labels.shape, 1 / len(labels), dtype=torch.float64, device=labels.device)
 
+    def class_weights_of(self, counts: Tensor) -> Tensor:
+        """How much a row of each class counts, if there are this many of each (k,). (k,)"""
+        return torch.full(counts.shape, 1 / int(counts.sum()), dtype=torch.float64, device=counts.device)
+
     def reweigh(self, losses: Tensor, labels: Tensor, k: int) -> float:
         """Choose the weights anew from the losses (n,) reached so far; the largest relative change of a weight."""
+        return 0.0
+
+    def reweigh_classes(self, sums: Tensor, counts: Tensor) -> float:
+        """As `reweigh`, from the summed losses of each class and its number of rows. (k,) each"""
         return 0.0
 
     @property
@@ -114,9 +124,10 @@ class ClassBalancedNll(Objective):
     """
 
     def weights(self, labels: Tensor, k: int) -> Tensor:
-        count = torch.bincount(labels, minlength=k)
-        share = 1 / (count.clamp_min(1) * (count > 0).sum()).double()
-        return share[labels]
+        return self.class_weights_of(torch.bincount(labels, minlength=k))[labels]
+
+    def class_weights_of(self, counts: Tensor) -> Tensor:
+        return 1 / (counts.clamp_min(1) * (counts > 0).sum()).double()
 
 
 @objective(convex=True, name="label-smoothing")
@@ -163,6 +174,7 @@ class FocalNll(Objective):
         self.gamma = gamma
         self.detach_weight = detach_weight
         self.convex = self.adapts = detach_weight
+        self.weighs_classes = not detach_weight
         self._focus: Tensor | None = None
 
     def losses(self, log_probs: Tensor, labels: Tensor) -> Tensor:
@@ -237,14 +249,20 @@ class ClassScaled(Objective):
         return (losses + scaled).sum()
 
     def weights(self, labels: Tensor, k: int) -> Tensor:
-        each = 1 + (self.class_weights if len(self.class_weights) else labels.new_zeros(k).double())
-        if self.class_reduce == "mean":
-            each = each / torch.bincount(labels, minlength=k).clamp_min(1)
-        return each[labels]
+        return self.class_weights_of(torch.bincount(labels, minlength=k))[labels]
+
+    def class_weights_of(self, counts: Tensor) -> Tensor:
+        each = 1 + (self.class_weights if len(self.class_weights) else torch.zeros_like(counts, dtype=torch.float64))
+        return each / counts.clamp_min(1) if self.class_reduce == "mean" else each
 
     def reweigh(self, losses: Tensor, labels: Tensor, k: int) -> float:
         present = torch.bincount(labels, minlength=k) > 0
         return self._renew(self._class_losses(losses.double(), labels, k), present)
+
+    def reweigh_classes(self, sums: Tensor, counts: Tensor) -> float:
+        present = counts > 0
+        reached = sums[present] / counts[present] if self.class_reduce == "mean" else sums[present]
+        return self._renew(reached, present)
 
     def _class_losses(self, losses: Tensor, labels: Tensor, k: int) -> Tensor:
         """The loss of each class that occurs (eq. 3)."""

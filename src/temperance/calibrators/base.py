@@ -40,10 +40,8 @@ FORMAT = 1
 # wait for each other after each of them: seldom worth it, and on a busy machine many times slower than the work.
 ONE_THREAD_VALUES = 1 << 20
 
-
 # What is kept of the fit part beside what a method learns from it.
 ABOUT_FIT = ("n_classes", "implied_prior", "fit_counts", "fit_edges", "target_prior")
-
 
 Prior = Literal["uniform", "same"] | list[float]
 
@@ -114,11 +112,14 @@ class Calibrator(Shown, HasSettings, nn.Module):
                 rows, truth = rows[truth != ignore_index], truth[truth != ignore_index]
             self._fit_rows(rows, truth)
             self._keep_reference(rows, truth)
-        self.set_prior(self.prior).to(home)
-        cautions = [self.info.get("caution"), priors.imbalance(truth) if self.prior is None else None]
+        return self.set_prior(self.prior).to(home)._warn(torch.bincount(truth))
+
+    def _warn(self, counts: Tensor) -> Self:
+        """Say what must not be trusted, after a fit to this many samples of each class."""
+        cautions = [self.info.get("caution"), priors.imbalance(counts) if self.prior is None else None]
         for caution in filter(None, cautions):
             # Without its name, so that Python shows it once where many methods are fitted to the same samples.
-            warnings.warn(caution, TemperanceWarning, stacklevel=2)
+            warnings.warn(caution, TemperanceWarning, stacklevel=3)
         return self
 
     def _fit_rows(self, logits: Tensor, labels: Tensor) -> None:

@@ -7,7 +7,7 @@ from typing import Literal, Unpack
 import torch
 from torch import Tensor
 
-from temperance.calibrators._fit.curve import TINY, CurveCalibrator, interleave, merge_steps, steps
+from temperance.calibrators._fit.curve import TINY, CurveCalibrator, GroupedCurve, interleave, merge_steps, steps
 from temperance.calibrators._fit.reduction import Reduction
 from temperance.calibrators.base import Shared, calibrator
 from temperance.calibrators.parametric import fit_platt
@@ -21,7 +21,7 @@ BBQ_PRIOR = 2.0
 
 
 @calibrator(family="binary", preserves_argmax=False, name="histogram")
-class HistogramBinning(CurveCalibrator):
+class HistogramBinning(GroupedCurve):
     """Bins of confidence, and in each the share of samples that turned out right.
 
     Zadrozny and Elkan (2001). With `bins="mass"` the bins have about the same number of samples (equal probabilities
@@ -47,18 +47,21 @@ class HistogramBinning(CurveCalibrator):
         self.bins = bins
         self.n_bins = n_bins
 
-    def _fit_curve(self, probs: Tensor, happened: Tensor) -> tuple[Tensor, Tensor]:
+    def _fit_groups(self, places: Tensor, count: Tensor, hits: Tensor) -> tuple[Tensor, Tensor]:
+        seen, hit = prefix_sums(count), prefix_sums(hits)
         if self.bins == "mass":
-            cuts = mass_cuts(probs, self.n_bins)
-            edges = midpoints(probs)[cuts]
+            # How many samples lie at or below each rank: those of a group stay together.
+            ranks = torch.arange(self.n_bins + 1, device=places.device) * int(seen[-1]) // self.n_bins
+            cuts = torch.unique(torch.searchsorted(seen, ranks.double()))
+            edges = midpoints(places)[cuts]
         else:
-            edges = torch.arange(self.n_bins + 1, dtype=probs.dtype, device=probs.device) / self.n_bins
-            cuts = torch.searchsorted(probs, edges, right=True)
-            cuts[0], cuts[-1] = 0, len(probs)
-        count, hits = cuts.diff().double(), prefix_sums(happened)[cuts].diff()
-        share = hits / count.clamp_min(1)
+            edges = torch.arange(self.n_bins + 1, dtype=places.dtype, device=places.device) / self.n_bins
+            cuts = torch.searchsorted(places, edges, right=True)
+            cuts[0], cuts[-1] = 0, len(places)
+        inside = seen[cuts].diff()
+        share = hit[cuts].diff() / inside.clamp_min(1)
         low, high = edges[:-1], edges[1:]
-        empty = count == 0
+        empty = inside == 0
         return interleave(low, high), interleave(torch.where(empty, low, share), torch.where(empty, high, share))
 
 

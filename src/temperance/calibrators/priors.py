@@ -44,9 +44,8 @@ SIGNIFICANT = 0.05
 Z95 = 1.959964
 
 
-def imbalance(labels: Tensor) -> str:
-    """A sentence that says how imbalanced labels are, or nothing if they are not."""
-    counts = torch.bincount(labels)
+def imbalance(counts: Tensor) -> str:
+    """A sentence that says how imbalanced samples are, this many of each class, or nothing if they are not."""
     rarest, commonest = (int(counts.where(counts > 0, counts.max()).argmin()), int(counts.argmax()))
     few, many = int(counts[rarest]), int(counts[commonest])
     if int((counts > 0).sum()) < 3 or many < IMBALANCED * (few + SPARE):

@@ -1,7 +1,7 @@
 """Temperature scaling: one number that makes every prediction more or less sure, by NLL or by calibration error."""
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Unpack
 
 import torch
@@ -12,11 +12,13 @@ from temperance.calibrators._fit.solvers import (
     TOLERANCE,
     Parametric,
     Problem,
+    StreamedProblem,
     minimise,
     sample_weight,
     settle,
     train,
 )
+from temperance.calibrators._fit.streaming import StreamCalibrator, Streamed
 from temperance.calibrators.base import Calibrator, Shared, calibrator
 from temperance.numerics import one_thread
 from temperance.objectives import Nll, Objective
@@ -47,7 +49,7 @@ LOG2_E = math.log2(math.e)
 
 
 @calibrator(family="temperature", preserves_argmax=True, takes_objective=True)
-class Temperature(Parametric):
+class Temperature(StreamCalibrator, Parametric):
     """Temperature scaling: divides the logits by one number, fitted to the labels.
 
     p = softmax(z / T), T = argmin of the objective (by default NLL) over T in [0.01, 100]. With a convex objective the
@@ -69,6 +71,10 @@ class Temperature(Parametric):
     def _fit(self, logits: Tensor, labels: Tensor) -> None:
         inverse, self.info = fit_inverse_temperature(self._make_objective(), logits, labels, self.solver)
         self._keep("temperature", logits.new_tensor(1 / inverse))
+
+    def _fit_stream(self, stream: Streamed) -> None:
+        inverse, self.info = stream_inverse_temperature(self._streamed_objective, stream)
+        self._keep("temperature", stream.logits.new_tensor(1 / inverse))
 
     def _calibrate(self, logits: Tensor) -> Tensor:
         return divided(logits, self.temperature)
@@ -103,6 +109,21 @@ def fit_inverse_temperature(
     for says in reached:
         info["caution"] = f"the best temperature is {says}"
     return inverse, info | {"at_bound": bool(reached)}
+
+
+def stream_inverse_temperature(objective: Callable[[], Objective], stream: Streamed) -> tuple[float, dict[str, Any]]:
+    """As `fit_inverse_temperature`, for more rows than memory holds, which always determine the temperature.
+
+    `objective` makes one: the rows that are in memory show where to begin, except for an objective that chooses its
+    weights by what it sees on the way.
+    """
+    start, whole = 1.0, objective()
+    if not whole.adapts:
+        start, _ = fit_inverse_temperature(objective(), stream.logits, stream.labels)
+    problem = StreamedProblem(whole, lambda rows, log_inverse: (rows * log_inverse.exp()).log_softmax(1), stream)
+    begin = torch.tensor([math.log(start)], dtype=torch.float64)
+    found = minimise(problem, begin, low=math.log(S_LOW), high=math.log(S_HIGH))
+    return _within_bounds(math.exp(float(found.parameters))), found.info
 
 
 def _within_bounds(inverse: float) -> float:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from temperance.cli.output import add_output_options, check_outputs, emit, progress_bar
-from temperance.cli.reading import add_each_option, add_reading_options, reading_options
+from temperance.cli.reading import add_each_option, add_ray_option, add_reading_options, one_set_on_ray, reading_options
 from temperance.errors import InputError
 from temperance.files import check_writable
 
@@ -25,6 +25,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     add_each_option(parser)
     add_comparing_options(parser)
     add_reading_options(parser)
+    add_ray_option(parser, "fit methods")
     parser.set_defaults(run=run)
 
 
@@ -59,6 +60,7 @@ def rank_each(paths: Sequence[Path], args: argparse.Namespace) -> None:
 
     if args.output or args.refit:
         raise InputError("-o saves one calibrator, and with --each there is one for every set; compare a single set")
+    one_set_on_ray(args)
     with progress_bar() as tell:
         found = compare_each(each_file(paths), progress=tell, **comparing_options(args))
     emit(found, args)
@@ -67,14 +69,21 @@ def rank_each(paths: Sequence[Path], args: argparse.Namespace) -> None:
 
 def rank(fit: Predictions | Path, test: Predictions | Path | None, args: argparse.Namespace) -> None:
     """Compare as the options say, print, write the files."""
-    from temperance.jobs.comparison import compare
-
     if args.refit and not args.output:
         raise InputError("--refit is about the calibrator that is saved; say where with -o CAL")
     if args.output:
         check_writable(args.output)
+    options = comparing_options(args)
     with progress_bar() as tell:
-        found = compare(fit, test, progress=tell, **comparing_options(args))
+        if vars(args).get("ray") is not None:
+            from temperance.interop import ray
+
+            del options["jobs"]
+            found = ray.compare(fit, test, address=args.ray or None, progress=tell, **options)
+        else:
+            from temperance.jobs.comparison import compare
+
+            found = compare(fit, test, progress=tell, **options)
     saved = args.output and found.any_fitted and save(found, args.output, refit=args.refit)
     emit(found, args)
     if saved:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from temperance.cli.output import add_output_options, check_outputs, emit, progress_bar
-from temperance.cli.reading import add_each_option, add_reading_options, reading_options
+from temperance.cli.reading import add_each_option, add_ray_option, add_reading_options, one_set_on_ray, reading_options
 
 if TYPE_CHECKING:
     from temperance.predictions import Predictions
@@ -27,6 +27,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     parser.add_argument("--split", choices=("val", "test"), help="which set, in a file with both (default: test)")
     add_measuring_options(parser)
     add_reading_options(parser)
+    add_ray_option(parser, "measure")
     parser.set_defaults(run=run)
 
 
@@ -59,6 +60,7 @@ def measure_each(paths: Sequence[Path], args: argparse.Namespace, how: Mapping[s
     """Evaluate every set as the options say, print one table, write the files."""
     from temperance.jobs.several import evaluate_each
 
+    one_set_on_ray(args)
     with progress_bar() as tell:
         found = evaluate_each(paths, split=args.split, progress=tell, **how, **measuring_options(args))
     emit(found, args)
@@ -68,12 +70,19 @@ def measure_each(paths: Sequence[Path], args: argparse.Namespace, how: Mapping[s
 def measure(predictions: Predictions, args: argparse.Namespace) -> None:
     """Evaluate as the options say, print, write the files."""
     from temperance.jobs.application import refuse_calibrated
-    from temperance.jobs.evaluation import evaluate
 
     if args.calibrator:
         refuse_calibrated(predictions, "leave out --calibrator")
+    options = measuring_options(args)
     with progress_bar() as tell:
-        found = evaluate(predictions, progress=tell, **measuring_options(args))
+        if vars(args).get("ray") is not None:
+            from temperance.interop import ray
+
+            found = ray.evaluate(predictions, address=args.ray or None, progress=tell, **options)
+        else:
+            from temperance.jobs.evaluation import evaluate
+
+            found = evaluate(predictions, progress=tell, **options)
     emit(found, args)
 
 

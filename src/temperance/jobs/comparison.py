@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
 
 __all__ = ["Comparison", "Method", "Outcome", "compare", "fit_and_test", "logits_of", "read_for_fitting"]
+
+RunAll = Callable[[Work, Sequence[Method]], Iterator[Outcome]]
 
 FEWEST_RESAMPLES = 20  # with fewer no p-value can be below 0.05
 
@@ -200,6 +202,7 @@ def compare(
     bootstrap: int = 500,
     jobs: int = 1,
     seed: int = 0,
+    run_all: RunAll | None = None,
     progress: Progress = no_progress,
 ) -> Comparison:
     """Fit calibrators on one set of predictions, measure them on another, and recommend one.
@@ -219,6 +222,7 @@ def compare(
     columns   your own names of a file's columns, {"logits": "logit_*", "label": "y"}; see `read_predictions`
     methods   names, with settings as in `temperature:objective=class-scaled`; by default every one
     jobs      methods fitted at the same time, each in a process of its own
+    run_all   fits and measures the methods, if that is to happen elsewhere; see `temperance.interop.ray`
     """
     at_least("jobs", jobs, 1)
     at_least("bootstrap", bootstrap, FEWEST_RESAMPLES)
@@ -233,7 +237,7 @@ def compare(
     if baseline.failure:
         raise InputError(f"there is nothing to compare: {baseline.failure}")
     outcomes = [baseline]
-    for outcome in work.run_all(chosen, jobs):
+    for outcome in run_all(work, chosen) if run_all else work.run_all(chosen, jobs):
         outcomes.append(outcome)
         progress(len(outcomes) - 1, len(chosen), outcome.label)
     outcomes.sort(key=lambda o: o.measured["nll"].value if o.measured else float("inf"))

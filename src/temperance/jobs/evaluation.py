@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -22,6 +22,7 @@ from temperance.calibrators.base import Calibrator
 from temperance.errors import InputError, at_least, plural, seed_number
 from temperance.jobs.floor import Floored
 from temperance.jobs.results import Provenance, Results, Row, shown
+from temperance.jobs.statistics import Group, Measuring, Statistics
 from temperance.jobs.verdict import verdict
 from temperance.metrics import METRICS, Metric
 from temperance.metrics.batch import Batch, batches
@@ -44,11 +45,14 @@ if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
 
 
+Measure = Callable[[Sequence[Request]], list[Parts]]
+
+
 class Pictures:
     """The statistics behind the pictures: those that some metric needed anyway, and the others when they are wanted."""
 
-    def __init__(self, data: Predictions, calibrator: Calibrator | None, n_bins: int) -> None:
-        self._data, self._calibrator = data, calibrator
+    def __init__(self, measure: Measure, n_bins: int) -> None:
+        self._measure = measure
         options = {"n_bins": n_bins}
         self._requests: dict[str, Request] = {
             "ece": (METRICS["ece"], options),
@@ -67,9 +71,7 @@ class Pictures:
         """The statistic of a metric. Where it is not known yet, all that are missing are gathered in one pass."""
         missing = {key: request for key, request in self._requests.items() if key not in self._known}
         if name in missing:
-            batches = checked_batches(self._data, calibrator=self._calibrator)
-            with one_thread(where=self._calibrator is None):
-                found = gathered(batches, self._data.n, list(missing.values()))
+            found = self._measure(list(missing.values()))
             self._known |= {key: parts.stats for key, parts in zip(missing, found, strict=True)}
         return self._known[name]
 
@@ -194,67 +196,134 @@ def evaluate(
         ignore_index=ignore_index,
         columns=columns,
     )
-    at_least("n_bins", n_bins, 1)
     at_least("bootstrap", bootstrap, 0)
+    found = statistics_of(
+        data,
+        metrics,
+        calibrator=calibrator,
+        n_bins=n_bins,
+        intervals=bootstrap > 0,
+        by_group=by_group,
+        seed=seed,
+        progress=progress,
+    )
+
+    def measure(requests: Sequence[Request]) -> list[Parts]:
+        with one_thread(where=calibrator is None):
+            return gathered(checked_batches(data, calibrator=calibrator), data.n, requests)
+
+    return evaluation(
+        found, data.source, bootstrap=bootstrap, level=level, seed=seed, measure=measure, progress=progress
+    )
+
+
+def statistics_of(
+    data: Predictions,
+    metrics: Sequence[str],
+    *,
+    calibrator: Calibrator | None = None,
+    n_bins: int = 15,
+    intervals: bool = True,
+    by_group: bool = False,
+    of_block: bool = False,
+    seed: int = 0,
+    progress: Progress = no_progress,
+) -> Statistics:
+    """What an evaluation needs to know of these rows, which with `of_block` are some of many."""
+    at_least("n_bins", n_bins, 1)
     seed_number(seed)
-    chosen: list[Request] = [(m, {"n_bins": n_bins} if "n_bins" in m.options else {}) for m in chosen_metrics(metrics)]
+    measuring = Measuring(
+        tuple(metric.name for metric in chosen_metrics(metrics)),
+        n_bins,
+        intervals,
+        calibrator.name if calibrator else "uncalibrated",
+        {"calibrator": calibrator.get_params(deep=False)} if calibrator else {},
+        data.k,
+        data.from_logits,
+        data.class_names,
+        data.split,
+        data.decimals,
+    )
+    requests = measuring.requests
     sizes: dict[str | None, int] = {None: data.n}
     if by_group:
         sizes.update(group_sizes(data))
-
-    method = calibrator.name if calibrator else "uncalibrated"
-    settings_of_calibrator = {"calibrator": calibrator.get_params(deep=False)} if calibrator else {}
-    rows: list[Row] = []
-    pictures = Pictures(data, calibrator, n_bins)
     tallies: list[Tally] = []
     floored = Floored.of(data, calibrated=calibrator is not None)
-    steps = len(sizes) * (len(chosen) + 1)
+    groups: dict[str | None, Group] = {}
     for group, n in sizes.items():
-        progress(len(rows), steps, f"reading {data.source}")
+        progress(len(groups), 2 * len(sizes), f"reading {data.source}")
         found = data.locating(checked_batches(data, group=group, calibrator=calibrator))
         if group is None:
             found = tallied(floored.counted(found), tallies)
-        generator = torch.Generator().manual_seed(seed) if bootstrap else None
+        generator = torch.Generator().manual_seed(seed) if intervals else None
         with one_thread(where=calibrator is None):  # a calibrator is left its threads
-            dealt = gathered(found, n, chosen, generator)
-        if group is None:
-            pictures.keep(chosen, dealt)
-        for (metric, options), parts in zip(chosen, dealt, strict=True):
-            progress(len(rows) + 1, steps, metric.title)
+            groups[group] = Group(n, tuple(gathered(found, n, requests, generator, of_block=of_block)))
+    inputs = {data.source: data.fingerprint}
+    return Statistics(measuring, groups, (tallies[0], tallies[1]), floored, inputs)
+
+
+def evaluation(
+    found: Statistics,
+    source: str,
+    *,
+    bootstrap: int,
+    level: float,
+    seed: int,
+    measure: Measure,
+    progress: Progress = no_progress,
+) -> Evaluation:
+    """The values and intervals that statistics give; `measure` gives those of pictures that are not among them."""
+    measuring, n = found.measuring, found.n
+    requests = measuring.requests
+    pictures = Pictures(measure, measuring.n_bins)
+    pictures.keep(requests, found.groups[None].parts)
+    rows: list[Row] = []
+    steps = 2 * len(found.groups) * len(requests)
+    for name, group in found.groups.items():
+        for (metric, options), parts in zip(requests, group.parts, strict=True):
+            progress(steps // 2 + len(rows), steps, metric.title)
             start = time.perf_counter()
             value, low, high = measured(metric, parts, options, bootstrap=bootstrap, level=level, seed=seed)
             row = Row(
-                source=data.source,
-                split=data.split or "",
-                group=group_name(group),
-                method=method,
-                params={"metric": options, **settings_of_calibrator},
+                source=source,
+                split=measuring.split or "",
+                group=group_name(name),
+                method=measuring.method,
+                params={"metric": options, **measuring.params},
                 metric=metric.name,
                 value=value,
                 low=low,
                 high=high,
-                n=n,
+                n=group.n,
                 seconds=time.perf_counter() - start,
             )
             rows.append(row)
     progress(steps, steps, "done")
-    settings = {"n_bins": n_bins, "bootstrap": bootstrap, "level": level, "n": data.n, "k": data.k}
+    settings = {"n_bins": measuring.n_bins, "bootstrap": bootstrap, "level": level, "n": n, "k": measuring.k}
     nll = next((row.value for row in rows if row.metric == "nll"), None)
     return Evaluation(
         rows=tuple(rows),
-        provenance=Provenance.of({data.source: data.fingerprint}, settings, seed),
-        class_names=data.class_names or tuple(map(str, range(data.k))),
-        tallies=(tallies[0], tallies[1]),
-        notes=(floored.note(nll, data.n),) if floored.n and nll is not None else (),
+        provenance=Provenance.of(found.inputs, settings, seed),
+        class_names=measuring.class_names or tuple(map(str, range(measuring.k))),
+        tallies=found.tallies,
+        notes=(found.floored.note(nll, n),) if found.floored.n and nll is not None else (),
         _pictures=pictures,
     )
 
 
 def gathered(
-    found: Iterable[Batch], n: int, requests: Sequence[Request], generator: torch.Generator | None = None
+    found: Iterable[Batch],
+    n: int,
+    requests: Sequence[Request],
+    generator: torch.Generator | None = None,
+    *,
+    of_block: bool = False,
 ) -> list[Parts]:
     """For each metric the statistic of n rows, in one pass; with a generator, of parts that the rows are dealt to."""
-    gatherer = Gatherer(requests, n, in_parts=generator is not None, generator=generator)
+    in_parts = generator is not None
+    # Rows of a block are put in order once those of all blocks have come.
+    gatherer = Gatherer(requests, n, in_parts=in_parts, as_came=of_block, of_block=of_block, generator=generator)
     for batch in found:
         gatherer.add(batch)
     return gatherer.results()

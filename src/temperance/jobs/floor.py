@@ -25,6 +25,9 @@ class Floored:
         """Where rounded probabilities are measured as they are, zeros were replaced when they were normalised."""
         return cls() if data.decimals is None or calibrated else cls(zero_at(data.decimals, data.k))
 
+    def __add__(self, other: Floored) -> Floored:
+        return Floored(self.floor, self.n + other.n, self.nll + other.nll)
+
     def counted(self, batches: Iterator[Batch]) -> Iterator[Batch]:
         """The same batches; their labels are counted on the way."""
         # Rows were divided by their sum after zeros were replaced, which moves them a little.

@@ -1,7 +1,9 @@
 """Predictions from and to files, by their suffix."""
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol, get_args
 
@@ -10,6 +12,7 @@ from temperance.files import PathLike, atomic_folder, atomic_write, check_new_fo
 from temperance.predictions import csv, held, npz, parquet, records, safetensors
 from temperance.predictions.checks import MARK, ColumnNames, Labels, Positive, Wanted
 from temperance.predictions.core import Extras, Origin, Predictions, as_positive
+from temperance.predictions.remote import as_url, local_copy
 from temperance.predictions.shards import files_in, joined, joined_extras, shard_paths, suffix_of
 
 
@@ -55,7 +58,7 @@ def read_predictions(
     by default the test set. The folder of a training stands for the predictions in it.
 
     Any other folder, and a pattern such as "part-*.parquet", stand for all files in it, as one set: sub-folders too, in
-    sorted order of their names.
+    sorted order of their names. With fsspec all of these may be URLs, such as s3://bucket/predictions/.
 
     labels     "required"; "optional": read them if there are any, as `has_labels` of the result says; "ignored"
     positive   for a binary classifier with one column, the logit or probability of this label; usually positive=1
@@ -69,13 +72,24 @@ def read_predictions(
         one_of("split", split, ("val", "test"))
     wanted = Wanted(split, labels, as_positive(positive), ColumnNames.of(columns))
     paths = shard_paths(path, tuple(FORMATS))
-    found = _read_file(path, wanted) if paths is None else joined(path, [_read_file(each, wanted) for each in paths])
+    if paths is None:
+        found = _read_file(path, wanted)
+    else:
+        found = joined(as_url(path) or path, [_read_file(each, wanted) for each in paths])
     return found.normalised() if normalise else found
 
 
 def _read_file(path: Path, wanted: Wanted) -> Predictions:
+    url = as_url(path)
+    if url is not None:
+        return replace(_read_file(local_copy(url), wanted), source=url)
     with reading(path):
         return _format_of(path).read(path, wanted)
+
+
+def reopen(origin: Origin) -> Predictions:
+    """A file again, as it was opened before, perhaps in another process."""
+    return _read_file(origin.path, origin.wanted)
 
 
 def _of_run(path: Path) -> Path:
@@ -167,7 +181,14 @@ def extras_of(predictions: Predictions) -> Extras:
 
 
 def _write_folder(path: PathLike, predictions: Predictions) -> None:
-    """Write a file for each that was read, with the same names, in a new folder."""
+    with shard_folder(path, predictions) as targets:
+        for target, shard in zip(targets, predictions.shards, strict=True):
+            _write_file(_format_of(target), target, shard)
+
+
+@contextmanager
+def shard_folder(path: PathLike, predictions: Predictions) -> Iterator[list[Path]]:
+    """A file to write for each that was read, with the same names, in a new folder that appears when all are there."""
     if not predictions.shards:
         raise FileError(
             f"{path} must be a file in one of the formats {', '.join(FORMATS)}; a folder is written for a folder"
@@ -178,10 +199,13 @@ def _write_folder(path: PathLike, predictions: Predictions) -> None:
     if Path(path).resolve().is_relative_to(base.resolve()):
         raise FileError(f"{path} is inside the folder that is read; name a folder beside it")
     with atomic_folder(path) as temporary:
-        for source, shard in zip(sources, predictions.shards, strict=True):
-            target = temporary / source.relative_to(base)
+        targets = [temporary / source.relative_to(base) for source in sources]
+        for target in targets:
             target.parent.mkdir(parents=True, exist_ok=True)
-            _write_file(_format_of(source), target, shard)
+        yield targets
+        # What a process that was killed had begun to write.
+        for left in {file for file in temporary.rglob("*") if file.is_file()}.difference(targets):
+            left.unlink()
 
 
 def write_pair(path: PathLike, val: Predictions, test: Predictions) -> None:

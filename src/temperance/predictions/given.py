@@ -21,7 +21,7 @@ Set = Predictions | str | Path
 
 
 def as_predictions(
-    given: Set | ArrayLike,
+    given: Set | ArrayLike | Mapping[str, Any],
     labels: ArrayLike | None = None,
     *,
     from_logits: bool = False,
@@ -50,6 +50,8 @@ def as_predictions(
             raise InputError("a table brings its own labels, and its columns say whether it holds logits")
         wanted = Wanted(positive=as_positive(positive), columns=ColumnNames.of(columns))
         return of_table(given, names, wanted, normalise=normalise)
+    if isinstance(given, Mapping):
+        raise InputError("a dictionary of arrays brings its own labels, under the name label")
     if columns is not None:
         raise InputError("columns= names the columns of a file or a table; arrays have none")
     if labels is None:

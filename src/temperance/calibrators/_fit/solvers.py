@@ -6,7 +6,7 @@ objective as a function of the calibrator's parameters.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self, TypeVar, Unpack
 
@@ -16,7 +16,9 @@ import torch
 from torch import Tensor
 
 from temperance.arrays import blocks
+from temperance.calibrators._fit.streaming import Streamed
 from temperance.calibrators.base import Calibrator, Shared
+from temperance.errors import InputError
 from temperance.objectives import OBJECTIVES, Objective, ObjectiveName, make_objective
 from temperance.registry import as_entry, parse_entry
 from temperance.settings import defaults_of
@@ -71,6 +73,15 @@ class Parametric(Calibrator):
     def _make_objective(self) -> Objective:
         return make_objective(self.objective)
 
+    def _streamed_objective(self) -> Objective:
+        """The same for a stream, which not every objective and solver can be fitted to."""
+        if self.solver != "exact":
+            raise InputError("a stream is fitted by solver=exact, which goes to the optimum")
+        made = self._make_objective()
+        if not made.weighs_classes:
+            raise InputError(f"{self.objective} gives each row a weight of its own, so all rows must be in memory")
+        return made
+
 
 def sample_weight(objective: Objective, labels: Tensor, k: int) -> float:
     """How much one sample counts in an objective, on average."""
@@ -119,15 +130,20 @@ class Problem:
         self.k = inputs.shape[1] if k is None else k
         self.penalty = penalty
 
+    def weighted_blocks(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Rows with their labels and current weights, block by block."""
+        weights = self.objective.weights(self.labels, self.k)
+        for rows, y, first in blocks(self.inputs, self.labels):
+            yield rows, y, weights[first : first + len(y)]
+
     def __call__(self, parameters: Tensor) -> tuple[float, Tensor]:
         """The value and its gradient, with the current weights."""
-        weights = self.objective.weights(self.labels, self.k)
         with torch.enable_grad():
             free = parameters.detach().requires_grad_()
             value, gradient = 0.0, torch.zeros_like(free)
-            for rows, y, first in blocks(self.inputs, self.labels):
+            for rows, y, weights in self.weighted_blocks():
                 losses = self.objective.losses(self.forward(rows, free), y)
-                part = (weights[first : first + len(y)].to(losses.dtype) * losses).sum()
+                part = (weights.to(losses.dtype) * losses).sum()
                 gradient += torch.autograd.grad(part, free)[0]
                 value += float(part.detach())
             if self.penalty is not None:
@@ -149,6 +165,35 @@ class Problem:
         if not self.objective.adapts:
             return 0.0
         return self.objective.reweigh(self.losses(parameters), self.labels, self.k)
+
+
+class StreamedProblem(Problem):
+    """The same over a stream, which each evaluation goes through once."""
+
+    def __init__(
+        self,
+        objective: Objective,
+        forward: Callable[[Tensor, Tensor], Tensor],
+        stream: Streamed,
+        *,
+        penalty: Callable[[Tensor], Tensor] | None = None,
+    ) -> None:
+        super().__init__(objective, forward, stream.logits, stream.labels, penalty=penalty)
+        self.stream = stream
+
+    def weighted_blocks(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        weights = self.objective.class_weights_of(self.stream.counts)
+        for rows, y in self.stream:
+            yield rows, y, weights[y]
+
+    @torch.no_grad()
+    def reweigh(self, parameters: Tensor) -> float:
+        if not self.objective.adapts:
+            return 0.0
+        sums = torch.zeros(self.k, dtype=torch.float64)
+        for rows, y in self.stream:
+            sums += torch.bincount(y, self.objective.losses(self.forward(rows, parameters), y), minlength=self.k)
+        return self.objective.reweigh_classes(sums, self.stream.counts)
 
 
 # --------------------------------------------------------------------------------------------------------- the optimum
