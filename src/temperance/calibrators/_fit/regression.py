@@ -23,8 +23,8 @@ MAX_STEPS = 100
 MAX_PRODUCTS = 250
 MAX_HALVINGS = 50
 
-# With more rows times parameters than this the products of matrices are in float32, twice as fast; sums stay in float64.
-# So many parameters have slopes that are means over many rows, whose rounding errors are far below the tolerance.
+# Above this many rows times parameters, products of matrices are in float32, twice as fast; sums stay in float64.
+# Slopes are then means over many rows of small probabilities, and rounding errors far below the tolerance.
 SINGLE_ABOVE = 100_000_000
 
 # The Hessian uses this many rows, or this many for each feature if that is more.
