@@ -46,7 +46,7 @@ def read(path: Path, wanted: Wanted) -> Predictions:
     def read_rows(rows: int) -> Iterator[Chunk]:
         start = 0
         with reading(path), placed(in_file), _open(path) as opened:
-            for batch in opened.iter_batches(batch_size=rows, columns=columns.used):
+            for batch in opened.iter_batches(batch_size=rows, columns=columns.used, use_threads=False):
                 yield meaning.chunk(
                     _scores(batch, columns, width, start),
                     None if columns.labels is None else _values(batch, columns.labels, start),
