@@ -32,6 +32,8 @@ from temperance.jobs.results import Provenance
 from temperance.predictions.disk import write_predictions
 from temperance.predictions.given import as_predictions
 
+WAYS = ("quiet", "busy")
+
 PEERS = {
     "NumPy": """
 import sys, numpy as np
@@ -90,11 +92,8 @@ def jobs() -> dict[str, Job]:
     found += [Job("evaluate", n, 10, whole) for n in (50_000, 500_000, 5_000_000)]
     found += [Job("evaluate", 5_000_000, 10, whole, ".parquet")]
     found += [Job("compare", n, k, ("compare", "{fit}", "{data}")) for n, k in ((500, 5), (5_000, 10), (5_000, 100))]
-    found += [
-        Job(
-            "compare, all methods", 5_000, 100, ("compare", "{fit}", "{data}", "--methods", ",".join(CALIBRATORS.names))
-        )
-    ]
+    every = ("--methods", ",".join(CALIBRATORS.names))
+    found += [Job("compare, all methods", 5_000, 100, ("compare", "{fit}", "{data}", *every))]
     fitted = ("{fit}", "-o", "{new calibrator}")
     found += [Job("fit temperature", n, 10, ("fit", "temperature", *fitted)) for n in (50_000, 500_000)]
     sizes = ((5_000, 10), (5_000, 100), (100_000, 100), (25_000, 1000))
@@ -189,7 +188,7 @@ def measure(job: Job, folder: Path, rounds: int) -> dict[str, Any]:
     }
 
 
-def run(names: Sequence[str], out: Path | None, rounds: int) -> None:
+def run(names: Sequence[str], out: Path | None, rounds: int, ways: Sequence[str]) -> None:
     cores = len(os.sched_getaffinity(0))
     about = Provenance.of({}, {}, seed=0)
     rows = {(row["job"], row["how"]): row for row in read(out)} if out else {}
@@ -197,9 +196,9 @@ def run(names: Sequence[str], out: Path | None, rounds: int) -> None:
         for name in track(names):
             job = jobs()[name]
             prepare(job, Path(folder))
-            for how, beside in (("quiet", 0), ("busy", cores)):
+            for how in ways:
                 load = os.getloadavg()[0]
-                with busy(beside):
+                with busy(cores if how == "busy" else 0):
                     found = measure(job, Path(folder), rounds)
                 row = {"job": name, "name": job.name, "n": job.n, "k": job.k, "suffix": job.suffix, "peer": job.peer}
                 row |= {"how": how, **found, "floor": round(floor(job.n_bytes), 4), "rounds": rounds}
@@ -224,8 +223,14 @@ def exponent(pairs: Sequence[tuple[float, float]]) -> float:
 
 
 def markdown(rows: list[dict[str, Any]]) -> str:
-    """Each job as it was last measured."""
-    heads = ["job", "n × k", "CPU s", "least s", "peak MB", "clock s", "clock s, busy", "times"]
+    """Each job as it was last measured.
+
+    >>> row = {"job": "a", "name": "apply", "n": 5000, "k": 10, "suffix": ".npz", "peer": None, "how": "quiet"}
+    >>> row |= {"cpu": 1.25, "floor": 0.0101, "peak_mb": 250.0, "wall": 2.0, "load": 0.2}
+    >>> print(markdown([row, row | {"how": "busy", "wall": 4.2}]).splitlines()[2])
+    | apply | 5,000 × 10 | 1.25 | 0.010 | 250 | 2.0 | 2.1 | 0 |
+    """
+    heads = ["job", "n × k", "CPU s", "least s", "peak MB", "clock s", "busy, times", "load"]
     lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     busy_rows = {row["job"]: row for row in rows if row["how"] == "busy"}
     for row in rows:
@@ -235,7 +240,7 @@ def markdown(rows: list[dict[str, Any]]) -> str:
         who = f"{row['name']}{'' if row['suffix'] == '.npz' else ' ' + row['suffix']}"
         cells = [who + (f", {row['peer']}" if row["peer"] else ""), f"{row['n']:,} × {row['k']:,}"]
         cells += [f"{row['cpu']:.2f}", f"{row['floor']:.3f}", f"{row['peak_mb']:.0f}", f"{row['wall']:.1f}"]
-        cells += ["–", "–"] if beside is None else [f"{beside['wall']:.1f}", f"{beside['wall'] / row['wall']:.1f}"]
+        cells += ["–" if beside is None else f"{beside['wall'] / row['wall']:.1f}", f"{row['load']:.0f}"]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
@@ -260,12 +265,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("jobs", nargs="*", metavar="JOB", help="words in the names of jobs; default: all of them")
     parser.add_argument("--out", type=Path, help="where to keep the results, as JSON lines")
+    parser.add_argument("--how", nargs="*", choices=WAYS, default=WAYS)
     parser.add_argument("--rounds", type=int, default=3, help="runs of each, of which the median counts (3)")
     args = parser.parse_args()
     names = [name for name in jobs() if not args.jobs or any(word in name for word in args.jobs)]
     if not names:
         parser.error(f"there is no such job; there are {', '.join(jobs())}")
-    run(names, args.out, args.rounds)
+    run(names, args.out, args.rounds, args.how)
 
 
 if __name__ == "__main__":
