@@ -223,10 +223,10 @@ def exponent(pairs: Sequence[tuple[float, float]]) -> float:
 
 
 def markdown(rows: list[dict[str, Any]]) -> str:
-    """Each job as it was last measured.
+    """Each job as it was last measured; seconds on the clock only where the machine had no other work.
 
     >>> row = {"job": "a", "name": "apply", "n": 5000, "k": 10, "suffix": ".npz", "peer": None, "how": "quiet"}
-    >>> row |= {"cpu": 1.25, "floor": 0.0101, "peak_mb": 250.0, "wall": 2.0, "load": 0.2}
+    >>> row |= {"cpu": 1.25, "floor": 0.0101, "peak_mb": 250.0, "wall": 2.0, "load": 0.2, "cores": 2}
     >>> print(markdown([row, row | {"how": "busy", "wall": 4.2}]).splitlines()[2])
     | apply | 5,000 × 10 | 1.25 | 0.010 | 250 | 2.0 | 2.1 | 0 |
     """
@@ -239,8 +239,10 @@ def markdown(rows: list[dict[str, Any]]) -> str:
         beside = busy_rows.get(row["job"])
         who = f"{row['name']}{'' if row['suffix'] == '.npz' else ' ' + row['suffix']}"
         cells = [who + (f", {row['peer']}" if row["peer"] else ""), f"{row['n']:,} × {row['k']:,}"]
-        cells += [f"{row['cpu']:.2f}", f"{row['floor']:.3f}", f"{row['peak_mb']:.0f}", f"{row['wall']:.1f}"]
-        cells += ["–" if beside is None else f"{beside['wall'] / row['wall']:.1f}", f"{row['load']:.0f}"]
+        cells += [f"{row['cpu']:.2f}", f"{row['floor']:.3f}", f"{row['peak_mb']:.0f}"]
+        alone = row["load"] <= row["cores"]
+        cells += [f"{row['wall']:.1f}" if alone else "–"]
+        cells += [f"{beside['wall'] / row['wall']:.1f}" if alone and beside else "–", f"{row['load']:.0f}"]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
