@@ -30,7 +30,7 @@ from benchmarks.quality import (  # noqa: E402
     shift,
 )
 from benchmarks.quality.table import markdown, read  # noqa: E402
-from benchmarks.speed import cost  # noqa: E402
+from benchmarks.speed import cost, jobs  # noqa: E402
 from benchmarks.speed import losses as loss_speed  # noqa: E402
 from benchmarks.speed import table as peers  # noqa: E402
 
@@ -70,6 +70,10 @@ def table(kind: str, family: str = "") -> str:
         return cost.markdown(read(RESULTS / "cost.jsonl"), family)
     if kind == "speed":
         return peers.markdown(read(RESULTS / "speed.jsonl"))
+    if kind == "jobs":
+        return jobs.markdown(read(RESULTS / "jobs.jsonl"))
+    if kind == "growth":
+        return jobs.growth(read(RESULTS / "jobs.jsonl"))
     if kind == "loss_cost":
         return loss_speed.markdown(read(RESULTS / "steps.jsonl"), LOSS_FAMILIES[family])
     if kind == "classifiers":

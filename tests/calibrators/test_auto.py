@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from conftest import random_predictions
-from temperance.calibrators import Auto, KernelLogistic, Temperature, load_calibrator, make_calibrator
+from temperance.calibrators import Auto, KernelLogistic, Temperature, auto, load_calibrator, make_calibrator
 from temperance.calibrators.auto import FEW_MISTAKES, IMAGINED, MEMBERS, _pool_weights, _trust
 from temperance.errors import FileError, TemperanceWarning
 from temperance.metrics import ece, nll
@@ -52,6 +52,26 @@ def test_the_steps_are_judged_on_samples_they_were_not_fitted_on() -> None:
     found = Auto(members=["vector", "matrix"]).fit(logits, scrambled)
     log_probs = found(logits)
     assert float(-log_probs.gather(1, scrambled[:, None]).mean()) < found.info["held_out_nll"]["pool"]
+
+
+@pytest.mark.parametrize(("enough", "fits"), [(1500, 6), (700, 4), (200, 2)])
+def test_of_many_samples_as_few_folds_are_left_out_as_are_enough(
+    enough: int, fits: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fitted: list[int] = []
+
+    def counted(name: str, logits: Any, labels: Any) -> Any:
+        fitted.extend([len(labels)] * (name == "structured-vector"))
+        return member(name, logits, labels)
+
+    member = auto._member
+    monkeypatch.setattr(auto, "_member", counted)
+    monkeypatch.setattr(auto, "HELD_OUT", enough)
+    fit, test = biased(1500, 0), biased(4000, 1)
+    found = Auto(members=["structured-vector"]).fit(*fit)
+    assert fitted == [1200] * (fits - 1) + [1500]
+    plain = Temperature().fit(*fit)
+    assert nll(found.predict_proba(test[0]), test[1]) < nll(plain.predict_proba(test[0]), test[1]) - 0.01
 
 
 def bent_by_sureness(n: int, seed: int = 0) -> tuple[Any, Any]:

@@ -34,6 +34,10 @@ LAST_RIDGE = 100.0
 # mistakes its square counts twice.
 FEW_MISTAKES = 20
 
+# Predictions of this many samples are enough for a few weights and the slopes of the last step: of more samples only as
+# many folds are left out in turn as it takes to have them.
+HELD_OUT = 5_000
+
 # A member that weighs less than this share of the heaviest is left out.
 NEGLIGIBLE = 0.005
 
@@ -43,7 +47,8 @@ class Auto(Calibrator):
     """Chooses and combines calibrators by cross-validation and says what it chose: the one to take if in doubt.
 
     1. Each member is fitted `folds` times, each time leaving out a part of the samples, and predicts that part. So is
-       temperature scaling, with a prior that keeps samples without mistakes from asking for certainty.
+       temperature scaling, with a prior that keeps samples without mistakes from asking for certainty. Of many samples
+       only as many parts are left out in turn as it takes to predict 5,000.
     2. Pool: these predictions are combined, log p ∝ Σ_m w_m log p_m with w ≥ 0, the weights chosen for the least NLL: a
        convex problem. A member that does not help gets weight 0 and is left out.
     3. Gap scaling (`gap-scaling`), with a strong penalty, is fitted to the pooled predictions: the members tell classes
@@ -78,22 +83,24 @@ class Auto(Calibrator):
 
     def _fit(self, logits: Tensor, labels: Tensor) -> None:
         fold = self._dealt(len(labels)).to(logits.device)
-        predicted, failures = self._cross_fitted(logits, labels, fold)
-        log_probs = torch.stack(list(predicted.values()))
-        weights = _pool_weights(log_probs, labels)
+        n_out = _folds_left_out(fold)
+        names, log_probs, failures = self._cross_fitted(logits, labels, fold, n_out)
+        held_out = fold < n_out
+        truth = labels[held_out]
+        weights = _pool_weights(log_probs, truth)
 
-        combined = _cross_combined(log_probs, labels, fold, weights)
-        found = {"identity": logits.log_softmax(1)} | predicted | combined
-        losses = {name: _nll(each, labels) for name, each in found.items()}
-        trust = _trust(combined["pool and gap-scaling"], log_probs[0], labels)
+        combined = _cross_combined(log_probs, truth, self._dealt(len(truth)).to(logits.device), weights)
+        found = {"identity": logits[held_out].log_softmax(1)} | dict(zip(names, log_probs, strict=True)) | combined
+        losses = {name: _nll(each, truth) for name, each in found.items()}
+        trust = _trust(combined["pool and gap-scaling"], log_probs[0], truth)
         if trust:
             self.last = _last_step()
-            self.last._fit_rows(_pool(log_probs, weights), labels)
+            self.last._fit_rows(_pool(log_probs, weights), truth)
             self.last.slopes *= trust
         weights *= trust
         weights[0] += 1 - trust
 
-        share = dict(zip(predicted, weights.tolist(), strict=True))
+        share = dict(zip(names, weights.tolist(), strict=True))
         members = sorted(name for name in share if share[name] >= NEGLIGIBLE * max(share.values()))
         for name in members:
             self.add_module(name, _member(name, logits, labels))
@@ -129,20 +136,29 @@ class Auto(Calibrator):
         fold[order] = torch.arange(n) % min(self.folds, n)
         return fold
 
-    def _cross_fitted(self, logits: Tensor, labels: Tensor, fold: Tensor) -> tuple[dict[str, Tensor], dict[str, str]]:
-        """Each member's log-probabilities of samples that it was not fitted on, and why a member has none."""
+    def _cross_fitted(
+        self, logits: Tensor, labels: Tensor, fold: Tensor, n_out: int
+    ) -> tuple[list[str], Tensor, dict[str, str]]:
+        """Members, their log-probabilities (m, n, k) of the folds they were not fitted on, and why others have none."""
         predicted, failures = {}, {}
+        held_out = fold < n_out
         for name in dict.fromkeys(("temperature", *(self.members or MEMBERS))):
-            found = torch.empty_like(logits)
+            found = logits.new_empty(int(held_out.sum()), logits.shape[1])
             try:
-                for out in range(int(fold.max()) + 1):
+                for out in range(n_out):
                     member = _member(name, logits[fold != out], labels[fold != out])
-                    found[fold == out] = member._calibrate(logits[fold == out])
+                    found[fold[held_out] == out] = member._calibrate(logits[fold == out])
             except InputError as error:
                 failures[name] = str(error)
                 continue
             predicted[name] = found
-        return predicted, failures
+        return list(predicted), torch.stack(list(predicted.values())), failures
+
+
+def _folds_left_out(fold: Tensor) -> int:
+    """How many folds are left out in turn."""
+    sizes = torch.bincount(fold).cumsum(0)
+    return min(len(sizes), 1 + int((sizes < HELD_OUT).sum()))
 
 
 def _member(name: str, logits: Tensor, labels: Tensor) -> Calibrator:

@@ -102,36 +102,56 @@ def _depths(scaled: Tensor, edges: Tensor) -> Iterator[Tensor]:
 
 def _step(rows: Tensor) -> int:
     """How many rows to take at once, so that what is computed from them stays in cache."""
-    return max(1, BLOCK_VALUES.get(rows.device.type, BLOCK_VALUES["cpu"]) // (len(RANKS) * rows.shape[1]))
+    return max(1, BLOCK_VALUES.get(rows.device.type, BLOCK_VALUES["cpu"]) // rows.shape[1])
 
 
 class _Problem:
-    """The penalised NLL of slopes θ (g, 1 + d), with its first two derivatives."""
+    """The penalised NLL of slopes θ (g, 1 + d), with its first two derivatives.
+
+    Below the start of the last group all logits have the same depth in the groups before it. So of a row's many logits
+    only three sums matter: of p, of p · depth and of p · depth², depth being that in the last group.
+    """
 
     def __init__(self, scaled: Tensor, described: Tensor, labels: Tensor, ridge: float) -> None:
-        self.scaled = scaled
         self.edges = _edges(scaled)
+        ranks = [rank for rank in RANKS if rank < scaled.shape[1]]
+        top = scaled.topk(ranks[-1], dim=1).values
+        self.top = torch.stack(list(_depths(top, self.edges)), 2)
+        self.own = torch.cat(list(_depths(scaled.gather(1, labels[:, None]), self.edges)), 1)
+        self.deep = (self.edges[:, -2:-1] - scaled).clamp_min_(0)
         self.described = described
-        self.labels = labels
         self.penalty = ridge / len(labels)
         self.shape = (self.edges.shape[1] - 1, described.shape[1])
 
     def __call__(self, theta: Tensor) -> tuple[float, Tensor, Tensor]:
         """Value, gradient (p,) and Hessian (p, p)."""
-        n, (groups, d) = len(self.labels), self.shape
+        n, (groups, d) = len(self.own), self.shape
         value = self.penalty * theta.square().sum()
         gradient = 2 * self.penalty * theta
         hessian = theta.new_zeros(groups * groups, d * d)
-        for scaled, edges, described, labels in self._blocks():
-            depths = torch.stack(list(_depths(scaled, edges)), 1)
-            scores = -((1 + described @ theta.T)[:, None, :] @ depths).squeeze(1)
-            log_probs = scores.log_softmax(1)
-            own = depths.gather(2, labels[:, None, None].expand(-1, groups, 1)).squeeze(2)
-            weighted = depths * log_probs.exp()[:, None, :]
-            mean = weighted.sum(2)
+        for top, own, deep, edges, described in self._blocks():
+            gains = 1 + described @ theta.T
+            above = edges[:, :-2] - edges[:, 1:-1]  # what a logit of the last group has in the groups before it
+            share = (-(top @ gains[:, :, None]).squeeze(2)).exp()
+            ones = deep.new_ones(deep.shape[1])
+            powers = torch.exp(deep * -gains[:, -1:])
+            base = (-(above * gains[:, :-1]).sum(1)).exp()
+            # The logits above the last group have depth 0 there, so each of them counts as one.
+            rest = [(powers @ ones - top.shape[1]) * base, *(powers.mul_(deep) @ ones * base for _ in range(2))]
+            norm = share.sum(1) + rest[0]
+            share = share / norm[:, None]
+            mass, first, second = (part / norm for part in rest)
+
+            weighted = top * share[:, :, None]
+            last = mass[:, None] * above
+            mean = weighted.sum(1) + torch.cat([last, first[:, None]], 1)
             # The covariance of the depths under p, for each row.
-            bends = weighted @ depths.mT - mean[:, :, None] * mean[:, None, :]
-            value -= log_probs.gather(1, labels[:, None]).sum() / n
+            bends = weighted.mT @ top - mean[:, :, None] * mean[:, None, :]
+            bends[:, :-1, :-1] += last[:, :, None] * above[:, None, :]
+            bends[:, :-1, -1] += first[:, None] * above
+            bends[:, -1, :-1] += first[:, None] * above
+            bends[:, -1, -1] += second
+            value += ((own * gains).sum() + norm.log().sum()) / n
             gradient += (own - mean).T @ described / n
             hessian += bends.flatten(1).T @ (described[:, :, None] * described[:, None, :]).flatten(1) / n
         square = hessian.view(groups, groups, d, d).permute(0, 2, 1, 3).reshape(theta.numel(), theta.numel())
@@ -139,8 +159,8 @@ class _Problem:
         return float(value), gradient.reshape(-1), square
 
     def _blocks(self) -> Iterator[tuple[Tensor, ...]]:
-        step = _step(self.scaled)
-        parts = (self.scaled, self.edges, self.described, self.labels)
+        step = _step(self.deep)
+        parts = (self.top, self.own, self.deep, self.edges, self.described)
         return zip(*(torch.split(part, step) for part in parts), strict=True)
 
 

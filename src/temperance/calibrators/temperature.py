@@ -146,6 +146,8 @@ def divided(rows: Tensor, temperature: Tensor) -> Tensor:
 def likeliest_inverse_temperature(objective: Objective, logits: Tensor, labels: Tensor) -> tuple[float, dict[str, Any]]:
     """The s = 1 / T that samples and prior together make likeliest, and the record of how it was found."""
     weight = sample_weight(objective, labels, logits.shape[1])
+    if objective.convex and not objective.adapts:
+        return _convex(objective, logits, labels, prior=weight)
 
     def surprise(log_temperature: Tensor) -> Tensor:
         away = log_temperature - TYPICAL
@@ -154,6 +156,13 @@ def likeliest_inverse_temperature(objective: Objective, logits: Tensor, labels: 
     problem = Problem(objective, lambda rows, t: divided(rows, t.exp()), logits, labels, penalty=surprise)
     found = minimise(problem, logits.new_tensor([TYPICAL]), low=math.log(LOW), high=math.log(HIGH))
     return _within_bounds(math.exp(-float(found.parameters))), found.info
+
+
+def _slopes_of_prior(s: float) -> tuple[float, float]:
+    """The first two derivatives in s of the squared distance of ln T from what is typical, over twice its variance."""
+    away = -math.log(s) - TYPICAL
+    variance = (SPREAD_ABOVE if away > 0 else SPREAD_BELOW) ** 2
+    return -away / (variance * s), (1 + away) / (variance * s * s)
 
 
 def _undetermined(logits: Tensor, s: float) -> bool:
@@ -186,7 +195,9 @@ def _too_few(logits: Tensor, labels: Tensor, alone: float, kept: float) -> str:
 # --------------------------------------------------------------------------------------------------- convex objectives
 
 
-def _convex(objective: Objective, logits: Tensor, labels: Tensor) -> tuple[float, dict[str, Any]]:
+def _convex(
+    objective: Objective, logits: Tensor, labels: Tensor, *, prior: float = 0.0
+) -> tuple[float, dict[str, Any]]:
     n, k = logits.shape
     record: dict[str, Any] = {}
 
@@ -196,9 +207,9 @@ def _convex(objective: Objective, logits: Tensor, labels: Tensor) -> tuple[float
         for every in EVERY:
             if first_time and n >= every * ENOUGH_ROWS:
                 some = slice(None, None, every)
-                rough, _ = _newton(objective, logits[some], labels[some], weights[some] * every, start, 1e-3)
+                rough, _ = _newton(objective, logits[some], labels[some], weights[some] * every, start, 1e-3, prior)
                 start = start if rough in (S_LOW, S_HIGH) else rough
-        found, info = _newton(objective, logits, labels, weights, start, TOLERANCE / 10)
+        found, info = _newton(objective, logits, labels, weights, start, TOLERANCE / 10, prior)
         record.update(info)
         return found
 
@@ -214,15 +225,20 @@ def _convex(objective: Objective, logits: Tensor, labels: Tensor) -> tuple[float
 
 
 def _newton(
-    objective: Objective, logits: Tensor, labels: Tensor, weights: Tensor, s: float, tolerance: float
+    objective: Objective, logits: Tensor, labels: Tensor, weights: Tensor, s: float, tolerance: float, prior: float
 ) -> tuple[float, dict[str, Any]]:
-    """Where the slope in s, which only rises, is zero: Newton steps, with a bracket for those that go astray."""
+    """Where the slope in s is zero: Newton steps, with a bracket for those that go astray.
+
+    `prior` is the weight of what is believed about the temperature without samples. Without it the slope only rises.
+    """
     below, above = 0.0, math.inf  # values of s where the slope is known to be negative, and positive
     # Rows that fit into a cache are kept for all steps.
     kept = list(_centred(objective, logits, labels, weights)) if logits.numel() <= _block_values(logits) else None
     for steps in range(1, 101):
-        slope, *bends = _derivatives(kept or _centred(objective, logits, labels, weights), s)
-        step = _root(slope, *bends)
+        slope, second, *higher = _derivatives(kept or _centred(objective, logits, labels, weights), s)
+        believed_slope, believed_second = _slopes_of_prior(s)
+        slope, second = slope + prior * believed_slope, second + prior * believed_second
+        step = _root(slope, second, *higher)
         below, above = (below, s) if slope > 0 else (s, above)
         small = abs(slope) <= tolerance
         if slope == 0 or s == (S_LOW if slope > 0 else S_HIGH):
