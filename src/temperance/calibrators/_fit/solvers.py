@@ -6,7 +6,7 @@ objective as a function of the calibrator's parameters.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self, TypeVar, Unpack
 
@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from temperance.arrays import blocks
-from temperance.calibrators.base import Calibrator, Shared
+from temperance.calibrators.base import CALIBRATORS, Calibrator, Shared
+from temperance.errors import InputError
 from temperance.objectives import OBJECTIVES, Objective, ObjectiveName, make_objective
 from temperance.registry import as_entry, parse_entry
 from temperance.settings import defaults_of
@@ -39,17 +40,15 @@ P = TypeVar("P", float, Tensor)
 Solver = Literal["exact", "released"]
 
 
-class Parametric(Calibrator):
-    """A calibrator with a few parameters that minimise an objective.
+class WithObjective(Calibrator):
+    """A calibrator that minimises an objective.
 
     objective  what to minimise, by name, which may carry settings: "class-scaled:normalise=mm"
-    solver     "exact" goes to the optimum; "released" stops where the SCTL authors' program stops
     """
 
-    def __init__(self, *, objective: ObjectiveName = "nll", solver: Solver = "exact", **shared: Unpack[Shared]) -> None:
+    def __init__(self, *, objective: ObjectiveName = "nll", **shared: Unpack[Shared]) -> None:
         super().__init__(**shared)
         self.objective = objective
-        self.solver = solver
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """The settings it was made with; with `deep` also those of the objective, as `objective__gamma`."""
@@ -68,8 +67,28 @@ class Parametric(Calibrator):
             own["objective"] = as_entry(name, given | nested)
         return super().set_params(**own)
 
+    def _check_settings(self) -> None:
+        objective = self._make_objective()
+        if objective.whole and not self.preserves_argmax:
+            able = ", ".join(one.name for one in CALIBRATORS if one.takes_objective and one.preserves_argmax)
+            raise InputError(
+                f"{objective.name} is a calibration error, which a constant prediction makes zero. "
+                f"Use it with a method that never changes the predicted class: {able}"
+            )
+
     def _make_objective(self) -> Objective:
         return make_objective(self.objective)
+
+
+class Parametric(WithObjective):
+    """A calibrator with a few parameters that minimise an objective.
+
+    solver  "exact" goes to the optimum; "released" stops where the SCTL authors' program stops
+    """
+
+    def __init__(self, *, objective: ObjectiveName = "nll", solver: Solver = "exact", **shared: Unpack[Shared]) -> None:
+        super().__init__(objective=objective, **shared)
+        self.solver = solver
 
 
 def sample_weight(objective: Objective, labels: Tensor, k: int) -> float:
@@ -125,7 +144,7 @@ class Problem:
         with torch.enable_grad():
             free = parameters.detach().requires_grad_()
             value, gradient = 0.0, torch.zeros_like(free)
-            for rows, y, first in blocks(self.inputs, self.labels):
+            for rows, y, first in self._blocks():
                 losses = self.objective.losses(self.forward(rows, free), y)
                 part = (weights[first : first + len(y)].to(losses.dtype) * losses).sum()
                 gradient += torch.autograd.grad(part, free)[0]
@@ -139,10 +158,11 @@ class Problem:
     @torch.no_grad()
     def losses(self, parameters: Tensor) -> Tensor:
         """The loss of each row. (n,)"""
-        parts = [
-            self.objective.losses(self.forward(rows, parameters), y) for rows, y, _ in blocks(self.inputs, self.labels)
-        ]
+        parts = [self.objective.losses(self.forward(rows, parameters), y) for rows, y, _ in self._blocks()]
         return torch.cat(parts)
+
+    def _blocks(self) -> Iterator[tuple[Tensor, Tensor, int]]:
+        return blocks(self.inputs, self.labels, step=len(self.labels) if self.objective.whole else None)
 
     def reweigh(self, parameters: Tensor) -> float:
         """Let the objective choose new weights; returns how much they changed."""
@@ -169,7 +189,8 @@ def minimise(
     """
 
     def solve(parameters: Tensor) -> Tensor:
-        found = descend(problem, parameters, low, high, max_steps)
+        # A calibration error has kinks, where no slope is small.
+        found = descend(problem, parameters, low, high, max_steps, still=1e-5 if problem.objective.whole else 0.0)
         record.update(found.info)
         return found.parameters
 
