@@ -69,6 +69,16 @@ def test_python_blocks_run(page: Path, tmp_path: Path) -> None:
         assert found.returncode == 0, found.stderr
 
 
+@pytest.mark.slow
+def test_the_python_of_the_readme_has_the_types_it_says(tmp_path: Path) -> None:
+    """As a user's type checker reads it: the package ships its types."""
+    program = tmp_path / "readme.py"
+    program.write_text("\n".join(code_blocks(ROOT / "README.md", "python")))
+    command = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(ROOT / ".mypy_cache"), str(program)]
+    found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert found.returncode == 0, found.stdout + found.stderr
+
+
 def test_commands_of_the_page_on_shift_run_and_say_what_it_quotes(tmp_path: Path) -> None:
     """After its first block of Python has written the files."""
     page = ROOT / "docs" / "shift.md"
