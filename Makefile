@@ -4,7 +4,8 @@
 # What continuous integration runs besides:
 #   make units     numerical tests, computed as on processors with other vector units
 #   make oldest    the fast tests with the oldest versions of what temperance needs
-#   make package   wheel and source archive, each installed where there is no compiler, and used
+#   make package   wheel and source archive, each installed where there is no compiler, and used; wheels also for ARM,
+#                  where there is a compiler for it (gcc-aarch64-linux-gnu), and audited
 # And by hand, because it doubles the time of the tests:
 #   make coverage  which lines the tests run
 PYTHON ?= python3
@@ -54,8 +55,13 @@ $(VENV)-oldest/.tests: pyproject.toml constraints-oldest.txt
 	touch $@
 
 package: $(VENV)/.runs
-	$(PIP) hatchling
-	rm -rf dist $(VENV)-clean && $(BIN)/python -m hatchling build -d dist
+	$(PIP) hatchling auditwheel
+	rm -rf dist $(VENV)-clean
+	! command -v aarch64-linux-gnu-gcc || CC=aarch64-linux-gnu-gcc $(BIN)/python -m hatchling build -t wheel -d dist/arm
+	$(BIN)/python -m hatchling build -d dist
+	for wheel in dist/*.whl $$(find dist/arm -name '*.whl' 2> /dev/null); do \
+	  $(BIN)/auditwheel show $$wheel | tr '\n' ' ' | grep 'consistent with the following platform tag: "manylinux' || exit 1; \
+	done
 	$(PYTHON) -m venv $(VENV)-clean && $(VENV)-clean/bin/$(PINNED) torch
 	for archive in dist/*.whl dist/*.tar.gz; do \
 	  CC=false $(VENV)-clean/bin/$(PINNED) --force-reinstall --no-deps $$archive && \

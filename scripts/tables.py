@@ -25,11 +25,12 @@ from benchmarks.quality import (  # noqa: E402
     leaderboard,
     longtail,
     losses,
+    published,
     recommend,
     robust,
     shift,
 )
-from benchmarks.quality.table import markdown, read  # noqa: E402
+from benchmarks.quality.table import by_objective, markdown, read  # noqa: E402
 from benchmarks.speed import cost, jobs  # noqa: E402
 from benchmarks.speed import losses as loss_speed  # noqa: E402
 from benchmarks.speed import table as peers  # noqa: E402
@@ -54,6 +55,10 @@ def table(kind: str, family: str = "") -> str:
         return heads.markdown(read(RESULTS / "heads.jsonl"))
     if kind == "long_tail":
         return longtail.markdown(read(RESULTS / "longtail.jsonl"))
+    if kind == "by_objective":
+        return by_objective(read(RESULTS / "objectives.jsonl"))
+    if kind == "published":
+        return published.markdown(read(RESULTS / "published.jsonl"))
     if kind == "told":
         return shift.told_markdown(read(RESULTS / "shift.jsonl"))
     if kind == "estimated":

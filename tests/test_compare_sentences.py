@@ -104,6 +104,19 @@ def test_methods_that_change_nothing() -> None:
     assert twice.verdict.endswith("Not clearly worse: temperature:objective=nll.")
 
 
+def test_an_imbalanced_fit_part_is_noted_with_the_command_to_use() -> None:
+    data, test = predictions(3000, 3.0), predictions(1000, 3.0, seed=1)
+    tail = data.select(torch.nonzero((data.labels > 0) | (torch.arange(3000) % 20 == 0)).squeeze(1))
+    counts = torch.bincount(tail.labels).tolist()
+    most = max(range(4), key=lambda j: counts[j])
+    found = compare(tail, test, methods=["temperature"], bootstrap=100)
+    (note,) = found.notes
+    assert f"imbalanced ({counts[most]:,} of class {most}, {counts[0]:,} of class 0)" in note
+    assert note.endswith("for example temperance fit temperature FIT -o CAL --prior uniform.")
+    assert compare(tail, test, methods=["temperature:prior=uniform"], bootstrap=100).notes == ()
+    assert compare(data, test, methods=["temperature"], bootstrap=100).notes == ()
+
+
 def test_all_failing() -> None:
     one_label = Predictions.of(random_predictions(20, 3)[0], [1] * 20, from_logits=True)
     found = compare(one_label, methods=METHODS, bootstrap=20)

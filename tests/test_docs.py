@@ -69,6 +69,32 @@ def test_python_blocks_run(page: Path, tmp_path: Path) -> None:
         assert found.returncode == 0, found.stderr
 
 
+@pytest.mark.slow
+def test_the_python_of_the_readme_has_the_types_it_says(tmp_path: Path) -> None:
+    """As a user's type checker reads it: the package ships its types."""
+    program = tmp_path / "readme.py"
+    program.write_text("\n".join(code_blocks(ROOT / "README.md", "python")))
+    command = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(ROOT / ".mypy_cache"), str(program)]
+    found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert found.returncode == 0, found.stdout + found.stderr
+
+
+def test_commands_of_the_page_on_shift_run_and_say_what_it_quotes(tmp_path: Path) -> None:
+    """After its first block of Python has written the files."""
+    page = ROOT / "docs" / "shift.md"
+    subprocess.run([sys.executable, "-c", code_blocks(page, "python")[0]], cwd=tmp_path, check=True)
+    said = ""
+    for command in "".join(code_blocks(page, "sh")).splitlines():
+        line = [sys.executable, "-m", *command.split()]
+        found = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True)
+        assert found.returncode == 0, found.stderr
+        said += found.stdout
+    quotes = re.findall(r"(?:^> .*\n)+", page.read_text(), re.MULTILINE)
+    for quote in quotes:
+        assert " ".join(quote.replace("> ", "").split()) in " ".join(said.split())
+    assert len(quotes) == 2
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_between_pages_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text()):

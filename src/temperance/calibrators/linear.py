@@ -176,6 +176,7 @@ class MatrixOdir(Parametric):
         self.n_folds = n_folds
 
     def _check_settings(self) -> None:
+        super()._check_settings()
         if self.strengths is not None and not self.strengths:
             raise InputError("strengths must be positive numbers, at least one; got none")
 

@@ -311,11 +311,27 @@ def _root(slope: float, second: float, third: float, fourth: float) -> float:
 
 
 def _any_shape(objective: Objective, logits: Tensor, labels: Tensor) -> tuple[float, dict[str, Any]]:
-    """The lowest of several local optima: the best of a coarse grid over some rows, then a descent over all rows."""
+    """The lowest of several local optima: the best of a coarse grid over some rows, then a descent over all rows.
+
+    A calibration error can be as small where everything is certain, so its descent begins at the optimum of NLL.
+    """
 
     def forward(rows: Tensor, log_inverse: Tensor) -> Tensor:
         return (rows * log_inverse.exp()).log_softmax(1)
 
+    if objective.whole:
+        best = logits.new_tensor(math.log(_convex(Nll(), logits, labels)[0]))
+    else:
+        best = _best_of_grid(objective, forward, logits, labels)
+    found = minimise(
+        Problem(objective, forward, logits, labels), best[None], low=math.log(S_LOW), high=math.log(S_HIGH)
+    )
+    return math.exp(float(found.parameters)), found.info
+
+
+def _best_of_grid(
+    objective: Objective, forward: Callable[[Tensor, Tensor], Tensor], logits: Tensor, labels: Tensor
+) -> Tensor:
     every = max(1, len(logits) // (4 * ENOUGH_ROWS))
     some = Problem(objective, forward, logits[::every], labels[::every])
     grid = torch.arange(-18, 19, dtype=torch.float64, device=logits.device) / 18 * math.log(S_HIGH)
@@ -323,11 +339,7 @@ def _any_shape(objective: Objective, logits: Tensor, labels: Tensor) -> tuple[fl
     values = torch.stack([weights @ some.losses(u) for u in grid])
     # The middle one of equal ones: T = 1 where it makes no difference.
     middle_first = (torch.arange(37) - 18).abs().argsort(stable=True)
-    best = grid[middle_first][values[middle_first].argmin()]
-    found = minimise(
-        Problem(objective, forward, logits, labels), best[None], low=math.log(S_LOW), high=math.log(S_HIGH)
-    )
-    return math.exp(float(found.parameters)), found.info
+    return grid[middle_first][values[middle_first].argmin()]
 
 
 # ------------------------------------------------------------------------------------------------- by calibration error

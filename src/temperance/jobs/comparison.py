@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from temperance.arrays import ArrayLike
-from temperance.calibrators import CALIBRATORS
+from temperance.calibrators import CALIBRATORS, priors
 from temperance.calibrators.base import Calibrator
 from temperance.errors import InputError, at_least, plural, seed_number
 from temperance.jobs import advice
@@ -130,12 +130,25 @@ class Comparison(Results):
 
     @cached_property
     def notes(self) -> tuple[str, ...]:
-        """What a reader should know about the numbers: labels with a probability of zero."""
+        """What a reader should know: labels with a probability of zero, and an imbalanced part to fit on."""
         floored = Floored.of(self.test, calibrated=False)
         if not self.test.from_logits:
             for _ in floored.counted(checked_batches(self.test)):
                 pass
-        return (floored.note(self.baseline.measured["nll"].value, self.test.n),) if floored.n else ()
+        zeros = floored.note(self.baseline.measured["nll"].value, self.test.n) if floored.n else ""
+        return tuple(filter(None, (zeros, self._imbalance)))
+
+    @property
+    def _imbalance(self) -> str:
+        """A sentence about an imbalanced part to fit on and what to do, unless the recommended method has a prior."""
+        found, method = priors.imbalance_of(torch.bincount(self.fit.labels)), self.recommended.method
+        if not found or "prior" in method.settings:
+            return ""
+        name = "auto" if self.recommended is self.baseline else method.label
+        return (
+            f"The part to fit on is imbalanced ({found}): if the classes are not as common in use, say how common they "
+            f"are with a prior, for example temperance fit {name} FIT -o CAL --prior uniform."
+        )
 
     def remark(self, outcome: Outcome) -> str:
         """Where one method stands, in a few words."""

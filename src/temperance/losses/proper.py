@@ -24,7 +24,8 @@ class CrossEntropy(Loss):
     Every other loss is measured against it, and penalties are added to it unless they are given another base. With
     target probabilities y it is −Σ_j y_j log p_j.
 
-    label_smoothing  as `nn.CrossEntropyLoss` has it: that part of a target is spread evenly over all classes
+    label_smoothing  as `nn.CrossEntropyLoss` has it: that part of a target is spread evenly over all classes, and class
+                     weights apply to each class of the softened target
 
     >>> import torch
     >>> logits, labels = torch.tensor([[2.0, 1.0, 0.0], [0.5, 2.5, 0.3]]), torch.tensor([0, 1])
@@ -34,16 +35,20 @@ class CrossEntropy(Loss):
 
     def __init__(self, *, label_smoothing: Fraction = 0.0, **options: Unpack[TorchOptions]) -> None:
         super().__init__(**options)
-        if label_smoothing and self.weight is not None:
-            raise InputError(
-                "label_smoothing with class weights is not supported: label-smoothing takes both, and weights a "
-                "sample by its label"
-            )
         self.label_smoothing = label_smoothing
 
     def _losses(self, rows: Rows) -> Tensor:
         epsilon = self.label_smoothing
-        return (1 - epsilon) * rows.nll - epsilon * rows.log_probs.mean(1) if epsilon else rows.nll
+        if epsilon and self.weight is None:
+            return (1 - epsilon) * rows.nll - epsilon * rows.log_probs.mean(1)
+        return (1 - epsilon) * rows.nll
+
+    def _weighted(self, losses: Tensor, counts: Tensor, rows: Rows) -> Tensor:
+        weighted = super()._weighted(losses, counts, rows)
+        if not self.label_smoothing or self.weight is None:
+            return weighted
+        spread = rows.log_probs.clamp_min(-1e30) @ self.weight.to(losses.dtype) / rows.k
+        return weighted - self.label_smoothing * rows.kept * spread
 
 
 @loss(

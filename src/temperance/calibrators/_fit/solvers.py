@@ -17,7 +17,7 @@ from torch import Tensor
 
 from temperance.arrays import blocks
 from temperance.calibrators._fit.streaming import Streamed
-from temperance.calibrators.base import Calibrator, Shared
+from temperance.calibrators.base import CALIBRATORS, Calibrator, Shared
 from temperance.errors import InputError
 from temperance.objectives import OBJECTIVES, Objective, ObjectiveName, make_objective
 from temperance.registry import as_entry, parse_entry
@@ -41,17 +41,15 @@ P = TypeVar("P", float, Tensor)
 Solver = Literal["exact", "released"]
 
 
-class Parametric(Calibrator):
-    """A calibrator with a few parameters that minimise an objective.
+class WithObjective(Calibrator):
+    """A calibrator that minimises an objective.
 
     objective  what to minimise, by name, which may carry settings: "class-scaled:normalise=mm"
-    solver     "exact" goes to the optimum; "released" stops where the SCTL authors' program stops
     """
 
-    def __init__(self, *, objective: ObjectiveName = "nll", solver: Solver = "exact", **shared: Unpack[Shared]) -> None:
+    def __init__(self, *, objective: ObjectiveName = "nll", **shared: Unpack[Shared]) -> None:
         super().__init__(**shared)
         self.objective = objective
-        self.solver = solver
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """The settings it was made with; with `deep` also those of the objective, as `objective__gamma`."""
@@ -70,16 +68,36 @@ class Parametric(Calibrator):
             own["objective"] = as_entry(name, given | nested)
         return super().set_params(**own)
 
+    def _check_settings(self) -> None:
+        objective = self._make_objective()
+        if objective.whole and not self.preserves_argmax:
+            able = ", ".join(one.name for one in CALIBRATORS if one.takes_objective and one.preserves_argmax)
+            raise InputError(
+                f"{objective.name} is a calibration error, which a constant prediction makes zero. "
+                f"Use it with a method that never changes the predicted class: {able}"
+            )
+
     def _make_objective(self) -> Objective:
         return make_objective(self.objective)
+
+
+class Parametric(WithObjective):
+    """A calibrator with a few parameters that minimise an objective.
+
+    solver  "exact" goes to the optimum; "released" stops where the SCTL authors' program stops
+    """
+
+    def __init__(self, *, objective: ObjectiveName = "nll", solver: Solver = "exact", **shared: Unpack[Shared]) -> None:
+        super().__init__(objective=objective, **shared)
+        self.solver = solver
 
     def _streamed_objective(self) -> Objective:
         """The same for a stream, which not every objective and solver can be fitted to."""
         if self.solver != "exact":
             raise InputError("a stream is fitted by solver=exact, which goes to the optimum")
         made = self._make_objective()
-        if not made.weighs_classes:
-            raise InputError(f"{self.objective} gives each row a weight of its own, so all rows must be in memory")
+        if made.whole or not made.weighs_classes:
+            raise InputError(f"{self.objective} needs all rows at once, so a stream cannot be fitted with it")
         return made
 
 
@@ -133,7 +151,7 @@ class Problem:
     def weighted_blocks(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """Rows with their labels and current weights, block by block."""
         weights = self.objective.weights(self.labels, self.k)
-        for rows, y, first in blocks(self.inputs, self.labels):
+        for rows, y, first in self._blocks():
             yield rows, y, weights[first : first + len(y)]
 
     def __call__(self, parameters: Tensor) -> tuple[float, Tensor]:
@@ -155,10 +173,11 @@ class Problem:
     @torch.no_grad()
     def losses(self, parameters: Tensor) -> Tensor:
         """The loss of each row. (n,)"""
-        parts = [
-            self.objective.losses(self.forward(rows, parameters), y) for rows, y, _ in blocks(self.inputs, self.labels)
-        ]
+        parts = [self.objective.losses(self.forward(rows, parameters), y) for rows, y, _ in self._blocks()]
         return torch.cat(parts)
+
+    def _blocks(self) -> Iterator[tuple[Tensor, Tensor, int]]:
+        return blocks(self.inputs, self.labels, step=len(self.labels) if self.objective.whole else None)
 
     def reweigh(self, parameters: Tensor) -> float:
         """Let the objective choose new weights; returns how much they changed."""
@@ -214,7 +233,8 @@ def minimise(
     """
 
     def solve(parameters: Tensor) -> Tensor:
-        found = descend(problem, parameters, low, high, max_steps)
+        # A calibration error has kinks, where no slope is small.
+        found = descend(problem, parameters, low, high, max_steps, still=1e-5 if problem.objective.whole else 0.0)
         record.update(found.info)
         return found.parameters
 
