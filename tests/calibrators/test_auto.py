@@ -8,7 +8,7 @@ import torch
 
 from conftest import random_predictions
 from temperance.calibrators import Auto, KernelLogistic, Temperature, load_calibrator, make_calibrator
-from temperance.calibrators.auto import FEW_MISTAKES, IMAGINED, MEMBERS, _pool_weights, _trust
+from temperance.calibrators.auto import FEW_MISTAKES, IMAGINED, MEMBERS, _harm, _pool_weights
 from temperance.errors import FileError, TemperanceWarning
 from temperance.metrics import ece, nll
 
@@ -144,16 +144,44 @@ def biased(n: int, seed: int) -> tuple[Any, Any]:
     return logits, torch.multinomial(truth.softmax(1), 1, generator=generator).squeeze(1)
 
 
-def test_trust_counts_the_noise_and_the_imagined_samples() -> None:
-    logits, labels = calibrated(2000, 4)
-    plain, sharper = logits.log_softmax(1), (1.5 * logits).log_softmax(1)
-    assert _trust(sharper, plain, labels) == 0 and _trust(plain, plain, labels) == 0
-    gain = (sharper - plain).gather(1, labels[:, None]).neg().squeeze(1)
-    imagined = (sharper.exp() * (sharper - plain)).sum(1) * IMAGINED / 2000
-    mean, error = float((gain - imagined).mean()), float((gain - imagined).std()) / 2000**0.5
+def test_harm_is_how_often_randomly_weighted_samples_lose() -> None:
+    """The imagined samples among them, labelled as the plain predictions say."""
+    logits, labels = calibrated(300, 4)
+    plain, other = logits.log_softmax(1), (0.9 * logits).log_softmax(1)
     mistakes = int((logits.argmax(1) != labels).sum())
-    doubt = error**2 * (1 + FEW_MISTAKES / mistakes)
-    assert _trust(plain, sharper, labels) == pytest.approx(mean**2 / (mean**2 + doubt))
+    gain = (other - plain).gather(1, labels[:, None]).squeeze(1)
+    imagined = (plain.exp() * (other - plain)).sum(1)
+    shapes = torch.cat([torch.full((300,), mistakes / (mistakes + FEW_MISTAKES)), torch.full((300,), IMAGINED / 300)])
+    weights = torch.distributions.Gamma(shapes.double(), torch.ones(600, dtype=torch.float64))
+    torch.manual_seed(0)
+    drawn = float((weights.sample((20000,)) @ torch.cat([gain, imagined]) < 0).double().mean())
+    assert 0.05 < drawn < 0.95
+    assert _harm(other, plain, labels) == pytest.approx(drawn, abs=0.02)
+
+
+def test_much_better_and_much_worse_predictions_are_told_apart() -> None:
+    logits, labels = calibrated(2000, 4)
+    plain, sharper = logits.log_softmax(1), (3 * logits).log_softmax(1)
+    assert _harm(sharper, plain, labels) > 0.999 and _harm(plain, sharper, labels) < 0.001
+    right = logits.argmax(1)
+    assert _harm(sharper, plain, right) == 1  # not one mistake: nothing is known of the cost of being surer
+
+
+def test_where_harm_is_likely_probabilities_are_left_as_they_are() -> None:
+    kept = 0
+    for seed in range(4):
+        logits, labels = calibrated(400, 4, seed)
+        found = Auto().fit(logits, labels)
+        same = torch.allclose(found.predict_proba(logits), logits.softmax(1))
+        assert same == (found.info["harm"] >= 0.5) == found.info["verdict"].startswith("probabilities are left")
+        kept += same
+    assert kept >= 2
+
+
+def test_harm_is_unlikely_where_calibrating_is_needed() -> None:
+    found = Auto().fit(*random_predictions(400, 4, sharpness=4.0))
+    assert found.info["harm"] < 0.01
+    assert found.info["verdict"] == "calibrating raises the NLL with a probability of 0.0%"
 
 
 def test_a_shift_of_class_frequencies_costs_no_more_than_the_frequencies_explain() -> None:

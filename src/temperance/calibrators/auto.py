@@ -16,6 +16,7 @@ from temperance.calibrators.temperature import (
     likeliest_inverse_temperature,
 )
 from temperance.errors import InputError
+from temperance.numerics import chance_below_zero
 from temperance.objectives import Nll
 from temperance.settings import AtLeastTwo, NameOf, Seed
 
@@ -24,15 +25,18 @@ from temperance.settings import AtLeastTwo, NameOf, Seed
 MEMBERS = ("gap-scaling", "structured-vector", "structured-matrix", "kernel-logistic")
 
 # The weights are fitted to the samples and to this many imagined ones, labelled as temperature scaling predicts: a
-# member that does well on a few samples by chance gets less weight, and none gets an infinite one.
+# member that does well on a few samples by chance gets less weight, and none gets an infinite one. So is the chance of
+# harm, with samples labelled as predicted by what it is compared with.
 IMAGINED = 10
 
 # The ridge of the last step. It is far stronger than that of `gap-scaling` alone, since little is left to repair.
 LAST_RIDGE = 100.0
 
-# A gain is trusted by its standard error, which is itself unreliable where it rests on few mistakes: with this many
-# mistakes its square counts twice.
+# Most of a gain or a loss comes from mistakes. With this many of them a sample counts half beside the imagined ones.
 FEW_MISTAKES = 20
+
+# Calibrating that does harm with this probability is not done.
+TOO_LIKELY = 0.5
 
 # A member that weighs less than this share of the heaviest is left out.
 NEGLIGIBLE = 0.005
@@ -48,16 +52,17 @@ class Auto(Calibrator):
        convex problem. A member that does not help gets weight 0 and is left out.
     3. Gap scaling (`gap-scaling`), with a strong penalty, is fitted to the pooled predictions: the members tell classes
        apart, it learns how sure to be.
-    4. Both steps are repeated on all folds but one and judged on that one. With g the mean gain in NLL over temperature
-       scaling there and e its standard error, the result is trusted by g² / (g² + e²), the share of g² that is not
-       noise: the rest pulls weights and slopes back to temperature scaling, all the way if nothing is gained or if
-       there is not one mistake to learn from. Few mistakes make e larger.
-    5. The members in use are fitted again on everything.
+    4. Both steps are repeated on all folds but one and judged on that one. The result is trusted by the probability
+       that its NLL is lower than that of temperature scaling: the rest pulls weights and slopes back to temperature
+       scaling, all the way if there is not one mistake to learn from.
+    5. What comes out is judged likewise beside no calibration. Where it is as likely to raise the NLL as to lower it,
+       probabilities are left as they are.
+    6. The members in use are fitted again on everything.
 
-    So with few samples it is nearly temperature scaling, unless they clearly show more. `info` has the weights, the
-    trust, the cross-validated NLL of every member and step, and the gain of each step with its standard error. Members
-    that cannot be fitted to the data (too few samples, say) are left out, with the reason. Like every method that tells
-    classes apart it learns how common they are: where that differs from the use, give it a `prior`.
+    `info` has the probability of `harm` and a `verdict` that says it in words, the weights, the trust, the
+    cross-validated NLL of every member and step, and the gain of each step with its standard error. Members that cannot
+    be fitted to the data (too few samples, say) are left out, with the reason. Like every method that tells classes
+    apart it learns how common they are: where that differs from the use, give it a `prior`.
     """
 
     weights: Tensor
@@ -82,24 +87,26 @@ class Auto(Calibrator):
         log_probs = torch.stack(list(predicted.values()))
         weights = _pool_weights(log_probs, labels)
 
-        combined = _cross_combined(log_probs, labels, fold, weights)
+        combined, steps = _cross_combined(log_probs, labels, fold, weights)
         found = {"identity": logits.log_softmax(1)} | predicted | combined
         losses = {name: _nll(each, labels) for name, each in found.items()}
-        trust = _trust(combined["pool and gap-scaling"], log_probs[0], labels)
-        if trust:
+        trust = 1 - _harm(combined["pool and gap-scaling"], log_probs[0], labels)
+        harm = _harm(_cross_trusted(log_probs, fold, steps, trust), found["identity"], labels)
+        if trust and harm < TOO_LIKELY:
             self.last = _last_step()
             self.last._fit_rows(_pool(log_probs, weights), labels)
             self.last.slopes *= trust
-        weights *= trust
-        weights[0] += 1 - trust
-
-        share = dict(zip(predicted, weights.tolist(), strict=True))
+        share = dict(zip(predicted, _pulled_back(weights, trust).tolist(), strict=True))
+        if harm >= TOO_LIKELY:
+            share = {"identity": 1.0}
         members = sorted(name for name in share if share[name] >= NEGLIGIBLE * max(share.values()))
         for name in members:
             self.add_module(name, _member(name, logits, labels))
         self._keep("weights", weights.new_tensor([share[name] for name in members]))
         steps = ("identity", "temperature", "pool", "pool and gap-scaling")
         self.info = {
+            "harm": harm,
+            "verdict": _verdict(harm),
             "weights": {name: share[name] for name in sorted(members, key=share.__getitem__, reverse=True)},
             "trust": trust,
             "held_out_nll": {name: float(each.mean()) for name, each in losses.items()},
@@ -161,9 +168,13 @@ def _last_step() -> GapScaling:
     return GapScaling(ridge=LAST_RIDGE, rescale=False)
 
 
-def _cross_combined(log_probs: Tensor, labels: Tensor, fold: Tensor, start: Tensor) -> dict[str, Tensor]:
-    """Log-probabilities after the pool and after gap scaling, both fitted to the other folds."""
+Steps = list[tuple[Tensor, GapScaling]]
+
+
+def _cross_combined(log_probs: Tensor, labels: Tensor, fold: Tensor, start: Tensor) -> tuple[dict[str, Tensor], Steps]:
+    """Log-probabilities after the pool and after gap scaling, both fitted to the other folds, and what was fitted."""
     pool, last = torch.empty_like(log_probs[0]), torch.empty_like(log_probs[0])
+    steps = []
     for out in range(int(fold.max()) + 1):
         inside, outside = fold != out, fold == out
         weights = _pool_weights(log_probs[:, inside], labels[inside], start)
@@ -171,17 +182,44 @@ def _cross_combined(log_probs: Tensor, labels: Tensor, fold: Tensor, start: Tens
         step._fit(_pool(log_probs[:, inside], weights), labels[inside])  # not `fit`: one class alone is enough here
         pool[outside] = _pool(log_probs[:, outside], weights)
         last[outside] = step._calibrate(pool[outside])
-    return {"pool": pool, "pool and gap-scaling": last}
+        steps.append((weights, step))
+    return {"pool": pool, "pool and gap-scaling": last}, steps
 
 
-def _trust(log_probs: Tensor, plain: Tensor, labels: Tensor) -> float:
-    """How far to go from plain predictions to others, given what those gain, the imagined samples included."""
-    mistakes = int((plain.argmax(1) != labels).sum())
+def _cross_trusted(log_probs: Tensor, fold: Tensor, steps: Steps, trust: float) -> Tensor:
+    """Log-probabilities of each fold by what was fitted to the others, pulled back to temperature scaling."""
+    found = torch.empty_like(log_probs[0])
+    for out, (weights, step) in enumerate(steps):
+        step.slopes *= trust
+        found[fold == out] = step._calibrate(_pool(log_probs[:, fold == out], _pulled_back(weights, trust)))
+    return found
+
+
+def _pulled_back(weights: Tensor, trust: float) -> Tensor:
+    """As much of the weights as is trusted, and temperature scaling for the rest."""
+    pulled = trust * weights
+    pulled[0] += 1 - trust
+    return pulled
+
+
+def _harm(log_probs: Tensor, plain: Tensor, labels: Tensor) -> float:
+    """The probability that the NLL of these predictions is higher than that of plain ones, on samples of the same kind.
+
+    That is a Bayesian bootstrap of what each sample gains, in closed form: how often the mean is below
+    zero if samples are weighted at random. The imagined samples take part with what they are expected to lose.
+    """
+    n, mistakes = len(labels), int((plain.argmax(1) != labels).sum())
     if not mistakes:
-        return 0.0  # whatever is surer looks better
-    imagined = (plain.exp() * (plain - log_probs)).sum(1) * IMAGINED / len(labels)
-    gain, error = _mean_and_error(_nll(plain, labels) - _nll(log_probs, labels) - imagined)
-    return gain**2 / (gain**2 + error**2 * (1 + FEW_MISTAKES / mistakes)) if gain > 0 else 0.0
+        return 1.0  # whatever is surer looks better
+    imagined = (plain.exp() * (log_probs - plain)).sum(1)
+    shapes = [torch.full_like(imagined, mistakes / (mistakes + FEW_MISTAKES)), torch.full_like(imagined, IMAGINED / n)]
+    return chance_below_zero(torch.cat([_nll(plain, labels) - _nll(log_probs, labels), imagined]), torch.cat(shapes))
+
+
+def _verdict(harm: float) -> str:
+    """What the probability of harm is, and what was done about it."""
+    chance = f"calibrating raises the NLL with a probability of {harm:.1%}"
+    return chance if harm < TOO_LIKELY else f"probabilities are left as they are: {chance}"
 
 
 def _pool(log_probs: Tensor | list[Tensor], weights: Tensor) -> Tensor:
