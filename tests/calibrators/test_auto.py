@@ -8,7 +8,7 @@ import torch
 
 from conftest import random_predictions
 from temperance.calibrators import Auto, KernelLogistic, Temperature, load_calibrator, make_calibrator
-from temperance.calibrators.auto import FEW_MISTAKES, IMAGINED, MEMBERS, _harm, _pool_weights
+from temperance.calibrators.auto import FEW_MISTAKES, IMAGINED, MEMBERS, TOO_LIKELY, _harm, _pool_weights
 from temperance.errors import FileError, TemperanceWarning
 from temperance.metrics import ece, nll
 
@@ -145,26 +145,26 @@ def biased(n: int, seed: int) -> tuple[Any, Any]:
 
 
 def test_harm_is_how_often_randomly_weighted_samples_lose() -> None:
-    """The imagined samples among them, labelled as the plain predictions say."""
+    """The imagined samples among them, labelled as a belief says."""
     logits, labels = calibrated(300, 4)
-    plain, other = logits.log_softmax(1), (0.9 * logits).log_softmax(1)
+    plain, other, belief = (each.log_softmax(1) for each in (logits, 0.9 * logits, 0.8 * logits))
     mistakes = int((logits.argmax(1) != labels).sum())
     gain = (other - plain).gather(1, labels[:, None]).squeeze(1)
-    imagined = (plain.exp() * (other - plain)).sum(1)
-    shapes = torch.cat([torch.full((300,), mistakes / (mistakes + FEW_MISTAKES)), torch.full((300,), IMAGINED / 300)])
+    imagined = (belief.exp() * (other - plain)).sum(1)
+    shapes = torch.cat(
+        [torch.full((300,), (mistakes + 1) / (mistakes + 1 + FEW_MISTAKES)), torch.full((300,), IMAGINED / 300)]
+    )
     weights = torch.distributions.Gamma(shapes.double(), torch.ones(600, dtype=torch.float64))
     torch.manual_seed(0)
     drawn = float((weights.sample((20000,)) @ torch.cat([gain, imagined]) < 0).double().mean())
     assert 0.05 < drawn < 0.95
-    assert _harm(other, plain, labels) == pytest.approx(drawn, abs=0.02)
+    assert _harm(other, plain, belief, labels) == pytest.approx(drawn, abs=0.02)
 
 
 def test_much_better_and_much_worse_predictions_are_told_apart() -> None:
     logits, labels = calibrated(2000, 4)
     plain, sharper = logits.log_softmax(1), (3 * logits).log_softmax(1)
-    assert _harm(sharper, plain, labels) > 0.999 and _harm(plain, sharper, labels) < 0.001
-    right = logits.argmax(1)
-    assert _harm(sharper, plain, right) == 1  # not one mistake: nothing is known of the cost of being surer
+    assert _harm(sharper, plain, plain, labels) > 0.999 and _harm(plain, sharper, plain, labels) < 0.001
 
 
 def test_where_harm_is_likely_probabilities_are_left_as_they_are() -> None:
@@ -173,7 +173,7 @@ def test_where_harm_is_likely_probabilities_are_left_as_they_are() -> None:
         logits, labels = calibrated(400, 4, seed)
         found = Auto().fit(logits, labels)
         same = torch.allclose(found.predict_proba(logits), logits.softmax(1))
-        assert same == (found.info["harm"] >= 0.5) == found.info["verdict"].startswith("probabilities are left")
+        assert same == (found.info["harm"] >= TOO_LIKELY) == found.info["verdict"].startswith("probabilities are left")
         kept += same
     assert kept >= 2
 

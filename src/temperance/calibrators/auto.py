@@ -25,18 +25,18 @@ from temperance.settings import AtLeastTwo, NameOf, Seed
 MEMBERS = ("gap-scaling", "structured-vector", "structured-matrix", "kernel-logistic")
 
 # The weights are fitted to the samples and to this many imagined ones, labelled as temperature scaling predicts: a
-# member that does well on a few samples by chance gets less weight, and none gets an infinite one. So is the chance of
-# harm, with samples labelled as predicted by what it is compared with.
+# member that does well on a few samples by chance gets less weight, and none gets an infinite one. They
+# also take part in the probability of harm.
 IMAGINED = 10
 
 # The ridge of the last step. It is far stronger than that of `gap-scaling` alone, since little is left to repair.
 LAST_RIDGE = 100.0
 
-# Most of a gain or a loss comes from mistakes. With this many of them a sample counts half beside the imagined ones.
-FEW_MISTAKES = 20
+# Most of a gain or a loss comes from mistakes, so a sample counts for less where there are few: half with this many.
+FEW_MISTAKES = 10
 
 # Calibrating that does harm with this probability is not done.
-TOO_LIKELY = 0.5
+TOO_LIKELY = 1 / 3
 
 # A member that weighs less than this share of the heaviest is left out.
 NEGLIGIBLE = 0.005
@@ -55,8 +55,8 @@ class Auto(Calibrator):
     4. Both steps are repeated on all folds but one and judged on that one. The result is trusted by the probability
        that its NLL is lower than that of temperature scaling: the rest pulls weights and slopes back to temperature
        scaling, all the way if there is not one mistake to learn from.
-    5. What comes out is judged likewise beside no calibration. Where it is as likely to raise the NLL as to lower it,
-       probabilities are left as they are.
+    5. What comes out is judged likewise beside no calibration. Where it raises the NLL with a probability of a third or
+       more, probabilities are left as they are.
     6. The members in use are fitted again on everything.
 
     `info` has the probability of `harm` and a `verdict` that says it in words, the weights, the trust, the
@@ -87,11 +87,14 @@ class Auto(Calibrator):
         log_probs = torch.stack(list(predicted.values()))
         weights = _pool_weights(log_probs, labels)
 
-        combined, steps = _cross_combined(log_probs, labels, fold, weights)
+        combined, fitted = _cross_combined(log_probs, labels, fold, weights)
         found = {"identity": logits.log_softmax(1)} | predicted | combined
         losses = {name: _nll(each, labels) for name, each in found.items()}
-        trust = 1 - _harm(combined["pool and gap-scaling"], log_probs[0], labels)
-        harm = _harm(_cross_trusted(log_probs, fold, steps, trust), found["identity"], labels)
+        belief = log_probs[0]
+        # Without a mistake whatever is surer looks better.
+        learnable = bool((belief.argmax(1) != labels).any())
+        trust = 1 - _harm(combined["pool and gap-scaling"], belief, belief, labels) if learnable else 0.0
+        harm = _harm(_cross_trusted(log_probs, fold, fitted, trust), found["identity"], belief, labels)
         if trust and harm < TOO_LIKELY:
             self.last = _last_step()
             self.last._fit_rows(_pool(log_probs, weights), labels)
@@ -202,18 +205,19 @@ def _pulled_back(weights: Tensor, trust: float) -> Tensor:
     return pulled
 
 
-def _harm(log_probs: Tensor, plain: Tensor, labels: Tensor) -> float:
+def _harm(log_probs: Tensor, plain: Tensor, belief: Tensor, labels: Tensor) -> float:
     """The probability that the NLL of these predictions is higher than that of plain ones, on samples of the same kind.
 
-    That is a Bayesian bootstrap of what each sample gains, in closed form: how often the mean is below
-    zero if samples are weighted at random. The imagined samples take part with what they are expected to lose.
+    That is a Bayesian bootstrap of what each sample gains, in closed form: how often the mean is below zero if samples
+    are weighted at random. The imagined samples, labelled as a belief predicts, take part with what they would gain.
     """
-    n, mistakes = len(labels), int((plain.argmax(1) != labels).sum())
-    if not mistakes:
-        return 1.0  # whatever is surer looks better
-    imagined = (plain.exp() * (log_probs - plain)).sum(1)
-    shapes = [torch.full_like(imagined, mistakes / (mistakes + FEW_MISTAKES)), torch.full_like(imagined, IMAGINED / n)]
-    return chance_below_zero(torch.cat([_nll(plain, labels) - _nll(log_probs, labels), imagined]), torch.cat(shapes))
+    imagined = (belief.exp() * (log_probs - plain)).sum(1)
+    mistakes = int((plain.argmax(1) != labels).sum())
+    shapes = ((mistakes + 1) / (mistakes + 1 + FEW_MISTAKES), IMAGINED / len(labels))
+    return chance_below_zero(
+        torch.cat([_nll(plain, labels) - _nll(log_probs, labels), imagined]),
+        torch.cat([torch.full_like(imagined, shape) for shape in shapes]),
+    )
 
 
 def _verdict(harm: float) -> str:
