@@ -17,6 +17,7 @@ from benchmarks.quality import (  # noqa: E402  (needs the root on the path)
     classifiers,
     digits,
     few,
+    harm,
     heads,
     longtail,
     losses,
@@ -53,6 +54,10 @@ def table(kind: str, family: str = "") -> str:
         return shift.estimated_markdown(read(RESULTS / "shift.jsonl"))
     if kind == "few":
         return few.markdown(read(RESULTS / "few.jsonl"))
+    if kind == "harm":
+        return harm.markdown(read(RESULTS / "harm.jsonl"))
+    if kind == "stated":
+        return harm.stated_markdown(read(RESULTS / "harm.jsonl"))
     if kind == "robust":
         return robust.markdown(read(RESULTS / "robust.jsonl"))
     if kind == "recommended":
