@@ -38,7 +38,7 @@ FEW_MISTAKES = 10
 # Calibrating that does harm with this probability is not done.
 TOO_LIKELY = 1 / 3
 
-# A member that weighs less than this share of the heaviest is left out.
+# A member that weighs less than this share of the heaviest is left out, and so is the last step if trusted less.
 NEGLIGIBLE = 0.005
 
 
@@ -95,7 +95,7 @@ class Auto(Calibrator):
         learnable = bool((belief.argmax(1) != labels).any())
         trust = 1 - _harm(combined["pool and gap-scaling"], belief, belief, labels) if learnable else 0.0
         harm = _harm(_cross_trusted(log_probs, fold, fitted, trust), found["identity"], belief, labels)
-        if trust and harm < TOO_LIKELY:
+        if trust >= NEGLIGIBLE and harm < TOO_LIKELY:
             self.last = _last_step()
             self.last._fit_rows(_pool(log_probs, weights), labels)
             self.last.slopes *= trust
