@@ -1,12 +1,26 @@
 # Two commands do all the set-up on a fresh machine:
 #   make demo   the main job on predictions that ship with the package
 #   make test   every check: style, types, tests
+# What continuous integration runs besides:
+#   make units     numerical tests, computed as on processors with other vector units
+#   make oldest    the fast tests with the oldest versions of what temperance needs
+#   make package   wheel and source archive, each installed where there is no compiler, and used
+# And by hand, because it doubles the time of the tests:
+#   make coverage  which lines the tests run
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
-PIP    := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
+PINNED := pip install --quiet --disable-pip-version-check --constraint constraints.txt
+PIP    := $(BIN)/$(PINNED)
 
-.PHONY: demo test check speed clean
+.PHONY: demo test check coverage units oldest package speed clean
+
+# Without the tests of all calibrators that take minutes; each method has its own file too.
+NUMERICAL := tests/losses tests/metrics tests/test_numerics.py tests/test_objectives.py \
+             $(filter-out %_contract.py %_auto.py %_priors.py, $(wildcard tests/calibrators/test_*.py))
+FAST      := tests/losses tests/metrics tests/test_arrays.py tests/test_cli.py tests/test_compare.py tests/test_evaluate.py \
+             tests/test_predictions*.py tests/test_settings.py
+PYTEST    := -m pytest --numprocesses auto
 
 demo: $(VENV)/.runs
 	$(BIN)/temperance demo --report demo.html
@@ -14,12 +28,40 @@ demo: $(VENV)/.runs
 
 # One thread for each test process: several that fill all cores with threads each wait for one another.
 test: check
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto
+	OMP_NUM_THREADS=1 $(BIN)/python $(PYTEST)
 
 check: $(VENV)/.tests
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+
+coverage: $(VENV)/.tests
+	OMP_NUM_THREADS=1 $(BIN)/python $(PYTEST) --cov=temperance --cov-report=term:skip-covered
+
+units: $(VENV)/.tests
+	for unit in avx2 default; do \
+	  ATEN_CPU_CAPABILITY=$$unit OMP_NUM_THREADS=1 $(BIN)/python $(PYTEST) -q -m 'not slow' $(NUMERICAL) || exit 1; \
+	done
+
+# Warnings of old versions are not ours to mend.
+oldest: $(VENV)-oldest/.tests
+	OMP_NUM_THREADS=1 $(VENV)-oldest/bin/python $(PYTEST) -q -m 'not slow' -W default $(FAST)
+
+$(VENV)-oldest/.tests: pyproject.toml constraints-oldest.txt
+	$(PYTHON) -m venv $(VENV)-oldest
+	$(VENV)-oldest/bin/$(subst constraints,constraints-oldest,$(PINNED)) torch
+	$(VENV)-oldest/bin/$(subst constraints,constraints-oldest,$(PINNED)) --editable '.[report,parquet,images,analysis]' pytest pytest-xdist hypothesis
+	touch $@
+
+package: $(VENV)/.runs
+	$(PIP) hatchling
+	rm -rf dist $(VENV)-clean && $(BIN)/python -m hatchling build -d dist
+	$(PYTHON) -m venv $(VENV)-clean && $(VENV)-clean/bin/$(PINNED) torch
+	for archive in dist/*.whl dist/*.tar.gz; do \
+	  CC=false $(VENV)-clean/bin/$(PINNED) --force-reinstall --no-deps $$archive && \
+	  CC=false $(VENV)-clean/bin/$(PINNED) $$archive && \
+	  $(VENV)-clean/bin/temperance demo > /dev/null && $(VENV)-clean/bin/python scripts/smoke.py || exit 1; \
+	done
 
 speed: $(VENV)/.tests
 	$(BIN)/python -m benchmarks.speed
@@ -37,4 +79,4 @@ $(VENV)/.tests: $(VENV)/.runs
 	touch $@
 
 clean:
-	rm -rf $(VENV) src/temperance/_rows.so .mypy_cache .ruff_cache .pytest_cache .hypothesis demo.html
+	rm -rf $(VENV) $(VENV)-oldest $(VENV)-clean dist src/temperance/_rows.so .mypy_cache .ruff_cache .pytest_cache .hypothesis demo.html

@@ -13,7 +13,8 @@ ROOT = Path(__file__).resolve().parent.parent
 DOCS, RESULTS = ROOT / "docs", ROOT / "benchmarks" / "results"
 sys.path.insert(0, str(ROOT))
 
-from benchmarks.quality import (  # noqa: E402  (needs the root on the path)
+from benchmarks.papers import evidence  # noqa: E402  (needs the root on the path)
+from benchmarks.quality import (  # noqa: E402
     classifiers,
     digits,
     few,
@@ -74,6 +75,8 @@ def table(kind: str, family: str = "") -> str:
         return classifiers.markdown(read(RESULTS / "classifiers.jsonl"))
     if kind == "digits":
         return digits.markdown(read(RESULTS / "digits.jsonl"))
+    if kind == "evidence":
+        return evidence.table(family)
     if kind == "loss_settings":
         return used(LOSS_FAMILIES[family])
     entries = [entry for entry in described(kind) if family in ("", entry["claims"].get("family"))]

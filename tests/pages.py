@@ -2,7 +2,7 @@
 
 from html.parser import HTMLParser
 
-from temperance.report.markup import VOID
+from temperance.markup import VOID
 
 
 class Page(HTMLParser):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -76,3 +77,18 @@ def run(folder: Path, n_processes: int = 2) -> list[dict[str, dict[str, Tensor]]
     """What each process found."""
     spawn(worker, (n_processes, folder), n_processes)  # type: ignore[no-untyped-call]
     return [torch.load(folder / f"{rank}.pt") for rank in range(n_processes)]
+
+
+def synced(rank: int, pieces: list[tuple[Tensor, Tensor]], folder: Path) -> None:
+    """One of two processes that measure with torchmetrics, with fewer or more samples than the other."""
+    from temperance.interop.torchmetrics import CalibrationMetric
+
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
+    values = {}
+    for name in ("ece", "aurc", "classwise-ece", "smooth-ece"):
+        found = CalibrationMetric(name, from_logits=True)
+        for logits, labels in pieces[:2] if rank == 0 else pieces[2:]:
+            found.update(logits, labels)
+        values[name] = float(found.compute())
+    (folder / str(rank)).write_text(json.dumps(values))
+    dist.destroy_process_group()

@@ -401,7 +401,7 @@ def test_a_table_that_changes_between_reading_and_writing(calibrator: Calibrator
     found = apply(calibrator, path)
     for lines in (path.read_text().splitlines()[:-1], [*path.read_text().splitlines(), "0,0,0,1"]):
         path.write_text("\n".join(lines) + "\n")
-        with pytest.raises(FileError, match="another number of rows than before"):
+        with pytest.raises(FileError, match="rows instead of 40: the file has changed"):
             write_predictions(tmp_path / "out.csv", found)
 
 
@@ -438,4 +438,4 @@ def test_a_prior_of_a_fit(tmp_path: Path) -> None:
     found = load_calibrator(tmp_path / "cal.safetensors")
     assert found.get_params()["prior"] == "uniform" and found.target_prior.tolist() == pytest.approx([1 / 3] * 3)
     said = run("fit", "temperature", path, "-o", tmp_path / "cal.safetensors", "--prior", "adapt")
-    assert said.code == 2 and "prior must be uniform, same or a number for each class" in said.err
+    assert said.code == 2 and "temperature: prior must be one of uniform, same" in said.err

@@ -246,7 +246,7 @@ def test_what_hardly_learnt_is_said_before_anything_else(images: Path, tmp_path:
             ("nowhere", "--network", "wrn-28-10:dropout=2"),
             "wrn-28-10: dropout must be a number of at least 0",
         ),
-        (("nowhere", "--lr", "-1"), "recipe: lr must be a number of at least 0; got -1.0"),
+        (("nowhere", "--lr", "-1"), "--lr must be a number of at least 0; got -1.0"),
         (("digits", "--preset", "cifra"), "preset must be one of"),
         (("digits", "--batch-size", "100000"), "batch_size 100000 is more than"),
         (("digits", "--device", "tpu"), "the device 'tpu' cannot be used here"),

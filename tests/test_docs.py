@@ -13,7 +13,10 @@ import pytest
 
 import temperance
 from tables import LOSS_FAMILIES, filled
+from temperance import evaluate
 from temperance.calibrators import CALIBRATORS
+from temperance.demo import demo_predictions
+from temperance.errors import MissingExtraError
 from temperance.losses import LOSSES
 from temperance.metrics import METRICS, Metric
 
@@ -34,7 +37,10 @@ def run_examples(text: str, globs: dict[str, object], name: str) -> None:
 
 @pytest.mark.parametrize("name", MODULES)
 def test_docstring_examples(name: str) -> None:
-    module = importlib.import_module(name)
+    try:
+        module = importlib.import_module(name)
+    except MissingExtraError as error:
+        pytest.skip(str(error))
     for test in doctest.DocTestFinder(exclude_empty=True).find(module, name):
         assert doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS).run(test).failed == 0
 
@@ -54,6 +60,8 @@ def test_python_blocks_run(page: Path, tmp_path: Path) -> None:
     program = "\n".join(code_blocks(page, "python"))
     if "interop.onnx" in program and os.environ.get("CI") != "true":
         pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
+    if "interop.torchmetrics" in program:
+        pytest.importorskip("torchmetrics", reason="torchmetrics is not installed")
     if program:
         found = subprocess.run(
             [sys.executable, "-W", "error", "-c", program], cwd=tmp_path, capture_output=True, text=True
@@ -126,3 +134,10 @@ def test_import_is_light() -> None:
     program = "import sys, temperance; print(*sys.modules)"
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert not {"matplotlib", "pyarrow", "sklearn", "pandas", "scipy", "rich"} & set(found.stdout.split())
+
+
+def test_the_verdict_in_the_readme_is_that_of_the_demo() -> None:
+    lines = [line for line in (ROOT / "README.md").read_text().splitlines() if line.startswith("> ")]
+    quoted = " ".join(line.removeprefix("> ") for line in lines).removesuffix(" …")
+    _, test = demo_predictions()
+    assert evaluate(test, metrics=["ece"], bootstrap=0).verdict.startswith(quoted)

@@ -12,13 +12,28 @@ import pytest
 
 import temperance
 from temperance import calibrators, heads, losses, metrics
+from temperance.errors import MissingExtraError
 from temperance.registry import Registry
 
 SOURCE = Path(temperance.__file__).parent
+
+
+def importable(name: str) -> bool:
+    """Is the library installed that the module is for?"""
+    try:
+        importlib.import_module(name)
+    except MissingExtraError:
+        return False
+    return True
+
+
 MODULES = [
-    ".".join(("temperance", *path.relative_to(SOURCE).with_suffix("").parts)).removesuffix(".__init__")
+    name
     for path in sorted(SOURCE.rglob("*.py"))
     if path.stem != "__main__"
+    and importable(
+        name := ".".join(("temperance", *path.relative_to(SOURCE).with_suffix("").parts)).removesuffix(".__init__")
+    )
 ]
 PACKAGES = [name for name in MODULES if hasattr(importlib.import_module(name), "__path__")]
 EXPORTING = [name for name in PACKAGES if hasattr(importlib.import_module(name), "__all__")]

@@ -224,7 +224,7 @@ def test_the_fingerprint_has_a_form_that_others_can_compute(size: int) -> None:
 # --------------------------------------------------------------------------------------------------------------- files
 
 
-@pytest.mark.parametrize("name", ["predictions", "predictions.pkl", "predictions.npy"])
+@pytest.mark.parametrize("name", ["predictions", "predictions.pkl", "predictions.mat"])
 def test_unknown_formats(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     path.write_text("something")

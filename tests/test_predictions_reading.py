@@ -369,7 +369,7 @@ def test_options_of_arrays_are_refused_for_a_set() -> None:
     data = Predictions.of(GOOD_LOGITS, GOOD_LABELS, from_logits=True)
     every: list[dict[str, Any]] = [{"positive": 1}, {"normalise": True}]
     for options in every:
-        with pytest.raises(InputError, match="give positive= and normalise= to it"):
+        with pytest.raises(InputError, match="give positive=, normalise= and columns= to what makes it"):
             evaluate(data, **options)
 
 

@@ -230,7 +230,7 @@ def test_every_recipe_names_its_paper() -> None:
         (["gradients", "focal", "-o", "x.html", "--classes", "1"], "--classes must be"),
         # What is a setting of a method is called what it was called.
         (["fit", "histogram", "PATH", "-o", "c.safetensors", "--set", "n_bins=0"], "histogram: n_bins must be"),
-        (["train", "digits", "-o", "run", "--loss", "focal:gamma=-1"], "gamma must be"),
+        (["train", "digits", "-o", "run", "--loss", "focal:gamma=-1"], "focal: gamma must be"),
     ],
 )
 def test_errors_speak_of_flags(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import secrets
+import shutil
 import stat
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -35,7 +36,7 @@ def atomic_write(path: PathLike) -> Iterator[Path]:
     """
     # Behind a symbolic link it is the file that is replaced, not the link.
     target = Path(os.path.realpath(path))
-    temporary = target.with_name(f".{secrets.token_hex(8)}{target.suffix}")
+    temporary = target.with_name(f".{secrets.token_hex(8)}{''.join(target.suffixes[-2:])}")
     try:
         kept_mode = _mode_of_replaceable(path, target)
         temporary.touch(exist_ok=False)
@@ -52,6 +53,38 @@ def atomic_write(path: PathLike) -> Iterator[Path]:
     finally:
         with suppress(OSError):
             temporary.unlink()
+
+
+@contextmanager
+def atomic_folder(path: PathLike) -> Iterator[Path]:
+    """A temporary folder, which becomes the new folder `path` when the block ends without an error."""
+    target = Path(os.path.realpath(path))
+    temporary = target.with_name(f".{secrets.token_hex(8)}")
+    try:
+        check_new_folder(path)
+        temporary.mkdir()
+        yield temporary
+        for file in temporary.rglob("*"):
+            if file.is_file():
+                with file.open("r+b") as handle:
+                    os.fsync(handle.fileno())
+        temporary.replace(target)
+        _sync_folder(target.parent)
+    except OSError as error:
+        raise FileError(f"{path} cannot be written: {_reason(error)}") from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def check_new_folder(path: PathLike) -> None:
+    """Refuse a folder that has files already, or that cannot be made."""
+    target = Path(os.path.realpath(path))
+    if target.exists() and not (target.is_dir() and not any(target.iterdir())):
+        raise FileError(f"{path} exists already; name a new folder")
+    if not target.parent.is_dir():
+        raise FileError(f"{path} cannot be written: there is no folder {target.parent}; create it first")
+    if not os.access(target.parent, os.W_OK):
+        raise FileError(f"{path} cannot be written: no permission in the folder {target.parent}")
 
 
 def check_writable(path: PathLike) -> None:

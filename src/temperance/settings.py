@@ -210,6 +210,12 @@ class HasSettings:
         """Refuse settings that do not go together; each by itself was checked before."""
 
 
+def changed_settings(method: HasSettings) -> dict[str, Any]:
+    """The settings that differ from their defaults."""
+    defaults = {name: setting.default for name, setting in settings_of(type(method)).items()}
+    return {name: value for name, value in method.get_params(deep=False).items() if value != defaults[name]}
+
+
 # ------------------------------------------------------------------------------------------------------------ the kinds
 
 

@@ -102,7 +102,8 @@ def test_a_shift_of_class_frequencies_is_repaired() -> None:
     logits, labels = random_predictions(6000, 3, sharpness=1.0)
     keep = (labels != 2) | (torch.arange(6000) % 10 == 0)
     logits, labels = logits[keep], labels[keep]
-    found, plain = BiasCorrectedTemperature().fit(logits, labels), Temperature().fit(logits, labels)
+    found = BiasCorrectedTemperature(prior="same").fit(logits, labels)
+    plain = Temperature(prior="same").fit(logits, labels)
     shift = float(found.bias[2] - found.bias[:2].mean())
     assert shift == pytest.approx(np.log(0.1), abs=0.35)
     assert nll(found.predict_proba(logits), labels) < nll(plain.predict_proba(logits), labels) - 0.01

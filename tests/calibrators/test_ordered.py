@@ -142,5 +142,5 @@ def test_the_seed_decides(variant: Any) -> None:
 def test_a_network_without_hidden_layers() -> None:
     logits, labels = random_predictions(200, 4)
     found = OrderPreserving(depth=0, epochs=5).fit(logits, labels)
-    assert set(found.state_dict()) == {"scale", "network_0", "network_1", "n_classes"}
+    assert set(found.learnt) == {"scale", "network_0", "network_1"}
     assert torch.allclose(found.predict_proba(logits).sum(1), torch.ones(200, dtype=torch.float64))

@@ -299,6 +299,28 @@ def check_equals_cross_entropy_at(kind: type[Loss]) -> None:
     assert close(gradient(loss, logits, labels, indices), gradient(CrossEntropy(), logits, labels, indices))
 
 
+def check_soft_targets(kind: type[Loss]) -> None:
+    """One-hot targets give the value and gradient of labels, and where the most probable class changes, nothing jumps.
+
+    A loss that does not take them says so, by its name.
+    """
+    logits, labels, indices = batch()
+    targets = F.one_hot(labels, 5).to(logits.dtype)
+    even = (targets + targets.roll(1, 1)) / 2
+    weight = torch.tensor([0.5, 2.0, 0.0, 1.0, 3.0])
+    for settings in ({}, {"reduction": "none"}, {"reduction": "sum", "weight": weight}):
+        loss = made(kind, **settings)
+        if not kind.soft_targets:
+            with pytest.raises(InputError, match=rf"^{kind.name} is not defined for target probabilities"):
+                loss(logits, targets, indices)
+            continue
+        assert close(loss(logits, targets, indices), loss(logits, labels, indices))
+        before, after = (loss(logits, even + by * targets, indices) for by in (-1e-9, 1e-9))
+        assert close(before, after, 1e-6)
+        if "reduction" not in settings:
+            assert close(gradient(loss, logits, targets, indices), gradient(loss, logits, labels, indices))
+
+
 def check_learns_from(kind: type[Loss]) -> None:
     """A memory is in the buffers, changes with updates, and continues bit by bit after save and load."""
     assert kind.learns_from in (None, "training", "validation")
@@ -341,6 +363,7 @@ CHECKS: dict[str, Callable[[type[Loss]], None]] = {
     "shift_invariant": check_shift_invariant,
     "exact_gradient": check_exact_gradient,
     "proper": check_proper,
+    "soft_targets": check_soft_targets,
     "learns_from": check_learns_from,
     "needs_indices": check_needs_indices,
     "equals_cross_entropy_at": check_equals_cross_entropy_at,
@@ -352,6 +375,7 @@ FALSE: dict[str, tuple[str, object]] = {
     "shift_invariant": ("focal", False),
     "exact_gradient": ("crl-margin", True),
     "proper": ("focal", True),
+    "soft_targets": ("dual-focal", True),
     "learns_from": ("focal", "training"),
     "needs_indices": ("focal", True),
     "equals_cross_entropy_at": ("focal", {"gamma": 1.0}),

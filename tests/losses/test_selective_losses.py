@@ -13,7 +13,7 @@ from torch import Tensor
 from conftest import random_predictions
 from temperance.errors import InputError
 from temperance.losses import AU, AURC, CPC, CrossEntropy, Focal, MbLS
-from temperance.losses.base import Rows
+from temperance.losses.rows import Rows
 from temperance.losses.selective import SCORES, quantile, rank_weights, soft_cdf
 from temperance.metrics import aurc
 from temperance.metrics.selective import harmonic_weights

@@ -18,12 +18,12 @@ from pages import Page
 from report.samples import many_classes
 from temperance.errors import FileError
 from temperance.jobs.evaluation import Evaluation, evaluate
+from temperance.markup import Markup, join, tag
 from temperance.metrics import METRICS
 from temperance.metrics.classwise import class_errors
 from temperance.predictions import Predictions
 from temperance.report import write_report
 from temperance.report.formats import value_of
-from temperance.report.markup import Markup, join, tag
 from temperance.report.numbers import bars, worst_classes
 from temperance.report.pages.evaluation import evaluation_page
 from temperance.report.svg import charts

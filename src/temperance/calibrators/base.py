@@ -12,7 +12,7 @@ import json
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypedDict, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -25,7 +25,11 @@ from temperance.errors import FileError, InputError, NotFittedError, TemperanceW
 from temperance.files import read_tensors, reading, write_tensors
 from temperance.numerics import first_places, one_thread, working_type
 from temperance.registry import Registry, first_line, plain_name
-from temperance.settings import HasSettings, Positive, check_settings, settings_of
+from temperance.settings import HasSettings, changed_settings, check_settings, settings_of
+from temperance.showing import Shown, two_columns
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderResult
 
 # What to do with probabilities that were given as logits.
 AS_LOGITS = "pass log-probabilities, numpy.log(probs)"
@@ -41,7 +45,7 @@ ONE_THREAD_VALUES = 1 << 20
 ABOUT_FIT = ("n_classes", "implied_prior", "fit_counts", "fit_edges", "target_prior")
 
 
-Prior = Literal["uniform", "same"] | list[Positive]
+Prior = Literal["uniform", "same"] | list[float]
 
 
 class Shared(TypedDict, total=False):
@@ -50,7 +54,7 @@ class Shared(TypedDict, total=False):
     prior: Prior | None
 
 
-class Calibrator(HasSettings, nn.Module):
+class Calibrator(Shown, HasSettings, nn.Module):
     """Turns logits into calibrated probabilities.
 
     `fit(logits, labels)` learns from held-out predictions and forgets any earlier fit; `predict_proba(logits)` gives
@@ -180,7 +184,7 @@ class Calibrator(HasSettings, nn.Module):
         refuse_probs(flatten(given), AS_LOGITS)
         with torch.no_grad():
             probs = self(given.to(working_type(given.device))).exp_()
-        return probs if isinstance(logits, Tensor) else _as_numpy(probs)
+        return probs if isinstance(logits, Tensor) else probs.cpu().numpy()
 
     def predict(self, logits: ArrayLike) -> Any:
         """The most probable class of each sample; the lowest number, if several are."""
@@ -301,8 +305,18 @@ class Calibrator(HasSettings, nn.Module):
             raise InputError(f"{self.name} needs labels of at least two classes to fit; all {n} are {int(labels[0])}")
         refuse_probs(logits, AS_LOGITS)
 
-    def extra_repr(self) -> str:
-        return ", ".join(f"{name}={value!r}" for name, value in self.get_params(deep=False).items())
+    @property
+    def title(self) -> str:
+        """Its name, and how many classes it was fitted on."""
+        return f"{self.name} · {'not fitted yet' if self._k is None else f'{self._k} classes'}"
+
+    def __repr__(self) -> str:
+        given = (f"{name}={value!r}" for name, value in changed_settings(self).items())
+        return f"{type(self).__name__}({', '.join(given)})" + ("" if self._k is None else f" for {self._k} classes")
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        learnt = {name: value.tolist() for name, value in self.learnt.items()}
+        yield from two_columns(self.title, {**changed_settings(self), **learnt, **self.info})
 
     # Files: safetensors for what it learnt, JSON in its header for the rest. Nothing is ever unpickled.
 
@@ -383,8 +397,3 @@ def _starts_as_tensors(path: str | Path) -> bool:
     """Whether a file starts like .safetensors, with eight bytes and JSON, and so may be a damaged calibrator."""
     with Path(path).open("rb") as file:
         return file.read(9)[8:] == b"{"
-
-
-def _as_numpy(tensor: Tensor) -> npt.NDArray[np.float64]:
-    array: npt.NDArray[np.float64] = tensor.cpu().numpy()
-    return array

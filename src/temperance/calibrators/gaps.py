@@ -1,6 +1,5 @@
 """Gap scaling: the gaps between a row's sorted logits, stretched by how sure the row is."""
 
-import itertools
 from collections.abc import Iterator
 from typing import Any, Unpack
 
@@ -97,7 +96,7 @@ def _edges(scaled: Tensor) -> Tensor:
 
 def _depths(scaled: Tensor, edges: Tensor) -> Iterator[Tensor]:
     """How far each logit lies below the top, in parts between the edges: f = −Σ_g m_g · depth_g. (n, k) for each g"""
-    for start, end in itertools.pairwise(edges.T[:, :, None]):
+    for start, end in zip(edges.T[:-1, :, None], edges.T[1:, :, None], strict=True):
         yield torch.minimum((start - scaled).clamp_min(0), start - end)
 
 

@@ -92,7 +92,7 @@ class OrderPreserving(Calibrator):
         if self.variant == "diag":
             return integral(z, self.nodes, self.slopes).log_softmax(1)
         ordered, order = z.sort(dim=1, descending=True, stable=True)
-        network = [self.get_buffer(f"network_{i}") for i in range(2 * self.depth + 2)]
+        network: list[Tensor] = [getattr(self, f"network_{i}") for i in range(2 * self.depth + 2)]
         stretched = stretch(ordered, gains(network, self._seen(z, ordered)))
         return torch.zeros_like(stretched).scatter(1, order, stretched).log_softmax(1)
 

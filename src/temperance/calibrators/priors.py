@@ -53,7 +53,7 @@ def imbalance(labels: Tensor) -> str:
         return ""
     return (
         f"the samples are imbalanced: {many:,} of class {commonest}, {few:,} of class {rarest}. "
-        "Say with `prior` how common the classes are in use: uniform, same as here, or a number for each class"
+        "Say with `prior` (`--prior`) how common the classes are in use: uniform, same as here, or a number for each"
     )
 
 

@@ -22,6 +22,7 @@ from temperance.cli import (
     gradients,
     list_methods,
     ood,
+    reproduce,
     retrain,
     shift,
     train,
@@ -29,7 +30,21 @@ from temperance.cli import (
 from temperance.cli.terminal import transliterate_output
 from temperance.errors import TemperanceError, TemperanceWarning
 
-COMMANDS = (demo, evaluate, compare, fit, export, ood, train, retrain, shift, analyse, gradients, list_methods)
+COMMANDS = (
+    demo,
+    evaluate,
+    compare,
+    fit,
+    export,
+    ood,
+    train,
+    retrain,
+    shift,
+    analyse,
+    gradients,
+    reproduce,
+    list_methods,
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = commands.add_parser("evaluate", help="measure the calibration of a file of predictions")
-    parser.add_argument("predictions", type=Path, metavar="PRED", help=".npz, .safetensors, .parquet or .csv")
+    parser.add_argument("predictions", type=Path, metavar="PRED", help="a file, a folder of files, or 'a-*.pattern'")
     parser.add_argument("--split", choices=("val", "test"), help="which set, in a file with both (default: test)")
     add_measuring_options(parser)
     add_reading_options(parser)

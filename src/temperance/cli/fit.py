@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import math
-from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from temperance.cli.output import check_outputs
 from temperance.cli.reading import add_reading_options, reading_options
 from temperance.errors import plural
-
-# Up to this many numbers are shown one by one.
-FEW = 3
+from temperance.files import refuse_overwriting
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -35,8 +30,10 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 
     use = commands.add_parser("apply", help="calibrate predictions with a saved calibrator")
     use.add_argument("calibrator", type=Path, metavar="CAL")
-    use.add_argument("predictions", type=Path, metavar="PRED", help="predictions; whatever else is in the file is kept")
-    use.add_argument("-o", "--output", type=Path, required=True, metavar="OUT", help="where the probabilities go")
+    use.add_argument(
+        "predictions", type=Path, metavar="PRED", help="a file or a folder; whatever else it holds is kept"
+    )
+    use.add_argument("-o", "--output", type=Path, required=True, metavar="OUT", help="a file, or a new folder")
     use.add_argument("--split", choices=("val", "test"), help="which set, in a file with both (default: test)")
     use.add_argument("--prior", metavar="PRIOR", help="as for fit, or adapt: estimate it from these predictions")
     use.add_argument("--again", action="store_true", help="calibrate predictions that are calibrated already")
@@ -51,6 +48,7 @@ def run(args: argparse.Namespace) -> None:
     from temperance.jobs.comparison import read_for_fitting
     from temperance.jobs.outcomes import Method
     from temperance.registry import as_entry
+    from temperance.showing import short
 
     written = as_entry(args.method, {"objective": args.objective} if args.objective else {})
     method = Method.parse(":".join([written, *args.set]))
@@ -65,31 +63,7 @@ def run(args: argparse.Namespace) -> None:
     print(f"fitted {method.label} on {plural(data.n, 'sample')}; saved in {args.output}")
     learnt = {name: value.tolist() for name, value in found.learnt.items()}
     for name, value in {**learnt, **found.info}.items():
-        print(f"  {name}: {_short(value)}")
-
-
-def _short(value: Any) -> str:
-    """A number with four digits; of many numbers how many there are and where they lie."""
-    if isinstance(value, float):
-        return f"{value:.4g}"
-    if isinstance(value, dict):
-        return "; ".join(f"{name} {_short(each)}" for name, each in value.items()) or "none"
-    if not isinstance(value, Sequence) or isinstance(value, str):
-        return str(value)
-    numbers = list(_numbers(value))
-    if len(numbers) <= FEW:
-        return ", ".join(map(_short, numbers)) or "none"
-    ends = [number for number in numbers if math.isfinite(number)]
-    return f"{len(numbers)} numbers" + (f", {_short(min(ends))} … {_short(max(ends))}" if ends else "")
-
-
-def _numbers(value: Any) -> Iterator[float]:
-    """The numbers of a list, or of lists in a list."""
-    if isinstance(value, Sequence):
-        for each in value:
-            yield from _numbers(each)
-    else:
-        yield value
+        print(f"  {name}: {short(value)}")
 
 
 def run_apply(args: argparse.Namespace) -> None:
@@ -102,8 +76,9 @@ def run_apply(args: argparse.Namespace) -> None:
     check_output(args.output)
     calibrator = load_calibrator(args.calibrator)
     data = read_predictions(args.predictions, split=args.split, labels="optional", **reading_options(args))
+    refuse_overwriting(args.output, [shard.source for shard in data.shards])
     if args.prior:
-        calibrator = with_prior(calibrator, read_prior(args.prior), data.logits())
+        calibrator = with_prior(calibrator, read_prior(args.prior), data)
     write_predictions(args.output, apply(calibrator, data, again=args.again))
     which = f" of the {data.split} set" if data.split else ""
     print(f"calibrated {plural(data.n, 'sample')}{which} with {calibrator.name}; probabilities in {args.output}")

@@ -14,13 +14,14 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from temperance.cli.terminal import Screen, show, write_text
 from temperance.errors import FileError
 from temperance.files import atomic_write, check_writable, refuse_overwriting
+from temperance.progress import Progress as Callback
+from temperance.progress import no_progress
 
 if TYPE_CHECKING:
     from temperance.diagnose.shift import Shift
     from temperance.jobs.comparison import Comparison
     from temperance.jobs.evaluation import Evaluation
     from temperance.jobs.ood import OODComparison
-    from temperance.progress import Progress as Callback
 
     Measured = Evaluation | Comparison | OODComparison | Shift
 
@@ -76,12 +77,15 @@ def emit(results: Measured, args: argparse.Namespace) -> None:
 def progress_bar() -> Iterator[Callback]:
     """A progress bar on stderr, where that is a terminal and the work takes long enough to show one."""
     console = Screen(stderr=True)
+    if not console.is_terminal:
+        yield no_progress
+        return
     columns = (
         TextColumn("{task.description}", style="dim", markup=False),
         BarColumn(bar_width=30),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+    with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task("", total=None)
 
         def tell(done: int, steps: int, what: str) -> None:

@@ -80,7 +80,7 @@ class Corrupted:
             yield batch._replace(pixels=corrupt(batch.pixels, self.name, self.severity, generator=generator))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Shift(Results):
     """ECE, accuracy and NLL for each corruption and severity, before and after calibration where there is one.
 

@@ -18,13 +18,14 @@ import torch
 from torch import Tensor
 
 from temperance.errors import InputError
-from temperance.losses.base import Loss, Regulariser, Rows
+from temperance.losses.base import Loss, Regulariser
 from temperance.losses.batch import MDCA
 from temperance.losses.focal import FLSD, Focal, InverseFocal
 from temperance.losses.margin import ACLS, MbLS
 from temperance.losses.pairwise import CPC
 from temperance.losses.proper import CrossEntropy, LabelSmoothing
 from temperance.losses.ranking import CRL, neighbours
+from temperance.losses.rows import Rows
 
 # Slopes below this are rounding errors.
 NOTHING = 1e-12

@@ -22,7 +22,7 @@ from temperance.heads.features import Features, FeatureSet, extract_features, re
 from temperance.heads.splitting import split
 from temperance.jobs.advice import told
 from temperance.jobs.evaluation import Evaluation, evaluate
-from temperance.jobs.results import Provenance, shown
+from temperance.jobs.results import Provenance, Tabular, records, shown
 from temperance.losses import Loss
 from temperance.metrics import METRICS
 from temperance.metrics.significance import Difference
@@ -51,8 +51,8 @@ OWN = "the network's classifier"
 STAND_IN = "a plain linear classifier trained on the same features"
 
 
-@dataclass(frozen=True, eq=False)
-class Retrained:
+@dataclass(frozen=True, eq=False, repr=False)
+class Retrained(Tabular):
     """A head, and the test part measured before and after it replaced the classifier.
 
     replaced         what "before" is: the network's own classifier, or, where the features came without one, a linear
@@ -74,6 +74,16 @@ class Retrained:
     val_differences: dict[str, Difference]
     seconds: float
     provenance: Provenance
+
+    @property
+    def title(self) -> str:
+        """The head's name and the size of the test part."""
+        about = self.before.provenance.settings
+        return f"{self.head.name} · {plural(about['n'], 'test sample')} · {about['k']} classes"
+
+    def _records(self) -> list[dict[str, Any]]:
+        sides = ((self.before, self.replaced), (self.after, self.head.name))
+        return records(replace(row, method=method) for side, method in sides for row in side.rows)
 
     @property
     def worse(self) -> bool:
@@ -112,12 +122,7 @@ class Retrained:
         from rich.table import Table
         from rich.text import Text
 
-        n, k = int(self.before.reliability.n), len(self.before.class_names)
-        table = Table(
-            title=f"{self.head.name} · {plural(n, 'test sample')} · {k} classes",
-            title_justify="left",
-            title_style="bold",
-        )
+        table = Table(title=self.title, title_justify="left", title_style="bold")
         table.add_column("metric", no_wrap=True)
         for name in ("before", "after", "difference"):
             table.add_column(name, justify="right", no_wrap=True)

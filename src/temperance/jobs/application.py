@@ -3,8 +3,6 @@
 import copy
 from pathlib import Path
 
-from torch import Tensor
-
 from temperance.arrays import ArrayLike
 from temperance.calibrators.base import Calibrator
 from temperance.calibrators.priors import SAME, UNIFORM
@@ -25,9 +23,10 @@ def apply(
 ) -> Predictions:
     """The probabilities that a fitted calibrator makes of predictions, with their labels and groups.
 
-    `write_predictions` marks the new file as calibrated, and carries over whatever else was in the file that they were
-    read from. Predictions that are calibrated already are refused, since the same correction twice is a new mistake;
-    `again=True` allows it.
+    The rows of a file or a folder are calibrated when they are read or written, some at a time. `write_predictions`
+    marks the new file as calibrated, and carries over whatever else was in the file that they were read from.
+    Predictions that are calibrated already are refused, since the same correction twice is a new mistake; `again=True`
+    allows it.
 
     prior  how common the classes are: "uniform", a number for each class, "same" as in the fit part, or "adapt" to
            estimate it from these predictions; by default what the calibrator was told. The calibrator stays as it is
@@ -41,19 +40,18 @@ def apply(
     data = predictions if isinstance(predictions, Predictions) else read_predictions(predictions, labels="optional")
     if not again:
         refuse_calibrated(data, "to do it a second time, pass again=True")
-    logits = data.logits()
     if prior is not None:
-        calibrator = with_prior(calibrator, prior, logits)
-    with data.located():
-        probs: Tensor = calibrator.predict_proba(logits)
-    return data.calibrated(probs, by=calibrator.name)
+        calibrator = with_prior(calibrator, prior, data)
+    found = data.calibrated(calibrator.predict_proba, by=calibrator.name)
+    next(found.chunks(1))  # one row shows whether the calibrator is for these classes
+    return found
 
 
-def with_prior(calibrator: Calibrator, prior: str | ArrayLike, logits: Tensor) -> Calibrator:
+def with_prior(calibrator: Calibrator, prior: str | ArrayLike, data: Predictions) -> Calibrator:
     """A copy of a fitted calibrator that is corrected for how common the classes are, here or as told."""
     corrected = copy.deepcopy(calibrator)
     if isinstance(prior, str) and prior == ADAPT:
-        found = corrected.adapt(logits)
+        found = corrected.adapt(data.logits())
         if not found.other_shift:  # else it has said so itself
             corrected.info["adapted"] = found.verdict
     else:

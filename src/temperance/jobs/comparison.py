@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,7 +34,7 @@ __all__ = ["Comparison", "Method", "Outcome", "compare", "fit_and_test", "logits
 FEWEST_RESAMPLES = 20  # with fewer no p-value can be below 0.05
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Comparison(Results):
     """Every method on the same test data, best first, and the one to use.
 
@@ -44,9 +44,14 @@ class Comparison(Results):
 
     outcomes: tuple[Outcome, ...]
     recommended: Outcome
-    fit: Predictions = field(repr=False)
-    test: Predictions = field(repr=False)
+    fit: Predictions
+    test: Predictions
     split: str
+
+    @property
+    def title(self) -> str:
+        """The test file's name and size."""
+        return f"{Path(self.test.source).name} · {plural(self.test.n, 'sample')} · {self.test.k} classes"
 
     @property
     def baseline(self) -> Outcome:
@@ -150,8 +155,7 @@ class Comparison(Results):
         from rich.table import Table
         from rich.text import Text
 
-        name = f"{Path(self.test.source).name} · {plural(self.test.n, 'sample')} · {self.test.k} classes"
-        title = Text.assemble((name, "bold"), f"\n{self.split}")
+        title = Text.assemble((self.title, "bold"), f"\n{self.split}")
         table = Table(title=title, title_justify="left", title_style="")
         table.add_column("method", no_wrap=True)
         detailed = options.max_width >= 110
@@ -190,6 +194,7 @@ def compare(
     from_logits: bool = False,
     positive: Positive | None = None,
     normalise: bool = False,
+    columns: Mapping[str, str] | None = None,
     methods: Sequence[str] = (),
     n_bins: int = 15,
     bootstrap: int = 500,
@@ -211,6 +216,7 @@ def compare(
 
     positive  for a binary classifier: one column, the score of this label; usually positive=1
     normalise take probabilities that were rounded: rows need not quite sum to 1
+    columns   your own names of a file's columns, {"logits": "logit_*", "label": "y"}; see `read_predictions`
     methods   names, with settings as in `temperature:objective=class-scaled`; by default every one
     jobs      methods fitted at the same time, each in a process of its own
     """
@@ -219,7 +225,7 @@ def compare(
     at_least("n_bins", n_bins, 1)
     chosen = _chosen(methods)
     seed_number(seed)
-    how: dict[str, Any] = {"positive": positive, "normalise": normalise}
+    how: dict[str, Any] = {"positive": positive, "normalise": normalise, "columns": columns}
     first, second = as_sides(fit, labels, test, from_logits=from_logits, **how)
     fit_part, test_part, split = fit_and_test(first, second, seed, **how)
     work = Work(logits_of(fit_part), fit_part.labels, logits_of(test_part), test_part.labels, n_bins, bootstrap, seed)

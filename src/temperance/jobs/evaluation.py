@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -79,7 +79,7 @@ class Pictures:
         return found.dense() if isinstance(found, SparseBins) else cast(Bins, found)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Evaluation(Results):
     """The metrics of one set of predictions, and on demand the statistics behind the pictures.
 
@@ -90,7 +90,7 @@ class Evaluation(Results):
     class_names: tuple[str, ...]
     tallies: tuple[Tally, Tally]  # by confidence and by predicted class, for the verdict
     notes: tuple[str, ...]
-    _pictures: Pictures = field(repr=False, compare=False)
+    _pictures: Pictures = field(compare=False)
 
     @cached_property
     def reliability(self) -> Bins:
@@ -160,6 +160,7 @@ def evaluate(
     positive: Positive | None = None,
     normalise: bool = False,
     ignore_index: int | None = None,
+    columns: Mapping[str, str] | None = None,
     calibrator: Calibrator | None = None,
     metrics: Sequence[str] = (),
     n_bins: int = 15,
@@ -173,6 +174,7 @@ def evaluate(
 
     positive    for a binary classifier: one column, the score of this label; usually positive=1
     normalise   take probabilities that were rounded: rows need not quite sum to 1
+    columns     your own names of a file's columns, {"logits": "logit_*", "label": "y"}; see `read_predictions`
     metrics     their names, "all" for every one; by default the headline ones
     n_bins      for every metric that has bins
     bootstrap   resamples for the intervals; 0 for none
@@ -190,6 +192,7 @@ def evaluate(
         positive=positive,
         normalise=normalise,
         ignore_index=ignore_index,
+        columns=columns,
     )
     at_least("n_bins", n_bins, 1)
     at_least("bootstrap", bootstrap, 0)

@@ -48,7 +48,7 @@ class ScoreHistogram:
     limit: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class OODComparison(Results):
     """AUROC and FPR95 of each score, which is the `method` of a row.
 

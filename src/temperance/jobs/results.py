@@ -13,9 +13,10 @@ import math
 import platform
 import subprocess
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,8 @@ import numpy as np
 import torch
 
 import temperance
-from temperance.errors import InputError
+from temperance.errors import InputError, MissingExtraError
+from temperance.showing import Shown
 
 
 @dataclass(frozen=True)
@@ -76,12 +78,41 @@ class Provenance:
         )
 
 
-@dataclass(frozen=True)
-class Results:
+class Tabular(Shown):
+    """A result that is also a table, with one row for each measurement."""
+
+    def _records(self) -> list[dict[str, Any]]:
+        """The rows of the table."""
+        raise NotImplementedError
+
+    def to_csv(self) -> str:
+        """The table as CSV."""
+        records = self._records()
+        out = io.StringIO()
+        writer = csv.DictWriter(out, list(records[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(records)
+        return out.getvalue()
+
+    def to_pandas(self) -> Any:
+        """The table as a pandas DataFrame."""
+        return _library("pandas").DataFrame(self._records())
+
+    def to_polars(self) -> Any:
+        """The table as a polars DataFrame."""
+        return _library("polars").DataFrame(self._records(), infer_schema_length=None)
+
+    def to_arrow(self) -> Any:
+        """The table as a pyarrow Table."""
+        return _library("pyarrow").Table.from_pylist(self._records())
+
+
+@dataclass(frozen=True, repr=False)
+class Results(Tabular):
     """Rows with their provenance."""
 
     rows: tuple[Row, ...]
-    provenance: Provenance = field(repr=False)
+    provenance: Provenance
 
     def row(self, metric: str, *, group: str = "", method: str | None = None) -> Row:
         """The row of a metric."""
@@ -97,16 +128,20 @@ class Results:
         found["rows"] = [dataclasses.asdict(row) for row in self.rows]
         return json.dumps(_finite(found), indent=2, ensure_ascii=False) + "\n"
 
-    def to_csv(self) -> str:
-        """The rows as CSV, with params as JSON in one column."""
-        names = [f.name for f in dataclasses.fields(Row)]
-        out = io.StringIO()
-        writer = csv.writer(out, lineterminator="\n")
-        writer.writerow(names)
-        for row in self.rows:
-            cells = dataclasses.asdict(row) | {"params": json.dumps(row.params, sort_keys=True)}
-            writer.writerow([cells[name] for name in names])
-        return out.getvalue()
+    def _records(self) -> list[dict[str, Any]]:
+        return records(self.rows)
+
+
+def records(rows: Iterable[Row]) -> list[dict[str, Any]]:
+    """Rows as a table has them, with params as JSON in one column."""
+    return [vars(row) | {"params": json.dumps(row.params, sort_keys=True)} for row in rows]
+
+
+def _library(name: str) -> Any:
+    try:
+        return import_module(name)
+    except ModuleNotFoundError:
+        raise MissingExtraError(name, "tables", f"to_{'arrow' if name == 'pyarrow' else name}()") from None
 
 
 def shown(value: float, *, percent: bool) -> str:

@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 
 from temperance.errors import InputError
-from temperance.losses.base import Loss, Rows, TorchOptions, Used, loss
+from temperance.losses.base import Loss, TorchOptions, Used, loss
 from temperance.losses.distributed import all_rows
 from temperance.losses.focal import MAX_GAMMA, one_minus_p
+from temperance.losses.rows import Rows
 from temperance.settings import Bounds, Count, NonNegative, of_kind
 
 

@@ -9,20 +9,18 @@ handled here, once.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, Self, TypedDict, TypeVar, Unpack
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from temperance.arrays import flatten, shape_of
 from temperance.errors import InputError
+from temperance.losses.rows import TINY, Rows
 from temperance.registry import Registry, first_line, plain_name
 from temperance.settings import Bounds, HasSettings, Setting, named, settings_of
-
-# Less than any sum of class weights, and more than 0 in float32.
-TINY = 1e-30
 
 WHOLE = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
@@ -35,64 +33,13 @@ class TorchOptions(TypedDict, total=False):
     reduction: Literal["mean", "sum", "none"]
 
 
-class Rows:
-    """A batch as rows: dense input is flattened, and an ignored row has logits of 0 and label 0.
-
-    logits     (n, k), at least float32
-    labels     (n,) int64
-    kept       (n,) bool: rows that are not ignored
-    indices    (n,) int64: which samples of the training set these are, if the caller gave them
-    log_probs  (n, k)
-    nll        −log p of the label. (n,)
-    """
-
-    def __init__(
-        self, logits: Tensor, labels: Tensor, kept: Tensor | None = None, indices: Tensor | None = None
-    ) -> None:
-        self.logits = logits if logits.dtype in (torch.float32, torch.float64) else logits.float()
-        self.labels = labels
-        self.kept = torch.ones_like(labels, dtype=torch.bool) if kept is None else kept
-        self.indices = indices
-        self.k = logits.shape[1]
-        self.log_probs = F.log_softmax(self.logits, 1)
-        self.nll = F.nll_loss(self.log_probs, labels, reduction="none")
-
-    @property
-    def probs(self) -> Tensor:
-        """(n, k)"""
-        return self.log_probs.exp()
-
-    @property
-    def one_hot(self) -> Tensor:
-        """The labels as probabilities. (n, k)"""
-        return torch.zeros_like(self.logits).scatter(1, self.labels[:, None], 1)
-
-    @property
-    def prediction(self) -> Tensor:
-        """The most probable class. (n,)"""
-        return self.logits.argmax(1)
-
-    @property
-    def confidence(self) -> Tensor:
-        """The largest probability. (n,)"""
-        return self.log_probs.gather(1, self.prediction[:, None]).squeeze(1).exp()
-
-    @property
-    def correct(self) -> Tensor:
-        """Is the most probable class the label? (n,) bool"""
-        return self.prediction == self.labels
-
-    @property
-    def entropy(self) -> Tensor:
-        """−Σ_j p_j ln p_j, where a class with probability 0 adds nothing. (n,)"""
-        return -(self.probs * self.log_probs.clamp_min(-1e30)).sum(1)
-
-
 class Loss(HasSettings, nn.Module):
     """A training loss; call it where `nn.CrossEntropyLoss` was called.
 
-    Logits are (N, C) or (N, C, *space), labels are class numbers (N,) or (N, *space). Float16 and bfloat16 logits are
-    computed in float32, with autocast off; float32 and float64 keep their type.
+    Logits are (N, C) or (N, C, *space), labels are class numbers (N,) or (N, *space). A loss with `soft_targets` also
+    takes target probabilities of the logits' shape, as mixup makes them; like torch it does not check that they sum to
+    1, weights each class of a target, and divides by N. Float16 and bfloat16 logits are computed in float32, with
+    autocast off; float32 and float64 keep their type.
 
     weight        class weights (C,): a sample counts as much as its class, and the mean is Σ w_y loss / Σ w_y
     ignore_index  samples with this label are ignored, in every part of the loss
@@ -109,6 +56,7 @@ class Loss(HasSettings, nn.Module):
     shift_invariant: ClassVar[bool]
     exact_gradient: ClassVar[bool]
     proper: ClassVar[bool]
+    soft_targets: ClassVar[bool]
     equals_cross_entropy_at: ClassVar[Mapping[str, Any] | None]
     hyper_parameters: ClassVar[tuple[Used, ...]]
 
@@ -154,9 +102,11 @@ class Loss(HasSettings, nn.Module):
         """The loss of a batch; `indices` are the numbers of the training samples, for a loss that `needs_indices`."""
         if not isinstance(logits, Tensor) or not isinstance(labels, Tensor):
             raise InputError("logits and labels must be tensors; torch.as_tensor makes them")
-        with torch.autocast(logits.device.type, enabled=False):
+        kind = logits.device.type
+        with torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext():
             rows = self._rows(logits, labels, indices)
-            return self._reduce(self._losses(rows), rows).reshape(labels.shape if self.reduction == "none" else ())
+            shape = logits.shape[:1] + logits.shape[2:] if self.reduction == "none" else ()
+            return self._reduce(self._losses(rows), rows).reshape(shape)
 
     @torch.no_grad()
     def update(self, logits: Tensor, labels: Tensor, indices: Tensor | None = None) -> None:
@@ -191,6 +141,8 @@ class Loss(HasSettings, nn.Module):
 
     def _rows(self, logits: Tensor, labels: Tensor, indices: Tensor | None) -> Rows:
         self._check(logits, labels, indices)
+        if labels.is_floating_point():
+            return Rows.of_probabilities(flatten(logits), flatten(labels), self.weight)
         flat, truth = flatten(logits), labels.flatten().long()
         kept = truth != self.ignore_index
         # Zeros in place of an ignored row, so that not even NaN or infinity there has an effect.
@@ -209,14 +161,15 @@ class Loss(HasSettings, nn.Module):
     def _reduce(self, losses: Tensor, rows: Rows) -> Tensor:
         counts = rows.kept
         if self.weight is not None:
-            counts = counts * self.weight.to(losses.dtype)[rows.labels]
+            counts = counts * rows.counts(self.weight.to(losses.dtype))
         weighted = counts * losses
         if self.reduction == "none":
             return weighted
         if self.reduction == "sum":
             return weighted.sum()
         # If no row counts, 0 / tiny is 0, with a gradient of 0.
-        return weighted.sum() / self._total(counts.sum(dtype=losses.dtype)).clamp_min(TINY)
+        total = (counts if rows.soft is None else rows.kept).sum(dtype=losses.dtype)
+        return weighted.sum() / self._total(total).clamp_min(TINY)
 
     def _total(self, total: Tensor) -> Tensor:
         """What the sum over the batch is divided by for a mean, given how much the rows count in total."""
@@ -230,7 +183,9 @@ class Loss(HasSettings, nn.Module):
         if not logits.shape[1]:
             raise InputError(f"logits must have at least one class; got {shape_of(logits)}")
         expected = logits.shape[:1] + logits.shape[2:]
-        if labels.dtype not in WHOLE or labels.shape != expected:
+        if labels.is_floating_point() and labels.shape == logits.shape:
+            self._check_soft_targets()
+        elif labels.dtype not in WHOLE or labels.shape != expected:
             raise InputError(
                 f"labels must be class numbers of shape {tuple(expected)} to fit logits {shape_of(logits)}; "
                 f"got {labels.dtype} {shape_of(labels)}"
@@ -240,8 +195,8 @@ class Loss(HasSettings, nn.Module):
                 f"{self.name} keeps a record of every training sample: call it with the samples' numbers too, "
                 "loss(logits, labels, indices)"
             )
-        if indices is not None and indices.shape != labels.shape:
-            raise InputError(f"indices must have the shape of labels {shape_of(labels)}; got {shape_of(indices)}")
+        if indices is not None and indices.shape != expected:
+            raise InputError(f"indices must have the shape of labels {tuple(expected)}; got {shape_of(indices)}")
         if self.weight is not None and len(self.weight) != logits.shape[1]:
             raise InputError(
                 f"weight must have one number for each of {logits.shape[1]} classes; it has {len(self.weight)}"
@@ -251,6 +206,18 @@ class Loss(HasSettings, nn.Module):
                 raise InputError(
                     f"logits, labels and the loss must be on one device; found {logits.device} and {tensor.device}"
                 )
+
+    def _check_soft_targets(self) -> None:
+        if not self.soft_targets:
+            raise InputError(
+                f"{self.name} is not defined for target probabilities: give it class numbers, or mix images with "
+                "temperance.losses.mixup, which works with every loss"
+            )
+        if self.ignore_index >= 0:
+            raise InputError(
+                f"target probabilities have no label to ignore; {self.name} was made with "
+                f"ignore_index={self.ignore_index}"
+            )
 
     @classmethod
     def _check_class_weights(cls, weight: object) -> None:
@@ -295,6 +262,10 @@ class Regulariser(Loss):
     def end_epoch(self) -> None:
         self.base.end_epoch()
 
+    def _check_soft_targets(self) -> None:
+        super()._check_soft_targets()
+        self.base._check_soft_targets()
+
 
 # -------------------------------------------------------------------------------------------------------- the registry
 
@@ -316,6 +287,7 @@ CLAIMS = (
     "shift_invariant",
     "exact_gradient",
     "proper",
+    "soft_targets",
     "learns_from",
     "needs_indices",
     "equals_cross_entropy_at",
@@ -333,6 +305,7 @@ def loss(
     shift_invariant: bool = True,
     exact_gradient: bool = True,
     proper: bool = False,
+    soft_targets: bool = False,
     learns_from: str | None = None,
     needs_indices: bool = False,
     equals_cross_entropy_at: Mapping[str, Any] | None = None,
@@ -346,6 +319,7 @@ def loss(
     shift_invariant  a number added to all logits of a row changes nothing
     exact_gradient   the gradient is that of the value; false where the method holds something constant on purpose
     proper           on average smallest for the true probabilities
+    soft_targets     it takes target probabilities (N, C) too; a penalty does if its base does
     learns_from      "training" or "validation": it has a memory, in buffers, and `update` feeds it with predictions on
                      that set, after each batch or after each epoch
     needs_indices    it keeps a record of each training sample: its setting `n_samples` is their number, and calls and
@@ -362,6 +336,7 @@ def loss(
         cls.shift_invariant = shift_invariant
         cls.exact_gradient = exact_gradient
         cls.proper = proper
+        cls.soft_targets = soft_targets
         cls.learns_from = learns_from
         cls.needs_indices = needs_indices
         cls.equals_cross_entropy_at = equals_cross_entropy_at

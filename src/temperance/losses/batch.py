@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from temperance.errors import InputError
-from temperance.losses.base import Loss, Regulariser, Rows, TorchOptions, Used, loss
+from temperance.losses.base import Loss, Regulariser, TorchOptions, Used, loss
 from temperance.losses.distributed import BatchLevel
+from temperance.losses.rows import Rows
 from temperance.metrics.kernel import Bandwidth, Power, canonical_error, loo_bandwidth
 from temperance.metrics.smooth import MMCE_WIDTH
 from temperance.numerics import root
@@ -94,6 +95,7 @@ class MMCE(BatchLevel, Regulariser):
     name="mdca",
     paper="Hebbalaguppe et al., A stitch in time saves nine: a train-time regularizing loss for calibration, CVPR 2022",
     per_sample=False,
+    soft_targets=True,
     equals_cross_entropy_at={"strength": 0.0},
     hyper_parameters=(
         Used("CIFAR-10, CIFAR-100", {"strength": 1.0}, "MDCA scripts, on cross-entropy or Focal(gamma=1)"),

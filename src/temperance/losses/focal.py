@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from temperance.errors import InputError
-from temperance.losses.base import Loss, Rows, TorchOptions, Used, loss
+from temperance.losses.base import Loss, TorchOptions, Used, loss
+from temperance.losses.rows import Rows
 from temperance.settings import Bounds, Fraction
 
 # Above it the inverse focal loss rises with the label's probability somewhere: 1 / W(1/e), W Lambert's function.

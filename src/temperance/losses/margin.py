@@ -7,7 +7,8 @@ from typing import Literal, Unpack
 from torch import Tensor
 
 from temperance.errors import InputError
-from temperance.losses.base import Loss, Regulariser, Rows, TorchOptions, Used, loss
+from temperance.losses.base import Loss, Regulariser, TorchOptions, Used, loss
+from temperance.losses.rows import Rows
 from temperance.settings import NonNegative
 
 Variant = Literal["paper", "released"]
@@ -17,6 +18,7 @@ Aggregation = Literal["mean", "sum"]
 @loss(
     name="mbls",
     paper="Liu et al., The devil is in the margin: margin-based label smoothing for network calibration, CVPR 2022",
+    soft_targets=True,
     equals_cross_entropy_at={"margin": 1e6},
     hyper_parameters=(
         Used("CIFAR-10", {"margin": 6.0, "strength": 0.1}, "MbLS; ACLS paper"),
@@ -101,6 +103,7 @@ def acls_penalty(
 @loss(
     name="acls",
     paper="Park et al., ACLS: adaptive and conditional label smoothing for network calibration, ICCV 2023",
+    soft_targets=True,
     equals_cross_entropy_at={"margin": 1e6},
     hyper_parameters=(
         Used("CIFAR-10", {"margin": 6.0, "pos_weight": 0.1, "neg_weight": 0.01}, "ACLS paper"),

@@ -10,7 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from temperance.losses.base import Loss, Regulariser, Rows, TorchOptions, Used, loss
+from temperance.losses.base import Loss, Regulariser, TorchOptions, Used, loss
+from temperance.losses.rows import Rows
 from temperance.settings import NonNegative
 
 # Pairs are held in memory together up to this many; beyond, they are computed again in the backward pass.

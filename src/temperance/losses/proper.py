@@ -7,15 +7,24 @@ from typing import Literal, Unpack
 from torch import Tensor
 
 from temperance.errors import InputError
-from temperance.losses.base import Loss, Regulariser, Rows, TorchOptions, Used, loss
+from temperance.losses.base import Loss, Regulariser, TorchOptions, Used, loss
+from temperance.losses.rows import Rows
 from temperance.settings import Fraction, NonNegative
 
 
-@loss(paper="Good, Rational decisions, JRSS B 1952", proper=True, equals_cross_entropy_at={})
+@loss(
+    paper="Good, Rational decisions, JRSS B 1952",
+    proper=True,
+    soft_targets=True,
+    equals_cross_entropy_at={},
+)
 class CrossEntropy(Loss):
     """Cross-entropy: −log p of the label, the usual training loss.
 
-    Every other loss is measured against it, and penalties are added to it unless they are given another base.
+    Every other loss is measured against it, and penalties are added to it unless they are given another base. With
+    target probabilities y it is −Σ_j y_j log p_j.
+
+    label_smoothing  as `nn.CrossEntropyLoss` has it: that part of a target is spread evenly over all classes
 
     >>> import torch
     >>> logits, labels = torch.tensor([[2.0, 1.0, 0.0], [0.5, 2.5, 0.3]]), torch.tensor([0, 1])
@@ -23,22 +32,36 @@ class CrossEntropy(Loss):
     tensor(0.3138)
     """
 
+    def __init__(self, *, label_smoothing: Fraction = 0.0, **options: Unpack[TorchOptions]) -> None:
+        super().__init__(**options)
+        if label_smoothing and self.weight is not None:
+            raise InputError(
+                "label_smoothing with class weights is not supported: label-smoothing takes both, and weights a "
+                "sample by its label"
+            )
+        self.label_smoothing = label_smoothing
+
     def _losses(self, rows: Rows) -> Tensor:
-        return rows.nll
+        epsilon = self.label_smoothing
+        return (1 - epsilon) * rows.nll - epsilon * rows.log_probs.mean(1) if epsilon else rows.nll
 
 
 @loss(
     paper="Brier, Verification of forecasts expressed in terms of probability, Monthly Weather Review 1950",
     proper=True,
+    soft_targets=True,
 )
 class Brier(Loss):
     """Brier score: the squared distance of the probabilities to the one-hot label, which bounds the cost of a mistake.
 
-    Σ_j (p_j − 1[j = y])², summed over classes (some divide by k), from 0 to 2. Its gradient vanishes for a sample that
-    is confidently wrong, so training starts more slowly than with cross-entropy.
+    Σ_j (p_j − 1[j = y])², summed over classes (some divide by k), from 0 to 2; with target probabilities y it is
+    Σ_j (p_j − y_j)². Its gradient vanishes for a sample that is confidently wrong, so training starts more slowly than
+    with cross-entropy.
     """
 
     def _losses(self, rows: Rows) -> Tensor:
+        if rows.soft is not None:
+            return (rows.probs - rows.soft).square().sum(1)
         others = rows.probs.scatter(1, rows.labels[:, None], 0)
         # 1 − p_y as the sum of the others, which loses no digits near 0.
         return others.square().sum(1) + others.sum(1).square()
@@ -46,6 +69,7 @@ class Brier(Loss):
 
 @loss(
     paper="Szegedy et al., Rethinking the Inception architecture for computer vision, CVPR 2016",
+    soft_targets=True,
     equals_cross_entropy_at={"smoothing": 0.0},
     hyper_parameters=(
         Used("CIFAR-10, CIFAR-100, Tiny-ImageNet, ImageNet, VOC", {"smoothing": 0.05}, "ACLS and MbLS programs"),
@@ -85,6 +109,7 @@ class LabelSmoothing(Loss):
 
 @loss(
     paper="Pereyra et al., Penalizing confident output distributions, ICLR workshop 2017",
+    soft_targets=True,
     equals_cross_entropy_at={"strength": 0.0},
     hyper_parameters=(
         Used(

@@ -9,9 +9,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from temperance.errors import InputError
-from temperance.losses.base import Loss, Regulariser, Rows, TorchOptions, Used, loss
+from temperance.losses.base import Loss, Regulariser, TorchOptions, Used, loss
 from temperance.losses.distributed import BatchLevel
 from temperance.losses.margin import Aggregation, Variant, acls_penalty, check_detach, distances
+from temperance.losses.rows import Rows
 from temperance.losses.selective import SCORES, ScoreName
 from temperance.settings import Count, NonNegative
 

@@ -11,8 +11,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from temperance.errors import InputError
-from temperance.losses.base import Loss, Regulariser, Rows, TorchOptions, Used, loss
+from temperance.losses.base import Loss, Regulariser, TorchOptions, Used, loss
 from temperance.losses.distributed import BatchLevel
+from temperance.losses.rows import Rows
 from temperance.settings import Count, Fraction, Positive
 
 Variant = Literal["paper", "released"]

@@ -1,4 +1,4 @@
-"""Predictions, with labels where they are known, in memory or on disk as .npz, .safetensors, .parquet or .csv."""
+"""Predictions, with labels where they are known, in memory, in files and in folders of files."""
 
 from temperance.predictions.core import Predictions
 from temperance.predictions.disk import check_output, read_pair, read_predictions, write_pair, write_predictions

@@ -1,8 +1,9 @@
 """Checks of a set of predictions: shapes and types, before any value is read."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import Any, Literal
 
 import numpy as np
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor
 
 from temperance.arrays import one_column
-from temperance.errors import InputError
+from temperance.errors import InputError, one_of
 
 Text = npt.NDArray[np.str_]
 
@@ -25,6 +26,71 @@ Positive = int | str
 MARK = "calibrated_by"
 
 
+# The columns or keys that a caller can name.
+COLUMNS = ("logits", "probs", "label", "group")
+
+
+@dataclass(frozen=True)
+class ColumnNames:
+    """The caller's own names of columns or keys; for scores also a pattern, `logit_*`, or a list, `no,maybe,yes`."""
+
+    logits: str | None = None
+    probs: str | None = None
+    label: str | None = None
+    group: str | None = None
+
+    @classmethod
+    def of(cls, names: Mapping[str, str] | None) -> "ColumnNames":
+        """The names as they are given in Python: {"logits": "logit_*", "label": "y"}."""
+        for key, name in (names or {}).items():
+            one_of("columns", key, COLUMNS)
+            if not isinstance(name, str) or not name:
+                raise InputError(f"columns must name the column of each; {key} is {name!r}")
+        found = cls(**(names or {}))
+        if found.logits is not None and found.probs is not None:
+            raise InputError(
+                f"columns must name logits or probs, not both; got {found.logits} and {found.probs}",
+                flags={"columns must name": "name"},
+            )
+        return found
+
+    @property
+    def scores(self) -> str | None:
+        """The name, pattern or list of the scores."""
+        return self.logits or self.probs
+
+    @property
+    def kind(self) -> str:
+        return "probs" if self.probs else "logits"
+
+    def is_among(self, known: list[str], what: str) -> str | None:
+        """The column that the caller named as label or group, if one was named."""
+        name: str | None = getattr(self, what)
+        if name is not None and name not in known:
+            raise InputError(f"there is no column {name!r} for {what}; found {shown(known)}")
+        return name
+
+    def matching(self, known: list[str]) -> list[str]:
+        """The columns of scores that the caller asked for, in the order of a list, else in that of the file."""
+        wanted = self.scores or ""
+        if wanted in known:
+            return [wanted]
+        if "," in wanted:
+            found = [name.strip() for name in wanted.split(",")]
+            missing = [name for name in found if name not in known]
+            if missing:
+                raise InputError(f"there is no column {missing[0]!r} for {self.kind}; found {shown(known)}")
+            return found
+        found = [name for name in known if fnmatchcase(name, wanted) and name not in (self.label, self.group)]
+        if not found:
+            hint = "" if "*" in wanted else f". A pattern has a star: {wanted}*"
+            raise InputError(
+                f"no column matches {self.kind} {wanted!r}; found {shown(known)}{hint}",
+                flags={f"matches {self.kind}": f"matches --{self.kind}"},
+            )
+        return found
+
+
 @dataclass(frozen=True)
 class Wanted:
     """How the caller wants a file to be read; see `read_predictions`."""
@@ -32,6 +98,7 @@ class Wanted:
     split: str | None = None
     labels: Labels = "required"
     positive: Positive | None = None
+    columns: ColumnNames = ColumnNames()
 
 
 @dataclass(frozen=True)

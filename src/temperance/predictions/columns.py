@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from temperance.errors import InputError
-from temperance.predictions.checks import MARK, Wanted, as_class_names, shown
+from temperance.predictions.checks import MARK, ColumnNames, Wanted, as_class_names, shown
 from temperance.predictions.core import Predictions
 
 
@@ -50,12 +50,16 @@ def find_columns(names: Iterable[str], wanted: Wanted) -> TableColumns:
     if len(set(known)) < len(known):
         twice = next(name for i, name in enumerate(known) if name in known[:i])
         raise InputError(f"the column {shown([repr(twice)])} occurs more than once; keep one")
-    what, scores = _score_columns(known)
-    labels = None if wanted.labels == "ignored" else _only_one(known, "label", "labels")
+    own = wanted.columns
+    what, scores = _score_columns(known) if own.scores is None else (own.kind, own.matching(known))
+    labels = None if wanted.labels == "ignored" else own.is_among(known, "label") or _only_one(known, "label", "labels")
     if not scores or (labels is None and wanted.labels == "required"):
+        needed = wanted.labels == "required"
+        own_names = '. Name yours with columns={"logits": NAMES' + ', "label": NAME' * needed + "}"
         raise InputError(
             "expected the columns logits_0, logits_1, … (or probs_0, probs_1, …), one for each class"
-            f"{', and label' if wanted.labels == 'required' else ''}; found {shown(known)}{_hint(known)}"
+            f"{', and label' * needed}; found {shown(known)}{_hint(known) or own_names}",
+            flags={own_names: f". Name yours with --logits NAMES{' --label NAME' * needed}"},
         )
     is_list, class_names = False, None
     if wanted.positive is not None:
@@ -64,14 +68,18 @@ def find_columns(names: Iterable[str], wanted: Wanted) -> TableColumns:
                 f"positive=… means one column of {what}, the score of the positive class; found {shown(scores)}",
                 flags={"positive=…": "--binary"},
             )
+    elif own.scores in scores:
+        is_list = True
+    elif own.scores is not None:
+        scores, class_names = _in_own_order(scores, own)
     elif what in scores:
         is_list = True
         if len(scores) > 1:
             other = next(name for name in scores if name != what)
             raise InputError(f"there is both the column {what} and {other}; keep the lists or the single columns")
     else:
-        scores, class_names = _in_class_order(scores, what)
-    groups = _only_one(known, "group", "groups")
+        scores, class_names = _in_class_order({column: column.removeprefix(f"{what}_") for column in scores})
+    groups = own.is_among(known, "group") or _only_one(known, "group", "groups")
     mark = MARK if MARK in known else None
     return TableColumns(what == "logits", tuple(scores), is_list, labels, groups, mark, class_names)
 
@@ -103,8 +111,26 @@ def _only_one(known: list[str], *names: str) -> str | None:
     return found[0] if found else None
 
 
-def _in_class_order(columns: list[str], what: str) -> tuple[list[str], tuple[str, ...] | None]:
-    classes = {column: column.removeprefix(f"{what}_") for column in columns}
+def _in_own_order(columns: list[str], own: ColumnNames) -> tuple[list[str], tuple[str, ...] | None]:
+    """The caller's columns; what a pattern's star stands for is the class."""
+    pattern = own.scores or ""
+    if len(columns) == 1:
+        raise InputError(
+            f"{own.kind} {pattern!r} matches one column, {columns[0]}; a classifier has one for each class, two at "
+            "least. If it is the score of a binary classifier's positive class, pass positive=1",
+            flags={"pass positive=1": "add --binary"},
+        )
+    if "," in pattern:
+        return columns, as_class_names(columns)
+    if "[" in pattern or "?" in pattern or pattern.count("*") > 1:
+        return _in_class_order({column: column for column in columns})
+    before, after = pattern.split("*")
+    return _in_class_order({column: column.removeprefix(before).removesuffix(after) for column in columns})
+
+
+def _in_class_order(classes: dict[str, str]) -> tuple[list[str], tuple[str, ...] | None]:
+    """The columns in the order of their classes, which have numbers or names."""
+    columns = list(classes)
     numbered = [column for column in columns if is_whole_number(classes[column])]
     if not numbered:
         return columns, as_class_names(classes.values())
@@ -143,7 +169,7 @@ def with_new_scores(
     names: Iterable[str], columns: TableColumns, wanted: Wanted, predictions: Predictions
 ) -> list[NewColumn]:
     """The columns of a table after its scores were replaced; all others stay where they are."""
-    what, classes = predictions.kind, predictions.class_names or map(str, range(predictions.k))
+    what, classes = predictions.kind, predictions.class_names or tuple(map(str, range(predictions.k)))
     found = []
     for name in names:
         if name in columns.scores and columns.is_list:
@@ -151,10 +177,29 @@ def with_new_scores(
         elif name in columns.scores and wanted.positive is not None:
             found += [NewColumn(f"{what}_{each}", "score", of_class=j) for j, each in enumerate(classes)]
         elif name in columns.scores:
-            suffix = name.removeprefix(columns.name)
-            found.append(NewColumn(what + suffix, "score", of_class=columns.scores.index(name)))
+            j = columns.scores.index(name)
+            is_usual = name.startswith(f"{columns.name}_")
+            each = name.removeprefix(f"{columns.name}_") if is_usual else (columns.class_names or classes)[j]
+            found.append(NewColumn(f"{what}_{each}", "score", of_class=j))
         elif name == columns.labels and wanted.positive is not None:
             found.append(NewColumn(name, "label"))
         elif name != columns.mark:
             found.append(NewColumn(name, "old", old=name))
-    return found if predictions.calibrated_by is None else [*found, NewColumn(MARK, "mark")]
+    found += [] if predictions.calibrated_by is None else [NewColumn(MARK, "mark")]
+    new = {column.name for column in found if column.kind != "old"}
+    for column in found:
+        if column.kind == "old" and column.name in new:
+            raise InputError(f"the column {column.old} is in the way of the new one; rename or remove it")
+    return found
+
+
+def class_columns(predictions: Predictions) -> tuple[str, ...]:
+    """What the columns of scores are named after."""
+    numbers = tuple(map(str, range(predictions.k)))
+    classes = predictions.class_names or numbers
+    if classes != numbers and any(map(is_whole_number, classes)):
+        raise InputError(
+            f"class names that are numbers, like {next(filter(is_whole_number, classes))!r}, cannot be told from class "
+            "numbers in the names of columns; write .parquet, .npz or .safetensors"
+        )
+    return classes

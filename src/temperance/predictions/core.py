@@ -26,6 +26,9 @@ from temperance.predictions.rows import Chunk, Meaning, in_array, placed
 # A chunk of predictions takes about this much memory (in float64), unless the caller says how many rows it wants.
 CHUNK_BYTES = 1 << 25
 
+# Rows that are written to a file at a time.
+WRITTEN_ROWS = 1 << 16
+
 # Scores that are hashed at a time, in float64.
 HASHED_VALUES = 1 << 17
 
@@ -73,6 +76,7 @@ class Predictions:
     decimals: int | None = field(default=None, repr=False)
     origin: Origin | None = field(default=None, repr=False)
     _place: Callable[[int], str] = field(default=in_array, repr=False)
+    shards: tuple[Predictions, ...] = field(default=(), repr=False)  # the files that a folder is made of
 
     @classmethod
     def of(
@@ -130,18 +134,32 @@ class Predictions:
             split=split,
             n=len(rows),
             origin=None,
+            shards=(),
             _read=in_memory(held),
             _place=lambda row: self._place(int(rows[row])),
         )
 
-    def calibrated(self, probs: Tensor, by: str) -> Predictions:
-        """The same samples with the probabilities of a calibrator; `by` is its name."""
+    def calibrated(self, probs: Callable[[Tensor], Tensor], by: str) -> Predictions:
+        """The same samples with the probabilities that a calibrator makes of logits; `by` is its name.
+
+        Rows of a file are calibrated as they are read. Rows in memory are calibrated now.
+        """
+
+        def read(rows: int) -> Iterator[Chunk]:
+            first = 0
+            with self.located():
+                for chunk in self.chunks(rows):
+                    logits = checked_logits(chunk.scores, from_logits=self.from_logits, first_row=first)
+                    yield chunk._replace(scores=probs(logits))
+                    first += len(chunk.labels)
+
         return dataclasses.replace(
             self,
             from_logits=False,
             calibrated_by=by if self.calibrated_by is None else f"{self.calibrated_by}, {by}",
             decimals=None,
-            _read=in_memory(self.whole._replace(scores=probs)),
+            shards=tuple(shard.calibrated(probs, by) for shard in self.shards),
+            _read=in_memory(Chunk.join(list(read(self.n)))) if self.source == MEMORY else read,
         )
 
     def normalised(self) -> Predictions:

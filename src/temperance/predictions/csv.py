@@ -1,25 +1,33 @@
-"""Predictions in .csv: a header, then a row for each sample, with the same columns as a wide table in .parquet.
+"""Predictions in .csv and .tsv, perhaps compressed (.gz): a header, then a row for each sample.
 
-Numbers are float64, written with as many digits as it takes to read them back exactly. The column `calibrated_by`, with
-the same text in every row, names the calibrator that made the probabilities.
+The columns are those of a wide table in .parquet. Numbers are float64, written with as many digits as it takes to read
+them back exactly. The column `calibrated_by`, with the same text in every row, names the calibrator that made the
+probabilities.
 """
 
 import csv
 import re
 from collections.abc import Iterator, Sequence
-from itertools import chain, islice, zip_longest
+from itertools import chain, islice
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from temperance.errors import FileError, InputError
+from temperance.errors import InputError
 from temperance.files import reading
 from temperance.predictions.checks import MARK, Described, Wanted, check_set
-from temperance.predictions.columns import NewColumn, TableColumns, find_columns, is_whole_number, with_new_scores
-from temperance.predictions.core import Extras, Origin, Predictions, binary_names
-from temperance.predictions.csv_parsing import Table, is_number, lines_of, pieces
+from temperance.predictions.columns import (
+    NewColumn,
+    TableColumns,
+    class_columns,
+    find_columns,
+    is_whole_number,
+    with_new_scores,
+)
+from temperance.predictions.core import WRITTEN_ROWS, Extras, Origin, Predictions, binary_names
+from temperance.predictions.csv_parsing import Table, is_number, lines_of, open_text, pieces, separator
 from temperance.predictions.labels import unknown_label
 from temperance.predictions.rows import Chunk, Meaning, placed
 
@@ -138,16 +146,16 @@ def _plain_numbers(cells: list[str]) -> npt.NDArray[Any]:
 
 def write(path: Path, predictions: Predictions, extras: Extras) -> None:
     """Write predictions, and what belongs to them, as a .csv file."""
-    header = [f"{predictions.kind}_{each}" for each in _classes(predictions)]
+    header = [f"{predictions.kind}_{each}" for each in class_columns(predictions)]
     header += [*["label"] * predictions.has_labels, *["group"] * predictions.has_groups, *extras]
     marks = [] if predictions.calibrated_by is None else [predictions.calibrated_by]
     others = [_cells(name, array, predictions.n) for name, array in extras.items()]
     with _create(path) as handle:
         # All text in quotes: the writer would leave them off a carriage return, which readers take for a new line.
-        writer = csv.writer(handle, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)
+        writer = csv.writer(handle, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC, delimiter=separator(path))
         writer.writerow([*header, *[MARK] * len(marks)])
         start = 0
-        for chunk in predictions.chunks():
+        for chunk in predictions.chunks(WRITTEN_ROWS):
             size = len(chunk.labels)
             columns = [chunk.labels.tolist()] if predictions.has_labels else []
             columns += [] if chunk.groups is None else [chunk.groups.tolist()]
@@ -160,13 +168,13 @@ def write(path: Path, predictions: Predictions, extras: Extras) -> None:
 
 def rewrite(origin: Origin, path: Path, predictions: Predictions) -> None:
     """Write a copy of a .csv file with other predictions: all other cells stay as they are."""
-    _classes(predictions)
+    class_columns(predictions)
     with reading(origin.path), _create(path) as handle:
         header, columns = _columns(origin.path, origin.wanted)
         new = with_new_scores(header, columns, origin.wanted, predictions)
-        plain = csv.writer(handle, lineterminator="\n")
+        plain = csv.writer(handle, lineterminator="\n", delimiter=separator(path))
         # The plain one would leave quotes off a carriage return, which readers take for a new line.
-        quoted = csv.writer(handle, lineterminator="\n", quoting=csv.QUOTE_ALL)
+        quoted = csv.writer(handle, lineterminator="\n", quoting=csv.QUOTE_ALL, delimiter=separator(path))
         for cells in chain([[column.name for column in new]], _new_rows(origin.path, header, new, predictions)):
             (quoted if any("\r" in cell for cell in cells) else plain).writerow(cells)
 
@@ -175,14 +183,12 @@ def _new_rows(path: Path, header: list[str], new: Sequence[NewColumn], predictio
     places = {name: i for i, name in enumerate(header)}
     values = (
         row
-        for chunk in predictions.chunks()
+        for chunk in predictions.chunks(WRITTEN_ROWS)
         for row in zip(chunk.scores.double().tolist(), chunk.labels.tolist(), strict=True)
     )
     mark = predictions.calibrated_by or ""
-    for value, line in zip_longest(values, islice(lines_of(path), 1, None)):
-        if value is None or line is None:
-            raise FileError(f"{path} has another number of rows than before: the file has changed; read it again")
-        (scores, label), (_, old) = value, line
+    # Both are read from the same file; `values` says so if it has another number of rows than before.
+    for (scores, label), (_, old) in zip(values, islice(lines_of(path), 1, None), strict=False):
         cells = []
         for column in new:
             if column.kind == "old":
@@ -195,19 +201,7 @@ def _new_rows(path: Path, header: list[str], new: Sequence[NewColumn], predictio
 
 
 def _create(path: Path) -> IO[str]:
-    return path.open("w", newline="", encoding="utf-8")
-
-
-def _classes(predictions: Predictions) -> tuple[str, ...]:
-    """What the columns of scores are named after."""
-    numbers = tuple(map(str, range(predictions.k)))
-    classes = predictions.class_names or numbers
-    if classes != numbers and any(map(is_whole_number, classes)):
-        raise InputError(
-            f"class names that are numbers, like {next(filter(is_whole_number, classes))!r}, cannot be told from class "
-            "numbers in a .csv; write .parquet, .npz or .safetensors"
-        )
-    return classes
+    return open_text(path, "w", "utf-8")
 
 
 def _cells(name: str, array: npt.NDArray[Any], n: int) -> list[Any]:

@@ -4,10 +4,12 @@ Pyarrow reads them if it is installed. Python's own reader is slower; it also fi
 """
 
 import csv
+import gzip
 from collections.abc import Iterator, Sequence
+from io import TextIOWrapper
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -62,7 +64,7 @@ def _arrow_pieces(table: Table) -> Iterator[Piece]:
     reader = arrow_csv.open_csv(
         table.path,
         read_options=arrow_csv.ReadOptions(block_size=max(BLOCK_BYTES, 8 * sum(map(len, table.header)))),
-        parse_options=arrow_csv.ParseOptions(newlines_in_values=True),
+        parse_options=arrow_csv.ParseOptions(newlines_in_values=True, delimiter=separator(table.path)),
         convert_options=arrow_csv.ConvertOptions(
             include_columns=[*table.scores, *texts],
             column_types=dict.fromkeys(table.scores, pyarrow.float64()) | dict.fromkeys(texts, pyarrow.string()),
@@ -126,8 +128,8 @@ def _not_a_number(table: Table, block: list[tuple[int, list[str]]], places: list
 
 def lines_of(path: Path) -> Iterator[tuple[int, list[str]]]:
     """The lines that are not blank, the header first, each with its number in the file."""
-    with path.open(newline="", encoding="utf-8-sig") as handle:
-        reader = csv.reader(handle, strict=True)
+    with open_text(path, "r", "utf-8-sig") as handle:
+        reader = csv.reader(handle, strict=True, delimiter=separator(path))
         try:
             for cells in reader:
                 if cells:
@@ -136,9 +138,25 @@ def lines_of(path: Path) -> Iterator[tuple[int, list[str]]]:
             raise InputError(f"expected text in UTF-8; line {_first_other_line(path)} is something else") from None
 
 
+def open_text(path: Path, mode: str, encoding: str) -> IO[str]:
+    """A file of text, compressed if its name ends in .gz."""
+    if _is_gz(path):
+        return TextIOWrapper(gzip.GzipFile(path, f"{mode}b", mtime=0), newline="", encoding=encoding)
+    return path.open(mode, newline="", encoding=encoding)
+
+
+def _is_gz(path: Path) -> bool:
+    return path.suffix.lower() == ".gz"
+
+
+def separator(path: Path) -> str:
+    """What is between two cells: a tab in .tsv, else a comma."""
+    return "\t" if path.name.lower().removesuffix(".gz").endswith(".tsv") else ","
+
+
 def _first_other_line(path: Path) -> int:
     """The first line that is not UTF-8. (The reader decodes blocks, and does not know.)"""
-    with path.open("rb") as handle:
+    with gzip.open(path) if _is_gz(path) else path.open("rb") as handle:
         for number, line in enumerate(handle, 1):
             try:
                 line.decode()

@@ -1,13 +1,16 @@
 """Predictions from and to files, by their suffix."""
 
+import os
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Protocol, get_args
+from typing import Any, Protocol, get_args
 
 from temperance.errors import FileError, InputError, one_of
-from temperance.files import PathLike, atomic_write, check_writable, reading
-from temperance.predictions import csv, npz, parquet, safetensors
-from temperance.predictions.checks import Labels, Positive, Wanted
+from temperance.files import PathLike, atomic_folder, atomic_write, check_new_folder, check_writable, reading
+from temperance.predictions import csv, held, npz, parquet, records, safetensors
+from temperance.predictions.checks import MARK, ColumnNames, Labels, Positive, Wanted
 from temperance.predictions.core import Extras, Origin, Predictions, as_positive
+from temperance.predictions.shards import joined, joined_extras, shard_paths, suffix_of
 
 
 class Format(Protocol):
@@ -26,7 +29,14 @@ class Format(Protocol):
         ...
 
 
-FORMATS: dict[str, Format] = {".npz": npz, ".safetensors": safetensors, ".parquet": parquet, ".csv": csv}
+FORMATS: dict[str, Format] = {
+    ".npz": npz,
+    ".safetensors": safetensors,
+    ".parquet": parquet,
+    **dict.fromkeys((".csv", ".csv.gz", ".tsv", ".tsv.gz"), csv),
+    **dict.fromkeys((".jsonl", ".json"), records),
+    **dict.fromkeys(held.SUFFIXES, held),
+}
 
 
 def read_predictions(
@@ -36,6 +46,7 @@ def read_predictions(
     labels: Labels = "required",
     positive: Positive | None = None,
     normalise: bool = False,
+    columns: Mapping[str, str] | None = None,
 ) -> Predictions:
     """Open a file of predictions; its rows stay in the file until they are needed.
 
@@ -43,17 +54,28 @@ def read_predictions(
     may have two such sets instead, with `val_` and `test_` before these names; `split` ("val" or "test") chooses one,
     by default the test set. The folder of a training stands for the predictions in it.
 
+    Any other folder, and a pattern such as "part-*.parquet", stand for all files in it, as one set: sub-folders too, in
+    sorted order of their names.
+
     labels     "required"; "optional": read them if there are any, as `has_labels` of the result says; "ignored"
     positive   for a binary classifier with one column, the logit or probability of this label; usually positive=1
     normalise  accept probabilities that were rounded; see `Predictions.normalised`
+    columns    your own names of columns or keys, {"logits": "logit_*", "label": "y"}; keys are logits, probs, label and
+               group, and the value for scores is a name, a pattern, or a list with commas in the order of the classes
     """
     path = _of_run(Path(path))
     one_of("labels", labels, get_args(Labels))
     if split is not None:
         one_of("split", split, ("val", "test"))
-    with reading(path):
-        found = _format_of(path).read(path, Wanted(split, labels, as_positive(positive)))
+    wanted = Wanted(split, labels, as_positive(positive), ColumnNames.of(columns))
+    paths = shard_paths(path, tuple(FORMATS))
+    found = _read_file(path, wanted) if paths is None else joined(path, [_read_file(each, wanted) for each in paths])
     return found.normalised() if normalise else found
+
+
+def _read_file(path: Path, wanted: Wanted) -> Predictions:
+    with reading(path):
+        return _format_of(path).read(path, wanted)
 
 
 def _of_run(path: Path) -> Path:
@@ -62,39 +84,83 @@ def _of_run(path: Path) -> Path:
     return inside if inside.is_file() else path
 
 
-def read_pair(
-    path: PathLike, *, positive: Positive | None = None, normalise: bool = False
-) -> tuple[Predictions, Predictions]:
-    """The val_ and the test_ set of a file that holds both: one to fit, one to measure what was fitted."""
-    val, test = (read_predictions(path, split, positive=positive, normalise=normalise) for split in ("val", "test"))
+def read_pair(path: PathLike, **how: Any) -> tuple[Predictions, Predictions]:
+    """The val_ and the test_ set of a file that holds both: one to fit, one to measure what was fitted.
+
+    `how` is passed on to `read_predictions`.
+    """
+    val, test = (read_predictions(path, split, **how) for split in ("val", "test"))
     return val, test
 
 
 def check_output(path: PathLike) -> None:
     """Refuse a path that predictions cannot be written to, before any work is done."""
-    check_writable(path)
-    _format_of(path)
+    if is_folder_name(path):
+        check_new_folder(path)
+    else:
+        check_writable(path)
+        if _format_of(path) is held:
+            raise FileError(f"{path} cannot be written: {held.ONLY_READ}")
+
+
+def is_folder_name(path: PathLike) -> bool:
+    """Does this name stand for a folder of files, one for each that is read? Names of files have a suffix."""
+    return not Path(path).suffix or Path(path).is_dir()
 
 
 def write_predictions(path: PathLike, predictions: Predictions) -> None:
     """Write predictions to a file, whole or not at all; reading them back gives the same values.
+
+    Predictions that were read from a folder may be written as one, whose name has no suffix: a file for each, of the
+    same name.
 
     All other contents of the file that they were read from are carried over. In the same format, every other column,
     key and entry keeps its value and its place. Contents that another format cannot hold are refused.
 
     Types may widen: a .csv has only float64, and bfloat16 becomes float32 in .npz and .parquet.
     """
-    chosen, origin = _format_of(path), predictions.origin
+    if is_folder_name(path):
+        _write_folder(path, predictions)
+        return
+    chosen = _format_of(path)
     with atomic_write(path) as temporary:
         try:
-            if origin is None:
-                chosen.write(temporary, predictions, {})
-            elif _format_of(origin.path) is chosen:
-                chosen.rewrite(origin, temporary, predictions)
-            else:
-                chosen.write(temporary, predictions, _format_of(origin.path).extras(origin))
+            _write_file(chosen, temporary, predictions)
         except UnicodeEncodeError as error:
             raise InputError(f"{path} cannot be written: the name {error.object!r} is not valid Unicode") from None
+
+
+def _write_file(chosen: Format, path: Path, predictions: Predictions) -> None:
+    origin = predictions.origin
+    if origin is not None and _format_of(origin.path) is chosen:
+        chosen.rewrite(origin, path, predictions)
+        return
+    shards = predictions.shards or (predictions,)
+    extras = [_format_of(shard.origin.path).extras(shard.origin) for shard in shards if shard.origin is not None]
+    found = joined_extras(extras, shards) if extras else {}
+    taken = ("logits", "probs", "label", "labels", "group", "groups", "class_names", MARK)
+    for name in found:
+        if name in taken:
+            raise InputError(f"{name} is in the way of the new {name}; rename or remove it")
+    chosen.write(path, predictions, found)
+
+
+def _write_folder(path: PathLike, predictions: Predictions) -> None:
+    """Write a file for each that was read, with the same names, in a new folder."""
+    if not predictions.shards:
+        raise FileError(
+            f"{path} must be a file in one of the formats {', '.join(FORMATS)}; a folder is written for a folder"
+        )
+    sources = [Path(shard.source) for shard in predictions.shards]
+    read = Path(predictions.source)
+    base = read if read.is_dir() else Path(os.path.commonpath([source.parent for source in sources]))
+    if Path(path).resolve().is_relative_to(base.resolve()):
+        raise FileError(f"{path} is inside the folder that is read; name a folder beside it")
+    with atomic_folder(path) as temporary:
+        for source, shard in zip(sources, predictions.shards, strict=True):
+            target = temporary / source.relative_to(base)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            _write_file(_format_of(source), target, shard)
 
 
 def write_pair(path: PathLike, val: Predictions, test: Predictions) -> None:
@@ -108,7 +174,8 @@ def write_pair(path: PathLike, val: Predictions, test: Predictions) -> None:
 
 
 def _format_of(path: PathLike) -> Format:
-    suffix = Path(path).suffix.lower()
-    if suffix not in FORMATS:
-        raise FileError(f"{path} must be a file in one of the formats {', '.join(FORMATS)}; its suffix is {suffix!r}")
+    suffix = suffix_of(Path(path), tuple(FORMATS))
+    if suffix is None:
+        given = Path(path).suffix.lower()
+        raise FileError(f"{path} must be a file in one of the formats {', '.join(FORMATS)}; its suffix is {given!r}")
     return FORMATS[suffix]

@@ -1,5 +1,6 @@
 """Files, arrays and `Predictions` of a caller, all as `Predictions`."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -7,9 +8,10 @@ from torch import Tensor
 
 from temperance.arrays import ArrayLike, as_labels, as_scores, flatten, to_tensor
 from temperance.errors import InputError
-from temperance.predictions.checks import Positive
-from temperance.predictions.core import Predictions
+from temperance.predictions.checks import ColumnNames, Positive, Wanted
+from temperance.predictions.core import Predictions, as_positive
 from temperance.predictions.disk import read_predictions
+from temperance.predictions.frames import column_names, of_table
 
 # A set that brings its own labels.
 Set = Predictions | str | Path
@@ -23,6 +25,7 @@ def as_predictions(
     positive: Positive | None = None,
     normalise: bool = False,
     ignore_index: int | None = None,
+    columns: Mapping[str, str] | None = None,
 ) -> Predictions:
     """A file, a `Predictions`, or probabilities (with `from_logits=True` logits) and labels, as `Predictions`."""
     if isinstance(given, Set):
@@ -31,10 +34,21 @@ def as_predictions(
                 "a file or a Predictions brings its own labels, all of which count, and says whether it holds logits"
             )
         if not isinstance(given, Predictions):
-            return read_predictions(given, positive=positive, normalise=normalise)
-        if positive is not None or normalise:
-            raise InputError("a Predictions has two or more normalised columns; give positive= and normalise= to it")
+            return read_predictions(given, positive=positive, normalise=normalise, columns=columns)
+        if positive is not None or normalise or columns is not None:
+            raise InputError(
+                "a Predictions says what it holds; give positive=, normalise= and columns= to what makes it"
+            )
         return given
+    # With labels beside it, a DataFrame is an array.
+    names = column_names(given) if labels is None else None
+    if names is not None:
+        if from_logits or ignore_index is not None:
+            raise InputError("a table brings its own labels, and its columns say whether it holds logits")
+        wanted = Wanted(positive=as_positive(positive), columns=ColumnNames.of(columns))
+        return of_table(given, names, wanted, normalise=normalise)
+    if columns is not None:
+        raise InputError("columns= names the columns of a file or a table; arrays have none")
     if labels is None:
         raise InputError("arrays need labels: pass probs and labels")
     name = "logits" if from_logits else "probs"

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from temperance.errors import InputError
 from temperance.files import reading
-from temperance.predictions.checks import MARK, Described, Wanted, check_set, shown
+from temperance.predictions.checks import MARK, ColumnNames, Described, Wanted, check_set, shown
 from temperance.predictions.core import Origin, Predictions, binary_names
 from temperance.predictions.rows import Chunk, Meaning, in_file, placed
 
@@ -43,6 +43,7 @@ class SetKeys(NamedTuple):
     """The keys of one set of predictions."""
 
     split: str | None
+    kind: str
     scores: str
     labels: str | None
     groups: str | None
@@ -50,6 +51,11 @@ class SetKeys(NamedTuple):
     @property
     def prefix(self) -> str:
         return _prefix(self.split)
+
+    @property
+    def name(self) -> str:
+        """What errors call the scores."""
+        return self.prefix + self.kind
 
     @property
     def of_set(self) -> set[str]:
@@ -62,26 +68,45 @@ class SetKeys(NamedTuple):
         other = {"val": "test_", "test": "val_"}.get(self.split or "")
         mine = [key for key in known if other is None or not key.startswith(other)]
         plain = {key: key.removeprefix(self.prefix) for key in mine}
-        return {key: name if name == key or name not in known else key for key, name in plain.items()}
+        found = {key: name if name == key or name not in known else key for key, name in plain.items()}
+        for key, name in found.items():
+            if name == "probs" and key != self.scores:
+                raise InputError(f"{key} is in the way of the new probs; rename or remove it")
+        return found
 
 
 def find_set(keys: Iterable[str], wanted: Wanted) -> SetKeys:
     """The keys of the named set; without a name the only one, or "test" where there is a val_ and a test_ set."""
     known = list(keys)
+    own = wanted.columns
     split = wanted.split
-    if split is None:
+    if own.scores is None and split is None:
         splits = [s for s in (None, "test", "val") if any(_prefix(s) + what in known for what in ("logits", "probs"))]
         split = splits[0] if splits else None
     prefix = _prefix(split)
-    scores = _only_one(known, prefix, "logits", "probs")
-    labels = None if wanted.labels == "ignored" else _only_one(known, prefix, "labels", "label")
+    scores = _own_scores(known, own) or _only_one(known, prefix, "logits", "probs")
+    labels = own.is_among(known, "label") or _only_one(known, prefix, "labels", "label")
+    if wanted.labels == "ignored":
+        labels = None
     is_required = wanted.labels == "required"
     if scores is None or (labels is None and is_required):
         truth = f" and {prefix}labels" if is_required else ""
         names = ("logits", "labels") if is_required else ("logits",)
         pairs = "" if prefix else ", or " + ", ".join(f"{part}_{name}" for part in ("val", "test") for name in names)
         raise InputError(f"expected {prefix}logits (or {prefix}probs){truth}{pairs}; found {shown(known)}")
-    return SetKeys(split, scores, labels, _only_one(known, prefix, "groups", "group"))
+    kind = own.kind if own.scores is not None else scores.removeprefix(prefix)
+    groups = own.is_among(known, "group") or _only_one(known, prefix, "groups", "group")
+    return SetKeys(split, kind, scores, labels, groups)
+
+
+def _own_scores(known: list[str], own: ColumnNames) -> str | None:
+    """The key of the scores that the caller named."""
+    if own.scores is None:
+        return None
+    found = own.matching(known)
+    if len(found) > 1:
+        raise InputError(f"{own.kind} must be one array (n, k) here; {own.scores!r} matches {shown(found)}; name one")
+    return found[0]
 
 
 def _prefix(split: str | None) -> str:
@@ -101,8 +126,8 @@ def open_set(file: ArrayFile, wanted: Wanted) -> Predictions:
     names = binary_names(file.class_names(), wanted.positive)
     groups = None if keys.groups is None else file.describe(keys.groups)
     truth = None if keys.labels is None else file.describe(keys.labels)
-    n, k = check_set(keys.scores, file.describe(keys.scores), truth, groups, names, wanted)
-    meaning = Meaning(keys.scores, names, wanted)
+    n, k = check_set(keys.name, file.describe(keys.scores), truth, groups, names, wanted)
+    meaning = Meaning(keys.name, names, wanted)
 
     def read(rows: int) -> Iterator[Chunk]:
         first = 0

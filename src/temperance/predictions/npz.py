@@ -11,6 +11,7 @@ import shutil
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 from zipfile import ZIP_DEFLATED, ZIP_STORED, ZipFile, ZipInfo
@@ -19,11 +20,12 @@ import numpy as np
 import numpy.lib.format as npy
 import numpy.typing as npt
 import torch
+from torch import Tensor
 
 from temperance.errors import InputError
 from temperance.files import reading
 from temperance.predictions.checks import MARK, Described, Wanted, as_class_names
-from temperance.predictions.core import Extras, Origin, Predictions
+from temperance.predictions.core import WRITTEN_ROWS, Extras, Origin, Predictions
 from temperance.predictions.keyed import find_set, open_set
 
 # Deflated data never expands by more than this factor; a member that claims to is damaged.
@@ -168,32 +170,34 @@ def write_pair(path: Path, val: Predictions, test: Predictions) -> None:
 
 def rewrite(origin: Origin, path: Path, predictions: Predictions) -> None:
     """Write a copy of a .npz file with other predictions: every other member stays, byte for byte and in its place."""
-    arrays = _arrays(predictions)
+    mark = predictions.calibrated_by
     with reading(origin.path), ZipFile(origin.path) as old, ZipFile(path, "w") as new:
         keys = find_set(NpzFile(origin.path).keys(), origin.wanted)
         members = {info.filename.removesuffix(".npy"): info for info in old.infolist()}
         for key, name in keys.carried(members).items():
             info = members[key]
             if key == keys.scores:
-                _add(new, predictions.kind, arrays[predictions.kind], info.compress_type)
+                _add_scores(new, predictions.kind, predictions, info.compress_type)
             elif key == keys.labels and origin.wanted.positive is not None:
-                _add(new, name, arrays["labels"], info.compress_type)
+                _add(new, name, _labels(origin), info.compress_type)
             elif key != keys.prefix + MARK:
                 copied = ZipInfo(info.filename.replace(key, name, 1))
                 copied.compress_type = info.compress_type
                 with old.open(info) as source, new.open(copied, "w", force_zip64=True) as target:
                     shutil.copyfileobj(source, target)
-        if MARK in arrays:
-            _add(new, MARK, arrays[MARK])
+        if mark is not None:
+            _add(new, MARK, np.array(mark))
+
+
+def _labels(origin: Origin) -> npt.NDArray[Any]:
+    """The two labels of a binary classifier, as numbers of the classes that are written."""
+    found = read(origin.path, origin.wanted)
+    return np.concatenate([chunk.labels.numpy() for chunk in found.chunks()])
 
 
 def _arrays(predictions: Predictions, prefix: str = "") -> dict[str, npt.NDArray[Any]]:
     """The scores, and labels, groups and the calibrator's name where there are any."""
-    scores = predictions.scores.cpu()
-    arrays: dict[str, npt.NDArray[Any]] = {
-        # NumPy has no bfloat16; float32 holds its values exactly.
-        prefix + predictions.kind: (scores.float() if scores.dtype == torch.bfloat16 else scores).numpy(),
-    }
+    arrays = {prefix + predictions.kind: _as_numpy(predictions.scores)}
     if predictions.has_labels:
         arrays[f"{prefix}labels"] = predictions.whole.labels.cpu().numpy()
     if predictions.groups is not None:
@@ -212,6 +216,25 @@ def _save(path: Path, arrays: dict[str, npt.NDArray[Any]]) -> None:
     with ZipFile(path, "w") as archive:
         for name, array in arrays.items():
             _add(archive, name, array)
+
+
+def _as_numpy(scores: Tensor) -> npt.NDArray[Any]:
+    """Scores as NumPy's array; it has no bfloat16, but float32 holds its values exactly."""
+    found: npt.NDArray[Any] = (scores.float() if scores.dtype == torch.bfloat16 else scores).cpu().numpy()
+    return found
+
+
+def _add_scores(archive: ZipFile, name: str, predictions: Predictions, compression: int) -> None:
+    """Write scores as they are read, so that only some rows are ever held."""
+    pieces = (_as_numpy(chunk.scores) for chunk in predictions.chunks(WRITTEN_ROWS))
+    first = next(pieces)
+    header = {"descr": npy.dtype_to_descr(first.dtype), "fortran_order": False, "shape": (predictions.n, predictions.k)}
+    info = ZipInfo(f"{name}.npy")
+    info.compress_type = compression
+    with archive.open(info, "w", force_zip64=True) as stream:
+        npy.write_array_header_1_0(stream, header)
+        for piece in chain([first], pieces):
+            stream.write(np.ascontiguousarray(piece, first.dtype).data)
 
 
 def _add(archive: ZipFile, name: str, array: npt.NDArray[Any], compression: int = ZIP_STORED) -> None:

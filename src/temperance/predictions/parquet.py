@@ -19,8 +19,8 @@ from temperance.errors import InputError, MissingExtraError
 from temperance.files import reading
 from temperance.predictions.checks import MARK, Described, Wanted, as_class_names, check_set, names_from_json, shown
 from temperance.predictions.columns import NewColumn, TableColumns, find_columns, with_new_scores
-from temperance.predictions.core import Extras, Origin, Predictions, binary_names
-from temperance.predictions.rows import Chunk, Meaning, in_file, placed
+from temperance.predictions.core import WRITTEN_ROWS, Extras, Origin, Predictions, binary_names
+from temperance.predictions.rows import Chunk, Meaning, Taker, in_file, placed
 
 # A column is read through a buffer of this size, rather than as a whole row group at once.
 BUFFER_BYTES = 1 << 16
@@ -31,7 +31,7 @@ def read(path: Path, wanted: Wanted) -> Predictions:
     with _open(path) as file:
         schema, n = file.schema_arrow, file.metadata.num_rows
         columns = _find_columns(schema, wanted)
-        k = _list_length(file, columns.name) if columns.is_list else len(columns.scores)
+        k = _list_length(file, columns.scores[0]) if columns.is_list else len(columns.scores)
         mark = None if columns.mark is None else _only_texts(file, columns.mark)
     stored = (schema.metadata or {}).get(b"class_names")
     names = columns.class_names if stored is None else as_class_names(names_from_json("class_names", stored))
@@ -124,7 +124,7 @@ def write(path: Path, predictions: Predictions, extras: Extras) -> None:
 def _batches(predictions: Predictions, others: dict[str, Any]) -> Iterator[Any]:
     pyarrow, _ = _pyarrow()
     start = 0
-    for chunk in predictions.chunks():
+    for chunk in predictions.chunks(WRITTEN_ROWS):
         size = len(chunk.labels)
         # Parquet has no bfloat16; float32 holds its values exactly.
         scores = chunk.scores.float() if chunk.scores.dtype == torch.bfloat16 else chunk.scores
@@ -162,10 +162,10 @@ def rewrite(origin: Origin, path: Path, predictions: Predictions) -> None:
 
 def _new_batches(file: Any, schema: Any, new: Sequence[NewColumn], predictions: Predictions) -> Iterator[Any]:
     pyarrow, _ = _pyarrow()
-    start = 0
-    for batch in file.iter_batches():
-        rows = slice(start, start + batch.num_rows)
-        scores = predictions.scores[rows].double().cpu().contiguous().numpy()
+    taker = Taker(predictions.chunks(WRITTEN_ROWS))
+    for batch in file.iter_batches(batch_size=WRITTEN_ROWS):
+        chunk = taker.take(batch.num_rows)
+        scores = chunk.scores.double().cpu().contiguous().numpy()
         arrays = []
         for column in new:
             if column.kind == "old":
@@ -175,11 +175,10 @@ def _new_batches(file: Any, schema: Any, new: Sequence[NewColumn], predictions: 
             elif column.kind == "scores":
                 arrays.append(_lists(scores))
             elif column.kind == "label":
-                arrays.append(pyarrow.array(predictions.whole.labels[rows].cpu().numpy()))
+                arrays.append(pyarrow.array(chunk.labels.cpu().numpy()))
             else:
                 arrays.append(pyarrow.array([predictions.calibrated_by] * len(scores), pyarrow.string()))
         yield pyarrow.record_batch(arrays, schema=schema)
-        start = rows.stop
 
 
 def _save(path: Path, schema: Any, batches: Iterator[Any], predictions: Predictions) -> None:
@@ -270,7 +269,7 @@ def _scores(batch: Any, columns: TableColumns, k: int, start: int) -> npt.NDArra
     """The scores of a batch. (rows, k)"""
     if not columns.is_list:
         return np.stack([_values(batch, column, start) for column in columns.scores], axis=1)
-    lists = batch.column(columns.name)
+    lists = batch.column(columns.scores[0])
     lengths = lists.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
     if (lengths != k).any():
         row = int((lengths != k).argmax())

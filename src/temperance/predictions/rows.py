@@ -53,6 +53,24 @@ class Chunk(NamedTuple):
         )
 
 
+class Taker:
+    """Rows out of chunks, as many at a time as the caller wants."""
+
+    def __init__(self, chunks: Iterator[Chunk]) -> None:
+        self._chunks, self._held = chunks, list[Chunk]()
+
+    def take(self, n: int) -> Chunk:
+        """The next n rows, or those that are left."""
+        while sum(len(chunk.labels) for chunk in self._held) < n:
+            following = next(self._chunks, None)
+            if following is None:
+                break
+            self._held.append(following)
+        held = Chunk.join(self._held)
+        self._held = [held.slice(n, len(held.labels))]
+        return held.slice(0, n)
+
+
 @dataclass(frozen=True)
 class Meaning:
     """The meaning of a set's values: logits or probabilities, of all classes or of the positive one, and its names."""

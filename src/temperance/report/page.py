@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 from importlib.resources import files
 from typing import NamedTuple
 
+from temperance.markup import Markup, escaped, join, tag
 from temperance.report.formats import set_percent_signs
-from temperance.report.markup import Markup, escaped, join, tag
 
 SHOWN_ROWS = 100  # of a long table; a search finds the others
 LISTED_ROWS = 1000  # of a long table that a search looks through

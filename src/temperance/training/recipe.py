@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -81,7 +82,7 @@ class Recipe:
     seed: Seed = 0
 
     def __post_init__(self) -> None:
-        check_settings("recipe", settings_of(Recipe), vars(self))
+        _check(vars(self))
         if self.nesterov and not self.momentum:
             raise InputError("nesterov needs a momentum above 0")
         object.__setattr__(self, "drops", tuple(self.drops))
@@ -89,7 +90,7 @@ class Recipe:
     @classmethod
     def of(cls, preset: str | None = None, **settings: Any) -> Recipe:
         """A recipe from a preset; settings given here replace those of the preset."""
-        check_settings("recipe", settings_of(cls), settings)
+        _check(settings)
         if preset is not None:
             one_of("preset", preset, RECIPES)
         return dataclasses.replace(RECIPES[preset] if preset else cls(), **settings)
@@ -133,6 +134,15 @@ class Recipe:
             weight_decay=self.weight_decay,
             fused=fused,
         )
+
+
+def _check(settings: Mapping[str, Any]) -> None:
+    """Refuse wrong settings of a recipe; on the command line each is a flag."""
+    try:
+        check_settings("recipe", settings_of(Recipe), settings)
+    except InputError as error:
+        error.flags = {f"recipe: {name}": f"--{name.replace('_', '-')}" for name in settings}
+        raise
 
 
 # The settings of the papers, by data set or method; "clip" is from the program that the paper builds on.

@@ -13,25 +13,29 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
-from temperance.errors import FileError, InputError
+from temperance.errors import FileError, InputError, plural
 from temperance.files import atomic_write, read_tensors, reading, write_tensors
-from temperance.jobs.results import Provenance
+from temperance.jobs.results import Provenance, Tabular
 from temperance.jobs.verdict import percents
 from temperance.metrics import accuracy, ece, nll
 from temperance.predictions import Predictions, read_pair, write_pair
+from temperance.showing import two_columns
 from temperance.training.prediction import device_of
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderResult
 
 FORMAT = 1
 HEAD = "head.safetensors"  # in the folder of a retrained classifier
 
 
-@dataclass(frozen=True, eq=False)
-class Run:
+@dataclass(frozen=True, eq=False, repr=False)
+class Run(Tabular):
     """A trained network with its log and its predictions.
 
     history      one row for each epoch: lr, loss, accuracy, val_accuracy, val_ece, val_nll, val_loss, seconds
@@ -45,6 +49,17 @@ class Run:
     predictions: dict[str, Predictions]
     folder: Path | None
     details: dict[str, Any]
+
+    @property
+    def title(self) -> str:
+        """Its folder or its network, and how long it was trained."""
+        return f"{self.folder or type(self.network).__name__} · {plural(len(self.history), 'epoch')}"
+
+    def _records(self) -> list[dict[str, Any]]:
+        return self.history
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield from two_columns(self.title, self.history[-1] if self.history else {})
 
 
 def write_run(run: Run, configuration: Mapping[str, Any]) -> None:

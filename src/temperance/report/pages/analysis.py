@@ -9,10 +9,10 @@ from torch import Tensor
 
 from temperance.diagnose.analysis import Analysis, Embedding, simplex_angle
 from temperance.errors import plural
+from temperance.markup import Markup, join, tag
 from temperance.metrics.binned import ece
 from temperance.metrics.bins import Bins
 from temperance.report.formats import percent
-from temperance.report.markup import Markup, join, tag
 from temperance.report.numbers import bars
 from temperance.report.page import heading, legend, noted, page, pair, section, stroke
 from temperance.report.pages.traces import toy_section, trace_section

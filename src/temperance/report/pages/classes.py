@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from temperance.jobs.evaluation import Evaluation
+from temperance.markup import Markup, tag
 from temperance.metrics.classwise import class_errors
 from temperance.report.formats import digits_for, percent, points
-from temperance.report.markup import Markup, tag
 from temperance.report.numbers import ClassChange, class_changes, worst_classes
 from temperance.report.page import (
     LISTED_ROWS,

@@ -7,8 +7,8 @@ from statistics import median_high
 
 from temperance.jobs.comparison import Comparison
 from temperance.jobs.outcomes import Outcome
+from temperance.markup import Markup, join, tag
 from temperance.report.formats import interval_of, points, signed, value_of
-from temperance.report.markup import Markup, join, tag
 from temperance.report.page import (
     Cell,
     answer,

@@ -9,11 +9,11 @@ from pathlib import PurePath
 from temperance.errors import plural
 from temperance.jobs.evaluation import Evaluation
 from temperance.jobs.results import Provenance, Row, shown
+from temperance.markup import Markup, join, tag
 from temperance.metrics import METRICS
 from temperance.metrics.binned import ece
 from temperance.metrics.bins import Bins
 from temperance.report.formats import interval_of, percent, percent_down, percent_range, value_of
-from temperance.report.markup import Markup, join, tag
 from temperance.report.numbers import bars, merged_bins
 from temperance.report.page import (
     SHOWN_ROWS,

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from temperance.diagnose.gradient import Curve, Distribution, Sweep
 from temperance.errors import one_of
+from temperance.markup import Markup, join, tag
 from temperance.report.formats import listed
-from temperance.report.markup import Markup, join, tag
 from temperance.report.page import definitions, heading, noted, page, pair, prose, section
 from temperance.report.svg.drawing import (
     FIFTHS,

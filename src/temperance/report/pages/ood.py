@@ -5,9 +5,9 @@ from __future__ import annotations
 from temperance.errors import plural
 from temperance.jobs.ood import MEASURES, TITLES, OODComparison, ScoreHistogram
 from temperance.jobs.results import Row
+from temperance.markup import Markup, join, tag
 from temperance.metrics.scores import SCORES
 from temperance.report.formats import percent, percent_range
-from temperance.report.markup import Markup, join, tag
 from temperance.report.page import answer, grouped_table, heading, legend, noted, page, pair, prose, section, stroke
 from temperance.report.pages.evaluation import provenance_section
 from temperance.report.svg.drawing import (

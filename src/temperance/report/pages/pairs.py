@@ -6,8 +6,8 @@ import math
 
 from temperance.jobs.evaluation import Evaluation
 from temperance.jobs.results import Row
+from temperance.markup import Markup, join, tag
 from temperance.report.formats import interval_of, percent, value_of
-from temperance.report.markup import Markup, join, tag
 from temperance.report.numbers import bars
 from temperance.report.page import Cell, folded, legend, noted, pair, section, split, stroke, table
 from temperance.report.pages.evaluation import (

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from temperance.data.corruptions import CORRUPTIONS
 from temperance.diagnose.shift import MEAN, MEASURED, Shift
+from temperance.markup import Markup, join, tag
 from temperance.metrics import METRICS
 from temperance.report.formats import PERCENT, percent
-from temperance.report.markup import Markup, join, tag
 from temperance.report.page import answer, folded, grouped_table, heading, moved, noted, page, pair, prose, section
 from temperance.report.pages.evaluation import provenance_section
 from temperance.report.svg.lines import Line, line_chart, line_legend

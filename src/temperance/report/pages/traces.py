@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import torch
 
 from temperance.diagnose.traces import Trace, pearson
+from temperance.markup import Markup, tag
 from temperance.report.formats import listed, percent
-from temperance.report.markup import Markup, tag
 from temperance.report.page import legend, noted, pair, section, stroke, table
 from temperance.report.svg.drawing import (
     LEFT,

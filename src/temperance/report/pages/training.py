@@ -10,9 +10,9 @@ from temperance.errors import plural
 from temperance.heads.retraining import Retrained
 from temperance.jobs.evaluation import Evaluation
 from temperance.jobs.results import Provenance
+from temperance.markup import Markup, join, tag
 from temperance.metrics import METRICS
 from temperance.report.formats import duration, points, signed, value_of
-from temperance.report.markup import Markup, join, tag
 from temperance.report.page import answer, definitions, folded, heading, moved, page, pair, section
 from temperance.report.pages.classes import class_changes_section, classwise_section
 from temperance.report.pages.evaluation import (

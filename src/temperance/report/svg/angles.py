@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from temperance.diagnose.analysis import simplex_angle
-from temperance.report.markup import Markup, join, tag
+from temperance.markup import Markup, join, tag
 from temperance.report.svg.drawing import (
     INNER,
     LEFT,

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from temperance.errors import plural
+from temperance.markup import Markup, join, tag
 from temperance.metrics.bins import Bins
 from temperance.metrics.selective import RiskCoverage
 from temperance.report.formats import PERCENT, digits_for, percent, percent_range, points
-from temperance.report.markup import Markup, join, tag
 from temperance.report.numbers import Bar, bars, highest_risk, thinned
 from temperance.report.svg.drawing import (
     FIFTHS,

@@ -11,8 +11,8 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from temperance.markup import Markup, join, tag
 from temperance.report.formats import PERCENT
-from temperance.report.markup import Markup, join, tag
 
 WIDTH = 420
 LEFT, RIGHT = 46, 402  # where the plot area begins and ends

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from temperance.report.markup import Markup, join, tag
+from temperance.markup import Markup, join, tag
 from temperance.report.page import legend, stroke
 from temperance.report.svg.drawing import (
     LEFT,

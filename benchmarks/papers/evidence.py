@@ -1,0 +1,244 @@
+"""What became of the papers' claims: the tables of docs/evidence.md, all from benchmarks/results.
+
+A claim about two numbers holds where their 95 % intervals do not overlap and are in the claimed order; it is reversed
+where they are in the other order, and undecided where they overlap. Intervals are over test samples: they do not know
+the chance of a training.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from statistics import fmean
+
+from benchmarks.papers import acls, cts, mac_cal, sctl, selective_risk, trained
+from benchmarks.papers.outputs import PAPERS, RESULTS, Cell, agreement, markdown, outputs_of, stored
+from benchmarks.quality.table import read
+
+STATES = {"as trained": "as trained", "temperature": "with a temperature", "auto": "with `auto`"}
+
+
+def verdict(lower: Cell, higher: Cell) -> str:
+    """Whether the first number is below the second, as is claimed."""
+    if lower.high < higher.low:
+        return "holds"
+    return "reversed" if lower.low > higher.high else "undecided"
+
+
+def states() -> str:
+    """How many tables and figures of each paper have which state."""
+    names = ("exact", "run", "reduced", "not run")
+    lines = [f"| paper | {' | '.join(names)} |", "|---" * 5 + "|"]
+    for paper in PAPERS:
+        found: list[str] = [output.state for output in outputs_of(paper)]
+        lines.append(f"| {paper} | {' | '.join(str(found.count(name)) for name in names)} |")
+    return "\n".join(lines)
+
+
+# ---------------------------------------------------------------------------------------------------------------- SCTL
+
+
+def class_scaling() -> str:
+    """ECE by objective, the mean over the four calibrators: the paper's number / ours."""
+    columns = {"CIFAR-10, DenseNet-40": ("table 1", "")}
+    columns |= {f"CIFAR-10-LT, {network}": ("table 2", network) for network in sctl.LONG_TAIL}
+    objectives = {
+        "CE": "NLL",
+        "LS": "label smoothing",
+        "FL": "focal",
+        "ND": "class scaling",
+        sctl.BALANCED: sctl.BALANCED,
+    }
+    lines = [f"| objective | {' | '.join(columns)} |", "|---" * (1 + len(columns)) + "|"]
+    for objective, said in objectives.items():
+        texts = []
+        for table, network in columns.values():
+            names = {f"{name} {objective}" for name in sctl.CALIBRATORS}
+            cells = [cell for cell in stored("sctl", table) if (cell.column, cell.metric) == (network, "ECE")]
+            cells = [cell for cell in cells if cell.row in names]
+            printed = [cell.printed for cell in cells if cell.printed is not None]
+            ours = f"{fmean(cell.ours for cell in cells):.2f}" if cells else ""
+            texts.append(f"{fmean(printed):.2f} / {ours}" if printed else ours)
+        lines.append(f"| {said} | {' | '.join(texts)} |")
+    return "\n".join(lines)
+
+
+def agreement_table() -> str:
+    """How near our numbers are to those of SCTL's tables."""
+    lines = ["| table | agreement |", "|---|---|"]
+    exact = [output.name for output in outputs_of("sctl") if output.state == "exact"]
+    return "\n".join(lines + [f"| {name} | {agreement(stored('sctl', name))} |" for name in exact])
+
+
+def class_scaling_elsewhere() -> str:
+    """ECE with NLL and with class scaling, on the image classifiers and on the language models."""
+    by_method: dict[str, dict[str, float]] = defaultdict(dict)
+    for line in read(RESULTS / "quality.jsonl"):
+        if "ece" in line:
+            by_method[line["method"]][line["set"]] = line["ece"]
+    images = [name for name in by_method["temperature"] if name.startswith(("c10_", "c100_", "fmnist_"))]
+    texts = [name for name in by_method["temperature"] if name not in images]
+    lines = [
+        f"| calibrator | ECE, {len(images)} image sets | lower in | ECE, {len(texts)} language models | lower in |",
+        "|---|---|---|---|---|",
+    ]
+    for method in ("temperature", "class-temperature", "structured-vector"):
+        before, after = by_method[method], by_method[f"{method}:objective=class-scaled"]
+        cells = []
+        for sets in (images, texts):
+            means = (100 * fmean(found[name] for name in sets) for found in (before, after))
+            cells.append(" % → ".join(f"{mean:.2f}" for mean in means) + " %")
+            cells.append(f"{sum(after[name] < before[name] for name in sets)} of {len(sets)}")
+        lines.append(f"| {method} → class-scaled | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+# ------------------------------------------------------------------------------------------------------- trained losses
+
+
+def against(method: str, others: dict[str, str], printed: dict[str, float], own: float) -> str:
+    """Whether the ECE of a loss is below that of others, as trained and after calibration."""
+    lines = [f"| ECE below that of | paper | {' | '.join(STATES.values())} |", "|---" * (2 + len(STATES)) + "|"]
+    for name, other in others.items():
+        texts = []
+        for state in STATES:
+            mine, its = (trained.cell("", each, "ECE", None, state) for each in (method, other))
+            if mine is None or its is None:
+                break
+            texts.append(f"{mine.ours:.2f} against {its.ours:.2f}: {verdict(mine, its)}")
+        else:
+            lines.append(f"| {name} | {own:.2f} against {printed[name]:.2f} | {' | '.join(texts)} |")
+    return "\n".join(lines)
+
+
+def acls_claims() -> str:
+    others = {row: method for row, (method, state, _) in acls.TABLE_3.items() if state == acls.PLAIN and row != "ACLS"}
+    printed = {row: numbers["ECE"] for row, (_, _, numbers) in acls.TABLE_3.items()}
+    return against("acls", others, printed, printed["ACLS"])
+
+
+def selective_risk_claims() -> str:
+    others = {row: method for row, method in selective_risk.LOSSES.items() if row != "AU"}
+    printed = dict(zip(selective_risk.LOSSES, selective_risk.ECE, strict=True))
+    return against("au", others, printed, printed["AU"])
+
+
+def mac_cal_claims() -> str:
+    """Whether MaC-Cal lowers the ECE of each training, and what it does to the accuracy."""
+    lines = ["| training | ECE, paper | ECE, ours | lower | accuracy, paper | accuracy, ours |", "|---" * 6 + "|"]
+    for row, (method, before, after) in mac_cal.TABLE_3.items():
+        ece, accuracy = (_without_and_with(method, metric) for metric in ("ECE", "accuracy"))
+        if ece and accuracy:
+            lines.append(
+                f"| {row} | {before[1]:.2f} → {after[1]:.2f} | {ece[0].ours:.2f} → {ece[1].ours:.2f} | "
+                f"{verdict(ece[1], ece[0])} | {before[0]:.2f} → {after[0]:.2f} | "
+                f"{accuracy[0].ours:.2f} → {accuracy[1].ours:.2f} |"
+            )
+    return "\n".join(lines)
+
+
+def _without_and_with(method: str, metric: str) -> tuple[Cell, Cell] | None:
+    """A number of a training, and after MaC-Cal."""
+    before, after = (trained.cell("", method, metric, None, state) for state in (mac_cal.PLAIN, mac_cal.MASKED))
+    return (before, after) if before and after else None
+
+
+# ----------------------------------------------------------------------------------------------------------- situations
+
+
+def situations() -> str:
+    """What to take today, and what it rests on."""
+    rows = [
+        ("held-out predictions, samples as in use", "`temperance fit auto`", _quality("auto", "temperature")),
+        ("the same, and the predicted class must not change", "`order-preserving`", _quality("order-preserving")),
+        ("50 to 200 samples to fit on", "`auto`; `temperature` if it has to be simple", _few()),
+        ("fitted on a long tail, used where classes are alike", "`auto` with `--prior uniform`", _long_tail()),
+        ("a network is trained anyway", "`acls:margin=10`, then `auto`", _training("acls")),
+        ("no samples to fit anything on", "`acls:margin=10` or dual focal loss", _alone("acls", "dual-focal")),
+        ("the least confident predictions are declined", "cross-entropy or ACLS, then `auto`", _declining()),
+    ]
+    lines = ["| situation | take | measured |", "|---|---|---|"]
+    return "\n".join(lines + [f"| {' | '.join(row)} |" for row in rows])
+
+
+def _quality(*methods: str) -> str:
+    found = [line for line in read(RESULTS / "quality.jsonl") if "ece" in line]
+    texts = []
+    for method in (*methods, "identity"):
+        mine = [line for line in found if line["method"] == method]
+        nll, ece = fmean(line["nll"] for line in mine), 100 * fmean(line["ece"] for line in mine)
+        texts.append(f"{method} {nll:.3f} and {ece:.1f} %")
+    return f"NLL and ECE, mean of {len(mine)} sets: {'; '.join(texts)}"
+
+
+def _few() -> str:
+    found = [line for line in read(RESULTS / "robust.jsonl") if line["condition"] == "100"]
+    texts = [
+        f"{method} {fmean(line['nll'] for line in found if line['method'] == method):.3f}"
+        for method in ("auto", "temperature", "identity")
+    ]
+    return f"NLL with 100 samples, the same sets: {', '.join(texts)}"
+
+
+def _long_tail() -> str:
+    told = [line for line in read(RESULTS / "shift.jsonl") if line["study"] == "told"]
+    texts = []
+    for said, method, prior in (
+        ("auto with the prior", "auto", "uniform"),
+        ("temperature with it", "temperature", "uniform"),
+        ("without", "temperature", "none"),
+    ):
+        mine = [line["ece"] for line in told if (line["method"], line["prior"]) == (method, prior)]
+        texts.append(f"{said} {100 * fmean(mine):.2f} %")
+    for said, row in (("temperature", "TS ND"), ("class temperatures", "CTS ND")):
+        cells = [cell for cell in stored("sctl", "table 2") if (cell.row, cell.metric) == (row, "ECE")]
+        texts.append(f"{said} with class scaling {fmean(cell.ours for cell in cells):.2f} %")
+    return f"ECE, mean of the four networks of SCTL: {', '.join(texts)}"
+
+
+def _value(method: str, state: str, metric: str) -> float:
+    return fmean(line[metric][0] for line in trained.lines(method, state))
+
+
+def _training(method: str) -> str:
+    texts = [
+        f"{name} {_value(name, 'auto', 'nll'):.3f} and {100 * _value(name, 'auto', 'ece'):.2f} %"
+        for name in (method, "cross-entropy")
+    ]
+    return f"{trained.REDUCED}, NLL and ECE with `auto`: {'; '.join(texts)}"
+
+
+def _alone(*methods: str) -> str:
+    texts = []
+    for name in (*methods, "cross-entropy"):
+        ece, accuracy = (100 * _value(name, "as trained", metric) for metric in ("ece", "accuracy"))
+        texts.append(f"{name} {ece:.2f} % at {accuracy:.1f} %")
+    return f"{trained.REDUCED}, ECE at accuracy: {', '.join(texts)}"
+
+
+def _declining() -> str:
+    texts = [
+        f"{name} {100 * _value(name, 'as trained', 'aurc'):.2f} → {100 * _value(name, 'auto', 'aurc'):.2f} %"
+        for name in ("cross-entropy", "acls", "aurc", "au")
+    ]
+    return f"{trained.REDUCED}, AURC as trained → with `auto`: {', '.join(texts)}"
+
+
+def table(name: str) -> str:
+    """One of the tables of docs/evidence.md by its name there."""
+    made: dict[str, Callable[[], str]] = {
+        "states": states,
+        "agreement": agreement_table,
+        "class_scaling": class_scaling,
+        "class_scaling_elsewhere": class_scaling_elsewhere,
+        "acls": acls_claims,
+        "selective_risk": selective_risk_claims,
+        "mac_cal": mac_cal_claims,
+        "situations": situations,
+        "cts_1": lambda: markdown(list(cts.table_1(Path()))),
+        "cts_2": lambda: markdown(stored("cts", "table II")),
+        "selective_risk_1": lambda: markdown(list(selective_risk.table_1(Path()))),
+        "mac_cal_5": lambda: markdown(list(mac_cal.table_5(Path()))),
+    }
+    return made[name]()

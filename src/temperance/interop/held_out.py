@@ -1,0 +1,70 @@
+"""What the callbacks of training libraries share: the metrics of held-out predictions, and what is left at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from temperance.calibrators import Calibrator, make_calibrator
+from temperance.errors import InputError
+from temperance.files import make_folder
+from temperance.jobs.comparison import compare
+from temperance.jobs.evaluation import chosen_metrics
+from temperance.predictions import Predictions
+from temperance.report import write_report
+
+CALIBRATOR = "calibrator.safetensors"
+REPORT = "calibration.html"
+
+# What is measured after every epoch, unless the caller says otherwise.
+MEASURED = ("ece", "nll", "brier", "confidence-gap")
+
+
+class HeldOut:
+    """The latest predictions on held-out data, and what is made of them.
+
+    method   the calibrator that is fitted at the end, such as "temperature" or "auto"
+    metrics  names of metrics
+    """
+
+    def __init__(self, method: str, metrics: Sequence[str]) -> None:
+        make_calibrator(method)  # refused now, not after the training
+        chosen_metrics(metrics)
+        self.method, self.metrics = method, tuple(metrics)
+        self._latest: Predictions | None = None
+
+    def measured(self, logits: Tensor, labels: Tensor, prefix: str = "") -> dict[str, float]:
+        """The metrics of these predictions (n, k), by name; the predictions are kept until the next come."""
+        self._latest = Predictions.of(logits, labels, from_logits=True)
+        return {
+            f"{prefix}{metric.name.replace('-', '_')}": metric(logits, labels, from_logits=True)
+            for metric in chosen_metrics(self.metrics)
+        }
+
+    def finish(self, folder: str | Path) -> Calibrator:
+        """Fit the calibrator to the latest predictions and write it to a folder, with a report.
+
+        The report fits it on one half and measures it on the other; the calibrator that is kept is fitted on all.
+        """
+        if self._latest is None:
+            raise InputError("there are no held-out predictions to fit a calibrator to: validate at least once")
+        make_folder(folder)
+        fitted = make_calibrator(self.method).fit(self._latest.logits(), self._latest.labels)
+        fitted.save(Path(folder) / CALIBRATOR)
+        write_report(compare(self._latest, methods=[self.method]), Path(folder) / REPORT)
+        return fitted
+
+
+def as_rows(logits: Tensor, labels: Tensor, ignore_index: int) -> tuple[Tensor, Tensor]:
+    """Logits (n, k, *space) and labels (n, *space) as rows, without those that are ignored."""
+    if logits.ndim != labels.ndim + 1:
+        raise InputError(
+            f"logits must have one dimension more than labels; got {tuple(logits.shape)} and {tuple(labels.shape)}"
+        )
+    truth = labels.flatten()
+    rows = torch.movedim(logits, 1, -1).reshape(len(truth), logits.shape[1])
+    kept = truth != ignore_index
+    return rows[kept].detach(), truth[kept]

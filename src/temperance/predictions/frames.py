@@ -1,0 +1,66 @@
+"""Tables in memory as predictions: DataFrames of pandas and polars, Arrow tables, Hugging Face data sets.
+
+They are known by what they have, names of columns and columns by name, so that no library is imported for them.
+"""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from temperance.errors import InputError
+from temperance.predictions.checks import Wanted, shown
+from temperance.predictions.columns import find_columns
+from temperance.predictions.core import Predictions
+
+
+def column_names(given: object) -> list[str] | None:
+    """The names of a table's columns; None for anything else."""
+    names = getattr(given, "column_names", None)
+    if names is None and hasattr(given, "to_numpy"):
+        names = getattr(given, "columns", None)
+    if names is None or isinstance(names, dict):
+        return None
+    return [str(name) for name in names]
+
+
+def of_table(given: Any, names: list[str], wanted: Wanted, *, normalise: bool = False) -> Predictions:
+    """The predictions in a table: columns `logits_0`, `logits_1`, … or lists `logits`, and `label`, perhaps `group`."""
+    columns = find_columns(names, wanted)
+    scores = [_column(given, name) for name in columns.scores]
+    if wanted.positive is None and columns.is_list and scores[0].ndim < 2:
+        raise InputError(
+            f"the column {columns.scores[0]} must hold a list of numbers in each row; got {scores[0].dtype}. "
+            "If it is the score of a binary classifier's positive class, pass positive=1"
+        )
+    return Predictions.of(
+        scores[0] if len(scores) == 1 else np.stack(scores, axis=1),
+        None if columns.labels is None else _column(given, columns.labels),
+        from_logits=columns.from_logits,
+        positive=wanted.positive,
+        normalise=normalise,
+        class_names=columns.class_names,
+        groups=None if columns.groups is None else _column(given, columns.groups),
+    )
+
+
+def _column(given: Any, name: str) -> npt.NDArray[Any]:
+    """A column as an array: (n,), or (n, k) for one of lists."""
+    column = given[name]
+    values = column.to_numpy() if hasattr(column, "to_numpy") else np.asarray(column[:])
+    if values.dtype.kind not in "OT":
+        return np.asarray(values)
+    rows = values.tolist()
+    missing = next((row for row, value in enumerate(rows) if value is None or value is not value), None)
+    if missing is not None:
+        raise InputError(f"the column {shown([name])} has no value in row {missing}", row=missing)
+    if isinstance(rows[0], str):
+        return np.array(rows, np.str_)
+    lengths = [np.size(value) for value in rows]
+    odd = next((row for row, length in enumerate(lengths) if length != lengths[0]), None)
+    if odd is not None:
+        raise InputError(
+            f"each row of {name} must be a list of {lengths[0]} numbers, as in the first; row {odd} has {lengths[odd]}",
+            row=odd,
+        )
+    return np.array([np.asarray(value) for value in rows])

@@ -1,0 +1,124 @@
+"""Predictions in .npy, an array for each file, and in .pt or .pth, a dictionary of tensors. Both are only read."""
+
+import pickle
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from temperance.arrays import to_tensor
+from temperance.errors import InputError
+from temperance.files import reading
+from temperance.predictions.checks import ColumnNames, Described, Wanted, as_class_names, described
+from temperance.predictions.core import Extras, Origin, Predictions
+from temperance.predictions.keyed import find_set, open_set
+
+SUFFIXES = (".npy", ".pt", ".pth")
+ONLY_READ = f"{', '.join(SUFFIXES)} files are read, not written; write .npz or .safetensors"
+
+
+class HeldArrays:
+    """Arrays by their names, in memory or mapped to it."""
+
+    def __init__(self, path: Path, arrays: Mapping[str, Any]) -> None:
+        self.path, self._arrays = path, arrays
+
+    def keys(self) -> list[str]:
+        return list(self._arrays)
+
+    def describe(self, key: str) -> Described:
+        return described(self._array(key))
+
+    def class_names(self) -> tuple[str, ...] | None:
+        names = self._arrays.get("class_names")
+        return None if names is None else as_class_names(names)
+
+    def text(self, key: str) -> str | None:
+        return str(self._arrays[key]) if key in self._arrays else None
+
+    def pieces(self, key: str, rows: int) -> Iterator[Tensor | npt.NDArray[Any]]:
+        array = self._array(key)
+        for start in range(0, len(array), rows):
+            piece = array[start : start + rows]
+            yield piece if isinstance(piece, Tensor) else np.array(piece)
+
+    def groups(self, key: str, rows: int) -> Iterator[npt.NDArray[Any]]:
+        yield from map(np.asarray, self.pieces(key, rows))
+
+    def _array(self, key: str) -> Tensor | npt.NDArray[Any]:
+        value = self._arrays[key]
+        if isinstance(value, Tensor | np.ndarray):
+            return value
+        is_text = isinstance(value, list) and all(isinstance(entry, str) for entry in value)
+        return np.array(value, np.str_) if is_text else to_tensor(value, key)
+
+
+def read(path: Path, wanted: Wanted) -> Predictions:
+    """Open the predictions in a .npy, .pt or .pth file."""
+    if path.suffix.lower() != ".npy":
+        return open_set(HeldArrays(path, _load(path)), wanted)
+    own = wanted.columns
+    kind = own.kind if own.scores else next((kind for kind in ("logits", "probs") if path.stem.endswith(kind)), None)
+    if kind is None:
+        raise InputError(
+            f"call it logits.npy or probs.npy, or say which it is: columns={{'logits': {path.stem!r}}}",
+            flags={f"columns={{'logits': {path.stem!r}}}": f"--logits {path.stem}"},
+        )
+    arrays = {kind: _array(path)}
+    for key, other in (("labels", own.label), ("groups", own.group)):
+        if other is not None and not (key == "labels" and wanted.labels == "ignored"):
+            with reading(other):
+                arrays[key] = _array(Path(other))
+    if "labels" not in arrays and wanted.labels == "required":
+        raise InputError(
+            "labels are in a file of their own; name it: columns={'label': 'labels.npy'}",
+            flags={"columns={'label': 'labels.npy'}": "--label labels.npy"},
+        )
+    return replace(
+        open_set(HeldArrays(path, arrays), replace(wanted, columns=ColumnNames())), origin=Origin(path, wanted)
+    )
+
+
+def _array(path: Path) -> npt.NDArray[Any]:
+    found: npt.NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
+    return found
+
+
+def _load(path: Path) -> Mapping[str, Any]:
+    """The dictionary in the file. Only tensors and plain values are unpickled, so that no code of the file runs."""
+    try:
+        found = torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError:
+        raise InputError(
+            "there are Python objects in it, which could run any code; save tensors: "
+            "torch.save({'logits': logits, 'labels': labels}, path)"
+        ) from None
+    if not isinstance(found, dict):
+        raise InputError(f"expected a dictionary of tensors, {{'logits': …, 'labels': …}}; got {type(found).__name__}")
+    return {str(name): value for name, value in found.items()}
+
+
+def extras(origin: Origin) -> Extras:
+    """The arrays that are not predictions."""
+    if origin.path.suffix.lower() == ".npy":
+        return {}
+    with reading(origin.path):
+        file = HeldArrays(origin.path, _load(origin.path))
+        keys = find_set(file.keys(), origin.wanted)
+        carried = {key: name for key, name in keys.carried(file.keys()).items() if key not in keys.of_set}
+        return {name: np.asarray(file._array(key)) for key, name in carried.items()}
+
+
+def write(path: Path, predictions: Predictions, extras: Extras) -> None:
+    """Refused: an array has no room for labels and for who calibrated it."""
+    raise InputError(ONLY_READ)
+
+
+def rewrite(origin: Origin, path: Path, predictions: Predictions) -> None:
+    """Refused, as by `write`."""
+    write(path, predictions, {})

@@ -1,0 +1,222 @@
+"""Predictions in .jsonl and .json: a record for each sample, with the columns of a table; scores may be a list.
+
+A .jsonl file is read line by line. A .json file, a list of records or a record of columns, is held while it is read.
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from temperance.errors import InputError
+from temperance.files import reading
+from temperance.predictions.checks import MARK, Described, Wanted, check_set, shown
+from temperance.predictions.columns import TableColumns, class_columns, find_columns, with_new_scores
+from temperance.predictions.core import WRITTEN_ROWS, Extras, Origin, Predictions, binary_names
+from temperance.predictions.rows import Chunk, Meaning, in_file, placed
+
+Record = dict[str, Any]
+
+
+def read(path: Path, wanted: Wanted) -> Predictions:
+    """Open the predictions in a .jsonl or .json file."""
+    first, columns = _columns(path, wanted)
+    n, marks = 0, set[str]()
+    for record in _records(path):
+        n += 1
+        marks |= {str(record.get(columns.mark) or "")} if columns.mark else set()
+    names = binary_names(columns.class_names, wanted.positive)
+    k = len(first[columns.scores[0]]) if columns.is_list else len(columns.scores)
+    label = None if columns.labels is None else _describe(first[columns.labels], n)
+    groups = None if columns.groups is None else _describe(first[columns.groups], n)
+    n, k = check_set(columns.name, Described((n, k), "f", "float64"), label, groups, names, wanted)
+    meaning = Meaning(columns.name, names, wanted)
+
+    def read_rows(rows: int) -> Iterator[Chunk]:
+        records, start = _records(path), 0
+        with reading(path), placed(in_file):
+            while block := list(islice(records, rows)):
+                scores = [_values(block, name, start) for name in columns.scores]
+                yield meaning.chunk(
+                    scores[0].reshape(len(block), -1) if columns.is_list else np.stack(scores, axis=1),
+                    None if columns.labels is None else _values(block, columns.labels, start, label),
+                    None if columns.groups is None else _values(block, columns.groups, start, groups),
+                    start,
+                )
+                start += len(block)
+
+    return Predictions(
+        str(path),
+        None,
+        columns.from_logits,
+        n,
+        k,
+        has_labels=label is not None,
+        has_groups=groups is not None,
+        class_names=names,
+        calibrated_by=", ".join(sorted(marks - {""})) or None,
+        origin=Origin(path, wanted),
+        _read=read_rows,
+        _place=in_file,
+    )
+
+
+def _records(path: Path) -> Iterator[Record]:
+    """The records in order; blank lines do not count."""
+    with path.open(encoding="utf-8-sig") as handle:
+        found = map(json.loads, filter(str.strip, handle)) if _is_lines(path) else _listed(json.load(handle))
+        for row, record in enumerate(found):
+            if not isinstance(record, dict):
+                raise InputError(
+                    f'each sample must be a record, {{"logits": [1.5, 0.2], "label": 0}}; row {row} is '
+                    f"{shown([json.dumps(record)])}",
+                    row=row,
+                )
+            yield record
+
+
+def _is_lines(path: Path) -> bool:
+    return path.suffix.lower() == ".jsonl"
+
+
+def _listed(content: Any) -> list[Any]:
+    """A list of records, or the columns of a table as such a list."""
+    if isinstance(content, dict) and content and all(isinstance(column, list) for column in content.values()):
+        lengths = {name: len(column) for name, column in content.items()}
+        if len(set(lengths.values())) > 1:
+            raise InputError(f"columns must have the same length; got {shown(f'{a}: {n}' for a, n in lengths.items())}")
+        return [dict(zip(content, row, strict=True)) for row in zip(*content.values(), strict=True)]
+    if not isinstance(content, list):
+        raise InputError('expected a list of records, or columns: {"logits": [[1.5, 0.2], …], "label": [0, …]}')
+    return content
+
+
+def _columns(path: Path, wanted: Wanted) -> tuple[Record, TableColumns]:
+    """The first record, and which of its entries are what."""
+    first = next(_records(path), None)
+    if first is None:
+        raise InputError("there is no record; expected one for each sample")
+    columns = find_columns(first, wanted)
+    has_list = isinstance(first[columns.scores[0]], list)
+    if columns.is_list and not has_list:
+        raise InputError(
+            f"{columns.scores[0]} must be a list of numbers in each record, and is none in the first. "
+            "If it is the score of a binary classifier's positive class, pass positive=1",
+            flags={"pass positive=1": "add --binary"},
+        )
+    return first, replace(columns, is_list=has_list)
+
+
+def _describe(value: object, n: int) -> Described:
+    """The type of a column, by its first value."""
+    if isinstance(value, list):
+        return Described((n, len(value)), "f", "list")
+    kind = "U" if isinstance(value, str) else "b" if isinstance(value, bool) else "i" if isinstance(value, int) else "f"
+    return Described((n,), kind, type(value).__name__)
+
+
+def _values(block: list[Record], name: str, start: int, like: Described | None = None) -> npt.NDArray[Any]:
+    """A column of some records: text if the first one has text, else numbers or lists of them."""
+    is_text = like is not None and like.kind == "U"
+    first: npt.NDArray[Any] | None = None
+    for row, record in enumerate(block):
+        value = record.get(name)
+        try:
+            found = np.array(value, np.str_ if is_text else np.float64)
+        except (TypeError, ValueError):
+            found = np.array(None)
+        first = found if first is None else first
+        if value is None or found.dtype.kind == "O" or isinstance(value, str) != is_text or found.shape != first.shape:
+            expected = "text" if is_text else f"{first.size} numbers" if first.ndim else "a number"
+            what = "nothing" if value is None else shown([json.dumps(value)])
+            raise InputError(f"{name} must be {expected} in each record; row {start + row} has {what}", row=start + row)
+    return np.array([record[name] for record in block], np.str_ if is_text else np.float64)
+
+
+def extras(origin: Origin) -> Extras:
+    """The entries that are not predictions, as NumPy's arrays."""
+    with reading(origin.path):
+        first, columns = _columns(origin.path, origin.wanted)
+        cells: dict[str, list[Any]] = {name: [] for name in columns.others(first)}
+        for record in _records(origin.path):
+            for name, column in cells.items():
+                column.append(record.get(name))
+        return {name: _extra(name, column) for name, column in cells.items()}
+
+
+def _extra(name: str, values: list[Any]) -> npt.NDArray[Any]:
+    kinds = {type(value) for value in values}
+    try:
+        array = np.array(values)
+    except ValueError:
+        array = np.array(None)
+    if array.dtype.kind not in "biufU" or (str in kinds and len(kinds) > 1):
+        raise InputError(f"{name} has values of several kinds, which only .json and .jsonl can hold")
+    return array
+
+
+def write(path: Path, predictions: Predictions, extras: Extras) -> None:
+    """Write predictions, and what belongs to them, as records."""
+    for name, array in extras.items():
+        if array.shape[:1] != (predictions.n,) or array.dtype.kind not in "biufU":
+            raise InputError(
+                f"a record holds numbers or text of one sample, and {name} is {array.dtype} of shape {array.shape}; "
+                "write .npz"
+            )
+    _save(path, _new_records(predictions, extras))
+
+
+def _new_records(predictions: Predictions, extras: Extras) -> Iterator[Record]:
+    kind, row = predictions.kind, 0
+    names = None if predictions.class_names is None else [f"{kind}_{each}" for each in class_columns(predictions)]
+    mark = {} if predictions.calibrated_by is None else {MARK: predictions.calibrated_by}
+    for chunk in predictions.chunks(WRITTEN_ROWS):
+        for i, scores in enumerate(chunk.scores.double().tolist()):
+            record: Record = {kind: scores} if names is None else dict(zip(names, scores, strict=True))
+            if predictions.has_labels:
+                record["label"] = int(chunk.labels[i])
+            if chunk.groups is not None:
+                record["group"] = str(chunk.groups[i])
+            yield record | {name: array[row].tolist() for name, array in extras.items()} | mark
+            row += 1
+
+
+def rewrite(origin: Origin, path: Path, predictions: Predictions) -> None:
+    """Write a copy of the records with other predictions: all other entries stay as they are."""
+    with reading(origin.path):
+        first, columns = _columns(origin.path, origin.wanted)
+        new = with_new_scores(first, columns, origin.wanted, predictions)
+        values = (
+            row
+            for chunk in predictions.chunks(WRITTEN_ROWS)
+            for row in zip(chunk.scores.double().tolist(), chunk.labels.tolist(), strict=True)
+        )
+
+        def records() -> Iterator[Record]:
+            for (scores, label), old in zip(values, _records(origin.path), strict=False):
+                made = {"scores": scores, "label": label, "mark": predictions.calibrated_by}
+                record = {
+                    column.name: old.get(column.old)
+                    if column.kind == "old"
+                    else scores[column.of_class]
+                    if column.kind == "score"
+                    else made[column.kind]
+                    for column in new
+                }
+                yield record | {name: value for name, value in old.items() if name not in first}
+
+        _save(path, records())
+
+
+def _save(path: Path, records: Iterator[Record]) -> None:
+    is_lines = _is_lines(path)
+    with path.open("w", encoding="utf-8") as handle:
+        for i, record in enumerate(records):
+            handle.write(("" if is_lines else ",\n" if i else "[\n") + json.dumps(record, ensure_ascii=False))
+            handle.write("\n" if is_lines else "")
+        handle.write("" if is_lines else "\n]\n")

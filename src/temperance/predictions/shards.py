@@ -1,0 +1,112 @@
+"""A folder of files, or the files that match a pattern, as one set of predictions: one file after the other."""
+
+import glob
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
+from pathlib import Path
+
+import numpy as np
+
+from temperance.errors import FileError
+from temperance.predictions.checks import shown
+from temperance.predictions.core import Extras, Predictions
+from temperance.predictions.rows import Chunk, Taker
+
+
+def shard_paths(path: Path, suffixes: Sequence[str]) -> list[Path] | None:
+    """The files of a folder and of its sub-folders, or those that match a pattern, sorted; None if this is one file.
+
+    Hidden files, and those whose name begins with an underscore, are notes that other programs leave.
+    """
+    if path.is_dir():
+        inside = sorted(path.rglob("*"), key=lambda file: file.relative_to(path).as_posix())
+        found = [file for file in inside if not any(part[0] in "._" for part in file.relative_to(path).parts)]
+    elif glob.has_magic(str(path)) and not path.exists():
+        found = [Path(name) for name in sorted(glob.glob(str(path), recursive=True))]  # noqa: PTH207
+    else:
+        return None
+    files = [file for file in found if file.is_file() and suffix_of(file, suffixes)]
+    if not files:
+        what = "is a folder without a file" if path.is_dir() else "matches no file"
+        raise FileError(f"{path} {what} of predictions; the formats are {', '.join(suffixes)}")
+    kinds = {suffix_of(file, suffixes): file for file in files}
+    if len(kinds) > 1:
+        names = shown(file.name for file in kinds.values())
+        raise FileError(
+            f"{path} has files of different formats ({names}); choose with a pattern, in quotes: '{path}/*.npz'"
+        )
+    return files
+
+
+def suffix_of(path: Path, suffixes: Sequence[str]) -> str | None:
+    """The format of a file, by its name."""
+    return next((suffix for suffix in suffixes if path.name.lower().endswith(suffix)), None)
+
+
+def joined(source: Path, shards: Sequence[Predictions]) -> Predictions:
+    """Predictions that are in several files; rows are read file by file, and errors name the file."""
+    first = shards[0]
+    for shard in shards[1:]:
+        _check_same(first, shard)
+    starts = [0, *accumulate(shard.n for shard in shards)]
+
+    def read(rows: int) -> Iterator[Chunk]:
+        # As many rows at a time as from one file, so that results do not depend on where files end.
+        taker = Taker(chunk for shard in shards for chunk in shard.chunks(rows))
+        while len((chunk := taker.take(rows)).labels):
+            yield chunk
+
+    def place(row: int) -> str:
+        i = bisect_right(starts, row) - 1
+        return f"{shards[i]._place(row - starts[i])} of {shards[i].source}"
+
+    return Predictions(
+        str(source),
+        first.split,
+        first.from_logits,
+        starts[-1],
+        first.k,
+        first.has_labels,
+        first.has_groups,
+        first.class_names,
+        read,
+        calibrated_by=first.calibrated_by,
+        shards=tuple(shards),
+        _place=place,
+    )
+
+
+def _check_same(one: Predictions, other: Predictions) -> None:
+    """Refuse files that cannot be parts of one set."""
+    said = {
+        "kind": (f"{one.kind}", f"{other.kind}"),
+        "k": (f"{one.k} classes", f"{other.k} classes"),
+        "class_names": tuple(f"the classes {shown(each.class_names or ())}" for each in (one, other)),
+        "has_labels": tuple("labels" if each.has_labels else "no labels" for each in (one, other)),
+        "has_groups": tuple("groups" if each.has_groups else "no groups" for each in (one, other)),
+        "split": tuple(f"a {each.split} set" if each.split else "one set" for each in (one, other)),
+        "calibrated_by": tuple(f"predictions calibrated by {each.calibrated_by or 'nothing'}" for each in (one, other)),
+    }
+    for attribute, (here, there) in said.items():
+        if getattr(one, attribute) != getattr(other, attribute):
+            raise FileError(
+                f"files of one set must be alike: {one.source} has {here}, but {other.source} has {there}; "
+                "leave one out with a pattern, or put it right"
+            )
+
+
+def joined_extras(extras: Sequence[Extras], shards: Sequence[Predictions]) -> Extras:
+    """What several files hold beside their predictions: rows one after the other, anything else once."""
+    found: Extras = {}
+    for name in extras[0]:
+        if any(name not in each for each in extras):
+            raise FileError(f"{name} is not in every file, so one file cannot hold it; write a folder")
+        arrays = [each[name] for each in extras]
+        if all(array.shape[:1] == (shard.n,) for array, shard in zip(arrays, shards, strict=True)):
+            found[name] = np.concatenate(arrays)
+        elif all(np.array_equal(arrays[0], array) for array in arrays):
+            found[name] = arrays[0]
+        else:
+            raise FileError(f"{name} differs from file to file, so one file cannot hold it; write a folder")
+    return found

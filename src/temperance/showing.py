@@ -1,0 +1,130 @@
+"""How values show themselves: in a few words, and in a notebook as the table that the terminal gets."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from temperance.markup import Markup, join, tag
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderResult
+    from rich.table import Table
+
+FEW = 3  # numbers that are shown one by one
+WIDTH = 120  # of the terminal whose table a notebook shows
+
+# Colours are the notebook's own, so that it fits light and dark themes alike.
+STYLE = (
+    ".temperance table{border-collapse:collapse;margin:.5em 0}"
+    ".temperance caption{text-align:left;padding:.2em 0}"
+    ".temperance th,.temperance td{padding:.15em .8em;text-align:right;white-space:nowrap;"
+    "background:none;color:inherit}"
+    ".temperance th:first-child,.temperance td:first-child,.temperance .text{text-align:left}"
+    ".temperance td.text{white-space:normal}.temperance td:first-child{white-space:nowrap}"
+    ".temperance thead th{border-bottom:1px solid currentColor}"
+    ".temperance p{max-width:50em;margin:.5em 0}"
+)
+
+
+class Shown:
+    """Something with a title that rich can print: it has a short `repr`, and shows the same table in a notebook."""
+
+    @property
+    def title(self) -> str:
+        """What it is about, in one line."""
+        raise NotImplementedError
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {self.title}>"
+
+    def _repr_html_(self) -> str:
+        from rich.console import Console
+
+        console = Console(width=WIDTH)
+        return as_html(self.__rich_console__(console, console.options))
+
+
+def as_html(parts: Iterable[Any]) -> str:
+    """What rich would print, tables and paragraphs, as a piece of HTML that needs nothing else."""
+    from rich.table import Table
+
+    found = [_table(part) if isinstance(part, Table) else _paragraph(part) for part in parts if str(part).strip()]
+    return tag("div", tag("style", Markup(STYLE)), *found, class_="temperance")
+
+
+def two_columns(title: str, entries: Mapping[str, Any]) -> Iterator[Any]:
+    """A title and a table of names and values, for rich to print."""
+    from rich.table import Table
+    from rich.text import Text
+
+    yield Text(title, style="bold")
+    table = Table(show_header=False)
+    table.add_column("", no_wrap=True)
+    table.add_column("")
+    for name, value in entries.items():
+        table.add_row(Text(name), Text(short(value)))
+    yield table
+
+
+def short(value: Any) -> str:
+    """A number with four digits; of many numbers how many there are and where they lie.
+
+    >>> short([1.0, 2.5, 3.25, 4.0])
+    '4 numbers, 1 … 4'
+    """
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, dict):
+        return "; ".join(f"{name} {short(each)}" for name, each in value.items()) or "none"
+    if not isinstance(value, Sequence) or isinstance(value, str):
+        return str(value)
+    numbers = list(_numbers(value))
+    if len(numbers) <= FEW:
+        return ", ".join(map(short, numbers)) or "none"
+    ends = [number for number in numbers if math.isfinite(number)]
+    return f"{len(numbers)} numbers" + (f", {short(min(ends))} … {short(max(ends))}" if ends else "")
+
+
+def _numbers(value: Any) -> Iterator[float]:
+    """The numbers of a list, or of lists in a list."""
+    if isinstance(value, Sequence):
+        for each in value:
+            yield from _numbers(each)
+    else:
+        yield value
+
+
+def _table(table: Table) -> Markup:
+    columns = table.columns
+    aligned = [None if column.justify == "right" else "text" for column in columns]
+    heads = (
+        tag("th", str(column.header), scope="col", class_=kind) for column, kind in zip(columns, aligned, strict=True)
+    )
+    rows = zip(*(column.cells for column in columns), strict=True)
+    return tag(
+        "table",
+        tag("caption", _lines(table.title)) if table.title else Markup(),
+        tag("thead", tag("tr", *heads)) if table.show_header else Markup(),
+        tag(
+            "tbody",
+            *(
+                tag("tr", *(tag("td", str(cell), class_=kind) for cell, kind in zip(row, aligned, strict=True)))
+                for row in rows
+            ),
+        ),
+    )
+
+
+def _paragraph(part: Any) -> Markup:
+    bold = getattr(part, "style", "") == "bold"
+    text = _lines(part)
+    return tag("p", tag("b", text) if bold else text)
+
+
+def _lines(text: Any) -> Markup:
+    return join(str(text).strip().split("\n"), tag("br"))

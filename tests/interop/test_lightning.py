@@ -1,0 +1,90 @@
+"""A real Lightning run with the calibration callback, on a tiny network."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from temperance.calibrators import Temperature, load_calibrator
+from temperance.errors import InputError
+from temperance.metrics import ece, nll
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning"),
+]
+
+lightning: Any = pytest.importorskip("lightning.pytorch", reason="lightning is not installed")
+from temperance.interop.lightning import CalibrationCallback  # noqa: E402
+
+
+class Tiny(lightning.LightningModule):  # type: ignore[misc]
+    def __init__(self, returned: str = "both") -> None:
+        super().__init__()
+        self.layer, self.returned = nn.Linear(4, 3), returned
+        self.passes = 0
+
+    def training_step(self, batch: tuple[Tensor, Tensor], index: int) -> Tensor:
+        return F.cross_entropy(self.layer(batch[0]), batch[1])
+
+    def validation_step(self, batch: tuple[Tensor, Tensor], index: int) -> Any:
+        self.passes += 1
+        logits = self.layer(batch[0])
+        return {"logits": logits, "labels": batch[1]} if self.returned == "both" else logits.sum()
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.SGD(self.parameters(), lr=1.0)
+
+
+def data(n: int, seed: int) -> TensorDataset:
+    generator = torch.Generator().manual_seed(seed)
+    inputs = torch.randn(n, 4, generator=generator)
+    labels = (inputs[:, :3] + torch.randn(n, 3, generator=generator)).argmax(1)
+    return TensorDataset(inputs, labels)
+
+
+def fitted(tmp_path: Path, module: Tiny, callback: Any, **more: Any) -> Any:
+    trainer = lightning.Trainer(
+        max_epochs=2,
+        accelerator="cpu",
+        default_root_dir=tmp_path,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        callbacks=[callback],
+        **more,
+    )
+    trainer.fit(module, DataLoader(data(256, 0), 32), DataLoader(data(400, 1), 64))
+    return trainer
+
+
+def test_a_run_logs_metrics_and_leaves_a_calibrator_and_a_report(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    module, callback = Tiny(), CalibrationCallback("temperature", metrics=["ece", "nll"])
+    trainer = fitted(tmp_path, module, callback)
+    inputs, labels = data(400, 1).tensors
+    with torch.no_grad():
+        logits = module.layer(inputs)
+    assert float(trainer.callback_metrics["val_ece"]) == pytest.approx(ece(logits, labels, from_logits=True), rel=1e-5)
+    assert float(trainer.callback_metrics["val_nll"]) == pytest.approx(nll(logits, labels, from_logits=True), rel=1e-5)
+    expected = Temperature().fit(logits, labels)
+    saved = load_calibrator(tmp_path / "calibrator.safetensors")
+    for found in (callback.calibrator, saved):
+        assert isinstance(found, Temperature)
+        assert float(found.temperature) == pytest.approx(float(expected.temperature), rel=1e-5)
+    assert "<h1>" in (tmp_path / "calibration.html").read_text(encoding="utf-8")
+    assert module.passes == 2 + 2 * 7, "two batches of the sanity check, then every batch once in each epoch"
+
+
+def test_what_validation_step_must_return_is_said(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r'let it return {"logits": logits, "labels": labels}'):
+        fitted(tmp_path, Tiny("loss"), CalibrationCallback(), num_sanity_val_steps=0)
+
+
+def test_a_wrong_method_is_refused_before_training() -> None:
+    with pytest.raises(InputError, match="temprature"):
+        CalibrationCallback("temprature")

@@ -1,0 +1,100 @@
+"""Metrics of temperance as torchmetrics objects."""
+
+import json
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.multiprocessing.spawn import spawn
+
+from conftest import random_predictions
+from processes import synced
+from temperance.errors import InputError
+from temperance.metrics import METRICS, Metric, ece
+
+torchmetrics: Any = pytest.importorskip("torchmetrics", reason="torchmetrics is not installed")
+from temperance.interop.torchmetrics import CalibrationMetric  # noqa: E402
+
+each_metric = pytest.mark.parametrize("metric", list(METRICS), ids=METRICS.names)
+
+
+def pieces(n: int = 200, k: int = 4) -> list[tuple[Tensor, Tensor]]:
+    logits, labels = random_predictions(n, k, seed=0)
+    return list(zip(torch.split(logits, 30), torch.split(labels, 30), strict=True))
+
+
+def expected(metric: Metric, **options: Any) -> Any:
+    logits, labels = random_predictions(200, 4, seed=0)
+    return pytest.approx(metric(logits, labels, from_logits=True, **options), rel=1e-9, abs=1e-12)
+
+
+@each_metric
+def test_pieces_give_the_value_of_the_whole(metric: Metric) -> None:
+    found = CalibrationMetric(metric.name, from_logits=True)
+    for logits, labels in pieces():
+        found.update(logits, labels)
+    assert float(found.compute()) == expected(metric)
+    found.reset()
+    with pytest.raises(InputError, match="has seen no predictions yet"), pytest.warns(UserWarning, match="compute"):
+        found.compute()
+
+
+def test_a_call_gives_the_value_of_the_batch_and_adds_it() -> None:
+    found = CalibrationMetric("ece", from_logits=True)
+    for logits, labels in pieces():
+        assert float(found(logits, labels)) == pytest.approx(ece(logits, labels, from_logits=True))
+    assert float(found.compute()) == expected(ece)
+
+
+def test_a_collection_measures_every_metric_and_shares_statistics() -> None:
+    found = torchmetrics.MetricCollection({m.name: CalibrationMetric(m.name, from_logits=True) for m in METRICS})
+    for logits, labels in pieces():
+        found.update(logits, labels)
+    values = found.compute()
+    for metric in METRICS:
+        assert float(values[metric.name]) == expected(metric), metric.name
+    groups = [set(names) for names in found.compute_groups.values()]
+    assert any({"ece", "mce", "debiased-ece"} <= names for names in groups)
+
+
+def test_metrics_with_other_bins_share_nothing() -> None:
+    found = torchmetrics.MetricCollection(
+        {str(n): CalibrationMetric("ece", n_bins=n, from_logits=True) for n in (10, 15)}
+    )
+    for logits, labels in pieces():
+        found.update(logits, labels)
+    values = found.compute()
+    for n in (10, 15):
+        assert float(values[str(n)]) == expected(ece, n_bins=n)
+
+
+def test_memory_does_not_grow_where_the_statistic_does_not() -> None:
+    found = CalibrationMetric("ece", from_logits=True)
+    logits, labels = random_predictions(20, 4, seed=0)
+    for _ in range(300):
+        found.update(logits, labels)
+    assert len(found.statistics) <= 65
+    assert float(found.compute()) == pytest.approx(ece(logits, labels, from_logits=True))
+
+
+def test_ignored_labels_pickling_and_wrong_settings() -> None:
+    logits, labels = random_predictions(50, 4, seed=0)
+    found = CalibrationMetric("nll", from_logits=True, ignore_index=255)
+    found.update(logits, labels.clone().index_fill_(0, torch.arange(10), 255))
+    again = pickle.loads(pickle.dumps(found))
+    assert float(again.compute()) == pytest.approx(METRICS["nll"](logits[10:], labels[10:], from_logits=True))
+    with pytest.raises(InputError, match="n_bins"):
+        CalibrationMetric("ece", n_bins=0)
+    with pytest.raises(InputError, match="no-such-metric"):
+        CalibrationMetric("no-such-metric")
+
+
+@pytest.mark.slow
+def test_processes_sync_to_the_value_of_all_samples(tmp_path: Path) -> None:
+    spawn(synced, (pieces(), tmp_path), nprocs=2)  # type: ignore[no-untyped-call]
+    for rank in range(2):
+        for name, value in json.loads((tmp_path / str(rank)).read_text()).items():
+            assert value == expected(METRICS[name]), name

@@ -1,0 +1,100 @@
+"""A real run of Hugging Face's Trainer with the calibration callback, on a tiny network that is made here."""
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import Dataset
+
+from temperance.calibrators import Temperature, load_calibrator
+from temperance.metrics import ece
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning"),
+]
+
+transformers: Any = pytest.importorskip("transformers", reason="transformers is not installed")
+pytest.importorskip("accelerate", reason="accelerate is not installed")
+from temperance.interop.transformers import TrainerCalibration  # noqa: E402
+
+
+class Tiny(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+
+    def forward(self, inputs: Tensor, labels: Tensor | None = None) -> dict[str, Tensor]:
+        logits = self.layer(inputs)
+        return (
+            {"logits": logits}
+            if labels is None
+            else {
+                "loss": nn.functional.cross_entropy(logits, labels),
+                "logits": logits,
+            }
+        )
+
+
+class Samples(Dataset[dict[str, Tensor]]):
+    def __init__(self, n: int, seed: int) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        self.inputs = torch.randn(n, 4, generator=generator)
+        self.labels = (self.inputs[:, :3] + torch.randn(n, 3, generator=generator)).argmax(1)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, i: int) -> dict[str, Tensor]:
+        return {"inputs": self.inputs[i], "labels": self.labels[i]}
+
+
+def test_a_run_logs_metrics_and_leaves_a_calibrator_and_a_report(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model, held_out, calibration = Tiny(), Samples(400, 1), TrainerCalibration("temperature", metrics=["ece"])
+    arguments = transformers.TrainingArguments(
+        output_dir=str(tmp_path),
+        num_train_epochs=2,
+        eval_strategy="epoch",
+        save_strategy="no",
+        report_to=[],
+        use_cpu=True,
+        disable_tqdm=True,
+        learning_rate=0.05,
+    )
+    trainer = transformers.Trainer(
+        model=model,
+        args=arguments,
+        train_dataset=Samples(128, 0),
+        eval_dataset=held_out,
+        compute_metrics=calibration.compute_metrics,
+        callbacks=[calibration],
+    )
+    trainer.train()
+    with torch.no_grad():
+        logits = model.layer(held_out.inputs)
+    logged = [entry["eval_ece"] for entry in trainer.state.log_history if "eval_ece" in entry]
+    assert len(logged) == 2
+    assert logged[-1] == pytest.approx(ece(logits, held_out.labels, from_logits=True), rel=1e-5)
+    expected = Temperature().fit(logits, held_out.labels)
+    saved = load_calibrator(tmp_path / "calibrator.safetensors")
+    assert isinstance(saved, Temperature)
+    assert float(saved.temperature) == pytest.approx(float(expected.temperature), rel=1e-5)
+    assert "<h1>" in (tmp_path / "calibration.html").read_text(encoding="utf-8")
+
+
+class Prediction(NamedTuple):
+    predictions: Any
+    label_ids: Any
+
+
+def test_token_classification_ignores_special_tokens() -> None:
+    """Logits (n, length, k), other outputs after them, and labels of −100."""
+    generator = np.random.default_rng(0)
+    logits, labels = generator.normal(size=(20, 7, 3)), generator.integers(3, size=(20, 7))
+    labels[:, 0] = -100
+    found = TrainerCalibration(metrics=["ece"]).compute_metrics(Prediction((logits, logits), labels))
+    rows, truth = logits[:, 1:].reshape(-1, 3), labels[:, 1:].reshape(-1)
+    assert found == {"ece": pytest.approx(ece(rows, truth, from_logits=True))}

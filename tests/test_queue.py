@@ -1,0 +1,119 @@
+"""The queue of trainings: what it trains, and what it measures, on small made-up predictions."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benchmarks.papers import queue as study
+from benchmarks.papers.queue import measure_all, train_all
+from benchmarks.papers.trainings import Training, published, queue
+from benchmarks.quality.table import read
+from conftest import random_predictions
+from temperance.metrics import ece
+
+
+@pytest.fixture(autouse=True)
+def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty file of results, and little to measure."""
+    monkeypatch.setattr(study, "RESULTS", tmp_path / "results.jsonl")
+    monkeypatch.setattr(study, "CALIBRATORS", ("temperature",))
+    monkeypatch.setattr(study, "HEADS", ("mac-cal",))
+    monkeypatch.setattr(study, "RESAMPLES", 20)
+    return tmp_path / "results.jsonl"
+
+
+def write_predictions(folder: Path, line: str, **about: Any) -> Training:
+    training = Training.parse(line)
+    arrays: dict[str, Any] = {}
+    if "failure" not in about:
+        for seed, part in enumerate(("train", "val", "test")):
+            logits, labels = random_predictions(200, 4, seed)
+            arrays |= {f"{part}_logits": logits.half().numpy(), f"{part}_labels": labels.numpy().astype(np.uint8)}
+            arrays[f"mac-cal/{part}_logits"] = (logits / 2).half().numpy()
+        last = dict.fromkeys(("loss", "accuracy", "val_accuracy", "val_ece", "val_nll"), 0.5)
+        about |= {"history": [last], "head_history": {"mac-cal": [{"keep_rate": 0.5}, {}]}}
+    written = json.dumps({"training": training.line, "seed": 0, **about}).encode()
+    np.savez(folder / training.file, about=np.frombuffer(written, np.uint8), **arrays)
+    return training
+
+
+def test_no_training_is_queued_twice() -> None:
+    trainings = queue()
+    assert len({training.file for training in trainings}) == len({training.line for training in trainings})
+    assert len(set(trainings)) == len(trainings)
+
+
+@pytest.mark.parametrize("training", queue(), ids=lambda training: training.line)
+def test_every_training_is_a_job(training: Training) -> None:
+    assert Training.parse(training.line) == training
+    job = training.job("images")
+    assert (job.recipe.epochs, job.recipe.seed) == (training.epochs, training.seed)
+
+
+def test_losses_have_the_settings_of_their_papers() -> None:
+    assert published("acls", "cifar10") == "acls"
+    assert published("acls", "cifar100") == "acls:margin=10.0"
+    assert published("au", "cifar100") == "au:cdf_bandwidth=0.01"
+
+
+def test_each_state_is_measured_once(tmp_path: Path, results: Path) -> None:
+    training = write_predictions(tmp_path, "cifar100 resnet18 100 brier")
+    measure_all(tmp_path)
+    measure_all(tmp_path)
+    lines = read(results)
+    assert [line["state"] for line in lines] == [
+        "as trained",
+        "temperature",
+        "temperature of the training part",
+        "mac-cal",
+        "mac-cal + temperature",
+    ]
+    assert {line["training"] for line in lines} == {training.line}
+    logits, labels = random_predictions(200, 4, 2)
+    assert lines[0]["ece"][0] == pytest.approx(ece(logits.half().double(), labels, from_logits=True), abs=1e-6)
+    assert lines[3]["ece"][0] == pytest.approx(ece((logits / 2).half().double(), labels, from_logits=True), abs=1e-6)
+    assert lines[3]["keep_rates"] == [0.5]
+    assert lines[1]["temperature"] > 1.2  # the logits are too sharp
+
+
+def test_a_training_that_broke_down_is_a_result(tmp_path: Path, results: Path) -> None:
+    write_predictions(tmp_path, "cifar100 resnet18 100 mmce", failure="the loss became nan")
+    measure_all(tmp_path)
+    assert [line["failure"] for line in read(results)] == ["the loss became nan"]
+
+
+def test_only_what_has_no_results_is_trained(tmp_path: Path, results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[str] = []
+
+    def trained(training: Training, *args: Any) -> dict[str, Any]:
+        tried.append(training.line)
+        return {"about": np.frombuffer(b"{}", np.uint8)}
+
+    monkeypatch.setattr(study, "_trained", trained)
+    (tmp_path / "cifar100.npz").touch()
+    results.write_text(json.dumps({"training": "cifar100 resnet18 100 focal"}) + "\n")
+    for _ in range(2):  # the second time it is done
+        train_all(tmp_path, tmp_path / "work", tmp_path, device="cpu", seconds=1e6, only=" 100 f")
+    assert tried == [
+        "cifar100 resnet18 100 flsd",
+        "cifar100 resnet18 100 focal seed=1",
+        "cifar100 resnet18 100 focal seed=2",
+    ]
+    train_all(tmp_path, tmp_path / "work", tmp_path, device="cpu", seconds=10, only="brier")
+    assert len(tried) == 3  # too little time for 100 epochs
+
+
+def test_the_list_says_what_was_measured(
+    results: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    results.write_text(json.dumps({"training": "cifar100 resnet18 100 focal"}) + "\n")
+    monkeypatch.setattr(sys, "argv", ["queue", "list"])
+    study.main()
+    said = capsys.readouterr().out.splitlines()
+    assert "measured  cifar100 resnet18 100 focal" in said
+    assert "waiting   cifar100 resnet18 100 brier" in said
+    assert len(said) == len(queue())
