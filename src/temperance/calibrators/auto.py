@@ -12,6 +12,7 @@ from temperance.calibrators.gaps import GapScaling
 from temperance.calibrators.temperature import (
     Temperature,
     caution_of,
+    chance_of_harm,
     fit_inverse_temperature,
     likeliest_inverse_temperature,
 )
@@ -32,8 +33,9 @@ IMAGINED = 10
 # The ridge of the last step. It is far stronger than that of `gap-scaling` alone, since little is left to repair.
 LAST_RIDGE = 100.0
 
-# Most of a gain or a loss comes from mistakes, so a sample counts for less where there are few: half with this many.
-FEW_MISTAKES = 10
+# Most of a gain or a loss comes from mistakes. With this many the pool is believed by half of the probability that it
+# helps, and the probability of harm rests by half on what samples gained that nothing was fitted on.
+FEW_FOR_POOL, FEW_FOR_HARM = 10, 20
 
 # Calibrating that does harm with this probability is not done.
 TOO_LIKELY = 1 / 3
@@ -53,10 +55,11 @@ class Auto(Calibrator):
     3. Gap scaling (`gap-scaling`), with a strong penalty, is fitted to the pooled predictions: the members tell classes
        apart, it learns how sure to be.
     4. Both steps are repeated on all folds but one and judged on that one. The result is trusted by the probability
-       that its NLL is lower than that of temperature scaling: the rest pulls weights and slopes back to temperature
-       scaling, all the way if there is not one mistake to learn from.
-    5. What comes out is judged likewise beside no calibration. Where it raises the NLL with a probability of a third or
-       more, probabilities are left as they are.
+       that its NLL is lower than that of temperature scaling, times mistakes / (mistakes + 10): the rest pulls weights
+       and slopes back to temperature scaling, all the way if there is not one mistake to learn from.
+    5. What comes out is judged likewise beside no calibration. With few mistakes that says little, and what samples and
+       prior say of the temperature counts too. Where calibrating raises the NLL with a probability of a third or more,
+       probabilities are left as they are.
     6. The members in use are fitted again on everything.
 
     `info` has the probability of `harm` and a `verdict` that says it in words, the weights, the trust, the
@@ -90,11 +93,15 @@ class Auto(Calibrator):
         combined, fitted = _cross_combined(log_probs, labels, fold, weights)
         found = {"identity": logits.log_softmax(1)} | predicted | combined
         losses = {name: _nll(each, labels) for name, each in found.items()}
-        belief = log_probs[0]
-        # Without a mistake whatever is surer looks better.
-        learnable = bool((belief.argmax(1) != labels).any())
-        trust = 1 - _harm(combined["pool and gap-scaling"], belief, belief, labels) if learnable else 0.0
-        harm = _harm(_cross_trusted(log_probs, fold, fitted, trust), found["identity"], belief, labels)
+        belief, plain = log_probs[0], _member("temperature", logits, labels)
+        mistakes = int((belief.argmax(1) != labels).sum())
+        better = 1 - _chance_of_loss(combined["pool and gap-scaling"], belief, belief, labels)
+        trust = better * mistakes / (mistakes + FEW_FOR_POOL)
+        trusted = _cross_trusted(log_probs, fold, fitted, trust)
+        unknown = FEW_FOR_HARM / (mistakes + FEW_FOR_HARM)
+        harm = (1 - unknown) * _chance_of_loss(trusted, found["identity"], belief, labels)
+        if unknown >= NEGLIGIBLE:
+            harm += unknown * chance_of_harm(logits, labels, float(plain.temperature))
         if trust >= NEGLIGIBLE and harm < TOO_LIKELY:
             self.last = _last_step()
             self.last._fit_rows(_pool(log_probs, weights), labels)
@@ -104,7 +111,7 @@ class Auto(Calibrator):
             share = {"identity": 1.0}
         members = sorted(name for name in share if share[name] >= NEGLIGIBLE * max(share.values()))
         for name in members:
-            self.add_module(name, _member(name, logits, labels))
+            self.add_module(name, plain if name == "temperature" else _member(name, logits, labels))
         self._keep("weights", weights.new_tensor([share[name] for name in members]))
         steps = ("identity", "temperature", "pool", "pool and gap-scaling")
         self.info = {
@@ -205,19 +212,16 @@ def _pulled_back(weights: Tensor, trust: float) -> Tensor:
     return pulled
 
 
-def _harm(log_probs: Tensor, plain: Tensor, belief: Tensor, labels: Tensor) -> float:
+def _chance_of_loss(log_probs: Tensor, plain: Tensor, belief: Tensor, labels: Tensor) -> float:
     """The probability that the NLL of these predictions is higher than that of plain ones, on samples of the same kind.
 
     That is a Bayesian bootstrap of what each sample gains, in closed form: how often the mean is below zero if samples
     are weighted at random. The imagined samples, labelled as a belief predicts, take part with what they would gain.
     """
+    gained = _nll(plain, labels) - _nll(log_probs, labels)
     imagined = (belief.exp() * (log_probs - plain)).sum(1)
-    mistakes = int((plain.argmax(1) != labels).sum())
-    shapes = ((mistakes + 1) / (mistakes + 1 + FEW_MISTAKES), IMAGINED / len(labels))
-    return chance_below_zero(
-        torch.cat([_nll(plain, labels) - _nll(log_probs, labels), imagined]),
-        torch.cat([torch.full_like(imagined, shape) for shape in shapes]),
-    )
+    shapes = torch.cat([torch.ones_like(gained), torch.full_like(imagined, IMAGINED / len(labels))])
+    return chance_below_zero(torch.cat([gained, imagined]), shapes)
 
 
 def _verdict(harm: float) -> str:

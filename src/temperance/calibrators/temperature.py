@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterable, Iterator
 from typing import Any, Unpack
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -133,6 +134,32 @@ def likeliest_inverse_temperature(objective: Objective, logits: Tensor, labels: 
     problem = Problem(objective, lambda rows, t: divided(rows, t.exp()), logits, labels, penalty=surprise)
     found = minimise(problem, logits.new_tensor([TYPICAL]), low=math.log(LOW), high=math.log(HIGH))
     return _within_bounds(math.exp(-float(found.parameters))), found.info
+
+
+def chance_of_harm(logits: Tensor, labels: Tensor, temperature: float) -> float:
+    """The probability that dividing by a temperature raises the NLL, given the samples and the prior.
+
+    If labels follow softmax(z / T), it does so where T is nearer to 1 than to the temperature. T has the prior and half
+    of the samples' log-likelihood, because labels never quite follow any softmax(z / T).
+    """
+    before, after = logits.log_softmax(1), divided(logits, logits.new_tensor(temperature))
+    probs = after.exp()
+    information = float((probs * (after - (probs * after).sum(1, keepdim=True)).square()).sum()) / 2
+    error = (information + _spread(math.log(temperature)) ** -2) ** -0.5
+    places = math.log(temperature) + error * np.linspace(-4, 4, 17)
+    likely, gains = [], []
+    for place in places:
+        truth = divided(logits, logits.new_tensor(math.exp(place)))
+        surprise = ((place - TYPICAL) / _spread(place)) ** 2
+        likely.append((float(truth.gather(1, labels[:, None]).sum()) - surprise) / 2)
+        gains.append(float((truth.exp() * (after - before)).sum()))
+    finely = np.linspace(places[0], places[-1], 1001)
+    chances = np.exp(np.interp(finely, places, likely) - max(likely))
+    return float(chances[np.interp(finely, places, gains) < 0].sum() / chances.sum())
+
+
+def _spread(log_temperature: float) -> float:
+    return SPREAD_ABOVE if log_temperature > TYPICAL else SPREAD_BELOW
 
 
 def _undetermined(logits: Tensor, s: float) -> bool:
