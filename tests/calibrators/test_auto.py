@@ -1,5 +1,6 @@
 """Choosing and combining: what Auto promises, and kernel logistic regression."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,15 @@ import torch
 
 from conftest import random_predictions
 from temperance.calibrators import Auto, KernelLogistic, Temperature, load_calibrator, make_calibrator
-from temperance.calibrators.auto import IMAGINED, MEMBERS, TOO_LIKELY, _chance_of_loss, _pool_weights
+from temperance.calibrators.auto import (
+    IMAGINED,
+    MEMBERS,
+    TOO_LIKELY,
+    _chance_of_harm,
+    _chance_of_loss,
+    _pool_weights,
+)
+from temperance.calibrators.temperature import SPREAD_ABOVE, SPREAD_BELOW, TYPICAL
 from temperance.errors import FileError, TemperanceWarning
 from temperance.metrics import ece, nll
 
@@ -163,6 +172,24 @@ def test_much_better_and_much_worse_predictions_are_told_apart() -> None:
     plain, sharper = logits.log_softmax(1), (3 * logits).log_softmax(1)
     assert _chance_of_loss(sharper, plain, plain, labels) > 0.999
     assert _chance_of_loss(plain, sharper, plain, labels) < 0.001
+
+
+@pytest.mark.parametrize(("n", "sharpness"), [(30, 1.4), (30, 1.0), (30, 0.7), (800, 1.05), (800, 1.5)])
+def test_a_temperature_does_harm_as_often_as_temperatures_from_the_posterior_say(n: int, sharpness: float) -> None:
+    """By a fine sum over all temperatures that could be true."""
+    logits, labels = calibrated(n, 4)
+    logits = sharpness * logits
+    log_temperatures = torch.linspace(-3, 4, 7001, dtype=torch.float64)
+    away = log_temperatures - TYPICAL
+    surprise = (away / torch.where(away > 0, SPREAD_ABOVE, SPREAD_BELOW)).square() / 2
+    truths = [(logits / at.exp()).log_softmax(1) for at in log_temperatures]
+    likelihoods = torch.stack([truth.gather(1, labels[:, None]).sum() for truth in truths])
+    posterior = (likelihoods / 2 - surprise).softmax(0)
+    temperature = float((likelihoods - surprise).argmax() * 0.001 - 3)
+    difference = (logits / math.exp(temperature)).log_softmax(1) - logits.log_softmax(1)
+    harm = torch.stack([(truth.exp() * difference).sum() < 0 for truth in truths])
+    expected = float(posterior[harm].sum())
+    assert _chance_of_harm(logits, labels, math.exp(temperature)) == pytest.approx(expected, abs=0.01)
 
 
 def test_where_harm_is_likely_probabilities_are_left_as_they_are() -> None:

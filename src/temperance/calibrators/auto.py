@@ -1,8 +1,10 @@
 """Chooses and combines: several calibrators, weighed by how they do on samples they were not fitted on."""
 
+import math
 from itertools import pairwise
 from typing import Annotated, Unpack
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -10,9 +12,12 @@ from temperance.calibrators._fit.solvers import descend
 from temperance.calibrators.base import Calibrator, Shared, calibrator, make_calibrator
 from temperance.calibrators.gaps import GapScaling
 from temperance.calibrators.temperature import (
+    SPREAD_ABOVE,
+    SPREAD_BELOW,
+    TYPICAL,
     Temperature,
     caution_of,
-    chance_of_harm,
+    divided,
     fit_inverse_temperature,
     likeliest_inverse_temperature,
 )
@@ -101,7 +106,7 @@ class Auto(Calibrator):
         unknown = FEW_FOR_HARM / (mistakes + FEW_FOR_HARM)
         harm = (1 - unknown) * _chance_of_loss(trusted, found["identity"], belief, labels)
         if unknown >= NEGLIGIBLE:
-            harm += unknown * chance_of_harm(logits, labels, float(plain.temperature))
+            harm += unknown * _chance_of_harm(logits, labels, float(plain.temperature))
         if trust >= NEGLIGIBLE and harm < TOO_LIKELY:
             self.last = _last_step()
             self.last._fit_rows(_pool(log_probs, weights), labels)
@@ -222,6 +227,32 @@ def _chance_of_loss(log_probs: Tensor, plain: Tensor, belief: Tensor, labels: Te
     imagined = (belief.exp() * (log_probs - plain)).sum(1)
     shapes = torch.cat([torch.ones_like(gained), torch.full_like(imagined, IMAGINED / len(labels))])
     return chance_below_zero(torch.cat([gained, imagined]), shapes)
+
+
+def _chance_of_harm(logits: Tensor, labels: Tensor, temperature: float) -> float:
+    """The probability that dividing by a temperature raises the NLL, given the samples and the prior.
+
+    If labels follow softmax(z / T), it does so where T is nearer to 1 than to the temperature. T has the prior and half
+    of the samples' log-likelihood, because labels never quite follow any softmax(z / T).
+    """
+    before, after = logits.log_softmax(1), divided(logits, logits.new_tensor(temperature))
+    probs = after.exp()
+    information = float((probs * (after - (probs * after).sum(1, keepdim=True)).square()).sum()) / 2
+    error = (information + _spread(math.log(temperature)) ** -2) ** -0.5
+    places = math.log(temperature) + error * np.linspace(-4, 4, 17)
+    likely, gains = [], []
+    for place in places:
+        truth = divided(logits, logits.new_tensor(math.exp(place)))
+        surprise = ((place - TYPICAL) / _spread(place)) ** 2
+        likely.append((float(truth.gather(1, labels[:, None]).sum()) - surprise) / 2)
+        gains.append(float((truth.exp() * (after - before)).sum()))
+    finely = np.linspace(places[0], places[-1], 1001)
+    chances = np.exp(np.interp(finely, places, likely) - max(likely))
+    return float(chances[np.interp(finely, places, gains) < 0].sum() / chances.sum())
+
+
+def _spread(log_temperature: float) -> float:
+    return SPREAD_ABOVE if log_temperature > TYPICAL else SPREAD_BELOW
 
 
 def _verdict(harm: float) -> str:

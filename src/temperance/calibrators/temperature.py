@@ -2,9 +2,8 @@
 
 import math
 from collections.abc import Iterable, Iterator
-from typing import Any, Unpack
+from typing import Any, Literal, Unpack
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -13,6 +12,7 @@ from temperance.calibrators._fit.solvers import (
     TOLERANCE,
     Parametric,
     Problem,
+    Solver,
     minimise,
     sample_weight,
     settle,
@@ -20,7 +20,7 @@ from temperance.calibrators._fit.solvers import (
 )
 from temperance.calibrators.base import Calibrator, Shared, calibrator
 from temperance.numerics import one_thread
-from temperance.objectives import Nll, Objective
+from temperance.objectives import Nll, Objective, ObjectiveName
 from temperance.settings import Count
 
 # Temperatures stay within these bounds.
@@ -58,6 +58,9 @@ class Temperature(Parametric):
     The trap: samples without a mistake ask for T = 0, and a few with one mistake for a T that is hardly better. Where
     the standard error of ln T is above 0.8 a prior helps to choose T, around 1.5, and `fit` warns.
 
+    smoothing  "laplace" bounds what a confident mistake costs: p becomes (n p + 1) / (n + k), as if each of the k
+               classes had been seen once more beside n samples, those it was fitted to
+
     >>> logits = [[4.0, 0.0, 0.0], [0.0, 4.0, 0.0], [4.0, 0.0, 0.0], [0.0, 0.0, 4.0]]
     >>> round(float(Temperature().fit(logits, [0, 1, 1, 2]).temperature), 6)
     2.232443
@@ -66,13 +69,31 @@ class Temperature(Parametric):
     """
 
     temperature: Tensor
+    n_samples: Tensor  # with smoothing only
+
+    def __init__(
+        self,
+        *,
+        smoothing: Literal["laplace"] | None = None,
+        objective: ObjectiveName = "nll",
+        solver: Solver = "exact",
+        **shared: Unpack[Shared],
+    ) -> None:
+        super().__init__(objective=objective, solver=solver, **shared)
+        self.smoothing = smoothing
 
     def _fit(self, logits: Tensor, labels: Tensor) -> None:
         inverse, self.info = fit_inverse_temperature(self._make_objective(), logits, labels, self.solver)
         self._keep("temperature", logits.new_tensor(1 / inverse))
+        if self.smoothing:
+            self._keep("n_samples", logits.new_tensor(len(logits)))
 
     def _calibrate(self, logits: Tensor) -> Tensor:
-        return divided(logits, self.temperature)
+        log_probs = divided(logits, self.temperature)
+        if not self.smoothing:
+            return log_probs
+        n, k = self.n_samples, logits.shape[1]
+        return torch.logaddexp(log_probs + n.log(), torch.zeros_like(log_probs)) - (n + k).log()
 
 
 @one_thread()  # also for many samples: torch's threads wait for each other after each of many operations
@@ -134,32 +155,6 @@ def likeliest_inverse_temperature(objective: Objective, logits: Tensor, labels: 
     problem = Problem(objective, lambda rows, t: divided(rows, t.exp()), logits, labels, penalty=surprise)
     found = minimise(problem, logits.new_tensor([TYPICAL]), low=math.log(LOW), high=math.log(HIGH))
     return _within_bounds(math.exp(-float(found.parameters))), found.info
-
-
-def chance_of_harm(logits: Tensor, labels: Tensor, temperature: float) -> float:
-    """The probability that dividing by a temperature raises the NLL, given the samples and the prior.
-
-    If labels follow softmax(z / T), it does so where T is nearer to 1 than to the temperature. T has the prior and half
-    of the samples' log-likelihood, because labels never quite follow any softmax(z / T).
-    """
-    before, after = logits.log_softmax(1), divided(logits, logits.new_tensor(temperature))
-    probs = after.exp()
-    information = float((probs * (after - (probs * after).sum(1, keepdim=True)).square()).sum()) / 2
-    error = (information + _spread(math.log(temperature)) ** -2) ** -0.5
-    places = math.log(temperature) + error * np.linspace(-4, 4, 17)
-    likely, gains = [], []
-    for place in places:
-        truth = divided(logits, logits.new_tensor(math.exp(place)))
-        surprise = ((place - TYPICAL) / _spread(place)) ** 2
-        likely.append((float(truth.gather(1, labels[:, None]).sum()) - surprise) / 2)
-        gains.append(float((truth.exp() * (after - before)).sum()))
-    finely = np.linspace(places[0], places[-1], 1001)
-    chances = np.exp(np.interp(finely, places, likely) - max(likely))
-    return float(chances[np.interp(finely, places, gains) < 0].sum() / chances.sum())
-
-
-def _spread(log_temperature: float) -> float:
-    return SPREAD_ABOVE if log_temperature > TYPICAL else SPREAD_BELOW
 
 
 def _undetermined(logits: Tensor, s: float) -> bool:
