@@ -41,6 +41,7 @@ METHODS = (
     "vector",
     "beta",
     "platt",
+    "quadratic",
     "spline",
     "isotonic",
     "histogram",
