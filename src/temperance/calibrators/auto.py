@@ -38,9 +38,9 @@ IMAGINED = 10
 # The ridge of the last step. It is far stronger than that of `gap-scaling` alone, since little is left to repair.
 LAST_RIDGE = 100.0
 
-# Most of a gain or a loss comes from mistakes. With this many the pool is believed by half of the probability that it
-# helps, and the probability of harm rests by half on what samples gained that nothing was fitted on.
-FEW_FOR_POOL, FEW_FOR_HARM = 10, 20
+# Most of a gain or a loss comes from mistakes. With 6 the pool is trusted by half of the probability that it helps, and
+# with 20 the probability of harm rests by half on what samples gained that nothing was fitted on.
+FEW_FOR_POOL, FEW_FOR_HARM = 6, 20
 
 # Calibrating that does harm with this probability is not done.
 TOO_LIKELY = 1 / 3
@@ -60,7 +60,7 @@ class Auto(Calibrator):
     3. Gap scaling (`gap-scaling`), with a strong penalty, is fitted to the pooled predictions: the members tell classes
        apart, it learns how sure to be.
     4. Both steps are repeated on all folds but one and judged on that one. The result is trusted by the probability
-       that its NLL is lower than that of temperature scaling, times mistakes / (mistakes + 10): the rest pulls weights
+       that its NLL is lower than that of temperature scaling, times mistakes / (mistakes + 6): the rest pulls weights
        and slopes back to temperature scaling, all the way if there is not one mistake to learn from.
     5. What comes out is judged likewise beside no calibration. With few mistakes that says little, and what samples and
        prior say of the temperature counts too. Where calibrating raises the NLL with a probability of a third or more,
@@ -98,7 +98,7 @@ class Auto(Calibrator):
         combined, fitted = _cross_combined(log_probs, labels, fold, weights)
         found = {"identity": logits.log_softmax(1)} | predicted | combined
         losses = {name: _nll(each, labels) for name, each in found.items()}
-        belief, plain = log_probs[0], _member("temperature", logits, labels)
+        belief, plain = log_probs[0], _plain(logits, labels)
         mistakes = int((belief.argmax(1) != labels).sum())
         better = 1 - _chance_of_loss(combined["pool and gap-scaling"], belief, belief, labels)
         trust = better * mistakes / (mistakes + FEW_FOR_POOL)
@@ -168,15 +168,20 @@ class Auto(Calibrator):
 
 
 def _member(name: str, logits: Tensor, labels: Tensor) -> Calibrator:
-    """A fitted member of the pool. Temperature scaling, the measure of all others, always has its prior."""
+    """A fitted member of the pool."""
     if name == "temperature":
-        plain = Temperature()
-        plain._keep("temperature", logits.new_tensor(1 / likeliest_inverse_temperature(Nll(), logits, labels)[0]))
-        plain._keep("n_classes", torch.tensor(logits.shape[1], device=logits.device))
-        return plain
+        return _plain(logits, labels)
     member = make_calibrator(name)
     member._fit_rows(logits, labels)
     return member
+
+
+def _plain(logits: Tensor, labels: Tensor) -> Temperature:
+    """Temperature scaling, the measure of all others: it always has its prior."""
+    found = Temperature()
+    found._keep("temperature", logits.new_tensor(1 / likeliest_inverse_temperature(Nll(), logits, labels)[0]))
+    found._keep("n_classes", torch.tensor(logits.shape[1], device=logits.device))
+    return found
 
 
 def _last_step() -> GapScaling:
