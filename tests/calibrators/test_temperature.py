@@ -344,7 +344,7 @@ def test_real_predictions(shared_data: Path, name: str, expected: float) -> None
 
 def test_laplace_smoothing_is_one_more_sample_of_each_class() -> None:
     logits, labels = random_predictions(50, 4, sharpness=3.0)
-    plain, smooth = (Temperature(smoothing=how).fit(logits, labels) for how in (None, "laplace"))
+    plain, smooth = Temperature().fit(logits, labels), Temperature(smoothing="laplace").fit(logits, labels)
     assert temperature_of(plain) == temperature_of(smooth)
     probs = plain.predict_proba(logits)
     assert np.allclose(smooth.predict_proba(logits), (50 * probs + 1) / (50 + 4), rtol=1e-12, atol=0)
