@@ -21,6 +21,7 @@ from benchmarks.quality import (  # noqa: E402
     classifiers,
     digits,
     few,
+    harm,
     heads,
     leaderboard,
     longtail,
@@ -65,6 +66,10 @@ def table(kind: str, family: str = "") -> str:
         return shift.estimated_markdown(read(RESULTS / "shift.jsonl"))
     if kind == "few":
         return few.markdown(read(RESULTS / "few.jsonl"))
+    if kind == "harm":
+        return harm.markdown(read(RESULTS / "harm.jsonl"))
+    if kind == "stated":
+        return harm.stated_markdown(read(RESULTS / "harm.jsonl"))
     if kind == "robust":
         return robust.markdown(read(RESULTS / "robust.jsonl"))
     if kind == "recommended":

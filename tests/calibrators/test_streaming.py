@@ -162,7 +162,8 @@ def test_wrong_streams() -> None:
         streamed.fit_stream([(LOGITS, LABELS), (LOGITS[:, :4], LABELS % 4)])
     for entry, says in (
         ("temperature:solver=released", "solver=exact"),
-        ("temperature:objective=focal:objective.detach_weight=true", "a weight of its own"),
+        ("temperature:objective=focal:objective.detach_weight=true", "needs all rows at once"),
+        ("temperature:objective=soft-ece", "needs all rows at once"),
     ):
         made: Any = make_calibrator(entry)
         with pytest.raises(InputError, match=says):

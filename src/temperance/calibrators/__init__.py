@@ -14,7 +14,7 @@ from temperance.calibrators.linear import Dirichlet, Matrix, MatrixOdir, Vector
 from temperance.calibrators.meta import MetaAcc, MetaMis
 from temperance.calibrators.ordered import OrderPreserving
 from temperance.calibrators.parameterised import ParameterisedTemperature
-from temperance.calibrators.parametric import Beta, Platt
+from temperance.calibrators.parametric import Beta, Platt, Quadratic
 from temperance.calibrators.spline import Spline
 from temperance.calibrators.structured import StructuredMatrix, StructuredVector
 from temperance.calibrators.temperature import Temperature, TemperatureEce
@@ -44,6 +44,7 @@ __all__ = [
     "OrderPreserving",
     "ParameterisedTemperature",
     "Platt",
+    "Quadratic",
     "ScalingBinning",
     "Spline",
     "StructuredMatrix",

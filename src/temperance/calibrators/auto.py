@@ -1,8 +1,10 @@
 """Chooses and combines: several calibrators, weighed by how they do on samples they were not fitted on."""
 
+import math
 from itertools import pairwise
 from typing import Annotated, Unpack
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -10,12 +12,17 @@ from temperance.calibrators._fit.solvers import descend
 from temperance.calibrators.base import Calibrator, Shared, calibrator, make_calibrator
 from temperance.calibrators.gaps import GapScaling
 from temperance.calibrators.temperature import (
+    SPREAD_ABOVE,
+    SPREAD_BELOW,
+    TYPICAL,
     Temperature,
     caution_of,
+    divided,
     fit_inverse_temperature,
     likeliest_inverse_temperature,
 )
 from temperance.errors import InputError
+from temperance.numerics import chance_below_zero
 from temperance.objectives import Nll
 from temperance.settings import AtLeastTwo, NameOf, Seed
 
@@ -24,21 +31,25 @@ from temperance.settings import AtLeastTwo, NameOf, Seed
 MEMBERS = ("gap-scaling", "structured-vector", "structured-matrix", "kernel-logistic")
 
 # The weights are fitted to the samples and to this many imagined ones, labelled as temperature scaling predicts: a
-# member that does well on a few samples by chance gets less weight, and none gets an infinite one.
+# member that does well on a few samples by chance gets less weight, and none gets an infinite one. They
+# also take part in the probability of harm.
 IMAGINED = 10
 
 # The ridge of the last step. It is far stronger than that of `gap-scaling` alone, since little is left to repair.
 LAST_RIDGE = 100.0
 
-# A gain is trusted by its standard error, which is itself unreliable where it rests on few mistakes: with this many
-# mistakes its square counts twice.
-FEW_MISTAKES = 20
+# Most of a gain or a loss comes from mistakes. With 6 the pool is trusted by half of the probability that it helps, and
+# with 20 the probability of harm rests by half on what samples gained that nothing was fitted on.
+FEW_FOR_POOL, FEW_FOR_HARM = 6, 20
 
 # Predictions of this many samples are enough for a few weights and the slopes of the last step: of more samples only as
 # many folds are left out in turn as it takes to have them.
 HELD_OUT = 5_000
 
-# A member that weighs less than this share of the heaviest is left out.
+# Calibrating that does harm with this probability is not done.
+TOO_LIKELY = 1 / 3
+
+# A member that weighs less than this share of the heaviest is left out, and so is the last step if trusted less.
 NEGLIGIBLE = 0.005
 
 
@@ -53,16 +64,18 @@ class Auto(Calibrator):
        convex problem. A member that does not help gets weight 0 and is left out.
     3. Gap scaling (`gap-scaling`), with a strong penalty, is fitted to the pooled predictions: the members tell classes
        apart, it learns how sure to be.
-    4. Both steps are repeated on all folds but one and judged on that one. With g the mean gain in NLL over temperature
-       scaling there and e its standard error, the result is trusted by g² / (g² + e²), the share of g² that is not
-       noise: the rest pulls weights and slopes back to temperature scaling, all the way if nothing is gained or if
-       there is not one mistake to learn from. Few mistakes make e larger.
-    5. The members in use are fitted again on everything.
+    4. Both steps are repeated on all folds but one and judged on that one. The result is trusted by the probability
+       that its NLL is lower than that of temperature scaling, times mistakes / (mistakes + 6): the rest pulls weights
+       and slopes back to temperature scaling, all the way if there is not one mistake to learn from.
+    5. What comes out is judged likewise beside no calibration. With few mistakes that says little, and what samples and
+       prior say of the temperature counts too. Where calibrating raises the NLL with a probability of a third or more,
+       probabilities are left as they are.
+    6. The members in use are fitted again on everything.
 
-    So with few samples it is nearly temperature scaling, unless they clearly show more. `info` has the weights, the
-    trust, the cross-validated NLL of every member and step, and the gain of each step with its standard error. Members
-    that cannot be fitted to the data (too few samples, say) are left out, with the reason. Like every method that tells
-    classes apart it learns how common they are: where that differs from the use, give it a `prior`.
+    `info` has the probability of `harm` and a `verdict` that says it in words, the weights, the trust, the
+    cross-validated NLL of every member and step, and the gain of each step with its standard error. Members that cannot
+    be fitted to the data (too few samples, say) are left out, with the reason. Like every method that tells classes
+    apart it learns how common they are: where that differs from the use, give it a `prior`.
     """
 
     weights: Tensor
@@ -86,27 +99,37 @@ class Auto(Calibrator):
         n_out = _folds_left_out(fold)
         names, log_probs, failures = self._cross_fitted(logits, labels, fold, n_out)
         held_out = fold < n_out
-        truth = labels[held_out]
+        rows, truth = logits[held_out], labels[held_out]
         weights = _pool_weights(log_probs, truth)
 
-        combined = _cross_combined(log_probs, truth, self._dealt(len(truth)).to(logits.device), weights)
-        found = {"identity": logits[held_out].log_softmax(1)} | dict(zip(names, log_probs, strict=True)) | combined
+        again = self._dealt(len(truth)).to(logits.device)
+        combined, fitted = _cross_combined(log_probs, truth, again, weights)
+        found = {"identity": rows.log_softmax(1)} | dict(zip(names, log_probs, strict=True)) | combined
         losses = {name: _nll(each, truth) for name, each in found.items()}
-        trust = _trust(combined["pool and gap-scaling"], log_probs[0], truth)
-        if trust:
+        belief, plain = log_probs[0], _plain(logits, labels)
+        mistakes = int((belief.argmax(1) != truth).sum())
+        better = 1 - _chance_of_loss(combined["pool and gap-scaling"], belief, belief, truth)
+        trust = better * mistakes / (mistakes + FEW_FOR_POOL)
+        trusted = _cross_trusted(log_probs, again, fitted, trust)
+        unknown = FEW_FOR_HARM / (mistakes + FEW_FOR_HARM)
+        harm = (1 - unknown) * _chance_of_loss(trusted, found["identity"], belief, truth)
+        if unknown >= NEGLIGIBLE:
+            harm += unknown * _chance_of_harm(rows, truth, float(plain.temperature))
+        if trust >= NEGLIGIBLE and harm < TOO_LIKELY:
             self.last = _last_step()
             self.last._fit_rows(_pool(log_probs, weights), truth)
             self.last.slopes *= trust
-        weights *= trust
-        weights[0] += 1 - trust
-
-        share = dict(zip(names, weights.tolist(), strict=True))
+        share = dict(zip(names, _pulled_back(weights, trust).tolist(), strict=True))
+        if harm >= TOO_LIKELY:
+            share = {"identity": 1.0}
         members = sorted(name for name in share if share[name] >= NEGLIGIBLE * max(share.values()))
         for name in members:
-            self.add_module(name, _member(name, logits, labels))
+            self.add_module(name, plain if name == "temperature" else _member(name, logits, labels))
         self._keep("weights", weights.new_tensor([share[name] for name in members]))
         steps = ("identity", "temperature", "pool", "pool and gap-scaling")
         self.info = {
+            "harm": harm,
+            "verdict": _verdict(harm),
             "weights": {name: share[name] for name in sorted(members, key=share.__getitem__, reverse=True)},
             "trust": trust,
             "held_out_nll": {name: float(each.mean()) for name, each in losses.items()},
@@ -162,24 +185,33 @@ def _folds_left_out(fold: Tensor) -> int:
 
 
 def _member(name: str, logits: Tensor, labels: Tensor) -> Calibrator:
-    """A fitted member of the pool. Temperature scaling, the measure of all others, always has its prior."""
+    """A fitted member of the pool."""
     if name == "temperature":
-        plain = Temperature()
-        plain._keep("temperature", logits.new_tensor(1 / likeliest_inverse_temperature(Nll(), logits, labels)[0]))
-        plain._keep("n_classes", torch.tensor(logits.shape[1], device=logits.device))
-        return plain
+        return _plain(logits, labels)
     member = make_calibrator(name)
     member._fit_rows(logits, labels)
     return member
+
+
+def _plain(logits: Tensor, labels: Tensor) -> Temperature:
+    """Temperature scaling, the measure of all others: it always has its prior."""
+    found = Temperature()
+    found._keep("temperature", logits.new_tensor(1 / likeliest_inverse_temperature(Nll(), logits, labels)[0]))
+    found._keep("n_classes", torch.tensor(logits.shape[1], device=logits.device))
+    return found
 
 
 def _last_step() -> GapScaling:
     return GapScaling(ridge=LAST_RIDGE, rescale=False)
 
 
-def _cross_combined(log_probs: Tensor, labels: Tensor, fold: Tensor, start: Tensor) -> dict[str, Tensor]:
-    """Log-probabilities after the pool and after gap scaling, both fitted to the other folds."""
+Steps = list[tuple[Tensor, GapScaling]]
+
+
+def _cross_combined(log_probs: Tensor, labels: Tensor, fold: Tensor, start: Tensor) -> tuple[dict[str, Tensor], Steps]:
+    """Log-probabilities after the pool and after gap scaling, both fitted to the other folds, and what was fitted."""
     pool, last = torch.empty_like(log_probs[0]), torch.empty_like(log_probs[0])
+    steps = []
     for out in range(int(fold.max()) + 1):
         inside, outside = fold != out, fold == out
         weights = _pool_weights(log_probs[:, inside], labels[inside], start)
@@ -187,17 +219,68 @@ def _cross_combined(log_probs: Tensor, labels: Tensor, fold: Tensor, start: Tens
         step._fit(_pool(log_probs[:, inside], weights), labels[inside])  # not `fit`: one class alone is enough here
         pool[outside] = _pool(log_probs[:, outside], weights)
         last[outside] = step._calibrate(pool[outside])
-    return {"pool": pool, "pool and gap-scaling": last}
+        steps.append((weights, step))
+    return {"pool": pool, "pool and gap-scaling": last}, steps
 
 
-def _trust(log_probs: Tensor, plain: Tensor, labels: Tensor) -> float:
-    """How far to go from plain predictions to others, given what those gain, the imagined samples included."""
-    mistakes = int((plain.argmax(1) != labels).sum())
-    if not mistakes:
-        return 0.0  # whatever is surer looks better
-    imagined = (plain.exp() * (plain - log_probs)).sum(1) * IMAGINED / len(labels)
-    gain, error = _mean_and_error(_nll(plain, labels) - _nll(log_probs, labels) - imagined)
-    return gain**2 / (gain**2 + error**2 * (1 + FEW_MISTAKES / mistakes)) if gain > 0 else 0.0
+def _cross_trusted(log_probs: Tensor, fold: Tensor, steps: Steps, trust: float) -> Tensor:
+    """Log-probabilities of each fold by what was fitted to the others, pulled back to temperature scaling."""
+    found = torch.empty_like(log_probs[0])
+    for out, (weights, step) in enumerate(steps):
+        step.slopes *= trust
+        found[fold == out] = step._calibrate(_pool(log_probs[:, fold == out], _pulled_back(weights, trust)))
+    return found
+
+
+def _pulled_back(weights: Tensor, trust: float) -> Tensor:
+    """As much of the weights as is trusted, and temperature scaling for the rest."""
+    pulled = trust * weights
+    pulled[0] += 1 - trust
+    return pulled
+
+
+def _chance_of_loss(log_probs: Tensor, plain: Tensor, belief: Tensor, labels: Tensor) -> float:
+    """The probability that the NLL of these predictions is higher than that of plain ones, on samples of the same kind.
+
+    That is a Bayesian bootstrap of what each sample gains, in closed form: how often the mean is below zero if samples
+    are weighted at random. The imagined samples, labelled as a belief predicts, take part with what they would gain.
+    """
+    gained = _nll(plain, labels) - _nll(log_probs, labels)
+    imagined = (belief.exp() * (log_probs - plain)).sum(1)
+    shapes = torch.cat([torch.ones_like(gained), torch.full_like(imagined, IMAGINED / len(labels))])
+    return chance_below_zero(torch.cat([gained, imagined]), shapes)
+
+
+def _chance_of_harm(logits: Tensor, labels: Tensor, temperature: float) -> float:
+    """The probability that dividing by a temperature raises the NLL, given the samples and the prior.
+
+    If labels follow softmax(z / T), it does so where T is nearer to 1 than to the temperature. T has the prior and half
+    of the samples' log-likelihood, because labels never quite follow any softmax(z / T).
+    """
+    before, after = logits.log_softmax(1), divided(logits, logits.new_tensor(temperature))
+    probs = after.exp()
+    information = float((probs * (after - (probs * after).sum(1, keepdim=True)).square()).sum()) / 2
+    error = (information + _spread(math.log(temperature)) ** -2) ** -0.5
+    places = math.log(temperature) + error * np.linspace(-4, 4, 17)
+    likely, gains = [], []
+    for place in places:
+        truth = divided(logits, logits.new_tensor(math.exp(place)))
+        surprise = ((place - TYPICAL) / _spread(place)) ** 2
+        likely.append((float(truth.gather(1, labels[:, None]).sum()) - surprise) / 2)
+        gains.append(float((truth.exp() * (after - before)).sum()))
+    finely = np.linspace(places[0], places[-1], 1001)
+    chances = np.exp(np.interp(finely, places, likely) - max(likely))
+    return float(chances[np.interp(finely, places, gains) < 0].sum() / chances.sum())
+
+
+def _spread(log_temperature: float) -> float:
+    return SPREAD_ABOVE if log_temperature > TYPICAL else SPREAD_BELOW
+
+
+def _verdict(harm: float) -> str:
+    """What the probability of harm is, and what was done about it."""
+    chance = f"calibrating raises the NLL with a probability of {harm:.1%}"
+    return chance if harm < TOO_LIKELY else f"probabilities are left as they are: {chance}"
 
 
 def _pool(log_probs: Tensor | list[Tensor], weights: Tensor) -> Tensor:

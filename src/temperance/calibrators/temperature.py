@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Unpack
+from typing import Any, Literal, Unpack
 
 import torch
 from torch import Tensor
@@ -12,6 +12,7 @@ from temperance.calibrators._fit.solvers import (
     TOLERANCE,
     Parametric,
     Problem,
+    Solver,
     StreamedProblem,
     minimise,
     sample_weight,
@@ -21,7 +22,7 @@ from temperance.calibrators._fit.solvers import (
 from temperance.calibrators._fit.streaming import StreamCalibrator, Streamed
 from temperance.calibrators.base import Calibrator, Shared, calibrator
 from temperance.numerics import one_thread
-from temperance.objectives import Nll, Objective
+from temperance.objectives import Nll, Objective, ObjectiveName
 from temperance.settings import Count
 
 # Temperatures stay within these bounds.
@@ -59,6 +60,9 @@ class Temperature(StreamCalibrator, Parametric):
     The trap: samples without a mistake ask for T = 0, and a few with one mistake for a T that is hardly better. Where
     the standard error of ln T is above 0.8 a prior helps to choose T, around 1.5, and `fit` warns.
 
+    smoothing  "laplace" bounds what a confident mistake costs: p becomes (n p + 1) / (n + k), as if each of the k
+               classes had been seen once more beside n samples, those it was fitted to
+
     >>> logits = [[4.0, 0.0, 0.0], [0.0, 4.0, 0.0], [4.0, 0.0, 0.0], [0.0, 0.0, 4.0]]
     >>> round(float(Temperature().fit(logits, [0, 1, 1, 2]).temperature), 6)
     2.232443
@@ -67,17 +71,37 @@ class Temperature(StreamCalibrator, Parametric):
     """
 
     temperature: Tensor
+    n_samples: Tensor  # with smoothing only
+
+    def __init__(
+        self,
+        *,
+        smoothing: Literal["laplace"] | None = None,
+        objective: ObjectiveName = "nll",
+        solver: Solver = "exact",
+        **shared: Unpack[Shared],
+    ) -> None:
+        super().__init__(objective=objective, solver=solver, **shared)
+        self.smoothing = smoothing
 
     def _fit(self, logits: Tensor, labels: Tensor) -> None:
         inverse, self.info = fit_inverse_temperature(self._make_objective(), logits, labels, self.solver)
         self._keep("temperature", logits.new_tensor(1 / inverse))
+        if self.smoothing:
+            self._keep("n_samples", logits.new_tensor(len(logits)))
 
     def _fit_stream(self, stream: Streamed) -> None:
         inverse, self.info = stream_inverse_temperature(self._streamed_objective, stream)
         self._keep("temperature", stream.logits.new_tensor(1 / inverse))
+        if self.smoothing:
+            self._keep("n_samples", stream.logits.new_tensor(stream.n))
 
     def _calibrate(self, logits: Tensor) -> Tensor:
-        return divided(logits, self.temperature)
+        log_probs = divided(logits, self.temperature)
+        if not self.smoothing:
+            return log_probs
+        n, k = self.n_samples, logits.shape[1]
+        return torch.logaddexp(log_probs + n.log(), torch.zeros_like(log_probs)) - (n + k).log()
 
 
 @one_thread()  # also for many samples: torch's threads wait for each other after each of many operations
