@@ -190,9 +190,8 @@ def uses(kind: str, name: str, thing: Any) -> tuple[str, str]:
     if kind == "calibrators":
         python = f"from temperance.calibrators import {called}\n\n"
         python += f"calibrator = {called}().fit(logits, labels)\nprobs = calibrator.predict_proba(new_logits)"
-        return python, f"temperance fit {name} held-out.npz -o cal.safetensors\n" + (
-            "temperance apply cal.safetensors new.npz -o calibrated.npz"
-        )
+        command = f"temperance fit {name} held-out.npz \\\n  -o cal.safetensors\n"
+        return python, command + "temperance apply cal.safetensors new.npz \\\n  -o calibrated.npz"
     if kind == "objectives":
         python = (
             f'from temperance.calibrators import Temperature\n\nTemperature(objective="{name}").fit(logits, labels)'

@@ -1,4 +1,4 @@
-"""What the pages of methods show on real predictions: pictures and numbers, computed from the demo when the site is built."""
+"""What the pages of methods show: pictures and numbers, computed from the demo when the site is built."""
 
 import math
 from functools import cache
