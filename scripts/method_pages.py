@@ -86,9 +86,10 @@ def page(kind: str, entry: dict[str, Any], notes: dict[str, str], picture: str =
     """The page of one entry."""
     name = entry["name"]
     thing = REGISTRIES[kind][name] if kind in REGISTRIES else None
-    doc = documented(inspect.cleandoc(_docstring(kind, thing)))
+    doc = documented(_docstring(kind, thing))
     papers = entry["claims"].get("paper") or notes.get("paper") or doc.papers
     parts = [
+        "---\nhide: [toc]\n---",
         f"# {name}",
         f"{plain(entry['summary'])}.",
         notes.get("formula") and f"$$\n{notes['formula'].strip()}\n$$",
@@ -133,7 +134,7 @@ def documented(doc: str) -> Doc:
     Settings are left out, because they are in the table; lines such as `rule="sorted"  what it does` become a list.
     """
     body, traps, examples, papers = [], [], [], []
-    blocks = re.split(r"\n\s*\n", doc)[1:]
+    blocks = re.split(r"\n\s*\n", inspect.cleandoc(doc))[1:]
     for i, block in enumerate(blocks):
         if block.startswith(">>>"):
             examples.append(f"```pycon\n{block}\n```")
