@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from temperance.calibrators import CALIBRATORS
+from temperance.cli import parser
 from temperance.cli.list_methods import KINDS, described
+from temperance.cli.manual import MANUAL
 from temperance.data.corruptions import CORRUPTIONS
 from temperance.heads import HEADS
 from temperance.losses import LOSSES
@@ -71,6 +73,20 @@ def pages(shown: Callable[[str, str], str] = lambda kind, name: "") -> Iterator[
         for entry in entries:
             name = entry["name"]
             yield page_path(kind, name), page(kind, entry, notes.get(kind, {}).get(name, {}), shown(kind, name))
+
+
+def commands_page() -> str:
+    """Every command: what it does, examples, and its options as `--help` shows them."""
+    (commands,) = (action.choices for action in parser()._actions if isinstance(action.choices, dict))
+    parts = ["# The command line", "`temperance COMMAND --help` shows the same."]
+    for name, (words, examples) in MANUAL.items():
+        lines = "\n".join(f"temperance {example}" for example in examples)
+        command = commands[name]
+        command.description = command.epilog = None
+        options = command.format_help().strip()
+        parts += [f"## {name}", plain(words), f"```sh\n{lines}\n```"]
+        parts += ["<details markdown><summary>Options</summary>", f"```text\n{options}\n```", "</details>"]
+    return "\n\n".join(parts) + "\n"
 
 
 def index(kind: str, entries: list[dict[str, Any]]) -> str:
@@ -151,6 +167,19 @@ def documented(doc: str) -> Doc:
         else:
             body.append(plain(block))
     return Doc("\n\n".join(body), "\n\n".join(traps), "\n\n".join(examples), plain(" ".join(papers)))
+
+
+def markdown_of(doc: str) -> str:
+    """A whole docstring as Markdown."""
+    parts = []
+    for block in re.split(r"\n\s*\n", inspect.cleandoc(doc)):
+        if block.startswith(">>>"):
+            parts.append(f"```pycon\n{block}\n```")
+        elif re.match(r"\S.*?  +\S", block):
+            parts.append(definitions(block))
+        else:
+            parts.append(block if block.startswith("    ") else plain(block))
+    return "\n\n".join(parts)
 
 
 def definitions(block: str) -> str:

@@ -18,7 +18,8 @@ from mkdocs.structure.pages import Page
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "scripts"), str(ROOT)]
 
-from method_pages import KINDS, page_path, pages  # noqa: E402  (needs the scripts on the path)
+from api_pages import api_pages  # noqa: E402  (needs the scripts on the path)
+from method_pages import KINDS, commands_page, page_path, pages  # noqa: E402
 from method_pictures import shown, style  # noqa: E402
 
 # Pages that live outside docs, and where they are on the site.
@@ -43,9 +44,9 @@ def _with_pages(nav: Any, paths: dict[str, list[str]]) -> Any:
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages that are made here."""
-    made = dict(pages(shown))
+    made = {**dict(pages(shown)), **dict(api_pages())}
     made |= {path: _moved((ROOT / name).read_text()) for name, path in OUTSIDE.items()}
-    made["stylesheets/pictures.css"] = style()
+    made |= {"reference/commands.md": commands_page(), "stylesheets/pictures.css": style()}
     for path, content in made.items():
         files.append(File.generated(config, path, content=content))
     return files

@@ -88,7 +88,7 @@ def run_program(program: str, folder: Path) -> dict[int, str]:
 
 
 def numbers(text: str) -> list[tuple[float, float]]:
-    """Each number in a text, and what it may be off by: its last digit, or 5 %, because processors round differently."""
+    """Each number in a text, and what it may be off by: its last digit, or 5 %, as processors round differently."""
     found = []
     for match in NUMBER.finditer(text):
         written = match[0].rstrip("% ").replace(",", "").replace("−", "-")
