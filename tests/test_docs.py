@@ -18,6 +18,7 @@ import torch
 
 import temperance
 from method_pages import KINDS, REGISTRIES, documented, page_path, pages, uses
+from notebooks import TUTORIALS, notebook, path_of
 from tables import LOSS_FAMILIES, filled
 from temperance import evaluate
 from temperance.calibrators import CALIBRATORS
@@ -128,6 +129,11 @@ def test_python_blocks_run(page: Path, tmp_path: Path) -> None:
         for line in page.read_text().splitlines():
             if line.startswith(("> ", "| ")):
                 assert all(is_printed(*number, shown) for number in numbers(line)), f"not printed: {line}"
+
+
+@pytest.mark.parametrize("page", TUTORIALS, ids=lambda page: page.stem)
+def test_notebooks_are_the_tutorials(page: Path) -> None:
+    assert path_of(page).read_text() == notebook(page), "run scripts/notebooks.py"
 
 
 def commands(text: str) -> list[list[str]]:
