@@ -35,7 +35,7 @@ def api_pages() -> Iterator[tuple[str, str]]:
     """The path and the Markdown of every page."""
     methods = {id(thing): (kind, thing.name) for kind, found in REGISTRIES.items() for thing in found}
     for page, (title, names) in MODULES.items():
-        found = [each for name in names for each in public(import_module(name))]
+        found = sorted((each for name in names for each in public(import_module(name))), key=inspect.isclass)
         listed = [methods[id(thing)] for thing in found if id(thing) in methods]
         parts = [f"# {title}", inspect.cleandoc(import_module(names[0]).__doc__ or "") if len(names) == 1 else ""]
         if listed:

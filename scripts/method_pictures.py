@@ -16,6 +16,7 @@ from temperance.losses import LOSSES
 from temperance.markup import Markup, join, tag
 from temperance.metrics import METRICS, accuracy, ece, nll, risk_coverage_curve
 from temperance.metrics.stats import top_label_bins
+from temperance.report.formats import percent
 from temperance.report.pages.gradients import LOWEST_SLOPE, smoothing_chart
 from temperance.report.svg.charts import reliability, risk_coverage
 from temperance.report.svg.drawing import FIFTHS
@@ -51,7 +52,7 @@ def of_metric(name: str) -> str:
     if metric.quadratic:
         return ""
     before, after = calibrated("identity"), calibrated("temperature")
-    was, now = (_number(metric(*one), percent=metric.percent) for one in (before, after))
+    was, now = (_number(metric(*one), is_share=metric.percent) for one in (before, after))
     said = f"On {DEMO}, it is {was}, and {now} after [temperature scaling](../calibrators/temperature.md)."
     if metric.of_batch is top_label_bins:
         return _figures(_reliability(before, "before"), _reliability(after, "after temperature")) + said
@@ -64,7 +65,7 @@ def of_metric(name: str) -> str:
 def of_calibrator(name: str) -> str:
     before, after = calibrated("identity"), calibrated(name)
     rows = [
-        f"| {label} | {nll(*one):.3f} | {ece(*one):.2%} | {accuracy(*one):.2%} |"
+        f"| {label} | {nll(*one):.3f} | {percent(ece(*one), 2)} | {percent(accuracy(*one), 2)} |"
         for label, one in (("before", before), ("after", after))
     ]
     table = "\n".join(["| | NLL | ECE | accuracy |", "|---|---|---|---|", *rows])
@@ -115,10 +116,10 @@ def _figures(*drawn: tuple[str, Markup], legend: Markup | None = None) -> str:
     return f"{tag('div', *filter(None, [legend]), join(parts), class_='drawn')}\n\n"
 
 
-def _number(value: float, *, percent: bool) -> str:
+def _number(value: float, *, is_share: bool) -> str:
     if math.isnan(value):
         return "undefined"
-    return f"{value:.2%}" if percent else f"{value:.4g}".replace("-", "−")
+    return percent(value, 2) if is_share else f"{value:.4g}".replace("-", "−")
 
 
 def style() -> str:

@@ -12,6 +12,7 @@ from typing import Any
 
 from latex2mathml.converter import convert
 from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
@@ -79,3 +80,11 @@ def formula(latex: str) -> str:
     """A formula as MathML, which every current browser sets without a script."""
     lines = [convert(line, display="block") for line in latex.split("\\\\\n")]
     return f'<div class="formula">{"".join(lines)}</div>'
+
+
+def on_post_build(config: MkDocsConfig) -> None:
+    """Refuse a page that loads something from a network."""
+    loads = re.compile(r"<(?:script|link|img|iframe)\b[^>]*?\b(?:src|href)=[\"']?(?:https?:)?//[^>]*>")
+    for path in Path(config.site_dir).rglob("*.html"):
+        if found := loads.search(path.read_text()):
+            raise PluginError(f"{path.relative_to(config.site_dir)} loads from a network: {found[0]}")
