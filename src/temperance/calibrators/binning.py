@@ -28,8 +28,9 @@ class HistogramBinning(CurveCalibrator):
     stay together), with `bins="width"` the same width; in a bin without samples probabilities do not change.
 
     The default reduction is top-label, unlike the other methods': with many classes nearly all probabilities are near
-    zero, and nearly all bins of equal mass would be too. The trap: all samples in a bin get one confidence, so ranking
-    and NLL pay for the gain in ECE.
+    zero, and nearly all bins of equal mass would be too.
+
+    The trap: all samples in a bin get one confidence, so ranking and NLL pay for the gain in ECE.
 
     n_bins  number of bins
     bins    "mass": equally many samples in each; "width": of equal width
