@@ -20,8 +20,9 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "scripts"), str(ROOT)]
 
 from api_pages import api_pages  # noqa: E402  (needs the scripts on the path)
-from method_pages import KINDS, commands_page, page_path, pages  # noqa: E402
+from method_pages import commands_page, page_path, pages  # noqa: E402
 from method_pictures import shown, style  # noqa: E402
+from temperance.cli.list_methods import KINDS  # noqa: E402
 
 # Pages that live outside docs, and where they are on the site.
 OUTSIDE = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}

@@ -276,5 +276,6 @@ def test_help_has_a_description_and_examples_that_work(command: str) -> None:
     for example in examples:
         assert shlex.split(example)[0] == command
         parser().parse_args(shlex.split(example))
-    shown = parser()._subparsers._group_actions[0].choices[command].format_help()  # type: ignore[union-attr, index, call-overload]
+    (commands,) = (action.choices for action in parser()._actions if isinstance(action.choices, dict))
+    shown = commands[command].format_help()
     assert all(f"temperance {example}" in shown for example in examples)

@@ -17,13 +17,13 @@ import pytest
 import torch
 
 import temperance
-from method_pages import KINDS, REGISTRIES, documented, page_path, pages, uses
+from method_pages import REGISTRIES, documented, page_path, pages, uses
 from notebooks import TUTORIALS, notebook, path_of
 from tables import LOSS_FAMILIES, filled
 from temperance import evaluate
 from temperance.calibrators import CALIBRATORS
 from temperance.cli import parser
-from temperance.cli.list_methods import described
+from temperance.cli.list_methods import KINDS, described
 from temperance.demo import demo_predictions
 from temperance.errors import MissingExtraError
 from temperance.heads import Features
