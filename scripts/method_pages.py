@@ -149,7 +149,10 @@ def documented(doc: str) -> Doc:
 
     Settings are left out, because they are in the table; lines such as `rule="sorted"  what it does` become a list.
     """
-    body, traps, examples, papers = [], [], [], []
+    body: list[str] = []
+    traps: list[str] = []
+    examples: list[str] = []
+    papers: list[str] = []
     blocks = re.split(r"\n\s*\n", inspect.cleandoc(doc))[1:]
     for i, block in enumerate(blocks):
         if block.startswith(">>>"):
