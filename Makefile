@@ -4,6 +4,7 @@
 # What continuous integration runs besides:
 #   make units     numerical tests, computed as on processors with other vector units
 #   make oldest    the fast tests with the oldest versions of what temperance needs
+#   make docs      the documentation site in site/; a broken link or a page without its place is an error
 #   make package   wheel and source archive, each installed where there is no compiler, and used; wheels also for ARM,
 #                  where there is a compiler for it (gcc-aarch64-linux-gnu), and audited
 # And by hand, because it doubles the time of the tests:
@@ -14,7 +15,7 @@ BIN    := $(VENV)/bin
 PINNED := pip install --quiet --disable-pip-version-check --constraint constraints.txt
 PIP    := $(BIN)/$(PINNED)
 
-.PHONY: demo test check coverage units oldest package speed clean
+.PHONY: demo test check coverage units oldest docs package speed clean
 
 # Without the tests of all calibrators that take minutes; each method has its own file too.
 NUMERICAL := tests/losses tests/metrics tests/test_numerics.py tests/test_objectives.py \
@@ -54,6 +55,10 @@ $(VENV)-oldest/.tests: pyproject.toml constraints-oldest.txt
 	$(VENV)-oldest/bin/$(subst constraints,constraints-oldest,$(PINNED)) --editable '.[report,parquet,images,analysis]' pytest pytest-xdist hypothesis
 	touch $@
 
+docs: $(VENV)/.docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "The site: site/index.html"
+
 package: $(VENV)/.runs
 	$(PIP) hatchling auditwheel
 	rm -rf dist $(VENV)-clean
@@ -84,5 +89,9 @@ $(VENV)/.tests: $(VENV)/.runs
 	$(PIP) --editable '.[dev,peers]'
 	touch $@
 
+$(VENV)/.docs: $(VENV)/.runs
+	$(PIP) --editable '.[docs]'
+	touch $@
+
 clean:
-	rm -rf $(VENV) $(VENV)-oldest $(VENV)-clean dist src/temperance/_rows.so .mypy_cache .ruff_cache .pytest_cache .hypothesis demo.html
+	rm -rf $(VENV) $(VENV)-oldest $(VENV)-clean dist site src/temperance/_rows.so .mypy_cache .ruff_cache .pytest_cache .hypothesis demo.html

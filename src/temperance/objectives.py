@@ -145,6 +145,8 @@ class SmoothedNll(Objective):
     The target is (1 − ε) · one-hot + ε / k, torch's convention; those who spread theirs over the k − 1 wrong classes
     mean the same by ε (k − 1) / k. Its optimum is deliberately less sure than the data: as a way to fit a calibrator
     it over-softens.
+
+    smoothing  ε, the share that the label gives away
     """
 
     def __init__(self, *, smoothing: Fraction = 0.05) -> None:
@@ -173,6 +175,9 @@ class FocalNll(Objective):
 
     `detach_weight=True` takes (1 − p)^gamma for a fixed weight in each step, as the SCTL authors' program does; then
     the objective is linear in log p between two looks at the weights. Its optimum is less sure than the data.
+
+    gamma          how fast a sample's weight falls as its label becomes probable; 0 is cross-entropy
+    detach_weight  take the weight for a constant in each step
 
     Lin et al., Focal loss for dense object detection, 2017; Mukhoti et al., Calibrating deep neural networks using
     focal loss, 2020.

@@ -76,6 +76,10 @@ class Auto(Calibrator):
     cross-validated NLL of every member and step, and the gain of each step with its standard error. Members that cannot
     be fitted to the data (too few samples, say) are left out, with the reason. Like every method that tells classes
     apart it learns how common they are: where that differs from the use, give it a `prior`.
+
+    members  the methods to choose from
+    folds    parts of the cross-validation
+    seed     of the parts
     """
 
     weights: Tensor

@@ -28,8 +28,12 @@ class HistogramBinning(GroupedCurve):
     stay together), with `bins="width"` the same width; in a bin without samples probabilities do not change.
 
     The default reduction is top-label, unlike the other methods': with many classes nearly all probabilities are near
-    zero, and nearly all bins of equal mass would be too. The trap: all samples in a bin get one confidence, so ranking
-    and NLL pay for the gain in ECE.
+    zero, and nearly all bins of equal mass would be too.
+
+    The trap: all samples in a bin get one confidence, so ranking and NLL pay for the gain in ECE.
+
+    n_bins  number of bins
+    bins    "mass": equally many samples in each; "width": of equal width
 
     Zadrozny and Elkan, "Obtaining calibrated probability estimates from decision trees and naive Bayesian classifiers"
     (ICML 2001).
@@ -75,6 +79,8 @@ class ScalingBinning(CurveCalibrator):
 
     The paper's theorem asks for three disjoint parts of the data, to scale, to bin and to average; like the authors'
     program this uses all of it for each, which is better in practice.
+
+    n_bins  number of bins of equal mass
 
     Kumar, Liang and Ma, "Verified uncertainty calibration" (NeurIPS 2019).
     """

@@ -43,6 +43,8 @@ class ClassTemperature(StreamCalibrator, Parametric):
     zero of the logits is. `centre="mean"` or `"max"` first subtracts the mean or maximum of each row; by default logits
     are used as they are, as in both papers.
 
+    centre  what is subtracted from each row first: its "mean", its "max", or None
+
     Jung et al., Scaling of class-wise training losses for post-hoc calibration, ICML 2023, eq. 15. Frenkel and
     Goldberger (2021) gave the same map a greedy search instead, here `class-temperature-greedy`.
     """

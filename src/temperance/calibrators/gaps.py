@@ -43,6 +43,9 @@ class GapScaling(WithObjective):
     then replaces it, so the order stays. It treats all classes alike, which complements methods that tell them apart:
     `auto` ends with it.
 
+    ridge    strength of the penalty on θ
+    rescale  find T first; false: T = 1
+
     Rahimi et al., "Intra order-preserving functions for calibration of multi-class neural networks" (NeurIPS 2020).
     """
 

@@ -27,6 +27,8 @@ class Isotonic(GroupedCurve):
     and predictions do not change. Where the curve says 0 or 1 the network's own probability keeps a share: see
     `CurveCalibrator`.
 
+    interpolate  draw lines over the gaps between blocks; false: jump in the middle
+
     >>> calibrator = Isotonic().fit([[0.0, -2.0], [0.0, -1.0], [0.0, 1.0], [0.0, 2.0]], [0, 1, 0, 1])
     >>> calibrator.values.tolist()
     [[0.0, 0.0, 0.5, 0.5, 1.0, 1.0]]

@@ -71,6 +71,8 @@ class Vector(StreamCalibrator, Ridged):
     Without a penalty there is no optimum where a class has no samples or is told apart without a mistake. The default
     `ridge`, 2 k / n² but at least 1e-6, decides there and is too weak to matter with many samples for each class.
 
+    ridge  strength of the penalty; None: 2 k / n², at least 1e-6
+
     >>> Vector(ridge=1e-6).fit([[0.0, 0.0]] * 4, [0, 0, 0, 1]).predict_proba([[0.0, 0.0]]).round(4)
     array([[0.75, 0.25]])
 
@@ -123,6 +125,8 @@ class Matrix(Ridged):
     learns its samples by heart as soon as there are many classes: it is here for comparison, use `structured-matrix`
     instead. The default `ridge`, k (k + 1) / n² but at least 1e-6, only keeps that from ending in certainty.
 
+    ridge  strength of the penalty; None: k (k + 1) / n², at least 1e-6
+
     Guo et al., On calibration of modern neural networks, ICML 2017.
     """
 
@@ -152,6 +156,11 @@ class MatrixOdir(Parametric):
     the strongest down until the NLL gets worse, then μ alone. The authors' program leaves out the divisors k (k − 1)
     and k by default, and penalises differences from the last row of W, which makes the last class special; here no
     class is.
+
+    off_diagonal  λ, the penalty on what is not on the diagonal; None: by cross-validation
+    intercept     μ, the penalty on the shifts; None: by cross-validation
+    strengths     what cross-validation chooses from
+    n_folds       parts of the cross-validation
 
     Kull et al., Beyond temperature scaling, NeurIPS 2019.
     """

@@ -58,6 +58,9 @@ class MetaMis(EntropyThreshold):
     what they cost. A sample exactly at the threshold is let through, so that alpha holds on saturated predictions,
     whose entropies are all zero; the authors' program makes it uniform.
 
+    alpha  largest share of right predictions that may become uniform
+    seed   of the samples that find the threshold
+
     Ma and Blaschko, "Meta-Cal: well-controlled post-hoc calibration by ranking" (ICML 2021).
     """
 
@@ -91,6 +94,9 @@ class MetaAcc(EntropyThreshold):
     The trap is that of `meta-mis`: a uniform row predicts nothing, and its argmax is an accident. An `accuracy` below
     that of all predictions, or above that of the surest, is refused. The authors' program leaves out the sample of
     least entropy, and counts an empty bin as accuracy 0 at entropy 0, which bends the curve; here no bin is empty.
+
+    accuracy  of the predictions that are kept; None: halfway between that of all and 1
+    seed      of the samples that find the threshold
 
     Ma and Blaschko, "Meta-Cal: well-controlled post-hoc calibration by ranking" (ICML 2021).
     """

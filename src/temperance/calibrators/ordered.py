@@ -47,6 +47,11 @@ class OrderPreserving(WithObjective):
     The authors average five such networks from a cross-validation; this is one. Their "diag" integrates anew for each
     logit; here all logits share one fine grid. The slope is linear between its nodes and constant beyond them.
 
+    variant                              what the network sees: "oi", "op" or "diag", as above
+    width, depth                         units of a layer, and number of layers
+    epochs, learning_rate, weight_decay  of the training by Adam
+    seed                                 of its start and the batches
+
     Rahimi et al., "Intra order-preserving functions for calibration of multi-class neural networks" (NeurIPS 2020).
     """
 

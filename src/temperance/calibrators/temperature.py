@@ -378,6 +378,8 @@ class TemperatureEce(Calibrator):
     data. At an end of the grid, where samples without a mistake lead, there is no least ECE: T is then that of
     `temperature`, and `fit` warns.
 
+    n_bins  bins of the ECE
+
     Frenkel and Goldberger, Network calibration by class-based temperature scaling, 2021; Mukhoti et al., 2020.
     """
 

@@ -84,6 +84,7 @@ class Brier(Loss):
 class LabelSmoothing(Loss):
     """Label smoothing: cross-entropy with a target that gives `smoothing` away to the other classes.
 
+    smoothing  ε, the share that the label gives away
     convention  "all": the target is 1 − ε + ε/k for the label and ε/k elsewhere (Szegedy et al., torch, ACLS eq. 4);
                 "others": 1 − ε for the label and ε/(k − 1) elsewhere (the MDCA program). "others" with ε (k − 1)/k is
                 "all" with ε.
@@ -129,6 +130,7 @@ class EntropyPenalty(Regulariser):
 
     base − strength · H with H = −Σ_j p_j ln p_j.
 
+    strength  weight of the entropy
     average  "sample": H of each sample, as in the paper; "element": H / k, as in the MbLS program, which averages
              p ln p over samples and classes. The same strength counts k times less there
     """

@@ -27,6 +27,9 @@ def adaptive_ece(samples: TopLabels, *, n_bins: Count = 15, rule: Rule = "sorted
                           the sum is still divided by n
     rule="quantile-left"  edges at sorted confidences, bins [lo, hi), the last one closed, as in AURC's program
 
+    n_bins  number of bins of equal mass
+    rule    how the bins are cut, as above
+
     >>> probs = [[0.9, 0.1], [0.8, 0.2], [0.4, 0.6], [0.55, 0.45]]
     >>> round(adaptive_ece(probs, [0, 1, 1, 0], n_bins=2), 6)
     0.3875
@@ -44,6 +47,10 @@ def classwise_adaptive_ece(
     As `adaptive_ece` with every sample ranked by its probability of the class and the event that it is the label;
     `classes="present"` leaves out classes without a label. With many classes most probabilities are near 0 and so is
     this mean: compare it only at equal k.
+
+    n_bins   number of bins of equal mass
+    rule     how the bins are cut: see `adaptive_ece`
+    classes  "all", or "present": only those that are a label of some sample
     """
     counted = torch.bincount(samples.labels, minlength=samples.probs.shape[1]).tolist()
     columns = [j for j, count in enumerate(counted) if count or classes == "all"]

@@ -31,7 +31,10 @@ def nll_sums(batch: Columns) -> Sums:
 
 
 def brier_sums(batch: Batch, *, mean_over_classes: bool = False) -> Sums:
-    """The sum of squared distances to the one-hot label: Σ_j p_j² − 2 p_y + 1."""
+    """The sum of squared distances to the one-hot label: Σ_j p_j² − 2 p_y + 1.
+
+    mean_over_classes  divide by the number of classes
+    """
     squared = batch.probs.square().sum(1) - 2 * batch.label_prob + 1
     return summed(batch, squared / batch.k if mean_over_classes else squared)
 
@@ -95,6 +98,9 @@ def class_loss_spread(sums: Sums, *, reduce: Literal["mean", "sum"] = "mean", dd
 
     Over the classes that occur. `reduce="sum"` takes each class's summed loss (SCTL eq. 3 as printed), `ddof=1` the
     sample standard deviation that its program uses.
+
+    reduce  "mean" or "sum" of the losses of a class
+    ddof    0 for the standard deviation of these classes, 1 for the sample's
     """
     present = sums.count > 0
     losses = (sums.total if reduce == "sum" else sums.mean)[present]
