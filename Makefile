@@ -4,7 +4,9 @@
 # What continuous integration runs besides:
 #   make units     numerical tests, computed as on processors with other vector units
 #   make oldest    the fast tests with the oldest versions of what temperance needs
-#   make package   wheel and source archive, each installed where there is no compiler, and used
+#   make docs      the documentation site in site/; a broken link or a page without its place is an error
+#   make package   wheel and source archive, each installed where there is no compiler, and used; wheels also for ARM,
+#                  where there is a compiler for it (gcc-aarch64-linux-gnu), and audited
 # And by hand, because it doubles the time of the tests:
 #   make coverage  which lines the tests run
 PYTHON ?= python3
@@ -13,7 +15,7 @@ BIN    := $(VENV)/bin
 PINNED := pip install --quiet --disable-pip-version-check --constraint constraints.txt
 PIP    := $(BIN)/$(PINNED)
 
-.PHONY: demo test check coverage units oldest package speed clean
+.PHONY: demo test check coverage units oldest docs package speed clean
 
 # Without the tests of all calibrators that take minutes; each method has its own file too.
 NUMERICAL := tests/losses tests/metrics tests/test_numerics.py tests/test_objectives.py \
@@ -53,9 +55,18 @@ $(VENV)-oldest/.tests: pyproject.toml constraints-oldest.txt
 	$(VENV)-oldest/bin/$(subst constraints,constraints-oldest,$(PINNED)) --editable '.[report,parquet,images,analysis]' pytest pytest-xdist hypothesis
 	touch $@
 
+docs: $(VENV)/.docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "The site: site/index.html"
+
 package: $(VENV)/.runs
-	$(PIP) hatchling
-	rm -rf dist $(VENV)-clean && $(BIN)/python -m hatchling build -d dist
+	$(PIP) hatchling auditwheel
+	rm -rf dist $(VENV)-clean
+	! command -v aarch64-linux-gnu-gcc || CC=aarch64-linux-gnu-gcc $(BIN)/python -m hatchling build -t wheel -d dist/arm
+	$(BIN)/python -m hatchling build -d dist
+	for wheel in dist/*.whl $$(find dist/arm -name '*.whl' 2> /dev/null); do \
+	  $(BIN)/auditwheel show $$wheel | tr '\n' ' ' | grep 'consistent with the following platform tag: "manylinux' || exit 1; \
+	done
 	$(PYTHON) -m venv $(VENV)-clean && $(VENV)-clean/bin/$(PINNED) torch
 	for archive in dist/*.whl dist/*.tar.gz; do \
 	  CC=false $(VENV)-clean/bin/$(PINNED) --force-reinstall --no-deps $$archive && \
@@ -78,5 +89,9 @@ $(VENV)/.tests: $(VENV)/.runs
 	$(PIP) --editable '.[dev,peers]'
 	touch $@
 
+$(VENV)/.docs: $(VENV)/.runs
+	$(PIP) --editable '.[docs]'
+	touch $@
+
 clean:
-	rm -rf $(VENV) $(VENV)-oldest $(VENV)-clean dist src/temperance/_rows.so .mypy_cache .ruff_cache .pytest_cache .hypothesis demo.html
+	rm -rf $(VENV) $(VENV)-oldest $(VENV)-clean dist site src/temperance/_rows.so .mypy_cache .ruff_cache .pytest_cache .hypothesis demo.html

@@ -11,6 +11,7 @@ from PIL import Image
 import family_pictures
 import loss_pictures
 import result_pictures
+import shift_pictures
 from temperance.calibrators import Auto
 from temperance.demo import demo_predictions
 from temperance.metrics import ece
@@ -44,6 +45,7 @@ if __name__ == "__main__":
         **family_pictures.FAMILIES,
         **loss_pictures.FAMILIES,
         **result_pictures.STUDIES,
+        **shift_pictures.PICTURES,
     }
     PICTURES.mkdir(exist_ok=True)
     for name in sys.argv[1:] or drawings:

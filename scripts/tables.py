@@ -1,4 +1,7 @@
-"""Write the tables of the docs from registries and results: python scripts/tables.py (the tests check it was run)."""
+"""Write the tables of the docs, and a picture, from registries and results: python scripts/tables.py
+
+The tests check that it was run.
+"""
 
 import re
 import sys
@@ -18,15 +21,18 @@ from benchmarks.quality import (  # noqa: E402
     classifiers,
     digits,
     few,
+    harm,
     heads,
+    leaderboard,
     longtail,
     losses,
+    published,
     recommend,
     robust,
     shift,
 )
-from benchmarks.quality.table import markdown, read  # noqa: E402
-from benchmarks.speed import cost  # noqa: E402
+from benchmarks.quality.table import by_objective, markdown, read  # noqa: E402
+from benchmarks.speed import cost, jobs  # noqa: E402
 from benchmarks.speed import losses as loss_speed  # noqa: E402
 from benchmarks.speed import table as peers  # noqa: E402
 
@@ -44,16 +50,26 @@ def table(kind: str, family: str = "") -> str:
     """The entries of a registry, all or those of a family, or what a benchmark found, as a Markdown table."""
     if kind == "quality":
         return markdown(read(RESULTS / "quality.jsonl"))
+    if kind == "leaderboard":
+        return leaderboard.markdown(read(RESULTS / "leaderboard.jsonl"), family)
     if kind == "head_results":
         return heads.markdown(read(RESULTS / "heads.jsonl"))
     if kind == "long_tail":
         return longtail.markdown(read(RESULTS / "longtail.jsonl"))
+    if kind == "by_objective":
+        return by_objective(read(RESULTS / "objectives.jsonl"))
+    if kind == "published":
+        return published.markdown(read(RESULTS / "published.jsonl"))
     if kind == "told":
         return shift.told_markdown(read(RESULTS / "shift.jsonl"))
     if kind == "estimated":
         return shift.estimated_markdown(read(RESULTS / "shift.jsonl"))
     if kind == "few":
         return few.markdown(read(RESULTS / "few.jsonl"))
+    if kind == "harm":
+        return harm.markdown(read(RESULTS / "harm.jsonl"))
+    if kind == "stated":
+        return harm.stated_markdown(read(RESULTS / "harm.jsonl"))
     if kind == "robust":
         return robust.markdown(read(RESULTS / "robust.jsonl"))
     if kind == "recommended":
@@ -64,6 +80,10 @@ def table(kind: str, family: str = "") -> str:
         return cost.markdown(read(RESULTS / "cost.jsonl"), family)
     if kind == "speed":
         return peers.markdown(read(RESULTS / "speed.jsonl"))
+    if kind == "jobs":
+        return jobs.markdown(read(RESULTS / "jobs.jsonl"))
+    if kind == "growth":
+        return jobs.growth(read(RESULTS / "jobs.jsonl"))
     if kind == "loss_cost":
         return loss_speed.markdown(read(RESULTS / "steps.jsonl"), LOSS_FAMILIES[family])
     if kind == "classifiers":
@@ -111,6 +131,13 @@ def filled(page: str) -> str:
     return block.sub(current, page)
 
 
+def drawn() -> dict[Path, str]:
+    """The pictures that are made of results with the drawings of a report."""
+    return {DOCS / "pictures" / "leaderboard.svg": leaderboard.picture(read(RESULTS / "leaderboard.jsonl"))}
+
+
 if __name__ == "__main__":
     for path in sorted(DOCS.rglob("*.md")):
         path.write_text(filled(path.read_text()))
+    for path, picture in drawn().items():
+        path.write_text(picture)

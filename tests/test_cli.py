@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from commands import refused
 from conftest import random_predictions
 from temperance.cli import main, parser
 from temperance.cli.list_methods import KINDS, described
+from temperance.cli.manual import MANUAL
 from temperance.metrics import METRICS, ece
 from temperance.objectives import OBJECTIVES
 from temperance.predictions import Predictions, write_predictions
@@ -265,3 +267,15 @@ def test_a_killed_run_leaves_no_half_written_output(tmp_path: Path) -> None:
     os.kill(run.pid, signal.SIGKILL)
     run.wait()
     assert out.read_text() == "before" and list(out.parent.iterdir()) == [out]
+
+
+@pytest.mark.parametrize("command", COMMAND_NAMES)
+def test_help_has_a_description_and_examples_that_work(command: str) -> None:
+    words, examples = MANUAL[command]
+    assert words.endswith(".") and examples
+    for example in examples:
+        assert shlex.split(example)[0] == command
+        parser().parse_args(shlex.split(example))
+    (commands,) = (action.choices for action in parser()._actions if isinstance(action.choices, dict))
+    shown = commands[command].format_help()
+    assert all(f"temperance {example}" in shown for example in examples)

@@ -38,7 +38,8 @@ def test_over_and_under_confident(sharpness: float) -> None:
     found = compared(predictions(2000, sharpness))
     assert found.recommended.label in ("temperature", "structured-vector")
     assert found.verdict.startswith(
-        f"Use {found.recommended.label}: significantly better than no calibration. NLL goes from "
+        f"Use {found.recommended.label}: significantly better than no calibration, the probability that it does "
+        "harm is at most 0.1 %. NLL goes from "
     )
     nll = found.verdict.split("NLL goes from")[1].split(", ECE")[0]
     assert "chance" not in nll
@@ -102,6 +103,19 @@ def test_methods_that_change_nothing() -> None:
     assert found.verdict == "Nothing to recommend: no calibrator could be fitted."
     twice = compare(predictions(4000, 3.0), methods=["temperature", "temperature:objective=nll"], bootstrap=100)
     assert twice.verdict.endswith("Not clearly worse: temperature:objective=nll.")
+
+
+def test_an_imbalanced_fit_part_is_noted_with_the_command_to_use() -> None:
+    data, test = predictions(3000, 3.0), predictions(1000, 3.0, seed=1)
+    tail = data.select(torch.nonzero((data.labels > 0) | (torch.arange(3000) % 20 == 0)).squeeze(1))
+    counts = torch.bincount(tail.labels).tolist()
+    most = max(range(4), key=lambda j: counts[j])
+    found = compare(tail, test, methods=["temperature"], bootstrap=100)
+    (note,) = found.notes
+    assert f"imbalanced ({counts[most]:,} of class {most}, {counts[0]:,} of class 0)" in note
+    assert note.endswith("for example temperance fit temperature FIT -o CAL --prior uniform.")
+    assert compare(tail, test, methods=["temperature:prior=uniform"], bootstrap=100).notes == ()
+    assert compare(data, test, methods=["temperature"], bootstrap=100).notes == ()
 
 
 def test_all_failing() -> None:
@@ -177,7 +191,8 @@ def test_the_verdict_says_which_were_passed_over_and_why(base: Comparison) -> No
     worst = made_up("all worse", 1.1, ece=0.2)
     found = judged(base, bad, lucky, best, close, NONE, worst)
     assert found.verdict == (
-        "Use better: significantly better than no calibration. NLL goes from 1.000 to 0.9000, ECE from 10.00 % to "
+        "Use better: significantly better than no calibration, the probability that it does "
+        "harm is at most 0.1 %. NLL goes from 1.000 to 0.9000, ECE from 10.00 % to "
         "5.00 %, accuracy stays at 70.00 %. less accurate has a lower NLL, but a lower accuracy than no calibration. "
         "lucky has a lower NLL, which could be chance. Not clearly worse: nearly as good."
     )

@@ -2,26 +2,37 @@
 
 import doctest
 import importlib
+import json
 import os
 import pkgutil
 import re
+import shlex
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
 import temperance
-from tables import LOSS_FAMILIES, filled
+from method_pages import REGISTRIES, documented, page_path, pages, uses
+from notebooks import TUTORIALS, notebook, path_of
+from tables import LOSS_FAMILIES, drawn, filled
 from temperance import evaluate
 from temperance.calibrators import CALIBRATORS
+from temperance.cli import parser
+from temperance.cli.list_methods import KINDS, described
 from temperance.demo import demo_predictions
 from temperance.errors import MissingExtraError
+from temperance.heads import Features
 from temperance.losses import LOSSES
 from temperance.metrics import METRICS, Metric
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("**/*.md"))]
+MADE = {path for path, _ in pages()}
 MODULES = [
     found.name
     for found in pkgutil.walk_packages(temperance.__path__, "temperance.")
@@ -54,32 +65,197 @@ def code_blocks(page: Path, language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", page.read_text(), re.DOTALL)
 
 
+# Runs a page's program, and says at the end what was printed by which line.
+RECORDER = """
+import builtins, json, sys
+printed, plain = {}, print
+def record(*values, **options):
+    line = sys._getframe(1).f_lineno
+    printed[line] = printed.get(line, "") + " ".join(map(str, values)) + "\\n"
+    plain(*values, **options)
+builtins.print = record
+exec(compile(open(sys.argv[1]).read(), sys.argv[1], "exec"), {"__name__": "__main__"})
+json.dump(printed, open(sys.argv[2], "w"))
+"""
+NUMBER = re.compile(r"(?<![\w.])[-−]?\d+(?:,\d{3})*(?:\.\d+)?(?:e-?\d+)?(?![\w])( ?%)?")
+
+
+def run_program(program: str, folder: Path) -> dict[int, str]:
+    """Run a page's Python in a folder; what each line printed."""
+    (folder / "page.py").write_text(program)
+    command = [sys.executable, "-W", "error", "-c", RECORDER, "page.py", "printed.json"]
+    found = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    assert found.returncode == 0, found.stderr
+    return {int(line): text for line, text in json.loads((folder / "printed.json").read_text()).items()}
+
+
+def numbers(text: str) -> list[tuple[float, float]]:
+    """Each number in a text, and what it may be off by: its last digit, or 5 %, as processors round differently."""
+    found = []
+    for match in NUMBER.finditer(text):
+        written = match[0].rstrip("% ").replace(",", "").replace("−", "-")
+        share = 0.01 if match[1] else 1.0
+        digits = len(written.partition(".")[2].partition("e")[0])
+        value = float(written) * share
+        found.append((value, max(share * 10.0**-digits, 0.05 * abs(value))))
+    return found
+
+
+def is_printed(value: float, slack: float, printed: list[tuple[float, float]]) -> bool:
+    return any(abs(value - other) <= slack + 1e-9 for other, _ in printed)
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_python_blocks_run(page: Path, tmp_path: Path) -> None:
-    """The Python of a page runs from top to bottom as one program, in an empty folder."""
+    """The Python of a page runs from top to bottom as one program, in an empty folder.
+
+    A number in a comment beside `print` is what that line prints. A number in a tutorial's quotations and tables is
+    printed somewhere on its page.
+    """
     program = "\n".join(code_blocks(page, "python"))
     if "interop.onnx" in program and os.environ.get("CI") != "true":
         pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
     if "interop.torchmetrics" in program:
         pytest.importorskip("torchmetrics", reason="torchmetrics is not installed")
-    if program:
-        found = subprocess.run(
-            [sys.executable, "-W", "error", "-c", program], cwd=tmp_path, capture_output=True, text=True
-        )
+    if not program:
+        return
+    printed = run_program(program, tmp_path)
+    for i, line in enumerate(program.splitlines(), 1):
+        beside = re.fullmatch(r"\s*print\(.*\)  # ([\d<\[−-].*)", line)
+        if beside:
+            shown = numbers(printed[i])
+            assert all(is_printed(*number, shown) for number in numbers(beside[1])), f"{line} prints {printed[i]}"
+    if page.parent.name == "tutorials":
+        shown = numbers("\n".join(printed.values()))
+        for line in page.read_text().splitlines():
+            if line.startswith(("> ", "| ")):
+                assert all(is_printed(*number, shown) for number in numbers(line)), f"not printed: {line}"
+
+
+@pytest.mark.parametrize("page", TUTORIALS, ids=lambda page: page.stem)
+def test_notebooks_are_the_tutorials(page: Path) -> None:
+    assert path_of(page).read_text() == notebook(page), "run scripts/notebooks.py"
+
+
+def commands(text: str) -> list[list[str]]:
+    """The commands of temperance in a page, as words."""
+    lines = "\n".join(re.findall(r"```sh[^\n]*\n(.*?)```", text, re.DOTALL)).replace("\\\n", " ").splitlines()
+    return [shlex.split(line, comments=True)[1:] for line in lines if line.startswith("temperance ")]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_commands_are_those_of_the_command_line(page: Path) -> None:
+    for words in commands(page.read_text()):
+        parser().parse_args(words)
+
+
+def test_the_first_commands_run(tmp_path: Path) -> None:
+    """From a table of predictions to ONNX, with nothing but what the start page says."""
+    if os.environ.get("CI") != "true":
+        pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
+    start = ROOT / "docs" / "index.md"
+    run_program(code_blocks(start, "python")[0], tmp_path)
+    for words in commands(start.read_text())[1:]:  # the first is the demo, which has its own test
+        command = [sys.executable, "-m", "temperance", *words]
+        found = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
         assert found.returncode == 0, found.stderr
+    assert {"report.html", "calibrated.csv", "cal.onnx"} <= {path.name for path in tmp_path.iterdir()}
+
+
+# ----------------------------------------------------------------------------------- the site's page for every method
+
+
+def test_every_entry_of_every_registry_has_its_page() -> None:
+    made = dict(pages())
+    wanted = {page_path(kind, entry["name"]) for kind in KINDS for entry in described(kind)}
+    assert wanted == {path for path in made if not path.endswith("index.md")}
+    assert all(f"registry:{kind}" in (ROOT / "mkdocs.yml").read_text() for kind in KINDS)
+    assert not [path for path, text in made.items() if "## Settings" not in text and not path.endswith("index.md")]
+
+
+@pytest.mark.parametrize("kind", ["metrics", "calibrators", "objectives", "losses", "heads"])
+def test_every_method_has_a_formula_a_use_and_a_trap(kind: str) -> None:
+    """And docs/methods.toml says nothing of methods that are not there."""
+    notes = tomllib.loads((ROOT / "docs" / "methods.toml").read_text())[kind]
+    assert set(notes) == set(REGISTRIES[kind].names)
+    for name, note in notes.items():
+        assert note["formula"] and note["when"], name
+        in_docstring = documented(REGISTRIES[kind][name].__doc__ or "").trap
+        assert bool(note.get("trap")) != bool(in_docstring), f"{name}: one trap, in methods.toml or in the docstring"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_the_pages_of_methods_show_works(kind: str) -> None:
+    """The Python of each page runs, and its commands are those of the command line."""
+    for entry in described(kind):
+        thing = REGISTRIES[kind][entry["name"]] if kind in REGISTRIES else None
+        python, command = uses(kind, entry["name"], thing)
+        for words in commands(f"```sh\n{command}\n```"):
+            parser().parse_args(words)
+        if kind == "heads":
+            python = python.replace("().fit", "(epochs=1).fit")
+        if entry["name"] not in ("auto", "kde-ece-marginal"):
+            exec(python, made_up())
+
+
+def made_up() -> dict[str, Any]:
+    """What the examples of methods take for granted."""
+    generator = torch.Generator().manual_seed(0)
+    logits = 3 * torch.randn(60, 3, generator=generator)
+    labels = torch.multinomial((logits / 2).softmax(1), 1, generator=generator).squeeze(1)
+    rows = torch.randn(60, 8, generator=generator)
+    return {
+        "logits": logits.requires_grad_(),
+        "new_logits": logits.detach(),
+        "probs": logits.detach().softmax(1),
+        "labels": labels,
+        "indices": torch.arange(60),
+        "images": torch.randint(256, (2, 32, 32, 3), generator=generator).byte(),
+        "features": Features.of(rows, labels, val_features=rows, val_labels=labels),
+    }
+
+
+@pytest.mark.slow
+def test_the_python_of_the_readme_has_the_types_it_says(tmp_path: Path) -> None:
+    """As a user's type checker reads it: the package ships its types."""
+    program = tmp_path / "readme.py"
+    program.write_text("\n".join(code_blocks(ROOT / "README.md", "python")))
+    command = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(ROOT / ".mypy_cache"), str(program)]
+    found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert found.returncode == 0, found.stdout + found.stderr
+
+
+def test_commands_of_the_page_on_shift_run_and_say_what_it_quotes(tmp_path: Path) -> None:
+    """After its first block of Python has written the files."""
+    page = ROOT / "docs" / "shift.md"
+    subprocess.run([sys.executable, "-c", code_blocks(page, "python")[0]], cwd=tmp_path, check=True)
+    said = ""
+    for command in "".join(code_blocks(page, "sh")).splitlines():
+        line = [sys.executable, "-m", *command.split()]
+        found = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True)
+        assert found.returncode == 0, found.stderr
+        said += found.stdout
+    quotes = re.findall(r"(?:^> .*\n)+", page.read_text(), re.MULTILINE)
+    for quote in quotes:
+        assert " ".join(quote.replace("> ", "").split()) in " ".join(said.split())
+    assert len(quotes) == 2
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_between_pages_lead_somewhere(page: Path) -> None:
+    """To a file, or to a page that is made when the site is built."""
     for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text()):
         if "://" not in target:
-            assert (page.parent / target).exists(), f"{page.name} links to {target}"
+            path = (page.parent / target).resolve()
+            assert path.exists() or path.relative_to(ROOT / "docs").as_posix() in MADE, f"{page.name} links to {target}"
 
 
 def test_tables_are_up_to_date() -> None:
     """What `python scripts/tables.py` would write is what is there."""
     for page in sorted((ROOT / "docs").rglob("*.md")):
         assert filled(page.read_text()) == page.read_text(), f"run scripts/tables.py: {page.name} is out of date"
+    for path, picture in drawn().items():
+        assert path.read_text() == picture, f"run scripts/tables.py: {path.name} is out of date"
 
 
 @pytest.mark.parametrize("family", sorted({method.family for method in CALIBRATORS}))

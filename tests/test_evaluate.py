@@ -77,6 +77,13 @@ def test_dense_predictions_with_ignored_pixels() -> None:
     assert found.row("ece").value == pytest.approx(ece(probs[20:], labels[20:])) and found.row("ece").n == 40
 
 
+def test_rows_are_counted_with_those_that_are_ignored() -> None:
+    probs, truth = np.full((20, 3), 1 / 3), np.arange(20) % 3
+    truth[:5], probs[7, 1] = -100, np.nan
+    with pytest.raises(InputError, match="row 7, class 1 is nan"):
+        evaluate(probs, truth, ignore_index=-100)
+
+
 def test_a_calibrator_is_measured() -> None:
     logits, labels = random_predictions(200, 3)
     plain = evaluate(logits, labels, from_logits=True, bootstrap=0)

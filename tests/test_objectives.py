@@ -119,11 +119,36 @@ def reference(name: str, probs: Array, labels: Array) -> float:
             total += -((1 - p[y]) ** 3) * math.log(p[y]) / n
         elif name == "class-balanced-nll":
             total += -math.log(p[y]) / ((labels == y).sum() * len(set(labels.tolist())))
+    if name == "soft-ece":
+        return soft_ece(probs, labels)
+    if name == "h-calibration":
+        return h_calibration(probs, labels)
     if name == "class-scaled":
         losses = np.array([np.mean([-math.log(probs[i, j]) for i in np.flatnonzero(labels == j)]) for j in range(k)])
         normalised = (losses - losses.mean()) / losses.std(ddof=1)
         return float(((1 + 1.5 / (1 + np.exp(-normalised)) - 0.75) * losses).sum())
     return total
+
+
+def soft_ece(probs: Array, labels: Array) -> float:
+    weight, gap = np.zeros(15), np.zeros(15)
+    for p, y in zip(probs, labels, strict=True):
+        belongs = np.array([math.exp(-((p.max() - (b + 0.5) / 15) ** 2) / 0.01) for b in range(15)])
+        weight += belongs / belongs.sum()
+        gap += belongs / belongs.sum() * (p.max() - (p.argmax() == y))
+    return sum(w / len(labels) * math.sqrt((g / w) ** 2 + 1e-6) for w, g in zip(weight, gap, strict=True))
+
+
+def h_calibration(probs: Array, labels: Array) -> float:
+    """Pair by pair, with Lloyd's k-means."""
+    pairs = sorted((p, float(y == j)) for row, y in zip(probs, labels, strict=True) for j, p in enumerate(row))
+    values = [p for p, _ in pairs]
+    gaps = [abs(sum(p - q for p, q in pairs[max(i - 100, 0) : i + 101])) / 201 for i in range(len(pairs))]
+    centres = np.linspace(values[0], values[-1], 15)
+    for _ in range(20):
+        nearest = np.array([np.abs(centres - value).argmin() for value in values])
+        centres = np.array([np.mean(np.array(values)[nearest == c]) for c in range(15)])
+    return float(np.mean([np.mean(np.array(gaps)[nearest == c]) for c in range(15)]))
 
 
 @pytest.mark.parametrize("name", OBJECTIVES.names)
@@ -143,7 +168,7 @@ def test_blocks_sum_to_the_whole(name: str) -> None:
         float((weights[rows] * whole.losses(log_probs[rows], labels[rows])).sum())
         for rows in (slice(0, 30), slice(30, 100))
     )
-    assert parts == pytest.approx(expected, rel=1e-12)
+    assert (parts == pytest.approx(expected, rel=1e-12)) != OBJECTIVES[name].whole
 
 
 # ---------------------------------------------------------------------------------------------------------- the claims
@@ -200,6 +225,24 @@ def test_special_cases_are_nll(name: str, setting: dict[str, float]) -> None:
     log_probs = logits.log_softmax(1)
     expected = pytest.approx(value(make_objective("nll"), log_probs, labels), rel=1e-12)
     assert value(make_objective(name, **setting), log_probs, labels) == expected
+
+
+def test_calibration_errors_do_not_see_what_a_proper_score_sees() -> None:
+    """The frequencies of the classes, for every sample alike: nothing is known, but all of it is right."""
+    labels = torch.arange(3000) % 3
+    guess = torch.full((3000, 3), 1 / 3, dtype=torch.float64).log()
+    sure = (8 * torch.nn.functional.one_hot(labels, 3).double()).log_softmax(1)
+    unsure = (2 * torch.nn.functional.one_hot(labels, 3).double()).log_softmax(1)
+    for name in (name for name in OBJECTIVES.names if OBJECTIVES[name].whole):
+        errors = [value(make_objective(name), log_probs, labels) for log_probs in (guess, sure, unsure)]
+        assert errors[0] < 0.01 and errors[1] < 0.01 < errors[2], name
+
+
+def test_few_pairs_and_equal_ones() -> None:
+    for k in (2, 3):
+        log_probs = torch.full((2, k), 1 / k, dtype=torch.float64).log().requires_grad_()
+        found = make_objective("h-calibration")(log_probs, torch.tensor([0, 1]))
+        assert bool(torch.isfinite(found)) and bool(torch.isfinite(slope(found, log_probs)).all())
 
 
 # ---------------------------------------------------------------------------------------------------- degenerate input

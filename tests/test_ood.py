@@ -12,10 +12,13 @@ from commands import refused
 from conftest import random_predictions
 from temperance.calibrators import make_calibrator
 from temperance.cli import main
+from temperance.cli.ood import reference_of
 from temperance.errors import InputError
 from temperance.jobs.ood import compare_ood
-from temperance.metrics import SCORES, auroc, fpr_at_tpr, score
+from temperance.metrics import SCORES, aupr, auroc, fpr_at_tpr, score
+from temperance.metrics.familiarity import FEATURE_SCORES, Reference
 from temperance.predictions import Predictions, write_predictions
+from temperance.report import write_report
 
 
 def predictions(seed: int, sharpness: float = 3.0, n: int = 400, k: int = 5) -> Predictions:
@@ -43,6 +46,8 @@ def test_values_are_those_of_the_metrics(own: Predictions, other: Predictions) -
         sides = [score(data.scores, name, from_logits=True) for data in (own, other)]
         assert found.row("auroc", method=name).value == auroc(*sides)
         assert found.row("fpr95", method=name).value == fpr_at_tpr(*sides)
+        assert found.row("aupr-in", method=name).value == aupr(*sides)
+        assert found.row("aupr-out", method=name).value == aupr(*sides, positive="out")
     for row in found.rows:
         assert 0 <= row.low <= row.value <= row.high <= 1 and row.n == 300 and row.group == ""
 
@@ -168,8 +173,8 @@ def test_json_and_report(files: tuple[str, str], tmp_path: Path, capsys: pytest.
     report = tmp_path / "ood.html"
     assert main(["ood", *files, "--bootstrap", "20", "--json", "--report", str(report)]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert len(found["rows"]) == 8 and all(math.isfinite(row["low"]) for row in found["rows"])
-    assert report.read_text().count("<svg viewBox") == 4
+    assert len(found["rows"]) == 4 * len(SCORES.names) and all(math.isfinite(row["low"]) for row in found["rows"])
+    assert report.read_text().count("<svg viewBox") == len(SCORES.names)
 
 
 def test_wrong_input_is_a_sentence(files: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -177,3 +182,60 @@ def test_wrong_input_is_a_sentence(files: tuple[str, str], tmp_path: Path, capsy
     np.savez(tmp_path / "ten.npz", logits=np.zeros((4, 10)), labels=np.zeros(4, dtype=np.int64))
     assert "has 5 classes" in refused(["ood", files[0], str(tmp_path / "ten.npz")], capsys)
     assert "no folder" in refused(["ood", *files, "--report", str(tmp_path / "no" / "r.html")], capsys)
+
+
+# ------------------------------------------------------------------------------------------------------------ features
+
+
+@pytest.fixture
+def with_features(own: Predictions, other: Predictions, tmp_path: Path) -> tuple[str, str, str]:
+    """Files of both sides with features, those of the other far away, and the features of the training data."""
+    generator = np.random.default_rng(0)
+    weight = generator.normal(size=(5, 8))
+    train = generator.normal(size=(200, 8))
+    np.savez(
+        tmp_path / "train.npz",
+        train_features=train,
+        train_labels=(train @ weight.T).argmax(1),
+        classifier_weight=weight,
+        classifier_bias=np.zeros(5),
+    )
+    np.savez(tmp_path / "in.npz", logits=own.scores, features=generator.normal(size=(400, 8)))
+    np.savez(tmp_path / "out.npz", logits=other.scores, features=generator.normal(size=(300, 8)) + 9)
+    return str(tmp_path / "in.npz"), str(tmp_path / "out.npz"), str(tmp_path / "train.npz")
+
+
+def test_scores_of_features(with_features: tuple[str, str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    inside, outside, train = with_features
+    assert main(["ood", inside, outside, "--features", train, "--bootstrap", "20", "--json"]) == 0
+    rows = {(row["method"], row["metric"]): row for row in json.loads(capsys.readouterr().out)["rows"]}
+    assert {method for method, _ in rows} == {*SCORES.names, *FEATURE_SCORES.names}
+    found = reference_of(Path(train))
+    for name in FEATURE_SCORES.names:
+        sides = []
+        for path in (inside, outside):
+            with np.load(path) as arrays:
+                sides.append(FEATURE_SCORES[name].fit(found)(torch.from_numpy(arrays["features"])))
+        assert rows[name, "auroc"]["value"] == pytest.approx(auroc(*sides), abs=1e-9)
+    assert rows["mahalanobis", "auroc"]["value"] > 0.99
+
+
+def test_wrong_features_are_a_sentence(
+    with_features: tuple[str, str, str], files: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    inside, outside, train = with_features
+    assert "--features FILE" in refused(["ood", inside, outside, "--scores", "knn"], capsys)
+    assert "own.npz has no features" in refused(["ood", files[0], outside, "--features", train], capsys)
+    with np.load(inside) as arrays:
+        np.savez(tmp_path / "narrow.npz", logits=arrays["logits"], features=arrays["features"][:, :3])
+    said = refused(["ood", str(tmp_path / "narrow.npz"), outside, "--features", train], capsys)
+    assert "narrow.npz: features must have 8 columns" in said
+
+
+def test_without_the_last_layer_there_is_no_vim(with_features: tuple[str, str, str], tmp_path: Path) -> None:
+    inside, outside, train = with_features
+    whole = reference_of(Path(train))
+    found = compare_ood(inside, outside, reference=Reference(whole.features, whole.labels), bootstrap=5)
+    assert found.scores == (*SCORES.names, "mahalanobis", "knn")
+    write_report(found, tmp_path / "page.html")
+    assert "Mahalanobis distance" in (tmp_path / "page.html").read_text()

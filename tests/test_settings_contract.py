@@ -121,3 +121,8 @@ def test_a_setting_says_what_it_may_be(method: Method, setting: Setting) -> None
 def test_a_setting_that_is_not_there_is_refused(method: Method) -> None:
     with pytest.raises(InputError, match=f"there is no setting of {method.name} named 'no_such'"):
         method(no_such=1)
+
+
+@pytest.mark.parametrize(("method", "setting"), SETTINGS)
+def test_every_setting_says_what_it_is_for(method: Method, setting: Setting) -> None:
+    assert setting.purpose, f"write a line `{setting.name}  what it is for` in the docstring of {method.name}"

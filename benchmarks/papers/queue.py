@@ -96,15 +96,20 @@ def train_all(
 def _needed(training: Training, work: Path) -> float:
     """The seconds that a training is expected to take: epochs left times the slowest epoch of its kind, and set-up."""
     logs = {log.parent: [json.loads(line) for line in log.read_text().splitlines()] for log in work.glob("*/log.jsonl")}
-    kind = training.file.split("_")[:2]
+    kind = _kind(training.file)
     known = [
         row["seconds"] + row["seconds_of_validation"]
         for folder, rows in logs.items()
-        if folder.name.split("_")[:2] == kind
+        if _kind(folder.name) == kind
         for row in rows[1:]
     ]
     left = training.epochs - len(logs.get(_folder(training, work), []))
-    return RESERVE * left * (median(known) if known else 1.2) + 30
+    return RESERVE * left * (median(known) if known else 2.1 if kind[-1] else 1.2) + 30
+
+
+def _kind(name: str) -> tuple[object, ...]:
+    """What decides the seconds of an epoch: the data, the network, and whether images are mixed."""
+    return (*name.split("_")[:2], "_mix_" in name)
 
 
 def _folder(training: Training, work: Path) -> Path:

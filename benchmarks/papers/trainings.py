@@ -93,10 +93,10 @@ def _in_order() -> Iterator[Training]:
     for data in ("cifar100", "cifar10"):
         for name in LOSS_NAMES:
             yield Training(data, "resnet18", 100, published(name, data))
-        for mix in MIXES:
-            yield Training(data, "resnet18", 100, "cross-entropy", (f"mix={mix}",))
         for name in MORE_LOSSES:
             yield Training(data, "resnet18", 100, published(name, data))
+        for mix in MIXES:
+            yield Training(data, "resnet18", 100, "cross-entropy", (f"mix={mix}",))
         yield Training(data, "resnet18", 100, f"{published('acls', data)}:variant=released")
         yield Training(data, "resnet18", 100, "au:variant=paper")
     for seed in (1, 2):

@@ -9,19 +9,26 @@ from torch import Tensor
 
 Pair = tuple[Tensor, Tensor, Tensor, Tensor]
 
+# Where a set has probabilities, those below this count as this: a random forest's zeros would decide every mean.
+LEAST = 1e-7
+
 
 def sets(folder: Path) -> Iterator[tuple[str, Path]]:
     """Every .npz of a folder and the folders in it, in a fixed order."""
     for path in sorted(folder.rglob("*.npz")):
         with np.load(path) as found:
-            if {"labels", "test_labels"} & set(found.files) and {"logits", "test_logits"} & set(found.files):
+            names = set(found.files)
+            if {"labels", "test_labels"} & names and {"logits", "test_logits", "test_probs"} & names:
                 yield path.stem, path
 
 
 def fit_and_test(path: Path) -> Pair:
     """The file's own val and test parts, or its first and second half after `default_rng(0).permutation`."""
     with np.load(path) as found:
-        if "val_logits" in found.files:
+        if "val_probs" in found.files:
+            fit, test = (np.log(found[name].clip(LEAST)) for name in ("val_probs", "test_probs"))
+            arrays = [fit, found["val_labels"], test, found["test_labels"]]
+        elif "val_logits" in found.files:
             arrays = [found[name] for name in ("val_logits", "val_labels", "test_logits", "test_labels")]
         else:
             logits, labels = found["logits"], found["labels"]

@@ -38,3 +38,32 @@ def markdown(rows: list[dict[str, Any]]) -> str:
                 f"| {100 * mean['classwise-ece']:.3f} % | {mean['seconds']:.2f} |"
             )
     return "\n".join(lines)
+
+
+def by_objective(rows: list[dict[str, Any]]) -> str:
+    """Each method with each other objective beside itself with NLL, on the same sets: means, and how often lower."""
+    found: dict[str, dict[str, dict[str, dict[str, Any]]]] = defaultdict(lambda: defaultdict(dict))
+    for row in rows:
+        name, _, objective = row["method"].partition("objective=")
+        found[name.rstrip(":")][objective or "nll"][row["set"]] = row
+    lines = [
+        "| method | objective | sets | NLL | ECE | classwise ECE | NLL lower | ECE lower |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for name, objectives in found.items():
+        plain = objectives.pop("nll")
+        for objective, mine in objectives.items():
+            cells = [name.replace(":", " "), objective, str(len(mine))]
+            for metric, unit, digits, sign in (
+                ("nll", 1, 4, ""),
+                ("ece", 100, 2, " %"),
+                ("classwise-ece", 100, 3, " %"),
+            ):
+                before, after = (
+                    unit * math.fsum(measured[each][metric] for each in mine) / len(mine) for measured in (plain, mine)
+                )
+                cells.append(f"{before:.{digits}f} → {after:.{digits}f}{sign}")
+            for metric in ("nll", "ece"):
+                cells.append(str(sum(mine[each][metric] < plain[each][metric] for each in mine)))
+            lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)

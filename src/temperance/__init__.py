@@ -17,22 +17,28 @@ __all__ = [
     "apply",
     "calibration_gap",
     "calibrators",
+    "combine",
     "compare",
+    "compare_each",
     "difference",
     "evaluate",
+    "evaluate_each",
     "interval",
     "losses",
     "metrics",
     "read_predictions",
+    "statistics",
     "write_predictions",
 ]
 
 if TYPE_CHECKING:
     from temperance import calibrators, losses, metrics
     from temperance.jobs.application import apply
+    from temperance.jobs.blocks import combine, statistics
     from temperance.jobs.comparison import Comparison, compare
     from temperance.jobs.evaluation import Evaluation, evaluate
     from temperance.jobs.gap import calibration_gap
+    from temperance.jobs.several import compare_each, evaluate_each
     from temperance.metrics.significance import difference, interval
     from temperance.metrics.stream import Stream
     from temperance.predictions import Predictions, read_predictions, write_predictions
@@ -46,11 +52,15 @@ else:
         "Stream": "metrics.stream",
         "apply": "jobs.application",
         "calibration_gap": "jobs.gap",
+        "combine": "jobs.blocks",
         "compare": "jobs.comparison",
+        "compare_each": "jobs.several",
         "difference": "metrics.significance",
         "evaluate": "jobs.evaluation",
+        "evaluate_each": "jobs.several",
         "interval": "metrics.significance",
         "read_predictions": "predictions",
+        "statistics": "jobs.blocks",
         "write_predictions": "predictions",
     }
 

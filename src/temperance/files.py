@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 PathLike = str | os.PathLike[str]
 
+# The names of files that a path holds a copy of: sentences name these.
+COPIES: dict[Path, str] = {}
+
 # The system's errors for a full disk, a file that is too large and a used-up quota.
 NO_ROOM = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
 
@@ -147,6 +150,7 @@ def reading(path: PathLike) -> Iterator[None]:
     every other error here is therefore taken to mean that the file is damaged, and stays attached as the cause.
     """
     found = Path(path)
+    path = COPIES.get(found, path)
     try:
         if found.is_dir():
             raise FileError(f"{path} is a folder; name a file inside it")

@@ -1,8 +1,8 @@
 """What a parametric calibrator minimises.
 
-Every objective is a weighted sum over rows, Σ_i c_i · loss_i, so that it can be summed block by block. Some choose
-their weights from how well each row or class is fitted so far; they do that in `reweigh`, between steps, and the
-weights stand still while an optimiser looks at them.
+An objective is a weighted sum over rows, Σ_i c_i · loss_i, so that it can be summed block by block; only a calibration
+error needs all rows at once. Some choose their weights from how well each row or class is fitted so far; they do so in
+`reweigh`, between steps, and the weights stand still while an optimiser looks at them.
 """
 
 import math
@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn.functional import nll_loss
 
 from temperance.registry import Registry, first_line, plain_name
-from temperance.settings import Bounds, CountOrZero, Fraction, HasSettings, NameOf
+from temperance.settings import Bounds, Count, CountOrZero, Fraction, HasSettings, NameOf, Positive
 
 
 class Objective(HasSettings):
@@ -35,6 +35,11 @@ class Objective(HasSettings):
     adapts: bool = False
     # How many samples each row stands for (n,); None where each is one.
     counts: Tensor | None = None
+    # The weight of a row depends on its class alone, so that it is known without the other rows.
+    weighs_classes: bool = True
+    # A calibration error of all rows together, which they share evenly and blocks do not sum to. It is for maps that
+    # keep the order of the classes.
+    whole: ClassVar[bool]
 
     def __call__(self, log_probs: Tensor, labels: Tensor) -> Tensor:
         k = log_probs.shape[1]
@@ -52,16 +57,23 @@ class Objective(HasSettings):
 
     def weights(self, labels: Tensor, k: int) -> Tensor:
         """How much each row counts, in float64. (n,)"""
-        if self.counts is not None:
-            return self.counts / self.counts.sum()
-        return torch.full(labels.shape, 1 / len(labels), dtype=torch.float64, device=labels.device)
+        of_class = self.class_weights_of(torch.bincount(labels, self.counts, minlength=k))[labels]
+        return of_class if self.counts is None else of_class * self.counts
 
     def n_samples(self, labels: Tensor) -> float:
         """How many samples rows with these labels stand for."""
         return float(len(labels)) if self.counts is None else float(self.counts.sum())
 
+    def class_weights_of(self, counts: Tensor) -> Tensor:
+        """How much a row of each class counts, if there are this many of each (k,). (k,)"""
+        return torch.full(counts.shape, 1 / float(counts.sum()), dtype=torch.float64, device=counts.device)
+
     def reweigh(self, losses: Tensor, labels: Tensor, k: int) -> float:
         """Choose the weights anew from the losses (n,) reached so far; the largest relative change of a weight."""
+        return 0.0
+
+    def reweigh_classes(self, sums: Tensor, counts: Tensor) -> float:
+        """As `reweigh`, from the summed losses of each class and its number of rows. (k,) each"""
         return 0.0
 
     @property
@@ -75,13 +87,18 @@ OBJECTIVES: Registry[type[Objective]] = Registry("objective")
 Kind = TypeVar("Kind", bound=type[Objective])
 
 
-def objective(*, convex: bool, name: str | None = None) -> Callable[[Kind], Kind]:
-    """Register an objective. `convex` claims that it is linear in the log-probabilities while its weights stand."""
+def objective(*, convex: bool, whole: bool = False, name: str | None = None) -> Callable[[Kind], Kind]:
+    """Register an objective with its claims.
+
+    convex  it is linear in the log-probabilities while its weights stand
+    whole   it is a calibration error of all rows together, no sum over rows
+    """
 
     def register(cls: Kind) -> Kind:
         cls.name = name or plain_name(cls.__name__)
         cls.summary = first_line(cls.__doc__)
         cls.convex = convex
+        cls.whole = whole
         OBJECTIVES.add(cls.name, cls)
         return cls
 
@@ -128,10 +145,8 @@ class ClassBalancedNll(Objective):
     scaling, and so the baseline that tells the two effects apart on unbalanced data.
     """
 
-    def weights(self, labels: Tensor, k: int) -> Tensor:
-        count = torch.bincount(labels, self.counts, minlength=k)
-        share = 1 / (torch.where(count > 0, count, 1) * (count > 0).sum()).double()
-        return share[labels] if self.counts is None else share[labels] * self.counts
+    def class_weights_of(self, counts: Tensor) -> Tensor:
+        return 1 / (torch.where(counts > 0, counts, 1) * (counts > 0).sum()).double()
 
 
 @objective(convex=True, name="label-smoothing")
@@ -141,6 +156,8 @@ class SmoothedNll(Objective):
     The target is (1 − ε) · one-hot + ε / k, torch's convention; those who spread theirs over the k − 1 wrong classes
     mean the same by ε (k − 1) / k. Its optimum is deliberately less sure than the data: as a way to fit a calibrator
     it over-softens.
+
+    smoothing  ε, the share that the label gives away
     """
 
     def __init__(self, *, smoothing: Fraction = 0.05) -> None:
@@ -170,6 +187,9 @@ class FocalNll(Objective):
     `detach_weight=True` takes (1 − p)^gamma for a fixed weight in each step, as the SCTL authors' program does; then
     the objective is linear in log p between two looks at the weights. Its optimum is less sure than the data.
 
+    gamma          how fast a sample's weight falls as its label becomes probable; 0 is cross-entropy
+    detach_weight  take the weight for a constant in each step
+
     Lin et al., Focal loss for dense object detection, 2017; Mukhoti et al., Calibrating deep neural networks using
     focal loss, 2020.
     """
@@ -178,6 +198,7 @@ class FocalNll(Objective):
         self.gamma = gamma
         self.detach_weight = detach_weight
         self.convex = self.adapts = detach_weight
+        self.weighs_classes = not detach_weight
         self._focus: Tensor | None = None
 
     def losses(self, log_probs: Tensor, labels: Tensor) -> Tensor:
@@ -251,16 +272,18 @@ class ClassScaled(Objective):
         scaled = self.class_weights[present].to(losses.dtype) * losses  # eq. 7
         return (losses + scaled).sum()
 
-    def weights(self, labels: Tensor, k: int) -> Tensor:
-        each = 1 + (self.class_weights if len(self.class_weights) else labels.new_zeros(k).double())
-        if self.class_reduce == "mean":
-            count = torch.bincount(labels, self.counts, minlength=k)
-            each = each / torch.where(count > 0, count, 1)
-        return each[labels] if self.counts is None else each[labels] * self.counts
+    def class_weights_of(self, counts: Tensor) -> Tensor:
+        each = 1 + (self.class_weights if len(self.class_weights) else torch.zeros_like(counts, dtype=torch.float64))
+        return each / torch.where(counts > 0, counts, 1) if self.class_reduce == "mean" else each
 
     def reweigh(self, losses: Tensor, labels: Tensor, k: int) -> float:
         present = torch.bincount(labels, minlength=k) > 0
         return self._renew(self._class_losses(losses.double(), labels, k), present)
+
+    def reweigh_classes(self, sums: Tensor, counts: Tensor) -> float:
+        present = counts > 0
+        reached = sums[present] / counts[present] if self.class_reduce == "mean" else sums[present]
+        return self._renew(reached, present)
 
     def _class_losses(self, losses: Tensor, labels: Tensor, k: int) -> Tensor:
         """The loss of each class that occurs (eq. 3)."""
@@ -321,6 +344,78 @@ class ClassScaled(Objective):
     @property
     def info(self) -> dict[str, Any]:
         return {"alpha": self.alpha, "beta": self.beta, "class_weights": self.class_weights.tolist()}
+
+
+# --------------------------------------------------------------------------------------------------- all rows together
+
+
+@objective(convex=False, whole=True)
+class SoftEce(Objective):
+    """Soft-binned ECE, the objective of SMART: ECE over bins to which each sample belongs in part.
+
+    Σ_b (S_b / n) √((A_b − C_b)² + δ²): sample i belongs to bin b by softmax_b(−(c_i − ξ_b)² / temperature), ξ_b the
+    bin's middle; S_b, A_b and C_b are the bin's weight, accuracy and mean confidence (Karandikar et al. 2021, eq. 11),
+    and δ, `rounding`, rounds the kink of |A_b − C_b| off. It looks at the most probable class alone.
+
+    Guo et al., Sample margin-aware recalibration of temperature scaling, ICML 2026.
+    """
+
+    def __init__(self, *, n_bins: Count = 15, temperature: Positive = 0.01, rounding: Positive = 1e-3) -> None:
+        self.n_bins = n_bins
+        self.temperature = temperature
+        self.rounding = rounding
+
+    def losses(self, log_probs: Tensor, labels: Tensor) -> Tensor:
+        top, predicted = log_probs.max(1)
+        confidence = top.exp()
+        middles = (torch.arange(self.n_bins, dtype=top.dtype, device=top.device) + 0.5) / self.n_bins
+        belongs = (-(confidence[:, None] - middles).square() / self.temperature).softmax(1)
+        weight = belongs.sum(0)
+        gap = (confidence - (predicted == labels).to(top.dtype)) @ belongs
+        return (torch.hypot(gap, self.rounding * weight).sum() / len(labels)).expand(len(labels))
+
+
+@objective(convex=False, whole=True)
+class HCalibration(Objective):
+    """h-calibration: the gap between probability and frequency among neighbouring probabilities of any class.
+
+    All n · k pairs of a probability p and of whether its class is the label, q, in order of p. The gap of a pair is
+    |Σ (p − q)| / `window` over the `window` pairs around it. Its mean over the pairs of a cluster of p is averaged over
+    `n_clusters` clusters (k-means), so that rare large probabilities count as much as the many small ones. The authors
+    multiply this by 10⁵ and average it over leaving out each class in turn, at k times the cost; not done here.
+
+    Huang et al., h-calibration: rethinking classifier recalibration with probabilistic error-bounded objective, 2025.
+    """
+
+    def __init__(self, *, window: Count = 201, n_clusters: Count = 15) -> None:
+        self.window = window
+        self.n_clusters = n_clusters
+
+    def losses(self, log_probs: Tensor, labels: Tensor) -> Tensor:
+        probs = log_probs.exp()
+        gaps = probs.scatter_add(1, labels[:, None], -torch.ones_like(probs[:, :1])).flatten()
+        ordered, order = probs.detach().flatten().sort()
+        # From before the first pair to after the last: the sum over a window is a difference.
+        sums = torch.cat([gaps.new_zeros(1), gaps[order].cumsum(0)])
+        place = torch.arange(len(order), device=order.device)
+        first = (place - self.window // 2).clamp_min(0)
+        end = (place - self.window // 2 + self.window).clamp_max(len(order))
+        local = (sums[end] - sums[first]).abs() / self.window
+        sizes = _cluster_sizes(ordered, self.n_clusters)
+        share = (1 / sizes.to(local.dtype)).repeat_interleave(sizes)
+        return ((share * local).sum() / len(sizes)).expand(len(labels))
+
+
+def _cluster_sizes(ordered: Tensor, n: int, steps: int = 20) -> Tensor:
+    """How many of these rising values each cluster of k-means has, from the lowest on, without empty ones."""
+    sums = torch.cat([ordered.new_zeros(1), ordered.cumsum(0)])
+    centres = torch.lerp(ordered[0], ordered[-1], torch.linspace(0, 1, n, dtype=ordered.dtype, device=ordered.device))
+    for _ in range(steps):
+        inner = torch.searchsorted(ordered, (centres[1:] + centres[:-1]) / 2)
+        edges = torch.cat([inner.new_zeros(1), inner, inner.new_tensor([len(ordered)])])
+        sizes = edges.diff()
+        centres = torch.where(sizes > 0, sums[edges].diff() / sizes.clamp_min(1), centres)
+    return sizes[sizes > 0]
 
 
 def scale(normalised: Tensor, alpha: float, beta: float) -> Tensor:

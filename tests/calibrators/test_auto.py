@@ -1,5 +1,6 @@
 """Choosing and combining: what Auto promises, and kernel logistic regression."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -7,8 +8,16 @@ import pytest
 import torch
 
 from conftest import random_predictions
-from temperance.calibrators import Auto, KernelLogistic, Temperature, load_calibrator, make_calibrator
-from temperance.calibrators.auto import FEW_MISTAKES, IMAGINED, MEMBERS, _pool_weights, _trust
+from temperance.calibrators import Auto, KernelLogistic, Temperature, auto, load_calibrator, make_calibrator
+from temperance.calibrators.auto import (
+    IMAGINED,
+    MEMBERS,
+    TOO_LIKELY,
+    _chance_of_harm,
+    _chance_of_loss,
+    _pool_weights,
+)
+from temperance.calibrators.temperature import SPREAD_ABOVE, SPREAD_BELOW, TYPICAL
 from temperance.errors import FileError, TemperanceWarning
 from temperance.metrics import ece, nll
 
@@ -52,6 +61,26 @@ def test_the_steps_are_judged_on_samples_they_were_not_fitted_on() -> None:
     found = Auto(members=["vector", "matrix"]).fit(logits, scrambled)
     log_probs = found(logits)
     assert float(-log_probs.gather(1, scrambled[:, None]).mean()) < found.info["held_out_nll"]["pool"]
+
+
+@pytest.mark.parametrize(("enough", "fits"), [(1500, 6), (700, 4), (200, 2)])
+def test_of_many_samples_as_few_folds_are_left_out_as_are_enough(
+    enough: int, fits: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fitted: list[int] = []
+
+    def counted(name: str, logits: Any, labels: Any, counts: Any) -> Any:
+        fitted.extend([len(labels)] * (name == "structured-vector"))
+        return member(name, logits, labels, counts)
+
+    member = auto._member
+    monkeypatch.setattr(auto, "_member", counted)
+    monkeypatch.setattr(auto, "HELD_OUT", enough)
+    fit, test = biased(1500, 0), biased(4000, 1)
+    found = Auto(members=["structured-vector"]).fit(*fit)
+    assert fitted == [1200] * (fits - 1) + [1500]
+    plain = Temperature().fit(*fit)
+    assert nll(found.predict_proba(test[0]), test[1]) < nll(plain.predict_proba(test[0]), test[1]) - 0.01
 
 
 def bent_by_sureness(n: int, seed: int = 0) -> tuple[Any, Any]:
@@ -144,17 +173,77 @@ def biased(n: int, seed: int) -> tuple[Any, Any]:
     return logits, torch.multinomial(truth.softmax(1), 1, generator=generator).squeeze(1)
 
 
-def test_trust_counts_the_noise_and_the_imagined_samples() -> None:
+def test_a_loss_is_as_likely_as_randomly_weighted_samples_lose() -> None:
+    """The imagined samples among them, labelled as a belief says."""
+    logits, labels = calibrated(300, 4)
+    plain, other, belief = (each.log_softmax(1) for each in (logits, 0.9 * logits, 0.8 * logits))
+    gain = (other - plain).gather(1, labels[:, None]).squeeze(1)
+    imagined = (belief.exp() * (other - plain)).sum(1)
+    shapes = torch.cat([torch.ones(300), torch.full((300,), IMAGINED / 300)])
+    weights = torch.distributions.Gamma(shapes.double(), torch.ones(600, dtype=torch.float64))
+    torch.manual_seed(0)
+    drawn = float((weights.sample((20000,)) @ torch.cat([gain, imagined]) < 0).double().mean())
+    assert 0.05 < drawn < 0.95
+    assert _chance_of_loss(other, plain, belief, labels, ones(300)) == pytest.approx(drawn, abs=0.02)
+
+
+def test_the_chances_of_weighted_samples_are_those_of_repeated_ones() -> None:
+    logits, labels = calibrated(60, 4)
+    counts = torch.arange(60) % 3 + 1
+    many, again = logits.repeat_interleave(counts, 0), labels.repeat_interleave(counts)
+    plain, other, belief = ((factor * logits).log_softmax(1) for factor in (1.0, 0.9, 0.8))
+    expected = _chance_of_loss(*((factor * many).log_softmax(1) for factor in (0.9, 1.0, 0.8)), again, ones(len(again)))
+    assert 0.05 < expected < 0.95
+    assert _chance_of_loss(other, plain, belief, labels, counts.double()) == pytest.approx(expected, rel=1e-9)
+    expected = _chance_of_harm(many, again, ones(len(again)), 1.3)
+    assert 0.05 < expected < 0.95
+    assert _chance_of_harm(logits, labels, counts.double(), 1.3) == pytest.approx(expected, rel=1e-9)
+
+
+def ones(n: int) -> torch.Tensor:
+    return torch.ones(n, dtype=torch.float64)
+
+
+def test_much_better_and_much_worse_predictions_are_told_apart() -> None:
     logits, labels = calibrated(2000, 4)
-    plain, sharper = logits.log_softmax(1), (1.5 * logits).log_softmax(1)
-    ones = torch.ones(2000).double()
-    assert _trust(sharper, plain, labels, ones) == 0 and _trust(plain, plain, labels, ones) == 0
-    gain = (sharper - plain).gather(1, labels[:, None]).neg().squeeze(1)
-    imagined = (sharper.exp() * (sharper - plain)).sum(1) * IMAGINED / 2000
-    mean, error = float((gain - imagined).mean()), float((gain - imagined).std()) / 2000**0.5
-    mistakes = int((logits.argmax(1) != labels).sum())
-    doubt = error**2 * (1 + FEW_MISTAKES / mistakes)
-    assert _trust(plain, sharper, labels, ones) == pytest.approx(mean**2 / (mean**2 + doubt))
+    plain, sharper = logits.log_softmax(1), (3 * logits).log_softmax(1)
+    assert _chance_of_loss(sharper, plain, plain, labels, ones(2000)) > 0.999
+    assert _chance_of_loss(plain, sharper, plain, labels, ones(2000)) < 0.001
+
+
+@pytest.mark.parametrize(("n", "sharpness"), [(30, 1.4), (30, 1.0), (30, 0.7), (800, 1.05), (800, 1.5)])
+def test_a_temperature_does_harm_as_often_as_temperatures_from_the_posterior_say(n: int, sharpness: float) -> None:
+    """By a fine sum over all temperatures that could be true."""
+    logits, labels = calibrated(n, 4)
+    logits = sharpness * logits
+    log_temperatures = torch.linspace(-3, 4, 7001, dtype=torch.float64)
+    away = log_temperatures - TYPICAL
+    surprise = (away / torch.where(away > 0, SPREAD_ABOVE, SPREAD_BELOW)).square() / 2
+    truths = [(logits / at.exp()).log_softmax(1) for at in log_temperatures]
+    likelihoods = torch.stack([truth.gather(1, labels[:, None]).sum() for truth in truths])
+    posterior = (likelihoods / 2 - surprise).softmax(0)
+    temperature = float((likelihoods - surprise).argmax() * 0.001 - 3)
+    difference = (logits / math.exp(temperature)).log_softmax(1) - logits.log_softmax(1)
+    harm = torch.stack([(truth.exp() * difference).sum() < 0 for truth in truths])
+    expected = float(posterior[harm].sum())
+    assert _chance_of_harm(logits, labels, ones(n), math.exp(temperature)) == pytest.approx(expected, abs=0.01)
+
+
+def test_where_harm_is_likely_probabilities_are_left_as_they_are() -> None:
+    kept = 0
+    for seed in range(4):
+        logits, labels = calibrated(400, 4, seed)
+        found = Auto().fit(logits, labels)
+        same = torch.allclose(found.predict_proba(logits), logits.softmax(1))
+        assert same == (found.info["harm"] >= TOO_LIKELY) == found.info["verdict"].startswith("probabilities are left")
+        kept += same
+    assert kept >= 2
+
+
+def test_harm_is_unlikely_where_calibrating_is_needed() -> None:
+    found = Auto().fit(*random_predictions(400, 4, sharpness=4.0))
+    assert found.info["harm"] < 0.01
+    assert found.info["verdict"] == "calibrating raises the NLL with a probability of 0.0%"
 
 
 def test_a_shift_of_class_frequencies_costs_no_more_than_the_frequencies_explain() -> None:

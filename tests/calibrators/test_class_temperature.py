@@ -67,7 +67,7 @@ def test_bias_corrected_agrees_with_a_plain_search() -> None:
 
 
 @pytest.mark.parametrize("method", [ClassTemperature, BiasCorrectedTemperature])
-@pytest.mark.parametrize("name", OBJECTIVES.names)
+@pytest.mark.parametrize("name", [name for name in OBJECTIVES.names if not OBJECTIVES[name].whole])
 def test_every_objective_converges(method: type[ClassTemperature], name: str) -> None:
     logits, labels = random_predictions(400, 4, sharpness=3.0)
     found = method(objective=name).fit(logits, labels)

@@ -15,10 +15,11 @@ from safetensors.torch import save_file
 from conftest import random_predictions
 from temperance import calibrators
 from temperance.calibrators import CALIBRATORS, Calibrator, Identity, base, load_calibrator, make_calibrator
-from temperance.calibrators.base import FORMAT
+from temperance.calibrators.stored import FORMAT
 from temperance.data.longtail import long_tailed
-from temperance.errors import FileError, InputError, NotFittedError
+from temperance.errors import FileError, InputError, NotFittedError, TemperanceWarning
 from temperance.metrics import nll
+from temperance.objectives import OBJECTIVES, make_objective
 from temperance.settings import defaults_of
 
 each = pytest.mark.parametrize("method", list(CALIBRATORS), ids=CALIBRATORS.names)
@@ -472,6 +473,14 @@ def test_few_samples_are_enough_or_refused(method: Method) -> None:
             method().fit(*data(method.min_samples - 1, 3))
 
 
+@pytest.mark.parametrize("method", [m for m in CALIBRATORS if m.steady_from > 1], ids=lambda m: m.name)
+def test_too_few_samples_to_be_steady_are_a_warning(method: Method) -> None:
+    logits, labels = data(method.steady_from, 3)
+    assert "double" not in method().fit(logits, labels).info.get("caution", "")
+    with pytest.warns(TemperanceWarning, match=f"fewer than about {method.steady_from} samples .* got 20"):
+        method().fit(logits[:20], labels[:20])
+
+
 class no_error:
     def __enter__(self) -> None: ...
 
@@ -561,6 +570,21 @@ def test_objectives_can_be_chosen_where_claimed(method: Method) -> None:
     assert is_probability(scaled) and not torch.equal(plain, scaled)
     with pytest.raises(InputError, match="no objective named"):
         method(objective="no-such").fit(logits, labels)  # type: ignore[call-arg]
+
+
+@each
+@pytest.mark.parametrize("name", [name for name in OBJECTIVES.names if OBJECTIVES[name].whole])
+def test_calibration_errors_are_for_maps_that_keep_the_predictions(method: Method, name: str) -> None:
+    if not method.takes_objective:
+        return
+    logits, labels = random_predictions(200, 4, sharpness=3.0)
+    if not method.preserves_argmax:
+        with pytest.raises(InputError, match="which a constant prediction makes zero"):
+            make_calibrator(method.name, objective=name)
+        return
+    found = method(objective=name).fit(logits, labels)  # type: ignore[call-arg]
+    before, after = (float(make_objective(name)(x, labels)) for x in (logits.log_softmax(1), found(logits)))
+    assert after < before
 
 
 def test_unknown_names_get_a_suggestion() -> None:

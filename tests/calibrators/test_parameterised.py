@@ -1,5 +1,6 @@
 """Parameterised temperature scaling: golden numbers, the order of classes, first weights, presets."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -114,11 +115,21 @@ def test_scaled_logits_have_scaled_temperatures() -> None:
     assert torch.allclose(scaled.predict_proba(2 * logits), found.predict_proba(logits), atol=0.01)
 
 
-@pytest.mark.parametrize("preset", ["robust", "sctl", "paper"])
+@pytest.mark.parametrize("preset", list(module.PRESETS))
 def test_released_solver(preset: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     made = module.PRESETS[preset]
-    short = module.Preset(made.hidden, made.start, made.absolute, ((0.02, 30),), 50 if made.batch else None)
+    short = replace(made, schedule=((0.02, 30),), batch=50 if made.batch else None)
     monkeypatch.setitem(module.PRESETS, preset, short)
     logits, labels = random_predictions(120, 4)
     found = ParameterisedTemperature(preset=preset, solver="released", seed=1).fit(logits, labels)
     assert found.info["steps"] == 30 and bool(torch.isfinite(found(logits)).all())
+
+
+def test_smart_sees_the_margin_alone() -> None:
+    logits, labels = varied(400, 5)
+    found = ParameterisedTemperature(preset="smart", objective="soft-ece").fit(logits, labels)
+    top = logits.topk(2, dim=1).values
+    pairs = torch.stack([top[:, 0] - top[:, 1], torch.zeros(400, dtype=torch.float64)], 1)
+    same_margin = torch.cat([pairs, torch.full((400, 3), -50.0, dtype=torch.float64)], 1)
+    assert torch.allclose(found.temperatures(logits), found.temperatures(same_margin), rtol=1e-9)
+    assert not found.info["constant"]

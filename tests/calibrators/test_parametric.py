@@ -1,4 +1,4 @@
-"""Platt scaling, beta calibration and the logistic regression under them: at the optimum, and equal to peers."""
+"""Platt scaling, beta and quadratic calibration, and the regression under them: at the optimum, and equal to peers."""
 
 import warnings
 from pathlib import Path
@@ -13,10 +13,16 @@ from scipy.optimize import minimize
 from torch.nn.functional import logsigmoid
 
 from conftest import random_predictions
-from temperance.calibrators import Beta, Platt
+from temperance.calibrators import Beta, Platt, Quadratic
 from temperance.calibrators._fit.logistic import fit_logistic
 from temperance.calibrators._fit.reduction import class_log_odds, top_log_odds
-from temperance.calibrators.parametric import beta_features, line_features, smoothed_targets
+from temperance.calibrators.parametric import (
+    IMAGINED,
+    beta_features,
+    line_features,
+    parabola_features,
+    smoothed_targets,
+)
 
 
 def two_classes(log_odds: torch.Tensor) -> torch.Tensor:
@@ -71,7 +77,7 @@ def test_blocks_of_samples_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("reduction", ["one-versus-rest", "pooled", "top-label"])
-@pytest.mark.parametrize("method", [Platt, Beta])
+@pytest.mark.parametrize("method", [Platt, Beta, Quadratic])
 def test_the_record_says_that_it_converged(method: Any, reduction: str) -> None:
     found = method(reduction=reduction).fit(*random_predictions(300, 6))
     assert found.info["converged"] is True and found.info["remaining"] < 1e-13
@@ -113,6 +119,55 @@ def test_betas_slopes_are_not_negative_and_no_others_are_better(seed: int, n: in
         best = minimize(loss_of, np.ones(3), (columns, target), jac=True, method="L-BFGS-B", bounds=bounds)
         assert theta[0] >= 0 and theta[1] >= 0
         assert loss_of(theta, columns, target)[0] <= best.fun + 1e-7
+
+
+def test_quadratic_recovers_a_parabola() -> None:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.rand(400_000, generator=generator, dtype=torch.float64) * 6 - 3
+    truth = 0.2 + x - 0.1 * x.square()  # rises up to 5
+    labels = (torch.rand(400_000, generator=generator) < truth.sigmoid()).long()
+    found = Quadratic().fit(two_classes(x), labels)
+    at = torch.linspace(-3, 3, 61, dtype=torch.float64)
+    assert torch.allclose(found._map(at[None])[0], 0.2 + at - 0.1 * at.square(), atol=0.05)
+
+
+def test_beyond_what_it_was_fitted_to_the_parabola_goes_on_as_a_straight_line_that_rises() -> None:
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(500, generator=generator, dtype=torch.float64)
+    labels = (torch.rand(500, generator=generator) < (x - x.square()).sigmoid()).long()  # falls beyond one half
+    found = Quadratic().fit(two_classes(x), labels)
+    at = torch.linspace(-50, 50, 2001, dtype=torch.float64)
+    mapped = found._map(at[None])[0]
+    assert bool((mapped.diff() >= -1e-9).all())
+    for beyond in (at < x.min(), at > x.max()):
+        assert torch.allclose(mapped[beyond].diff().diff(), torch.zeros(1, dtype=torch.float64), atol=1e-9)
+
+
+@given(st.integers(0, 10_000), st.integers(4, 60))
+def test_no_parabola_that_rises_is_better(seed: int, n: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(n, generator=generator, dtype=torch.float64) * 2
+    labels = (torch.rand(n, generator=generator) < 0.5).long()
+    if 0 < int(labels.sum()) < n:
+        found = Quadratic().fit(two_classes(x), labels)
+        low, width = found.ends[0]
+        columns = parabola_features((x - low) / width).numpy()
+        target = ((n * labels + IMAGINED * x.sigmoid()) / (n + IMAGINED)).numpy()
+        bounds = [(0, None), (0, None), (None, None)]
+        best = minimize(loss_of, np.ones(3), (columns, target), jac=True, method="L-BFGS-B", bounds=bounds)
+        assert loss_of(found.coefficients[0].numpy(), columns, target)[0] <= best.fun + 1e-7
+
+
+def test_what_the_classifier_says_is_a_prior_of_quadratic() -> None:
+    """With few samples it stays near the classifier, whatever the scale of the log-odds."""
+    for scale in (1.0, 10.0):
+        x = scale * torch.tensor([-2.0, -1.0, 1.0, 2.0], dtype=torch.float64)
+        found = Quadratic().fit(two_classes(x), torch.tensor([1, 0, 1, 0]))
+        probs = found.predict_proba(two_classes(x))[:, 1]
+        assert probs[0] < 0.4 and probs[-1] > 0.6
+    separable = torch.tensor([-3.0, -1.0, 1.0, 3.0], dtype=torch.float64)
+    probs = Quadratic().fit(two_classes(separable), torch.tensor([0, 0, 1, 1])).predict_proba(two_classes(separable))
+    assert torch.allclose(probs[:, 1], separable.sigmoid(), atol=0.1)
 
 
 def test_separable_data_has_a_finite_answer() -> None:

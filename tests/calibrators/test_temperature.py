@@ -15,7 +15,14 @@ from scipy.special import log_softmax
 from torch import Tensor
 
 from conftest import random_predictions
-from temperance.calibrators import CALIBRATORS, Temperature, TemperatureEce, make_calibrator, temperature
+from temperance.calibrators import (
+    CALIBRATORS,
+    Temperature,
+    TemperatureEce,
+    load_calibrator,
+    make_calibrator,
+    temperature,
+)
 from temperance.calibrators.temperature import GRID, SPREAD_ABOVE, SPREAD_BELOW, TYPICAL, UNSURE, ece_of_temperatures
 from temperance.errors import TemperanceWarning
 from temperance.metrics import ece, nll
@@ -164,7 +171,7 @@ def test_ece_takes_the_first_of_equal_ones(monkeypatch: pytest.MonkeyPatch) -> N
     errors[40] = errors[60] = 0.25
     monkeypatch.setattr(temperature, "ece_of_temperatures", lambda *_: errors)
     found = TemperatureEce().fit(*random_predictions(20, 3))
-    assert temperature_of(found) == 4.1 and found.info == {"ece": 0.25, "at_bound": False}
+    assert temperature_of(found) == 4.1 and found.info["ece"] == 0.25 and not found.info["at_bound"]
 
 
 def test_an_end_of_the_grid_is_not_the_least_ece() -> None:
@@ -330,3 +337,23 @@ def test_real_predictions(shared_data: Path, name: str, expected: float) -> None
     found = Temperature().fit(logits[half], labels[half])
     assert temperature_of(found) == pytest.approx(expected, abs=1e-3)
     assert found.info["gradient"] < 1e-6
+
+
+# ----------------------------------------------------------------------------------------------------------- smoothing
+
+
+def test_laplace_smoothing_is_one_more_sample_of_each_class() -> None:
+    logits, labels = random_predictions(50, 4, sharpness=3.0)
+    plain, smooth = Temperature().fit(logits, labels), Temperature(smoothing="laplace").fit(logits, labels)
+    assert temperature_of(plain) == temperature_of(smooth)
+    probs = plain.predict_proba(logits)
+    assert np.allclose(smooth.predict_proba(logits), (50 * probs + 1) / (50 + 4), rtol=1e-12, atol=0)
+
+
+def test_smoothed_no_mistake_costs_more_than_the_samples_warrant(tmp_path: Path) -> None:
+    logits, labels = random_predictions(200, 3, sharpness=3.0)
+    found = make_calibrator("temperature:smoothing=laplace").fit(logits, labels)
+    certain = torch.tensor([[1e4, 0.0, -1e4]], dtype=torch.float64)
+    assert float(found(certain).amin()) == pytest.approx(-math.log(203), rel=1e-12)
+    found.save(tmp_path / "smooth.safetensors")
+    assert torch.equal(load_calibrator(tmp_path / "smooth.safetensors")(certain), found(certain))

@@ -155,6 +155,16 @@ def test_predictions_alone() -> None:
     assert len(page.all("h2")) == (5 if found.maps else 4)
 
 
+def test_one_column_of_a_binary_classifier(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [f"{(i % 7) - 3 + i % 2},{i % 2}" for i in range(40)]
+    (tmp_path / "scores.csv").write_text("\n".join(["score,y", *rows]), encoding="utf-8")
+    page = tmp_path / "page.html"
+    call = ["analyse", str(tmp_path / "scores.csv"), "-o", str(page), "--steps", "3", "--points", "10"]
+    assert main([*call, "--logits", "score", "--label", "y", "--binary"]) == 0
+    assert "analysed scores.csv" in capsys.readouterr().out
+    assert page.exists()
+
+
 def test_a_file_that_is_too_small_to_be_halved_is_not_trained_on(tmp_path: Path) -> None:
     write_predictions(tmp_path / "few.npz", predictions(n=7))
     found = analyse(tmp_path / "few.npz", points=10)

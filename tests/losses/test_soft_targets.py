@@ -27,7 +27,7 @@ def slope(loss: nn.Module, logits: Tensor, targets: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("space", [(), (3,), (2, 3)])
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
-@pytest.mark.parametrize(("smoothing", "weighted"), [(0.0, False), (0.0, True), (0.1, False)])
+@pytest.mark.parametrize(("smoothing", "weighted"), [(0.0, False), (0.0, True), (0.1, False), (0.1, True)])
 def test_cross_entropy_is_torchs(space: tuple[int, ...], reduction: str, smoothing: float, weighted: bool) -> None:
     logits, targets = soft_batch(*space)
     weight = torch.tensor([0.5, 2.0, 0.0, 1.0, 3.0], dtype=torch.float64) if weighted else None
@@ -41,12 +41,11 @@ def test_label_smoothing_of_labels_is_torchs() -> None:
     logits, targets = soft_batch()
     labels = targets.argmax(1)
     labels[3] = -100
-    for reduction in ("mean", "sum", "none"):
-        found = CrossEntropy(label_smoothing=0.2, reduction=reduction)(logits, labels)
-        expected = F.cross_entropy(logits, labels, label_smoothing=0.2, reduction=reduction)
-        torch.testing.assert_close(found, expected)
-    with pytest.raises(InputError, match="label_smoothing with class weights"):
-        CrossEntropy(label_smoothing=0.2, weight=torch.ones(5))
+    for weight in (None, torch.tensor([0.5, 2.0, 0.0, 1.0, 3.0], dtype=torch.float64)):
+        for reduction in ("mean", "sum", "none"):
+            found = CrossEntropy(label_smoothing=0.2, weight=weight, reduction=reduction)(logits, labels)
+            expected = F.cross_entropy(logits, labels, weight, label_smoothing=0.2, reduction=reduction)
+            torch.testing.assert_close(found, expected)
 
 
 def test_label_smoothing_loss_smooths_target_probabilities() -> None:

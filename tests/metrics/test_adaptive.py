@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from conftest import random_predictions
-from temperance.metrics import adaptive_ece, classwise_adaptive_ece, ece, ece_sweep
+from temperance.metrics import adaptive_ece, classwise_adaptive_ece, ece, ece_sweep, tace
 from temperance.metrics.adaptive import Rule, even_cuts
 from temperance.metrics.stats import TopLabels
 
@@ -175,3 +175,29 @@ def test_limits(rule: str) -> None:
     assert adaptive_ece.value(certain, rule=rule) == (0 if rule == "interp" else 1)
     assert ece_sweep.value(one) == pytest.approx(0.3)
     assert ece_sweep.value(certain) == 1
+
+
+@pytest.mark.parametrize("rule", get_args(Rule))
+@pytest.mark.parametrize("threshold", [1e-3, 0.05, 0.5])
+def test_tace_is_adaptive_ece_of_what_exceeds_the_threshold(rule: str, threshold: float) -> None:
+    logits, labels = random_predictions(300, 6, sharpness=4.0)
+    probs = logits.softmax(1).numpy()
+    errors = []
+    for j in range(6):
+        above = probs[:, j] > threshold
+        happened = (labels.numpy()[above] == j).astype(float)
+        errors.append(slow_adaptive(probs[above, j], happened, 7, rule))
+    found = tace(probs, labels, n_bins=7, rule=rule, threshold=threshold)
+    assert found == pytest.approx(np.mean(errors), abs=1e-12)
+
+
+def test_tace_without_a_threshold_is_the_classwise_error() -> None:
+    logits, labels = random_predictions(200, 5)
+    whole = classwise_adaptive_ece(logits, labels, from_logits=True)
+    assert tace(logits, labels, from_logits=True, threshold=0.0) == pytest.approx(whole, abs=1e-12)
+
+
+def test_tace_leaves_out_classes_that_are_never_predicted() -> None:
+    probs = np.array([[0.9, 0.1, 0.0], [0.6, 0.4, 0.0], [0.3, 0.7, 0.0]])
+    assert tace(probs, [0, 1, 1]) == pytest.approx(tace(probs[:, :2], [0, 1, 1]), abs=1e-12)
+    assert tace([[0.25] * 4] * 3, [0, 1, 2], threshold=0.5) == 0.0

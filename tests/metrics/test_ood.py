@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from conftest import random_predictions
 from temperance.errors import InputError
-from temperance.metrics import OODResult, auroc, fpr_at_tpr, ood, ood_intervals, score
+from temperance.metrics import OODResult, aupr, auroc, fpr_at_tpr, ood, ood_intervals, score
 from temperance.metrics.detection import Detection, auroc_of, detection, detection_draws, fpr_of
 
 # A coarse grid ties often.
@@ -41,6 +41,18 @@ def test_brute_force(inside: list[float], outside: list[float]) -> None:
     for tpr in (0.07, 0.5, 0.8, 0.95, 1.0):
         limit = max(t for t in inside if np.mean(np.array(inside) >= t) >= tpr)
         assert fpr_at_tpr(inside, outside, tpr=tpr) == np.mean(np.array(outside) >= limit)
+    assert aupr(inside, outside) == pytest.approx(slow_precision(inside, outside), abs=1e-12)
+    turned = [[-value for value in side] for side in (outside, inside)]
+    assert aupr(inside, outside, positive="out") == pytest.approx(slow_precision(*turned), abs=1e-12)
+
+
+def slow_precision(wanted: list[float], other: list[float]) -> float:
+    """The precision at the score of each sample that is looked for, averaged over them."""
+    found = []
+    for limit in wanted:
+        right, wrong = (sum(value >= limit for value in side) for side in (wanted, other))
+        found.append(right / (right + wrong))
+    return float(np.mean(found))
 
 
 @given(some_scores, some_scores)
@@ -56,6 +68,9 @@ def test_scikit_learn_agrees() -> None:
     truth = np.concatenate([np.ones(3000), np.zeros(2000)])
     both = np.concatenate([inside, outside])
     assert auroc(inside, outside) == pytest.approx(metrics.roc_auc_score(truth, both), abs=1e-12)
+    assert aupr(inside, outside) == pytest.approx(metrics.average_precision_score(truth, both), abs=1e-12)
+    other_way = metrics.average_precision_score(1 - truth, -both)
+    assert aupr(inside, outside, positive="out") == pytest.approx(other_way, abs=1e-12)
     fpr, tpr, _ = metrics.roc_curve(truth, both, drop_intermediate=False)
     assert fpr_at_tpr(inside, outside) == pytest.approx(fpr[np.argmax(tpr >= 0.95)], abs=1e-12)
 
@@ -86,24 +101,24 @@ def test_statistics_add() -> None:
     assert fpr_of(both) == fpr_at_tpr(inside, outside)
 
 
-@pytest.mark.parametrize("name", ["msp", "margin", "negative-entropy", "energy"])
+@pytest.mark.parametrize("name", ["msp", "margin", "negative-entropy", "energy", "max-logit"])
 def test_of_predictions(name: str) -> None:
     familiar, _ = random_predictions(200, 4, sharpness=3.0)
     strange, _ = random_predictions(100, 4, seed=1, sharpness=1.0)
     found = ood(familiar, strange, score=name, from_logits=True)
     a, b = (score(logits, name, from_logits=True) for logits in (familiar, strange))
-    assert found == OODResult(auroc(a, b), fpr_at_tpr(a, b))
+    assert found == OODResult(auroc(a, b), fpr_at_tpr(a, b), aupr(a, b), aupr(a, b, positive="out"))
     assert found.auroc > 0.7
     assert ood(familiar.numpy(), strange.tolist(), score=name, from_logits=True) == found
 
 
 def test_predictions_of_other_classes_can_be_compared() -> None:
-    assert ood(torch.tensor([[0.9, 0.1]]), torch.tensor([[0.4, 0.3, 0.3]])) == OODResult(1.0, 0.0)
+    assert ood(torch.tensor([[0.9, 0.1]]), torch.tensor([[0.4, 0.3, 0.3]])) == OODResult(1.0, 0.0, 1.0, 1.0)
 
 
 def test_bad_input_is_refused() -> None:
     for inside, outside, name in (([], [0.5], "id_scores"), ([0.5], [], "ood_scores"), ([[0.5]], [0.5], "id_scores")):
-        for measure in (auroc, fpr_at_tpr):
+        for measure in (auroc, fpr_at_tpr, aupr):
             with pytest.raises(InputError, match=f"{name} must be one score"):
                 measure(inside, outside)
     with pytest.raises(InputError, match="ood_scores must be finite; number 1 is nan"):
@@ -113,6 +128,8 @@ def test_bad_input_is_refused() -> None:
             fpr_at_tpr([0.5], [0.5], tpr=tpr)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="threshold must be one of step, percentile"):
         fpr_at_tpr([0.5], [0.5], threshold="linear")
+    with pytest.raises(InputError, match="positive must be one of in, out"):
+        aupr([0.5], [0.5], positive="inside")
     with pytest.raises(InputError, match="energy score needs logits"):
         ood([[0.5, 0.5]], [[0.5, 0.5]], score="energy")
 
@@ -142,3 +159,5 @@ def test_draws_are_those_of_resampled_scores() -> None:
         b = outside[torch.randint(40, (40,), generator=second)]
         assert float(found["auroc"].values[i]) == pytest.approx(auroc(a, b), abs=1e-12)
         assert float(found["fpr95"].values[i]) == pytest.approx(fpr_at_tpr(a, b), abs=1e-12)
+        assert float(found["aupr-in"].values[i]) == pytest.approx(aupr(a, b), abs=1e-12)
+        assert float(found["aupr-out"].values[i]) == pytest.approx(aupr(a, b, positive="out"), abs=1e-12)

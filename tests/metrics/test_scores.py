@@ -10,7 +10,7 @@ import torch
 from conftest import random_predictions
 from temperance.errors import InputError
 from temperance.metrics import SCORES, score
-from temperance.metrics.scores import Score, energy, margin, msp, negative_entropy
+from temperance.metrics.scores import Score, energy, margin, max_logit, msp, negative_entropy
 
 each_score = pytest.mark.parametrize("entry", list(SCORES), ids=SCORES.names)
 
@@ -97,7 +97,14 @@ def test_margin_counts_a_tie_as_zero() -> None:
     assert margin(torch.tensor([[0.4, 0.4, 0.2]])).tolist() == [0.0]
 
 
+def test_max_logit_reads_the_scale() -> None:
+    logits = torch.tensor([[3.0, 1.0], [30.0, 28.0]], dtype=torch.float64)
+    assert score(logits, "max-logit", from_logits=True).tolist() == [3.0, 30.0]
+    with pytest.raises(InputError, match="the max-logit score needs logits"):
+        score([[0.5, 0.5]], "max-logit")
+
+
 def test_registered_functions_are_the_module_functions() -> None:
-    assert [entry.function for entry in SCORES] == [msp, margin, negative_entropy, energy]
-    assert SCORES.names == ["msp", "margin", "negative-entropy", "energy"]
+    assert [entry.function for entry in SCORES] == [msp, margin, negative_entropy, energy, max_logit]
+    assert SCORES.names == ["msp", "margin", "negative-entropy", "energy", "max-logit"]
     assert all(entry.summary for entry in SCORES)

@@ -20,6 +20,7 @@ from temperance.jobs.comparison import Comparison, compare
 from temperance.jobs.evaluation import Evaluation, evaluate
 from temperance.jobs.ood import compare_ood
 from temperance.jobs.results import Provenance, Row
+from temperance.jobs.several import compare_each, evaluate_each
 from temperance.metrics import ece
 from temperance.metrics.bins import Bins
 from temperance.predictions import Predictions
@@ -29,6 +30,7 @@ from temperance.report.pages.comparison import comparison_page
 from temperance.report.pages.evaluation import evaluation_page
 from temperance.report.pages.gradients import distribution_page, smoothing_page, weights_page
 from temperance.report.pages.ood import ood_page
+from temperance.report.pages.several import comparisons_page, evaluations_page
 from temperance.report.pages.shift import shift_page
 from temperance.report.pages.training import retraining_page, run_page
 from temperance.training.run import Run
@@ -57,6 +59,13 @@ def evaluation(**more: Any) -> Evaluation:
 def comparison() -> Comparison:
     methods = ["temperature", "vector", "platt", "beta", "meta-mis:alpha=0.6", "meta-acc:accuracy=0.01"]
     return compare(predictions(400), methods=methods, bootstrap=20)
+
+
+def several() -> dict[str, Predictions | str]:
+    """Sets with names long and short, one of which is not there."""
+    names = (LONG_PATH, "b.npz", NAMES[2], "d.npz", "e.npz")
+    found: dict[str, Predictions | str] = {name: predictions(seed=i) for i, name in enumerate(names)}
+    return found | {"missing.npz": "there/is/no/such/folder/missing.npz"}
 
 
 def many_classes(found: Evaluation, k: int = 32_000, seed: int = 0) -> Evaluation:
@@ -166,6 +175,10 @@ PAGES: dict[str, Callable[[], str]] = {
     "one sample": lambda: evaluation_page(evaluation(n=1)),
     "many classes": lambda: evaluation_page(many_classes(evaluation())),
     "comparison": lambda: comparison_page(comparison()),
+    "evaluations": lambda: evaluations_page(evaluate_each(several(), bootstrap=20)),
+    "comparisons": lambda: comparisons_page(
+        compare_each(several(), methods=["temperature", "vector", "bias-corrected-temperature"], bootstrap=20)
+    ),
     "ood": lambda: ood_page(
         compare_ood(predictions(), {"near.npz": predictions(seed=1), LONG_PATH: predictions(seed=2)}, bootstrap=20)
     ),

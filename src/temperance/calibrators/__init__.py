@@ -1,7 +1,7 @@
 """Calibrators turn logits into probabilities that mean what they say."""
 
 from temperance.calibrators.auto import Auto
-from temperance.calibrators.base import CALIBRATORS, Calibrator, load_calibrator, make_calibrator
+from temperance.calibrators.base import CALIBRATORS, Calibrator, make_calibrator
 from temperance.calibrators.binning import Bbq, HistogramBinning, ScalingBinning
 from temperance.calibrators.class_temperature import BiasCorrectedTemperature, ClassTemperature
 from temperance.calibrators.ensemble import EnsembleTemperature
@@ -14,8 +14,9 @@ from temperance.calibrators.linear import Dirichlet, Matrix, MatrixOdir, Vector
 from temperance.calibrators.meta import MetaAcc, MetaMis
 from temperance.calibrators.ordered import OrderPreserving
 from temperance.calibrators.parameterised import ParameterisedTemperature
-from temperance.calibrators.parametric import Beta, Platt
+from temperance.calibrators.parametric import Beta, Platt, Quadratic
 from temperance.calibrators.spline import Spline
+from temperance.calibrators.stored import load_calibrator
 from temperance.calibrators.structured import StructuredMatrix, StructuredVector
 from temperance.calibrators.temperature import Temperature, TemperatureEce
 from temperance.calibrators.venn_abers import VennAbers
@@ -44,6 +45,7 @@ __all__ = [
     "OrderPreserving",
     "ParameterisedTemperature",
     "Platt",
+    "Quadratic",
     "ScalingBinning",
     "Spline",
     "StructuredMatrix",

@@ -1,8 +1,10 @@
 """Chooses and combines: several calibrators, weighed by how they do on samples they were not fitted on."""
 
+import math
 from itertools import pairwise
 from typing import Annotated, Unpack
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -10,12 +12,17 @@ from temperance.calibrators._fit.solvers import descend
 from temperance.calibrators.base import Calibrator, Shared, calibrator, make_calibrator
 from temperance.calibrators.gaps import GapScaling
 from temperance.calibrators.temperature import (
+    SPREAD_ABOVE,
+    SPREAD_BELOW,
+    TYPICAL,
     Temperature,
     caution_of,
+    divided,
     fit_inverse_temperature,
     likeliest_inverse_temperature,
 )
 from temperance.errors import InputError
+from temperance.numerics import chance_below_zero
 from temperance.objectives import counting
 from temperance.settings import AtLeastTwo, NameOf, Seed
 
@@ -24,17 +31,25 @@ from temperance.settings import AtLeastTwo, NameOf, Seed
 MEMBERS = ("gap-scaling", "structured-vector", "structured-matrix", "kernel-logistic")
 
 # The weights are fitted to the samples and to this many imagined ones, labelled as temperature scaling predicts: a
-# member that does well on a few samples by chance gets less weight, and none gets an infinite one.
+# member that does well on a few samples by chance gets less weight, and none gets an infinite one. They
+# also take part in the probability of harm.
 IMAGINED = 10
 
 # The ridge of the last step. It is far stronger than that of `gap-scaling` alone, since little is left to repair.
 LAST_RIDGE = 100.0
 
-# A gain is trusted by its standard error, which is itself unreliable where it rests on few mistakes: with this many
-# mistakes its square counts twice.
-FEW_MISTAKES = 20
+# Most of a gain or a loss comes from mistakes. With 6 the pool is trusted by half of the probability that it helps, and
+# with 20 the probability of harm rests by half on what samples gained that nothing was fitted on.
+FEW_FOR_POOL, FEW_FOR_HARM = 6, 20
 
-# A member that weighs less than this share of the heaviest is left out.
+# Predictions of this many samples are enough for a few weights and the slopes of the last step: of more samples only as
+# many folds are left out in turn as it takes to have them.
+HELD_OUT = 5_000
+
+# Calibrating that does harm with this probability is not done.
+TOO_LIKELY = 1 / 3
+
+# A member that weighs less than this share of the heaviest is left out, and so is the last step if trusted less.
 NEGLIGIBLE = 0.005
 
 
@@ -43,21 +58,28 @@ class Auto(Calibrator):
     """Chooses and combines calibrators by cross-validation and says what it chose: the one to take if in doubt.
 
     1. Each member is fitted `folds` times, each time leaving out a part of the samples, and predicts that part. So is
-       temperature scaling, with a prior that keeps samples without mistakes from asking for certainty.
+       temperature scaling, with a prior that keeps samples without mistakes from asking for certainty. Of many samples
+       only as many parts are left out in turn as it takes to predict 5,000.
     2. Pool: these predictions are combined, log p ∝ Σ_m w_m log p_m with w ≥ 0, the weights chosen for the least NLL: a
        convex problem. A member that does not help gets weight 0 and is left out.
     3. Gap scaling (`gap-scaling`), with a strong penalty, is fitted to the pooled predictions: the members tell classes
        apart, it learns how sure to be.
-    4. Both steps are repeated on all folds but one and judged on that one. With g the mean gain in NLL over temperature
-       scaling there and e its standard error, the result is trusted by g² / (g² + e²), the share of g² that is not
-       noise: the rest pulls weights and slopes back to temperature scaling, all the way if nothing is gained or if
-       there is not one mistake to learn from. Few mistakes make e larger.
-    5. The members in use are fitted again on everything.
+    4. Both steps are repeated on all folds but one and judged on that one. The result is trusted by the probability
+       that its NLL is lower than that of temperature scaling, times mistakes / (mistakes + 6): the rest pulls weights
+       and slopes back to temperature scaling, all the way if there is not one mistake to learn from.
+    5. What comes out is judged likewise beside no calibration. With few mistakes that says little, and what samples and
+       prior say of the temperature counts too. Where calibrating raises the NLL with a probability of a third or more,
+       probabilities are left as they are.
+    6. The members in use are fitted again on everything.
 
-    So with few samples it is nearly temperature scaling, unless they clearly show more. `info` has the weights, the
-    trust, the cross-validated NLL of every member and step, and the gain of each step with its standard error. Members
-    that cannot be fitted to the data (too few samples, say) are left out, with the reason. Like every method that tells
-    classes apart it learns how common they are: where that differs from the use, give it a `prior`.
+    `info` has the probability of `harm` and a `verdict` that says it in words, the weights, the trust, the
+    cross-validated NLL of every member and step, and the gain of each step with its standard error. Members that cannot
+    be fitted to the data (too few samples, say) are left out, with the reason. Like every method that tells classes
+    apart it learns how common they are: where that differs from the use, give it a `prior`.
+
+    members  the methods to choose from
+    folds    parts of the cross-validation
+    seed     of the parts
     """
 
     weights: Tensor
@@ -80,36 +102,48 @@ class Auto(Calibrator):
         self._fit_weighted(logits, labels, None)
 
     def _fit_weighted(self, logits: Tensor, labels: Tensor, weights: Tensor | None) -> None:
-        counts = torch.ones_like(logits[:, 0]) if weights is None else weights
+        all_counts = torch.ones_like(logits[:, 0]) if weights is None else weights
         fold = self._dealt(len(labels)).to(logits.device)
-        predicted, failures = self._cross_fitted(logits, labels, counts, fold)
-        log_probs = torch.stack(list(predicted.values()))
-        weights = _pool_weights(log_probs, labels, counts)
+        n_out = _folds_left_out(fold)
+        names, log_probs, failures = self._cross_fitted(logits, labels, all_counts, fold, n_out)
+        held_out = fold < n_out
+        rows, truth, counts = logits[held_out], labels[held_out], all_counts[held_out]
+        weights = _pool_weights(log_probs, truth, counts)
 
-        combined = _cross_combined(log_probs, labels, counts, fold, weights)
-        found = {"identity": logits.log_softmax(1)} | predicted | combined
-        losses = {name: _nll(each, labels) for name, each in found.items()}
-        trust = _trust(combined["pool and gap-scaling"], log_probs[0], labels, counts)
-        if trust:
+        again = self._dealt(len(truth)).to(logits.device)
+        combined, fitted = _cross_combined(log_probs, truth, counts, again, weights)
+        found = {"identity": rows.log_softmax(1)} | dict(zip(names, log_probs, strict=True)) | combined
+        losses = {name: _nll(each, truth) for name, each in found.items()}
+        belief, plain = log_probs[0], _plain(logits, labels, all_counts)
+        mistakes = float((belief.argmax(1) != truth).double() @ counts)
+        better = 1 - _chance_of_loss(combined["pool and gap-scaling"], belief, belief, truth, counts)
+        trust = better * mistakes / (mistakes + FEW_FOR_POOL)
+        trusted = _cross_trusted(log_probs, again, fitted, trust)
+        unknown = FEW_FOR_HARM / (mistakes + FEW_FOR_HARM)
+        harm = (1 - unknown) * _chance_of_loss(trusted, found["identity"], belief, truth, counts)
+        if unknown >= NEGLIGIBLE:
+            harm += unknown * _chance_of_harm(rows, truth, counts, float(plain.temperature))
+        if trust >= NEGLIGIBLE and harm < TOO_LIKELY:
             self.last = _last_step()
-            self.last._fit_rows(_pool(log_probs, weights), labels, counts)
+            self.last._fit_rows(_pool(log_probs, weights), truth, counts)
             self.last.slopes *= trust
-        weights *= trust
-        weights[0] += 1 - trust
-
-        share = dict(zip(predicted, weights.tolist(), strict=True))
+        share = dict(zip(names, _pulled_back(weights, trust).tolist(), strict=True))
+        if harm >= TOO_LIKELY:
+            share = {"identity": 1.0}
         members = sorted(name for name in share if share[name] >= NEGLIGIBLE * max(share.values()))
         for name in members:
-            self.add_module(name, _member(name, logits, labels, counts))
+            self.add_module(name, plain if name == "temperature" else _member(name, logits, labels, all_counts))
         self._keep("weights", weights.new_tensor([share[name] for name in members]))
         steps = ("identity", "temperature", "pool", "pool and gap-scaling")
         self.info = {
+            "harm": harm,
+            "verdict": _verdict(harm),
             "weights": {name: share[name] for name in sorted(members, key=share.__getitem__, reverse=True)},
             "trust": trust,
             "held_out_nll": {name: _mean_and_error(each, counts)[0] for name, each in losses.items()},
             "gain": {step: _mean_and_error(losses[before] - losses[step], counts) for before, step in pairwise(steps)},
             "left_out": failures,
-        } | caution_of(fit_inverse_temperature(counting("nll", counts), logits, labels)[1])
+        } | caution_of(fit_inverse_temperature(counting("nll", all_counts), logits, labels)[1])
 
     def _calibrate(self, logits: Tensor) -> Tensor:
         members = [self._modules[name] for name in sorted(self._modules) if name != "last"]
@@ -134,46 +168,62 @@ class Auto(Calibrator):
         return fold
 
     def _cross_fitted(
-        self, logits: Tensor, labels: Tensor, counts: Tensor, fold: Tensor
-    ) -> tuple[dict[str, Tensor], dict[str, str]]:
-        """Each member's log-probabilities of samples that it was not fitted on, and why a member has none."""
+        self, logits: Tensor, labels: Tensor, counts: Tensor, fold: Tensor, n_out: int
+    ) -> tuple[list[str], Tensor, dict[str, str]]:
+        """Members, their log-probabilities (m, n, k) of the folds they were not fitted on, and why others have none."""
         predicted, failures = {}, {}
+        held_out = fold < n_out
         for name in dict.fromkeys(("temperature", *(self.members or MEMBERS))):
-            found = torch.empty_like(logits)
+            found = logits.new_empty(int(held_out.sum()), logits.shape[1])
             try:
-                for out in range(int(fold.max()) + 1):
+                for out in range(n_out):
                     inside = fold != out
                     member = _member(name, logits[inside], labels[inside], counts[inside])
-                    found[fold == out] = member._calibrate(logits[fold == out])
+                    found[fold[held_out] == out] = member._calibrate(logits[fold == out])
             except InputError as error:
                 failures[name] = str(error)
                 continue
             predicted[name] = found
-        return predicted, failures
+        return list(predicted), torch.stack(list(predicted.values())), failures
+
+
+def _folds_left_out(fold: Tensor) -> int:
+    """How many folds are left out in turn."""
+    sizes = torch.bincount(fold).cumsum(0)
+    return min(len(sizes), 1 + int((sizes < HELD_OUT).sum()))
 
 
 def _member(name: str, logits: Tensor, labels: Tensor, counts: Tensor) -> Calibrator:
-    """A fitted member of the pool. Temperature scaling, the measure of all others, always has its prior."""
+    """A fitted member of the pool."""
     if name == "temperature":
-        plain = Temperature()
-        inverse, _ = likeliest_inverse_temperature(counting("nll", counts), logits, labels)
-        plain._keep("temperature", logits.new_tensor(1 / inverse))
-        plain._keep("n_classes", torch.tensor(logits.shape[1], device=logits.device))
-        return plain
+        return _plain(logits, labels, counts)
     member = make_calibrator(name)
     member._fit_rows(logits, labels, counts)
     return member
+
+
+def _plain(logits: Tensor, labels: Tensor, counts: Tensor) -> Temperature:
+    """Temperature scaling, the measure of all others: it always has its prior."""
+    found = Temperature()
+    inverse, _ = likeliest_inverse_temperature(counting("nll", counts), logits, labels)
+    found._keep("temperature", logits.new_tensor(1 / inverse))
+    found._keep("n_classes", torch.tensor(logits.shape[1], device=logits.device))
+    return found
 
 
 def _last_step() -> GapScaling:
     return GapScaling(ridge=LAST_RIDGE, rescale=False)
 
 
+Steps = list[tuple[Tensor, GapScaling]]
+
+
 def _cross_combined(
     log_probs: Tensor, labels: Tensor, counts: Tensor, fold: Tensor, start: Tensor
-) -> dict[str, Tensor]:
-    """Log-probabilities after the pool and after gap scaling, both fitted to the other folds."""
+) -> tuple[dict[str, Tensor], Steps]:
+    """Log-probabilities after the pool and after gap scaling, both fitted to the other folds, and what was fitted."""
     pool, last = torch.empty_like(log_probs[0]), torch.empty_like(log_probs[0])
+    steps = []
     for out in range(int(fold.max()) + 1):
         inside, outside = fold != out, fold == out
         weights = _pool_weights(log_probs[:, inside], labels[inside], counts[inside], start)
@@ -182,17 +232,68 @@ def _cross_combined(
         step._fit_weighted(_pool(log_probs[:, inside], weights), labels[inside], counts[inside])
         pool[outside] = _pool(log_probs[:, outside], weights)
         last[outside] = step._calibrate(pool[outside])
-    return {"pool": pool, "pool and gap-scaling": last}
+        steps.append((weights, step))
+    return {"pool": pool, "pool and gap-scaling": last}, steps
 
 
-def _trust(log_probs: Tensor, plain: Tensor, labels: Tensor, counts: Tensor) -> float:
-    """How far to go from plain predictions to others, given what those gain, the imagined samples included."""
-    mistakes = float((plain.argmax(1) != labels).double() @ counts)
-    if not mistakes:
-        return 0.0  # whatever is surer looks better
-    imagined = (plain.exp() * (plain - log_probs)).sum(1) * IMAGINED / float(counts.sum())
-    gain, error = _mean_and_error(_nll(plain, labels) - _nll(log_probs, labels) - imagined, counts)
-    return gain**2 / (gain**2 + error**2 * (1 + FEW_MISTAKES / mistakes)) if gain > 0 else 0.0
+def _cross_trusted(log_probs: Tensor, fold: Tensor, steps: Steps, trust: float) -> Tensor:
+    """Log-probabilities of each fold by what was fitted to the others, pulled back to temperature scaling."""
+    found = torch.empty_like(log_probs[0])
+    for out, (weights, step) in enumerate(steps):
+        step.slopes *= trust
+        found[fold == out] = step._calibrate(_pool(log_probs[:, fold == out], _pulled_back(weights, trust)))
+    return found
+
+
+def _pulled_back(weights: Tensor, trust: float) -> Tensor:
+    """As much of the weights as is trusted, and temperature scaling for the rest."""
+    pulled = trust * weights
+    pulled[0] += 1 - trust
+    return pulled
+
+
+def _chance_of_loss(log_probs: Tensor, plain: Tensor, belief: Tensor, labels: Tensor, counts: Tensor) -> float:
+    """The probability that the NLL of these predictions is higher than that of plain ones, on samples of the same kind.
+
+    That is a Bayesian bootstrap of what each sample gains, in closed form: how often the mean is below zero if samples
+    are weighted at random. The imagined samples, labelled as a belief predicts, take part with what they would gain.
+    """
+    gained = _nll(plain, labels) - _nll(log_probs, labels)
+    imagined = (belief.exp() * (log_probs - plain)).sum(1)
+    shapes = torch.cat([counts, counts * (IMAGINED / counts.sum())])
+    return chance_below_zero(torch.cat([gained, imagined]), shapes)
+
+
+def _chance_of_harm(logits: Tensor, labels: Tensor, counts: Tensor, temperature: float) -> float:
+    """The probability that dividing by a temperature raises the NLL, given the samples and the prior.
+
+    If labels follow softmax(z / T), it does so where T is nearer to 1 than to the temperature. T has the prior and half
+    of the samples' log-likelihood, because labels never quite follow any softmax(z / T).
+    """
+    before, after = logits.log_softmax(1), divided(logits, logits.new_tensor(temperature))
+    probs = after.exp()
+    information = float((probs * (after - (probs * after).sum(1, keepdim=True)).square()).sum(1) @ counts) / 2
+    error = (information + _spread(math.log(temperature)) ** -2) ** -0.5
+    places = math.log(temperature) + error * np.linspace(-4, 4, 17)
+    likely, gains = [], []
+    for place in places:
+        truth = divided(logits, logits.new_tensor(math.exp(place)))
+        surprise = ((place - TYPICAL) / _spread(place)) ** 2
+        likely.append((float(truth.gather(1, labels[:, None]).squeeze(1) @ counts) - surprise) / 2)
+        gains.append(float((truth.exp() * (after - before)).sum(1) @ counts))
+    finely = np.linspace(places[0], places[-1], 1001)
+    chances = np.exp(np.interp(finely, places, likely) - max(likely))
+    return float(chances[np.interp(finely, places, gains) < 0].sum() / chances.sum())
+
+
+def _spread(log_temperature: float) -> float:
+    return SPREAD_ABOVE if log_temperature > TYPICAL else SPREAD_BELOW
+
+
+def _verdict(harm: float) -> str:
+    """What the probability of harm is, and what was done about it."""
+    chance = f"calibrating raises the NLL with a probability of {harm:.1%}"
+    return chance if harm < TOO_LIKELY else f"probabilities are left as they are: {chance}"
 
 
 def _pool(log_probs: Tensor | list[Tensor], weights: Tensor) -> Tensor:

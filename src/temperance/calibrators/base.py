@@ -8,22 +8,19 @@ another device.
 
 from __future__ import annotations
 
-import json
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypedDict, TypeVar
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
 from temperance.arrays import ArrayLike, as_labels, as_logits, as_scores, flatten, refuse_probs, unflatten
 from temperance.calibrators import priors
+from temperance.calibrators.estimator import Estimator
 from temperance.calibrators.weights import counted_rows, repeated
-from temperance.errors import FileError, InputError, NotFittedError, TemperanceWarning
-from temperance.files import read_tensors, reading, write_tensors
+from temperance.errors import InputError, NotFittedError, TemperanceWarning, amount
 from temperance.numerics import first_places, one_thread, working_type
 from temperance.registry import Registry, first_line, plain_name
 from temperance.settings import HasSettings, changed_settings, check_settings, settings_of
@@ -35,16 +32,12 @@ if TYPE_CHECKING:
 # What to do with probabilities that were given as logits.
 AS_LOGITS = "pass log-probabilities, numpy.log(probs)"
 
-FORMAT = 1
-
 # Up to this many values are fitted on one thread of a CPU. A fit is thousands of small operations, and torch's threads
 # wait for each other after each of them: seldom worth it, and on a busy machine many times slower than the work.
 ONE_THREAD_VALUES = 1 << 20
 
-
 # What is kept of the fit part beside what a method learns from it.
 ABOUT_FIT = ("n_classes", "implied_prior", "fit_counts", "fit_edges", "target_prior")
-
 
 Prior = Literal["uniform", "same"] | list[float]
 
@@ -55,7 +48,7 @@ class Shared(TypedDict, total=False):
     prior: Prior | None
 
 
-class Calibrator(Shown, HasSettings, nn.Module):
+class Calibrator(Estimator, Shown, HasSettings, nn.Module):
     """Turns logits into calibrated probabilities.
 
     `fit(logits, labels)` learns from held-out predictions and forgets any earlier fit; `predict_proba(logits)` gives
@@ -73,6 +66,7 @@ class Calibrator(Shown, HasSettings, nn.Module):
     takes_objective: ClassVar[bool]
     takes_weights: ClassVar[bool]
     min_samples: ClassVar[int]
+    steady_from: ClassVar[int]
 
     n_classes: Tensor
     implied_prior: Tensor
@@ -101,6 +95,11 @@ class Calibrator(Shown, HasSettings, nn.Module):
         Weights are above 0. They sum to the number of samples, so a method that reads n takes their sum.
         """
         raise NotImplementedError
+
+    @property
+    def _one_by_one(self) -> str:
+        """What of it counts samples one by one, by name, so that it takes whole weights only; empty if nothing does."""
+        return "" if self.takes_weights else self.name
 
     def _calibrate(self, logits: Tensor) -> Tensor:
         """Log-probabilities (n, k) of float64 logits (n, k)."""
@@ -132,17 +131,20 @@ class Calibrator(Shown, HasSettings, nn.Module):
             rows, truth, counts = counted_rows(rows, truth, ignore_index, weights, given)
             self._fit_rows(rows, truth, counts)
             self._keep_reference(rows, truth, counts)
-        self.set_prior(self.prior).to(home)
-        cautions = [self.info.get("caution"), priors.imbalance(truth, counts) if self.prior is None else None]
+        return self.set_prior(self.prior).to(home)._warn(torch.bincount(truth, counts))
+
+    def _warn(self, counts: Tensor) -> Self:
+        """Say what must not be trusted, after a fit to this many samples of each class."""
+        cautions = [self.info.get("caution"), priors.imbalance(counts) if self.prior is None else None]
         for caution in filter(None, cautions):
             # Without its name, so that Python shows it once where many methods are fitted to the same samples.
-            warnings.warn(caution, TemperanceWarning, stacklevel=2)
+            warnings.warn(caution, TemperanceWarning, stacklevel=3)
         return self
 
     def _fit_rows(self, logits: Tensor, labels: Tensor, weights: Tensor | None = None) -> None:
         """Fit to checked float64 logits (n, k) and int64 labels (n,), without a warning."""
-        if weights is not None and not self.takes_weights:
-            index = repeated(self.name, weights)
+        if weights is not None and self._one_by_one:
+            index = repeated(self._one_by_one, weights)
             logits, labels, weights = logits[index], labels[index], None
         self._check_fit(logits, labels)
         self._forget()
@@ -150,6 +152,10 @@ class Calibrator(Shown, HasSettings, nn.Module):
             self._fit(logits, labels)
         else:
             self._fit_weighted(logits, labels, weights)
+        n = len(labels) if weights is None else float(weights.sum())
+        if n < self.steady_from:
+            says = f"with fewer than about {self.steady_from} samples {self.name} can double the NLL; got {amount(n)}"
+            self.info.setdefault("caution", f"{says}. Fit on more samples, or use temperature or auto")
         self._keep("n_classes", torch.tensor(logits.shape[1], device=logits.device))
 
     def _keep_reference(self, logits: Tensor, labels: Tensor, weights: Tensor | None = None) -> None:
@@ -247,31 +253,10 @@ class Calibrator(Shown, HasSettings, nn.Module):
             setattr(self, name, value)
         return self
 
-    # What scikit-learn asks of an estimator. It is not imported unless it asks.
-
-    @property
-    def classes_(self) -> npt.NDArray[np.int64]:
-        """The class numbers, once it is fitted."""
-        if self._k is None:
-            raise AttributeError("classes_ is known once the calibrator is fitted")
-        return np.arange(self._k)
-
-    def __sklearn_is_fitted__(self) -> bool:
-        return self._k is not None
-
-    def __sklearn_tags__(self) -> Any:
-        from sklearn.utils import ClassifierTags, Tags, TargetTags
-
-        return Tags(
-            estimator_type="classifier",
-            target_tags=TargetTags(required=True, one_d_labels=True),
-            classifier_tags=ClassifierTags(),
-        )
-
     @classmethod
     def claims(cls) -> dict[str, Any]:
         """What the registry says about it; the tests verify it."""
-        names = ("family", "preserves_argmax", "takes_objective", "takes_weights", "min_samples")
+        names = ("family", "preserves_argmax", "takes_objective", "takes_weights", "min_samples", "steady_from")
         return {name: getattr(cls, name) for name in names}
 
     def _keep(self, name: str, value: Tensor) -> None:
@@ -343,22 +328,17 @@ class Calibrator(Shown, HasSettings, nn.Module):
         learnt = {name: value.tolist() for name, value in self.learnt.items()}
         yield from two_columns(self.title, {**changed_settings(self), **learnt, **self.info})
 
-    # Files: safetensors for what it learnt, JSON in its header for the rest. Nothing is ever unpickled.
-
     def save(self, path: str | Path) -> None:
         """Write the fitted calibrator to one .safetensors file."""
-        header = {
-            "temperance": str(FORMAT),
-            "method": self.name,
-            "classes": str(self.k),
-            "settings": json.dumps(self.get_params(deep=False)),
-            "info": json.dumps(self.info),
-        }
-        write_tensors(path, self.state_dict(), header)
+        from temperance.calibrators.stored import save_calibrator  # here, because it imports this module
+
+        save_calibrator(self, path)
 
     @classmethod
     def load(cls, path: str | Path) -> Calibrator:
         """Read a calibrator of any method that `save` wrote."""
+        from temperance.calibrators.stored import load_calibrator  # here, because it imports this module
+
         return load_calibrator(path)
 
 
@@ -374,6 +354,7 @@ def calibrator(
     takes_objective: bool = False,
     takes_weights: bool = False,
     min_samples: int = 1,
+    steady_from: int = 1,
     name: str | None = None,
 ) -> Callable[[C], C]:
     """Register a calibrator with its claims.
@@ -383,6 +364,7 @@ def calibrator(
     takes_objective  `objective=` chooses what it minimises
     takes_weights    samples may have any weights (`_fit_weighted`); otherwise whole ones, by which they are repeated
     min_samples      it refuses to fit on fewer
+    steady_from      it warns if there are fewer: on real predictions it then doubled the NLL in some draws
     """
 
     def register(cls: C) -> C:
@@ -393,6 +375,7 @@ def calibrator(
         cls.takes_objective = takes_objective
         cls.takes_weights = takes_weights
         cls.min_samples = min_samples
+        cls.steady_from = steady_from
         CALIBRATORS.add(cls.name, cls)
         return cls
 
@@ -408,25 +391,3 @@ def make_calibrator(name: str, **settings: Any) -> Calibrator:
     found: Calibrator = CALIBRATORS.make(name, **settings)
     found.check_settings()
     return found
-
-
-def load_calibrator(path: str | Path) -> Calibrator:
-    """Read a calibrator from a file that `save` wrote."""
-    with reading(path):
-        tensors, header = read_tensors(path) if _starts_as_tensors(path) else ({}, {})
-        if "temperance" not in header:
-            raise FileError(f"{path} is not a file that temperance saved a calibrator in")
-        if not header["temperance"].isdigit() or int(header["temperance"]) > FORMAT:
-            raise FileError(f"{path} is of format {header['temperance']}, newer than this version reads ({FORMAT})")
-        found = make_calibrator(header["method"], **json.loads(header["settings"]))
-        found.info = json.loads(header["info"])
-        found._restore(tensors)
-        found.cpu()  # a file from a device without float64 holds float32
-        found.k  # noqa: B018  (raises if what it learnt is missing)
-    return found
-
-
-def _starts_as_tensors(path: str | Path) -> bool:
-    """Whether a file starts like .safetensors, with eight bytes and JSON, and so may be a damaged calibrator."""
-    with Path(path).open("rb") as file:
-        return file.read(9)[8:] == b"{"

@@ -7,7 +7,7 @@ from typing import Literal, Unpack
 import torch
 from torch import Tensor
 
-from temperance.calibrators._fit.curve import TINY, CurveCalibrator, interleave, merge_steps, steps
+from temperance.calibrators._fit.curve import TINY, CurveCalibrator, GroupedCurve, interleave, merge_steps, steps
 from temperance.calibrators._fit.reduction import Reduction
 from temperance.calibrators.base import Shared, calibrator
 from temperance.calibrators.parametric import fit_platt
@@ -21,15 +21,19 @@ BBQ_PRIOR = 2.0
 
 
 @calibrator(family="binary", preserves_argmax=False, takes_weights=True, name="histogram")
-class HistogramBinning(CurveCalibrator):
+class HistogramBinning(GroupedCurve):
     """Bins of confidence, and in each the share of samples that turned out right.
 
     Zadrozny and Elkan (2001). With `bins="mass"` the bins have about the same number of samples (equal probabilities
     stay together), with `bins="width"` the same width; in a bin without samples probabilities do not change.
 
     The default reduction is top-label, unlike the other methods': with many classes nearly all probabilities are near
-    zero, and nearly all bins of equal mass would be too. The trap: all samples in a bin get one confidence, so ranking
-    and NLL pay for the gain in ECE.
+    zero, and nearly all bins of equal mass would be too.
+
+    The trap: all samples in a bin get one confidence, so ranking and NLL pay for the gain in ECE.
+
+    n_bins  number of bins
+    bins    "mass": equally many samples in each; "width": of equal width
 
     Zadrozny and Elkan, "Obtaining calibrated probability estimates from decision trees and naive Bayesian classifiers"
     (ICML 2001).
@@ -47,17 +51,17 @@ class HistogramBinning(CurveCalibrator):
         self.bins = bins
         self.n_bins = n_bins
 
-    def _fit_curve(self, probs: Tensor, happened: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+    def _fit_groups(self, places: Tensor, count: Tensor, hits: Tensor) -> tuple[Tensor, Tensor]:
+        seen, hit = prefix_sums(count), prefix_sums(hits)
         if self.bins == "mass":
-            cuts = mass_cuts(probs, weights, self.n_bins)
-            edges = midpoints(probs)[cuts]
+            cuts = mass_cuts(places, count, self.n_bins)
+            edges = midpoints(places)[cuts]
         else:
-            edges = torch.arange(self.n_bins + 1, dtype=probs.dtype, device=probs.device) / self.n_bins
-            cuts = torch.searchsorted(probs, edges, right=True)
-            cuts[0], cuts[-1] = 0, len(probs)
-        count, hits = (prefix_sums(each)[cuts].diff() for each in (weights, happened * weights))
+            edges = torch.arange(self.n_bins + 1, dtype=places.dtype, device=places.device) / self.n_bins
+            cuts = torch.searchsorted(places, edges, right=True)
+            cuts[0], cuts[-1] = 0, len(places)
         empty = cuts.diff() == 0
-        share = hits / torch.where(empty, 1, count)
+        share = hit[cuts].diff() / torch.where(empty, 1, seen[cuts].diff())
         low, high = edges[:-1], edges[1:]
         return interleave(low, high), interleave(torch.where(empty, low, share), torch.where(empty, high, share))
 
@@ -72,6 +76,8 @@ class ScalingBinning(CurveCalibrator):
 
     The paper's theorem asks for three disjoint parts of the data, to scale, to bin and to average; like the authors'
     program this uses all of it for each, which is better in practice.
+
+    n_bins  number of bins of equal mass
 
     Kumar, Liang and Ma, "Verified uncertainty calibration" (NeurIPS 2019).
     """
@@ -117,7 +123,7 @@ class Bbq(CurveCalibrator):
         # The bins of all histograms, one after the other.
         model = torch.arange(len(sizes), device=device).repeat_interleave(sizes)
         place = torch.arange(1, len(model) + 1, device=device) - (sizes.cumsum(0) - sizes)[model]
-        end = cut_after(probs, weights, place / sizes[model])
+        end = cut_after(probs, weights, ranks(weights, place, sizes[model]))
         start = torch.where(place == 1, 0, end.roll(1))
         count, hits = (total[end] - total[start] for total in map(prefix_sums, (weights, happened * weights)))
 
@@ -138,22 +144,22 @@ class Bbq(CurveCalibrator):
 
 def mass_cuts(probs: Tensor, weights: Tensor, n_bins: int) -> Tensor:
     """Where sorted samples are cut into n_bins bins of equal mass, or fewer where samples tie: from 0 to n."""
-    share = torch.arange(n_bins + 1, dtype=torch.float64, device=probs.device) / n_bins
-    start = share * weights.sum() < 1 if is_whole(weights) else share == 0
-    cuts: Tensor = torch.unique(torch.where(start, 0, cut_after(probs, weights, share)))
+    rank = ranks(weights, torch.arange(n_bins + 1, device=probs.device), n_bins)
+    cuts: Tensor = torch.unique(torch.where(rank == 0, 0, cut_after(probs, weights, rank)))
     return cuts
 
 
-def cut_after(probs: Tensor, weights: Tensor, share: Tensor) -> Tensor:
-    """How many rows lie at or below the one up to which the samples are this share: equal probabilities stay together.
+def ranks(weights: Tensor, part: Tensor, n_parts: Tensor | int) -> Tensor:
+    """How many samples the first parts of equal mass hold; whole weights count samples, so it is rounded down."""
+    if is_whole(weights):
+        return (part * int(weights.sum()) // n_parts).double()
+    # Rounding must not take a part that ends with a row into the next one.
+    return part / n_parts * weights.sum() * (1 - 1e-12)
 
-    Whole weights count samples, so the share is rounded down to a number of them.
-    """
-    before = weights.cumsum(0)
-    # Rounding must not take a share that ends with a row into the next one.
-    rank = (share * before[-1]) * (1 - 1e-12)
-    rank = (rank + 1e-9).floor() if is_whole(weights) else rank
-    row = torch.searchsorted(before, rank).clamp_max(len(probs) - 1)
+
+def cut_after(probs: Tensor, weights: Tensor, rank: Tensor) -> Tensor:
+    """How many rows lie at or below the one of each rank: equal probabilities stay together."""
+    row = torch.searchsorted(weights.cumsum(0), rank).clamp_max(len(probs) - 1)
     return torch.searchsorted(probs, probs[row], right=True)
 
 

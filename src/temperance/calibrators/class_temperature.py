@@ -1,5 +1,6 @@
 """Maps with a parameter for each class: temperatures, or one temperature and a bias for each class."""
 
+from dataclasses import dataclass
 from typing import Literal, Unpack
 
 import torch
@@ -8,19 +9,29 @@ from torch import Tensor
 from temperance.calibrators._fit.solvers import (
     Parametric,
     Problem,
+    Solution,
     Solver,
+    StreamedProblem,
     minimise,
     prior_samples,
     sample_weight,
     train,
 )
+from temperance.calibrators._fit.streaming import StreamCalibrator, Streamed
 from temperance.calibrators.base import Shared, calibrator
-from temperance.calibrators.temperature import S_HIGH, S_LOW, caution_of, divided, fit_inverse_temperature
+from temperance.calibrators.temperature import (
+    S_HIGH,
+    S_LOW,
+    caution_of,
+    divided,
+    fit_inverse_temperature,
+    stream_inverse_temperature,
+)
 from temperance.objectives import Objective, ObjectiveName
 
 
 @calibrator(family="temperature", preserves_argmax=False, takes_objective=True, takes_weights=True)
-class ClassTemperature(Parametric):
+class ClassTemperature(StreamCalibrator, Parametric):
     """A temperature for each class, fitted together by gradient.
 
     p = softmax(z_1 / T_1, …, z_k / T_k), T_j in [0.01, 100], minimising the objective + (2 k / n²) Σ_j (T / T_j − 1)²,
@@ -31,6 +42,8 @@ class ClassTemperature(Parametric):
     The trap: a negative logit divided by a large T_j *rises*, so unlike temperature scaling this depends on where the
     zero of the logits is. `centre="mean"` or `"max"` first subtracts the mean or maximum of each row; by default logits
     are used as they are, as in both papers.
+
+    centre  what is subtracted from each row first: its "mean", its "max", or None
 
     Jung et al., Scaling of class-wise training losses for post-hoc calibration, ICML 2023, eq. 15. Frenkel and
     Goldberger (2021) gave the same map a greedy search instead, here `class-temperature-greedy`.
@@ -52,26 +65,36 @@ class ClassTemperature(Parametric):
     def _fit_weighted(self, logits: Tensor, labels: Tensor, weights: Tensor | None) -> None:
         objective, rows = self._make_objective(weights), self._centred(logits)
         shared, record = fit_inverse_temperature(self._make_objective(weights), rows, labels)
+        counts = torch.bincount(labels, minlength=rows.shape[1])
         strength = _prior_strength(objective, labels, rows.shape[1])
-        absent = torch.bincount(labels, minlength=rows.shape[1]) == 0
         start = rows.new_ones(rows.shape[1])
         if self.solver == "released":
             found = train(Problem(objective, divided, rows, labels), start)
-            inverse = 1 / found.parameters
+            found = Solution(1 / (found.parameters * shared), found.info)
         else:
-            # In units of the shared temperature every parameter is of order one, whatever the logits' scale.
-            problem = Problem(
-                objective,
-                lambda z, relative: (z * (relative * shared)).log_softmax(1),
-                rows,
-                labels,
-                penalty=lambda relative: strength * (relative - 1).square().sum(),
-            )
-            low, high = (torch.where(absent, start, start * (bound / shared)) for bound in (S_LOW, S_HIGH))
-            found = minimise(problem, start, low=low, high=high)
-            inverse = found.parameters * shared
-        inverse = torch.where(absent, shared, inverse.clamp(S_LOW, S_HIGH))
-        self.info = found.info | {"absent_classes": absent.nonzero().flatten().tolist()} | caution_of(record)
+            model = RelativeTemperatures(shared, strength)
+            problem = Problem(objective, model.log_probs, rows, labels, penalty=model.penalty)
+            found = model.minimise(problem, start, counts)
+        self._keep_relative(found, shared, counts)
+        self.info |= caution_of(record)
+
+    def _fit_stream(self, stream: Streamed) -> None:
+        objective, rows = self._streamed_objective(), stream.mapped(self._centred)
+        shared, _ = stream_inverse_temperature(self._streamed_objective, rows)
+        weight = float(objective.class_weights_of(stream.counts) @ stream.counts.double()) / stream.n
+        model = RelativeTemperatures(shared, prior_samples(2 * stream.k, stream.n) * weight)
+        start = torch.ones(stream.k, dtype=torch.float64)
+        if not objective.adapts:
+            some = Problem(self._make_objective(), model.log_probs, rows.logits, rows.labels, penalty=model.penalty)
+            start = model.minimise(some, start, stream.counts).parameters
+        problem = StreamedProblem(objective, model.log_probs, rows, penalty=model.penalty)
+        self._keep_relative(model.minimise(problem, start, stream.counts), shared, stream.counts)
+
+    def _keep_relative(self, found: Solution, shared: float, counts: Tensor) -> None:
+        """Keep temperatures that were found in units of the shared one."""
+        absent = counts == 0
+        inverse = torch.where(absent, shared, (found.parameters * shared).clamp(S_LOW, S_HIGH))
+        self.info = found.info | {"absent_classes": absent.nonzero().flatten().tolist()}
         self._keep("temperatures", 1 / inverse)
 
     def _calibrate(self, logits: Tensor) -> Tensor:
@@ -81,6 +104,26 @@ class ClassTemperature(Parametric):
         if self.centre is None:
             return logits
         return logits - (logits.mean(1, keepdim=True) if self.centre == "mean" else logits.amax(1, keepdim=True))
+
+
+@dataclass(frozen=True)
+class RelativeTemperatures:
+    """Inverse temperatures in units of the shared one: all are of order one, whatever the logits' scale."""
+
+    shared: float
+    strength: float
+
+    def log_probs(self, rows: Tensor, relative: Tensor) -> Tensor:
+        return (rows * (relative * self.shared)).log_softmax(1)
+
+    def penalty(self, relative: Tensor) -> Tensor:
+        return self.strength * (relative - 1).square().sum()
+
+    def minimise(self, problem: Problem, start: Tensor, counts: Tensor) -> Solution:
+        """The best within the bounds; a class without samples keeps the shared temperature."""
+        one = torch.ones_like(start)
+        low, high = (torch.where(counts == 0, one, one * (bound / self.shared)) for bound in (S_LOW, S_HIGH))
+        return minimise(problem, start, low=low, high=high)
 
 
 @calibrator(family="temperature", preserves_argmax=False, takes_objective=True, takes_weights=True)

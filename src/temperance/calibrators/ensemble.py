@@ -37,6 +37,8 @@ class EnsembleTemperature(Parametric):
     temperature scaling again, with 1 / T′ = w1 / T + w2, since a constant changes nothing; it is here to reproduce that
     paper's tables.
 
+    space  mix "probs", or "logits" as the SCTL paper does
+
     Zhang, Kailkhura and Han, Mix-n-Match: ensemble and compositional methods for uncertainty calibration, ICML 2020.
     """
 

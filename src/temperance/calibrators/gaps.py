@@ -6,11 +6,11 @@ from typing import Any, Unpack
 import torch
 from torch import Tensor
 
-from temperance.calibrators._fit.solvers import TOLERANCE
-from temperance.calibrators.base import Calibrator, Shared, calibrator
+from temperance.calibrators._fit.solvers import TOLERANCE, Problem, WithObjective, minimise, sample_weight
+from temperance.calibrators.base import Shared, calibrator
 from temperance.calibrators.ordered import LEAST_GAIN, centred
 from temperance.calibrators.temperature import caution_of, fit_inverse_temperature
-from temperance.objectives import counting
+from temperance.objectives import Nll, Objective, ObjectiveName, counting
 from temperance.settings import Positive
 
 # A new factor begins below the logits of these ranks: the first gaps decide, the many small ones share a factor.
@@ -25,8 +25,8 @@ MAX_STEPS = 50
 MAX_HALVINGS = 30
 
 
-@calibrator(family="ordered", preserves_argmax=True, takes_weights=True)
-class GapScaling(Calibrator):
+@calibrator(family="ordered", preserves_argmax=True, takes_objective=True, takes_weights=True)
+class GapScaling(WithObjective):
     """Stretches the gaps between sorted logits by factors that depend on how sure the row is; the order stays.
 
     With u = z / T sorted downwards and its gaps in groups g (the first, the second, the third and fourth, the rest)
@@ -34,13 +34,17 @@ class GapScaling(Calibrator):
         p = softmax(f),   f_(i) = −Σ_{j < i} m_g(j) · (u_(j) − u_(j+1)),   m_g = 1 + θ_g · φ
 
     φ = [1, the four largest log-probabilities, the largest logit less the mean], all but the 1 standardised. T comes
-    first, by NLL; `rescale=False` leaves it at 1. θ then minimises NLL + (`ridge` / n) ‖θ‖², a convex problem of 24
-    parameters for any number of classes, by Newton's method. With few samples it stays near temperature scaling.
+    first; `rescale=False` leaves it at 1. θ then minimises NLL + (`ridge` / n) ‖θ‖², a convex problem of 24 parameters
+    for any number of classes, by Newton's method; another objective by L-BFGS. With few samples it stays near
+    temperature scaling.
 
     It is what `order-preserving` becomes with a linear network and few factors: nearly as good on real predictions, and
     ten times faster. On rows unlike those it was fitted on a factor can become zero or negative; a tiny positive one
     then replaces it, so the order stays. It treats all classes alike, which complements methods that tell them apart:
     `auto` ends with it.
+
+    ridge    strength of the penalty on θ
+    rescale  find T first; false: T = 1
 
     Rahimi et al., "Intra order-preserving functions for calibration of multi-class neural networks" (NeurIPS 2020).
     """
@@ -50,40 +54,53 @@ class GapScaling(Calibrator):
     spread: Tensor
     slopes: Tensor
 
-    def __init__(self, *, ridge: Positive = 5.0, rescale: bool = True, **shared: Unpack[Shared]) -> None:
-        super().__init__(**shared)
+    def __init__(
+        self,
+        *,
+        ridge: Positive = 5.0,
+        rescale: bool = True,
+        objective: ObjectiveName = "nll",
+        **shared: Unpack[Shared],
+    ) -> None:
+        super().__init__(objective=objective, **shared)
         self.ridge = ridge
         self.rescale = rescale
 
-    def _fit(self, logits: Tensor, labels: Tensor) -> None:
-        self._fit_weighted(logits, labels, None)
-
     def _fit_weighted(self, logits: Tensor, labels: Tensor, weights: Tensor | None) -> None:
-        objective = counting("nll", weights)
-        share = objective.weights(labels, logits.shape[1])
+        objective = self._make_objective(weights)
         inverse, record = fit_inverse_temperature(objective, logits, labels) if self.rescale else (1.0, {})
         self._keep("inverse_temperature", logits.new_tensor(inverse))
         scaled = centred(logits) * inverse
         sureness = torch.cat([_sureness(rows) for rows in torch.split(scaled, _step(scaled))])
+        share = counting("nll", weights).weights(labels, logits.shape[1])
         self._keep("centre", share @ sureness)
         self._keep("spread", (share @ (sureness - self.centre).square()).sqrt().clamp_min(1e-9))
-        problem = _Problem(scaled, self._described(sureness), labels, share, self.ridge / objective.n_samples(labels))
-        found, self.info = _newton(problem, logits.new_zeros(problem.shape))
+        described = self._described(sureness)
+        if isinstance(objective, Nll):
+            problem = _Problem(scaled, described, labels, share, self.ridge / objective.n_samples(labels))
+            found, self.info = _newton(problem, logits.new_zeros(problem.shape))
+        else:
+            found, self.info = _minimise(objective, scaled, described, labels, self.ridge)
         self.info |= {"temperature": 1 / inverse} | caution_of(record)
         self._keep("slopes", found)
 
     def _calibrate(self, logits: Tensor) -> Tensor:
         scaled = centred(logits) * self.inverse_temperature
-        gains = (1 + self._described(_sureness(scaled)) @ self.slopes.T).clamp_min(LEAST_GAIN)
-        scores = torch.zeros_like(scaled)
-        for gain, depth in zip(gains.T, _depths(scaled, _edges(scaled)), strict=True):
-            scores = scores - gain[:, None] * depth
-        return scores.log_softmax(1)
+        return _stretched(scaled, self._described(_sureness(scaled)), self.slopes)
 
     def _described(self, sureness: Tensor) -> Tensor:
         """φ of each row. (n, 1 + d)"""
         standard = ((sureness - self.centre) / self.spread).clamp(-REACH, REACH)
         return torch.cat([torch.ones_like(standard[:, :1]), standard], 1)
+
+
+def _stretched(scaled: Tensor, described: Tensor, slopes: Tensor) -> Tensor:
+    """Log-probabilities of rows whose gaps are multiplied by their factors. (n, k)"""
+    gains = (1 + described @ slopes.T).clamp_min(LEAST_GAIN)
+    scores = torch.zeros_like(scaled)
+    for gain, depth in zip(gains.T, _depths(scaled, _edges(scaled)), strict=True):
+        scores = scores - gain[:, None] * depth
+    return scores.log_softmax(1)
 
 
 def _sureness(scaled: Tensor) -> Tensor:
@@ -107,17 +124,24 @@ def _depths(scaled: Tensor, edges: Tensor) -> Iterator[Tensor]:
 
 def _step(rows: Tensor) -> int:
     """How many rows to take at once, so that what is computed from them stays in cache."""
-    return max(1, BLOCK_VALUES.get(rows.device.type, BLOCK_VALUES["cpu"]) // (len(RANKS) * rows.shape[1]))
+    return max(1, BLOCK_VALUES.get(rows.device.type, BLOCK_VALUES["cpu"]) // rows.shape[1])
 
 
 class _Problem:
-    """The penalised NLL of slopes θ (g, 1 + d), with its first two derivatives."""
+    """The penalised NLL of slopes θ (g, 1 + d), with its first two derivatives.
+
+    Below the start of the last group all logits have the same depth in the groups before it. So of a row's many logits
+    only three sums matter: of p, of p · depth and of p · depth², depth being that in the last group.
+    """
 
     def __init__(self, scaled: Tensor, described: Tensor, labels: Tensor, share: Tensor, penalty: float) -> None:
-        self.scaled = scaled
         self.edges = _edges(scaled)
+        ranks = [rank for rank in RANKS if rank < scaled.shape[1]]
+        top = scaled.topk(ranks[-1], dim=1).values
+        self.top = torch.stack(list(_depths(top, self.edges)), 2)
+        self.own = torch.cat(list(_depths(scaled.gather(1, labels[:, None]), self.edges)), 1)
+        self.deep = (self.edges[:, -2:-1] - scaled).clamp_min_(0)
         self.described = described
-        self.labels = labels
         self.share = share
         self.penalty = penalty
         self.shape = (self.edges.shape[1] - 1, described.shape[1])
@@ -128,17 +152,30 @@ class _Problem:
         value = self.penalty * theta.square().sum()
         gradient = 2 * self.penalty * theta
         hessian = theta.new_zeros(groups * groups, d * d)
-        for scaled, edges, described, labels, share in self._blocks():
-            depths = torch.stack(list(_depths(scaled, edges)), 1)
-            scores = -((1 + described @ theta.T)[:, None, :] @ depths).squeeze(1)
-            log_probs = scores.log_softmax(1)
-            own = depths.gather(2, labels[:, None, None].expand(-1, groups, 1)).squeeze(2)
-            weighted = depths * log_probs.exp()[:, None, :]
-            mean = weighted.sum(2)
+        for top, own, deep, edges, described, share in self._blocks():
+            gains = 1 + described @ theta.T
+            above = edges[:, :-2] - edges[:, 1:-1]  # what a logit of the last group has in the groups before it
+            probs = (-(top @ gains[:, :, None]).squeeze(2)).exp()
+            ones = deep.new_ones(deep.shape[1])
+            powers = torch.exp(deep * -gains[:, -1:])
+            base = (-(above * gains[:, :-1]).sum(1)).exp()
+            # The logits above the last group have depth 0 there, so each of them counts as one.
+            rest = [(powers @ ones - top.shape[1]) * base, *(powers.mul_(deep) @ ones * base for _ in range(2))]
+            norm = probs.sum(1) + rest[0]
+            probs = probs / norm[:, None]
+            mass, first, second = (part / norm for part in rest)
+
+            weighted = top * probs[:, :, None]
+            last = mass[:, None] * above
+            mean = weighted.sum(1) + torch.cat([last, first[:, None]], 1)
             # The covariance of the depths under p, for each row.
-            bends = weighted @ depths.mT - mean[:, :, None] * mean[:, None, :]
-            value -= share @ log_probs.gather(1, labels[:, None]).squeeze(1)
+            bends = weighted.mT @ top - mean[:, :, None] * mean[:, None, :]
+            bends[:, :-1, :-1] += last[:, :, None] * above[:, None, :]
+            bends[:, :-1, -1] += first[:, None] * above
+            bends[:, -1, :-1] += first[:, None] * above
+            bends[:, -1, -1] += second
             counted = described * share[:, None]
+            value += share @ ((own * gains).sum(1) + norm.log())
             gradient += (own - mean).T @ counted
             hessian += bends.flatten(1).T @ (described[:, :, None] * counted[:, None, :]).flatten(1)
         square = hessian.view(groups, groups, d, d).permute(0, 2, 1, 3).reshape(theta.numel(), theta.numel())
@@ -146,8 +183,8 @@ class _Problem:
         return float(value), gradient.reshape(-1), square
 
     def _blocks(self) -> Iterator[tuple[Tensor, ...]]:
-        step = _step(self.scaled)
-        parts = (self.scaled, self.edges, self.described, self.labels, self.share)
+        step = _step(self.deep)
+        parts = (self.top, self.own, self.deep, self.edges, self.described, self.share)
         return zip(*(torch.split(part, step) for part in parts), strict=True)
 
 
@@ -169,3 +206,19 @@ def _newton(problem: _Problem, start: Tensor) -> tuple[Tensor, dict[str, Any]]:
         steps += 1
     size = float(gradient.abs().amax())
     return theta, {"converged": size <= TOLERANCE, "gradient": size, "value": value, "steps": steps}
+
+
+def _minimise(
+    objective: Objective, scaled: Tensor, described: Tensor, labels: Tensor, ridge: float
+) -> tuple[Tensor, dict[str, Any]]:
+    """The slopes with the least value of any objective with the ridge."""
+    k, shape = scaled.shape[1], (_edges(scaled).shape[1] - 1, described.shape[1])
+    penalty = ridge * sample_weight(objective, labels, k)
+
+    def forward(inputs: Tensor, slopes: Tensor) -> Tensor:
+        return _stretched(inputs[:, :k], inputs[:, k:], slopes.view(shape))
+
+    inputs = torch.cat([scaled, described], 1)
+    problem = Problem(objective, forward, inputs, labels, k=k, penalty=lambda slopes: penalty * slopes.square().sum())
+    found = minimise(problem, scaled.new_zeros(shape[0] * shape[1]), max_steps=MAX_STEPS)
+    return found.parameters.view(shape), found.info

@@ -28,7 +28,7 @@ BLOCK_VALUES = {"cpu": 1 << 16, "cuda": 1 << 25}
 LOCAL_REACH = 2
 
 
-@calibrator(family="temperature", preserves_argmax=False)
+@calibrator(family="temperature", preserves_argmax=False, steady_from=200)
 class ClassTemperatureGreedy(Calibrator):
     """A temperature for each class, chosen class by class for the least ECE (CTS).
 
@@ -49,6 +49,14 @@ class ClassTemperatureGreedy(Calibrator):
 
     The grid is `start`, `start + step`, … up to `stop`, or the values in `grid`. `info` holds ECE and accuracy at the
     start and after every sweep; `progress(done, total)`, if set on the instance, is called after every class.
+
+    n_bins             bins of the ECE
+    start, stop, step  the grid of temperatures
+    grid               other temperatures, instead of these
+    sweeps             most sweeps over the classes
+    constrained        take only values that keep the accuracy on the fit data
+    accuracy_rule      what that means: "start", "strict" or "ratchet", as above
+    search             "full" grid, or "local": the two values on either side
 
     Frenkel and Goldberger, "Network calibration by class-based temperature scaling" (EUSIPCO 2021), Algorithm 1.
     """

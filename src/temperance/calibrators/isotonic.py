@@ -7,14 +7,14 @@ from typing import Unpack
 import torch
 from torch import Tensor
 
-from temperance.calibrators._fit.curve import CurveCalibrator, groups, interleave, steps
+from temperance.calibrators._fit.curve import GroupedCurve, interleave, steps
 from temperance.calibrators._fit.reduction import Reduction
 from temperance.calibrators.base import Shared, calibrator
 from temperance.numerics import isotonic
 
 
 @calibrator(family="binary", preserves_argmax=False, takes_weights=True)
-class Isotonic(CurveCalibrator):
+class Isotonic(GroupedCurve):
     """The non-decreasing map of a probability that fits best: isotonic regression.
 
     It minimises Σ_i (curve(p_i) − y_i)² over all non-decreasing curves (Zadrozny and Elkan 2002) by pooling adjacent
@@ -27,6 +27,8 @@ class Isotonic(CurveCalibrator):
     and predictions do not change. Where the curve says 0 or 1 the network's own probability keeps a share: see
     `CurveCalibrator`.
 
+    interpolate  draw lines over the gaps between blocks; false: jump in the middle
+
     >>> calibrator = Isotonic().fit([[0.0, -2.0], [0.0, -1.0], [0.0, 1.0], [0.0, 2.0]], [0, 1, 0, 1])
     >>> calibrator.values.tolist()
     [[0.0, 0.0, 0.5, 0.5, 1.0, 1.0]]
@@ -38,15 +40,15 @@ class Isotonic(CurveCalibrator):
         super().__init__(reduction=reduction, **shared)
         self.interpolate = interpolate
 
-    def _fit_curve(self, probs: Tensor, happened: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-        places, _, starts, ends, values = isotonic_blocks(probs, happened, weights)
+    def _fit_groups(self, places: Tensor, count: Tensor, hits: Tensor) -> tuple[Tensor, Tensor]:
+        starts, ends, values = isotonic_blocks(count, hits)
         if self.interpolate:
             return interleave(places[starts], places[ends]), interleave(values, values)
         return steps((places[ends[:-1]] + places[starts[1:]]) / 2, values)
 
 
 @calibrator(family="binary", preserves_argmax=False, takes_weights=True)
-class CentredIsotonic(CurveCalibrator):
+class CentredIsotonic(GroupedCurve):
     """Isotonic regression without its flat stretches: lines between the centres of its blocks.
 
     Each block of the isotonic fit becomes one point, its value at its mean probability, and lines join the points
@@ -60,9 +62,9 @@ class CentredIsotonic(CurveCalibrator):
     def __init__(self, *, reduction: Reduction = "pooled", **shared: Unpack[Shared]) -> None:
         super().__init__(reduction=reduction, **shared)
 
-    def _fit_curve(self, probs: Tensor, happened: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-        places, count, starts, ends, values = isotonic_blocks(probs, happened, weights)
-        block = torch.arange(len(values), device=probs.device).repeat_interleave(ends - starts + 1)
+    def _fit_groups(self, places: Tensor, count: Tensor, hits: Tensor) -> tuple[Tensor, Tensor]:
+        starts, ends, values = isotonic_blocks(count, hits)
+        block = torch.arange(len(values), device=places.device).repeat_interleave(ends - starts + 1)
         centre = torch.bincount(block, places * count) / torch.bincount(block, count)
         # Rounding must not move a mean out of its block: the knots have to ascend.
         centre = centre.clamp(places[starts], places[ends])
@@ -71,9 +73,8 @@ class CentredIsotonic(CurveCalibrator):
         return interleave(low, high), interleave(values, values)
 
 
-def isotonic_blocks(probs: Tensor, happened: Tensor, weights: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Isotonic regression of sorted samples: distinct probabilities, their counts; each block's first, last, value."""
-    places, count, hits = groups(probs, happened, weights)
+def isotonic_blocks(count: Tensor, hits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Isotonic regression of groups of samples in the order of their probability: each block's first, last, value."""
     values, lengths = torch.unique_consecutive(isotonic(hits / count, count).clamp(0, 1), return_counts=True)
     ends = lengths.cumsum(0) - 1
-    return places, count, ends - lengths + 1, ends, values
+    return ends - lengths + 1, ends, values

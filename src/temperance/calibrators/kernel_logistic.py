@@ -24,6 +24,11 @@ class KernelLogistic(Calibrator):
     The penalty (`ridge` · k / n) ‖W‖² + ‖b‖² / n pulls towards temperature scaling. It helps where two classes are
     confused in ways that depend on the other classes (language models over answer options). Alone it overfits where
     there is nothing to learn; `auto` weighs it against other methods. The waves are drawn with `seed` and kept.
+
+    features  number of random waves
+    scale     how fast the waves vary; larger follows finer detail
+    ridge     strength of the penalty
+    seed      of the waves
     """
 
     inverse_temperature: Tensor

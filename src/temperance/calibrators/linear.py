@@ -9,11 +9,19 @@ from torch import Tensor
 from torch.nn.functional import linear, nll_loss
 
 from temperance.calibrators._fit.regression import Diagonal, Full, Map, fit_map
-from temperance.calibrators._fit.solvers import TOLERANCE, Parametric, Solution, prior_samples
+from temperance.calibrators._fit.solvers import (
+    TOLERANCE,
+    Parametric,
+    Solution,
+    StreamedProblem,
+    minimise,
+    prior_samples,
+)
+from temperance.calibrators._fit.streaming import StreamCalibrator, Streamed
 from temperance.calibrators.base import Shared, calibrator
-from temperance.calibrators.temperature import caution_of, fit_inverse_temperature
+from temperance.calibrators.temperature import caution_of, fit_inverse_temperature, stream_inverse_temperature
 from temperance.errors import InputError
-from temperance.objectives import Objective, ObjectiveName, counting
+from temperance.objectives import Nll, Objective, ObjectiveName, counting
 from temperance.settings import AtLeastTwo, Positive
 
 # Strengths of the penalty that cross-validation tries, strongest first.
@@ -53,7 +61,7 @@ class Ridged(Parametric):
 
 
 @calibrator(family="linear", preserves_argmax=False, takes_objective=True, takes_weights=True)
-class Vector(Ridged):
+class Vector(StreamCalibrator, Ridged):
     """Vector scaling: a factor and a shift for each class.
 
     p = softmax(v ∘ z + b), v and b minimising the objective + `ridge` (‖T v − 1‖² + ‖b‖²), with T the best single
@@ -62,6 +70,8 @@ class Vector(Ridged):
 
     Without a penalty there is no optimum where a class has no samples or is told apart without a mistake. The default
     `ridge`, 2 k / n² but at least 1e-6, decides there and is too weak to matter with many samples for each class.
+
+    ridge  strength of the penalty; None: 2 k / n², at least 1e-6
 
     >>> Vector(ridge=1e-6).fit([[0.0, 0.0]] * 4, [0, 0, 0, 1]).predict_proba([[0.0, 0.0]]).round(4)
     array([[0.75, 0.25]])
@@ -73,6 +83,31 @@ class Vector(Ridged):
 
     scale: Tensor
     bias: Tensor
+
+    def _fit_stream(self, stream: Streamed) -> None:
+        objective = self._streamed_objective()
+        unit, _ = stream_inverse_temperature(Nll, stream)
+        rows = stream.mapped(lambda logits: logits * unit)
+        centre = self.kind.identity(stream.k)
+        ridge = self.ridge or max(RIDGE, prior_samples(centre.numel(), stream.n) / stream.n)
+
+        def log_probs(x: Tensor, free: Tensor) -> Tensor:
+            return self.kind.scores(x, free.view_as(centre)).log_softmax(1)
+
+        def penalty(free: Tensor) -> Tensor:
+            # As strong beside the weights of the rows as if these summed to one.
+            total = objective.class_weights_of(stream.counts) @ stream.counts.double()
+            return ridge * total * (free.view_as(centre) - centre).square().sum()
+
+        start = centre
+        if not objective.adapts:
+            strength = torch.full_like(centre, ridge)
+            start = Scaled(self.kind, rows.logits, rows.labels, unit).fit(self._make_objective(), strength).parameters
+        found = minimise(StreamedProblem(objective, log_probs, rows, penalty=penalty), start.reshape(-1))
+        self.info = found.info
+        scale, bias = found.parameters.view_as(centre)
+        # A shift of all classes changes no probability; the penalty is least where the mean is zero.
+        self._keep_map(torch.stack([scale, bias - bias.mean()]), unit)
 
     def _keep_map(self, parameters: Tensor, unit: float) -> None:
         self._keep("scale", parameters[0] * unit)
@@ -89,6 +124,8 @@ class Matrix(Ridged):
     p = softmax(W z + b), W and b minimising the objective + `ridge` (‖T W − I‖² + ‖b‖²). With k (k + 1) parameters it
     learns its samples by heart as soon as there are many classes: it is here for comparison, use `structured-matrix`
     instead. The default `ridge`, k (k + 1) / n² but at least 1e-6, only keeps that from ending in certainty.
+
+    ridge  strength of the penalty; None: k (k + 1) / n², at least 1e-6
 
     Guo et al., On calibration of modern neural networks, ICML 2017.
     """
@@ -120,6 +157,11 @@ class MatrixOdir(Parametric):
     and k by default, and penalises differences from the last row of W, which makes the last class special; here no
     class is.
 
+    off_diagonal  λ, the penalty on what is not on the diagonal; None: by cross-validation
+    intercept     μ, the penalty on the shifts; None: by cross-validation
+    strengths     what cross-validation chooses from
+    n_folds       parts of the cross-validation
+
     Kull et al., Beyond temperature scaling, NeurIPS 2019.
     """
 
@@ -143,6 +185,7 @@ class MatrixOdir(Parametric):
         self.n_folds = n_folds
 
     def _check_settings(self) -> None:
+        super()._check_settings()
         if self.strengths is not None and not self.strengths:
             raise InputError("strengths must be positive numbers, at least one; got none")
 

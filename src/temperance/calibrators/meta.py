@@ -44,7 +44,7 @@ class EntropyThreshold(Calibrator):
         return torch.where((entropy(logits) <= self.threshold)[:, None], scaled, uniform)
 
 
-@calibrator(family="selective", preserves_argmax=False, min_samples=10)
+@calibrator(family="selective", preserves_argmax=False, min_samples=10, steady_from=200)
 class MetaMis(EntropyThreshold):
     """Makes the most unsure predictions uniform, at most a share alpha of the right ones, and scales the rest.
 
@@ -57,6 +57,9 @@ class MetaMis(EntropyThreshold):
     predictions too. Class 0 is right about once in k, so uniform rows look well calibrated to ECE; NLL and Brier show
     what they cost. A sample exactly at the threshold is let through, so that alpha holds on saturated predictions,
     whose entropies are all zero; the authors' program makes it uniform.
+
+    alpha  largest share of right predictions that may become uniform
+    seed   of the samples that find the threshold
 
     Ma and Blaschko, "Meta-Cal: well-controlled post-hoc calibration by ranking" (ICML 2021).
     """
@@ -78,7 +81,7 @@ class MetaMis(EntropyThreshold):
         self._keep_below(threshold, logits[others], labels[others])
 
 
-@calibrator(family="selective", preserves_argmax=False, min_samples=10)
+@calibrator(family="selective", preserves_argmax=False, min_samples=10, steady_from=500)
 class MetaAcc(EntropyThreshold):
     """Makes the most unsure predictions uniform until the rest has a given accuracy, and scales the rest.
 
@@ -91,6 +94,9 @@ class MetaAcc(EntropyThreshold):
     The trap is that of `meta-mis`: a uniform row predicts nothing, and its argmax is an accident. An `accuracy` below
     that of all predictions, or above that of the surest, is refused. The authors' program leaves out the sample of
     least entropy, and counts an empty bin as accuracy 0 at entropy 0, which bends the curve; here no bin is empty.
+
+    accuracy  of the predictions that are kept; None: halfway between that of all and 1
+    seed      of the samples that find the threshold
 
     Ma and Blaschko, "Meta-Cal: well-controlled post-hoc calibration by ranking" (ICML 2021).
     """

@@ -9,14 +9,14 @@ from typing import Literal, Unpack
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy, elu, softplus
+from torch.nn.functional import elu, softplus
 
-from temperance.calibrators.base import Calibrator, Shared, calibrator
+from temperance.calibrators._fit.solvers import WithObjective
+from temperance.calibrators.base import Shared, calibrator
 from temperance.calibrators.temperature import caution_of, fit_inverse_temperature
-from temperance.objectives import make_objective
+from temperance.objectives import Nll, ObjectiveName
 from temperance.settings import Count, CountOrZero, NonNegative, PositiveFraction, Seed
 
-BATCH = 256
 ADAM_MEAN, ADAM_SQUARE = 0.9, 0.999
 
 # No gain is smaller than this: rounded to zero it would make different logits equal.
@@ -27,8 +27,8 @@ LEAST_GAIN = 1e-6
 NODES = 256
 
 
-@calibrator(family="ordered", preserves_argmax=True)
-class OrderPreserving(Calibrator):
+@calibrator(family="ordered", preserves_argmax=True, takes_objective=True)
+class OrderPreserving(WithObjective):
     """A small network that stretches the gaps between sorted logits, and so never changes their order.
 
     With z sorted downwards, gaps d_i = z_(i) − z_(i+1) and positive gains m_i (Rahimi et al. 2020, Theorem 1)
@@ -41,11 +41,16 @@ class OrderPreserving(Calibrator):
     predictions "oi" was nearly always the best of the three, and "op" overfitted with many classes.
 
     The network, `depth` layers of `width` units, sees z minus the mean of its row, so a number added to a row changes
-    nothing, and log-probabilities serve as well as logits. It starts as temperature scaling and minimises NLL by Adam,
-    in shuffled batches of 256 and with a rate that falls to zero; `seed` fixes its start and the batches.
+    nothing, and log-probabilities serve as well as logits. It starts as temperature scaling and minimises the objective
+    by Adam, in shuffled batches and with a rate that falls to zero; `seed` fixes its start and the batches.
 
     The authors average five such networks from a cross-validation; this is one. Their "diag" integrates anew for each
     logit; here all logits share one fine grid. The slope is linear between its nodes and constant beyond them.
+
+    variant                              what the network sees: "oi", "op" or "diag", as above
+    width, depth                         units of a layer, and number of layers
+    epochs, learning_rate, weight_decay  of the training by Adam
+    seed                                 of its start and the batches
 
     Rahimi et al., "Intra order-preserving functions for calibration of multi-class neural networks" (NeurIPS 2020).
     """
@@ -61,22 +66,25 @@ class OrderPreserving(Calibrator):
         width: Count = 10,
         depth: CountOrZero = 2,
         epochs: Count = 40,
+        batch_size: Count = 256,
         learning_rate: PositiveFraction = 0.01,
         weight_decay: NonNegative = 5e-4,
         seed: Seed = 0,
+        objective: ObjectiveName = "nll",
         **shared: Unpack[Shared],
     ) -> None:
-        super().__init__(**shared)
+        super().__init__(objective=objective, **shared)
         self.variant = variant
         self.width = width
         self.depth = depth
         self.epochs = epochs
+        self.batch_size = batch_size
         self.learning_rate = learning_rate
         self.weight_decay = weight_decay
         self.seed = seed
 
     def _fit(self, logits: Tensor, labels: Tensor) -> None:
-        slope, record = fit_inverse_temperature(make_objective("nll"), logits, labels)
+        slope, record = fit_inverse_temperature(Nll(), logits, labels)
         self.info = caution_of(record)
         z = centred(logits)
         size = z.square().mean().sqrt()
@@ -93,8 +101,7 @@ class OrderPreserving(Calibrator):
             return integral(z, self.nodes, self.slopes).log_softmax(1)
         ordered, order = z.sort(dim=1, descending=True, stable=True)
         network: list[Tensor] = [getattr(self, f"network_{i}") for i in range(2 * self.depth + 2)]
-        stretched = stretch(ordered, gains(network, self._seen(z, ordered)))
-        return torch.zeros_like(stretched).scatter(1, order, stretched).log_softmax(1)
+        return unsorted(stretch(ordered, gains(network, self._seen(z, ordered))), order).log_softmax(1)
 
     def _seen(self, z: Tensor, ordered: Tensor) -> Tensor:
         return (ordered if self.variant == "oi" else z) / self.scale
@@ -103,13 +110,12 @@ class OrderPreserving(Calibrator):
         k = z.shape[1]
         network = self._network(k, k - 1, math.log(math.expm1(slope)), generator, z)
         ordered, order = z.sort(dim=1, descending=True, stable=True)
-        rank = (order == labels[:, None]).int().argmax(1)
         seen = self._seen(z, ordered)
 
-        def loss(rows: Tensor) -> Tensor:
-            return cross_entropy(stretch(ordered[rows], gains(network, seen[rows])), rank[rows])
+        def log_probs(rows: Tensor) -> Tensor:
+            return unsorted(stretch(ordered[rows], gains(network, seen[rows])), order[rows]).log_softmax(1)
 
-        self._train(network, loss, len(z), generator)
+        self._train(network, log_probs, labels, generator)
         for i, parameter in enumerate(network):
             self._keep(f"network_{i}", parameter)
 
@@ -123,10 +129,10 @@ class OrderPreserving(Calibrator):
         def slopes() -> Tensor:
             return (elu(run(network, nodes[:, None] / self.scale)) + 1).clamp_min(LEAST_GAIN).squeeze(1)
 
-        def loss(rows: Tensor) -> Tensor:
-            return cross_entropy(integral(z[rows], nodes, slopes()), labels[rows])
+        def log_probs(rows: Tensor) -> Tensor:
+            return integral(z[rows], nodes, slopes()).log_softmax(1)
 
-        self._train(network, loss, len(z), generator)
+        self._train(network, log_probs, labels, generator)
         self._keep("nodes", nodes)
         self._keep("slopes", slopes())
 
@@ -142,18 +148,19 @@ class OrderPreserving(Calibrator):
         return [parameter.requires_grad_() for parameter in network]
 
     def _train(
-        self, network: list[Tensor], loss: Callable[[Tensor], Tensor], n: int, generator: torch.Generator
+        self, network: list[Tensor], log_probs: Callable[[Tensor], Tensor], labels: Tensor, generator: torch.Generator
     ) -> None:
         """Adam (Kingma and Ba, 2015) with a cosine schedule. Torch's own imports its compiler, which takes seconds."""
-        steps = self.epochs * math.ceil(n / BATCH)
+        n, objective = len(labels), self._make_objective()
+        steps = self.epochs * math.ceil(n / self.batch_size)
         means, squares = ([torch.zeros_like(parameter) for parameter in network] for _ in range(2))
         step = 0
         for _ in range(self.epochs):
-            for rows in torch.split(torch.randperm(n, generator=generator).to(network[0].device), BATCH):
+            for rows in torch.split(torch.randperm(n, generator=generator).to(network[0].device), self.batch_size):
                 rate = self.learning_rate * (1 + math.cos(math.pi * step / steps)) / 2
                 step += 1
                 with torch.enable_grad():
-                    gradients = torch.autograd.grad(loss(rows), network)
+                    gradients = torch.autograd.grad(objective(log_probs(rows), labels[rows]), network)
                 for parameter, gradient, mean, square in zip(network, gradients, means, squares, strict=True):
                     slope = gradient.add(parameter, alpha=self.weight_decay)
                     mean.lerp_(slope, 1 - ADAM_MEAN)
@@ -186,6 +193,11 @@ def stretch(ordered: Tensor, gains: Tensor) -> Tensor:
     """
     below = -((ordered[:, :-1] - ordered[:, 1:]) * gains).cumsum(1)
     return torch.cat([torch.zeros_like(below[:, :1]), below], dim=1)
+
+
+def unsorted(ordered: Tensor, order: Tensor) -> Tensor:
+    """Sorted rows back in the order of the classes."""
+    return torch.zeros_like(ordered).scatter(1, order, ordered)
 
 
 def integral(z: Tensor, nodes: Tensor, slopes: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from temperance.calibrators._fit.logistic import TOLERANCE, LogisticFit, fit_logistic
+from temperance.calibrators._fit.logistic import TOLERANCE, Features, LogisticFit, fit_logistic
 from temperance.calibrators._fit.reduction import BinaryCalibrator, Reduction
 from temperance.calibrators.base import Shared, calibrator
 
@@ -20,6 +20,28 @@ class LogisticCalibrator(BinaryCalibrator):
         worst = max(float(fit.remaining.max()), self.info.get("remaining", 0.0))
         self.info |= {"converged": worst <= TOLERANCE, "remaining": worst}
         return fit
+
+    def _fit_rising(self, x: Tensor, target: Tensor, weights: Tensor, features: Features) -> Tensor:
+        """The best coefficients (m, 3) of three features, the first two of which must not be negative."""
+        best, _ = self._solve(x, target, weights, features, [0, 1, 2])
+        wrong = (best[:, :2] < 0).any(1)
+        if bool(wrong.any()):
+            # With one of the two at zero the other may become negative: then both are zero.
+            tried = [self._solve(x[wrong], target[wrong], weights, features, kept) for kept in ([0, 2], [1, 2], [2])]
+            theta, loss = torch.stack([theta for theta, _ in tried]), torch.stack([loss for _, loss in tried])
+            loss = torch.where((theta[:, :, :2] < 0).any(2), torch.inf, loss)
+            best[wrong] = theta[loss.argmin(0), torch.arange(theta.shape[1], device=theta.device)]
+        return best
+
+    def _solve(
+        self, x: Tensor, target: Tensor, weights: Tensor, features: Features, kept: list[int]
+    ) -> tuple[Tensor, Tensor]:
+        """The best coefficients (m, 3) among those that are zero unless kept, and the loss they reach (m,)."""
+        start, weight = x.new_zeros(len(x), len(kept)), weights.expand_as(x)
+        fit = self._record(fit_logistic(x, target, lambda x: features(x)[..., kept], start, weight=weight))
+        theta = x.new_zeros(len(x), 3)
+        theta[:, kept] = fit.theta
+        return theta, fit.loss
 
 
 @calibrator(family="binary", preserves_argmax=False, takes_weights=True)
@@ -75,29 +97,52 @@ class Beta(LogisticCalibrator):
         super().__init__(reduction=reduction, **shared)
 
     def _fit_binary(self, log_odds: Tensor, happened: Tensor, weights: Tensor) -> dict[str, Tensor]:
-        target = smoothed_targets(happened, weights)
-        best, _ = self._solve(log_odds, target, weights, [0, 1, 2])
-        wrong = (best[:, :2] < 0).any(1)
-        if bool(wrong.any()):
-            # With one of the two at zero the other may become negative: then both are zero.
-            tried = [self._solve(log_odds[wrong], target[wrong], weights, kept) for kept in ([0, 2], [1, 2], [2])]
-            theta, loss = torch.stack([theta for theta, _ in tried]), torch.stack([loss for _, loss in tried])
-            loss = torch.where((theta[:, :, :2] < 0).any(2), torch.inf, loss)
-            best[wrong] = theta[loss.argmin(0), torch.arange(theta.shape[1], device=theta.device)]
-        return {"coefficients": unless_one_sided(happened, best, [1.0, 1.0, 0.0])}
-
-    def _solve(self, log_odds: Tensor, target: Tensor, weights: Tensor, kept: list[int]) -> tuple[Tensor, Tensor]:
-        """The best coefficients (m, 3) among those that are zero unless kept, and the loss they reach (m,)."""
-        start = log_odds.new_zeros(len(log_odds), len(kept))
-        weight = weights.expand_as(log_odds)
-        fit = self._record(fit_logistic(log_odds, target, lambda x: beta_features(x)[..., kept], start, weight=weight))
-        theta = log_odds.new_zeros(len(log_odds), 3)
-        theta[:, kept] = fit.theta
-        return theta, fit.loss
+        found = self._fit_rising(log_odds, smoothed_targets(happened, weights), weights, beta_features)
+        return {"coefficients": unless_one_sided(happened, found, [1.0, 1.0, 0.0])}
 
     def _map(self, log_odds: Tensor) -> Tensor:
         a, b, c = self.coefficients[:, :, None].unbind(1)
         return a * logsigmoid(log_odds) - b * logsigmoid(-log_odds) + c
+
+
+# A quadratic curve is fitted to the samples and to this many imagined ones, labelled as the classifier predicts.
+IMAGINED = 10
+
+
+@calibrator(family="binary", preserves_argmax=False, takes_weights=True)
+class Quadratic(LogisticCalibrator):
+    """A parabola through the log-odds: Platt scaling with a slope that changes evenly from one end to the other.
+
+    log-odds(q) = a + b · x + c · x² with x = log-odds(p) and the least NLL. c = 0 is Platt scaling. A parabola turns
+    back somewhere, so b and c are limited to curves that rise over all the log-odds that they are fitted to, and beyond
+    these the curve goes on as a straight line. The problem is convex, and solved as that of `beta` is.
+
+    The classifier itself, b = 1 and a = c = 0, is the prior: ten imagined samples are labelled as it predicts. They
+    are a weak ridge on a, b − 1 and c, in units in which the scale of the log-odds makes no difference.
+
+    >>> logits = [[0.0, -2.0], [0.0, -1.0], [0.0, 1.0], [0.0, 2.0]]
+    >>> [round(p, 4) for p in Quadratic().fit(logits, [0, 1, 0, 1]).predict_proba(logits)[:, 1].tolist()]
+    [0.2972, 0.3932, 0.6068, 0.7028]
+    """
+
+    ends: Tensor
+    coefficients: Tensor
+
+    def __init__(self, *, reduction: Reduction = "pooled", **shared: Unpack[Shared]) -> None:
+        super().__init__(reduction=reduction, **shared)
+
+    def _fit_binary(self, log_odds: Tensor, happened: Tensor, weights: Tensor) -> dict[str, Tensor]:
+        low, high = log_odds.aminmax(dim=1, keepdim=True)
+        width = torch.where(high > low, high - low, 1.0)
+        share = IMAGINED / (float(weights.sum()) + IMAGINED)
+        target = torch.lerp(happened.double(), log_odds.sigmoid(), share)
+        found = self._fit_rising((log_odds - low) / width, target, weights, parabola_features)
+        identity = torch.cat([width, width, low], 1)
+        return {"ends": torch.cat([low, width], 1), "coefficients": unless_one_sided(happened, found, identity)}
+
+    def _map(self, log_odds: Tensor) -> Tensor:
+        low, width = self.ends[:, :, None].unbind(1)
+        return (parabola_features((log_odds - low) / width) @ self.coefficients[:, :, None]).squeeze(2)
 
 
 def fit_platt(log_odds: Tensor, happened: Tensor, weights: Tensor) -> LogisticFit:
@@ -113,6 +158,12 @@ def line_features(log_odds: Tensor) -> Tensor:
 def beta_features(log_odds: Tensor) -> Tensor:
     """ln p, −ln(1 − p) and 1, exact even where p is very near 0 or 1."""
     return torch.stack([logsigmoid(log_odds), -logsigmoid(-log_odds), torch.ones_like(log_odds)], dim=-1)
+
+
+def parabola_features(x: Tensor) -> Tensor:
+    """The integrals of slopes that fall from 1 at x = 0 to 0 at x = 1, and rise from 0 to 1; constant beyond; and 1."""
+    rising = x.clamp(0, 1).square() / 2 + (x - 1).clamp_min(0)
+    return torch.stack([x - rising, rising, torch.ones_like(x)], dim=-1)
 
 
 def smoothed_targets(happened: Tensor, weights: Tensor) -> Tensor:

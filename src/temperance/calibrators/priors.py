@@ -44,15 +44,20 @@ SIGNIFICANT = 0.05
 Z95 = 1.959964
 
 
-def imbalance(labels: Tensor, weights: Tensor | None = None) -> str:
-    """A sentence that says how imbalanced labels are, or nothing if they are not."""
-    counts = torch.bincount(labels, weights)
+def imbalance_of(counts: Tensor) -> str:
+    """How imbalanced samples are, this many of each class, in a few words, or nothing if they are not."""
     rarest, commonest = (int(counts.where(counts > 0, counts.max()).argmin()), int(counts.argmax()))
     few, many = round(float(counts[rarest])), round(float(counts[commonest]))
     if int((counts > 0).sum()) < 3 or many < IMBALANCED * (few + SPARE):
         return ""
-    return (
-        f"the samples are imbalanced: {many:,} of class {commonest}, {few:,} of class {rarest}. "
+    return f"{many:,} of class {commonest}, {few:,} of class {rarest}"
+
+
+def imbalance(counts: Tensor) -> str:
+    """A sentence that says how imbalanced samples are and what to do, or nothing if they are not."""
+    found = imbalance_of(counts)
+    return found and (
+        f"the samples are imbalanced: {found}. "
         "Say with `prior` (`--prior`) how common the classes are in use: uniform, same as here, or a number for each"
     )
 

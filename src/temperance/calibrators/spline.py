@@ -41,6 +41,9 @@ class Spline(LogisticCalibrator):
     The spline calibration of Gupta et al. (2021) fits a spline to the cumulative accuracy by least squares and takes
     its derivative, which need not lie in [0, 1]. This one maximises a likelihood, and its values do.
 
+    n_knots    number of knots
+    smoothing  λ; None: chosen by leaving samples out
+
     Lucena, "Spline-based probability calibration" (2018).
     Gupta et al., "Calibration of neural networks using splines" (ICLR 2021).
     """

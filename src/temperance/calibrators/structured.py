@@ -64,6 +64,8 @@ class StructuredVector(Structured):
     then minimise the objective plus (k / n) (`diagonal` · ‖v‖² + `intercept` · ‖b‖²). The penalty fades as n grows, so
     this is temperature scaling with few samples for each class and vector scaling with many.
 
+    diagonal, intercept  strengths of the penalties on factors and shifts
+
     Berta, Holzmüller, Jordan and Bach, Structured matrix scaling for multi-class calibration, AISTATS 2026.
     """
 
@@ -102,6 +104,8 @@ class StructuredMatrix(Structured):
     (k / n) (`diagonal` · ‖diag V‖² + `intercept` · ‖b‖²) + (k (k − 1) / n) `off_diagonal` · ‖off-diagonal V‖²: the more
     parameters of a kind there are, the stronger the penalty on each, so thousands of parameters can be fitted to
     thousands of samples.
+
+    diagonal, intercept, off_diagonal  strengths of the penalties on factors, shifts and the rest
 
     Berta, Holzmüller, Jordan and Bach, Structured matrix scaling for multi-class calibration, AISTATS 2026.
     """

@@ -1,8 +1,8 @@
 """Temperature scaling: one number that makes every prediction more or less sure, by NLL or by calibration error."""
 
 import math
-from collections.abc import Iterable, Iterator
-from typing import Any, Unpack
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Literal, Unpack
 
 import torch
 from torch import Tensor
@@ -12,14 +12,17 @@ from temperance.calibrators._fit.solvers import (
     TOLERANCE,
     Parametric,
     Problem,
+    Solver,
+    StreamedProblem,
     minimise,
     sample_weight,
     settle,
     train,
 )
+from temperance.calibrators._fit.streaming import StreamCalibrator, Streamed
 from temperance.calibrators.base import Calibrator, Shared, calibrator
 from temperance.numerics import one_thread
-from temperance.objectives import Nll, Objective
+from temperance.objectives import Nll, Objective, ObjectiveName
 from temperance.settings import Count
 
 # Temperatures stay within these bounds.
@@ -47,7 +50,7 @@ LOG2_E = math.log2(math.e)
 
 
 @calibrator(family="temperature", preserves_argmax=True, takes_objective=True, takes_weights=True)
-class Temperature(Parametric):
+class Temperature(StreamCalibrator, Parametric):
     """Temperature scaling: divides the logits by one number, fitted to the labels.
 
     p = softmax(z / T), T = argmin of the objective (by default NLL) over T in [0.01, 100]. With a convex objective the
@@ -57,6 +60,9 @@ class Temperature(Parametric):
     The trap: samples without a mistake ask for T = 0, and a few with one mistake for a T that is hardly better. Where
     the standard error of ln T is above 0.8 a prior helps to choose T, around 1.5, and `fit` warns.
 
+    smoothing  "laplace" bounds what a confident mistake costs: p becomes (n p + 1) / (n + k), as if each of the k
+               classes had been seen once more beside n samples, those it was fitted to
+
     >>> logits = [[4.0, 0.0, 0.0], [0.0, 4.0, 0.0], [4.0, 0.0, 0.0], [0.0, 0.0, 4.0]]
     >>> round(float(Temperature().fit(logits, [0, 1, 1, 2]).temperature), 6)
     2.232443
@@ -65,13 +71,38 @@ class Temperature(Parametric):
     """
 
     temperature: Tensor
+    n_samples: Tensor  # with smoothing only
+
+    def __init__(
+        self,
+        *,
+        smoothing: Literal["laplace"] | None = None,
+        objective: ObjectiveName = "nll",
+        solver: Solver = "exact",
+        **shared: Unpack[Shared],
+    ) -> None:
+        super().__init__(objective=objective, solver=solver, **shared)
+        self.smoothing = smoothing
 
     def _fit_weighted(self, logits: Tensor, labels: Tensor, weights: Tensor | None) -> None:
-        inverse, self.info = fit_inverse_temperature(self._make_objective(weights), logits, labels, self.solver)
+        objective = self._make_objective(weights)
+        inverse, self.info = fit_inverse_temperature(objective, logits, labels, self.solver)
         self._keep("temperature", logits.new_tensor(1 / inverse))
+        if self.smoothing:
+            self._keep("n_samples", logits.new_tensor(objective.n_samples(labels)))
+
+    def _fit_stream(self, stream: Streamed) -> None:
+        inverse, self.info = stream_inverse_temperature(self._streamed_objective, stream)
+        self._keep("temperature", stream.logits.new_tensor(1 / inverse))
+        if self.smoothing:
+            self._keep("n_samples", stream.logits.new_tensor(stream.n))
 
     def _calibrate(self, logits: Tensor) -> Tensor:
-        return divided(logits, self.temperature)
+        log_probs = divided(logits, self.temperature)
+        if not self.smoothing:
+            return log_probs
+        n, k = self.n_samples, logits.shape[1]
+        return torch.logaddexp(log_probs + n.log(), torch.zeros_like(log_probs)) - (n + k).log()
 
 
 @one_thread()  # also for many samples: torch's threads wait for each other after each of many operations
@@ -105,6 +136,21 @@ def fit_inverse_temperature(
     return inverse, info | {"at_bound": bool(reached)}
 
 
+def stream_inverse_temperature(objective: Callable[[], Objective], stream: Streamed) -> tuple[float, dict[str, Any]]:
+    """As `fit_inverse_temperature`, for more rows than memory holds, which always determine the temperature.
+
+    `objective` makes one: the rows that are in memory show where to begin, except for an objective that chooses its
+    weights by what it sees on the way.
+    """
+    start, whole = 1.0, objective()
+    if not whole.adapts:
+        start, _ = fit_inverse_temperature(objective(), stream.logits, stream.labels)
+    problem = StreamedProblem(whole, lambda rows, log_inverse: (rows * log_inverse.exp()).log_softmax(1), stream)
+    begin = torch.tensor([math.log(start)], dtype=torch.float64)
+    found = minimise(problem, begin, low=math.log(S_LOW), high=math.log(S_HIGH))
+    return _within_bounds(math.exp(float(found.parameters))), found.info
+
+
 def _within_bounds(inverse: float) -> float:
     return min(max(inverse, S_LOW), S_HIGH)
 
@@ -125,6 +171,8 @@ def divided(rows: Tensor, temperature: Tensor) -> Tensor:
 def likeliest_inverse_temperature(objective: Objective, logits: Tensor, labels: Tensor) -> tuple[float, dict[str, Any]]:
     """The s = 1 / T that samples and prior together make likeliest, and the record of how it was found."""
     weight = sample_weight(objective, labels, logits.shape[1])
+    if objective.convex and not objective.adapts:
+        return _convex(objective, logits, labels, prior=weight)
 
     def surprise(log_temperature: Tensor) -> Tensor:
         away = log_temperature - TYPICAL
@@ -133,6 +181,13 @@ def likeliest_inverse_temperature(objective: Objective, logits: Tensor, labels: 
     problem = Problem(objective, lambda rows, t: divided(rows, t.exp()), logits, labels, penalty=surprise)
     found = minimise(problem, logits.new_tensor([TYPICAL]), low=math.log(LOW), high=math.log(HIGH))
     return _within_bounds(math.exp(-float(found.parameters))), found.info
+
+
+def _slopes_of_prior(s: float) -> tuple[float, float]:
+    """The first two derivatives in s of the squared distance of ln T from what is typical, over twice its variance."""
+    away = -math.log(s) - TYPICAL
+    variance = (SPREAD_ABOVE if away > 0 else SPREAD_BELOW) ** 2
+    return -away / (variance * s), (1 + away) / (variance * s * s)
 
 
 def _undetermined(logits: Tensor, s: float, counts: Tensor | None) -> bool:
@@ -169,7 +224,9 @@ def _too_few(logits: Tensor, labels: Tensor, alone: float, kept: float) -> str:
 # --------------------------------------------------------------------------------------------------- convex objectives
 
 
-def _convex(objective: Objective, logits: Tensor, labels: Tensor) -> tuple[float, dict[str, Any]]:
+def _convex(
+    objective: Objective, logits: Tensor, labels: Tensor, *, prior: float = 0.0
+) -> tuple[float, dict[str, Any]]:
     n, k = logits.shape
     record: dict[str, Any] = {}
 
@@ -179,9 +236,9 @@ def _convex(objective: Objective, logits: Tensor, labels: Tensor) -> tuple[float
         for every in EVERY:
             if first_time and n >= every * ENOUGH_ROWS:
                 some = slice(None, None, every)
-                rough, _ = _newton(objective, logits[some], labels[some], weights[some] * every, start, 1e-3)
+                rough, _ = _newton(objective, logits[some], labels[some], weights[some] * every, start, 1e-3, prior)
                 start = start if rough in (S_LOW, S_HIGH) else rough
-        found, info = _newton(objective, logits, labels, weights, start, TOLERANCE / 10)
+        found, info = _newton(objective, logits, labels, weights, start, TOLERANCE / 10, prior)
         record.update(info)
         return found
 
@@ -197,15 +254,20 @@ def _convex(objective: Objective, logits: Tensor, labels: Tensor) -> tuple[float
 
 
 def _newton(
-    objective: Objective, logits: Tensor, labels: Tensor, weights: Tensor, s: float, tolerance: float
+    objective: Objective, logits: Tensor, labels: Tensor, weights: Tensor, s: float, tolerance: float, prior: float
 ) -> tuple[float, dict[str, Any]]:
-    """Where the slope in s, which only rises, is zero: Newton steps, with a bracket for those that go astray."""
+    """Where the slope in s is zero: Newton steps, with a bracket for those that go astray.
+
+    `prior` is the weight of what is believed about the temperature without samples. Without it the slope only rises.
+    """
     below, above = 0.0, math.inf  # values of s where the slope is known to be negative, and positive
     # Rows that fit into a cache are kept for all steps.
     kept = list(_centred(objective, logits, labels, weights)) if logits.numel() <= _block_values(logits) else None
     for steps in range(1, 101):
-        slope, *bends = _derivatives(kept or _centred(objective, logits, labels, weights), s)
-        step = _root(slope, *bends)
+        slope, second, *higher = _derivatives(kept or _centred(objective, logits, labels, weights), s)
+        believed_slope, believed_second = _slopes_of_prior(s)
+        slope, second = slope + prior * believed_slope, second + prior * believed_second
+        step = _root(slope, second, *higher)
         below, above = (below, s) if slope > 0 else (s, above)
         small = abs(slope) <= tolerance
         if slope == 0 or s == (S_LOW if slope > 0 else S_HIGH):
@@ -278,11 +340,27 @@ def _root(slope: float, second: float, third: float, fourth: float) -> float:
 
 
 def _any_shape(objective: Objective, logits: Tensor, labels: Tensor) -> tuple[float, dict[str, Any]]:
-    """The lowest of several local optima: the best of a coarse grid over some rows, then a descent over all rows."""
+    """The lowest of several local optima: the best of a coarse grid over some rows, then a descent over all rows.
+
+    A calibration error can be as small where everything is certain, so its descent begins at the optimum of NLL.
+    """
 
     def forward(rows: Tensor, log_inverse: Tensor) -> Tensor:
         return (rows * log_inverse.exp()).log_softmax(1)
 
+    if objective.whole:
+        best = logits.new_tensor(math.log(_convex(Nll(), logits, labels)[0]))
+    else:
+        best = _best_of_grid(objective, forward, logits, labels)
+    found = minimise(
+        Problem(objective, forward, logits, labels), best[None], low=math.log(S_LOW), high=math.log(S_HIGH)
+    )
+    return math.exp(float(found.parameters)), found.info
+
+
+def _best_of_grid(
+    objective: Objective, forward: Callable[[Tensor, Tensor], Tensor], logits: Tensor, labels: Tensor
+) -> Tensor:
     every = max(1, len(logits) // (4 * ENOUGH_ROWS))
     some = Problem(objective, forward, logits[::every], labels[::every])
     grid = torch.arange(-18, 19, dtype=torch.float64, device=logits.device) / 18 * math.log(S_HIGH)
@@ -290,17 +368,13 @@ def _any_shape(objective: Objective, logits: Tensor, labels: Tensor) -> tuple[fl
     values = torch.stack([weights @ some.losses(u) for u in grid])
     # The middle one of equal ones: T = 1 where it makes no difference.
     middle_first = (torch.arange(37) - 18).abs().argsort(stable=True)
-    best = grid[middle_first][values[middle_first].argmin()]
-    found = minimise(
-        Problem(objective, forward, logits, labels), best[None], low=math.log(S_LOW), high=math.log(S_HIGH)
-    )
-    return math.exp(float(found.parameters)), found.info
+    return grid[middle_first][values[middle_first].argmin()]
 
 
 # ------------------------------------------------------------------------------------------------- by calibration error
 
 
-@calibrator(family="temperature", preserves_argmax=True)
+@calibrator(family="temperature", preserves_argmax=True, steady_from=200)
 class TemperatureEce(Calibrator):
     """Temperature scaling with the temperature that gives the least ECE on the data it is fitted to.
 
@@ -308,6 +382,8 @@ class TemperatureEce(Calibrator):
     grid or a search would follow noise; and the T with the least ECE on the fitted data is not quite the best on new
     data. At an end of the grid, where samples without a mistake lead, there is no least ECE: T is then that of
     `temperature`, and `fit` warns.
+
+    n_bins  bins of the ECE
 
     Frenkel and Goldberger, Network calibration by class-based temperature scaling, 2021; Mukhoti et al., 2020.
     """

@@ -15,7 +15,7 @@ from temperance.calibrators.base import Shared, calibrator
 Point = tuple[float, float]
 
 
-@calibrator(family="binary", preserves_argmax=False, takes_weights=True)
+@calibrator(family="binary", preserves_argmax=False, takes_weights=True, steady_from=50)
 class VennAbers(CurveCalibrator):
     """Isotonic regression fitted twice, with the new sample as a miss and as a hit, and the two answers merged.
 

@@ -38,7 +38,7 @@ def _numbers(weights: Tensor) -> Tensor:
 
 def repeated(name: str, weights: Tensor) -> Tensor:
     """Each row's number as often as its weight says, for a method of this name that takes whole weights only."""
-    remedy = "Take a method that allows any weights, such as temperature or auto"
+    remedy = "Use a method and an objective that allow any weights, such as auto, or temperature with nll"
     if not is_whole(weights):
         raise InputError(
             f"{name} counts samples one by one, so weights must be whole numbers, and these are not. {remedy}, "

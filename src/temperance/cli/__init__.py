@@ -27,6 +27,7 @@ from temperance.cli import (
     shift,
     train,
 )
+from temperance.cli.manual import describe
 from temperance.cli.terminal import transliterate_output
 from temperance.errors import TemperanceError, TemperanceWarning
 
@@ -125,4 +126,5 @@ def parser() -> argparse.ArgumentParser:
     commands = found.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for command in COMMANDS:
         command.add_to(commands)
+    describe(commands.choices)
     return found

@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 from temperance.cli.output import check_outputs, progress_bar
+from temperance.cli.reading import add_reading_options, reading_options
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -33,6 +34,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     parser.add_argument("--steps", type=int, default=300, metavar="N", help="for how long (300)")
     parser.add_argument("--points", type=int, default=1500, metavar="N", help="samples on a map of the logits (1500)")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the samples that are drawn (0)")
+    add_reading_options(parser)
     parser.set_defaults(run=run)
 
 
@@ -51,6 +53,7 @@ def run(args: argparse.Namespace) -> None:
             points=args.points,
             seed=args.seed,
             progress=tell,
+            **reading_options(args),
         )
     write_report(found, args.output)
     print(f"analysed {', '.join(subject.name for subject in found.subjects)}; the page is {args.output}")

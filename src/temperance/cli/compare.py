@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from temperance.cli.output import add_output_options, check_outputs, emit, progress_bar
-from temperance.cli.reading import add_reading_options, reading_options
+from temperance.cli.reading import add_each_option, add_ray_option, add_reading_options, one_set_on_ray, reading_options
 from temperance.errors import InputError
 from temperance.files import check_writable
 
@@ -20,9 +21,11 @@ if TYPE_CHECKING:
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = commands.add_parser("compare", help="fit every calibrator, rank them honestly, recommend one and save it")
     parser.add_argument("fit", type=Path, metavar="FIT", help="predictions to fit on; halved if there is no TEST")
-    parser.add_argument("test", type=Path, nargs="?", metavar="TEST", help="predictions to measure on")
+    parser.add_argument("test", type=Path, nargs="*", metavar="TEST", help="predictions to measure on")
+    add_each_option(parser)
     add_comparing_options(parser)
     add_reading_options(parser)
+    add_ray_option(parser, "fit methods")
     parser.set_defaults(run=run)
 
 
@@ -39,35 +42,66 @@ def add_comparing_options(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     check_outputs(args)
-    rank(args.fit, args.test, args)
+    if args.each:
+        rank_each([args.fit, *args.test], args)
+    elif len(args.test) > 1:
+        raise InputError(
+            f"a comparison has one FIT and one TEST; got {1 + len(args.test)} files. If each is a set of its own, add "
+            "--each"
+        )
+    else:
+        rank(args.fit, args.test[0] if args.test else None, args)
+
+
+def rank_each(paths: Sequence[Path], args: argparse.Namespace) -> None:
+    """Compare on every set as the options say, print one table, write the files."""
+    from temperance.jobs.several import compare_each
+    from temperance.predictions import each_file
+
+    if args.output or args.refit:
+        raise InputError("-o saves one calibrator, and with --each there is one for every set; compare a single set")
+    one_set_on_ray(args)
+    with progress_bar() as tell:
+        found = compare_each(each_file(paths), progress=tell, **comparing_options(args))
+    emit(found, args)
+    found.raise_failures()
 
 
 def rank(fit: Predictions | Path, test: Predictions | Path | None, args: argparse.Namespace) -> None:
     """Compare as the options say, print, write the files."""
-    from temperance.jobs.comparison import compare
-
     if args.refit and not args.output:
         raise InputError("--refit is about the calibrator that is saved; say where with -o CAL")
     if args.output:
         check_writable(args.output)
+    options = comparing_options(args)
     with progress_bar() as tell:
-        found = compare(
-            fit,
-            test,
-            methods=[name for name in args.methods.split(",") if name.strip()],
-            n_bins=args.n_bins,
-            bootstrap=args.bootstrap,
-            jobs=args.jobs,
-            seed=args.seed,
-            progress=tell,
-            **reading_options(args),
-        )
+        if vars(args).get("ray") is not None:
+            from temperance.interop import ray
+
+            del options["jobs"]
+            found = ray.compare(fit, test, address=args.ray or None, progress=tell, **options)
+        else:
+            from temperance.jobs.comparison import compare
+
+            found = compare(fit, test, progress=tell, **options)
     saved = args.output and found.any_fitted and save(found, args.output, refit=args.refit)
     emit(found, args)
     if saved:
         print(saved, file=sys.stderr)
     elif args.output:
         raise InputError(f"no calibrator could be fitted, so nothing is written to {args.output}")
+
+
+def comparing_options(args: argparse.Namespace) -> dict[str, Any]:
+    """The options of `add_comparing_options`, and how files are read, for the library."""
+    return {
+        "methods": [name for name in args.methods.split(",") if name.strip()],
+        "n_bins": args.n_bins,
+        "bootstrap": args.bootstrap,
+        "jobs": args.jobs,
+        "seed": args.seed,
+        **reading_options(args),
+    }
 
 
 def save(found: Comparison, path: Path, *, refit: bool) -> str:

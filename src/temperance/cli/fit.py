@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from temperance.cli.output import check_outputs
-from temperance.cli.reading import add_reading_options, reading_options
+from temperance.cli.reading import add_ray_option, add_reading_options, reading_options
 from temperance.errors import plural
 from temperance.files import refuse_overwriting
 
@@ -38,13 +38,14 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     use.add_argument("--prior", metavar="PRIOR", help="as for fit, or adapt: estimate it from these predictions")
     use.add_argument("--again", action="store_true", help="calibrate predictions that are calibrated already")
     add_reading_options(use)
+    add_ray_option(use, "calibrate a folder")
     use.set_defaults(run=run_apply)
 
 
 def run(args: argparse.Namespace) -> None:
     check_outputs(args)
 
-    from temperance.jobs.application import read_prior
+    from temperance.jobs.application import fit, read_prior
     from temperance.jobs.comparison import read_for_fitting
     from temperance.jobs.outcomes import Method
     from temperance.registry import as_entry
@@ -56,9 +57,7 @@ def run(args: argparse.Namespace) -> None:
     if args.prior:
         made.set_params(prior=read_prior(args.prior))
     data = read_for_fitting(args.predictions, **reading_options(args))
-    logits, labels = data.logits(), data.labels
-    with data.located():
-        found = made.fit(logits, labels, weights=data.weights)
+    found = fit(made, data)
     found.save(args.output)
     print(f"fitted {method.label} on {plural(data.n, 'sample')}; saved in {args.output}")
     learnt = {name: value.tolist() for name, value in found.learnt.items()}
@@ -79,7 +78,12 @@ def run_apply(args: argparse.Namespace) -> None:
     refuse_overwriting(args.output, [shard.source for shard in data.shards])
     if args.prior:
         calibrator = with_prior(calibrator, read_prior(args.prior), data)
-    write_predictions(args.output, apply(calibrator, data, again=args.again))
+    if args.ray is not None:
+        from temperance.interop import ray
+
+        ray.apply(calibrator, data, args.output, address=args.ray or None, again=args.again)
+    else:
+        write_predictions(args.output, apply(calibrator, data, again=args.again))
     which = f" of the {data.split} set" if data.split else ""
     print(f"calibrated {plural(data.n, 'sample')}{which} with {calibrator.name}; probabilities in {args.output}")
     if "adapted" in calibrator.info:

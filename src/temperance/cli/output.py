@@ -22,8 +22,9 @@ if TYPE_CHECKING:
     from temperance.jobs.comparison import Comparison
     from temperance.jobs.evaluation import Evaluation
     from temperance.jobs.ood import OODComparison
+    from temperance.jobs.several import Comparisons, Evaluations
 
-    Measured = Evaluation | Comparison | OODComparison | Shift
+    Measured = Evaluation | Evaluations | Comparison | Comparisons | OODComparison | Shift
 
 STDOUT = Path("-")
 

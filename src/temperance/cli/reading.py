@@ -5,6 +5,14 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from temperance.errors import InputError
+
+
+def add_each_option(parser: argparse.ArgumentParser) -> None:
+    """--each, the same for every command that takes several sets."""
+    text = "every file is a set of its own, also in a folder or a pattern (whose files are otherwise one set)"
+    parser.add_argument("--each", action="store_true", help=text)
+
 
 def add_reading_options(parser: argparse.ArgumentParser) -> None:
     """--logits, --probs, --label, --group, --weight, --binary, --positive and --normalise."""
@@ -26,6 +34,18 @@ def add_reading_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--normalise", action="store_true", help="take rounded probabilities, whose rows need not quite sum to 1"
     )
+
+
+def add_ray_option(parser: argparse.ArgumentParser, what: str) -> None:
+    """--ray, the same for every command that a cluster can run."""
+    text = f"{what} on a Ray cluster: at ADDRESS, or else on all cores of this machine"
+    parser.add_argument("--ray", nargs="?", const="", metavar="ADDRESS", help=text)
+
+
+def one_set_on_ray(args: argparse.Namespace) -> None:
+    """Refuse --ray where there are several sets."""
+    if args.ray is not None:
+        raise InputError("--ray is for one set; leave it out, or name a single file, folder or pattern without --each")
 
 
 def reading_options(args: argparse.Namespace) -> dict[str, Any]:

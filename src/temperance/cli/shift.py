@@ -35,7 +35,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 def run(args: argparse.Namespace) -> None:
     check_outputs(args)
 
-    from temperance.calibrators.base import load_calibrator
+    from temperance.calibrators import load_calibrator
     from temperance.diagnose.shift import some_of, under_shift
     from temperance.heads.retraining import is_retrained, open_retrained
     from temperance.training import open_run

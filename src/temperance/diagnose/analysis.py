@@ -180,17 +180,19 @@ def analyse(
     points: int = 1500,
     seed: int = 0,
     progress: Progress = no_progress,
+    **how: Any,
 ) -> Analysis:
     """Analyse runs, retrained classifiers or predictions side by side, in every way that applies.
 
     sources     folders that `temperance train` or `temperance retrain` made, files of predictions, or `Predictions`
     layer       the layer that is trained post hoc with each of the objectives: see `posthoc_trace`
     points      samples on a map
+    how         passed on to `read_predictions`, for files of predictions
     """
     if not sources:
         raise InputError("there is nothing to analyse: name a run or a file of predictions")
     at_least("points", points, 4)
-    subjects = _distinct([_subject(source, seed) for source in sources])
+    subjects = _distinct([_subject(source, seed, how) for source in sources])
     jobs = len(subjects) + len(objectives) + 1
     confidence: dict[str, Bins] = {}
     angles: dict[str, Tensor] = {}
@@ -220,13 +222,13 @@ def analyse(
     return Analysis(tuple(subjects), confidence, angles, maps, tuple(traces), toy, tuple(notes), seed)
 
 
-def _subject(source: str | Path | Predictions, seed: int) -> Subject:
+def _subject(source: str | Path | Predictions, seed: int, how: Mapping[str, Any]) -> Subject:
     if isinstance(source, Predictions):
         return Subject(source.source, *_parts(source, seed))
     place = Path(source)
     if not place.is_dir():
-        found = read_predictions(place)
-        parts = read_pair(place) if found.split is not None else _parts(found, seed)
+        found = read_predictions(place, **how)
+        parts = read_pair(place, **how) if found.split is not None else _parts(found, seed)
         return Subject(place.name, *parts)
     if not (place / "predictions.npz").exists():
         raise FileError(f"{place} is not the folder of a run that has finished: it has no predictions.npz")

@@ -50,6 +50,7 @@ class Head(HasSettings, nn.Module):
     same every time. It computes in float32 on the features' device, and the seed decides every random draw. After a fit
     `history` has a row for each epoch, `info` what else was learnt, and `seconds` the time that it took.
 
+    momentum, weight_decay  of the optimiser
     epochs, batch_size  the length of the training; each epoch has its own order of samples
     optimiser           "sgd" (with `momentum`) or "adam", with `weight_decay` added to the gradient as in torch
     lr, schedule        "constant", or "cosine" from lr down to 0

@@ -65,6 +65,8 @@ class MaCCal(Head):
     measured on the training features, where accuracy is too high; acc_discount corrects for that. η_t decays from
     `first_step` to `last_step` (eq. 13).
 
+    first_step, last_step  η at the start and at the end: the most that the keep rate may move after an epoch
+    n_masks                masks of deploy="mc_masks"
     width         hidden units of the bottleneck; "auto": max(classes, features // 4); None: one linear layer
     activation    "relu", "tanh", "gelu" or None between the two layers
     start         "random", or "classifier": the network's own, for a single layer

@@ -76,6 +76,7 @@ class TST(_TwoStage):
 
     Linear(d, 3 Z), ReLU, Linear(3 Z, Z), Linear(Z, k); Z is `latent`.
 
+    latent  Z, units of the middle layer
     keep  "best": of all epochs the one with the lowest validation NLL, as the program does; "last"
 
     By default it trains as the released program does (Adam 1e-4, batches of 256); the MaC-Cal paper compares itself
@@ -99,6 +100,8 @@ class VTST(_TwoStage):
     σ² < 1; the loss is loss(logits) + KL / Z, KL = −½ Σ (1 + log σ² − μ² − σ²), a mean over the batch. Predictions are
     the mean probabilities over `n_draws` draws of ε, made once and saved with the head, so that they never change.
 
+    latent   Z, units of the middle layer
+    n_draws  draws of ε that predictions average over
     keep  "best": of all epochs the one with the lowest validation NLL, as the program does; "last"
 
     It trains as TST does.

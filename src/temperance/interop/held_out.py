@@ -12,7 +12,7 @@ from temperance.calibrators import Calibrator, make_calibrator
 from temperance.errors import InputError
 from temperance.files import make_folder
 from temperance.jobs.comparison import compare
-from temperance.jobs.evaluation import chosen_metrics
+from temperance.jobs.measuring import chosen_metrics
 from temperance.predictions import Predictions
 from temperance.report import write_report
 

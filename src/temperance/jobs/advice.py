@@ -95,7 +95,8 @@ def verdict(found: Comparison) -> str:
     if best is none:
         head = f"Leave it as it is{_why_not(found, lower)}"
         return " ".join([head, *_passed_over(found, lower), *_needed(found, lower)])
-    head = f"Use {best.label}: significantly better than no calibration."
+    chance = f"the probability that it does harm is at most {_percent_up(found.chance[best.label])}"
+    head = f"Use {best.label}: significantly better than no calibration, {chance}."
     return " ".join([head, _change(found), *_passed_over(found, lower), *_alternatives(found)])
 
 
@@ -144,6 +145,11 @@ def _needed(found: Comparison, lower: Sequence[Outcome]) -> list[str]:
     if needed[label] > MOST_SAMPLES:
         return [f"More than {MOST_SAMPLES:,} would be needed to tell."]
     return [f"About {_rounded(needed[label]):,} would tell, if the gain of {label} is what it looks like."]
+
+
+def _percent_up(chance: float) -> str:
+    """A small probability, rounded up to a tenth of a percent."""
+    return f"{max(1, math.ceil(1000 * chance)) / 10:g} %"
 
 
 def _rounded(count: float) -> int:

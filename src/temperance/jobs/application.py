@@ -1,17 +1,51 @@
-"""Calibrate predictions with a fitted calibrator, once."""
+"""Fit a calibrator to predictions, and calibrate others with it, once."""
 
 import copy
+from collections.abc import Iterator
 from pathlib import Path
 
-from temperance.arrays import ArrayLike
+from torch import Tensor
+
+from temperance.arrays import ArrayLike, checked_logits
+from temperance.calibrators._fit.streaming import MOST_VALUES, StreamCalibrator
 from temperance.calibrators.base import Calibrator
 from temperance.calibrators.priors import SAME, UNIFORM
 from temperance.errors import FileError, InputError
 from temperance.files import reading
 from temperance.predictions import Predictions, read_predictions
 
+# Files of more values than this are fitted in several passes.
+LARGE = 1 << 24
+
 ADAPT = "adapt"
 FLAG = {"prior": "--prior"}
+
+
+def fit(calibrator: Calibrator, data: Predictions) -> Calibrator:
+    """Fit a calibrator to predictions: in memory, or from a large file in several passes if the method allows it.
+
+    Samples with weights are fitted in memory.
+    """
+    if isinstance(calibrator, StreamCalibrator) and data.n * data.k > LARGE and not data.has_weights:
+        with data.located():
+            return calibrator.fit_stream(LogitBlocks(data), most_values=MOST_VALUES)
+    logits, labels = data.logits(), data.labels
+    with data.located():
+        return calibrator.fit(logits, labels, weights=data.weights)
+
+
+class LogitBlocks:
+    """Predictions as calibrators take them, logits or log-probabilities, read anew for each pass."""
+
+    def __init__(self, data: Predictions) -> None:
+        data.need_labels()
+        self._data = data
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        first = 0
+        for chunk in self._data.chunks():
+            yield checked_logits(chunk.scores, from_logits=self._data.from_logits, first_row=first), chunk.labels
+            first += len(chunk.labels)
 
 
 def apply(

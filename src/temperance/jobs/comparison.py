@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor
 
 from temperance.arrays import ArrayLike, no_weight
-from temperance.calibrators import CALIBRATORS
+from temperance.calibrators import CALIBRATORS, priors
 from temperance.calibrators.base import Calibrator
 from temperance.errors import InputError, at_least, plural, seed_number
 from temperance.jobs import advice
-from temperance.jobs.evaluation import Evaluation, checked_batches, evaluate
+from temperance.jobs.evaluation import Evaluation, evaluate
 from temperance.jobs.floor import Floored
+from temperance.jobs.measuring import checked_batches
 from temperance.jobs.outcomes import BASELINE, SIGNIFICANT, Method, Outcome, Work
 from temperance.jobs.results import Provenance, Results, Row, shown
 from temperance.predictions import Predictions, read_pair, read_predictions
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
 
 __all__ = ["Comparison", "Method", "Outcome", "compare", "fit_and_test", "logits_of", "read_for_fitting"]
+
+RunAll = Callable[[Work, Sequence[Method]], Iterator[Outcome]]
 
 FEWEST_RESAMPLES = 20  # with fewer no p-value can be below 0.05
 
@@ -129,12 +133,25 @@ class Comparison(Results):
 
     @cached_property
     def notes(self) -> tuple[str, ...]:
-        """What a reader should know about the numbers: labels with a probability of zero."""
+        """What a reader should know: labels with a probability of zero, and an imbalanced part to fit on."""
         floored = Floored.of(self.test, calibrated=False)
         if not self.test.from_logits:
             for _ in floored.counted(checked_batches(self.test)):
                 pass
-        return (floored.note(self.baseline.measured["nll"].value, self.test.n),) if floored.n else ()
+        zeros = floored.note(self.baseline.measured["nll"].value, self.test.n) if floored.n else ""
+        return tuple(filter(None, (zeros, self._imbalance)))
+
+    @property
+    def _imbalance(self) -> str:
+        """A sentence about an imbalanced part to fit on and what to do, unless the recommended method has a prior."""
+        found, method = priors.imbalance_of(torch.bincount(self.fit.labels, self.fit.weights)), self.recommended.method
+        if not found or "prior" in method.settings:
+            return ""
+        name = "auto" if self.recommended is self.baseline else method.label
+        return (
+            f"The part to fit on is imbalanced ({found}): if the classes are not as common in use, say how common they "
+            f"are with a prior, for example temperance fit {name} FIT -o CAL --prior uniform."
+        )
 
     def remark(self, outcome: Outcome) -> str:
         """Where one method stands, in a few words."""
@@ -202,6 +219,7 @@ def compare(
     bootstrap: int = 500,
     jobs: int = 1,
     seed: int = 0,
+    run_all: RunAll | None = None,
     progress: Progress = no_progress,
 ) -> Comparison:
     """Fit calibrators on one set of predictions, measure them on another, and recommend one.
@@ -222,11 +240,12 @@ def compare(
     columns   your own names of a file's columns, {"logits": "logit_*", "label": "y"}; see `read_predictions`
     methods   names, with settings as in `temperature:objective=class-scaled`; by default every one
     jobs      methods fitted at the same time, each in a process of its own
+    run_all   fits and measures the methods, if that is to happen elsewhere; see `temperance.interop.ray`
     """
     at_least("jobs", jobs, 1)
     at_least("bootstrap", bootstrap, FEWEST_RESAMPLES)
     at_least("n_bins", n_bins, 1)
-    chosen = _chosen(methods)
+    chosen = chosen_methods(methods)
     seed_number(seed)
     how: dict[str, Any] = {"positive": positive, "normalise": normalise, "columns": columns}
     first, second = as_sides(fit, labels, test, weights=weights, from_logits=from_logits, **how)
@@ -248,7 +267,7 @@ def compare(
     if baseline.failure:
         raise InputError(f"there is nothing to compare: {baseline.failure}")
     outcomes = [baseline]
-    for outcome in work.run_all(chosen, jobs):
+    for outcome in run_all(work, chosen) if run_all else work.run_all(chosen, jobs):
         outcomes.append(outcome)
         progress(len(outcomes) - 1, len(chosen), outcome.label)
     outcomes.sort(key=lambda o: o.measured["nll"].value if o.measured else float("inf"))
@@ -268,7 +287,7 @@ def compare(
     )
 
 
-def _chosen(methods: Sequence[str]) -> list[Method]:
+def chosen_methods(methods: Sequence[str]) -> list[Method]:
     """The methods to fit, each once; the baseline is always there and not among them."""
     named = [Method.parse(text) for text in methods] or [Method(name, {}) for name in CALIBRATORS.names]
     return list({method.label: method for method in named if method.name != BASELINE}.values())

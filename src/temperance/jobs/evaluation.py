@@ -8,38 +8,34 @@ from __future__ import annotations
 
 import math
 import time
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
-from temperance.arrays import ArrayLike, checked_logits
+from temperance.arrays import ArrayLike
 from temperance.calibrators.base import Calibrator
-from temperance.errors import InputError, at_least, plural, seed_number
-from temperance.jobs.floor import Floored
+from temperance.errors import at_least, plural
 from temperance.jobs.gap import calibration_gap, gap_sentence
+from temperance.jobs.measuring import checked_batches, gathered, statistics_of
 from temperance.jobs.results import Provenance, Results, Row, shown
+from temperance.jobs.statistics import Statistics
 from temperance.jobs.verdict import verdict
 from temperance.metrics import METRICS, Metric
-from temperance.metrics.batch import Batch, batches
 from temperance.metrics.bins import Bins, SparseBins
-from temperance.metrics.gather import Gatherer, Parts, Request
+from temperance.metrics.gather import Parts, Request
 from temperance.metrics.selective import Ranked, RiskCoverage
 from temperance.metrics.significance import resample
 from temperance.metrics.statistic import Statistic
-from temperance.metrics.tally import Tally, tallied
-from temperance.numerics import is_whole, one_thread
+from temperance.metrics.tally import Tally
+from temperance.numerics import one_thread
 from temperance.predictions import Predictions
-from temperance.predictions.checks import Positive, Text
+from temperance.predictions.checks import Positive
 from temperance.predictions.given import as_predictions
 from temperance.progress import Progress, no_progress
-
-# Numbers that are read at a time.
-CHUNK_VALUES = 1 << 19
 
 # The verdict on samples that have weights.
 WITH_WEIGHTS = (
@@ -51,11 +47,14 @@ if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
 
 
+Measure = Callable[[Sequence[Request]], list[Parts]]
+
+
 class Pictures:
     """The statistics behind the pictures: those that some metric needed anyway, and the others when they are wanted."""
 
-    def __init__(self, data: Predictions, calibrator: Calibrator | None, n_bins: int) -> None:
-        self._data, self._calibrator = data, calibrator
+    def __init__(self, measure: Measure, n_bins: int) -> None:
+        self._measure = measure
         options = {"n_bins": n_bins}
         self._requests: dict[str, Request] = {
             "ece": (METRICS["ece"], options),
@@ -74,9 +73,7 @@ class Pictures:
         """The statistic of a metric. Where it is not known yet, all that are missing are gathered in one pass."""
         missing = {key: request for key, request in self._requests.items() if key not in self._known}
         if name in missing:
-            batches = checked_batches(self._data, calibrator=self._calibrator)
-            with one_thread(where=self._calibrator is None):
-                found = gathered(batches, self._data.n, list(missing.values()))
+            found = self._measure(list(missing.values()))
             self._known |= {key: parts.stats for key, parts in zip(missing, found, strict=True)}
         return self._known[name]
 
@@ -210,64 +207,76 @@ def evaluate(
         columns=columns,
         weights=weights,
     )
-    at_least("n_bins", n_bins, 1)
     at_least("bootstrap", bootstrap, 0)
-    seed_number(seed)
-    wanted, left_out = allowed_metrics(data, chosen_metrics(metrics), every="all" in metrics)
-    chosen: list[Request] = [(m, {"n_bins": n_bins} if "n_bins" in m.options else {}) for m in wanted]
-    sizes: dict[str | None, int] = {None: data.n}
-    if by_group:
-        sizes.update(group_sizes(data))
+    found = statistics_of(
+        data,
+        metrics,
+        calibrator=calibrator,
+        n_bins=n_bins,
+        intervals=bootstrap > 0,
+        by_group=by_group,
+        seed=seed,
+        progress=progress,
+    )
 
-    method = calibrator.name if calibrator else "uncalibrated"
-    settings_of_calibrator = {"calibrator": calibrator.get_params(deep=False)} if calibrator else {}
+    def measure(requests: Sequence[Request]) -> list[Parts]:
+        with one_thread(where=calibrator is None):
+            return gathered(checked_batches(data, calibrator=calibrator), data.n, requests)
+
+    measured = evaluation(
+        found, data.source, bootstrap=bootstrap, level=level, seed=seed, measure=measure, progress=progress
+    )
+    if gap is None:
+        return measured
+    return replace(measured, notes=(*measured.notes, _gap_note(data, calibrator, gap, level, seed)))
+
+
+def evaluation(
+    found: Statistics,
+    source: str,
+    *,
+    bootstrap: int,
+    level: float,
+    seed: int,
+    measure: Measure,
+    progress: Progress = no_progress,
+) -> Evaluation:
+    """The values and intervals that statistics give; `measure` gives those of pictures that are not among them."""
+    measuring, n = found.measuring, found.n
+    requests = measuring.requests
+    pictures = Pictures(measure, measuring.n_bins)
+    pictures.keep(requests, found.groups[None].parts)
     rows: list[Row] = []
-    pictures = Pictures(data, calibrator, n_bins)
-    tallies: list[Tally] = []
-    floored = Floored.of(data, calibrated=calibrator is not None)
-    steps = len(sizes) * (len(chosen) + 1)
-    for group, n in sizes.items():
-        progress(len(rows), steps, f"reading {data.source}")
-        found = data.locating(checked_batches(data, group=group, calibrator=calibrator))
-        if group is None:
-            found = tallied(floored.counted(found), tallies)
-        generator = torch.Generator().manual_seed(seed) if bootstrap else None
-        with data.located(), one_thread(where=calibrator is None):  # a calibrator is left its threads
-            dealt = gathered(found, n, chosen, generator)
-        if group is None:
-            pictures.keep(chosen, dealt)
-        for (metric, options), parts in zip(chosen, dealt, strict=True):
-            progress(len(rows) + 1, steps, metric.title)
+    steps = 2 * len(found.groups) * len(requests)
+    for name, group in found.groups.items():
+        for (metric, options), parts in zip(requests, group.parts, strict=True):
+            progress(steps // 2 + len(rows), steps, metric.title)
             start = time.perf_counter()
             value, low, high = measured(metric, parts, options, bootstrap=bootstrap, level=level, seed=seed)
             row = Row(
-                source=data.source,
-                split=data.split or "",
-                group=group_name(group),
-                method=method,
-                params={"metric": options, **settings_of_calibrator},
+                source=source,
+                split=measuring.split or "",
+                group=group_name(name),
+                method=measuring.method,
+                params={"metric": options, **measuring.params},
                 metric=metric.name,
                 value=value,
                 low=low,
                 high=high,
-                n=n,
+                n=group.n,
                 seconds=time.perf_counter() - start,
             )
             rows.append(row)
     progress(steps, steps, "done")
-    settings = {"n_bins": n_bins, "bootstrap": bootstrap, "level": level, "n": data.n, "k": data.k}
-    settings |= {"weights": True} if data.has_weights else {}
+    settings = {"n_bins": measuring.n_bins, "bootstrap": bootstrap, "level": level, "n": n, "k": measuring.k}
+    settings |= {"weights": True} if measuring.weights else {}
     nll = next((row.value for row in rows if row.metric == "nll"), None)
     return Evaluation(
         rows=tuple(rows),
-        provenance=Provenance.of({data.source: data.fingerprint}, settings, seed),
-        class_names=data.class_names or tuple(map(str, range(data.k))),
-        tallies=(tallies[0], tallies[1]),
-        notes=(
-            *((floored.note(nll, data.n),) if floored.n and nll is not None else ()),
-            *left_out,
-            *(() if gap is None else (_gap_note(data, calibrator, gap, level, seed),)),
-        ),
+        provenance=Provenance.of(found.inputs, settings, seed),
+        class_names=measuring.class_names or tuple(map(str, range(measuring.k))),
+        tallies=found.tallies,
+        notes=(*([found.floored.note(nll, n)] if found.floored.n and nll is not None else []), *measuring.notes),
         _pictures=pictures,
     )
 
@@ -277,51 +286,9 @@ def _gap_note(data: Predictions, calibrator: Calibrator | None, method: str, lev
     return gap_sentence(calibration_gap(measured, method=method, level=level, seed=seed))
 
 
-def gathered(
-    found: Iterable[Batch], n: int, requests: Sequence[Request], generator: torch.Generator | None = None
-) -> list[Parts]:
-    """For each metric the statistic of n rows, in one pass; with a generator, of parts that the rows are dealt to."""
-    gatherer = Gatherer(requests, n, in_parts=generator is not None, generator=generator)
-    for batch in found:
-        gatherer.add(batch)
-    return gatherer.results()
-
-
 def group_name(group: str | None) -> str:
     """A group in a row: nothing for the whole, and something to read for a group whose name is empty."""
     return "" if group is None else group or "(no name)"
-
-
-def group_sizes(data: Predictions) -> dict[str, int]:
-    """How many samples each group has, groups in alphabetical order."""
-    if not data.has_groups:
-        raise InputError(f"{data.source} has no groups: store them under the name groups, one for each sample")
-    found: Counter[str] = Counter()
-    for chunk in data.chunks():
-        found.update(cast(Text, chunk.groups).tolist())
-    return dict(sorted(found.items()))
-
-
-def chosen_metrics(names: Sequence[str]) -> list[Metric]:
-    """The metrics of these names: the headline ones for none, every one for "all"."""
-    if not names:
-        return sorted((metric for metric in METRICS if metric.headline), key=lambda metric: metric.headline)
-    return list(METRICS) if "all" in names else [METRICS[name] for name in names]
-
-
-def allowed_metrics(
-    data: Predictions, metrics: Sequence[Metric], *, every: bool
-) -> tuple[Sequence[Metric], tuple[str, ...]]:
-    """Of every metric those that allow these weights, and a note about the others. Named ones are not left out."""
-    counting = [metric.name for metric in metrics if metric.whole_weights]
-    if not every or not data.has_weights or not counting:
-        return metrics, ()
-    with data.located():
-        if all(is_whole(chunk.weights) for chunk in data.chunks() if chunk.weights is not None):
-            return metrics, ()
-    names = ", ".join(counting)
-    note = f"These depend on how many samples there are, which weights that are not whole do not say: {names}."
-    return [metric for metric in metrics if not metric.whole_weights], (note,)
 
 
 def measured(
@@ -335,23 +302,3 @@ def measured(
         draws = resample(metric, parts, bootstrap, torch.Generator().manual_seed(seed), **options)
     found = draws.interval(value, metric.range, level)
     return value, found.low, found.high
-
-
-def checked_batches(
-    data: Predictions, *, group: str | None = None, calibrator: Calibrator | None = None
-) -> Iterator[Batch]:
-    """Predictions in checked blocks: those of one group, and as a calibrator makes them, if asked."""
-    data.need_labels()
-    first_row = 0
-    for scores, labels, groups, weights in data.hashed(data.chunks(max(1, CHUNK_VALUES // data.k))):
-        size = len(labels)
-        from_logits = data.from_logits
-        if group is not None:
-            mine = torch.from_numpy(cast(Text, groups) == group).to(labels.device)
-            scores, labels, weights = scores[mine], labels[mine], None if weights is None else weights[mine]
-        if calibrator is not None:
-            logits = checked_logits(scores, from_logits=from_logits, first_row=first_row)
-            scores, from_logits = calibrator.predict_proba(logits), False
-        if len(labels):
-            yield from batches(scores, labels, from_logits=from_logits, first_row=first_row, weights=weights)
-        first_row += size

@@ -6,6 +6,8 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import torch
+
 from temperance.arrays import LOG_FLOOR
 from temperance.metrics.batch import Batch
 from temperance.predictions import Predictions
@@ -14,16 +16,27 @@ from temperance.predictions.rounding import zero_at
 
 @dataclass
 class Floored:
-    """The labels whose probability is zero and counts as `floor`. With logits there are none."""
+    """The labels whose probability is zero and counts as `floor`. With logits there are none.
+
+    weight  theirs, which is their number where samples have no weights
+    nll     the sum of theirs
+    total   the weight of all labels
+    """
 
     floor: float = LOG_FLOOR
     n: int = 0
-    nll: float = 0.0  # the sum of theirs
+    weight: float = 0.0
+    nll: float = 0.0
+    total: float = 0.0
 
     @classmethod
     def of(cls, data: Predictions, *, calibrated: bool) -> Floored:
         """Where rounded probabilities are measured as they are, zeros were replaced when they were normalised."""
         return cls() if data.decimals is None or calibrated else cls(zero_at(data.decimals, data.k))
+
+    def __add__(self, other: Floored) -> Floored:
+        sums = (getattr(self, name) + getattr(other, name) for name in ("weight", "nll", "total"))
+        return Floored(self.floor, self.n + other.n, *sums)
 
     def counted(self, batches: Iterator[Batch]) -> Iterator[Batch]:
         """The same batches; their labels are counted on the way."""
@@ -34,20 +47,23 @@ class Floored:
                 floored = batch.label_prob < limit
                 if bool(floored.any()):
                     self.n += int(floored.sum())
-                    self.nll += float(batch.nll[floored].sum())
+                    self.weight += float(batch.sum(floored))
+                    self.nll += float(batch.sum(torch.where(floored, batch.nll, 0)))
+                self.total += float(batch.count)
             yield batch
 
     def note(self, nll: float, n: int) -> str:
         """What this does to the NLL of n samples, in a sentence."""
         have = "1 label has" if self.n == 1 else f"{self.n:,} labels have"
-        rest = nll * n - self.nll
-        others = f"on the other {n - self.n:,} samples it is {rest / max(n - self.n, 1):.4g}"
+        rest = nll * self.total - self.nll
+        mean = rest / (self.total - self.weight) if self.n < n else 0.0
+        others = f"on the other {n - self.n:,} samples it is {mean:.4g}"
         if self.floor == LOG_FLOOR:
             return (
                 f"{have} a probability of 0, or below {LOG_FLOOR:g}, which NLL counts as {LOG_FLOOR:g}. So it is "
                 f"{nll:.4g}; {others}."
             )
-        tiny = (rest - math.log(LOG_FLOOR) * self.n) / n
+        tiny = (rest - math.log(LOG_FLOOR) * self.weight) / self.total
         return (
             f"{have} a probability that was rounded to 0. With {self.floor:.2g} in its place, NLL is {nll:.4g}; with "
             f"{LOG_FLOOR:g} it would be {tiny:.4g}; {others}."

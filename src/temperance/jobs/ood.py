@@ -16,10 +16,12 @@ from temperance.calibrators.base import Calibrator
 from temperance.errors import InputError, at_least, plural, seed_number
 from temperance.jobs.results import Provenance, Results, Row, shown
 from temperance.metrics.batch import batches
-from temperance.metrics.detection import Detection, auroc_of, detection, detection_draws, fpr_of
+from temperance.metrics.detection import MEASURES, Detection, detection, detection_draws
+from temperance.metrics.familiarity import FEATURE_SCORES, FeatureScore, Reference, as_features
 from temperance.metrics.scores import SCORES, Score
 from temperance.metrics.significance import Draws
 from temperance.predictions import Predictions, read_predictions
+from temperance.predictions.disk import extras_of
 from temperance.progress import Progress, no_progress
 
 if TYPE_CHECKING:
@@ -27,8 +29,8 @@ if TYPE_CHECKING:
 
 Given = Predictions | str | Path
 
-MEASURES = {"auroc": auroc_of, "fpr95": fpr_of}
-TITLES = {"auroc": "AUROC", "fpr95": "FPR95"}
+TITLES = {"auroc": "AUROC", "fpr95": "FPR95", "aupr-in": "AUPR in", "aupr-out": "AUPR out"}
+JUDGED = ("auroc", "fpr95")  # what the verdict rests on; AUPR depends on how many samples either side has
 HISTOGRAM_BINS = 40
 
 FEWEST = 50  # samples of either side that intervals need
@@ -50,7 +52,7 @@ class ScoreHistogram:
 
 @dataclass(frozen=True, repr=False)
 class OODComparison(Results):
-    """AUROC and FPR95 of each score, which is the `method` of a row.
+    """AUROC, FPR95 and AUPR of each score, which is the `method` of a row.
 
     The `group` of a row is the name of the unfamiliar set; without a group it is the mean over all of them, or the only
     one.
@@ -80,7 +82,7 @@ class OODComparison(Results):
     def verdict(self) -> str:
         """In plain words: does confidence tell unfamiliar data apart, and by which score best?"""
         first = self.scores[0]
-        area, share = (self.row(metric, method=first) for metric in MEASURES)
+        area, share = (self.row(metric, method=first) for metric in JUDGED)
         text = [
             self._word(),
             f"By {first}, a sample of its own data scores higher than an unfamiliar one {_percent(area.value)} of the "
@@ -107,7 +109,7 @@ class OODComparison(Results):
         if self._too_few:
             return f"Too few samples to tell: it takes {FEWEST} of its own, and as many of any other set."
         groups = list(self.sizes) if len(self.sizes) > 1 else [""]
-        rows = ((self.row(metric, group=group, method=self.scores[0]) for metric in MEASURES) for group in groups)
+        rows = ((self.row(metric, group=group, method=self.scores[0]) for metric in JUDGED) for group in groups)
         words = {told_apart(*pair) for pair in rows}
         return words.pop() if len(words) == 1 else "Some unfamiliar data stands out more than other."
 
@@ -120,11 +122,12 @@ class OODComparison(Results):
 
         table = Table(title=Text(self.title), title_justify="left", title_style="bold")
         table.add_column("score")
-        for title in TITLES.values():
+        for metric, title in TITLES.items():
             table.add_column(title, justify="right", no_wrap=True)
-            table.add_column(
-                f"{self.provenance.settings['level']:.0%} interval", justify="right", style="dim", no_wrap=True
-            )
+            if metric in JUDGED:
+                table.add_column(
+                    f"{self.provenance.settings['level']:.0%} interval", justify="right", style="dim", no_wrap=True
+                )
         for group in ("", *(self.sizes if len(self.sizes) > 1 else ())):
             if len(self.sizes) > 1:
                 table.add_row(Text(group or "mean over the sets", style="bold"))
@@ -132,7 +135,8 @@ class OODComparison(Results):
                 cells = []
                 for metric in MEASURES:
                     row = self.row(metric, group=group, method=name)
-                    cells += [shown(row.value, percent=True), f"{100 * row.low:.1f} … {100 * row.high:.1f}"]
+                    cells.append(shown(row.value, percent=True))
+                    cells += [f"{100 * row.low:.1f} … {100 * row.high:.1f}"] if metric in JUDGED else []
                 table.add_row(name, *cells, end_section=name == self.scores[-1])
         yield table
         yield ""
@@ -159,18 +163,21 @@ def compare_ood(
     outside: Given | Sequence[Given] | Mapping[str, Given],
     *,
     scores: Sequence[str] = (),
+    reference: Reference | None = None,
     calibrator: Calibrator | None = None,
     bootstrap: int = 500,
     level: float = 0.95,
     seed: int = 0,
     progress: Progress = no_progress,
 ) -> OODComparison:
-    """How well a model's confidence tells its own data from other data: AUROC and FPR95 of each score.
+    """How well a model's confidence tells its own data from other data: AUROC, FPR95 and AUPR of each score.
 
     inside      predictions of one model on data like that which it was trained on: a file or a `Predictions`
     outside     its predictions on other data, or several sets of them, perhaps by name
-    scores      names of confidence scores; by default every one that the predictions allow
-    calibrator  a fitted calibrator, applied to both sides; it makes probabilities, so energy is then left out
+    scores      names of confidence scores, and of scores of features; by default every one that is possible
+    reference   features of the training data, for the scores mahalanobis, knn and vim; the files of both sides then
+                have `features` beside their predictions
+    calibrator  a fitted calibrator, applied to both sides; it makes probabilities, so scores of logits are left out
 
     Neither side needs labels, and those that a file has are not read.
 
@@ -190,16 +197,22 @@ def compare_ood(
             raise InputError(
                 f"both sides must be predictions of one model; {own.source} has {own.k} classes, {name} has {other.k}"
             )
-    entries = _entries(scores, [own, *others.values()], calibrator)
-    progress(0, len(entries) + 1, "reading")
+    entries, of_features = _entries(scores, [own, *others.values()], calibrator, reference)
+    progress(0, len(entries) + len(of_features) + 1, "reading")
     inner, *outer = (_scores(data, entries, calibrator) for data in (own, *others.values()))
+    if reference is not None and of_features:
+        fitted = {entry.name: entry.fit(reference) for entry in of_features}
+        for data, scored in zip((own, *others.values()), (inner, *outer), strict=True):
+            rows_of = _features(data, reference)
+            scored |= {name: familiarity(rows_of) for name, familiarity in fitted.items()}
 
     rows, histograms = [], []
-    for done, entry in enumerate(entries):
-        progress(done + 1, len(entries) + 1, entry.name)
+    names = [*(entry.name for entry in entries), *(entry.name for entry in of_features)]
+    for done, name in enumerate(names):
+        progress(done + 1, len(names) + 1, name)
         start = time.perf_counter()
         params: dict[str, Any] = {"calibrator": calibrator.get_params(deep=False)} if calibrator else {}
-        found = [detection(inner[entry.name], scored[entry.name]) for scored in outer]
+        found = [detection(inner[name], scored[name]) for scored in outer]
         values = [{metric: measure(each) for metric, measure in MEASURES.items()} for each in found]
         # The same seeds for every score and set: the same samples of its own data are drawn throughout.
         draws = [_draws(each, bootstrap, seed) for each in found]
@@ -208,9 +221,9 @@ def compare_ood(
             each = [(value[metric], drawn[metric]) for value, drawn in zip(values, draws, strict=True)]
             for group, source, n, value, drawn in _with_mean(others, each):
                 span = drawn.interval(value, (0.0, 1.0), level)
-                rows.append(Row(source, "", group, entry.name, params, metric, value, span.low, span.high, n, seconds))
-        histograms.append(_histogram(entry.name, inner[entry.name], dict(zip(others, outer, strict=True))))
-    progress(len(entries) + 1, len(entries) + 1, "done")
+                rows.append(Row(source, "", group, name, params, metric, value, span.low, span.high, n, seconds))
+        histograms.append(_histogram(name, inner[name], dict(zip(others, outer, strict=True))))
+    progress(len(names) + 1, len(names) + 1, "done")
     settings = {
         "inside": PurePath(own.source).name,
         "calibrator": calibrator.name if calibrator else None,
@@ -246,16 +259,43 @@ def _named(outside: Given | Sequence[Given] | Mapping[str, Given]) -> dict[str, 
     return found
 
 
-def _entries(names: Sequence[str], sides: Sequence[Predictions], calibrator: Calibrator | None) -> list[Score]:
-    """The scores to measure; by default all but those that need logits where there are none."""
+def _entries(
+    names: Sequence[str], sides: Sequence[Predictions], calibrator: Calibrator | None, reference: Reference | None
+) -> tuple[list[Score], list[FeatureScore]]:
+    """The scores of predictions and of features to measure; by default all that need nothing that is not there."""
     if names:
-        chosen = [SCORES[name] for name in names]
+        of_features = [FEATURE_SCORES[name] for name in names if name in FEATURE_SCORES]
+        if of_features and reference is None:
+            raise InputError(
+                f"the score {of_features[0].name} needs features of the training data: give reference=",
+                flags={"reference=": "--features FILE"},
+            )
+        chosen = [SCORES[name] for name in names if name not in FEATURE_SCORES]
         for entry in chosen:
             if entry.needs_logits and calibrator is not None:
                 raise InputError(f"a calibrator makes probabilities, and the score {entry.name} needs logits")
-        return chosen
+        return chosen, of_features
     have_logits = calibrator is None and all(data.from_logits for data in sides)
-    return [entry for entry in SCORES if have_logits or not entry.needs_logits]
+    has_classifier = reference is not None and reference.classifier is not None
+    return (
+        [entry for entry in SCORES if have_logits or not entry.needs_logits],
+        [entry for entry in FEATURE_SCORES if reference and (has_classifier or not entry.needs_classifier)],
+    )
+
+
+def _features(data: Predictions, reference: Reference) -> Tensor:
+    """The features that are in the file of predictions. (n, d)"""
+    beside = extras_of(data)
+    if "features" not in beside:
+        raise InputError(
+            f"{data.source} has no features: store them beside the predictions under the name features, a row for each "
+            "sample, or leave out the features of the training data"
+        )
+    with data.located():
+        found = as_features(beside["features"], d=reference.features.shape[1])
+        if len(found) != data.n:
+            raise InputError(f"features must have a row for each of the {data.n} samples; got {len(found)}")
+    return found
 
 
 def _scores(data: Predictions, entries: Sequence[Score], calibrator: Calibrator | None) -> dict[str, Tensor]:

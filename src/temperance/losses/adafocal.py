@@ -41,6 +41,12 @@ class AdaFocal(Loss):
     last bin extend to ±∞. The program sums over the batch and clips the gradient norm at 2. With several processes,
     each is updated with its own part of the validation set, and the parts are gathered.
 
+    initial_gamma         of every bin at the start
+    rate                  how fast gammas move with the calibration error
+    switch_at             smallest size of a gamma; below it the sign changes
+    min_gamma, max_gamma  between which gammas stay
+    n_bins                bins of equal mass of the validation set
+
     >>> loss = AdaFocal(n_bins=2)
     >>> loss.update(torch.tensor([[3.0, 0.0], [2.0, 0.0], [1.0, 0.0], [0.0, 0.5]]), torch.tensor([1, 0, 0, 1]))
     >>> loss.gammas

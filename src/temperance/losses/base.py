@@ -162,7 +162,7 @@ class Loss(HasSettings, nn.Module):
         counts = rows.kept
         if self.weight is not None:
             counts = counts * rows.counts(self.weight.to(losses.dtype))
-        weighted = counts * losses
+        weighted = self._weighted(losses, counts, rows)
         if self.reduction == "none":
             return weighted
         if self.reduction == "sum":
@@ -170,6 +170,10 @@ class Loss(HasSettings, nn.Module):
         # If no row counts, 0 / tiny is 0, with a gradient of 0.
         total = (counts if rows.soft is None else rows.kept).sum(dtype=losses.dtype)
         return weighted.sum() / self._total(total).clamp_min(TINY)
+
+    def _weighted(self, losses: Tensor, counts: Tensor, rows: Rows) -> Tensor:
+        """What each row adds to the sum over the batch, given how much it counts. (n,)"""
+        return counts * losses
 
     def _total(self, total: Tensor) -> Tensor:
         """What the sum over the batch is divided by for a mean, given how much the rows count in total."""

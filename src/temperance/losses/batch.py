@@ -51,6 +51,7 @@ class MMCE(BatchLevel, Regulariser):
 
     base + strength · M with u_i = (correct_i − c_i) / n_i and M² = Σ_ij u_i u_j exp(−|c_i − c_j| / 0.4):
 
+    strength  weight of the penalty
     form         "plain": M², where n_i is the number of all samples, as in several programs; "root": M, as in the
                  paper's text; "weighted": M, where n_i is the number of right samples for a right one and of wrong
                  samples for a wrong one, and 0 if the batch lacks one of them. Then mistakes weigh as much as right
@@ -108,6 +109,8 @@ class MDCA(BatchLevel, Regulariser):
     number of classes. The ACLS paper's supplement leaves out 1/k, and its a_c = sgn(|…|), which is always 1, would make
     the gradient vanish; it should be the sign of the difference. The authors' best results are with focal loss,
     `MDCA(base=Focal(gamma=1.0))`.
+
+    strength  weight of the penalty
     """
 
     def __init__(
@@ -140,6 +143,8 @@ class KDEXE(BatchLevel, Regulariser):
     base + strength · mean_i Σ_c |Ê[y_c | p_i] − p_ic|^p, where Ê leaves sample i out; see
     `temperance.metrics.kde_ece_canonical`. A batch of one sample has no neighbours and no error.
 
+    strength  weight of the penalty
+    p         power of the error
     bandwidth  of the kernels, or "loo": chosen for each batch by leave-one-out likelihood, without a gradient
     detach     add the error to the value without a gradient, as Zhou et al.'s program does; that trains with plain
                cross-entropy
@@ -183,6 +188,11 @@ class SoftECE(BatchLevel, Regulariser):
     softmax_b(−(c_i − ξ_b)² / temperature), ξ_b the bin's middle; S_b, A_b and C_b are the bin's weight, accuracy and
     mean confidence (SB-ECE_bin, eq. 11). As the temperature goes to 0 this is binned ECE. From one bin to the next the
     weight falls by exp(1 / (n_bins² · temperature)).
+
+    strength     weight of the penalty
+    n_bins       number of bins
+    temperature  how much neighbouring bins overlap
+    p            power of the gaps
     """
 
     def __init__(
@@ -222,6 +232,10 @@ class SoftAvUC(BatchLevel, Regulariser):
     s = sigmoid((logit h − logit threshold) / temperature), a sample counts (1 − s)(1 − tanh H) as certain and s tanh H
     as uncertain, and A or I by whether its prediction is right. In Krishnan and Tickoo's AvUC (2020) s is a hard
     threshold and the confidence a factor.
+
+    strength     weight of the penalty
+    threshold    share of the largest entropy from which a prediction is uncertain
+    temperature  how soft that threshold is
     """
 
     def __init__(

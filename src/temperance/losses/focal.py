@@ -48,6 +48,7 @@ class Focal(Loss):
     −(1 − p)^gamma · log p of the label. Its gradient is g(p) times that of cross-entropy with
     g = (1 − p)^gamma − gamma (1 − p)^(gamma − 1) p ln p. It is not proper: its optimum is less confident than the data.
 
+    gamma  how fast a sample's weight falls as its label becomes probable; 0 is cross-entropy
     detach_weight  hold (1 − p)^gamma constant in the gradient
 
     >>> logits, labels = torch.tensor([[2.0, 1.0, 0.0], [0.5, 2.5, 0.3]]), torch.tensor([0, 1])
@@ -83,6 +84,10 @@ class FLSD(Loss):
     gradient, and the value jumps there. The rule looks at the label's probability: the ACLS paper's supplement states
     it with the largest one. In the authors' program the gamma above p = 0.5 is that of the constructor, so any value
     but 3 silently changes the rule.
+
+    low_gamma  gamma where the label's probability is below `below`
+    gamma      gamma elsewhere
+    below      where the one ends and the other begins
     """
 
     def __init__(
@@ -118,6 +123,9 @@ class InverseFocal(Loss):
     (1 + p)^gamma / p; they print its first term with the other sign. Beyond gamma = 1/W(1/e) = 3.591121 the slope is
     positive around p = 0.278, where the loss pushes the label's probability down. Such a gamma is refused unless
     `allow_reversal=True`.
+
+    gamma           how fast a sample's weight rises as its label becomes probable; 0 is cross-entropy
+    allow_reversal  take a gamma that pushes some labels down
     """
 
     def __init__(self, *, gamma: Gamma = 2.0, allow_reversal: bool = False, **options: Unpack[TorchOptions]) -> None:
@@ -154,6 +162,7 @@ class DualFocal(Loss):
 
     −(1 − p_y + p_j)^gamma · log p_y; gradients flow through p_j. There are three definitions of p_j:
 
+    gamma  how fast a sample's weight falls as its label leaves the others behind
     behaviour  "released": the largest probability strictly below p_y, 0 if there is none. The authors' program, and
                what the numbers in later papers were made with;
                "eq24": the largest among the other classes, as in Zhou et al.'s eq. 24;

@@ -33,6 +33,8 @@ class MbLS(Regulariser):
     ACLS paper's eq. 14 writes a sum, whose λ is strength / k. Papers call the strength a weight; here, as in torch,
     `weight` is the class weights.
 
+    margin    distance of logits from which the penalty begins
+    strength  weight of the penalty
     detach_max  hold z_top constant in the gradient. The authors' program does not: every class beyond the margin
                 pushes z_top down. The ACLS paper's analysis, with no gradient at the top class, describes True
     """
@@ -118,6 +120,9 @@ class ACLS(Regulariser):
     (eq. 13), as autograd differentiates it. Its gradient sums to 0 over the classes. It is twice that of eq. 12, which
     leaves out the factor 2 of the squares.
 
+    margin      distance of logits from which the penalty begins
+    pos_weight  λ1, weight of the predicted class's term
+    neg_weight  λ2, weight of the other classes' term
     terms        "both": adaptive and conditional; "adaptive": no ReLU, which also pulls small distances up to the
                  margin (Table 5, "AR only"); "conditional": ReLU without the square (Table 5, "CR only")
     aggregation  "mean" over the k − 1 other classes, as in the program; "sum", a literal reading of eq. 13

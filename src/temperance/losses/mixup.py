@@ -81,6 +81,8 @@ class Mixup(HasSettings):
     a permutation of it (Zhang et al., 2018). For a loss that is linear in the label, such as cross-entropy, that is the
     loss of the mean label.
 
+    alpha  of the Beta distribution of the weights; small values hardly mix
+
     >>> images, labels = torch.eye(3).reshape(3, 1, 1, 3), torch.tensor([0, 1, 2])
     >>> mixed = Mixup()(images, labels, generator=torch.Generator().manual_seed(0))
     >>> bool((mixed.images.sum((1, 2, 3)) == 1).all()), 0 < mixed.share < 1
@@ -105,6 +107,8 @@ class CutMix(HasSettings):
 
     A rectangle with the image's proportions and 1 − λ of its area, λ ~ Beta(alpha, alpha), has its centre anywhere and
     is clipped at the border; λ is then the part of the image that is left (Yun et al., 2019).
+
+    alpha  of the Beta distribution of the weights; small values hardly mix
     """
 
     name = "cutmix"
@@ -137,6 +141,9 @@ class MIT(HasSettings):
     λ2) and their partners' (λ1 F2 − λ2 F1) / (λ1 − λ2), which is exact for linear networks; the loss is the mean of
     both. λ1, λ2 are draws of Beta(alpha, alpha), folded to their side of 1/2 and drawn again until they are `margin`
     apart. This is MIT-L, which separates the logits; MIT-A does so after every block. Two forward passes.
+
+    alpha   of the Beta distribution of the weights; small values hardly mix
+    margin  least distance of the two weights of a pair
 
     >>> images, labels = torch.eye(3).reshape(3, 1, 1, 3), torch.tensor([0, 1, 2])
     >>> mixed = MIT()(images, labels, generator=torch.Generator().manual_seed(0))

@@ -38,6 +38,9 @@ class CPC(Regulariser):
 
     Papers differ in whether a pair counts once or twice; a public program also counts each class with itself, which
     adds a constant. With two classes there is nothing to exclude. Time grows with n k², memory does not.
+
+    discrimination_weight  weight of the label against each other class
+    exclusion_weight       weight of the other classes against each other
     """
 
     def __init__(

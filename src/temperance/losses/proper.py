@@ -24,7 +24,8 @@ class CrossEntropy(Loss):
     Every other loss is measured against it, and penalties are added to it unless they are given another base. With
     target probabilities y it is −Σ_j y_j log p_j.
 
-    label_smoothing  as `nn.CrossEntropyLoss` has it: that part of a target is spread evenly over all classes
+    label_smoothing  as `nn.CrossEntropyLoss` has it: that part of a target is spread evenly over all classes, and class
+                     weights apply to each class of the softened target
 
     >>> import torch
     >>> logits, labels = torch.tensor([[2.0, 1.0, 0.0], [0.5, 2.5, 0.3]]), torch.tensor([0, 1])
@@ -34,16 +35,20 @@ class CrossEntropy(Loss):
 
     def __init__(self, *, label_smoothing: Fraction = 0.0, **options: Unpack[TorchOptions]) -> None:
         super().__init__(**options)
-        if label_smoothing and self.weight is not None:
-            raise InputError(
-                "label_smoothing with class weights is not supported: label-smoothing takes both, and weights a "
-                "sample by its label"
-            )
         self.label_smoothing = label_smoothing
 
     def _losses(self, rows: Rows) -> Tensor:
         epsilon = self.label_smoothing
-        return (1 - epsilon) * rows.nll - epsilon * rows.log_probs.mean(1) if epsilon else rows.nll
+        if epsilon and self.weight is None:
+            return (1 - epsilon) * rows.nll - epsilon * rows.log_probs.mean(1)
+        return (1 - epsilon) * rows.nll
+
+    def _weighted(self, losses: Tensor, counts: Tensor, rows: Rows) -> Tensor:
+        weighted = super()._weighted(losses, counts, rows)
+        if not self.label_smoothing or self.weight is None:
+            return weighted
+        spread = rows.log_probs.clamp_min(-1e30) @ self.weight.to(losses.dtype) / rows.k
+        return weighted - self.label_smoothing * rows.kept * spread
 
 
 @loss(
@@ -79,6 +84,7 @@ class Brier(Loss):
 class LabelSmoothing(Loss):
     """Label smoothing: cross-entropy with a target that gives `smoothing` away to the other classes.
 
+    smoothing  ε, the share that the label gives away
     convention  "all": the target is 1 − ε + ε/k for the label and ε/k elsewhere (Szegedy et al., torch, ACLS eq. 4);
                 "others": 1 − ε for the label and ε/(k − 1) elsewhere (the MDCA program). "others" with ε (k − 1)/k is
                 "all" with ε.
@@ -124,6 +130,7 @@ class EntropyPenalty(Regulariser):
 
     base − strength · H with H = −Σ_j p_j ln p_j.
 
+    strength  weight of the entropy
     average  "sample": H of each sample, as in the paper; "element": H / k, as in the MbLS program, which averages
              p ln p over samples and classes. The same strength counts k times less there
     """

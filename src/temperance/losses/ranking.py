@@ -123,6 +123,7 @@ class CRL(RankingLoss):
     `loss.update(logits, labels, indices)`, after each epoch `loss.end_epoch()`. Before the first update all c are equal
     and there is no penalty.
 
+    strength  weight of the penalty
     n_samples  the size of the training set
     score      "msp", "margin" or "negative-entropy" (scaled to 0 … 1)
     """
@@ -159,6 +160,11 @@ class ACLSRanking(RankingLoss):
     neighbour j but is less confident, or the reverse: where (c_i − c_j)(conf_i − conf_j) < 0. The condition carries no
     gradient. It pulls the distances of such a sample to the margin, from both sides. The record is kept as for `CRL`;
     `aggregation`, `variant` and `detach` are those of `ACLS`.
+
+    margin                        distance to which logits are pulled
+    pos_weight, neg_weight        weights of the two terms, as in `ACLS`
+    n_samples                     the size of the training set
+    aggregation, variant, detach  as in `ACLS`
     """
 
     def __init__(
@@ -213,6 +219,10 @@ class CRLMargin(Regulariser):
 
     `aggregation`, `variant` and `detach` are those of `ACLS`; with `detach=True` each force acts on one side only, as
     eq. 20 prints it.
+
+    margin                        distance of logits from which the pull begins
+    strength                      of the pull
+    aggregation, variant, detach  as in `ACLS`
     """
 
     def __init__(

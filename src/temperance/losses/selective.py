@@ -173,6 +173,9 @@ class AU(Reweighted):
     smoothed with logistic steps of width `cdf_bandwidth` over `n_bins` bins (eq. 15) and kept in [1/(n+1), n/(n+1)].
     The least confident samples count least, although the paper speaks of a focus on them.
 
+    low_conf_coverage  the quantile of the scores above which weights no longer grow
+    cdf_bandwidth      width of the logistic steps
+    n_bins             bins of the scores
     variant         "released": as Zhou et al.'s program computes it, which is what their tables report. It applies
                     softmax twice before the score, which squeezes all scores into the lowest bins, lets a gradient
                     pass through τ, and its negative entropy is constant; "paper": eqs 15 to 17, with the gradient

@@ -1,14 +1,14 @@
 """Metrics turn probabilities into numbers; each is a plain call over statistics that add."""
 
-from temperance.metrics.adaptive import adaptive_ece, classwise_adaptive_ece, ece_sweep
+from temperance.metrics.adaptive import adaptive_ece, classwise_adaptive_ece, ece_sweep, tace
 from temperance.metrics.base import METRICS, Metric
 from temperance.metrics.binned import conditional_ece, confidence_gap, debiased_ece, debiased_l2, ece, mce, rms_ce
 from temperance.metrics.bounds import classwise_ece_sup, ece_sup, error_over_k, half_map, oracle_map
 from temperance.metrics.classwise import classwise_ece, classwise_over, classwise_under
-from temperance.metrics.detection import OODResult, auroc, fpr_at_tpr, ood, ood_intervals
+from temperance.metrics.detection import OODResult, aupr, auroc, fpr_at_tpr, ood, ood_intervals
 from temperance.metrics.goodness import ks, ks_p_value, kuiper, kuiper_p_value, spiegelhalter_p_value, spiegelhalter_z
 from temperance.metrics.kernel import kde_ece, kde_ece_canonical, kde_ece_marginal
-from temperance.metrics.proper import accuracy, brier, class_loss_spread, nll
+from temperance.metrics.proper import accuracy, brier, class_loss_spread, nll, top_k_accuracy
 from temperance.metrics.refinement import brier_calibration, brier_refinement, nll_calibration, nll_refinement
 from temperance.metrics.scores import SCORES, score
 from temperance.metrics.selective import (
@@ -31,6 +31,7 @@ __all__ = [
     "accuracy",
     "adaptive_ece",
     "augrc",
+    "aupr",
     "aurc",
     "auroc",
     "brier",
@@ -76,4 +77,6 @@ __all__ = [
     "smooth_ece",
     "spiegelhalter_p_value",
     "spiegelhalter_z",
+    "tace",
+    "top_k_accuracy",
 ]

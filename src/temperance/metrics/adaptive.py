@@ -9,7 +9,7 @@ from temperance.metrics.base import metric
 from temperance.metrics.classwise import Classes
 from temperance.metrics.stats import FullRows, TopLabels, full_rows, top_labels
 from temperance.numerics import is_whole, prefix_sums, stable_order, stable_sort
-from temperance.settings import Count
+from temperance.settings import Count, Fraction
 
 Rule = Literal["sorted", "interp", "quantile-left"]
 
@@ -26,6 +26,9 @@ def adaptive_ece(samples: TopLabels, *, n_bins: Count = 15, rule: Rule = "sorted
                           calibration, MbLS, ACLS and AdaFocal: every sample at the lowest confidence is left out, while
                           the sum is still divided by n
     rule="quantile-left"  edges at sorted confidences, bins [lo, hi), the last one closed, as in AURC's program
+
+    n_bins  number of bins of equal mass
+    rule    how the bins are cut, as above
 
     >>> probs = [[0.9, 0.1], [0.8, 0.2], [0.4, 0.6], [0.55, 0.45]]
     >>> round(adaptive_ece(probs, [0, 1, 1, 0], n_bins=2), 6)
@@ -44,21 +47,50 @@ def classwise_adaptive_ece(
     As `adaptive_ece` with every sample ranked by its probability of the class and the event that it is the label;
     `classes="present"` leaves out classes without a label. With many classes most probabilities are near 0 and so is
     this mean: compare it only at equal k.
+
+    n_bins   number of bins of equal mass
+    rule     how the bins are cut: see `adaptive_ece`
+    classes  "all", or "present": only those that are a label of some sample
     """
     if rule != "sorted":
         samples = samples.repeated()
     counted = torch.bincount(samples.labels, minlength=samples.probs.shape[1]).tolist()
     columns = [j for j, count in enumerate(counted) if count or classes == "all"]
-    errors = []
-    for j in columns:
-        value, happened, weights = samples.probs[:, j].contiguous(), samples.labels == j, samples.weights
-        if weights is None:
-            value, happened = stable_sort(value, happened)
-        else:
-            order = stable_order(value)
-            value, happened, weights = value[order], happened[order], weights[order]
-        errors.append(_error(value, happened, weights, n_bins, rule))
+    errors = [_class_error(samples, j, n_bins, rule) for j in columns]
     return sum(errors) / len(errors)
+
+
+@metric(full_rows, title="TACE", range=(0, 1), percent=True)
+def tace(samples: FullRows, *, n_bins: Count = 15, rule: Rule = "sorted", threshold: Fraction = 1e-3) -> float:
+    """Thresholded adaptive calibration error: adaptive ECE of each class's probability where it exceeds a threshold.
+
+    As `classwise_adaptive_ece`, but of each class only the samples whose probability of it is above `threshold` are
+    ranked and counted, and classes without such a sample are left out (Nixon et al., 2019). With many classes nearly
+    all probabilities are close to 0, and their bins would hide the others.
+
+    >>> probs = [[0.9, 0.1, 0.0], [0.6, 0.4, 0.0], [0.3, 0.7, 0.0]]
+    >>> round(tace(probs, [0, 1, 1], n_bins=1), 6)  # the third class has no probability above the threshold
+    0.266667
+    """
+    if rule != "sorted":
+        samples = samples.repeated()
+    errors = []
+    for j in range(samples.probs.shape[1]):
+        above = samples.probs[:, j] > threshold
+        if bool(above.any()):
+            errors.append(_class_error(samples.select(above), j, n_bins, rule))
+    return sum(errors) / len(errors) if errors else 0.0
+
+
+def _class_error(samples: FullRows, j: int, n_bins: int, rule: Rule) -> float:
+    """The error of the probability of class j."""
+    value, happened, weights = samples.probs[:, j].contiguous(), samples.labels == j, samples.weights
+    if weights is None:
+        value, happened = stable_sort(value, happened)
+    else:
+        order = stable_order(value)
+        value, happened, weights = value[order], happened[order], weights[order]
+    return _error(value, happened, weights, n_bins, rule)
 
 
 def _error(value: Tensor, happened: Tensor, weights: Tensor | None, n_bins: int, rule: Rule) -> float:

@@ -46,6 +46,8 @@ def mce(bins: Bins, *, min_count: Count = 1) -> float:
 
     A bin of three samples can decide it; `min_count` leaves out bins with fewer samples than that.
 
+    min_count  bins with fewer samples are left out
+
     >>> round(mce([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7]], [0, 1, 1], n_bins=5), 6)
     0.25
     """

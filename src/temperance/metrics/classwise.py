@@ -64,6 +64,9 @@ def classwise_ece(bins: Bins, *, norm: Norm = "samples", classes: Classes = "all
     many classes most probabilities are near 0 and so is this mean: compare it only at equal k. `classes="present"`
     leaves out classes without a label, `norm="labels"` divides by n_j (see `class_errors`).
 
+    norm     "samples" divides by n, "labels" by the number of labels of the class
+    classes  "all", or "present": only those that are a label of some sample
+
     >>> round(classwise_ece([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7]], [0, 1, 1], n_bins=5), 6)
     0.366667
     """
@@ -72,11 +75,19 @@ def classwise_ece(bins: Bins, *, norm: Norm = "samples", classes: Classes = "all
 
 @metric(class_bins, title="classwise under-confidence", range=(0, float("inf")), percent=True)
 def classwise_under(bins: Bins, *, norm: Norm = "samples", classes: Classes = "all") -> float:
-    """The under-confident part of classwise ECE: bins where a class happens more often than predicted."""
+    """The under-confident part of classwise ECE: bins where a class happens more often than predicted.
+
+    norm     "samples" divides by n, "labels" by the number of labels of the class
+    classes  "all", or "present": only those that are a label of some sample
+    """
     return _mean_over_classes(bins, class_under(bins, norm=norm), classes)
 
 
 @metric(class_bins, title="classwise over-confidence", range=(0, float("inf")), percent=True)
 def classwise_over(bins: Bins, *, norm: Norm = "samples", classes: Classes = "all") -> float:
-    """The over-confident part of classwise ECE: bins where a class happens less often than predicted."""
+    """The over-confident part of classwise ECE: bins where a class happens less often than predicted.
+
+    norm     "samples" divides by n, "labels" by the number of labels of the class
+    classes  "all", or "present": only those that are a label of some sample
+    """
     return _mean_over_classes(bins, class_over(bins, norm=norm), classes)

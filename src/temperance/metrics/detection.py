@@ -4,7 +4,9 @@ In-distribution is the positive class, and higher scores mean more familiar. The
 than probabilities and labels, so they are plain functions and not in the table of metrics.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -32,10 +34,13 @@ class OODResult:
 
     auroc   probability that an in-distribution sample scores higher; 0.5 is chance, 1 perfect
     fpr95   share of out-of-distribution samples accepted when 95 % of the others are; 0 is perfect
+    aupr_in, aupr_out   average precision with either side as what is looked for; chance is its share of the samples
     """
 
     auroc: float
     fpr95: float
+    aupr_in: float
+    aupr_out: float
 
 
 def detection(id_scores: ArrayLike, ood_scores: ArrayLike) -> Detection:
@@ -67,16 +72,30 @@ def fpr_at_tpr(id_scores: ArrayLike, ood_scores: ArrayLike, *, tpr: float = 0.95
     return fpr_of(detection(id_scores, ood_scores), tpr=tpr, threshold=threshold)
 
 
+def aupr(id_scores: ArrayLike, ood_scores: ArrayLike, *, positive: str = "in") -> float:
+    """Area under the precision-recall curve, as average precision: the mean precision at each sample looked for.
+
+    Σ (recall gained) · precision, over the thresholds from the surest on; samples of equal score come together.
+    positive="in" looks for in-distribution samples, the highest scores first; "out" for the others, the lowest first.
+    Unlike AUROC it depends on how many samples either side has: chance is the share of those looked for.
+
+    >>> round(aupr([0.99, 0.95, 0.9, 0.8, 0.6], [0.97, 0.7, 0.5, 0.4]), 6)
+    0.78619
+    """
+    one_of("positive", positive, ("in", "out"))
+    return aupr_of(detection(id_scores, ood_scores), positive=positive)
+
+
 def ood(id_probs: ArrayLike, ood_probs: ArrayLike, *, score: str = "msp", from_logits: bool = False) -> OODResult:
-    """AUROC and FPR95 of a model's predictions on its own data against those on unfamiliar data.
+    """AUROC, FPR95 and AUPR of a model's predictions on its own data against those on unfamiliar data.
 
     >>> ood([[0.9, 0.1], [0.2, 0.8]], [[0.5, 0.5], [0.4, 0.6]])
-    OODResult(auroc=1.0, fpr95=0.0)
+    OODResult(auroc=1.0, fpr95=0.0, aupr_in=1.0, aupr_out=1.0)
     """
     found = detection(
         *(scores.score(probs, score, from_logits=from_logits).reshape(-1) for probs in (id_probs, ood_probs))
     )
-    return OODResult(auroc_of(found), fpr_of(found))
+    return OODResult(*(measure(found) for measure in MEASURES.values()))
 
 
 def ood_intervals(
@@ -87,7 +106,7 @@ def ood_intervals(
     n_resamples: int = 500,
     seed: int = 0,
 ) -> dict[str, Interval]:
-    """`auroc` and `fpr95` with bootstrap intervals; each side is resampled by itself.
+    """`auroc`, `fpr95`, `aupr-in` and `aupr-out` with bootstrap intervals; each side is resampled by itself.
 
     >>> found = ood_intervals([0.99, 0.95, 0.9, 0.8, 0.6], [0.97, 0.7, 0.5, 0.4])
     >>> found["auroc"].value, found["fpr95"].value
@@ -96,16 +115,13 @@ def ood_intervals(
     whole = detection(id_scores, ood_scores)
     generator = torch.Generator().manual_seed(seed)
     draws = detection_draws(whole, n_resamples, (generator, generator))
-    return {
-        name: draws[name].interval(measure(whole), (0.0, 1.0), level)
-        for name, measure in (("auroc", auroc_of), ("fpr95", fpr_of))
-    }
+    return {name: draws[name].interval(measure(whole), (0.0, 1.0), level) for name, measure in MEASURES.items()}
 
 
 def detection_draws(
     found: Detection, n_resamples: int, generators: tuple[torch.Generator | None, torch.Generator | None]
 ) -> dict[str, Draws]:
-    """`auroc` and `fpr95` of bootstrap resamples, each side drawn with a generator of its own.
+    """Every measure of bootstrap resamples, each side drawn with a generator of its own.
 
     A resample is how often each sample counts, so that the scores are sorted once for all of them.
     """
@@ -115,17 +131,32 @@ def detection_draws(
     n, m = len(inside), len(outside)
     below, not_above = torch.searchsorted(outside, inside), torch.searchsorted(outside, inside, right=True)
     slab = max(1, SLAB_VALUES // (n + m))
-    areas, shares = [], []
+    score = torch.cat([inside, outside])
+    parts: dict[str, list[Tensor]] = {name: [] for name in MEASURES}
     for start in range(0, n_resamples, slab):
         size = min(slab, n_resamples - start)
         counts_in = _drawn(n, size, generators[0]).to(inside.device)[:, order_in]
         counts_out = _drawn(m, size, generators[1]).to(inside.device)[:, order_out]
         up_to = torch.nn.functional.pad(counts_out.cumsum(1), (1, 0))
-        areas.append((counts_in * (up_to[:, below] + up_to[:, not_above])).sum(1) / (2 * n * m))
+        parts["auroc"].append((counts_in * (up_to[:, below] + up_to[:, not_above])).sum(1) / (2 * n * m))
         accepted = counts_in.flip(1).cumsum(1) / n
         limit = inside[n - 1 - (accepted < 0.95).sum(1)]
-        shares.append(1 - up_to.gather(1, torch.searchsorted(outside, limit)[:, None]).squeeze(1) / m)
-    return {name: Draws(torch.cat(values).cpu(), 1.0) for name, values in (("auroc", areas), ("fpr95", shares))}
+        parts["fpr95"].append(1 - up_to.gather(1, torch.searchsorted(outside, limit)[:, None]).squeeze(1) / m)
+        none_in, none_out = torch.zeros_like(counts_in), torch.zeros_like(counts_out)
+        both = torch.cat([counts_in, none_out], 1), torch.cat([none_in, counts_out], 1)
+        parts["aupr-in"].append(_average_precision(score, *both))
+        parts["aupr-out"].append(_average_precision(-score, *reversed(both)))
+    return {name: Draws(torch.cat(values).cpu(), 1.0) for name, values in parts.items()}
+
+
+def _average_precision(score: Tensor, wanted: Tensor, other: Tensor) -> Tensor:
+    """Average precision of scores (n,), for rows of how often each sample counts as one looked for or not. (rows,)"""
+    ranked, order = score.sort(descending=True)
+    last = torch.cat([ranked[1:] != ranked[:-1], torch.ones_like(ranked[:1], dtype=torch.bool)])  # of its equals
+    found = wanted[:, order].cumsum(1)[:, last]
+    wrong = other[:, order].cumsum(1)[:, last]
+    gained = found.diff(dim=1, prepend=torch.zeros_like(found[:, :1]))
+    return (gained * found / (found + wrong).clamp_min(1)).sum(1) / found[:, -1]
 
 
 def _drawn(n: int, times: int, generator: torch.Generator | None) -> Tensor:
@@ -155,6 +186,23 @@ def fpr_of(found: Detection, *, tpr: float = 0.95, threshold: str = "step") -> f
         low = int(position)
         limit = torch.lerp(inside[low], inside[min(low + 1, len(inside) - 1)], position - low)
     return float((found.score[~found.inside] >= limit).double().mean())
+
+
+def aupr_of(found: Detection, *, positive: str = "in") -> float:
+    """`aupr` of the statistic."""
+    inside, outside = found.inside.double()[None], (~found.inside).double()[None]
+    if positive == "in":
+        return float(_average_precision(found.score, inside, outside))
+    return float(_average_precision(-found.score, outside, inside))
+
+
+# Every measure of the statistic, in the order of `OODResult`.
+MEASURES: dict[str, Callable[[Detection], float]] = {
+    "auroc": auroc_of,
+    "fpr95": fpr_of,
+    "aupr-in": aupr_of,
+    "aupr-out": partial(aupr_of, positive="out"),
+}
 
 
 def _checked(values: ArrayLike, name: str) -> Tensor:

@@ -23,8 +23,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 from torch import Tensor
+
+from temperance.numerics import tail
 
 FEWEST_SAMPLES = 10
 MOST_SAMPLES = 10_000_000  # if more are needed, it does not matter how many
@@ -51,21 +52,15 @@ class Gains:
         """How likely gains like these are if on average there is none; with `times` as many samples of the same kind.
 
         The random weights are exponential numbers divided by their sum, so this is the chance that Σ x_i E_i − E_0 is
-        below zero, for gains x in units of the largest loss. Lugannani and Rice's saddlepoint formula (1980) gives it
-        within some percent, on the side of caution.
+        below zero, for gains x in units of the largest loss. Lugannani and Rice's formula gives it within some percent,
+        on the side of caution.
         """
         worst = -self.least
         if len(self.values) * times < FEWEST_SAMPLES or worst < ROUNDING:
             return 1.0
-        x = np.maximum(self.values.double().cpu().numpy() / worst, -1.0)
-        c = _steepest(x, times)
-        exponent = float(times * np.log1p(c * x).sum()) + math.log1p(-c)
-        if exponent < 0.01:
-            return 1.0  # no gain, or so little that it is close to one half, where the formula has a pole
-        curvature = float(times * np.square(x / (1 + c * x)).sum()) + (1 - c) ** -2
-        w, u = math.sqrt(2 * exponent), c * math.sqrt(curvature)
-        density = math.exp(-exponent) / math.sqrt(2 * math.pi)
-        return min(1.0, math.erfc(w / math.sqrt(2)) / 2 + density * (1 / u - 1 / w))
+        x = np.append(np.maximum(self.values.double().cpu().numpy() / worst, -1.0), -1.0)
+        found = tail(x, np.append(np.full(len(x) - 1, times), 1.0))
+        return 1.0 if found is None else found
 
     def samples_needed(self, level: float) -> float:
         """About how many samples of the same kind would have a p-value of at most `level`; infinity for too many."""
@@ -79,22 +74,6 @@ class Gains:
             middle = math.sqrt(few * many)
             few, many = (middle, many) if self.p_value(middle) > level else (few, middle)
         return math.ceil(n * many)
-
-
-def _steepest(x: npt.NDArray[np.float64], times: float) -> float:
-    """The c in [0, 1) at which times · Σ log(1 + c x) + log(1 − c), a concave function, is largest."""
-    low, high, c = 0.0, 1.0, 0.0
-    while high - low > 1e-12:
-        share = x / (1 + c * x)
-        slope = float(times * share.sum()) - 1 / (1 - c)
-        if c == 0 and slope <= 0:
-            return 0.0
-        low, high = (c, high) if slope > 0 else (low, c)
-        step = slope / (float(times * np.square(share).sum()) + (1 - c) ** -2)
-        if abs(step) < 1e-13:
-            break
-        c = c + step if low < c + step < high else (low + high) / 2
-    return c
 
 
 def holm(p_values: Sequence[float], shares: Sequence[float]) -> list[float]:

@@ -38,6 +38,11 @@ JOINED_ROWS = 1 << 17
 Request = tuple[Metric, dict[str, Any]]
 
 
+def statistic_key(metric: Metric, options: dict[str, Any]) -> tuple[Any, ...]:
+    """Equal for metrics that are values of the same statistic."""
+    return metric.of_batch, tuple(sorted(metric.own_stats_options(options).items()))
+
+
 @dataclass(frozen=True)
 class Parts:
     """A statistic for each of some parts of the data; of all rows at once where `n_parts` is 0."""
@@ -57,6 +62,7 @@ class Gatherer:
     n          how many rows there will be
     in_parts   deal the rows to parts, for intervals; metrics that keep their rows need none
     as_came    rows that are kept stay in the order of the data, for paired tests
+    of_block   these rows are some of many: statistics of all blocks have the same number of parts, so that they add
     """
 
     def __init__(
@@ -66,17 +72,20 @@ class Gatherer:
         *,
         in_parts: bool,
         as_came: bool = False,
+        of_block: bool = False,
         generator: torch.Generator | None = None,
     ) -> None:
-        self._keys = [
-            (metric.of_batch, tuple(sorted(metric.own_stats_options(options).items()))) for metric, options in requests
-        ]
+        self._keys = [statistic_key(*request) for request in requests]
         self._names = {key: metric.name for key, (metric, _) in reversed(list(zip(self._keys, requests, strict=True)))}
         self._metrics = [metric for metric, _ in requests]
         self._gathered = {key: Running(n) for key in self._keys}
         self._n_parts: dict[Any, int] = {}
         self._n, self._in_parts, self._as_came, self._generator = n, in_parts, as_came, generator
-        self._seen = self._offset = 0
+        self._most_parts = N_PARTS if of_block else min(n, N_PARTS)
+        self._seen, self._offset = 0, 0
+        if of_block and in_parts:
+            # Short blocks must not all begin with the same part.
+            self._offset = int(torch.randint(N_PARTS, (), generator=generator))
         self._waiting: Joined | None = None
 
     def add(self, batch: Batch) -> None:
@@ -114,7 +123,7 @@ class Gatherer:
         if not isinstance(found, Additive):
             self._refuse_above(KEPT_BYTES + ROW_BYTES * self._n, key, found.nbytes * self._n)
             return 0
-        parts = min(self._n, N_PARTS, max(PART_VALUES // max(found.fixed_values, 1), FEWEST_PARTS))
+        parts = min(self._most_parts, max(PART_VALUES // max(found.fixed_values, 1), FEWEST_PARTS))
         self._refuse_above(STATISTIC_BYTES, key, 8 * found.fixed_values * (parts if self._in_parts else 1))
         return parts if self._in_parts else 0
 

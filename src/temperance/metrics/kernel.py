@@ -137,6 +137,9 @@ def kde_ece(samples: TopLabels, *, p: Power = 1, bandwidth: Bandwidth = 0.02) ->
 
     The mean of |Ê[correct | c_i] − c_i|^p; the root 1/p is not taken, as in the authors' program. `bandwidth="loo"`
     takes the one of `loo_bandwidths` under which the confidences are most likely, each given the others.
+
+    p          power of the error
+    bandwidth  of the kernels, or "loo": chosen by leave-one-out likelihood
     """
     chosen = _chosen(bandwidth, two_sided(samples.confidence))
     return float(binary_error(samples.confidence, samples.correct, chosen, p=p))
@@ -157,6 +160,9 @@ def kde_ece_marginal(samples: FullRows, *, p: Power = 1, bandwidth: Bandwidth = 
 
     Σ_c of the mean of |Ê[y = c | f_ic] − f_ic|^p with Beta kernels, the root not taken. A sum, not a mean as in
     `classwise_ece`: for two classes it is twice the error of one. `bandwidth="loo"` chooses for each class apart.
+
+    p          power of the error
+    bandwidth  of the kernels, or "loo": chosen by leave-one-out likelihood
     """
     total = 0.0
     for j in range(samples.probs.shape[1]):
@@ -174,6 +180,9 @@ def kde_ece_canonical(samples: FullRows, *, p: Power = 1, bandwidth: Bandwidth =
 
     The mean of Σ_c |Ê[y_c | f_i] − f_ic|^p with Dirichlet kernels, the root not taken. Neighbours are few in many
     dimensions: with more than about ten classes it takes many samples to tell miscalibration from their lack.
+
+    p          power of the error
+    bandwidth  of the kernels, or "loo": chosen by leave-one-out likelihood
     """
     chosen = _chosen(bandwidth, samples.probs)
     return float(canonical_error(samples.probs, samples.labels, chosen, p=p))

@@ -2,16 +2,26 @@
 
 from typing import Literal
 
+import torch
+
 from temperance.metrics.base import metric
 from temperance.metrics.batch import Batch, Columns, narrow
 from temperance.metrics.stats import Sums, summed
-from temperance.settings import CountOrZero
+from temperance.settings import Count, CountOrZero
 
 
 @narrow
 def correct_sums(batch: Columns) -> Sums:
     """How many predictions are right."""
     return summed(batch, batch.correct)
+
+
+def top_sums(batch: Batch, *, top: Count = 5) -> Sums:
+    """How many labels are among the `top` most probable classes; of tied classes the lower index comes first."""
+    mine = batch.label_score[:, None]
+    lower_index = torch.arange(batch.k, device=mine.device) < batch.labels[:, None]
+    before = (batch.scores > mine) | ((batch.scores == mine) & lower_index)
+    return summed(batch, before.sum(1) < top)
 
 
 @narrow
@@ -21,7 +31,10 @@ def nll_sums(batch: Columns) -> Sums:
 
 
 def brier_sums(batch: Batch, *, mean_over_classes: bool = False) -> Sums:
-    """The sum of squared distances to the one-hot label: Σ_j p_j² − 2 p_y + 1."""
+    """The sum of squared distances to the one-hot label: Σ_j p_j² − 2 p_y + 1.
+
+    mean_over_classes  divide by the number of classes
+    """
     squared = batch.probs.square().sum(1) - 2 * batch.label_prob + 1
     return summed(batch, squared / batch.k if mean_over_classes else squared)
 
@@ -37,6 +50,19 @@ def accuracy(sums: Sums) -> float:
     """Accuracy: how often the most probable class is the label; of tied classes the lowest counts.
 
     >>> accuracy([[0.9, 0.1], [0.8, 0.2]], [0, 1])
+    0.5
+    """
+    return float(sums.mean)
+
+
+@metric(top_sums, title="top-k accuracy", range=(0, 1), lower_is_better=False, perfect=1.0, percent=True)
+def top_k_accuracy(sums: Sums) -> float:
+    """Top-k accuracy: how often the label is among the `top` most probable classes, by default five.
+
+    With `top=1` this is accuracy, and with as many as there are classes always 1. Ties are broken as there: the lower
+    index comes first.
+
+    >>> top_k_accuracy([[0.5, 0.3, 0.2], [0.5, 0.3, 0.2]], [1, 2], top=2)
     0.5
     """
     return float(sums.mean)
@@ -72,6 +98,9 @@ def class_loss_spread(sums: Sums, *, reduce: Literal["mean", "sum"] = "mean", dd
 
     Over the classes that occur. `reduce="sum"` takes each class's summed loss (SCTL eq. 3 as printed), `ddof=1` the
     sample standard deviation that its program uses.
+
+    reduce  "mean" or "sum" of the losses of a class
+    ddof    0 for the standard deviation of these classes, 1 for the sample's
     """
     present = sums.count > 0
     losses = (sums.total if reduce == "sum" else sums.mean)[present]

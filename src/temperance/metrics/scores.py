@@ -60,13 +60,13 @@ def _registered(
     return register
 
 
-def _energy_of_batch(batch: Batch) -> Tensor:
+def _logits_of(batch: Batch, name: str) -> Tensor:
     if not batch.from_logits:
         raise InputError(
-            "the energy score needs logits; got probabilities, whose scale is lost. "
+            f"the {name} score needs logits; got probabilities, whose scale is lost. "
             "Pass logits with from_logits=True, or choose msp, margin or negative-entropy"
         )
-    return energy(batch.scores.double())
+    return batch.scores.double()
 
 
 @_registered(lambda batch: batch.confidence)
@@ -104,7 +104,7 @@ def negative_entropy(probs: Tensor, *, normalised: bool = False) -> Tensor:
     return 1 + total / math.log(k) if k > 1 else torch.ones_like(total)
 
 
-@_registered(_energy_of_batch, needs_logits=True)
+@_registered(lambda batch: energy(_logits_of(batch, "energy")), needs_logits=True)
 def energy(logits: Tensor) -> Tensor:
     """Minus the free energy of the logits: ln Σ_j exp(z_j). (n, k) → (n,)
 
@@ -112,3 +112,12 @@ def energy(logits: Tensor) -> Tensor:
     really log-probabilities all score 0.
     """
     return logits.logsumexp(1)
+
+
+@_registered(lambda batch: max_logit(_logits_of(batch, "max-logit")), needs_logits=True)
+def max_logit(logits: Tensor) -> Tensor:
+    """The largest logit. (n, k) → (n,)
+
+    Hendrycks et al. (2022). It reads the scale of the logits, as `energy` does, and not how many classes are close.
+    """
+    return logits.amax(1)

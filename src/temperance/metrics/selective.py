@@ -50,7 +50,11 @@ class Ranked(RankedSamples):
 
 
 def ranked(batch: Batch, *, score: ScoreName = "msp", loss: LossName = "zero-one") -> Ranked:
-    """Each sample's confidence score and its loss: 1 for a wrong prediction ("zero-one"), or its NLL ("nll")."""
+    """Each sample's confidence score and its loss: 1 for a wrong prediction ("zero-one"), or its NLL ("nll").
+
+    score  what ranks the samples: "msp" (largest probability), "margin" or "negative-entropy"
+    loss   "zero-one": is it wrong; "nll": its log-loss
+    """
     return Ranked(SCORES[score].of_batch(batch), LOSSES[loss](batch), batch.weights)
 
 
@@ -173,6 +177,9 @@ def aurc(samples: Ranked, *, area: Literal["mean", "trapezoid"] = "mean", ties: 
     `area="trapezoid"` is the trapezoidal area from coverage 1/n to 1, divided by its width, as torch-uncertainty
     reports it. `loss="nll"` ranks the log-loss instead of the error.
 
+    area  "mean" over the samples, or "trapezoid"
+    ties  "stable": equal scores keep the order of the data; "mean": the average over their orders
+
     >>> round(aurc([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7]], [0, 1, 1]), 6)
     0.277778
     """
@@ -190,6 +197,9 @@ def eaurc(samples: Ranked, *, optimum: Literal["asymptotic", "exact"] = "asympto
     E-AURC = AURC − (e + (1 − e) ln(1 − e)) at error rate e (Geifman et al., 2019): the area when every wrong prediction
     comes last, for n → ∞. At small n a perfect order still measures a little above 0; `optimum="exact"` takes off the
     perfect area of these n samples, and is the only one for `loss="nll"`.
+
+    optimum  "asymptotic": the perfect area for n → ∞; "exact": of these n samples
+    ties     "stable": equal scores keep the order of the data; "mean": the average over their orders
 
     >>> round(eaurc([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7]], [0, 1, 1]), 6)
     0.214755
@@ -216,6 +226,8 @@ def augrc(samples: Ranked, *, ties: Ties = "stable") -> float:
     few surest samples weigh most; here an error weighs by its rank. The paper's program takes the trapezoidal area from
     coverage 0 with equal scores averaged, which is `ties="mean"` less (error rate) / 2n.
 
+    ties  "stable": equal scores keep the order of the data; "mean": the average over their orders
+
     >>> round(augrc([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7]], [0, 1, 1]), 6)
     0.222222
     """
@@ -230,6 +242,9 @@ def risk_at_coverage(samples: Ranked, *, coverage: PositiveFraction = 0.9, ties:
     The selective risk of the fewest samples that are at least `coverage` of all. A threshold on the confidence cannot
     separate equal scores; see `ties` in `aurc`.
 
+    coverage  share of the predictions that is kept
+    ties      "stable": equal scores keep the order of the data; "mean": the average over their orders
+
     >>> risk_at_coverage([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7]], [0, 1, 1], coverage=0.5)
     0.5
     """
@@ -243,6 +258,9 @@ def coverage_at_risk(samples: Ranked, *, risk: NonNegative = 0.05, ties: Ties = 
 
     The largest coverage whose selective risk is at most `risk`, 0 if there is none. Risk does not rise steadily with
     coverage, so smaller coverages may be worse. It is chosen on the data it is measured on: not a guarantee.
+
+    risk  largest error that is accepted
+    ties  "stable": equal scores keep the order of the data; "mean": the average over their orders
 
     >>> round(coverage_at_risk([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7]], [0, 1, 1]), 6)
     0.333333

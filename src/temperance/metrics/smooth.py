@@ -104,6 +104,8 @@ def mmce(samples: TopLabels, *, squared: bool = False) -> float:
     Laplacian kernel of their experiments); `squared=True` leaves out the root, as some programs do. Exact in
     O(n log n): in order of confidence the kernel is a product of a factor of i and a factor of j.
 
+    squared  leave out the root
+
     >>> round(mmce([[0.9, 0.1], [0.6, 0.4]], [0, 1], squared=True), 6)
     0.078329
     """

@@ -27,7 +27,11 @@ Side = Literal["right", "left"]
 
 @narrow
 def top_label_bins(batch: Columns, *, n_bins: NBins = 15, closed: Side = "right") -> Bins | SparseBins:
-    """Samples by the confidence of their predicted class; the event is that it is right. (n_bins,)"""
+    """Samples by the confidence of their predicted class; the event is that it is right. (n_bins,)
+
+    n_bins  number of bins of equal width
+    closed  which edge belongs to a bin: "right" is (lo, hi], "left" is [lo, hi)
+    """
     if batch.part is None and batch.weights is None and n_bins <= DENSE_BINS:
         quick = bin_sums(batch.own_confidence, batch.correct, bin_edges(n_bins), closed=closed)
         if quick is not None:
@@ -36,7 +40,11 @@ def top_label_bins(batch: Columns, *, n_bins: NBins = 15, closed: Side = "right"
 
 
 def predicted_class_bins(batch: Batch, *, n_bins: NBins = 15, closed: Side = "right") -> Bins | SparseBins:
-    """As `top_label_bins`, separately for each predicted class. (k, n_bins)"""
+    """As `top_label_bins`, separately for each predicted class. (k, n_bins)
+
+    n_bins  number of bins of equal width
+    closed  which edge belongs to a bin: "right" is (lo, hi], "left" is [lo, hi)
+    """
     index = batch.prediction * n_bins + bin_index(batch.own_confidence, n_bins, closed)
     return _binned(batch, index, (batch.k, n_bins))
 
@@ -62,6 +70,9 @@ def class_bins(batch: Batch, *, n_bins: NBins = 15, closed: Side = "right") -> B
 
     At most n_bins probabilities of a row can be above the first edge, so only those are binned one by one. The first
     bin is what is left of the column.
+
+    n_bins  number of bins of equal width
+    closed  which edge belongs to a bin: "right" is (lo, hi], "left" is [lo, hi)
     """
     k, size = batch.k, batch.k * n_bins
     probs = batch.probs if batch.from_logits else batch.scores

@@ -1,7 +1,9 @@
 """Predictions from and to files, by their suffix."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol, get_args
 
@@ -10,7 +12,8 @@ from temperance.files import PathLike, atomic_folder, atomic_write, check_new_fo
 from temperance.predictions import csv, held, npz, parquet, records, safetensors
 from temperance.predictions.checks import MARK, ColumnNames, Labels, Positive, Wanted
 from temperance.predictions.core import Extras, Origin, Predictions, as_positive
-from temperance.predictions.shards import joined, joined_extras, shard_paths, suffix_of
+from temperance.predictions.remote import as_url, local_copy
+from temperance.predictions.shards import files_in, joined, joined_extras, shard_paths, suffix_of
 
 
 class Format(Protocol):
@@ -55,7 +58,7 @@ def read_predictions(
     "test") chooses one, by default the test set. The folder of a training stands for the predictions in it.
 
     Any other folder, and a pattern such as "part-*.parquet", stand for all files in it, as one set: sub-folders too, in
-    sorted order of their names.
+    sorted order of their names. With fsspec all of these may be URLs, such as s3://bucket/predictions/.
 
     labels     "required"; "optional": read them if there are any, as `has_labels` of the result says; "ignored"
     positive   for a binary classifier with one column, the logit or probability of this label; usually positive=1
@@ -70,19 +73,46 @@ def read_predictions(
         one_of("split", split, ("val", "test"))
     wanted = Wanted(split, labels, as_positive(positive), ColumnNames.of(columns))
     paths = shard_paths(path, tuple(FORMATS))
-    found = _read_file(path, wanted) if paths is None else joined(path, [_read_file(each, wanted) for each in paths])
+    if paths is None:
+        found = _read_file(path, wanted)
+    else:
+        found = joined(as_url(path) or path, [_read_file(each, wanted) for each in paths])
     return found.normalised() if normalise else found
 
 
 def _read_file(path: Path, wanted: Wanted) -> Predictions:
+    url = as_url(path)
+    if url is not None:
+        return replace(_read_file(local_copy(url), wanted), source=url)
     with reading(path):
         return _format_of(path).read(path, wanted)
+
+
+def reopen(origin: Origin) -> Predictions:
+    """A file again, as it was opened before, perhaps in another process."""
+    return _read_file(origin.path, origin.wanted)
 
 
 def _of_run(path: Path) -> Path:
     """The file of predictions, if this is the folder of a training."""
     inside = path / "predictions.npz"
     return inside if inside.is_file() else path
+
+
+def each_file(paths: Iterable[PathLike]) -> list[Path]:
+    """Every file of predictions by itself: the files that are named, and those in folders and of patterns.
+
+    Of the folder of a training only its predictions count.
+    """
+    found: list[Path] = []
+    for path in map(Path, paths):
+        inside = files_in(_of_run(path), tuple(FORMATS))
+        found += (
+            [_of_run(path)]
+            if inside is None
+            else [file for file in inside if _of_run(file.parent) in (file, file.parent)]
+        )
+    return found
 
 
 def read_pair(path: PathLike, **how: Any) -> tuple[Predictions, Predictions]:
@@ -136,9 +166,7 @@ def _write_file(chosen: Format, path: Path, predictions: Predictions) -> None:
     if origin is not None and _format_of(origin.path) is chosen:
         chosen.rewrite(origin, path, predictions)
         return
-    shards = predictions.shards or (predictions,)
-    extras = [_format_of(shard.origin.path).extras(shard.origin) for shard in shards if shard.origin is not None]
-    found = joined_extras(extras, shards) if extras else {}
+    found = extras_of(predictions)
     taken = ("logits", "probs", "label", "labels", "group", "groups", "weight", "weights", "class_names", MARK)
     for name in found:
         if name in taken:
@@ -146,8 +174,22 @@ def _write_file(chosen: Format, path: Path, predictions: Predictions) -> None:
     chosen.write(path, predictions, found)
 
 
+def extras_of(predictions: Predictions) -> Extras:
+    """What the files of predictions hold beside them: every other array by name, rows in the order of the files."""
+    shards = predictions.shards or (predictions,)
+    extras = [_format_of(shard.origin.path).extras(shard.origin) for shard in shards if shard.origin is not None]
+    return joined_extras(extras, shards) if extras else {}
+
+
 def _write_folder(path: PathLike, predictions: Predictions) -> None:
-    """Write a file for each that was read, with the same names, in a new folder."""
+    with shard_folder(path, predictions) as targets:
+        for target, shard in zip(targets, predictions.shards, strict=True):
+            _write_file(_format_of(target), target, shard)
+
+
+@contextmanager
+def shard_folder(path: PathLike, predictions: Predictions) -> Iterator[list[Path]]:
+    """A file to write for each that was read, with the same names, in a new folder that appears when all are there."""
     if not predictions.shards:
         raise FileError(
             f"{path} must be a file in one of the formats {', '.join(FORMATS)}; a folder is written for a folder"
@@ -158,10 +200,13 @@ def _write_folder(path: PathLike, predictions: Predictions) -> None:
     if Path(path).resolve().is_relative_to(base.resolve()):
         raise FileError(f"{path} is inside the folder that is read; name a folder beside it")
     with atomic_folder(path) as temporary:
-        for source, shard in zip(sources, predictions.shards, strict=True):
-            target = temporary / source.relative_to(base)
+        targets = [temporary / source.relative_to(base) for source in sources]
+        for target in targets:
             target.parent.mkdir(parents=True, exist_ok=True)
-            _write_file(_format_of(source), target, shard)
+        yield targets
+        # What a process that was killed had begun to write.
+        for left in {file for file in temporary.rglob("*") if file.is_file()}.difference(targets):
+            left.unlink()
 
 
 def write_pair(path: PathLike, val: Predictions, test: Predictions) -> None:

@@ -1,8 +1,9 @@
-"""Tables in memory as predictions: DataFrames of pandas and polars, Arrow tables, Hugging Face data sets.
+"""Tables in memory as predictions: DataFrames, Arrow tables, Hugging Face data sets, dictionaries of arrays.
 
 They are known by what they have, names of columns and columns by name, so that no library is imported for them.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,8 @@ from temperance.predictions.core import Predictions
 
 def column_names(given: object) -> list[str] | None:
     """The names of a table's columns; None for anything else."""
+    if isinstance(given, Mapping):
+        return [str(name) for name in given]
     names = getattr(given, "column_names", None)
     if names is None and hasattr(given, "to_numpy"):
         names = getattr(given, "columns", None)
@@ -48,6 +51,9 @@ def of_table(given: Any, names: list[str], wanted: Wanted, *, normalise: bool = 
 def _column(given: Any, name: str) -> npt.NDArray[Any]:
     """A column as an array: (n,), or (n, k) for one of lists."""
     column = given[name]
+    rows_of_lists = _arrow_lists(column)
+    if rows_of_lists is not None:
+        return rows_of_lists
     values = column.to_numpy() if hasattr(column, "to_numpy") else np.asarray(column[:])
     if values.dtype.kind not in "OT":
         return np.asarray(values)
@@ -65,3 +71,17 @@ def _column(given: Any, name: str) -> npt.NDArray[Any]:
             row=odd,
         )
     return np.array([np.asarray(value) for value in rows])
+
+
+def _arrow_lists(column: Any) -> npt.NDArray[Any] | None:
+    """Arrow's column of lists of one length, or Ray's of tensors, without a Python object for each row. (n, k)"""
+    found = []
+    for chunk in getattr(column, "chunks", ()):
+        if hasattr(chunk, "value_lengths") and not chunk.null_count and not chunk.flatten().null_count:
+            lengths = chunk.value_lengths().unique()
+            if len(lengths) == 1:
+                found.append(chunk.flatten().to_numpy(zero_copy_only=False).reshape(len(chunk), -1))
+        elif hasattr(chunk, "storage"):
+            found.append(chunk.to_numpy(zero_copy_only=False))
+    whole = found and len(found) == len(column.chunks) and len({rows.shape[1:] for rows in found}) == 1
+    return np.concatenate(found) if whole and found[0].ndim == 2 and found[0].dtype.kind in "fiu" else None

@@ -1,9 +1,11 @@
 """Files, arrays and `Predictions` of a caller, all as `Predictions`."""
 
+import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from temperance.arrays import ArrayLike, as_labels, as_scores, as_weights, flatten, to_tensor
@@ -12,13 +14,14 @@ from temperance.predictions.checks import ColumnNames, Positive, Wanted
 from temperance.predictions.core import Predictions, as_positive
 from temperance.predictions.disk import read_predictions
 from temperance.predictions.frames import column_names, of_table
+from temperance.predictions.rows import in_array
 
 # A set that brings its own labels.
 Set = Predictions | str | Path
 
 
 def as_predictions(
-    given: Set | ArrayLike,
+    given: Set | ArrayLike | Mapping[str, Any],
     labels: ArrayLike | None = None,
     *,
     from_logits: bool = False,
@@ -53,39 +56,39 @@ def as_predictions(
             raise InputError("a table brings its own labels and weights, and its columns say whether it holds logits")
         wanted = Wanted(positive=as_positive(positive), columns=ColumnNames.of(columns))
         return of_table(given, names, wanted, normalise=normalise)
+    if isinstance(given, Mapping):
+        raise InputError("a dictionary of arrays brings its own labels, under the name label")
     if columns is not None:
         raise InputError("columns= names the columns of a file or a table; arrays have none")
     if labels is None:
         raise InputError("arrays need labels: pass probs and labels")
     name = "logits" if from_logits else "probs"
     scores = to_tensor(given, name)
-    if scores.ndim > 2 or ignore_index is not None:
-        shape = (scores.shape[0], *scores.shape[2:])
-        counted = None if weights is None else as_weights(weights, shape).reshape(-1)
-        scores, labels, kept = _rows(scores, labels, name, ignore_index, binary=positive is not None)
-        weights = counted if counted is None or kept is None else counted[kept.cpu()]
-    return Predictions.of(
-        scores, labels, from_logits=from_logits, positive=positive, normalise=normalise, weights=weights
-    )
+    what: dict[str, Any] = {"from_logits": from_logits, "positive": positive, "normalise": normalise}
+    if scores.ndim <= 2 and ignore_index is None:
+        return Predictions.of(scores, labels, weights=weights, **what)
+    if weights is not None:
+        weights = as_weights(weights, (scores.shape[0], *scores.shape[2:])).reshape(-1)
+    rows, truth = _rows(scores, labels, name, binary=positive is not None, ignore_index=ignore_index)
+    kept = (truth != ignore_index).nonzero().flatten() if ignore_index is not None else torch.arange(len(truth))
+    if not len(kept):
+        raise InputError(f"every label is ignore_index={ignore_index}: there is nothing to measure")
+    counted = None if weights is None else weights[kept.cpu()]
+    found = Predictions.of(rows[kept], truth[kept], weights=counted, **what)
+    return dataclasses.replace(found, _place=lambda row: in_array(int(kept[row])))
 
 
 def _rows(
-    scores: Tensor, labels: ArrayLike, name: str, ignore_index: int | None, *, binary: bool
-) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Dense predictions as rows, those with an ignored label left out; and which are kept, if not all."""
-    if binary:
-        rows, truth = scores.reshape(-1, 1), to_tensor(labels, "labels").reshape(-1).to(scores.device)
-        if len(rows) != len(truth):
-            raise InputError(f"labels must be one for each of the {len(rows)} scores; there are {len(truth)}")
-    else:
+    scores: Tensor, labels: ArrayLike, name: str, *, binary: bool, ignore_index: int | None
+) -> tuple[Tensor, Tensor]:
+    """Dense predictions and their labels as rows."""
+    if not binary:
         scores = as_scores(scores, name)
-        rows, truth = flatten(scores), as_labels(labels, scores, ignore_index=ignore_index, name=name).reshape(-1)
-    if ignore_index is None:
-        return rows, truth, None
-    kept = truth != ignore_index
-    if not bool(kept.any()):
-        raise InputError(f"every label is ignore_index={ignore_index}: there is nothing to measure")
-    return rows[kept], truth[kept], kept
+        return flatten(scores), as_labels(labels, scores, ignore_index=ignore_index, name=name).reshape(-1)
+    rows, truth = scores.reshape(-1, 1), to_tensor(labels, "labels").reshape(-1).to(scores.device)
+    if len(rows) != len(truth):
+        raise InputError(f"labels must be one for each of the {len(rows)} scores; there are {len(truth)}")
+    return rows, truth
 
 
 def as_sides(

@@ -47,7 +47,7 @@ def read(path: Path, wanted: Wanted) -> Predictions:
     def read_rows(rows: int) -> Iterator[Chunk]:
         start = 0
         with reading(path), placed(in_file), _open(path) as opened:
-            for batch in opened.iter_batches(batch_size=rows, columns=columns.used):
+            for batch in opened.iter_batches(batch_size=rows, columns=columns.used, use_threads=False):
                 yield meaning.chunk(
                     _scores(batch, columns, width, start),
                     None if columns.labels is None else _values(batch, columns.labels, start),
@@ -275,7 +275,9 @@ def _scores(batch: Any, columns: TableColumns, k: int, start: int) -> npt.NDArra
     if not columns.is_list:
         return np.stack([_values(batch, column, start) for column in columns.scores], axis=1)
     lists = batch.column(columns.scores[0])
-    lengths = lists.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
+    counted = lists.value_lengths()
+    # Without need, `fill_null` would import pandas where it is installed, as `to_numpy` below.
+    lengths = np.from_dlpack(counted.fill_null(0) if counted.null_count else counted)
     if (lengths != k).any():
         row = int((lengths != k).argmax())
         raise InputError(
@@ -294,8 +296,11 @@ def _values(batch: Any, column: str, start: int) -> npt.NDArray[Any]:
 def _to_numpy(values: Any, column: str, start: int, *, per_row: int) -> npt.NDArray[Any]:
     if values.null_count:
         raise _missing(column, start + int(values.is_null().to_numpy(zero_copy_only=False).argmax()) // per_row)
-    if _pyarrow()[0].types.is_dictionary(values.type):
+    types = _pyarrow()[0].types
+    if types.is_dictionary(values.type):
         values = values.dictionary_decode()
+    if types.is_integer(values.type) or types.is_floating(values.type):
+        return np.from_dlpack(values)
     array: npt.NDArray[Any] = values.to_numpy(zero_copy_only=False)
     return array.astype(np.str_) if array.dtype.kind == "O" else array
 

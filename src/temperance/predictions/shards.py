@@ -11,26 +11,38 @@ import numpy as np
 from temperance.errors import FileError
 from temperance.predictions.checks import shown
 from temperance.predictions.core import Extras, Predictions
+from temperance.predictions.remote import as_url, remote_paths
 from temperance.predictions.rows import Chunk, Taker
 
 
-def shard_paths(path: Path, suffixes: Sequence[str]) -> list[Path] | None:
+def files_in(path: Path, suffixes: Sequence[str]) -> list[Path] | None:
     """The files of a folder and of its sub-folders, or those that match a pattern, sorted; None if this is one file.
 
     Hidden files, and those whose name begins with an underscore, are notes that other programs leave.
     """
-    if path.is_dir():
+    url = as_url(path)
+    if url is not None:
+        found = remote_paths(url)
+        if found is None:
+            return None
+    elif path.is_dir():
         inside = sorted(path.rglob("*"), key=lambda file: file.relative_to(path).as_posix())
         found = [file for file in inside if not any(part[0] in "._" for part in file.relative_to(path).parts)]
     elif glob.has_magic(str(path)) and not path.exists():
         found = [Path(name) for name in sorted(glob.glob(str(path), recursive=True))]  # noqa: PTH207
     else:
         return None
-    files = [file for file in found if file.is_file() and suffix_of(file, suffixes)]
+    files = [file for file in found if (url or file.is_file()) and suffix_of(file, suffixes)]
     if not files:
         what = "is a folder without a file" if path.is_dir() else "matches no file"
         raise FileError(f"{path} {what} of predictions; the formats are {', '.join(suffixes)}")
-    kinds = {suffix_of(file, suffixes): file for file in files}
+    return files
+
+
+def shard_paths(path: Path, suffixes: Sequence[str]) -> list[Path] | None:
+    """The files of a folder or a pattern that are one set, which must be of one format; None if this is one file."""
+    files = files_in(path, suffixes)
+    kinds = {suffix_of(file, suffixes): file for file in files or ()}
     if len(kinds) > 1:
         names = shown(file.name for file in kinds.values())
         raise FileError(
@@ -44,7 +56,7 @@ def suffix_of(path: Path, suffixes: Sequence[str]) -> str | None:
     return next((suffix for suffix in suffixes if path.name.lower().endswith(suffix)), None)
 
 
-def joined(source: Path, shards: Sequence[Predictions]) -> Predictions:
+def joined(source: Path | str, shards: Sequence[Predictions]) -> Predictions:
     """Predictions that are in several files; rows are read file by file, and errors name the file."""
     first = shards[0]
     for shard in shards[1:]:

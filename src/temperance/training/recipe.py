@@ -36,6 +36,9 @@ for kind in (Mixup, CutMix, MIT):
 class Recipe:
     """How to train.
 
+    lr, weight_decay    learning rate at the start, and the weight of the squared weights
+    momentum, nesterov  of SGD
+    factor              what a drop leaves of the learning rate
     epochs, batch_size  a batch is shared by all processes; an incomplete last batch of an epoch is dropped
     optimiser     "sgd" or "adamw"; momentum and nesterov belong to SGD
     schedule      "steps": multiply the learning rate by `factor` at each of `drops`; "cosine": down to 0; "constant"
@@ -51,7 +54,7 @@ class Recipe:
                   first third of the epochs or after 40, whichever is less
     precision     "float32" or "bfloat16" (autocast); predictions are always float32
     compile       compile the network, which takes about a minute and pays where epochs are long
-    deterministic the same bits on every run on a GPU, at the price of speed; a CPU always gives them
+    deterministic  the same bits on every run on a GPU, at the price of speed; a CPU always gives them
     seed          of the order of images, crops, flips, mixtures and dropout
 
     >>> Recipe(epochs=350, drops=(150, 250)).lr_at(150)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from temperance.calibrators._fit.reduction import BinaryCalibrator, stack_ragged
+from temperance.calibrators._fit.streaming import StreamCalibrator, Streamed
 
 # Probabilities below this count as this in logarithms: the smallest that float64 holds in full precision.
 TINY = torch.finfo(torch.float64).tiny
@@ -17,6 +18,11 @@ TINY = torch.finfo(torch.float64).tiny
 # Steps that differ by less than this in log-odds can be merged. A curve with a step for each sample claims more than
 # the data can tell, and its file would be a copy of the data.
 RESOLUTION = 1e-3
+
+
+# Log-odds of a stream are counted in cells from minus to plus this, as many for a problem and for all.
+FARTHEST = 32.0
+MOST_CELLS, TOTAL_CELLS = 1 << 16, 1 << 24
 
 
 class CurveCalibrator(BinaryCalibrator):
@@ -60,6 +66,65 @@ class CurveCalibrator(BinaryCalibrator):
         no = (1 - share) * (1 - curve) + share * (-log_odds).sigmoid()
         tiny = torch.finfo(probs.dtype).tiny
         return yes.clamp_min(tiny).log() - no.clamp_min(tiny).log()
+
+
+class GroupedCurve(StreamCalibrator, CurveCalibrator):
+    """A curve that needs no more than groups of samples, in the order of their probability; it writes `_fit_groups`.
+
+    So it can be fitted to a stream of any length: samples of nearly equal log-odds count as one group.
+    """
+
+    def _fit_groups(self, places: Tensor, count: Tensor, hits: Tensor) -> tuple[Tensor, Tensor]:
+        """Knots and values from groups (g,): their probabilities in ascending order, the samples and hits of each."""
+        raise NotImplementedError
+
+    def _fit_curve(self, probs: Tensor, happened: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+        return self._fit_groups(*groups(probs, happened, weights))
+
+    def _fit_stream(self, stream: Streamed) -> None:
+        cells = LogOddsCells(stream.k if self.reduction == "one-versus-rest" and stream.k > 2 else 1)
+        for logits, labels in stream:
+            cells.add(*self._problems(logits, labels))
+        curves = [self._fit_groups(*cells.groups(problem)) for problem in range(len(cells))]
+        self._keep("knots", stack_ragged([knots for knots, _ in curves]))
+        self._keep("values", stack_ragged([values for _, values in curves]))
+        self._keep("share", 1 / (1 + cells.rarer()))
+
+
+class LogOddsCells:
+    """Samples of m binary problems, counted in cells of log-odds, the width of which is `self.width`.
+
+    Samples in one cell count as one group at their mean probability. A cell is at most 1/1024 wide, which is a
+    difference of 0.00025 in probability, unless there are more than 256 problems.
+    """
+
+    def __init__(self, problems: int) -> None:
+        per_problem = min(MOST_CELLS, TOTAL_CELLS // problems)
+        self.width = 2 * FARTHEST / per_problem
+        self._count, self._hits, self._sum = torch.zeros(3, problems, per_problem, dtype=torch.float64).unbind()
+
+    def add(self, log_odds: Tensor, happened: Tensor) -> None:
+        """Take in more samples (m, n)."""
+        problems, size = self._count.shape
+        cell = ((log_odds + FARTHEST) / self.width).clamp(0, size - 1).long()
+        cell += torch.arange(problems)[:, None] * size
+        for into, values in ((self._count, None), (self._hits, happened.double()), (self._sum, log_odds.sigmoid())):
+            weights = None if values is None else values.reshape(-1)
+            into += torch.bincount(cell.reshape(-1), weights, minlength=into.numel()).reshape(into.shape)
+
+    def groups(self, problem: int) -> tuple[Tensor, Tensor, Tensor]:
+        """The cells that hold a sample of a problem: mean probability, samples, hits."""
+        seen = self._count[problem] > 0
+        count, hits, total = (each[problem][seen] for each in (self._count, self._hits, self._sum))
+        return total / count, count, hits
+
+    def rarer(self) -> Tensor:
+        """How many samples of each problem had the rarer outcome. (m,)"""
+        hits = self._hits.sum(1)
+        return torch.minimum(hits, self._count.sum(1) - hits)
+
+    def __len__(self) -> int:
+        return len(self._count)
 
 
 def look_up(x: Tensor, knots: Tensor, values: Tensor) -> Tensor:

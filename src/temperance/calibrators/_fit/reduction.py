@@ -34,6 +34,9 @@ class BinaryCalibrator(Calibrator):
     """A calibrator that learns maps of one number, lifted to k classes by a reduction.
 
     A method writes `_fit_binary` and `_map`; both see m binary problems as the rows of a tensor (m, n).
+
+    reduction  how many classes become events of two: "pooled" (one map for all classes), "one-versus-rest" (a map for
+               each class) or "top-label" (one map, of the top confidence)
     """
 
     def __init__(self, *, reduction: Reduction, **shared: Unpack[Shared]) -> None:

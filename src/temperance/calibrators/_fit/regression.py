@@ -4,7 +4,7 @@
 
 c_i are the weights of the rows and `target` is the score of the label, as an objective gives them. Newton's method
 solves it; conjugate gradients find its step, which takes products of the Hessian and a vector, each at the cost of a
-gradient.
+gradient. The Hessian only has to point the way, so of very many rows it uses some; value and gradient use them all.
 """
 
 from collections.abc import Callable
@@ -22,6 +22,13 @@ BLOCK_VALUES = {"cpu": 1 << 17, "cuda": 1 << 26}
 MAX_STEPS = 100
 MAX_PRODUCTS = 250
 MAX_HALVINGS = 50
+
+# Above this many rows times parameters, products of matrices are in float32, twice as fast; sums stay in float64.
+# Slopes are then means over many rows of small probabilities, and rounding errors far below the tolerance.
+SINGLE_ABOVE = 100_000_000
+
+# The Hessian uses this many rows, or this many for each feature if that is more.
+HESSIAN_ROWS, HESSIAN_ROWS_PER_FEATURE = 5_000, 5
 
 # The preconditioner is built again when the last Newton step took more Hessian products than this.
 STALE_AFTER = 25
@@ -61,7 +68,8 @@ class Diagonal:
         return parameters.shape[1]
 
     def scores(self, x: Tensor, parameters: Tensor) -> Tensor:
-        return torch.addcmul(parameters[1], x, parameters[0])
+        own = parameters.to(x.dtype)
+        return torch.addcmul(own[1], x, own[0])
 
     def pull(self, x: Tensor, rows: Tensor) -> Tensor:
         return torch.stack([(rows * x).sum(0), rows.sum(0)])
@@ -81,7 +89,8 @@ class Full:
         return parameters.shape[0]
 
     def scores(self, x: Tensor, parameters: Tensor) -> Tensor:
-        return torch.addmm(parameters[:, -1], x, parameters[:, :-1].T.contiguous())
+        own = parameters.to(x.dtype)
+        return torch.addmm(own[:, -1], x, own[:, :-1].T.contiguous())
 
     def pull(self, x: Tensor, rows: Tensor) -> Tensor:
         return torch.cat([rows.T @ x, rows.sum(0)[:, None]], 1)
@@ -93,17 +102,18 @@ class Full:
         in the diagonal map.
         """
         spread = torch.zeros(problem.k, problem.k, dtype=torch.float64, device=problem.x.device)
-        for _, p, c in problem.blocks():
+        for _, p, c in problem.hessian_blocks():
             weighted = p * c
             spread += weighted.sum(0).diag() - p.T @ weighted
         a, u = torch.linalg.eigh(spread)
         b, v = problem.principal_axes()
         rest = 2 * problem.penalty[0, 1]
         correction = 1 / (a.clamp_min(0)[:, None] * b + rest) - 1 / rest
+        u, v, correction = (tensor.to(problem.x.dtype) for tensor in (u, v, correction))
 
         def together(g: Tensor) -> Tensor:
-            turned: Tensor = u @ ((u.T @ (g @ v)) * correction)
-            return torch.addmm(g / rest, turned, v.T)
+            turned: Tensor = u @ ((u.T @ (g.to(v.dtype) @ v)) * correction)
+            return g / rest + turned @ v.T
 
         if bool((problem.penalty == problem.penalty[0, 1]).all()):
             return together
@@ -128,8 +138,8 @@ def _diagonal_and_intercept(parameters: Tensor) -> Tensor:
 
 def _own_curvature(problem: "Regression") -> Tensor:
     """Σ c p (1 − p) times x², x and 1, for each class. (3, k)"""
-    found = problem.x.new_zeros(3, problem.k)
-    for x, p, c in problem.blocks():
+    found = torch.zeros(3, problem.k, dtype=torch.float64, device=problem.x.device)
+    for x, p, c in problem.hessian_blocks():
         w = (p * (1 - p)).mul_(c)
         own = x[:, : problem.k]
         wx = w * own
@@ -159,23 +169,27 @@ class Regression:
         self, kind: Map, x: Tensor, labels: Tensor, objective: Objective, *, penalty: Tensor, centre: Tensor
     ) -> None:
         self.kind = kind
-        self.x = x
+        self.x = x.float() if len(x) * centre.numel() > SINGLE_ABOVE else x
         self.labels = labels
         self.objective = objective
         self.penalty = penalty
         self.centre = centre
         self.k = kind.classes(centre)
-        self.probs = x.new_empty(len(x), self.k)
+        self.probs = self.x.new_empty(len(x), self.k)
         # A block yields a gradient of its own, so it should hold more values than there are parameters.
         values = max(BLOCK_VALUES.get(x.device.type, BLOCK_VALUES["cpu"]), 2 * centre.numel())
         rows = max(1, values // max(self.k, x.shape[1]))
         self._slices = [slice(i, i + rows) for i in range(0, len(x), rows)]
+        self._every = max(1, len(x) // max(HESSIAN_ROWS, HESSIAN_ROWS_PER_FEATURE * x.shape[1]))
+        self._hessian_x = self.x[:: self._every].contiguous()
         self.weigh()
 
     def weigh(self) -> None:
         """Take the weights of the objective, scaled to sum to one, so that a penalty keeps its strength."""
         weights = self.objective.weights(self.labels, self.k)
-        self.weights = (weights / weights.sum())[:, None]
+        self.weights = (weights / weights.sum())[:, None].to(self.x.dtype)
+        some = weights[:: self._every]
+        self._hessian_weights = (some / some.sum())[:, None].to(self.x.dtype)
         self._pulled = torch.zeros_like(self.centre)
         self._axes: tuple[Tensor, Tensor] | None = None
         for s in self._slices:
@@ -185,9 +199,11 @@ class Regression:
                 (slope,) = torch.autograd.grad(self.objective.target(scores, self.labels[s]).sum(), scores)
             self._pulled += self.kind.pull(self.x[s], slope * self.weights[s])
 
-    def blocks(self) -> list[tuple[Tensor, Tensor, Tensor]]:
-        """Features, probabilities and weights, in blocks of rows."""
-        return [(self.x[s], self.probs[s], self.weights[s]) for s in self._slices]
+    def hessian_blocks(self) -> list[tuple[Tensor, Tensor, Tensor]]:
+        """Features, probabilities and weights of the rows that the Hessian uses, in blocks."""
+        parts = (self._hessian_x, self.probs[:: self._every], self._hessian_weights)
+        rows = self._slices[0].stop
+        return list(zip(*(torch.split(part, rows) for part in parts), strict=True))
 
     def __call__(self, parameters: Tensor) -> tuple[float, Tensor]:
         """The value and its gradient."""
@@ -200,7 +216,7 @@ class Regression:
             top = scores.amax(1, keepdim=True)
             probs = torch.exp(scores.sub_(top), out=self.probs[s])
             total = probs.sum(1, keepdim=True)
-            value += (self.weights[s] * (total.log() + top)).sum() - (self.weights[s].squeeze(1) * target).sum()
+            value += (self.weights[s].double() * ((total.log() + top).double() - target.double()[:, None])).sum()
             probs /= total
             gradient += self.kind.pull(self.x[s], probs * self.weights[s])
         return float(value), gradient
@@ -208,8 +224,8 @@ class Regression:
     def principal_axes(self) -> tuple[Tensor, Tensor]:
         """The second moments of the features [x, 1] as sizes (r,) along axes (d + 1, r), without those of size zero."""
         if self._axes is None:
-            moments = self.x.new_zeros(self.x.shape[1] + 1, self.x.shape[1] + 1)
-            for x, _, c in self.blocks():
+            moments = torch.zeros(2 * (self.x.shape[1] + 1,), dtype=torch.float64, device=self.x.device)
+            for x, _, c in self.hessian_blocks():
                 padded = torch.cat([x, torch.ones_like(c)], 1)
                 moments += padded.T @ (padded * c)
             size, axes = torch.linalg.eigh(moments)
@@ -220,7 +236,7 @@ class Regression:
     def hessian_times(self, direction: Tensor) -> Tensor:
         """The Hessian at the last evaluation times a direction."""
         product = 2 * self.penalty * direction
-        for x, p, c in self.blocks():
+        for x, p, c in self.hessian_blocks():
             change = self.kind.scores(x, direction)
             change -= (p * change).sum(1, keepdim=True)
             product += self.kind.pull(x, change.mul_(p).mul_(c))
@@ -334,7 +350,7 @@ def _line_search(
         there = parameters + step * direction
         found, gradient = problem(there)
         # Near the optimum a step gains less than the rounding of the value.
-        if found <= value + 1e-4 * step * slope + 1e-14 * abs(value):
+        if found <= value + 1e-4 * step * slope + 50 * torch.finfo(problem.x.dtype).eps * abs(value):
             return there, found, gradient
         step /= 2
     return None

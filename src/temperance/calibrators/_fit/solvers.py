@@ -6,7 +6,7 @@ objective as a function of the calibrator's parameters.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self, TypeVar, Unpack
 
@@ -16,7 +16,9 @@ import torch
 from torch import Tensor
 
 from temperance.arrays import blocks
-from temperance.calibrators.base import Calibrator, Shared
+from temperance.calibrators._fit.streaming import Streamed
+from temperance.calibrators.base import CALIBRATORS, Calibrator, Shared
+from temperance.errors import InputError
 from temperance.objectives import OBJECTIVES, Objective, ObjectiveName, counting
 from temperance.registry import as_entry, parse_entry
 from temperance.settings import defaults_of
@@ -39,17 +41,15 @@ P = TypeVar("P", float, Tensor)
 Solver = Literal["exact", "released"]
 
 
-class Parametric(Calibrator):
-    """A calibrator with a few parameters that minimise an objective.
+class WithObjective(Calibrator):
+    """A calibrator that minimises an objective.
 
     objective  what to minimise, by name, which may carry settings: "class-scaled:normalise=mm"
-    solver     "exact" goes to the optimum; "released" stops where the SCTL authors' program stops
     """
 
-    def __init__(self, *, objective: ObjectiveName = "nll", solver: Solver = "exact", **shared: Unpack[Shared]) -> None:
+    def __init__(self, *, objective: ObjectiveName = "nll", **shared: Unpack[Shared]) -> None:
         super().__init__(**shared)
         self.objective = objective
-        self.solver = solver
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """The settings it was made with; with `deep` also those of the objective, as `objective__gamma`."""
@@ -68,11 +68,45 @@ class Parametric(Calibrator):
             own["objective"] = as_entry(name, given | nested)
         return super().set_params(**own)
 
+    def _check_settings(self) -> None:
+        objective = self._make_objective()
+        if objective.whole and not self.preserves_argmax:
+            able = ", ".join(one.name for one in CALIBRATORS if one.takes_objective and one.preserves_argmax)
+            raise InputError(
+                f"{objective.name} is a calibration error, which a constant prediction makes zero. "
+                f"Use it with a method that never changes the predicted class: {able}"
+            )
+
     def _fit(self, logits: Tensor, labels: Tensor) -> None:
         self._fit_weighted(logits, labels, None)
 
-    def _make_objective(self, weights: Tensor | None) -> Objective:
+    def _make_objective(self, weights: Tensor | None = None) -> Objective:
         return counting(self.objective, weights)
+
+    @property
+    def _one_by_one(self) -> str:
+        objective = self._make_objective()
+        return objective.name if objective.whole else super()._one_by_one
+
+
+class Parametric(WithObjective):
+    """A calibrator with a few parameters that minimise an objective.
+
+    solver  "exact" goes to the optimum; "released" stops where the SCTL authors' program stops
+    """
+
+    def __init__(self, *, objective: ObjectiveName = "nll", solver: Solver = "exact", **shared: Unpack[Shared]) -> None:
+        super().__init__(objective=objective, **shared)
+        self.solver = solver
+
+    def _streamed_objective(self) -> Objective:
+        """The same for a stream, which not every objective and solver can be fitted to."""
+        if self.solver != "exact":
+            raise InputError("a stream is fitted by solver=exact, which goes to the optimum")
+        made = self._make_objective()
+        if made.whole or not made.weighs_classes:
+            raise InputError(f"{self.objective} needs all rows at once, so a stream cannot be fitted with it")
+        return made
 
 
 def sample_weight(objective: Objective, labels: Tensor, k: int) -> float:
@@ -122,15 +156,20 @@ class Problem:
         self.k = inputs.shape[1] if k is None else k
         self.penalty = penalty
 
+    def weighted_blocks(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Rows with their labels and current weights, block by block."""
+        weights = self.objective.weights(self.labels, self.k)
+        for rows, y, first in self._blocks():
+            yield rows, y, weights[first : first + len(y)]
+
     def __call__(self, parameters: Tensor) -> tuple[float, Tensor]:
         """The value and its gradient, with the current weights."""
-        weights = self.objective.weights(self.labels, self.k)
         with torch.enable_grad():
             free = parameters.detach().requires_grad_()
             value, gradient = 0.0, torch.zeros_like(free)
-            for rows, y, first in blocks(self.inputs, self.labels):
+            for rows, y, weights in self.weighted_blocks():
                 losses = self.objective.losses(self.forward(rows, free), y)
-                part = (weights[first : first + len(y)].to(losses.dtype) * losses).sum()
+                part = (weights.to(losses.dtype) * losses).sum()
                 gradient += torch.autograd.grad(part, free)[0]
                 value += float(part.detach())
             if self.penalty is not None:
@@ -142,16 +181,46 @@ class Problem:
     @torch.no_grad()
     def losses(self, parameters: Tensor) -> Tensor:
         """The loss of each row. (n,)"""
-        parts = [
-            self.objective.losses(self.forward(rows, parameters), y) for rows, y, _ in blocks(self.inputs, self.labels)
-        ]
+        parts = [self.objective.losses(self.forward(rows, parameters), y) for rows, y, _ in self._blocks()]
         return torch.cat(parts)
+
+    def _blocks(self) -> Iterator[tuple[Tensor, Tensor, int]]:
+        return blocks(self.inputs, self.labels, step=len(self.labels) if self.objective.whole else None)
 
     def reweigh(self, parameters: Tensor) -> float:
         """Let the objective choose new weights; returns how much they changed."""
         if not self.objective.adapts:
             return 0.0
         return self.objective.reweigh(self.losses(parameters), self.labels, self.k)
+
+
+class StreamedProblem(Problem):
+    """The same over a stream, which each evaluation goes through once."""
+
+    def __init__(
+        self,
+        objective: Objective,
+        forward: Callable[[Tensor, Tensor], Tensor],
+        stream: Streamed,
+        *,
+        penalty: Callable[[Tensor], Tensor] | None = None,
+    ) -> None:
+        super().__init__(objective, forward, stream.logits, stream.labels, penalty=penalty)
+        self.stream = stream
+
+    def weighted_blocks(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        weights = self.objective.class_weights_of(self.stream.counts)
+        for rows, y in self.stream:
+            yield rows, y, weights[y]
+
+    @torch.no_grad()
+    def reweigh(self, parameters: Tensor) -> float:
+        if not self.objective.adapts:
+            return 0.0
+        sums = torch.zeros(self.k, dtype=torch.float64)
+        for rows, y in self.stream:
+            sums += torch.bincount(y, self.objective.losses(self.forward(rows, parameters), y), minlength=self.k)
+        return self.objective.reweigh_classes(sums, self.stream.counts)
 
 
 # --------------------------------------------------------------------------------------------------------- the optimum
@@ -172,7 +241,8 @@ def minimise(
     """
 
     def solve(parameters: Tensor) -> Tensor:
-        found = descend(problem, parameters, low, high, max_steps)
+        # A calibration error has kinks, where no slope is small.
+        found = descend(problem, parameters, low, high, max_steps, still=1e-5 if problem.objective.whole else 0.0)
         record.update(found.info)
         return found.parameters
 

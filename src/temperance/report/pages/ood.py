@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from temperance.errors import plural
-from temperance.jobs.ood import MEASURES, TITLES, OODComparison, ScoreHistogram
+from temperance.jobs.ood import TITLES, OODComparison, ScoreHistogram
 from temperance.jobs.results import Row
 from temperance.markup import Markup, join, tag
+from temperance.metrics.familiarity import FEATURE_SCORES
 from temperance.metrics.scores import SCORES
 from temperance.report.formats import percent, percent_range
 from temperance.report.page import answer, grouped_table, heading, legend, noted, page, pair, prose, section, stroke
@@ -103,8 +104,9 @@ def numbers_section(found: OODComparison) -> Markup:
     for title, group in sets:
         rows = []
         for name in found.scores:
-            cells = [noted(name, prose(SCORES[name].summary.partition(" (n")[0]))]
-            for metric in MEASURES:
+            entry = FEATURE_SCORES[name] if name in FEATURE_SCORES else SCORES[name]
+            cells = [noted(name, prose(entry.summary.partition(" (n")[0]))]
+            for metric in TITLES:
                 row = found.row(metric, group=group, method=name)
                 cells.append(noted(percent(row.value), percent_range(row.low, row.high, 1)))
             rows.append(cells)
@@ -114,7 +116,8 @@ def numbers_section(found: OODComparison) -> Markup:
         "Every number",
         "AUROC: how often a sample of the model's own data scores higher than an unfamiliar one; 50\u00a0% is "
         "chance. FPR95: the share of unfamiliar samples that are accepted when 95\u00a0% of its own are; lower is "
-        "better. "
+        "better. AUPR: the mean precision when its own data (in) or the other (out) is looked for; chance is the share "
+        "of that side. "
         f"In small print: {100 * level:g}\u00a0% intervals.",
-        grouped_table(("Score", *TITLES.values()), groups, "metrics both"),
+        grouped_table(("Score", *TITLES.values()), groups, "standings"),
     )

@@ -159,6 +159,10 @@ def make_network(
 ) -> Network:
     """A network by its plain name, which may carry settings; torch's global generator draws its weights.
 
+    classes     number of classes
+    image_size  height and width that it is made for
+    channels    3 for coloured images, 1 for grey ones
+
     >>> make_network("resnet18", classes=100).n_features
     512
     """

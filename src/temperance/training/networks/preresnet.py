@@ -70,5 +70,7 @@ def wrn_32_10(shape: Shape, *, dropout: Dropout = 0.0) -> Network:
     """Wide ResNet-32-10: 15 pre-activation blocks of 160, 320 and 640 channels
 
     The WRN-32 of published logit collections; counted with its shortcuts, as `wrn-28-10` is, it has 34 layers.
+
+    dropout  between the convolutions of a block
     """
     return _network(shape, 5, 10, dropout)

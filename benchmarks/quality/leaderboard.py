@@ -1,0 +1,143 @@
+"""The leaderboard from the lines of `python -m benchmarks.quality`: tables for the docs, and the picture."""
+
+import re
+from collections import Counter
+from importlib.resources import files
+from itertools import pairwise
+from typing import Any
+
+from temperance.errors import plural
+from temperance.jobs.outcomes import BASELINE
+from temperance.jobs.standings import Standing, standings
+from temperance.metrics.significance import Interval
+from temperance.report.svg.standings import standings_chart
+
+Row = dict[str, Any]
+
+MEASURED = ("nll", "brier", "ece", "classwise-ece", "accuracy", "seconds")
+
+# The kind of data by folder, where there are more than two classes; other folders are kinds of their own.
+KINDS = {
+    "logits": "vision",
+    "vision_cv": "vision",
+    "llm": "text",
+    "mmlu": "text",
+    "longtail": "long tail",
+    "labelshift": "long tail",
+}
+BINARY = "binary"
+SIZES = (0, 300, 1000, 4000, 10**9)  # samples to fit on
+
+# Sets that predict the same samples, by how their names begin, or by folder.
+SAME_SAMPLES = {"c10lt": "c10", "cifar10": "c10"}
+ONE_FAMILY = ("llm", "mmlu")
+
+
+def kind_of(row: Row) -> str:
+    """Vision, text, tabular, long tail or binary."""
+    return BINARY if row["k"] == 2 else KINDS.get(row["folder"], str(row["folder"]))
+
+
+def size_of(row: Row) -> str:
+    """The range of the number of samples to fit on."""
+    low, high = next((low, high) for low, high in pairwise(SIZES) if low <= row["n_fit"] < high)
+    return f"from {low:,}" if high == SIZES[-1] else f"{low:,} to {high - 1:,}" if low else f"under {high:,}"
+
+
+def family_of(row: Row) -> str:
+    """What a set has in common with others whose models predict the same samples."""
+    if row["folder"] in ONE_FAMILY:
+        return str(row["folder"])
+    first = str(row["set"]).split("_")[0]
+    return SAME_SAMPLES.get(first, first)
+
+
+def finished(rows: list[Row]) -> list[Row]:
+    """The lines of the sets that every method in the file was run on, fitted on all samples."""
+    whole = [row for row in rows if not row["samples"]]
+    lines = Counter((row["folder"], row["set"]) for row in whole)
+    every = len({row["method"] for row in whole})
+    return [row for row in whole if lines[row["folder"], row["set"]] == every]
+
+
+def standings_of(rows: list[Row]) -> tuple[Standing, ...]:
+    """Where methods stand on the sets of these lines; families of sets are resampled as a whole."""
+    sets: dict[str, dict[str, dict[str, float]]] = {}
+    families = {}
+    for row in rows:
+        name = f"{row['folder']}/{row['set']}"
+        measured, families[name] = sets.setdefault(name, {}), family_of(row)
+        if "failure" not in row:
+            measured[row["method"]] = {metric: row[metric] for metric in MEASURED}
+    return standings(sets, families=families)
+
+
+def markdown(rows: list[Row], by: str = "") -> str:
+    """Every method over all sets, or its wins and harm by kind of data or by number of samples."""
+    begun, rows = rows, finished(rows)
+    if by:
+        return _parts(rows, {"kinds": kind_of, "samples": size_of}[by])
+    found = standings_of(rows)
+    accuracy = next(standing.means["accuracy"] for standing in found if standing.method == BASELINE)
+    n_sets, n_begun = (len({(row["folder"], row["set"]) for row in each}) for each in (rows, begun))
+    missing = f" {plural(n_begun - n_sets, 'other set')} not finished yet." if n_begun > n_sets else ""
+    lines = [
+        f"{n_sets} sets, {len(found)} methods.{missing}",
+        "",
+        "| method | mean rank | wins | harm | NLL | Brier | ECE | classwise ECE | accuracy | CPU seconds |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for standing in found:
+        mean = standing.means
+        cells = [
+            standing.method,
+            f"{standing.rank.value:.1f}",
+            _with_bounds(standing.wins),
+            _with_bounds(standing.harm),
+        ]
+        if standing.failures:
+            cells += [f"failed on {plural(standing.failures, 'set')}", *["–"] * 5]
+        else:
+            cells += [f"{mean['nll']:.4f}", f"{mean['brier']:.4f}"]
+            cells += [f"{100 * mean[name]:.2f} %" for name in ("ece", "classwise-ece")]
+            cells += [_points(mean["accuracy"] - accuracy), f"{mean['seconds']:.2f}"]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _with_bounds(found: Interval) -> str:
+    return f"{100 * found.value:.0f} % ({100 * found.low:.0f} … {100 * found.high:.0f})"
+
+
+def _points(change: float) -> str:
+    text = f"{100 * change:+.2f}"
+    return text.replace("-", "−") if float(text) else "0.00"
+
+
+def _parts(rows: list[Row], part_of: Any) -> str:
+    """Wins and harm of each method in each part of the sets, methods in the order of all sets together."""
+    parts: dict[str, list[Row]] = {}
+    for row in sorted(rows, key=lambda row: row["n_fit"]):
+        parts.setdefault(part_of(row), []).append(row)
+    found = {name: {each.method: each for each in standings_of(mine)} for name, mine in parts.items()}
+    counts = {name: len({(row["folder"], row["set"]) for row in mine}) for name, mine in parts.items()}
+    heads = [f"{name} ({plural(n, 'set')})" for name, n in counts.items()]
+    lines = [f"| method | {' | '.join(heads)} |", "|---|" + "---|" * len(heads)]
+    for standing in standings_of(rows):
+        mine = (each.get(standing.method) for each in found.values())
+        cells = [f"{100 * each.wins.value:.0f} %, {100 * each.harm.value:.0f} %" if each else "–" for each in mine]
+        lines.append(f"| {standing.method} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def picture(rows: list[Row]) -> str:
+    """Wins and harm of every method as an SVG file of its own, with the colours of a report in the light."""
+    style = files("temperance.report").joinpath("page.css").read_text(encoding="utf-8")
+    colours = re.search(r"^:root \{.*?^\}", style, re.DOTALL | re.MULTILINE)
+    assert colours
+    rules = [line for line in style.splitlines() if re.match(r"svg (text|path|\.(over|under|grid|whisker)) \{", line)]
+    css = "\n".join([colours[0], "svg { background: var(--paper); font-family: sans-serif; }", *rules])
+    drawn = standings_chart(standings_of(finished(rows))).replace(
+        "<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1
+    )
+    return drawn.replace(">", f"><style>\n{css}\n</style>", 1) + "\n"

@@ -1,0 +1,29 @@
+// The search runs in a worker, which browsers refuse to pages opened from a folder. There a hidden frame does its work.
+if (location.protocol === "file:") {
+  window.Worker = class extends EventTarget {
+    constructor(url) {
+      super();
+      const frame = document.createElement("iframe");
+      frame.hidden = true;
+      document.body.append(frame);
+      this.inner = frame.contentWindow;
+      this.inner.postMessage = (data) => this.dispatchEvent(new MessageEvent("message", { data }));
+      this.inner.importScripts = (...urls) => Promise.all(urls.map((each) => this.load(each)));
+      this.ready = this.load(url);
+    }
+
+    load(url) {
+      return new Promise((resolve, reject) => {
+        const script = this.inner.document.createElement("script");
+        script.src = new URL(url, location.href);
+        script.onload = resolve;
+        script.onerror = reject;
+        this.inner.document.body.append(script);
+      });
+    }
+
+    postMessage(data) {
+      this.ready.then(() => this.inner.dispatchEvent(new MessageEvent("message", { data })));
+    }
+  };
+}

@@ -1,0 +1,126 @@
+"""Rows that are read again for each pass, so that a calibrator can be fitted to more of them than memory holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from temperance.arrays import as_labels, as_scores, blocks, checked_logits
+from temperance.calibrators.base import Calibrator
+from temperance.errors import InputError, plural
+from temperance.numerics import one_thread
+
+# Blocks of logits (n, k) and labels (n,). Each `iter` of it begins again.
+Source = Iterable[tuple[Any, Any]]
+
+# Of a stream of more values some rows are kept, from its beginning to its end, up to this many values.
+MOST_VALUES = 1 << 22
+
+
+@dataclass(frozen=True)
+class Streamed:
+    """A stream of rows, and what the first pass found: how many there are of each class (k,), and some of them.
+
+    every   each how many-th row was kept; 1 if all were
+    """
+
+    source: Source
+    counts: Tensor
+    logits: Tensor
+    labels: Tensor
+    every: int
+    change: Callable[[Tensor], Tensor] = lambda rows: rows
+
+    @property
+    def n(self) -> int:
+        return int(self.counts.sum())
+
+    @property
+    def k(self) -> int:
+        return len(self.counts)
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Float64 logits and int64 labels, in blocks that stay in cache."""
+        for logits, labels in _checked(self.source):
+            for rows, y, _ in blocks(logits, labels):
+                yield self.change(rows.double()), y
+
+    def mapped(self, change: Callable[[Tensor], Tensor]) -> Streamed:
+        """The same rows, all changed alike."""
+        return replace(self, logits=change(self.logits), change=change)
+
+    @classmethod
+    def of(cls, source: Source, most_values: int = MOST_VALUES) -> Streamed:
+        """Go through a stream once: check every row, count labels, and keep some rows, evenly over all of it."""
+        if iter(source) is source:
+            raise InputError("a stream is read several times: give something that can be, not a generator")
+        kept: list[tuple[Tensor, Tensor]] = []
+        counts, every, first = torch.zeros(0, dtype=torch.int64), 1, 0
+        for logits, labels in _checked(source):
+            k = logits.shape[1]
+            counts = counts if len(counts) else torch.zeros(k, dtype=torch.int64)
+            if k != len(counts):
+                raise InputError(f"all blocks of a stream must have the same classes; got {len(counts)} and {k}")
+            counts += torch.bincount(labels, minlength=k)
+            some = slice(-first % every, None, every)
+            kept.append((logits[some].double(), labels[some]))
+            first += len(labels)
+            while sum(rows.numel() for rows, _ in kept) > most_values:
+                # The first row of each block is a multiple of `every`, and every second one of all stays.
+                together = torch.cat([rows for rows, _ in kept]), torch.cat([y for _, y in kept])
+                kept, every = [(together[0][::2].clone(), together[1][::2].clone())], 2 * every
+        if not kept:
+            raise InputError("a stream must have rows; this one has none")
+        return cls(source, counts, torch.cat([rows for rows, _ in kept]), torch.cat([y for _, y in kept]), every)
+
+
+def _checked(source: Source) -> Iterator[tuple[Tensor, Tensor]]:
+    first = 0
+    for block in source:
+        if len(block) != 2:
+            raise InputError(
+                "a block of a stream must be a pair, logits and labels, without weights; "
+                f"got {plural(len(block), 'part')}"
+            )
+        given, truth = block
+        scores = as_scores(given, "logits").cpu()
+        labels = as_labels(truth, scores, first_row=first)
+        yield checked_logits(scores, from_logits=True, first_row=first), labels
+        first += len(labels)
+
+
+class StreamCalibrator(Calibrator):
+    """A calibrator that can also be fitted to a stream; a method writes `_fit_stream`."""
+
+    def _fit_stream(self, stream: Streamed) -> None:
+        """As `_fit`, from rows that are read again for each pass."""
+        raise NotImplementedError
+
+    def fit_stream(self, source: Source, *, most_values: int = MOST_VALUES) -> Self:
+        """Learn from blocks of logits and labels, in several passes: `source` is iterated over again for each.
+
+        Memory does not grow with the number of rows. Up to `most_values` logits are held at once, so that fewer are
+        fitted as by `fit`. Beyond that the result is that of `fit` as closely as both find the optimum; isotonic maps
+        and bins take log-odds that differ by less than 1/1024 as equal.
+
+        >>> from temperance.calibrators import Temperature
+        >>> logits = [[4.0, 0.0], [0.0, 4.0]] * 50
+        >>> blocks = [(logits, [0, 1] * 50), (logits, [1, 1] * 50)]
+        >>> round(float(Temperature().fit_stream(blocks).temperature), 4)
+        3.641
+        """
+        self.check_settings()
+        with torch.no_grad(), one_thread():
+            stream = Streamed.of(source, most_values)
+            if stream.every == 1:
+                return self.fit(stream.logits, stream.labels)
+            self._check_fit(stream.logits, stream.labels)
+            self._forget()
+            self._fit_stream(stream)
+            self._keep("n_classes", torch.tensor(stream.k))
+            self._keep_reference(stream.logits, stream.labels)
+        return self.set_prior(self.prior)._warn(stream.counts)

@@ -1,0 +1,44 @@
+"""Calibrators in files: safetensors for what one learnt, JSON in its header for the rest. Nothing is ever unpickled."""
+
+import json
+from pathlib import Path
+
+from temperance.calibrators.base import Calibrator, make_calibrator
+from temperance.errors import FileError
+from temperance.files import read_tensors, reading, write_tensors
+
+FORMAT = 1
+
+
+def save_calibrator(calibrator: Calibrator, path: str | Path) -> None:
+    """Write a fitted calibrator to one .safetensors file."""
+    header = {
+        "temperance": str(FORMAT),
+        "method": calibrator.name,
+        "classes": str(calibrator.k),
+        "settings": json.dumps(calibrator.get_params(deep=False)),
+        "info": json.dumps(calibrator.info),
+    }
+    write_tensors(path, calibrator.state_dict(), header)
+
+
+def load_calibrator(path: str | Path) -> Calibrator:
+    """Read a calibrator from a file that `save` wrote."""
+    with reading(path):
+        tensors, header = read_tensors(path) if _starts_as_tensors(path) else ({}, {})
+        if "temperance" not in header:
+            raise FileError(f"{path} is not a file that temperance saved a calibrator in")
+        if not header["temperance"].isdigit() or int(header["temperance"]) > FORMAT:
+            raise FileError(f"{path} is of format {header['temperance']}, newer than this version reads ({FORMAT})")
+        found = make_calibrator(header["method"], **json.loads(header["settings"]))
+        found.info = json.loads(header["info"])
+        found._restore(tensors)
+        found.cpu()  # a file from a device without float64 holds float32
+        found.k  # noqa: B018  (raises if what it learnt is missing)
+    return found
+
+
+def _starts_as_tensors(path: str | Path) -> bool:
+    """Whether a file starts like .safetensors, with eight bytes and JSON, and so may be a damaged calibrator."""
+    with Path(path).open("rb") as file:
+        return file.read(9)[8:] == b"{"

@@ -1,0 +1,308 @@
+"""Ray: files and data sets are measured and calibrated where they lie, on one machine or on many.
+
+    from temperance.interop import ray as cluster
+
+    found = cluster.evaluate("predictions/", address="ray://head:10001")
+    found = cluster.evaluate(ray.data.read_parquet("s3://bucket/predictions/"))
+
+Files are read by the workers, so they must lie where every machine sees them under the same name. A task that was lost
+with its worker is run again. What comes back is small, and is added up in the order of the files, so that a result does
+not depend on how many workers there were.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from temperance.calibrators.base import Calibrator
+from temperance.errors import FileError, InputError, MissingExtraError, TemperanceError
+from temperance.files import PathLike
+from temperance.jobs import application, blocks, comparison
+from temperance.jobs.comparison import Comparison
+from temperance.jobs.evaluation import Evaluation
+from temperance.jobs.outcomes import Method, Outcome, Work
+from temperance.jobs.statistics import Statistics, total
+from temperance.predictions import Predictions, read_predictions, write_predictions
+from temperance.predictions.checks import MARK, ColumnNames, Positive, Wanted
+from temperance.predictions.columns import find_columns
+from temperance.predictions.core import Origin
+from temperance.predictions.disk import is_folder_name, reopen, shard_folder
+from temperance.predictions.frames import column_names, of_table
+from temperance.predictions.remote import as_url
+from temperance.progress import Progress, no_progress
+
+try:
+    import ray
+    import ray.data
+except ImportError:
+    raise MissingExtraError("Ray", "ray", "temperance.interop.ray (--ray)") from None
+
+# Small files are measured together, so that a task is worth its overhead.
+TASK_ROWS = 1 << 20
+
+# How many tasks wait for each processor of the cluster. Results are taken in order, so some may have to wait.
+WAITING = 3
+
+# Seconds that tasks which are no longer needed have to come to an end.
+LONGEST_END = 60.0
+
+
+class Failed(NamedTuple):
+    """An error of a worker, to be raised here: Ray's own would bury its sentence in a traceback."""
+
+    kind: type[TemperanceError]
+    message: str
+    flags: dict[str, str]
+
+    @classmethod
+    def of(cls, error: TemperanceError) -> Failed:
+        return cls(FileError if isinstance(error, FileError) else InputError, str(error), error.flags)
+
+    def error(self) -> TemperanceError:
+        return self.kind(self.message, flags=self.flags)
+
+
+# ------------------------------------------------------------------------------------------------------------ the jobs
+
+
+def evaluate(
+    data: PathLike | Predictions | Any,
+    *,
+    address: str | None = None,
+    columns: Mapping[str, str] | None = None,
+    positive: Positive | None = None,
+    split: str | None = None,
+    calibrator: Calibrator | None = None,
+    metrics: Sequence[str] = (),
+    n_bins: int = 15,
+    bootstrap: int = 500,
+    level: float = 0.95,
+    by_group: bool = False,
+    seed: int = 0,
+    progress: Progress = no_progress,
+) -> Evaluation:
+    """As `temperance.evaluate`, for a file, a folder, a pattern or a `ray.data.Dataset`.
+
+    Each file is one task, or some small ones together; of a data set each block is one.
+
+    address  of the cluster; by default the one that is running or that RAY_ADDRESS names, or else a local one
+    """
+    reading: dict[str, Any] = {"columns": columns, "positive": positive}
+    measuring = {
+        "metrics": tuple(metrics),
+        "calibrator": calibrator,
+        "n_bins": n_bins,
+        "intervals": bootstrap > 0,
+        "by_group": by_group,
+        "seed": seed,
+    }
+    resampling: dict[str, Any] = {"bootstrap": bootstrap, "level": level, "seed": seed}
+    with _cluster(address):
+        if isinstance(data, ray.data.Dataset):
+            measured = data.map_batches(
+                _measured_table, fn_args=(reading | measuring,), batch_format="pyarrow", batch_size=None
+            )
+            return blocks.combine(
+                (_value(row["found"]) for row in measured.iter_rows()), source="a Ray data set", **resampling
+            )
+        found = data if isinstance(data, Predictions) else read_predictions(data, split, **reading)
+        found.need_labels()
+        calls = [(origins, measuring) for origins in _together(found)]
+        return blocks.combine(_run(_measure, calls, progress, "measuring files"), source=found.source, **resampling)
+
+
+def apply(
+    calibrator: Calibrator,
+    data: PathLike | Predictions | Any,
+    output: PathLike | None = None,
+    *,
+    address: str | None = None,
+    columns: Mapping[str, str] | None = None,
+    positive: Positive | None = None,
+    again: bool = False,
+    progress: Progress = no_progress,
+) -> Any:
+    """As `temperance.apply`: a folder is written as a new folder `output`, file by file, whole or not at all.
+
+    A `ray.data.Dataset` becomes another one, with `probs` in place of its scores, and needs no output. Nothing is
+    computed before it is used.
+    """
+    reading: dict[str, Any] = {"columns": columns, "positive": positive}
+    if isinstance(data, ray.data.Dataset):
+        return data.map_batches(
+            _calibrated_table, fn_args=(calibrator, reading, again), batch_format="pyarrow", batch_size=None
+        )
+    found = data if isinstance(data, Predictions) else read_predictions(data, labels="optional", **reading)
+    application.apply(calibrator, found, again=again)  # refuses what cannot be calibrated
+    if output is None or not is_folder_name(output):
+        raise InputError(
+            f"workers write a folder, with a file for each that is read; output must be a new folder, got {output}",
+            flags={"output": "-o"},
+        )
+    with _cluster(address), shard_folder(output, found) as targets:
+        held = ray.put(calibrator)
+        calls = [(held, origin, target, again) for origin, target in zip(_origins(found), targets, strict=True)]
+        for _ in _run(_calibrate, calls, progress, "calibrating files"):
+            pass
+    return None
+
+
+def compare(*sets: Any, address: str | None = None, **options: Any) -> Comparison:
+    """As `temperance.compare`; each method is fitted and measured by a task of its own, on data that all share."""
+
+    def run_all(work: Work, methods: Sequence[Method]) -> Iterator[Outcome]:
+        with _cluster(address):
+            held = ray.put(work)
+            yield from _run(_fit, [(held, method) for method in methods])
+
+    return comparison.compare(*sets, run_all=run_all, **options)
+
+
+# ----------------------------------------------------------------------------------------------------- what workers do
+
+
+def _sentence(task: Callable[..., Any]) -> Callable[..., Any]:
+    """The task, whose errors are returned."""
+
+    @functools.wraps(task)
+    def run(*given: Any) -> Any:
+        try:
+            return task(*given)
+        except TemperanceError as error:
+            return Failed.of(error)
+
+    return run
+
+
+@_sentence
+def _measure(origins: Sequence[Origin], how: dict[str, Any]) -> Statistics:
+    return total(blocks.statistics(reopen(origin), **how) for origin in origins)
+
+
+@_sentence
+def _calibrate(calibrator: Calibrator, origin: Origin, target: Path, again: bool) -> None:
+    write_predictions(target, application.apply(calibrator, reopen(origin), again=again))
+
+
+@_sentence
+def _fit(work: Work, method: Method) -> Outcome:
+    return work.run(method)
+
+
+def _measured_table(table: Any, how: dict[str, Any]) -> dict[str, list[Any]]:
+    """A block of a data set; one without rows is nothing."""
+    return {"found": [_measure_block(table, how)] if table.num_rows else []}
+
+
+@_sentence
+def _measure_block(table: Any, how: dict[str, Any]) -> Statistics:
+    return blocks.statistics(table, **how)
+
+
+def _calibrated_table(table: Any, calibrator: Calibrator, reading: dict[str, Any], again: bool) -> Any:
+    import pyarrow
+
+    if not table.num_rows:
+        return table
+    names = column_names(table) or []
+    wanted = Wanted(labels="optional", positive=reading["positive"], columns=ColumnNames.of(reading["columns"]))
+    if MARK in names and not again:
+        raise InputError("the data set is calibrated already; to do it a second time, pass again=True")
+    found = application.apply(calibrator, of_table(table, names, wanted))
+    probs = found.scores.numpy()
+    lists = pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(probs.reshape(-1)), probs.shape[1])
+    kept = table.drop_columns([name for name in names if name in {*find_columns(names, wanted).scores, MARK}])
+    mark = pyarrow.array([calibrator.name] * len(probs))
+    return kept.append_column("probs", lists).append_column(MARK, mark)
+
+
+# ---------------------------------------------------------------------------------------------------- what is done here
+
+
+@contextmanager
+def _cluster(address: str | None) -> Iterator[None]:
+    """A cluster to run on: the one that is running, or one that is left again."""
+    if ray.is_initialized():
+        yield
+        return
+    options: dict[str, Any] = {} if address else {"include_dashboard": False}
+    try:
+        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **options)
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        raise InputError(
+            f"there is no Ray cluster at {address or os.environ.get('RAY_ADDRESS', 'this machine')!r}: "
+            f"{' '.join(str(error).split())[:200]}"
+        ) from error
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def _origins(data: Predictions) -> list[Origin]:
+    """The files that workers are to read, by their full names."""
+    if data.decimals is not None:
+        raise InputError(
+            "normalise looks at all rows for their decimals before it changes any, which workers cannot; leave it out",
+            flags={"normalise": "--normalise"},
+        )
+    shards = data.shards or (data,)
+    if any(shard.origin is None for shard in shards):
+        raise InputError("Ray's workers read files; give a path, or a ray.data.Dataset")
+    return [
+        # What is elsewhere is fetched by the worker that reads it.
+        Origin(Path(shard.source) if as_url(shard.source) else shard.origin.path.resolve(), shard.origin.wanted)
+        for shard in shards
+        if shard.origin is not None
+    ]
+
+
+def _together(data: Predictions) -> Iterator[list[Origin]]:
+    """Files one by one, but small ones together."""
+    some: list[Origin] = []
+    rows = 0
+    for origin, shard in zip(_origins(data), data.shards or (data,), strict=True):
+        some.append(origin)
+        rows += shard.n
+        if rows >= TASK_ROWS:
+            yield some
+            some, rows = [], 0
+    if some:
+        yield some
+
+
+def _run(
+    task: Callable[..., Any], calls: Sequence[tuple[Any, ...]], progress: Progress = no_progress, what: str = ""
+) -> Iterator[Any]:
+    """What the tasks return, in the order of the calls. A few wait for each processor, the others have not begun."""
+    remote = ray.remote(task)
+    most = WAITING * max(1, int(ray.cluster_resources().get("CPU", 1)))
+    waiting: deque[Any] = deque()
+    try:
+        for i in range(len(calls) + most):
+            if i < len(calls):
+                waiting.append(remote.remote(*calls[i]))
+            if waiting and (len(waiting) > most or i >= len(calls)):
+                yield _value(ray.get(waiting.popleft()))
+                progress(i - most + 1, len(calls), what)
+    except ray.exceptions.RayError as error:
+        raise TemperanceError(f"a task was lost on the Ray cluster: {' '.join(str(error).split())[:300]}") from error
+    finally:
+        for each in waiting:
+            ray.cancel(each)
+        if waiting:
+            # Those that run must have ended before their folder is removed.
+            ray.wait(list(waiting), num_returns=len(waiting), timeout=LONGEST_END)
+
+
+def _value(returned: Any) -> Any:
+    if isinstance(returned, Failed):
+        raise returned.error()
+    return returned

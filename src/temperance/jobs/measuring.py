@@ -1,0 +1,146 @@
+"""The statistics of predictions, in one pass over their rows."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from typing import cast
+
+import torch
+
+from temperance.arrays import checked_logits
+from temperance.calibrators.base import Calibrator
+from temperance.errors import InputError, at_least, seed_number
+from temperance.jobs.floor import Floored
+from temperance.jobs.statistics import Group, Measuring, Statistics
+from temperance.metrics import METRICS, Metric
+from temperance.metrics.batch import Batch, batches
+from temperance.metrics.gather import Gatherer, Parts, Request
+from temperance.metrics.tally import Tally, tallied
+from temperance.numerics import is_whole, one_thread
+from temperance.predictions import Predictions
+from temperance.predictions.checks import Text
+from temperance.progress import Progress, no_progress
+
+# Numbers that are read at a time.
+CHUNK_VALUES = 1 << 19
+
+
+def statistics_of(
+    data: Predictions,
+    metrics: Sequence[str],
+    *,
+    calibrator: Calibrator | None = None,
+    n_bins: int = 15,
+    intervals: bool = True,
+    by_group: bool = False,
+    of_block: bool = False,
+    seed: int = 0,
+    progress: Progress = no_progress,
+) -> Statistics:
+    """What an evaluation needs to know of these rows, which with `of_block` are some of many."""
+    at_least("n_bins", n_bins, 1)
+    seed_number(seed)
+    wanted, left_out = allowed_metrics(data, metrics, of_block=of_block)
+    measuring = Measuring(
+        tuple(metric.name for metric in wanted),
+        n_bins,
+        intervals,
+        calibrator.name if calibrator else "uncalibrated",
+        {"calibrator": calibrator.get_params(deep=False)} if calibrator else {},
+        data.k,
+        data.from_logits,
+        data.class_names,
+        data.split,
+        data.decimals,
+        data.has_weights,
+        tuple(metric.name for metric in left_out),
+    )
+    requests = measuring.requests
+    sizes: dict[str | None, int] = {None: data.n}
+    if by_group:
+        sizes.update(group_sizes(data))
+    tallies: list[Tally] = []
+    floored = Floored.of(data, calibrated=calibrator is not None)
+    groups: dict[str | None, Group] = {}
+    for group, n in sizes.items():
+        progress(len(groups), 2 * len(sizes), f"reading {data.source}")
+        found = data.locating(checked_batches(data, group=group, calibrator=calibrator))
+        if group is None:
+            found = tallied(floored.counted(found), tallies)
+        generator = torch.Generator().manual_seed(seed) if intervals else None
+        with data.located(), one_thread(where=calibrator is None):  # a calibrator is left its threads
+            groups[group] = Group(n, tuple(gathered(found, n, requests, generator, of_block=of_block)))
+    inputs = {data.source: data.fingerprint}
+    return Statistics(measuring, groups, (tallies[0], tallies[1]), floored, inputs)
+
+
+def gathered(
+    found: Iterable[Batch],
+    n: int,
+    requests: Sequence[Request],
+    generator: torch.Generator | None = None,
+    *,
+    of_block: bool = False,
+) -> list[Parts]:
+    """For each metric the statistic of n rows, in one pass; with a generator, of parts that the rows are dealt to."""
+    in_parts = generator is not None
+    # Rows of a block are put in order once those of all blocks have come.
+    gatherer = Gatherer(requests, n, in_parts=in_parts, as_came=of_block, of_block=of_block, generator=generator)
+    for batch in found:
+        gatherer.add(batch)
+    return gatherer.results()
+
+
+def group_sizes(data: Predictions) -> dict[str, int]:
+    """How many samples each group has, groups in alphabetical order."""
+    if not data.has_groups:
+        raise InputError(f"{data.source} has no groups: store them under the name groups, one for each sample")
+    found: Counter[str] = Counter()
+    for chunk in data.chunks():
+        found.update(cast(Text, chunk.groups).tolist())
+    return dict(sorted(found.items()))
+
+
+def chosen_metrics(names: Sequence[str]) -> list[Metric]:
+    """The metrics of these names: the headline ones for none, every one for "all"."""
+    if not names:
+        return sorted((metric for metric in METRICS if metric.headline), key=lambda metric: metric.headline)
+    return list(METRICS) if "all" in names else [METRICS[name] for name in names]
+
+
+def allowed_metrics(
+    data: Predictions, names: Sequence[str], *, of_block: bool
+) -> tuple[Sequence[Metric], Sequence[Metric]]:
+    """The metrics of these names, and those of "all" that weights which are not whole do not allow.
+
+    A block cannot know the weights of others, so with any weights it leaves them out. Named ones are not left out.
+    """
+    metrics = chosen_metrics(names)
+    if "all" not in names or not data.has_weights:
+        return metrics, ()
+    with data.located():
+        whole = all(is_whole(chunk.weights) for chunk in data.chunks() if chunk.weights is not None)
+    if whole and not of_block:
+        return metrics, ()
+    return [each for each in metrics if not each.whole_weights], [each for each in metrics if each.whole_weights]
+
+
+def checked_batches(
+    data: Predictions, *, group: str | None = None, calibrator: Calibrator | None = None
+) -> Iterator[Batch]:
+    """Predictions in checked blocks: those of one group, and as a calibrator makes them, if asked."""
+    data.need_labels()
+    first_row = 0
+    for scores, labels, groups, weights in data.hashed(data.chunks(max(1, CHUNK_VALUES // data.k))):
+        size = len(labels)
+        from_logits = data.from_logits
+        if group is not None:
+            mine = torch.from_numpy(cast(Text, groups) == group).to(labels.device)
+            scores, labels, weights = scores[mine], labels[mine], None if weights is None else weights[mine]
+        if calibrator is not None:
+            logits = checked_logits(scores, from_logits=from_logits, first_row=first_row)
+            scores, from_logits = calibrator.predict_proba(logits), False
+        if len(labels):
+            yield from batches(scores, labels, from_logits=from_logits, first_row=first_row, weights=weights)
+        first_row += size

@@ -1,0 +1,348 @@
+"""Several sets of predictions by one call: each is measured as by a call of its own, and one table has all of them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from temperance.errors import InputError, TemperanceError, plural
+from temperance.jobs.application import refuse_calibrated
+from temperance.jobs.comparison import Comparison, chosen_methods, compare
+from temperance.jobs.evaluation import Evaluation, evaluate
+from temperance.jobs.measuring import chosen_metrics
+from temperance.jobs.outcomes import BASELINE
+from temperance.jobs.results import Provenance, Results, Row, shown
+from temperance.jobs.standings import Standing, standings
+from temperance.metrics import METRICS
+from temperance.predictions import Predictions, read_predictions
+from temperance.predictions.given import Set
+from temperance.progress import Progress, no_progress
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderResult
+    from rich.table import Table
+
+Sets = Sequence[Set] | Mapping[str, Set]
+Found = TypeVar("Found")
+
+COLUMN, FEWEST_COLUMNS = 16, 3  # the width of a metric in a terminal, and how many are shown in any
+
+
+@dataclass(frozen=True, repr=False)
+class SeveralSets(Results):
+    """What was measured of several sets. The `source` of a row says of which.
+
+    failures  the sets that could not be measured, and why
+    """
+
+    failures: dict[str, TemperanceError]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The sets that were measured."""
+        raise NotImplementedError
+
+    @property
+    def title(self) -> str:
+        """How many sets, and how many are missing."""
+        missing = f" · {plural(len(self.failures), 'other')} could not be measured" if self.failures else ""
+        return f"{plural(len(self.names), 'set')}{missing}"
+
+    def raise_failures(self) -> None:
+        """Refuse to go on if a set could not be measured; the sentence names all of them."""
+        if not self.failures:
+            return
+        reasons = "; ".join(f"{why}" if name in str(why) else f"{name}: {why}" for name, why in self.failures.items())
+        total = plural(len(self.names) + len(self.failures), "set")
+        flags = {words: flag for error in self.failures.values() for words, flag in error.flags.items()}
+        raise InputError(f"{len(self.failures)} of {total} could not be measured: {reasons}", flags=flags)
+
+    def to_json(self, **extra: Any) -> str:
+        return super().to_json(failures={name: str(error) for name, error in self.failures.items()}, **extra)
+
+
+@dataclass(frozen=True, repr=False)
+class Evaluations(SeveralSets):
+    """Several sets of predictions, measured with the same metrics; `each` has the evaluation of every set."""
+
+    each: dict[str, Evaluation]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self.each)
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """The metrics that every set was measured with."""
+        first = next(iter(self.each.values()))
+        return tuple(row.metric for row in first.rows if not row.group)
+
+    def ranks(self, metric: str) -> dict[str, int]:
+        """The place of each set by a metric, 1 is the best; sets of equal value share it. Empty if none is better."""
+        lower = METRICS[metric].lower_is_better
+        values = {name: found.row(metric).value for name, found in self.each.items()}
+        if lower is None:
+            return {}
+        return {
+            name: 1 + sum(other < value if lower else other > value for other in values.values())
+            for name, value in values.items()
+            if value == value
+        }
+
+    def to_json(self, **extra: Any) -> str:
+        return super().to_json(verdicts={name: found.verdict for name, found in self.each.items()}, **extra)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table()
+        table.add_column("set", no_wrap=True)
+        table.add_column("samples", justify="right", no_wrap=True)
+        room = options.max_width - max(map(len, self.names)) - 14
+        tabled = self.metrics[: max(FEWEST_COLUMNS, room // COLUMN)]
+        ranks = {metric: self.ranks(metric) for metric in tabled}
+        for metric in tabled:
+            table.add_column(METRICS[metric].title, justify="right", no_wrap=True)
+        for name, found in self.each.items():
+            cells = []
+            for metric in tabled:
+                rank = f" ({ranks[metric][name]})" if name in ranks[metric] else ""
+                cells.append(f"{shown(found.row(metric).value, percent=METRICS[metric].percent)}{rank}")
+            table.add_row(Text(name), f"{found.provenance.settings['n']:,}", *cells)
+        yield Text(self.title, style="bold")
+        yield table
+        more = len(self.metrics) - len(tabled)
+        left_out = f" {plural(more, 'more metric')} in JSON, CSV and the report." if more else ""
+        yield Text(f"In brackets: the place among the sets, 1 is the best.{left_out}", style="dim")
+        yield ""
+        for name, found in self.each.items():
+            yield Text.assemble((name, "bold"), f": {first_sentence(found.verdict)}")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What a comparison on one set came to; `measured` has every metric of every method that could be fitted."""
+
+    recommended: str
+    verdict: str
+    split: str
+    k: int
+    measured: dict[str, dict[str, float]]
+
+
+@dataclass(frozen=True, repr=False)
+class Comparisons(SeveralSets):
+    """Every method on several sets: where the methods stand over all of them, and what to use for each."""
+
+    findings: dict[str, Finding]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self.findings)
+
+    @cached_property
+    def standings(self) -> tuple[Standing, ...]:
+        """Every method over all sets, the lowest mean rank by NLL first."""
+        return standings({name: found.measured for name, found in self.findings.items()}, seed=self.provenance.seed)
+
+    @property
+    def verdict(self) -> str:
+        """In plain words: which method ranks first, and where it does harm."""
+        first, n = self.standings[0], len(self.names)
+        bounds = "" if first.rank.low != first.rank.low else f", between {first.rank.low:.1f} and {first.rank.high:.1f}"
+        harmed = round(first.harm.value * n)
+        text = [
+            f"By NLL {first.method} ranks first over {plural(n, 'set')}: its mean rank is {first.rank.value:.1f} of "
+            f"{len(self.standings)}{bounds}."
+        ]
+        if first.method != BASELINE:
+            text.append(f"It is worse than no calibration on {harmed or 'none'} of them.")
+        text.append("What is recommended for a set rests on the tests of that set alone.")
+        return " ".join(text)
+
+    def to_json(self, **extra: Any) -> str:
+        return super().to_json(
+            verdict=self.verdict,
+            sets={
+                name: {key: value for key, value in vars(finding).items() if key != "measured"}
+                for name, finding in self.findings.items()
+            },
+            standings=[
+                {
+                    "method": standing.method,
+                    "rank": vars(standing.rank),
+                    "wins": vars(standing.wins),
+                    "harm": vars(standing.harm),
+                    "means": standing.means,
+                    "failures": standing.failures,
+                }
+                for standing in self.standings
+            ],
+            **extra,
+        )
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        from rich.text import Text
+
+        yield Text(self.title, style="bold")
+        yield self._standings_table()
+        yield ""
+        yield self._sets_table()
+        yield ""
+        yield Text(self.verdict)
+
+    def _standings_table(self) -> Table:
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table()
+        table.add_column("method", no_wrap=True)
+        for title in ("mean rank", "wins", "harm", "NLL", "ECE", "accuracy", "seconds"):
+            table.add_column(title, justify="right", no_wrap=True)
+        for standing in self.standings:
+            means = standing.means
+            between = (
+                ""
+                if standing.rank.low != standing.rank.low
+                else f" ({standing.rank.low:.1f} … {standing.rank.high:.1f})"
+            )
+            table.add_row(
+                Text(standing.method),
+                f"{standing.rank.value:.1f}{between}",
+                f"{standing.wins.value:.0%}",
+                f"{standing.harm.value:.0%}",
+                shown(means["nll"], percent=False),
+                shown(means["ece"], percent=True),
+                shown(means["accuracy"], percent=True),
+                f"failed on {plural(standing.failures, 'set')}" if standing.failures else f"{means['seconds']:.2f}",
+            )
+        return table
+
+    def _sets_table(self) -> Table:
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table()
+        table.add_column("set", no_wrap=True)
+        for title in ("classes", "NLL", "ECE"):
+            table.add_column(title, justify="right", no_wrap=True)
+        table.add_column("recommended", no_wrap=True)
+        for name, finding in self.findings.items():
+            before, after = (finding.measured[method] for method in (BASELINE, finding.recommended))
+            table.add_row(
+                Text(name),
+                f"{finding.k:,}",
+                f"{before['nll']:.4f} → {after['nll']:.4f}",
+                f"{shown(before['ece'], percent=True)} → {shown(after['ece'], percent=True)}",
+                Text(finding.recommended),
+            )
+        return table
+
+
+def evaluate_each(
+    sets: Sets, *, split: str | None = None, progress: Progress = no_progress, **options: Any
+) -> Evaluations:
+    """`evaluate` on several sets of predictions: files, or `Predictions` by name.
+
+    A set that cannot be measured is in `failures`, and the others are measured.
+
+    split    which set of a file with both, "val" or "test"
+    options  as `evaluate` takes them: metrics, n_bins, bootstrap, columns, …
+    """
+    chosen_metrics(options.get("metrics", ()))
+    how = {name: options.pop(name) for name in ("positive", "normalise", "columns") if name in options}
+
+    def measure(given: Set) -> Evaluation:
+        data = given if isinstance(given, Predictions) else read_predictions(given, split, **how)
+        if options.get("calibrator") is not None:
+            refuse_calibrated(data, "leave it out")
+        return evaluate(data, **options)
+
+    found, failures = _each(sets, measure, progress)
+    rows, provenance = _together(found.values())
+    return Evaluations(rows, provenance, failures, found)
+
+
+def compare_each(sets: Sets, *, progress: Progress = no_progress, **options: Any) -> Comparisons:
+    """`compare` on several sets of predictions, each fitted on one part of it and measured on another.
+
+    Files with val and test parts keep them, others are halved at random. A set that cannot be measured is in
+    `failures`, and the others are measured.
+
+    options  as `compare` takes them: methods, n_bins, bootstrap, jobs, …
+    """
+    chosen_methods(options.get("methods", ()))
+    found, failures = _each(sets, lambda given: _reduced(compare(given, **options)), progress)
+    rows, provenance = _together(result for result, _ in found.values())
+    return Comparisons(rows, provenance, failures, {name: finding for name, (_, finding) in found.items()})
+
+
+def _reduced(found: Comparison) -> tuple[Results, Finding]:
+    """What is kept of a comparison: not its predictions and calibrators, which would be held for all sets at once."""
+    measured = {
+        outcome.label: {"seconds": outcome.seconds} | {name: each.value for name, each in outcome.measured.items()}
+        for outcome in found.ranked
+    }
+    finding = Finding(found.recommended.label, found.verdict, found.split, found.test.k, measured)
+    return Results(found.rows, found.provenance), finding
+
+
+def _each(
+    sets: Sets, measure: Callable[[Set], Found], progress: Progress
+) -> tuple[dict[str, Found], dict[str, TemperanceError]]:
+    """What was measured of each set, and why others could not be."""
+    given = dict(sets) if isinstance(sets, Mapping) else dict(zip(set_names(sets), sets, strict=True))
+    found: dict[str, Found] = {}
+    failures: dict[str, TemperanceError] = {}
+    for name, each in given.items():
+        progress(len(found) + len(failures), len(given), name)
+        try:
+            found[name] = measure(each)
+        except TemperanceError as error:
+            failures[name] = error
+    if not given:
+        raise InputError("there must be at least one set of predictions")
+    if not found:
+        raise next(iter(failures.values()))
+    return found, failures
+
+
+def first_sentence(text: str) -> str:
+    """Of a verdict, what it comes to."""
+    return f"{text.partition('. ')[0].rstrip('.')}."
+
+
+def set_names(sets: Iterable[Set]) -> list[str]:
+    """A name for each set: its path from the folder that all are in, numbered where two are the same.
+
+    >>> set_names(["runs/a/test.npz", "runs/b/test.npz"])
+    ['a/test.npz', 'b/test.npz']
+    """
+    paths = [Path(given.source if isinstance(given, Predictions) else given) for given in sets]
+    parents = {path.absolute().parent for path in paths}
+    folder = os.path.commonpath(parents) if parents else ""
+    found: list[str] = []
+    for path in paths:
+        name = plain = path.absolute().relative_to(folder).as_posix()
+        while name in found:
+            name = f"{plain} ({len(found) + 1})"
+        found.append(name)
+    return found
+
+
+def _together(results: Iterable[Results]) -> tuple[tuple[Row, ...], Provenance]:
+    """All rows, and the provenance of all: every input, and the settings that are the same for each set."""
+    several = list(results)
+    first = several[0].provenance
+    same = {
+        name: value
+        for name, value in first.settings.items()
+        if all(each.provenance.settings.get(name) == value for each in several)
+    }
+    inputs = {name: digest for each in several for name, digest in each.provenance.inputs.items()}
+    return tuple(row for each in several for row in each.rows), Provenance.of(inputs, same, first.seed)

@@ -1,0 +1,164 @@
+"""What an evaluation needs to know of some rows. It adds, so rows can be measured wherever they lie.
+
+Everything in it is a count, a sum or rows that are kept. Counts of several blocks add up exactly. Sums are of float64
+numbers, so that they depend on how the rows were cut only by rounding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from temperance.errors import InputError
+from temperance.jobs.floor import Floored
+from temperance.metrics import METRICS
+from temperance.metrics.gather import KEPT_BYTES, ROW_BYTES, Parts, Request, statistic_key
+from temperance.metrics.statistic import RankedSamples, Running, Samples, in_bytes
+from temperance.metrics.tally import Tally
+
+# Fingerprints of blocks of one source are added up, as numbers of 256 bits.
+FINGERPRINTS = 1 << 256
+
+
+@dataclass(frozen=True)
+class Measuring:
+    """What is measured, and of what: equal for all blocks that add."""
+
+    metrics: tuple[str, ...]
+    n_bins: int
+    intervals: bool
+    method: str
+    params: dict[str, Any]  # of the calibrator
+    k: int
+    from_logits: bool
+    class_names: tuple[str, ...] | None
+    split: str | None
+    decimals: int | None  # of rounded probabilities
+    weights: bool
+    left_out: tuple[str, ...]  # metrics that need whole weights
+
+    @property
+    def requests(self) -> list[Request]:
+        """The metrics with their settings."""
+        found = [METRICS[name] for name in self.metrics]
+        return [(metric, {"n_bins": self.n_bins} if "n_bins" in metric.options else {}) for metric in found]
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader should know of it."""
+        says = "These depend on how many samples there are, which weights that are not whole do not say"
+        return (f"{says}: {', '.join(self.left_out)}.",) if self.left_out else ()
+
+
+@dataclass(frozen=True)
+class Group:
+    """How many rows, and for each metric their statistic."""
+
+    n: int
+    parts: tuple[Parts, ...]
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """What `evaluate` needs to know of a block of rows. Statistics of several blocks add: a + b, or `combine`.
+
+    groups   of all rows (None), and of each group of them where asked
+    tallies  by confidence and by predicted class, for the verdict
+    inputs   where the rows came from, with their fingerprints
+    """
+
+    measuring: Measuring
+    groups: dict[str | None, Group]
+    tallies: tuple[Tally, Tally]
+    floored: Floored
+    inputs: dict[str, str]
+
+    @property
+    def n(self) -> int:
+        """How many rows it is of."""
+        return self.groups[None].n
+
+    def __add__(self, other: Statistics) -> Statistics:
+        return total([self, other])
+
+    def __repr__(self) -> str:
+        return f"Statistics({', '.join(self.measuring.metrics)} of {self.n:,} rows, {self.measuring.k} classes)"
+
+
+def total(several: Iterable[Statistics]) -> Statistics:
+    """The statistics of all blocks together. They are added up as they come, so that a few are held at a time."""
+    first: Statistics | None = None
+    sums: dict[str | None, RunningGroup] = {}
+    for each in several:
+        if first is None:
+            first = each
+            keys = [statistic_key(*request) for request in first.measuring.requests]
+            tallies, inputs, floored = each.tallies, dict(each.inputs), replace(each.floored)
+        else:
+            _check_adds(first.measuring, each.measuring)
+            tallies = (tallies[0] + each.tallies[0], tallies[1] + each.tallies[1])
+            floored = floored + each.floored
+            for source, fingerprint in each.inputs.items():
+                inputs[source] = _both(inputs[source], fingerprint) if source in inputs else fingerprint
+        for name, group in each.groups.items():
+            sums.setdefault(name, RunningGroup()).add(group, keys)
+    if first is None:
+        raise InputError("there are no statistics to combine")
+    groups = {name: sums[name].group(keys, first.measuring) for name in sorted(sums, key=lambda name: name or "")}
+    return Statistics(first.measuring, {None: groups.pop(None), **groups}, tallies, floored, inputs)
+
+
+class RunningGroup:
+    """The statistics of one group of rows, added up as they come; metrics of the same statistic share it."""
+
+    def __init__(self) -> None:
+        self._n = 0
+        self._n_parts: dict[Any, int] = {}
+        self._running: dict[Any, Running] = {}
+
+    def add(self, group: Group, keys: list[Any]) -> None:
+        """Take in those of more rows."""
+        self._n += group.n
+        for key, parts in dict(zip(keys, group.parts, strict=True)).items():
+            self._n_parts[key] = parts.n_parts
+            self._running.setdefault(key, Running()).add(parts.stats)
+
+    def group(self, keys: list[Any], measuring: Measuring) -> Group:
+        """Of everything so far."""
+        found = {}
+        for name, key in zip(measuring.metrics, keys, strict=True):
+            running = self._running[key]
+            if isinstance(next(iter(running)), Samples) and running.nbytes > KEPT_BYTES + ROW_BYTES * self._n:
+                raise InputError(
+                    f"{name} keeps its rows, which would take {in_bytes(running.nbytes)} for {self._n:,} rows; "
+                    "leave it out, or measure fewer rows"
+                )
+            if key not in found:
+                stats = running.total
+                found[key] = Parts(stats.ordered if isinstance(stats, RankedSamples) else stats, self._n_parts[key])
+        return Group(self._n, tuple(found[key] for key in keys))
+
+
+def _both(one: str, other: str) -> str:
+    return f"{(int(one, 16) + int(other, 16)) % FINGERPRINTS:064x}"
+
+
+def _check_adds(one: Measuring, other: Measuring) -> None:
+    """Refuse to add statistics that were not measured alike."""
+    words: dict[str, Callable[[Measuring], str]] = {
+        "metrics": lambda each: f"metrics {', '.join(each.metrics)}",
+        "n_bins": lambda each: f"n_bins {each.n_bins}",
+        "intervals": lambda each: "parts for intervals" if each.intervals else "no parts for intervals",
+        "method": lambda each: f"predictions of {each.method}",
+        "params": lambda each: f"settings {each.params}",
+        "k": lambda each: f"{each.k} classes",
+        "from_logits": lambda each: "logits" if each.from_logits else "probabilities",
+        "class_names": lambda each: f"the classes {', '.join(each.class_names or ('without names',))}",
+        "split": lambda each: f"a {each.split} set" if each.split else "one set",
+        "weights": lambda each: "weights" if each.weights else "no weights",
+        "decimals": lambda each: "no rounding" if each.decimals is None else f"{each.decimals} decimals",
+    }
+    for name, says in words.items():
+        if getattr(one, name) != getattr(other, name):
+            raise InputError(f"statistics add if they were measured alike; one has {says(one)}, another {says(other)}")

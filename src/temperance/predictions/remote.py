@@ -1,0 +1,72 @@
+"""Files on other machines, such as s3://bucket/part-0.parquet, through fsspec where it is installed.
+
+A file is copied into a temporary folder when it is opened, so that every format and every pass can read it. The copy is
+made again if the file has changed, and removed when the process ends.
+"""
+
+import re
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from temperance.errors import FileError, MissingExtraError
+from temperance.files import COPIES, PathLike
+
+# Path turns s3://bucket into s3:/bucket. One letter would be a drive of Windows.
+URL = re.compile(r"([a-z][a-z0-9+.-]+):/+(.+)", re.IGNORECASE)
+
+
+def as_url(path: PathLike) -> str | None:
+    """The path as a URL, if it is one."""
+    found = URL.fullmatch(str(path))
+    return None if found is None else f"{found[1]}://{'/' if found[1] in ('file', 'local') else ''}{found[2]}"
+
+
+def remote_paths(url: str) -> list[Path] | None:
+    """The files of a remote folder, or those that match a pattern, as URLs; None if this is one file."""
+    system, inside = _opened(url)
+    if system.isdir(inside):
+        found = [name for name in system.find(inside) if Path(name).name[0] not in "._"]
+    elif any(sign in inside for sign in "*?["):
+        found = system.glob(inside)
+    else:
+        return None
+    return [Path(system.unstrip_protocol(name)) for name in sorted(found)]
+
+
+def local_copy(url: str) -> Path:
+    """A copy of a remote file on this machine."""
+    system, inside = _opened(url)
+    try:
+        copy = _folder() / str(system.ukey(inside)) / Path(inside).name
+        if not copy.exists():
+            copy.parent.mkdir(exist_ok=True)
+            system.get_file(inside, str(copy))
+    except FileNotFoundError:
+        raise FileError(f"{url} does not exist; check the name and the folder") from None
+    except Exception as error:  # each file system has errors of its own
+        raise FileError(f"{url} cannot be read: {' '.join(str(error).split())[:160]}") from error
+    COPIES[copy] = url
+    return copy
+
+
+def _opened(url: str) -> tuple[Any, str]:
+    try:
+        from fsspec.core import url_to_fs
+    except ImportError:
+        raise MissingExtraError("fsspec", "remote", f"reading {url}") from None
+    try:
+        system, inside = url_to_fs(url)
+    except (ImportError, ValueError) as error:
+        raise FileError(f"{url} cannot be read: {error}") from None
+    return system, inside
+
+
+@cache
+def _keeper() -> TemporaryDirectory[str]:
+    return TemporaryDirectory(prefix="temperance-")
+
+
+def _folder() -> Path:
+    return Path(_keeper().name)

@@ -1,0 +1,198 @@
+"""The pages of several sets: what was measured of each, side by side, and where methods stand over all of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from temperance.errors import plural
+from temperance.jobs.outcomes import BASELINE
+from temperance.jobs.results import Row
+from temperance.jobs.several import Comparisons, Evaluations, SeveralSets, first_sentence
+from temperance.jobs.standings import Standing
+from temperance.markup import Markup, join, tag
+from temperance.metrics import METRICS
+from temperance.metrics.significance import Interval
+from temperance.report.formats import listed, percent, percent_range, value_of
+from temperance.report.page import (
+    SHOWN_ROWS,
+    answer,
+    heading,
+    legend,
+    moved,
+    noted,
+    page,
+    pair,
+    section,
+    split,
+    table,
+)
+from temperance.report.pages.evaluation import provenance_section
+from temperance.report.svg import charts
+from temperance.report.svg.standings import standings_chart
+
+HEADLINE = ("accuracy", "nll", "ece")
+MEANS: dict[str, Callable[[float], str]] = {
+    "nll": "{:.4f}".format,
+    "ece": percent,
+    "accuracy": percent,
+    "seconds": "{:.2f}".format,
+}
+
+# ---------------------------------------------------------------------------------------------------------- evaluations
+
+
+def evaluations_page(found: Evaluations) -> str:
+    """The page: the best sets, every set's numbers with its place, every set's reliability."""
+    name = plural(len(found.names), "set")
+    return page(
+        f"{name} – calibration report",
+        heading("Calibration report", name, [", ".join(found.names) if len(found.names) <= 5 else ""]),
+        best_section(found),
+        places_section(found),
+        reliabilities_section(found),
+        failures_section(found),
+        provenance_section(found.provenance),
+    )
+
+
+def best_section(found: Evaluations) -> Markup:
+    """The sets that are best by the metrics that matter most."""
+    figures, best = [], dict[str, list[str]]()
+    for metric in [
+        name for name in dict.fromkeys((*HEADLINE, *found.metrics)) if name in found.metrics and found.ranks(name)
+    ][:3]:
+        first = next(name for name, rank in found.ranks(metric).items() if rank == 1)
+        figures.append((f"Best {METRICS[metric].title}", value_of(found.each[first].row(metric)), first))
+        best.setdefault(first, []).append(METRICS[metric].title)
+    said = ", ".join(f"{name} by {listed(titles)}" for name, titles in best.items())
+    first = f"The best of {plural(len(found.names), 'set')}: {said}" if said else found.title
+    return answer(f"{first}. Sets of other samples can be easier or harder, whatever the model.", figures)
+
+
+def places_section(found: Evaluations) -> Markup:
+    """Every metric of every set, with its place among the sets."""
+    ranks = {metric: found.ranks(metric) for metric in found.metrics}
+    rows = []
+    for name, each in list(found.each.items())[:SHOWN_ROWS]:
+        samples = noted(name, plural(each.provenance.settings["n"], "sample"))
+        rows.append([samples, *(_placed(each.row(metric), ranks[metric].get(name)) for metric in found.metrics)])
+    return section(
+        "How do they compare?",
+        f"In small print: the place among the sets, 1 is the best.{_more(found)}",
+        table(("Set", *(METRICS[metric].title for metric in found.metrics)), rows, "standings"),
+    )
+
+
+def _placed(row: Row, rank: int | None) -> Markup:
+    return noted(value_of(row), "" if rank is None else f"{rank}.")
+
+
+def reliabilities_section(found: Evaluations) -> Markup:
+    """The reliability diagram of every set, with the first sentence of its verdict."""
+    most = max(int(each.reliability.count.max()) for each in found.each.values())
+    figures = []
+    for name, each in list(found.each.items())[:SHOWN_ROWS]:
+        caption = join([tag("b", name), tag("small", first_sentence(each.verdict))])
+        figures.append((caption, charts.reliability(each.reliability, most)))
+    keys = [("bar", "accuracy in the bin"), ("over", "over-confident"), ("under", "under-confident")]
+    return section("Is the confidence right?", legend(*keys), pair(*figures))
+
+
+# ---------------------------------------------------------------------------------------------------------- comparisons
+
+
+def comparisons_page(found: Comparisons) -> str:
+    """The page: the answer, where methods stand, what to use for each set."""
+    name = plural(len(found.names), "set")
+    first = found.standings[0]
+    figures = [
+        ("Lowest mean rank", f"{first.rank.value:.1f}", f"{first.method} {_rank_bounds(first.rank)}".strip()),
+        ("Wins", percent(first.wins.value, 1), "of its comparisons with another method"),
+        ("Harm", percent(first.harm.value, 1), "of the sets: a higher NLL than without calibration"),
+    ]
+    return page(
+        f"{name} – comparison of calibrators",
+        heading("Comparison of calibrators", name, [f"{len(found.standings)} methods"]),
+        answer(found.verdict, figures),
+        standings_section(found),
+        sets_section(found),
+        failures_section(found),
+        provenance_section(found.provenance),
+    )
+
+
+def standings_section(found: Comparisons) -> Markup:
+    """Every method over all sets: the picture and the numbers."""
+    columns = ("Method", "Mean rank", "Wins", "Harm", "NLL", "ECE", "Accuracy", "Seconds")
+    return section(
+        "Where do the methods stand?",
+        split(
+            standings_chart(found.standings),
+            "Methods are ranked by NLL on each set, and the lowest mean rank comes first. Wins: of all comparisons "
+            "with another method on a set, the share with the lower NLL. Harm: the share of sets with a higher NLL "
+            "than without calibration.",
+            "The lines are 95\u00a0% intervals: what other sets like these might have given."
+            if not math.isnan(found.standings[0].rank.low)
+            else "There are too few sets for intervals.",
+        ),
+        table(columns, map(_standing_row, found.standings), "standings"),
+    )
+
+
+def _standing_row(standing: Standing) -> list[Markup | str]:
+    means = standing.means
+    failed = f"could not be fitted to {plural(standing.failures, 'set')}" if standing.failures else ""
+    return [
+        noted(standing.method, failed),
+        noted(f"{standing.rank.value:.1f}", _rank_bounds(standing.rank)),
+        noted(percent(standing.wins.value, 0), _bounds(standing.wins)),
+        noted(percent(standing.harm.value, 0), _bounds(standing.harm)),
+        *("–" if math.isnan(means[name]) else text(means[name]) for name, text in MEANS.items()),
+    ]
+
+
+def _bounds(found: Interval) -> str:
+    return "" if math.isnan(found.low) else percent_range(found.low, found.high, 0)
+
+
+def _rank_bounds(found: Interval) -> str:
+    return "" if math.isnan(found.low) else f"{found.low:.1f}\u00a0–\u00a0{found.high:.1f}"
+
+
+def sets_section(found: Comparisons) -> Markup:
+    """What to use for each set, and what it changes."""
+    rows = []
+    for name, finding in list(found.findings.items())[:SHOWN_ROWS]:
+        before, after = (finding.measured[method] for method in (BASELINE, finding.recommended))
+        rows.append(
+            (
+                noted(name, f"{finding.k:,} classes, {finding.split}"),
+                moved(f"{before['nll']:.4f}", f"{after['nll']:.4f}"),
+                moved(percent(before["ece"]), percent(after["ece"])),
+                finding.recommended,
+            )
+        )
+    return section(
+        "What should be used for each set?",
+        f"As a comparison of the set alone recommends it, with its tests.{_more(found)}",
+        table(("Set", "NLL", "ECE", "Recommended"), rows, "standings sets"),
+    )
+
+
+# ----------------------------------------------------------------------------------------------------------------- both
+
+
+def failures_section(found: SeveralSets) -> Markup:
+    """The sets that could not be measured, and why; empty if there are none."""
+    if not found.failures:
+        return Markup()
+    return section(
+        "What could not be measured?",
+        table(("Set", "Why"), [(name, str(why)) for name, why in found.failures.items()], "failures"),
+    )
+
+
+def _more(found: SeveralSets) -> str:
+    n = len(found.names)
+    return f" The first {SHOWN_ROWS} of {n:,} sets are shown." if n > SHOWN_ROWS else ""

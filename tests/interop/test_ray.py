@@ -1,0 +1,175 @@
+"""On a Ray cluster: the numbers of one process, also if a worker dies, and sentences that name the file and the row."""
+
+import os
+import signal
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import pytest
+import torch
+
+from commands import run
+from conftest import random_predictions
+from temperance import Predictions, evaluate, read_predictions
+from temperance.calibrators import Temperature
+from temperance.errors import InputError
+from temperance.jobs.evaluation import Evaluation
+from temperance.predictions import write_predictions
+
+ray = pytest.importorskip("ray", reason="needs Ray: pip install 'temperance[ray]'")
+
+from temperance.interop import ray as cluster  # noqa: E402
+
+pytestmark = [
+    pytest.mark.slow,
+    # Ray's own, about its own settings.
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::UserWarning:ray"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+N, K, FILES = 3000, 4, 100
+LOGITS, LABELS = random_predictions(N, K)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def local_cluster() -> Iterator[None]:
+    """Two workers for all tests of this file. The name of Ray's folder is short: names of sockets are limited."""
+    ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    with tempfile.TemporaryDirectory(prefix="t", dir="/tmp", ignore_cleanup_errors=True) as folder:
+        ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR", _temp_dir=folder)
+        try:
+            yield
+        finally:
+            ray.shutdown()
+
+
+@pytest.fixture
+def shards(tmp_path: Path) -> Path:
+    """A hundred files."""
+    folder = tmp_path / "shards"
+    folder.mkdir()
+    for i, (logits, labels) in enumerate(zip(LOGITS.chunk(FILES), LABELS.chunk(FILES), strict=True)):
+        write_predictions(folder / f"part-{i:03}.parquet", Predictions.of(logits, labels, from_logits=True))
+    return folder
+
+
+class Deadly(Temperature):
+    """Kills the first worker that uses it."""
+
+    def __init__(self, marker: Path) -> None:
+        super().__init__()
+        self.marker, self.here = marker, os.getpid()
+
+    def predict_proba(self, logits: Any) -> Any:
+        if os.getpid() != self.here and not self.marker.exists():
+            self.marker.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().predict_proba(logits)
+
+
+def same_values(found: Evaluation, expected: Evaluation) -> None:
+    assert [row.metric for row in found.rows] == [row.metric for row in expected.rows]
+    for one, other in zip(found.rows, expected.rows, strict=True):
+        assert one.n == other.n and one.value == pytest.approx(other.value, abs=1e-12), one.metric
+    assert torch.equal(found.reliability.count, expected.reliability.count)
+    assert torch.equal(found.reliability.hits, expected.reliability.hits)
+
+
+def test_files_give_what_one_process_gives(shards: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = evaluate(shards, bootstrap=50)
+    for task_rows in (cluster.TASK_ROWS, 200):
+        monkeypatch.setattr(cluster, "TASK_ROWS", task_rows)
+        found = cluster.evaluate(shards, bootstrap=50)
+        same_values(found, expected)
+        assert found.verdict == expected.verdict and found.title == expected.title
+        assert len(found.provenance.inputs) == FILES
+    assert found.row("ece").low < found.row("ece").value < found.row("ece").high
+
+
+def test_a_worker_dies_in_the_middle(shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster, "TASK_ROWS", 500)
+    marker = tmp_path / "killed"
+    calibrator = Deadly(marker).fit(LOGITS, LABELS)
+    found = cluster.evaluate(shards, calibrator=calibrator, bootstrap=0)
+    assert marker.exists()  # a process was killed
+    same_values(found, evaluate(shards, calibrator=calibrator, bootstrap=0))
+
+
+def test_a_folder_is_calibrated_though_a_worker_dies(shards: Path, tmp_path: Path) -> None:
+    marker = tmp_path / "killed"
+    calibrator = Deadly(marker).fit(LOGITS, LABELS)
+    cluster.apply(calibrator, shards, tmp_path / "out")
+    assert marker.exists()
+    assert [path.name for path in sorted((tmp_path / "out").iterdir())] == [
+        f"part-{i:03}.parquet" for i in range(FILES)
+    ]
+    found = read_predictions(tmp_path / "out")
+    torch.testing.assert_close(found.scores, calibrator.predict_proba(LOGITS))
+    assert torch.equal(found.labels, LABELS) and found.calibrated_by == calibrator.name
+
+
+def test_one_bad_row_in_a_hundred_files(shards: Path, tmp_path: Path) -> None:
+    bad = LOGITS.chunk(FILES)[57].clone()
+    bad[11, 2] = torch.nan
+    write_predictions(shards / "part-057.parquet", Predictions.of(bad, LABELS.chunk(FILES)[57], from_logits=True))
+    Temperature().fit(LOGITS, LABELS).save(tmp_path / "cal.safetensors")
+    says = "part-057.parquet: logits must be finite; row 11 (counting from 0), class 2 is nan"
+    measured = run("evaluate", shards, "--ray", "--json", tmp_path / "out.json")
+    calibrated = run("apply", tmp_path / "cal.safetensors", shards, "-o", tmp_path / "out", "--ray")
+    for said in (measured, calibrated):
+        assert said.code == 2 and says in said.err and said.err.count("\n") == 1
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["cal.safetensors", "shards"]
+
+
+def test_the_command_line(shards: Path, tmp_path: Path) -> None:
+    Temperature().fit(LOGITS, LABELS).save(tmp_path / "cal.safetensors")
+    said = run("apply", tmp_path / "cal.safetensors", shards, "-o", tmp_path / "out", "--ray")
+    assert said.code == 0 and "calibrated 3,000 samples with temperature" in said.out, said.err
+    assert run("evaluate", tmp_path / "out", "--ray", "--report", tmp_path / "report.html").code == 0
+    assert (tmp_path / "report.html").exists()
+    compared = run("compare", shards, "--ray", "--methods", "temperature,vector", "--csv", "--bootstrap", "20")
+    alone = run("compare", shards, "--methods", "temperature,vector", "--csv", "--bootstrap", "20")
+    # The last column is the time that it took.
+    assert [line.rpartition(",")[0] for line in compared.out.splitlines()] == [
+        line.rpartition(",")[0] for line in alone.out.splitlines()
+    ]
+
+
+SIZES = [1000, 10, 1990]
+
+
+def tables(logits: torch.Tensor) -> list[Any]:
+    """Three blocks of a data set, of different sizes."""
+    return [
+        pyarrow.table({"logits": z.tolist(), "label": y.numpy()})
+        for z, y in zip(torch.split(logits, SIZES), torch.split(LABELS, SIZES), strict=True)
+    ]
+
+
+def test_a_ray_data_set_is_calibrated_and_measured() -> None:
+    calibrator = Temperature().fit(LOGITS, LABELS)
+    calibrated = cluster.apply(calibrator, ray.data.from_arrow(tables(LOGITS)))
+    found = cluster.evaluate(calibrated, metrics=["ece", "nll"], bootstrap=0)
+    probs = calibrator.predict_proba(LOGITS)
+    same_values(found, evaluate(probs, LABELS, metrics=["ece", "nll"], bootstrap=0))
+
+
+def test_a_bad_row_of_a_ray_data_set() -> None:
+    logits = LOGITS.clone()
+    logits[1007, 1] = torch.inf
+    with pytest.raises(InputError, match="logits must be finite; row 7, class 1 is inf"):
+        cluster.evaluate(ray.data.from_arrow(tables(logits)))
+
+
+def test_wrong_calls(shards: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"give a path, or a ray\.data\.Dataset"):
+        cluster.evaluate(Predictions.of(LOGITS, LABELS, from_logits=True))
+    with pytest.raises(InputError, match="must be a new folder"):
+        cluster.apply(Temperature().fit(LOGITS, LABELS), shards, tmp_path / "out.parquet")

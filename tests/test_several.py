@@ -1,0 +1,211 @@
+"""Several sets by one command: each as by a command of its own, one table, and what is wrong with a file."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from commands import run
+from conftest import random_predictions
+from temperance import compare, compare_each, evaluate, evaluate_each
+from temperance.errors import FileError, InputError
+from temperance.jobs.results import Row
+from temperance.jobs.several import set_names
+from temperance.jobs.standings import standings
+from temperance.predictions import each_file
+
+QUICK: dict[str, Any] = {"methods": ["temperature", "vector"], "bootstrap": 20}
+
+
+def write(path: Path, seed: int, n: int = 200, k: int = 3) -> Path:
+    logits, labels = random_predictions(n, k, seed, sharpness=3.0)
+    path.parent.mkdir(exist_ok=True)
+    np.savez(path, logits=logits.numpy(), labels=labels.numpy())
+    return path
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for seed, name in enumerate("abc"):
+        write(tmp_path / "sets" / f"{name}.npz", seed, n=200 + 20 * seed, k=3 + seed)
+    return tmp_path / "sets"
+
+
+def without_seconds(rows: tuple[Row, ...]) -> list[str]:
+    """Rows as text, in which NaN is equal to NaN."""
+    return [str(vars(row) | {"seconds": 0.0}) for row in rows]
+
+
+# ----------------------------------------------------------------------------------------------------------- each alone
+
+
+def test_every_set_is_measured_as_if_alone(folder: Path) -> None:
+    paths = each_file([folder])
+    found = evaluate_each(paths, bootstrap=20)
+    assert found.names == ("a.npz", "b.npz", "c.npz")
+    alone = [evaluate(path, bootstrap=20) for path in paths]
+    assert without_seconds(found.rows) == [row for each in alone for row in without_seconds(each.rows)]
+    assert [each.verdict for each in found.each.values()] == [each.verdict for each in alone]
+    assert len(found.provenance.inputs) == 3 and "k" not in found.provenance.settings
+
+
+def test_every_set_is_compared_as_if_alone(folder: Path) -> None:
+    paths = each_file([folder])
+    found = compare_each(paths, **QUICK)
+    alone = {path.name: compare(path, **QUICK) for path in paths}
+    assert without_seconds(found.rows) == [row for each in alone.values() for row in without_seconds(each.rows)]
+    for name, each in alone.items():
+        finding = found.findings[name]
+        assert (finding.recommended, finding.verdict) == (each.recommended.label, each.verdict)
+        assert finding.measured["vector"]["nll"] == each.row("nll", method="vector").value
+
+
+def test_ranks_are_places_by_the_metric(folder: Path) -> None:
+    found = evaluate_each(each_file([folder]), metrics=["nll", "accuracy", "confidence-gap"], bootstrap=0)
+    for metric, best in (("nll", min), ("accuracy", max)):
+        values = {name: each.row(metric).value for name, each in found.each.items()}
+        first = next(name for name, rank in found.ranks(metric).items() if rank == 1)
+        assert values[first] == best(values.values())
+        assert sorted(found.ranks(metric).values())[0] == 1 and max(found.ranks(metric).values()) <= 3
+    assert found.ranks("confidence-gap") == {}  # neither high nor low is good
+
+
+# --------------------------------------------------------------------------------------------------- what is one set
+
+
+def test_several_arguments_are_several_sets_and_a_folder_is_one(folder: Path, tmp_path: Path) -> None:
+    shards = tmp_path / "shards"
+    for seed in range(2):
+        write(shards / f"part-{seed}.npz", seed)
+    said = run("evaluate", shards, "--bootstrap", "0", "--json")
+    assert json.loads(said.out)["provenance"]["settings"]["n"] == 400
+    said = run("evaluate", shards, folder / "a.npz", "--bootstrap", "0", "--json")
+    assert said.code == 0 and set(json.loads(said.out)["verdicts"]) == {"shards", "sets/a.npz"}
+    said = run("evaluate", shards, folder / "a.npz", "--each", "--bootstrap", "0", "--json")
+    assert set(json.loads(said.out)["verdicts"]) == {"shards/part-0.npz", "shards/part-1.npz", "sets/a.npz"}
+
+
+def test_each_file_takes_any_formats_and_of_a_training_its_predictions(folder: Path) -> None:
+    (folder / "d.csv").write_text("logits_0,logits_1,label\n1,0,0\n0,1,1\n")
+    write(folder / "run" / "predictions.npz", 7)
+    (folder / "run" / "run.json").write_text("{}")
+    (folder / "_notes.csv").touch()
+    names = ["a.npz", "b.npz", "c.npz", "d.csv", "run/predictions.npz"]
+    assert [path.relative_to(folder).as_posix() for path in each_file([folder])] == names
+    assert each_file([folder / "run", folder / "*.csv"]) == [
+        folder / "run" / "predictions.npz",
+        folder / "_notes.csv",
+        folder / "d.csv",
+    ]
+
+
+def test_sets_of_one_name_can_be_told_apart(tmp_path: Path) -> None:
+    assert set_names([tmp_path / "a" / "x.npz", tmp_path / "b" / "x.npz"]) == ["a/x.npz", "b/x.npz"]
+    assert set_names([tmp_path / "x.npz", tmp_path / "x.npz"]) == ["x.npz", "x.npz (2)"]
+
+
+def test_three_files_without_each_are_refused(folder: Path) -> None:
+    said = run("compare", *each_file([folder])).err
+    assert "one FIT and one TEST; got 3 files" in said and "--each" in said
+    assert "one for every set" in run("compare", folder, "--each", "-o", folder / "cal.safetensors").err
+
+
+# --------------------------------------------------------------------------------------------------------- bad files
+
+
+@pytest.mark.parametrize("command", ["evaluate", "compare"])
+def test_a_bad_file_is_named_and_the_others_are_measured(folder: Path, tmp_path: Path, command: str) -> None:
+    (folder / "bad.csv").write_text("nothing\n1\n")
+    np.savez(folder / "b.npz", logits=np.full((4, 2), np.nan), labels=np.zeros(4, int))
+    page = tmp_path / "page.html"
+    methods = ["--methods", "temperature"] if command == "compare" else []
+    said = run(command, "--each", folder, *methods, "--bootstrap", "20", "--report", page)
+    assert said.code == 2
+    assert "2 of 4 sets could not be measured" in said.err and "bad.csv" in said.err and "row " in said.err
+    assert "--label NAME" in said.err and "columns=" not in said.err  # as the command line says it
+    assert "a.npz" in said.out and "c.npz" in said.out and "2 others could not be measured" in said.out
+    assert "bad.csv" in page.read_text()
+
+
+def test_a_method_that_cannot_be_fitted_somewhere_has_no_means(folder: Path, tmp_path: Path) -> None:
+    np.savez(folder / "d.npz", logits=3 * np.eye(2)[[0, 1] * 4], labels=np.array([0, 1] * 4))
+    page = tmp_path / "page.html"
+    said = run("compare", "--each", folder, "--methods", "temperature,meta-mis", "--bootstrap", "20", "--report", page)
+    assert said.code == 0 and "failed on 1 set" in said.out and "nan" not in said.out
+    assert "could not be fitted to 1 set" in page.read_text() and ">nan" not in page.read_text()
+
+
+def test_if_no_set_can_be_measured_the_first_error_says_why(folder: Path) -> None:
+    with pytest.raises(FileError, match=r"missing\.npz"):
+        evaluate_each([folder / "missing.npz", folder / "gone.npz"])
+    with pytest.raises(InputError, match="at least one set"):
+        evaluate_each([])
+    assert "no metric" in run("evaluate", "--each", folder, "--metrics", "eec").err
+    assert "no calibrator" in run("compare", "--each", folder, "--methods", "temprature").err
+
+
+# --------------------------------------------------------------------------------------------------------- standings
+
+
+def values(**nll: float) -> dict[str, dict[str, float]]:
+    return {method.replace("_", "-"): {"nll": value} for method, value in nll.items()}
+
+
+def test_standings_by_hand() -> None:
+    sets = {
+        "one": values(identity=0.5, vector=0.4, platt=0.6),
+        "two": values(identity=0.3, vector=0.3, platt=0.2),
+        "three": values(identity=0.3, platt=0.1),  # vector could not be fitted
+        "four": values(identity=0.9, vector=0.8, platt=0.7),
+    }
+    found = {standing.method: standing for standing in standings(sets)}
+    assert [standing.method for standing in standings(sets)] == ["platt", "vector", "identity"]
+    assert found["platt"].rank.value == (3 + 1 + 1 + 1) / 4
+    assert found["vector"].rank.value == (1 + 2.5 + 3 + 2) / 4
+    assert found["identity"].rank.value == (2 + 2.5 + 2 + 3) / 4
+    assert found["platt"].wins.value == (0 + 2 + 2 + 2) / 8
+    assert found["vector"].wins.value == (2 + 0.5 + 0 + 1) / 8
+    assert [found[name].harm.value for name in ("identity", "platt", "vector")] == [0, 1 / 4, 0]
+    assert found["vector"].failures == 1 and math.isnan(found["vector"].means["nll"])
+    assert found["platt"].failures == 0 and found["platt"].means["nll"] == pytest.approx(0.4)
+    assert math.isnan(found["platt"].rank.low)  # four sets are too few
+
+
+def test_intervals_are_of_the_mean_over_sets_drawn_again() -> None:
+    generator = np.random.default_rng(0)
+    better = generator.random(60) < 0.7
+    sets = {f"{i}": values(identity=0.5, vector=0.4 if good else 0.6) for i, good in enumerate(better)}
+    found = next(standing for standing in standings(sets) if standing.method == "vector")
+    share = 1 - better.mean()
+    error = 1.96 * math.sqrt(share * (1 - share) / 60)
+    assert found.harm.value == pytest.approx(share)
+    assert found.harm.low == pytest.approx(share - error, abs=0.03)
+    assert found.harm.high == pytest.approx(share + error, abs=0.03)
+    # Sets that are copies of one another say no more than one of them.
+    copies = {f"{i}-{j}": found for i, found in sets.items() for j in range(4)}
+    family = {name: name.partition("-")[0] for name in copies}
+    together = next(s for s in standings(copies, families=family) if s.method == "vector")
+    assert together.harm.high - together.harm.low == pytest.approx(found.harm.high - found.harm.low, abs=0.03)
+    apart = next(s for s in standings(copies) if s.method == "vector")
+    assert apart.harm.high - apart.harm.low < 0.7 * (together.harm.high - together.harm.low)
+
+
+def test_solvers_of_one_method_are_equal() -> None:
+    sets = {name: values(identity=0.5, vector=0.4, again=0.4000001, slightly_worse=0.500001) for name in "ab"}
+    found = {standing.method: standing for standing in standings(sets)}
+    assert [found[name].rank.value for name in ("vector", "again", "identity", "slightly-worse")] == [
+        1.5,
+        1.5,
+        3.5,
+        3.5,
+    ]
+    assert found["slightly-worse"].harm.value == 0
+    assert found["vector"].wins.value == pytest.approx(2.5 / 3)
+
+
+def test_standings_need_the_baseline() -> None:
+    with pytest.raises(InputError, match="identity"):
+        standings({"one": values(vector=0.4)})
