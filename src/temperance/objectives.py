@@ -357,6 +357,10 @@ class SoftEce(Objective):
     bin's middle; S_b, A_b and C_b are the bin's weight, accuracy and mean confidence (Karandikar et al. 2021, eq. 11),
     and δ, `rounding`, rounds the kink of |A_b − C_b| off. It looks at the most probable class alone.
 
+    n_bins       number of bins
+    temperature  how far a sample reaches into other bins
+    rounding     below this gap a bin counts by its square
+
     Guo et al., Sample margin-aware recalibration of temperature scaling, ICML 2026.
     """
 
@@ -383,6 +387,9 @@ class HCalibration(Objective):
     |Σ (p − q)| / `window` over the `window` pairs around it. Its mean over the pairs of a cluster of p is averaged over
     `n_clusters` clusters (k-means), so that rare large probabilities count as much as the many small ones. The authors
     multiply this by 10⁵ and average it over leaving out each class in turn, at k times the cost; not done here.
+
+    window      pairs that a gap is averaged over
+    n_clusters  clusters that count the same
 
     Huang et al., h-calibration: rethinking classifier recalibration with probabilistic error-bounded objective, 2025.
     """

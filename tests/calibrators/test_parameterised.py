@@ -21,7 +21,7 @@ def test_golden_forward(vectors: Any) -> None:
     logits = torch.tensor([golden["sorted_logits"]], dtype=torch.float64)[:, [2, 0, 3, 1]]
     first = torch.tensor([[0.5, 0, 0, 0], [0, 0.5, 0, 0]], dtype=torch.float64)
     layers = [first, torch.tensor([0.1, 0.2]), torch.tensor([[1.0, -4.0]]), torch.tensor([0.3])]
-    raw = module._network(module._features(logits), [layer.double() for layer in layers])
+    raw = module._network(module._features(logits, module.PRESETS["robust"]), [layer.double() for layer in layers])
     assert float(raw) == pytest.approx(golden["t_raw"], abs=1e-6)
     temperature = module._positive(raw)
     assert float(temperature) == pytest.approx(golden["T_abs"], abs=1e-6)

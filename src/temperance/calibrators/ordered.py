@@ -50,6 +50,7 @@ class OrderPreserving(WithObjective):
     variant                              what the network sees: "oi", "op" or "diag", as above
     width, depth                         units of a layer, and number of layers
     epochs, learning_rate, weight_decay  of the training by Adam
+    batch_size                           samples of a step
     seed                                 of its start and the batches
 
     Rahimi et al., "Intra order-preserving functions for calibration of multi-class neural networks" (NeurIPS 2020).

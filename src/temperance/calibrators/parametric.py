@@ -122,7 +122,7 @@ class Quadratic(LogisticCalibrator):
 
     >>> logits = [[0.0, -2.0], [0.0, -1.0], [0.0, 1.0], [0.0, 2.0]]
     >>> [round(p, 4) for p in Quadratic().fit(logits, [0, 1, 0, 1]).predict_proba(logits)[:, 1].tolist()]
-    [0.2972, 0.3932, 0.6068, 0.7028]
+    [0.1687, 0.3106, 0.6894, 0.8313]
     """
 
     ends: Tensor

@@ -68,6 +68,10 @@ def tace(samples: FullRows, *, n_bins: Count = 15, rule: Rule = "sorted", thresh
     ranked and counted, and classes without such a sample are left out (Nixon et al., 2019). With many classes nearly
     all probabilities are close to 0, and their bins would hide the others.
 
+    n_bins     number of bins of equal mass
+    rule       how the bins are cut: see `adaptive_ece`
+    threshold  probabilities up to it do not count
+
     >>> probs = [[0.9, 0.1, 0.0], [0.6, 0.4, 0.0], [0.3, 0.7, 0.0]]
     >>> round(tace(probs, [0, 1, 1], n_bins=1), 6)  # the third class has no probability above the threshold
     0.266667

@@ -17,7 +17,10 @@ def correct_sums(batch: Columns) -> Sums:
 
 
 def top_sums(batch: Batch, *, top: Count = 5) -> Sums:
-    """How many labels are among the `top` most probable classes; of tied classes the lower index comes first."""
+    """How many labels are among the `top` most probable classes; of tied classes the lower index comes first.
+
+    top  how many classes count
+    """
     mine = batch.label_score[:, None]
     lower_index = torch.arange(batch.k, device=mine.device) < batch.labels[:, None]
     before = (batch.scores > mine) | ((batch.scores == mine) & lower_index)
