@@ -14,7 +14,7 @@ import torch
 
 from commands import run
 from conftest import random_predictions
-from temperance import Predictions, combine, evaluate, statistics
+from temperance import Predictions, combine, evaluate, interop, statistics
 from temperance.calibrators import Temperature
 from temperance.errors import InputError
 from temperance.jobs.evaluation import Evaluation
@@ -62,6 +62,43 @@ def test_blocks_give_what_all_rows_give(sizes: list[int], intervals: bool) -> No
     assert combine(found, bootstrap=0).verdict == expected.verdict
     # Without ties the order of the blocks makes no difference.
     same_values(combine(found[::-1], bootstrap=0), expected)
+
+
+@pytest.mark.parametrize("weights", [np.arange(N) % 4, 0.25 + np.arange(N) % 3], ids=["whole", "shares"])
+@pytest.mark.parametrize("intervals", [True, False], ids=["parts", "whole"])
+def test_blocks_of_weighted_rows_give_what_all_rows_give(weights: Any, intervals: bool) -> None:
+    names = [name for name in METRIC_NAMES if not METRICS[name].whole_weights]
+    expected = evaluate(LOGITS, LABELS, from_logits=True, weights=weights, metrics=names, bootstrap=0)
+    found = [
+        statistics(
+            LOGITS[rows], names, labels=LABELS[rows], from_logits=True, weights=weights[rows], intervals=intervals
+        )
+        for rows in cuts([1200, 7, 1793])
+    ]
+    same_values(combine(found, bootstrap=0), expected)
+    assert combine(found, bootstrap=0).verdict == expected.verdict
+    block = {"probs": LOGITS[:50].softmax(1).numpy(), "label": LABELS[:50].numpy(), "weight": weights[:50]}
+    one = combine([statistics(block, ["nll"], intervals=False)]).row("nll").value
+    same = evaluate(LOGITS[:50], LABELS[:50], from_logits=True, weights=weights[:50], metrics=["nll"], bootstrap=0)
+    assert one == pytest.approx(same.row("nll").value, abs=1e-9)
+
+
+def test_of_all_metrics_weighted_blocks_leave_out_those_that_count_samples() -> None:
+    """A block does not know whether the weights of others are whole."""
+    whole, shares = (
+        statistics(LOGITS[:40], ["all"], labels=LABELS[:40], from_logits=True, weights=[each] * 40, intervals=False)
+        for each in (2.0, 0.5)
+    )
+    counting = [metric.name for metric in METRICS if metric.whole_weights]
+    found = combine([whole, shares])
+    assert {row.metric for row in found.rows} == set(METRICS.names) - set(counting)
+    assert counting and found.notes[-1].endswith(f"{', '.join(counting)}.")
+
+
+def test_blocks_with_and_without_weights_do_not_add() -> None:
+    with_weights = statistics(LOGITS, ["ece"], labels=LABELS, from_logits=True, weights=np.ones(N))
+    with pytest.raises(InputError, match="one has weights, another no weights"):
+        with_weights + statistics(LOGITS, ["ece"], labels=LABELS, from_logits=True)
 
 
 def test_counts_are_equal_to_the_bit() -> None:
@@ -141,9 +178,17 @@ def test_a_cluster_needs_ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     write_predictions(tmp_path / "p.npz", Predictions.of(LOGITS, LABELS, from_logits=True))
     monkeypatch.setitem(sys.modules, "ray", None)
     monkeypatch.delitem(sys.modules, "temperance.interop.ray", raising=False)
+    monkeypatch.delattr(interop, "ray", raising=False)
     for command in ("evaluate", "compare"):
         said = run(command, tmp_path / "p.npz", "--ray")
         assert said.code == 2 and "(--ray) needs Ray: pip install 'temperance[ray]'" in said.err
+
+
+def test_workers_do_not_fit_for_a_gap(tmp_path: Path) -> None:
+    pytest.importorskip("ray")
+    write_predictions(tmp_path / "p.npz", Predictions.of(LOGITS, LABELS, from_logits=True))
+    said = run("evaluate", tmp_path / "p.npz", "--ray", "--gap", "temperature")
+    assert said.code == 2 and "leave out --gap or --ray" in said.err
 
 
 def test_wrong_calls() -> None:

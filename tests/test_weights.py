@@ -8,8 +8,10 @@ import pytest
 import torch
 
 from conftest import random_predictions
-from temperance import compare, evaluate
+from temperance import compare, compare_each, evaluate, evaluate_each
+from temperance.calibrators import Temperature
 from temperance.errors import TemperanceError
+from temperance.jobs import application
 from temperance.jobs.comparison import Comparison
 from temperance.metrics import METRICS
 from temperance.predictions import Predictions, read_predictions, write_predictions
@@ -156,3 +158,37 @@ def test_the_page_of_weighted_samples(tmp_path: Path) -> None:
         "400 samples with weights" in page and "Clopper" not in page and "nan" not in page.split("</style>")[1][:20000]
     )
     assert math.isclose(float(found.reliability.n), 0.01 * float(weights.sum()))
+
+
+def test_labels_without_probability_are_counted_by_their_weights() -> None:
+    probs, labels = torch.tensor([[1.0, 0.0], [0.75, 0.25]]).repeat(20, 1), torch.arange(40) % 2
+    labels[0] = 1
+    weights = 1 + torch.arange(40) % 3
+    rows = torch.repeat_interleave(weights)
+    (note,) = evaluate(probs, labels, weights=weights, metrics=["nll"], bootstrap=0).notes
+    (repeated,) = evaluate(probs[rows], labels[rows], metrics=["nll"], bootstrap=0).notes
+    assert note.startswith("1 label has a probability of 0")
+    assert note.rpartition(" ")[2] == repeated.rpartition(" ")[2]
+
+
+def test_a_large_file_with_weights_is_fitted_by_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    logits, labels, weights = weighted()
+    path = tmp_path / "p.npz"
+    write_predictions(path, Predictions.of(logits, labels, from_logits=True, weights=weights))
+    monkeypatch.setattr(application, "LARGE", 100)
+    found = application.fit(Temperature(), read_predictions(path)).learnt
+    assert torch.equal(found["temperature"], Temperature().fit(logits, labels, weights=weights).temperature)
+
+
+def test_several_sets_have_their_own_weights() -> None:
+    logits, labels, weights = weighted()
+    sets = {
+        "alike": Predictions.of(logits, labels, from_logits=True),
+        "weighted": Predictions.of(logits, labels, from_logits=True, weights=weights),
+    }
+    found = evaluate_each(sets, metrics=["nll"], bootstrap=0)
+    alone = evaluate(sets["weighted"], metrics=["nll"], bootstrap=0)
+    assert found.each["weighted"].row("nll").value == alone.row("nll").value
+    assert found.each["alike"].row("nll").value != alone.row("nll").value
+    compared = compare_each(sets, methods=["temperature"], bootstrap=20)
+    assert "by their weights" in compared.findings["weighted"].split

@@ -191,10 +191,14 @@ def test_the_chances_of_weighted_samples_are_those_of_repeated_ones() -> None:
     logits, labels = calibrated(60, 4)
     counts = torch.arange(60) % 3 + 1
     many, again = logits.repeat_interleave(counts, 0), labels.repeat_interleave(counts)
-    plain, other, belief = ((factor * logits).log_softmax(1) for factor in (1.0, 0.9, 0.8))
-    expected = _chance_of_loss(*((factor * many).log_softmax(1) for factor in (0.9, 1.0, 0.8)), again, ones(len(again)))
+
+    def chance_of_loss(logits: torch.Tensor, labels: torch.Tensor, counts: torch.Tensor) -> float:
+        plain, other, belief = ((factor * logits).log_softmax(1) for factor in (1.0, 0.9, 0.8))
+        return _chance_of_loss(other, plain, belief, labels, counts)
+
+    expected = chance_of_loss(many, again, ones(len(again)))
     assert 0.05 < expected < 0.95
-    assert _chance_of_loss(other, plain, belief, labels, counts.double()) == pytest.approx(expected, rel=1e-9)
+    assert chance_of_loss(logits, labels, counts.double()) == pytest.approx(expected, rel=1e-9)
     expected = _chance_of_harm(many, again, ones(len(again)), 1.3)
     assert 0.05 < expected < 0.95
     assert _chance_of_harm(logits, labels, counts.double(), 1.3) == pytest.approx(expected, rel=1e-9)

@@ -59,7 +59,7 @@ def test_depths_add_up_to_the_distance_from_the_top() -> None:
 def test_first_and_second_derivatives() -> None:
     logits, labels = unsure(40, 6)
     described = torch.randn(40, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    problem = _Problem(logits, described, labels, torch.full((40,), 1 / 40).double(), penalty=2.0 / 40)
+    problem = _Problem(logits, described, labels, torch.full((40,), 1 / 40, dtype=torch.float64), penalty=2.0 / 40)
     theta = 0.1 * torch.randn(problem.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     value, gradient, hessian = problem(theta)
     step = 1e-5
@@ -81,7 +81,8 @@ def test_it_finds_the_optimum() -> None:
     sureness = torch.cat([(top - scaled.logsumexp(1, keepdim=True))[:, :4], top[:, :1]], 1)
     standard = ((sureness - found.centre) / found.spread).clamp(-3, 3)
     described = torch.cat([torch.ones(300, 1), standard], 1)
-    problem = _Problem(scaled, described, labels, torch.full((300,), 1 / 300).double(), penalty=1.0 / 300)
+    share = torch.full((300,), 1 / 300, dtype=torch.float64)
+    problem = _Problem(scaled, described, labels, share, penalty=1.0 / 300)
 
     def value(x: Any) -> tuple[float, Any]:
         at, gradient, _ = problem(torch.from_numpy(x).view(problem.shape))

@@ -76,6 +76,7 @@ def test_whole_weights_in_every_objective(objective: str, solver: str) -> None:
 @pytest.mark.parametrize("name", [*any_weights, "auto"])
 def test_only_the_proportions_of_other_weights_matter(name: str) -> None:
     logits, labels, _ = samples(3, seed=3)
+    logits = 3 * logits  # so sure that auto does not leave them as they are
     weights = 0.05 + torch.rand(150, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
     found = fitted(name, logits, labels, weights=weights)
     check_same(found, fitted(name, logits, labels, weights=7.3 * weights), logits)
@@ -104,6 +105,39 @@ def test_methods_of_single_samples_refuse_other_weights(name: str) -> None:
     logits, labels, _ = samples()
     with pytest.raises(InputError, match=f"{name} counts samples one by one, so weights must be whole numbers"):
         make_calibrator(name).fit(logits, labels, weights=torch.linspace(0.5, 1, 150))
+
+
+@pytest.mark.parametrize("objective", [name for name in OBJECTIVES.names if OBJECTIVES[name].whole])
+def test_calibration_errors_as_objectives_refuse_other_weights(objective: str) -> None:
+    logits, labels, _ = samples()
+    with pytest.raises(InputError, match=f"{objective} counts samples one by one, so weights must be whole numbers"):
+        make_calibrator("temperature", objective=objective).fit(logits, labels, weights=torch.linspace(0.5, 1, 150))
+
+
+@pytest.mark.parametrize("objective", ["brier", "class-balanced-nll", "soft-ece"])
+def test_whole_weights_in_other_objectives_of_gap_scaling(objective: str) -> None:
+    logits, labels, weights = samples(3, seed=2)
+    rows = torch.repeat_interleave(weights)
+    repeated = fitted("gap-scaling", logits[rows], labels[rows], objective=objective)
+    check_same(fitted("gap-scaling", logits, labels, weights=weights, objective=objective), repeated, logits)
+
+
+def test_whole_weights_count_in_smoothing() -> None:
+    logits, labels, weights = samples(3, seed=2)
+    assert float(fitted("temperature", logits, labels, weights, smoothing="laplace").n_samples) == int(weights.sum())
+
+
+def test_a_warning_about_few_samples_counts_them_by_their_weights() -> None:
+    logits, labels, _ = samples(3, n=40)
+    assert "got 40." in fitted("venn-abers", logits, labels).info["caution"]
+    assert "caution" not in fitted("venn-abers", logits, labels, weights=torch.full((40,), 2)).info
+
+
+def test_a_stream_has_no_weights() -> None:
+    logits, labels, weights = samples()
+    blocks: Any = [(logits, labels, weights)]
+    with pytest.raises(InputError, match="a pair, logits and labels, without weights; got 3 parts"):
+        Temperature().fit_stream(blocks)
 
 
 def test_auto_learns_from_weights() -> None:

@@ -10,7 +10,8 @@ from temperance.calibrators._fit.solvers import TOLERANCE, Problem, WithObjectiv
 from temperance.calibrators.base import Shared, calibrator
 from temperance.calibrators.ordered import LEAST_GAIN, centred
 from temperance.calibrators.temperature import caution_of, fit_inverse_temperature
-from temperance.objectives import Nll, Objective, ObjectiveName, counting
+from temperance.calibrators.weights import weighed
+from temperance.objectives import Nll, Objective, ObjectiveName
 from temperance.settings import Positive
 
 # A new factor begins below the logits of these ranks: the first gaps decide, the many small ones share a factor.
@@ -72,11 +73,11 @@ class GapScaling(WithObjective):
         self._keep("inverse_temperature", logits.new_tensor(inverse))
         scaled = centred(logits) * inverse
         sureness = torch.cat([_sureness(rows) for rows in torch.split(scaled, _step(scaled))])
-        share = counting("nll", weights).weights(labels, logits.shape[1])
-        self._keep("centre", share @ sureness)
-        self._keep("spread", (share @ (sureness - self.centre).square()).sqrt().clamp_min(1e-9))
+        self._keep("centre", weighed(sureness, weights).mean(0))
+        self._keep("spread", weighed((sureness - self.centre).square(), weights).mean(0).sqrt().clamp_min(1e-9))
         described = self._described(sureness)
         if isinstance(objective, Nll):
+            share = objective.weights(labels, logits.shape[1])
             problem = _Problem(scaled, described, labels, share, self.ridge / objective.n_samples(labels))
             found, self.info = _newton(problem, logits.new_zeros(problem.shape))
         else:

@@ -11,6 +11,7 @@ from temperance.calibrators._fit.regression import Full, fit_map
 from temperance.calibrators.base import Calibrator, Shared, calibrator
 from temperance.calibrators.linear import ROUGHLY
 from temperance.calibrators.temperature import caution_of, fit_inverse_temperature
+from temperance.calibrators.weights import weighed
 from temperance.objectives import counting
 from temperance.settings import Count, Positive, Seed
 
@@ -59,12 +60,12 @@ class KernelLogistic(Calibrator):
 
     def _fit_weighted(self, logits: Tensor, labels: Tensor, weights: Tensor | None) -> None:
         objective, k = counting("nll", weights), logits.shape[1]
-        n, share = objective.n_samples(labels), objective.weights(labels, k)
+        n = objective.n_samples(labels)
         inverse, record = fit_inverse_temperature(objective, logits, labels)
         self._keep("inverse_temperature", logits.new_tensor(inverse))
         scaled = self._scaled(logits)
-        self._keep("centre", share @ scaled)
-        self._keep("spread", (share @ (scaled - self.centre).square()).mean().sqrt().clamp_min(1e-9))
+        self._keep("centre", weighed(scaled, weights).mean(0))
+        self._keep("spread", weighed((scaled - self.centre).square(), weights).mean().sqrt().clamp_min(1e-9))
         generator = torch.Generator().manual_seed(self.seed)
         waves = torch.randn(self.features, k, generator=generator, dtype=torch.float64) * self.scale / math.sqrt(k)
         phases = 2 * math.pi * torch.rand(self.features, generator=generator, dtype=torch.float64)

@@ -36,6 +36,11 @@ def _numbers(weights: Tensor) -> Tensor:
     return weights if is_whole(weights) else weights * (weights.sum() / weights.square().sum())
 
 
+def weighed(values: Tensor, weights: Tensor | None) -> Tensor:
+    """Values (n, d) times how much each row counts, which is 1 on average: the mean of these is the weighted mean."""
+    return values if weights is None else values * (weights / weights.mean())[:, None]
+
+
 def repeated(name: str, weights: Tensor) -> Tensor:
     """Each row's number as often as its weight says, for a method of this name that takes whole weights only."""
     remedy = "Use a method and an objective that allow any weights, such as auto, or temperature with nll"
