@@ -10,6 +10,7 @@ import torch
 from conftest import random_predictions
 from temperance import compare, compare_each, evaluate, evaluate_each
 from temperance.calibrators import Temperature
+from temperance.diagnose.analysis import analyse
 from temperance.errors import TemperanceError
 from temperance.jobs import application
 from temperance.jobs.comparison import Comparison
@@ -192,3 +193,9 @@ def test_several_sets_have_their_own_weights() -> None:
     assert found.each["alike"].row("nll").value != alone.row("nll").value
     compared = compare_each(sets, methods=["temperature"], bootstrap=20)
     assert "by their weights" in compared.findings["weighted"].split
+
+
+def test_an_analysis_refuses_weights() -> None:
+    logits, labels, weights = weighted()
+    with pytest.raises(TemperanceError, match="samples are analysed as if all counted alike"):
+        analyse(Predictions.of(logits, labels, from_logits=True, weights=weights))

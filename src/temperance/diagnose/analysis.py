@@ -193,6 +193,11 @@ def analyse(
         raise InputError("there is nothing to analyse: name a run or a file of predictions")
     at_least("points", points, 4)
     subjects = _distinct([_subject(source, seed, how) for source in sources])
+    for subject in subjects:
+        if subject.test.has_weights:
+            raise InputError(
+                f"samples are analysed as if all counted alike, and {subject.name} has weights: remove them"
+            )
     jobs = len(subjects) + len(objectives) + 1
     confidence: dict[str, Bins] = {}
     angles: dict[str, Tensor] = {}
