@@ -111,7 +111,7 @@ def as_sides(
         raise InputError("test must be a file, a Predictions or a pair of arrays, (probs, labels)")
     if isinstance(test, tuple):
         if len(test) not in (2, 3):
-            raise InputError(f"test must be a pair of arrays, (probs, labels), or with weights three; got {len(test)}")
+            raise InputError(f"test must be two arrays, (probs, labels), or three with weights; got {len(test)} things")
         test = as_predictions(*test[:2], weights=test[2] if len(test) == 3 else None, **how)
     if isinstance(fit, str | Path) and labels is None and weights is None:
         # Which part of a file is fitted depends on what else there is; it is read where that is known.
