@@ -32,7 +32,7 @@ rows = st.lists(st.floats(-30, 30), min_size=3, max_size=6).map(lambda row: torc
 class Line(BinaryCalibrator):
     """A map that is known beforehand."""
 
-    name, min_samples, steady_from = "line", 1, 1
+    name, min_samples = "line", 1
 
     def __init__(self, reduction: Reduction, slope: float, intercept: float) -> None:
         super().__init__(reduction=reduction)

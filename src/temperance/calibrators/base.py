@@ -66,7 +66,7 @@ class Calibrator(Estimator, Shown, HasSettings, nn.Module):
     takes_objective: ClassVar[bool]
     takes_weights: ClassVar[bool]
     min_samples: ClassVar[int]
-    steady_from: ClassVar[int]
+    steady_from: ClassVar[int] = 1
 
     n_classes: Tensor
     implied_prior: Tensor
