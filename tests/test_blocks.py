@@ -141,6 +141,7 @@ def test_a_cluster_needs_ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     write_predictions(tmp_path / "p.npz", Predictions.of(LOGITS, LABELS, from_logits=True))
     monkeypatch.setitem(sys.modules, "ray", None)
     monkeypatch.delitem(sys.modules, "temperance.interop.ray", raising=False)
+    monkeypatch.delattr("temperance.interop.ray", raising=False)
     for command in ("evaluate", "compare"):
         said = run(command, tmp_path / "p.npz", "--ray")
         assert said.code == 2 and "(--ray) needs Ray: pip install 'temperance[ray]'" in said.err

@@ -69,7 +69,7 @@ class Calibrator(Shown, HasSettings, nn.Module):
     preserves_argmax: ClassVar[bool]
     takes_objective: ClassVar[bool]
     min_samples: ClassVar[int]
-    steady_from: ClassVar[int]
+    steady_from: ClassVar[int] = 1
 
     n_classes: Tensor
     implied_prior: Tensor
