@@ -21,9 +21,10 @@ from temperance.calibrators import (
     TemperatureEce,
     load_calibrator,
     make_calibrator,
-    temperature,
+    temperature_ece,
 )
-from temperance.calibrators.temperature import GRID, SPREAD_ABOVE, SPREAD_BELOW, TYPICAL, UNSURE, ece_of_temperatures
+from temperance.calibrators.temperature import SPREAD_ABOVE, SPREAD_BELOW, TYPICAL, UNSURE
+from temperance.calibrators.temperature_ece import GRID, ece_of_temperatures
 from temperance.errors import TemperanceWarning
 from temperance.metrics import ece, nll
 from temperance.objectives import OBJECTIVES, ClassScaled, make_objective, scale
@@ -169,7 +170,7 @@ def test_ties_fall_into_the_bins_where_they_are_measured(k: int) -> None:
 def test_ece_takes_the_first_of_equal_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     errors = torch.ones(100, dtype=torch.float64)
     errors[40] = errors[60] = 0.25
-    monkeypatch.setattr(temperature, "ece_of_temperatures", lambda *_: errors)
+    monkeypatch.setattr(temperature_ece, "ece_of_temperatures", lambda *_: errors)
     found = TemperatureEce().fit(*random_predictions(20, 3))
     assert temperature_of(found) == 4.1 and found.info["ece"] == 0.25 and not found.info["at_bound"]
 

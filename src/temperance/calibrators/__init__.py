@@ -18,7 +18,8 @@ from temperance.calibrators.parametric import Beta, Platt, Quadratic
 from temperance.calibrators.spline import Spline
 from temperance.calibrators.stored import load_calibrator
 from temperance.calibrators.structured import StructuredMatrix, StructuredVector
-from temperance.calibrators.temperature import Temperature, TemperatureEce
+from temperance.calibrators.temperature import Temperature
+from temperance.calibrators.temperature_ece import TemperatureEce
 from temperance.calibrators.venn_abers import VennAbers
 
 __all__ = [

@@ -1,0 +1,83 @@
+"""Calibration errors, which need all rows at once."""
+
+import torch
+from torch import Tensor
+
+from temperance.objectives.base import Objective, objective
+from temperance.settings import Count, Positive
+
+
+@objective(convex=False, whole=True)
+class SoftEce(Objective):
+    """Soft-binned ECE, the objective of SMART: ECE over bins to which each sample belongs in part.
+
+    Σ_b (S_b / n) √((A_b − C_b)² + δ²): sample i belongs to bin b by softmax_b(−(c_i − ξ_b)² / temperature), ξ_b the
+    bin's middle; S_b, A_b and C_b are the bin's weight, accuracy and mean confidence (Karandikar et al. 2021, eq. 11),
+    and δ, `rounding`, rounds the kink of |A_b − C_b| off. It looks at the most probable class alone.
+
+    n_bins       number of bins
+    temperature  how far a sample reaches into other bins
+    rounding     below this gap a bin counts by its square
+
+    Guo et al., Sample margin-aware recalibration of temperature scaling, ICML 2026.
+    """
+
+    def __init__(self, *, n_bins: Count = 15, temperature: Positive = 0.01, rounding: Positive = 1e-3) -> None:
+        self.n_bins = n_bins
+        self.temperature = temperature
+        self.rounding = rounding
+
+    def losses(self, log_probs: Tensor, labels: Tensor) -> Tensor:
+        top, predicted = log_probs.max(1)
+        confidence = top.exp()
+        middles = (torch.arange(self.n_bins, dtype=top.dtype, device=top.device) + 0.5) / self.n_bins
+        belongs = (-(confidence[:, None] - middles).square() / self.temperature).softmax(1)
+        weight = belongs.sum(0)
+        gap = (confidence - (predicted == labels).to(top.dtype)) @ belongs
+        return (torch.hypot(gap, self.rounding * weight).sum() / len(labels)).expand(len(labels))
+
+
+@objective(convex=False, whole=True)
+class HCalibration(Objective):
+    """h-calibration: the gap between probability and frequency among neighbouring probabilities of any class.
+
+    All n · k pairs of a probability p and of whether its class is the label, q, in order of p. The gap of a pair is
+    |Σ (p − q)| / `window` over the `window` pairs around it. Its mean over the pairs of a cluster of p is averaged over
+    `n_clusters` clusters (k-means), so that rare large probabilities count as much as the many small ones. The authors
+    multiply this by 10⁵ and average it over leaving out each class in turn, at k times the cost; not done here.
+
+    window      pairs that a gap is averaged over
+    n_clusters  clusters that count the same
+
+    Huang et al., h-calibration: rethinking classifier recalibration with probabilistic error-bounded objective, 2025.
+    """
+
+    def __init__(self, *, window: Count = 201, n_clusters: Count = 15) -> None:
+        self.window = window
+        self.n_clusters = n_clusters
+
+    def losses(self, log_probs: Tensor, labels: Tensor) -> Tensor:
+        probs = log_probs.exp()
+        gaps = probs.scatter_add(1, labels[:, None], -torch.ones_like(probs[:, :1])).flatten()
+        ordered, order = probs.detach().flatten().sort()
+        # From before the first pair to after the last: the sum over a window is a difference.
+        sums = torch.cat([gaps.new_zeros(1), gaps[order].cumsum(0)])
+        place = torch.arange(len(order), device=order.device)
+        first = (place - self.window // 2).clamp_min(0)
+        end = (place - self.window // 2 + self.window).clamp_max(len(order))
+        local = (sums[end] - sums[first]).abs() / self.window
+        sizes = _cluster_sizes(ordered, self.n_clusters)
+        share = (1 / sizes.to(local.dtype)).repeat_interleave(sizes)
+        return ((share * local).sum() / len(sizes)).expand(len(labels))
+
+
+def _cluster_sizes(ordered: Tensor, n: int, steps: int = 20) -> Tensor:
+    """How many of these rising values each cluster of k-means has, from the lowest on, without empty ones."""
+    sums = torch.cat([ordered.new_zeros(1), ordered.cumsum(0)])
+    centres = torch.lerp(ordered[0], ordered[-1], torch.linspace(0, 1, n, dtype=ordered.dtype, device=ordered.device))
+    for _ in range(steps):
+        inner = torch.searchsorted(ordered, (centres[1:] + centres[:-1]) / 2)
+        edges = torch.cat([inner.new_zeros(1), inner, inner.new_tensor([len(ordered)])])
+        sizes = edges.diff()
+        centres = torch.where(sizes > 0, sums[edges].diff() / sizes.clamp_min(1), centres)
+    return sizes[sizes > 0]
