@@ -52,11 +52,11 @@ def losses() -> None:
         loss = as_loss(name, len(truth))
         expected = with_gradient(loss, "cpu", rows, truth, torch.arange(128))
         found = with_gradient(torch.compile(loss.cuda(), fullgraph=True), "cuda", rows, truth, torch.arange(128))
-        report("loss", f"{name} compiled", apart(expected, found), 2e-5)
+        report("loss", f"{name} compiled", apart(expected, found), LOOSER.get(name, 2e-5))
 
 
-# Kernels far apart from each other nearly cancel.
-LOOSER = {"kde-xe": 1e-4}
+# Kernels far apart from each other nearly cancel; one of width 0.01 multiplies rounding by a hundred.
+LOOSER = {"kde-xe": 1e-4, "au": 2e-4}
 
 # A loss of each kind: per sample, of the batch, with ranks, with a memory.
 COMPILED = ("acls", "mdca", "aurc", "au")
