@@ -88,5 +88,6 @@ def test_wrong_settings_are_refused() -> None:
         calibration_gap(logits, labels, from_logits=True, level=1.0)
     with pytest.raises(InputError, match="folds"):
         calibration_gap(logits, labels, from_logits=True, folds=1)
-    with pytest.raises(InputError, match="no calibrator named"):
-        calibration_gap(logits, labels, from_logits=True, method="magic")
+    for call in (lambda: calibration_gap("nowhere.npz", method="magic"), lambda: evaluate("nowhere.npz", gap="magic")):
+        with pytest.raises(InputError, match=r"^there is no calibrator named"):
+            call()

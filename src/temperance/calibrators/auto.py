@@ -292,7 +292,8 @@ def _spread(log_temperature: float) -> float:
 
 def _verdict(harm: float) -> str:
     """What the probability of harm is, and what was done about it."""
-    chance = f"calibrating raises the NLL with a probability of {harm:.1%}"
+    shown = f"{100 * harm:.1f} %" if harm >= 0.001 else "less than 0.1 %"
+    chance = f"calibrating raises the NLL with a probability of {shown}"
     return chance if harm < TOO_LIKELY else f"probabilities are left as they are: {chance}"
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 
 from temperance.arrays import ArrayLike
-from temperance.calibrators.base import Calibrator
+from temperance.calibrators.base import Calibrator, make_calibrator
 from temperance.errors import at_least, plural
 from temperance.jobs.gap import calibration_gap, gap_sentence
 from temperance.jobs.measuring import checked_batches, gathered, statistics_of
@@ -197,6 +197,8 @@ def evaluate(
     >>> round(found.row("accuracy").value, 4)
     0.6667
     """
+    if gap is not None:
+        make_calibrator(gap)  # a wrong name is refused before anything is measured
     data = as_predictions(
         predictions,
         labels,

@@ -69,6 +69,7 @@ def calibration_gap(
     at_least("folds", folds, 2)
     if not 0 < level < 1:
         raise InputError(f"level must lie between 0 and 1; got {level!r}")
+    make_calibrator(method)  # a wrong name is refused before anything is read
     data = as_predictions(
         predictions, labels, from_logits=from_logits, positive=positive, columns=columns, weights=weights
     )
