@@ -59,7 +59,7 @@ class Training:
         """What `temperance train` would do, with images from FOLDER/DATA.npz; fast where there is a GPU."""
         _, changes = parse_entry(":".join(["recipe", *self.changes]))
         speed = {"compile": True, "precision": "bfloat16"} if fast else {}
-        settings = {"epochs": self.epochs, **speed, **changes}
+        settings = {"epochs": self.epochs, "clip": None, **speed, **changes}
         return Job.of(data=f"{folder}/{self.data}.npz", network=self.network, loss=self.loss, **settings)
 
 

@@ -140,7 +140,7 @@ class Setup:
         loss, *changes = run.split()
         _, settings = parse_entry(":".join(["recipe", *changes]))
         fast = {"compile": True, "precision": "bfloat16"} if self.device.startswith("cuda") else {}
-        recipe = {"epochs": self.epochs, "warmup": self.epochs // 10, **fast, **settings}
+        recipe = {"epochs": self.epochs, "warmup": self.epochs // 10, "clip": None, **fast, **settings}
         return Job.of(data=self.data, network=self.network, loss=loss, **recipe)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import math
 import os
 import resource
 import shutil
@@ -330,10 +332,20 @@ def test_incompatible_arguments_are_refused(changes: dict[str, Any], said: str) 
         train(changes.get("network", small_network()), digits(200), changes.get("loss", "cross-entropy"), recipe)
 
 
-def test_an_exploding_loss_is_reported(tmp_path: Path) -> None:
-    recipe = Recipe(epochs=5, batch_size=20, lr=1e12, crop=0, flip=False)
-    with pytest.raises(InputError, match="lower the learning rate"):
+@pytest.mark.parametrize(("clip", "said"), [(None, "set clip, or"), (1e12, r"lower clip \(1e\+12\), or")])
+def test_an_exploding_loss_is_reported(clip: float | None, said: str, tmp_path: Path) -> None:
+    recipe = Recipe(epochs=5, batch_size=20, lr=1e12, clip=clip, crop=0, flip=False)
+    with pytest.raises(
+        InputError, match=rf"the loss became nan in epoch 1: {said} lower the learning rate \(1e\+12\)$"
+    ):
         train(small_network(), digits(200), make_loss("brier"), recipe, folder=tmp_path / "run")
+
+
+def test_a_steep_penalty_trains_because_its_gradient_is_clipped() -> None:
+    steep, usual = make_loss("acls", margin=0.0, pos_weight=1e4), Recipe(epochs=2, batch_size=20, crop=0, flip=False)
+    with pytest.raises(InputError, match="set clip"):
+        train(small_network(), digits(200), steep, dataclasses.replace(usual, clip=None))
+    assert math.isfinite(train(small_network(), digits(200), steep, usual).history[-1]["loss"])
 
 
 def test_a_full_disk_leaves_the_last_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

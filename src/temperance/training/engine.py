@@ -195,9 +195,10 @@ class Training:
         mean_loss, share = (all_sum(torch.stack([total, hits])) / processes()).tolist()
         seconds = time.perf_counter() - start
         if not math.isfinite(mean_loss):
+            clip = "set clip" if recipe.clip is None else f"lower clip ({recipe.clip:g})"
             raise InputError(
-                f"the loss became {mean_loss / steps} in epoch {epoch + 1}: {self.loss.remedy or 'set clip'}, or lower "
-                f"the learning rate ({recipe.lr:g}); the checkpoint of the epoch before is intact"
+                f"the loss became {mean_loss / steps} in epoch {epoch + 1}: {self.loss.remedy or clip}, or lower the "
+                f"learning rate ({recipe.lr:g})" + ("; the checkpoint of the epoch before is intact" if epoch else "")
             )
         balance = {} if self.balanced is None else self.balanced.end_epoch()
         measured = self._validate()
