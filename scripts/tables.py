@@ -67,9 +67,9 @@ def table(kind: str, family: str = "") -> str:
     if kind == "few":
         return few.markdown(read(RESULTS / "few.jsonl"))
     if kind == "harm":
-        return harm.markdown(read(RESULTS / "harm.jsonl"))
-    if kind == "stated":
-        return harm.stated_markdown(read(RESULTS / "harm.jsonl"))
+        return leaderboard.harm_markdown(read(RESULTS / "leaderboard.jsonl"))
+    if kind == "harm_by":
+        return harm.markdown(read(RESULTS / "harm.jsonl"), family)
     if kind == "robust":
         return robust.markdown(read(RESULTS / "robust.jsonl"))
     if kind == "recommended":

@@ -1,6 +1,7 @@
-"""The study of harm, on a small set: from a file of predictions to the tables."""
+"""The study of stated harm, on a small set: from a file of predictions to the tables."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -22,18 +23,19 @@ def test_harm_is_measured_once_and_tabled(tmp_path: Path) -> None:
     )
     out = tmp_path / "out.jsonl"
     for _ in range(2):
-        harm.run([tmp_path / "tabular"], out, ("auto", "temperature"), 0)
-    rows = read(out)
-    assert [row["method"] for row in rows] == ["auto", "temperature"]
-    assert rows[0]["nll"] == rows[0]["whole"] < rows[0]["identity"] and rows[0]["stated"] < harm.EDGES[2]
-    table = harm.markdown(rows).splitlines()
-    assert len(table) == 4 and all(
-        line.startswith("| 130 sets |") and "| 0.0 % | 0.0000 |" in line for line in table[2:]
-    )
-    assert harm.stated_markdown(rows).count("\n") == 2
+        harm.run([tmp_path / "tabular"], out, [0, 50, 500])
+    whole, few = read(out)
+    assert (whole["samples"], whole["n_fit"], few["samples"], few["n_fit"]) == (0, 200, 50, 50)
+    assert whole["nll"] == whole["whole"] < whole["identity"] and whole["stated"] < harm.EDGES[2]
+    assert harm.markdown([whole], "stated").count("\n") == 2
+    assert [line.split(" | ")[0] for line in harm.markdown([whole, few], "samples").splitlines()[2:]] == ["| 50", "| all"]
 
 
 def test_stated_probabilities_are_counted_by_what_happened() -> None:
-    common = {"set": "one", "folder": "tabular", "method": "auto", "samples": 0, "identity": 1.0, "ece": 0.1}
+    common: dict[str, Any] = {"set": "one", "folder": "tabular", "samples": 0, "identity": 1.0}
     rows = [common | {"stated": 0.9, "nll": 1.0, "whole": 1.2}, common | {"stated": 1.0, "nll": 1.0, "whole": 0.9}]
-    assert "| 80 % to 100 % | 2 | 95.0 % | 50.0 % | 0.0 % |" in harm.stated_markdown(rows)
+    row = "| 80 % to 100 % | 2 | 95.0 % | 50.0 % | 0.0 % | 0.0000 | 1.000 → 1.000 |"
+    assert harm.markdown(rows, "stated").splitlines()[2:] == [row]
+    assert harm.markdown([common | {"stated": 0.1, "nll": 1.2, "whole": 1.2}], "samples").endswith(
+        "| all | 1 | 10.0 % | 100.0 % | 100.0 % | 0.2000 | 1.000 → 1.200 |"
+    )

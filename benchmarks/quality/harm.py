@@ -1,16 +1,16 @@
-"""How often calibrating does harm: python -m benchmarks.quality.harm FOLDERS --out FILE [--methods …] [--samples …]
+"""Is the stated probability of harm right? python -m benchmarks.quality.harm FOLDERS --out FILE [--samples 0 20 50 …]
 
-Harm is a higher NLL on the test part than without calibration. Every method is fitted to the fit part of every set, or
-to that many samples of it, drawn at random. One JSON line for each; lines that are in the file already are not run
-again. `auto` states the probability of harm: with it there is the NLL that calibrating would have had (`whole`), also
-where it was not done.
+Harm is a higher NLL on the test part than without calibration. `auto` is fitted to the fit part of every set, or to that
+many samples of it, drawn at random, and states how likely harm is. Beside the NLL that it has there is the one that
+calibrating would have had (`whole`), also where `auto` left the probabilities as they were. One JSON line for each set
+and number of samples; lines that are in the file already are not run again. `--table` prints the tables.
 """
 
 import argparse
 import json
 import math
 import warnings
-from collections import defaultdict
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
@@ -22,112 +22,80 @@ from rich.progress import track
 
 from benchmarks.quality.data import Pair, fit_and_test, sets
 from benchmarks.quality.table import read
-from temperance.calibrators import auto, make_calibrator
+from temperance.calibrators import Auto, auto
 from temperance.errors import TemperanceWarning
-from temperance.jobs.outcomes import CANNOT_BE_FITTED
 from temperance.jobs.results import Provenance
-from temperance.metrics import ece, nll
+from temperance.metrics import nll
 
-METHODS = (
-    "auto",
-    "structured-matrix",
-    "structured-vector",
-    "gap-scaling",
-    "temperature",
-    "ensemble-temperature",
-    "kernel-logistic",
-    "class-temperature",
-    "bias-corrected-temperature",
-    "vector",
-    "beta",
-    "platt",
-    "quadratic",
-    "spline",
-    "isotonic",
-    "histogram",
-)
-GROUPS = {"34 sets": ("logits", "llm")}  # by folder; all others are the 130
-OTHERS = "130 sets"
+Row = dict[str, Any]
+
 EDGES = (0.0, 0.01, 0.05, 0.2, 0.5, 0.8, 1.0)
 ROUNDING = 1e-9
 
 
-def measured(pair: Pair, method: str, samples: int) -> dict[str, Any]:
-    """One method on one set; 0 samples are all."""
+def measured(pair: Pair, samples: int) -> Row:
+    """`auto` on one set, fitted to that many samples; 0 are all."""
     fit_z, fit_y, test_z, test_y = pair
     some = torch.randperm(len(fit_y), generator=torch.Generator().manual_seed(samples))[: samples or None]
-    row: dict[str, Any] = {"n_fit": len(some), "n_test": len(test_y), "identity": nll(test_z, test_y, from_logits=True)}
-    try:
-        found = make_calibrator(method).fit(fit_z[some], fit_y[some])
-    except CANNOT_BE_FITTED as error:
-        return row | {"failure": str(error)}
-    probs = found.predict_proba(test_z)
-    row |= {"nll": nll(probs, test_y), "ece": ece(probs, test_y)}
-    if method == "auto":
-        row |= {"stated": found.info["harm"], "whole": row["nll"]}
-        if found.info["harm"] >= auto.TOO_LIKELY:
-            with patch.object(auto, "TOO_LIKELY", math.inf):
-                anyway = make_calibrator(method).fit(fit_z[some], fit_y[some])
-            row["whole"] = nll(anyway.predict_proba(test_z), test_y)
-    return row
+
+    def fitted() -> Auto:
+        return Auto().fit(fit_z[some], fit_y[some])
+
+    found = fitted()
+    whole = after = nll(found.predict_proba(test_z), test_y)
+    if found.info["harm"] >= auto.TOO_LIKELY:
+        with patch.object(auto, "TOO_LIKELY", math.inf):
+            whole = nll(fitted().predict_proba(test_z), test_y)
+    before = nll(test_z, test_y, from_logits=True)
+    numbers = {"identity": before, "nll": after, "whole": whole, "stated": found.info["harm"]}
+    return {"n_fit": len(some), "n_test": len(test_y), **{name: round(value, 6) for name, value in numbers.items()}}
 
 
-def run(folders: list[Path], out: Path, methods: tuple[str, ...], samples: int) -> None:
+def run(folders: list[Path], out: Path, sizes: list[int]) -> None:
     """Measure what is not in the file yet."""
-    done = {(row["set"], row["method"], row["samples"]) for row in read(out)}
+    done = {(row["set"], row["samples"]) for row in read(out)}
     about = Provenance.of({}, {}, seed=0)
     warnings.simplefilter("ignore", TemperanceWarning)
-    chosen = [(name, path) for folder in folders for name, path in sets(folder)]
-    for name, path in track(chosen, description="sets"):
+    for name, path in track([each for folder in folders for each in sets(folder)], description="sets"):
         pair = fit_and_test(path)
-        for method in methods:
-            if (name, method, samples) in done or samples >= len(pair[1]):
+        for samples in sizes:
+            if (name, samples) in done or samples >= len(pair[1]):
                 continue
-            row = {"set": name, "folder": path.parent.name, "method": method, "samples": samples}
-            row |= {
-                key: round(value, 6) if isinstance(value, float) else value
-                for key, value in measured(pair, method, samples).items()
-            }
+            row = {"set": name, "folder": path.parent.name, "samples": samples, **measured(pair, samples)}
             with out.open("a") as file:
                 file.write(json.dumps(row | {"commit": about.commit, "torch": about.versions["torch"]}) + "\n")
 
 
-def _group(row: dict[str, Any]) -> str:
-    return next((group for group, folders in GROUPS.items() if row["folder"] in folders), OTHERS)
-
-
-def markdown(rows: list[dict[str, Any]]) -> str:
-    """For each method the share of sets with harm, the most harm and the means, of methods that fitted every set."""
-    lines = ["| sets | method | harm | most harm | NLL | ECE |", "|---|---|---|---|---|---|"]
-    for group in (OTHERS, *GROUPS):
-        mine = [row for row in rows if not row["samples"] and _group(row) == group]
-        by_method: dict[str, list[dict[str, Any]]] = defaultdict(list)
-        for row in mine:
-            if "nll" in row:
-                by_method[row["method"]].append(row)
-        every = len({row["set"] for row in mine})
-        for method, found in sorted(by_method.items(), key=lambda each: fmean(row["nll"] for row in each[1])):
-            if len(found) == every:
-                by = [row["nll"] - row["identity"] for row in found]
-                lines.append(
-                    f"| {group} | {method} | {sum(each > ROUNDING for each in by) / every:.1%} | {max(0.0, *by):.4f} "
-                    f"| {fmean(row['nll'] for row in found):.4f} | {fmean(row['ece'] for row in found):.2%} |"
-                )
-    return "\n".join(lines).replace("%", " %")
-
-
-def stated_markdown(rows: list[dict[str, Any]]) -> str:
-    """Where harm was stated with a probability in each range: how often calibrating does harm, and what `auto` does."""
-    stated = [row for row in rows if "stated" in row]
-    lines = ["| stated | cases | mean of it | calibrating does harm | `auto` does harm |", "|---|---|---|---|---|"]
+def by_statement(rows: list[Row]) -> Iterator[tuple[str, list[Row]]]:
+    """The cases in each range of the stated probability."""
     for low, high in pairwise(EDGES):
-        found = [row for row in stated if low <= row["stated"] and (row["stated"] < high or high == row["stated"] == 1)]
+        found = [row for row in rows if low <= row["stated"] and (row["stated"] < high or high == row["stated"] == 1)]
         if found:
-            whole, kept = (fmean(row[key] > row["identity"] + ROUNDING for row in found) for key in ("whole", "nll"))
-            lines.append(
-                f"| {low:.0%} to {high:.0%} | {len(found)} | {fmean(row['stated'] for row in found):.1%} "
-                f"| {whole:.1%} | {kept:.1%} |"
-            )
+            yield f"{low:.0%} to {high:.0%}", found
+
+
+def by_samples(rows: list[Row]) -> Iterator[tuple[str, list[Row]]]:
+    """The cases with each number of samples to fit on, all of them last."""
+    for samples in sorted({row["samples"] for row in rows}, key=lambda n: n or math.inf):
+        yield f"{samples:,}" if samples else "all", [row for row in rows if row["samples"] == samples]
+
+
+def happened(row: Row, which: str = "whole") -> bool:
+    """Whether calibrating did harm (`whole`), or what `auto` shipped (`nll`)."""
+    return bool(row[which] > row["identity"] + ROUNDING)
+
+
+def markdown(rows: list[Row], by: str) -> str:
+    """How likely harm was said to be and how often it came, by what was stated or by the number of samples."""
+    heads = [by, "cases", "stated, mean", "calibrating does harm", "`auto` does harm", "most harm", "NLL"]
+    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    for name, found in {"stated": by_statement, "samples": by_samples}[by](rows):
+        most = max(0.0, *(row["nll"] - row["identity"] for row in found))
+        lines.append(
+            f"| {name} | {len(found)} | {fmean(row['stated'] for row in found):.1%} | {fmean(map(happened, found)):.1%} "
+            f"| {fmean(happened(row, 'nll') for row in found):.1%} | {most:.4f} "
+            f"| {fmean(row['identity'] for row in found):.3f} → {fmean(row['nll'] for row in found):.3f} |"
+        )
     return "\n".join(lines).replace("%", " %")
 
 
@@ -135,13 +103,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folders", type=Path, nargs="+")
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--methods", default=",".join(METHODS), help="comma-separated")
-    parser.add_argument("--samples", type=int, default=0, help="so many of the fit part (default: all)")
+    parser.add_argument("--samples", type=int, nargs="+", default=[0], help="of the fit part; 0: all")
     parser.add_argument("--table", action="store_true", help="print the tables as Markdown")
     args = parser.parse_args()
-    run(args.folders, args.out, tuple(args.methods.split(",")), args.samples)
+    run(args.folders, args.out, args.samples)
     if args.table:
-        print(markdown(read(args.out)), stated_markdown(read(args.out)), sep="\n\n")
+        print(markdown(read(args.out), "stated"), markdown(read(args.out), "samples"), sep="\n\n")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,11 @@
 """The leaderboard from the lines of `python -m benchmarks.quality`: tables for the docs, and the picture."""
 
+import math
 import re
 from collections import Counter
 from importlib.resources import files
 from itertools import pairwise
+from statistics import fmean
 from typing import Any
 
 from temperance.errors import plural
@@ -26,6 +28,8 @@ KINDS = {
     "labelshift": "long tail",
 }
 BINARY = "binary"
+DEVELOPED_ON = ("logits", "llm")
+ROUNDING = 1e-9
 SIZES = (0, 300, 1000, 4000, 10**9)  # samples to fit on
 
 # Sets that predict the same samples, by how their names begin, or by folder.
@@ -128,6 +132,48 @@ def _parts(rows: list[Row], part_of: Any) -> str:
         cells = [f"{100 * each.wins.value:.0f} %, {100 * each.harm.value:.0f} %" if each else "–" for each in mine]
         lines.append(f"| {standing.method} | {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def harm_markdown(rows: list[Row]) -> str:
+    """How often each method does harm, and by how much at most; the 34 sets that `auto` was developed on apart."""
+    groups: dict[str, list[Row]] = {"other": [], "developed on": []}
+    for row in finished(rows):
+        groups["developed on" if row["folder"] in DEVELOPED_ON else "other"].append(row)
+    measured = {name: _harm_by_method(mine) for name, mine in groups.items()}
+    heads = [
+        f"{head}, {plural(len({(row['folder'], row['set']) for row in mine}), 'set')}"
+        for mine in groups.values()
+        for head in ("harm", "most harm", "NLL")
+    ]
+    lines = [f"| method | {' | '.join(heads)} |", "|---|" + "---|" * len(heads)]
+    first = measured["other"]
+    for method in sorted(first, key=lambda name: first[name][-1]):
+        cells = [
+            f"{100 * share:.1f} % | {most:.4f} | {mean:.4f}"
+            for share, most, mean in (found.get(method, (math.nan,) * 3) for found in measured.values())
+        ]
+        lines.append(f"| {method} | {' | '.join(cells)} |".replace("nan %", "–").replace("nan", "–"))
+    return "\n".join(lines)
+
+
+def _harm_by_method(rows: list[Row]) -> dict[str, tuple[float, float, float]]:
+    """The share of sets with a higher NLL than without calibration, the most it rose and its mean, of methods that
+    could be fitted to every set.
+    """
+    before = {(row["folder"], row["set"]): row["nll"] for row in rows if row["method"] == BASELINE}
+    found: dict[str, list[Row]] = {}
+    for row in rows:
+        if "failure" not in row and row["method"] != BASELINE:
+            found.setdefault(row["method"], []).append(row)
+    rises = {
+        method: [row["nll"] - before[row["folder"], row["set"]] for row in mine]
+        for method, mine in found.items()
+        if len(mine) == len(before)
+    }
+    return {
+        method: (fmean(by > ROUNDING for by in mine), max(0.0, *mine), fmean(row["nll"] for row in found[method]))
+        for method, mine in rises.items()
+    }
 
 
 def picture(rows: list[Row]) -> str:
