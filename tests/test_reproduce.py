@@ -2,13 +2,16 @@
 
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from benchmarks.papers import cts, evidence, outputs, sctl, trained
+from benchmarks.papers import cts, evidence, mac_cal, outputs, sctl, summary, trained
 from benchmarks.papers.outputs import PAPERS, Cell, Output, outputs_of, store, stored
+from benchmarks.papers.trainings import queue, training_of
+from benchmarks.quality.table import read
 from commands import refused, run
 from temperance.cli import reproduce
 
@@ -50,9 +53,58 @@ def test_states_say_how_or_why(paper: str, output: Output) -> None:
 def test_every_table_shows_without_predictions(paper: str, output: Output) -> None:
     """From benchmarks/results, or as it was kept."""
     if output.cells is not None:
-        said = run("reproduce", paper, "--quick", "--table", output.name.removeprefix("table "))
+        kind, number = output.name.split()
+        said = run("reproduce", paper, "--quick", f"--{kind}", number)
         assert said.code == 0, said.err
         assert "paper" in said.out and "ours" in said.out
+
+
+# ------------------------------------------------------------------------------- what was trained, and what waits
+
+
+def text_about(output: Output, data: str) -> str:
+    """What an output says about its trainings on a data set."""
+    (said,) = re.findall(
+        rf"((?:all|none of|\d+ of) \d+(?: yet)? on {trained.SETS[data]}\b(?: \(waiting: .*?\)(?=, |$))?)", output.how
+    )
+    return said
+
+
+@pytest.mark.parametrize(("paper", "output"), ALL, ids=lambda value: getattr(value, "name", value))
+def test_the_list_says_what_waits_and_nothing_else(paper: str, output: Output) -> None:
+    """A training that was measured does not wait, and one that was not does; what waits is in the queue."""
+    measured = {line["training"] for line in read(outputs.RESULTS / "papers.jsonl")}
+    queued = set(queue())
+    if not output.methods:
+        assert "wait" not in output.how and "trained:" not in output.how
+    for data in output.sets:
+        assert all(", " not in row for row in output.methods), "names are between commas"
+        trainings = {row: training_of(method, data) for row, method in output.methods.items()}
+        waiting = [row for row, training in trainings.items() if training.line not in measured]
+        assert all(trainings[row] in queued for row in waiting)
+        said, n = text_about(output, data), len(trainings)
+        if not waiting:
+            assert said.startswith(f"all {n} on")
+        elif len(waiting) == n:
+            assert said.startswith(f"none of {n} yet on")
+        else:
+            assert said.startswith(f"{n - len(waiting)} of {n} on") and f"(waiting: {', '.join(waiting)})" in said
+
+
+def test_a_state_follows_from_the_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trained, "RESULTS", tmp_path)
+    methods = {"MbLS": "mbls", "CE": "cross-entropy"}
+
+    def described() -> tuple[str, str]:
+        found = trained.output("table 1", "ECE", "small", lambda data: iter(()), methods, ["cifar100"])
+        return found.state, found.how
+
+    assert described() == ("not run", "small; trained: none of 2 yet on CIFAR-100")
+    write_results(tmp_path, line("mbls", 0.1))
+    assert described() == ("reduced", "small; trained: 1 of 2 on CIFAR-100 (waiting: CE)")
+    broken = {"training": "cifar100 resnet18 100 cross-entropy", "failure": "the loss became nan"}
+    write_results(tmp_path, line("mbls", 0.1), broken)
+    assert described() == ("reduced", "small; trained: all 2 on CIFAR-100 (broke down: CE)")
 
 
 # ------------------------------------------------------------------------------------------------------ what was kept
@@ -137,6 +189,8 @@ def test_a_cell_is_the_mean_over_seeds(tmp_path: Path, monkeypatch: pytest.Monke
         {"training": "cifar100 resnet18 100 brier", "failure": "the loss became nan"},
         {**line("mbls", 0.9), "training": "cifar10 resnet18 100 mbls"},
     )
+    other = trained.cell("MbLS", "mbls", "ECE", 1.16, data="cifar10")
+    assert other is not None and other.ours == pytest.approx(90)
     found = trained.cell("MbLS", "mbls", "ECE", 1.64)
     assert found is not None and found.trainings == 2
     assert (found.ours, found.low, found.high) == pytest.approx((15, 14, 16))
@@ -144,6 +198,31 @@ def test_a_cell_is_the_mean_over_seeds(tmp_path: Path, monkeypatch: pytest.Monke
     assert mixed is not None and mixed.ours == pytest.approx(40)
     for method in ("cross-entropy", "acls", "brier"):  # other mixtures and variants, and failures, do not count
         assert trained.cell(method, method, "ECE", None) is None
+
+
+def test_three_seeds_give_an_interval_over_seeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trained, "RESULTS", tmp_path)
+    write_results(tmp_path, *(line(f"mbls seed={seed}", 0.10 + seed / 100) for seed in range(3)))
+    found = trained.cell("MbLS", "mbls", "ECE", None)
+    assert found is not None and found.trainings == 3
+    reach = 4.303 * 1.0 / math.sqrt(3)  # Student's t with two degrees of freedom; a standard deviation of one point
+    assert (found.ours, found.low, found.high) == pytest.approx((11, 11 - reach, 11 + reach))
+
+
+def test_answers_are_yes_no_or_undecided_for_each_data_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trained, "RESULTS", tmp_path)
+    write_results(
+        tmp_path,
+        line("acls:margin=10.0", 0.10),
+        line("mbls", 0.20),
+        line("label-smoothing", 0.05),
+        line("cross-entropy", 0.11),
+        line("cross-entropy", 0.02, "mac-cal"),
+    )
+    found = [each.strip("| ").split(" | ") for each in summary.answers().splitlines()[2:]]
+    assert [each[1].split(":")[0] for each in found[:3]] == ["yes", "no", "undecided"]
+    assert {each[2] for each in found} == {summary.NOT_YET}
+    assert found[-1][1] == "yes for 1 (vanilla)"
 
 
 def test_the_papers_means_are_those_of_its_networks(tmp_path: Path) -> None:
@@ -157,9 +236,9 @@ def test_the_papers_means_are_those_of_its_networks(tmp_path: Path) -> None:
 
 
 def verdicts(table: str, column: int) -> dict[str, str]:
-    """The first cell of each line, and the verdict in a column."""
+    """The second cell of each line about CIFAR-100, and the verdict in a column."""
     lines = [line.strip("| ").split(" | ") for line in evidence.table(table).splitlines()[2:]]
-    return {line[0]: line[column].split(": ")[-1] for line in lines}
+    return {line[1]: line[column].split(": ")[-1] for line in lines if line[0] == "CIFAR-100"}
 
 
 @pytest.mark.parametrize(
@@ -168,20 +247,23 @@ def verdicts(table: str, column: int) -> dict[str, str]:
 )
 def test_a_verdict_needs_intervals_apart(low: tuple[int, int], high: tuple[int, int], expected: str) -> None:
     first, second = (Cell("", "", "ECE", None, sum(ends) / 2, *ends) for ends in (low, high))
-    assert evidence.verdict(first, second) == expected
+    assert trained.verdict(first, second) == expected
 
 
 def test_sentences_about_trainings_rest_on_verdicts() -> None:
-    as_trained, scaled = verdicts("acls", 2), verdicts("acls", 3)
+    as_trained, scaled = verdicts("acls", 3), verdicts("acls", 4)
     assert as_trained.pop("MMCE") == "undecided" and set(as_trained.values()) == {"holds"}
     assert scaled.pop("CPC") == "holds" and set(scaled.values()) == {"undecided", "reversed"}
-    assert "reversed" not in verdicts("acls", 4).values()
-    au = verdicts("selective_risk", 2)
+    assert "reversed" not in verdicts("acls", 5).values()
+    au = verdicts("selective_risk", 3)
     assert au["XE"] == au["inverse focal"] == "holds" and au["FL-53"] == au["dual focal"] == "reversed"
-    assert verdicts("selective_risk", 4)["XE"] == "undecided"
-    masked = verdicts("mac_cal", 3)
-    assert all(masked[row] == "holds" for row in ("CE", "LS", "MbLS", "mixup"))
+    assert verdicts("selective_risk", 5)["XE"] == "undecided"
+    masked = verdicts("mac_cal", 4)
+    assert all(masked[row] == "holds" for row in ("vanilla", "LS", "MbLS", "mixup"))
     assert all(masked[row] == "reversed" for row in ("FL", "FLSD", "DFL"))
+    for method in mac_cal.METHODS.values():
+        pair = summary.without_and_with(method, "accuracy", "cifar100")
+        assert pair is None or pair[1].ours < pair[0].ours
 
 
 def test_sentences_about_predictions_rest_on_cells(tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ import importlib
 import json
 import math
 import platform
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,6 +22,9 @@ CELLS = RESULTS / "reproduced.jsonl"
 
 # The real predictions, where there are any beside the checkout.
 DATA = ROOT.parent / "shared" / "data"
+
+# The head of the column that says what a row was measured on.
+COLUMN = "data, network"
 
 # Numbers of the same predictions agree if they differ by no more than this many points.
 CLOSE = 0.03
@@ -42,7 +45,7 @@ class Cell:
 
     column    the data and the network, where a table has several
     printed   None where the paper does not have this row
-    low, high the 95 % interval over test samples; NaN where there is none
+    low, high the 95 % interval, over three or more trainings or over test samples; NaN where there is none
     trainings how many `ours` is the mean of
     """
 
@@ -66,6 +69,7 @@ class Output:
     how      what is reduced, or why it is not run
     cells    makes its table, from predictions or from benchmarks/results; None where there is no table to make
     data     the predictions that it measures, in the folder of real ones; what comes of it is kept in CELLS
+    methods  the trainings of the queue that it shows, {row: method}, on each of `sets`
     """
 
     name: str
@@ -74,6 +78,8 @@ class Output:
     how: str
     cells: Callable[[Path], Iterator[Cell]] | None = None
     data: tuple[str, ...] = ()
+    methods: Mapping[str, str] = field(default_factory=dict)
+    sets: tuple[str, ...] = ()
 
 
 def outputs_of(paper: str) -> list[Output]:
@@ -137,7 +143,7 @@ def grid(cells: Sequence[Cell], *, differences: bool) -> tuple[list[str], list[l
     found: dict[tuple[str, str], dict[str, Cell]] = {}
     for cell in cells:
         found.setdefault((cell.column, cell.row), {})[cell.metric] = cell
-    head = [*(["network"] if columns else []), "method"]
+    head = [*([COLUMN] if columns else []), "method"]
     for metric in metrics:
         head += [f"{metric}, paper", "ours", *(["difference"] if differences else [])]
     lines = []
@@ -151,12 +157,20 @@ def _texts(cell: Cell | None) -> list[str]:
     """The paper's number, ours with its interval, and the difference."""
     if cell is None:
         return ["", "", ""]
-    digits = 3 if cell.metric == "classwise ECE" else 2
-    ours = f"{cell.ours:.{digits}f}"
-    if not math.isnan(cell.low):
-        ours += f" ({cell.low:.{digits}f}–{cell.high:.{digits}f})"
-    if cell.trainings > 1:
-        ours += f", mean of {cell.trainings}"
     if cell.printed is None:
-        return ["", ours, ""]
-    return [f"{cell.printed:.{digits}f}", ours, f"{cell.ours - cell.printed:+.{digits}f}"]
+        return ["", ours(cell), ""]
+    digits = _digits(cell)
+    return [f"{cell.printed:.{digits}f}", ours(cell), f"{cell.ours - cell.printed:+.{digits}f}"]
+
+
+def ours(cell: Cell) -> str:
+    """Our number, with its interval and how many trainings it is the mean of."""
+    digits = _digits(cell)
+    said = f"{cell.ours:.{digits}f}"
+    if not math.isnan(cell.low):
+        said += f" ({cell.low:.{digits}f}–{cell.high:.{digits}f})"
+    return said + (f", mean of {cell.trainings}" if cell.trainings > 1 else "")
+
+
+def _digits(cell: Cell) -> int:
+    return 3 if cell.metric == "classwise ECE" else 2

@@ -101,7 +101,7 @@ def _reproduce(outputs: Any, args: argparse.Namespace, output: Any, data: Path) 
     head, lines = outputs.grid(cells, differences=exact)
     table = Table(show_edge=False, pad_edge=False)
     for title in head:
-        table.add_column(title, no_wrap=True, justify="left" if title in ("network", "method") else "right")
+        table.add_column(title, no_wrap=True, justify="left" if title in (outputs.COLUMN, "method") else "right")
     for line in lines:
         table.add_row(*line)
     show(table)
@@ -109,7 +109,8 @@ def _reproduce(outputs: Any, args: argparse.Namespace, output: Any, data: Path) 
     if exact:
         said.append(outputs.agreement(cells))
     if any(not math.isnan(cell.low) for cell in cells):
-        said.append("In brackets, 95 % intervals over test samples; another training may differ by more.")
+        said.append("In brackets, 95 % intervals: over trainings where a number is the mean of three or more.")
+        said.append("Elsewhere they are over test samples, and another training may differ by more.")
     show(Text("\n" + " ".join(said)))
     if args.save and measure:
         outputs.store(args.paper, output.name, cells, time.perf_counter() - start)
