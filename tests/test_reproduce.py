@@ -225,6 +225,23 @@ def test_answers_are_yes_no_or_undecided_for_each_data_set(tmp_path: Path, monke
     assert found[-1][1] == "yes for 1 (vanilla)"
 
 
+def test_other_images_are_means_over_what_was_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trained, "RESULTS", tmp_path)
+    unfamiliar = {"svhn": {"auroc": [0.8, 0.7, 0.9], "fpr95": [0.5, 0.5, 0.5]}}
+    unfamiliar |= {"cifar10": {"auroc": [0.6, 0.5, 0.7], "fpr95": [0.7, 0.7, 0.7]}}
+    corrupted = {"fog:3": {"ece": 0.1, "accuracy": 0.5}, "snow:3": {"ece": 0.3, "accuracy": 0.7}}
+    write_results(
+        tmp_path,
+        line("cross-entropy", 0.1) | {"unfamiliar": unfamiliar, "corrupted": corrupted},
+        line("cross-entropy seed=1", 0.1),  # was shown nothing
+    )
+    auroc, fpr = mac_cal.table_2(tmp_path)
+    assert (auroc.ours, auroc.low, auroc.high, fpr.ours) == pytest.approx((70, 60, 80, 60))
+    ece, accuracy = mac_cal.figure_5(tmp_path)
+    assert (ece.row, ece.ours, accuracy.ours) == ("vanilla, severity 3", pytest.approx(20), pytest.approx(60))
+    assert trained.shown("table 2", "", "small", mac_cal.table_2, "unfamiliar").state == "reduced"
+
+
 def test_the_papers_means_are_those_of_its_networks(tmp_path: Path) -> None:
     cells = {(cell.column, cell.row, cell.metric): cell for cell in cts.table_1(tmp_path)}
     found = cells["CIFAR-100, mean of 8", "CTS", "ECE"]

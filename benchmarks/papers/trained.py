@@ -145,6 +145,18 @@ def output(
     return Output(name, about, state, said, made, methods=methods, sets=tuple(sets))
 
 
+def shown(name: str, about: str, how: str, cells: Callable[[Path], Iterator[Cell]], kind: str) -> Output:
+    """A table or figure of other images that networks of cross-entropy were shown; the first of them were not.
+
+    kind  the entry of a line: "unfamiliar" or "corrupted"
+    """
+    found = [data for data in SETS if any(kind in line for line in lines("cross-entropy", data=data))]
+    if not found:
+        return Output(name, about, "not run", f"{how}; only later trainings of cross-entropy are shown such images")
+    said = " and ".join(SETS[data] for data in found)
+    return Output(name, about, "reduced", f"{how}; networks of {said}", cells)
+
+
 def progress(methods: Mapping[str, str], data: str) -> str:
     """How many of the methods were trained on a data set, which wait in the queue, and which broke down.
 
