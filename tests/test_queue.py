@@ -115,6 +115,8 @@ def test_a_network_is_shown_other_images(
         value, low, high = lines[state]["unfamiliar"]["cifar100"]["auroc"]
         assert 0 <= low <= value <= high <= 1
     assert ("mac-cal:epochs=1" in lines) == bool(heads)
+    ratios = [each["ratio"] for each in lines["as trained"].get("masked", [])]
+    assert ratios == ([i / 10 for i in range(10)] if heads else [])
     with np.load(tmp_path / "out" / training.file) as file:
         logits, doubt = file["test_logits"].astype(np.float64), file["as trained/cifar100_doubt"]
     assert doubt.shape == (40,) and doubt.dtype == np.float16

@@ -5,15 +5,24 @@ import math
 import re
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
+import numpy as np
 import pytest
+import torch
 
-from benchmarks.papers import cts, evidence, mac_cal, outputs, sctl, summary, trained
+from benchmarks.papers import cts, cts_figures, evidence, mac_cal, outputs, sctl, summary, trained
+from benchmarks.papers.figures import bins_of
 from benchmarks.papers.outputs import PAPERS, Cell, Output, outputs_of, store, stored
 from benchmarks.papers.trainings import queue, training_of
 from benchmarks.quality.table import read
 from commands import refused, run
+from conftest import random_predictions
+from pages import Page
+from temperance.calibrators import make_calibrator
 from temperance.cli import reproduce
+from temperance.diagnose.traces import pearson
+from temperance.metrics import classwise_ece, ece
 
 # Every table and figure of the papers; S is a supplement that counts from 1 again.
 COMPLETE = {
@@ -24,6 +33,7 @@ COMPLETE = {
     "mac-cal": ("1 2 3 4 5", "1 2 3 4 5 6 7 8"),
 }
 ALL = [(paper, output) for paper in PAPERS for output in outputs_of(paper)]
+DRAWN = [(paper, output) for paper, output in ALL if output.figure is not None]
 
 # The logs of the authors' program, by the names of rows here.
 LOGGED = {"CE": "CE", "LS": "LS", "FL": "FL", "ND": "CL_GN", "CM": "CL_CM", "MM": "CL_MM"}
@@ -44,7 +54,7 @@ def test_states_say_how_or_why(paper: str, output: Output) -> None:
     assert output.state in ("exact", "run", "reduced", "not run")
     assert output.how and output.about
     if output.state == "not run":
-        assert output.cells is None
+        assert output.cells is None and output.figure is None
     if output.state == "exact":
         assert output.cells is not None and output.data
 
@@ -323,8 +333,67 @@ def test_without_a_checkout_it_says_what_it_needs(
 
 
 def test_a_figure_says_what_was_done() -> None:
-    said = run("reproduce", "cts", "--figure", "3")
-    assert said.code == 0 and "not run: no code draws it" in said.out
+    said = run("reproduce", "sctl", "--figure", "2")
+    assert said.code == 0 and "not run: there is nothing to measure" in said.out
+
+
+@pytest.mark.parametrize(("paper", "output"), DRAWN, ids=lambda value: getattr(value, "name", value))
+def test_every_figure_is_drawn_from_what_was_kept(paper: str, output: Output, tmp_path: Path) -> None:
+    number = output.name.removeprefix("figure ")
+    for name in ("figure.svg", "figure.html"):
+        said = run("reproduce", paper, "--figure", number, "--quick", "-o", tmp_path / name)
+        assert said.code == 0, said.err
+        assert f"The picture is {tmp_path / name}." in "".join(said.out.splitlines())
+    svg = ElementTree.fromstring((tmp_path / "figure.svg").read_text())
+    captions = [each.text for each in svg.iter() if each.get("class") == "caption"]
+    page = Page((tmp_path / "figure.html").read_text())
+    assert captions and captions == [text for _, text in page.all("b")]
+    assert all(line.name in "".join(svg.itertext()) for line in evidence.drawing(paper, number).legend)
+
+
+def test_a_picture_needs_a_figure_and_a_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    svg = str(tmp_path / "figure.svg")
+    assert "name it with --figure N" in refused(["reproduce", "cts", "-o", svg], capsys)
+    assert "name it with --figure N" in refused(["reproduce", "cts", "--table", "I", "-o", svg], capsys)
+    png = ["reproduce", "cts", "--figure", "1", "-o", str(tmp_path / "figure.png")]
+    assert f"call it {svg}" in refused(png, capsys)
+    assert "nothing draws figure 2 of sctl" in refused(["reproduce", "sctl", "--figure", "2", "-o", svg], capsys)
+    assert not list(tmp_path.iterdir())
+
+
+def test_missing_trainings_are_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    said = refused(["reproduce", "cts", "--figure", "1", "--predictions", str(tmp_path)], capsys)
+    assert "cifar100_resnet18_100_cross-entropy.npz" in said and "--predictions FOLDER" in said
+
+
+def test_figures_are_of_the_predictions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What figures measure is what the metrics say, and it is kept if asked."""
+    monkeypatch.setattr(outputs, "FIGURES", tmp_path / "figures.jsonl")
+    parts = {part: random_predictions(400, 4, seed) for seed, part in enumerate(("val", "test"))}
+    arrays = {f"{part}_logits": (2 * logits).half().numpy() for part, (logits, _) in parts.items()}
+    arrays |= {f"{part}_labels": labels.numpy().astype("uint8") for part, (_, labels) in parts.items()}
+    np.savez(tmp_path / cts_figures.FILE, **arrays)
+    logits, labels = torch.from_numpy(arrays["test_logits"]).double(), parts["test"][1]
+    for number in ("1", "2", "3"):
+        said = run("reproduce", "cts", "--figure", number, "--predictions", tmp_path, "--save")
+        assert said.code == 0 and "Draw it with -o" in said.out, said.err
+    classes = outputs.stored_numbers("cts", "figure 1")
+    by_class = [a + b for a, b in zip(classes["under"], classes["over"], strict=True)]
+    assert sum(by_class) / 4 == pytest.approx(classwise_ece(logits.softmax(1), labels), abs=1e-6)
+    assert sum(classes["under by bin"]) == pytest.approx(sum(classes["under"]), abs=1e-5)
+    hits = [float((logits.argmax(1) == j)[labels == j].double().mean()) for j in range(4)]
+    assert classes["accuracy"] == pytest.approx(hits, abs=1e-5)
+    kept = outputs.stored_numbers("cts", "figure 2")["before"]
+    assert ece.value(bins_of(kept)) == pytest.approx(ece(logits.softmax(1), labels), abs=1e-6)
+    found = outputs.stored_numbers("cts", "figure 3")
+    fitted = make_calibrator("class-temperature-greedy").fit(arrays["val_logits"].astype(float), parts["val"][1])
+    assert found["temperatures"] == pytest.approx(fitted.temperatures.tolist(), abs=1e-4)
+
+
+def test_sentences_about_figures_rest_on_their_numbers() -> None:
+    numbers = outputs.stored_numbers("cts", "figure 3")
+    r = pearson(torch.tensor(numbers["accuracy"]), torch.tensor(numbers["temperatures"]))
+    assert abs(r) < 0.2, "class temperatures do not follow accuracy"
 
 
 def test_what_is_measured_is_kept_if_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,10 +12,20 @@ from pathlib import Path
 from statistics import fmean
 
 from benchmarks.papers import acls, cts, mac_cal, sctl, selective_risk, summary, trained
-from benchmarks.papers.outputs import PAPERS, RESULTS, agreement, markdown, outputs_of, stored
+from benchmarks.papers.outputs import (
+    PAPERS,
+    RESULTS,
+    Drawing,
+    agreement,
+    markdown,
+    outputs_of,
+    stored,
+    stored_numbers,
+)
 from benchmarks.papers.summary import without_and_with
 from benchmarks.papers.trained import verdict
 from benchmarks.quality.table import read
+from temperance.report.svg.sheet import sheet
 
 STATES = {"as trained": "as trained", "temperature": "with a temperature", "auto": "with `auto`"}
 
@@ -123,7 +133,7 @@ def acls_claims() -> str:
 
 
 def selective_risk_claims() -> str:
-    others = {row: method for row, method in selective_risk.LOSSES.items() if not row.startswith("AU ") and row != "AU"}
+    others = {row: method for row, method in selective_risk.IN_TABLE_1.items() if row != "AU"}
     printed = {
         data: dict(zip(selective_risk.LOSSES, numbers, strict=False)) for data, numbers in selective_risk.ECE.items()
     }
@@ -232,6 +242,32 @@ def _declining() -> str:
     return f"{ON_CIFAR_100}, AURC as trained → with `auto`: {', '.join(texts)}"
 
 
+# -------------------------------------------------------------------------------------------------------------- figures
+
+# Those of docs/evidence.md, which `scripts/tables.py` draws.
+FIGURES = (("sctl", "1"), ("cts", "3"), ("acls", "2"), ("selective-risk", "3"), ("mac-cal", "8"))
+
+
+def drawing(paper: str, number: str) -> Drawing:
+    """A figure of the numbers that were kept, or of benchmarks/results."""
+    (output,) = (each for each in outputs_of(paper) if each.name == f"figure {number}")
+    assert output.figure is not None
+    kept = stored_numbers(paper, output.name) if output.figure.files else output.figure.measure(Path())
+    return output.figure.draw(kept)
+
+
+def figure(paper: str, number: str) -> str:
+    """The picture, and what it says."""
+    (about,) = (each.about for each in outputs_of(paper) if each.name == f"figure {number}")
+    return f"![{about}, ours](pictures/{paper}-{number}.svg)\n\n{drawing(paper, number).says}"
+
+
+def pictures() -> dict[str, str]:
+    """The SVG files of FIGURES."""
+    found = {f"{paper}-{number}.svg": drawing(paper, number) for paper, number in FIGURES}
+    return {name: sheet(each.pictures, legend=each.legend, columns=each.columns) for name, each in found.items()}
+
+
 def table(name: str) -> str:
     """One of the tables of docs/evidence.md by its name there."""
     made: dict[str, Callable[[], str]] = {
@@ -250,5 +286,6 @@ def table(name: str) -> str:
         "selective_risk_1": lambda: markdown(list(selective_risk.table_1(Path()))),
         "mac_cal_5": lambda: markdown(list(mac_cal.table_5(Path()))),
     }
+    made |= {f"figure_{paper.replace('-', '_')}_{n}": partial(figure, paper, n) for paper, n in FIGURES}
     made |= {f"{data}_{short}": partial(summary.trainings, data, short) for data, short in summary.TABLES}
     return made[name]()

@@ -20,7 +20,7 @@ import math
 from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarks.papers import trained, trainings
+from benchmarks.papers import mac_cal_figures, trained, trainings
 from benchmarks.papers.outputs import RESULTS, Cell, Output
 from benchmarks.quality.table import read
 
@@ -194,7 +194,15 @@ def figure_6(data: Path) -> Iterator[Cell]:
 
 
 INSTEAD = f"{trained.REDUCED}, in place of the paper's networks and 350 epochs"
-ANALYSE = "`temperance analyse` draws it for any run"
+
+
+def figure_1() -> Output:
+    """Weights masked at random: it needs features, which only later trainings of the queue measured."""
+    about, how = "confidence and accuracy with weights masked at random", "`temperance analyse` draws it for any run"
+    if mac_cal_figures.masked_lines():
+        return Output("figure 1", about, "reduced", f"{INSTEAD}; {how}", figure=mac_cal_figures.MASKED)
+    return Output("figure 1", about, "not run", f"only later trainings of cross-entropy measure it; {how}")
+
 
 OUTPUTS = [
     trained.output(
@@ -226,8 +234,15 @@ OUTPUTS = [
         "two ResNet-18 on CIFAR-100, in place of DenseNet-121 (the caption says ResNet59); accuracy and ECE",
         table_5,
     ),
-    Output("figure 1", "confidence and accuracy with weights masked at random", "reduced", ANALYSE),
-    Output("figure 2", "maps of the logits, angles of the classifier, reliability", "reduced", ANALYSE),
+    figure_1(),
+    Output(
+        "figure 2",
+        "maps of the logits, angles of the classifier, reliability",
+        "reduced",
+        "ResNet-18 on CIFAR-100 and angles between mean logits, in place of CIFAR-10 and classifier weights; `-o "
+        "FILE.svg` draws it, and `temperance analyse` for any run",
+        figure=mac_cal_figures.LOGITS,
+    ),
     Output("figure 3", "a diagram of the method", "not run", "there is nothing to measure"),
     trained.output("figure 4", "mean accuracy, MCE and AECE over all networks", INSTEAD, figure_4, METHODS),
     trained.shown(
@@ -241,12 +256,17 @@ OUTPUTS = [
         "figure 6", "ECE and accuracy by the strength of mixup", INSTEAD, figure_6, trainings.MIXTURES, ["cifar10"]
     ),
     Output(
-        "figure 7", "ECE by γ", "reduced", "docs/heads.md has three values of it (`acc_discount`) for every reading"
+        "figure 7",
+        "ECE by γ",
+        "reduced",
+        "three values (`acc_discount`) and four readings, two ResNet-18; `-o FILE.svg` draws it",
+        figure=mac_cal_figures.GAMMA,
     ),
     Output(
         "figure 8",
         "the keep rate by epoch",
         "reduced",
-        "benchmarks/results/papers.jsonl has the rates for every training; no picture",
+        f"{INSTEAD}; `-o FILE.svg` draws it",
+        figure=mac_cal_figures.RATES,
     ),
 ]

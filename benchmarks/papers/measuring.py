@@ -58,7 +58,7 @@ def measure_all(out: Path) -> None:
 def _measured(about: dict[str, Any], file: Any) -> Iterator[dict[str, Any]]:
     """A line for each state of a training: as it is, after each calibrator, with each head."""
     history, heads = about.pop("history"), about.pop("head_history")
-    corrupted = about.pop("corrupted", {})
+    corrupted, masked = about.pop("corrupted", {}), about.pop("masked", [])
     logits = {part: torch.from_numpy(file[f"{part}_logits"]).float() for part in ("train", "val", "test")}
     labels = {part: torch.from_numpy(file[f"{part}_labels"]).long() for part in ("train", "val", "test")}
     truth = labels["test"]
@@ -67,7 +67,8 @@ def _measured(about: dict[str, Any], file: Any) -> Iterator[dict[str, Any]]:
     seen = {
         state: _unfamiliar(file, state) | _entry("corrupted", corrupted.get(state)) for state in ("as trained", *heads)
     }
-    yield common | {"state": "as trained", "last_epoch": last} | _metrics(logits["test"], truth) | seen["as trained"]
+    own = {"state": "as trained", "last_epoch": last} | seen["as trained"] | _entry("masked", masked)
+    yield common | own | _metrics(logits["test"], truth)
     for name in CALIBRATORS:
         yield common | {"state": name} | _calibrated(name, logits["val"], labels["val"], logits["test"], truth)
     fitted = _calibrated("temperature", logits["train"], labels["train"], logits["test"], truth)

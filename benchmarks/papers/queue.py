@@ -39,7 +39,7 @@ from temperance.data import ImageData, Part
 from temperance.diagnose.shift import Corrupted
 from temperance.errors import InputError
 from temperance.files import atomic_write
-from temperance.heads import Head, extract_features, make_head, split
+from temperance.heads import Head, extract_features, make_head, masked_inference, split
 from temperance.jobs.evaluation import evaluate
 from temperance.jobs.results import Provenance
 from temperance.predictions import Predictions
@@ -131,6 +131,10 @@ def _trained(training: Training, images: Path, work: Path, device: str, commit: 
     heads: dict[str, Head] = {}
     if not isinstance(run.network, Balanced):  # a head replaces one classifier, not two
         features = extract_features(run.network, data, device=place)
+        about["masked"] = [
+            {"ratio": each.ratio, "accuracy": round(each.accuracy, 5), "confidence": round(each.confidence, 5)}
+            for each in masked_inference(features, seed=job.recipe.seed)
+        ]
         for name in HEADS:
             start = time.perf_counter()
             kind, settings = parse_entry(name)
