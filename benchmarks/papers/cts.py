@@ -86,8 +86,8 @@ def table_1(data: Path) -> Iterator[Cell]:
         for loss, numbers in by_loss.items():
             rows = {row: (loss, "as trained" if row == "before" else method) for row, method in METHODS.items()}
             expected = {row: (number,) for row, number in zip(rows, numbers, strict=True)}
-            column = {data_set: f"{trained.SETS[data_set]}, ResNet-18, {loss}"}
-            yield from trained.cells(rows, ("ECE",), {data_set: expected}, column)
+            columns = {data_set: f"{trained.SETS[data_set]}, ResNet-18, {loss}"}
+            yield from trained.cells(rows, ("ECE",), {data_set: expected}, columns)
 
 
 def table_2(data: Path) -> Iterator[Cell]:

@@ -46,12 +46,18 @@ def _kept(trace: Trace) -> dict[str, Any]:
 
 
 def _trace(kept: dict[str, Any]) -> Trace:
-    numbers = {
-        name: torch.tensor(kept[name], dtype=torch.float64) for name in ("total", "class_losses", "spread", "ece")
-    }
-    classes = {name: tuple(kept[name]) for name in ("classes", "trained")}
-    steps = torch.tensor(kept["steps"])
-    return Trace(kept["objective"], kept["layer"], steps, **numbers, **classes)
+    numbers = {name: torch.tensor(kept[name], dtype=torch.float64) for name in COLUMNS}
+    return Trace(
+        kept["objective"],
+        kept["layer"],
+        torch.tensor(kept["steps"]),
+        numbers["total"],
+        torch.tensor(kept["class_losses"], dtype=torch.float64),
+        numbers["spread"],
+        numbers["ece"],
+        tuple(kept["classes"]),
+        tuple(kept["trained"]),
+    )
 
 
 def draw_scatters(numbers: list[dict[str, Any]]) -> Drawing:

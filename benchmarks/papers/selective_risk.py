@@ -15,7 +15,7 @@ last row is AU as the paper prints it. Numbers are percent.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from benchmarks.papers import trained, trainings
@@ -64,7 +64,7 @@ ADAPTIVE_SCALED = {
     "cifar100": (3.10, 9.21, 4.15, 7.65, 3.12, 4.01, 1.78),
     "cifar10": (1.98, 3.61, 3.29, 1.98, 2.04, 1.10, 1.03),
 }
-Printed = dict[str, tuple[float, ...]]
+Printed = Mapping[str, tuple[float, ...]]
 
 
 def table_1(data: Path) -> Iterator[Cell]:

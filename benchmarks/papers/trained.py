@@ -141,8 +141,8 @@ def output(
     """A table or figure of trainings of the queue, {row: method}; state and text say which of them were measured."""
     begun = any(is_measured(method, data) for method in methods.values() for data in sets)
     said = f"{how}; trained: {', '.join(progress(methods, data) for data in sets)}"
-    state, made = ("reduced" if begun else "not run"), (cells if begun else None)
-    return Output(name, about, state, said, made, methods=methods, sets=tuple(sets))
+    table = cells if begun else None
+    return Output(name, about, "reduced" if begun else "not run", said, table, methods=methods, sets=tuple(sets))
 
 
 def shown(name: str, about: str, how: str, cells: Callable[[Path], Iterator[Cell]], kind: str) -> Output:
