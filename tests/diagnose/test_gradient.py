@@ -45,9 +45,9 @@ def row(vectors: Any) -> tuple[Tensor, Tensor]:
     return torch.tensor([vectors["gradient_analysis"]["z"]], dtype=torch.float64), torch.tensor([0])
 
 
-def crl(n: int) -> CRL:
+def crl(n: int, *, margin: bool = True) -> CRL:
     """A ranking loss for n samples, some of which were right before."""
-    loss = CRL(n_samples=n, strength=0.7)
+    loss = CRL(n_samples=n, strength=0.7, margin=margin)
     logits, labels = random_predictions(n, 4, seed=5, sharpness=0.5)
     for _ in range(3):
         loss.update(logits, labels, torch.arange(n))
@@ -76,6 +76,7 @@ EXACT: dict[str, Loss] = {
     "acls-adaptive": ACLS(margin=3.0, terms="adaptive"),
     "acls-adaptive-detached": ACLS(margin=3.0, terms="adaptive", detach=True),
     "crl": crl(40),
+    "crl-without-margin": crl(40, margin=False),
 }
 
 
