@@ -98,7 +98,8 @@ def test_the_list_says_what_waits_and_nothing_else(paper: str, output: Output) -
         elif len(waiting) == n:
             assert said.startswith(f"none of {n} yet on")
         else:
-            assert said.startswith(f"{n - len(waiting)} of {n} on") and f"(waiting: {', '.join(waiting)})" in said
+            assert said.startswith(f"{n - len(waiting)} of {n} on")
+            assert re.search(rf"\(waiting: {re.escape(', '.join(waiting))}[;)]", said)
 
 
 def test_a_state_follows_from_the_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -233,6 +234,10 @@ def test_answers_are_yes_no_or_undecided_for_each_data_set(tmp_path: Path, monke
     assert [each[1].split(":")[0] for each in found[:3]] == ["yes", "no", "undecided"]
     assert {each[2] for each in found} == {summary.NOT_YET}
     assert found[-1][1] == "yes for 1 (vanilla)"
+    broken = {"training": "cifar100 resnet18 100 acls:margin=10.0", "failure": "the loss became nan"}
+    write_results(tmp_path, broken, line("mbls", 0.20))
+    assert "undecided: acls broke down" in summary.answers()
+    assert "(acls broke down)" in summary.progress()
 
 
 def test_other_images_are_means_over_what_was_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -239,8 +239,8 @@ OUTPUTS = [
         "figure 2",
         "maps of the logits, angles of the classifier, reliability",
         "reduced",
-        "ResNet-18 on CIFAR-100 and angles between mean logits, in place of CIFAR-10 and classifier weights; `-o "
-        "FILE.svg` draws it, and `temperance analyse` for any run",
+        "ResNet-18 and angles between mean logits, in place of ResNet-50 and classifier weights; `-o FILE.svg` draws "
+        "it, and `temperance analyse` for any run",
         figure=mac_cal_figures.LOGITS,
     ),
     Output("figure 3", "a diagram of the method", "not run", "there is nothing to measure"),

@@ -21,7 +21,7 @@ from temperance.report.svg.angles import angle_matrix, between_classes
 from temperance.report.svg.charts import reliability
 from temperance.report.svg.lines import Line, line_chart
 
-FILE = file_of("cross-entropy")
+FILE = file_of("cross-entropy", "cifar10")
 STATES = {"before MaC-Cal": "test_logits", "after MaC-Cal": "mac-cal/test_logits"}
 MAPPED = 700  # samples on a map
 

@@ -44,7 +44,8 @@ def _lower(method: str, other: str, data: str, *, at_accuracy: bool = False) -> 
     """Yes, no or undecided, with both numbers."""
     mine, its = (trained.cell("", each, "ECE", None, data=data) for each in (method, other))
     if mine is None or its is None:
-        return NOT_YET
+        broken = [each for each in (method, other) if trained.broke_down(each, data)]
+        return f"undecided: {broken[0]} broke down" if broken else NOT_YET
     texts = [ours(mine), ours(its)]
     if at_accuracy:
         accuracies = [trained.cell("", each, "accuracy", None, data=data) for each in (method, other)]
@@ -75,8 +76,10 @@ def progress() -> str:
     lines = ["| data | methods | waiting |", "|---|---|---|"]
     for data, name in SETS.items():
         waiting = [method for method in METHODS if not trained.is_measured(method, data)]
-        done = len(METHODS) - len(waiting)
-        lines.append(f"| {name} | {done} of {len(METHODS)} | {', '.join(waiting) or 'none'} |")
+        broken = [method for method in METHODS if trained.broke_down(method, data)]
+        done = f"{len(METHODS) - len(waiting)} of {len(METHODS)}"
+        done += f" ({', '.join(broken)} broke down)" if broken else ""
+        lines.append(f"| {name} | {done} | {', '.join(waiting) or 'none'} |")
     return "\n".join(lines)
 
 

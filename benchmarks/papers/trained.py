@@ -43,7 +43,8 @@ def is_measured(method: str, data: str = "cifar100") -> bool:
 
 
 def broke_down(method: str, data: str = "cifar100") -> bool:
-    return any("failure" in line for line in _all_lines(method, data))
+    """Was it trained, and did every training fail?"""
+    return is_measured(method, data) and all("failure" in line for line in _all_lines(method, data))
 
 
 def _all_lines(method: str, data: str) -> list[Line]:
