@@ -136,7 +136,9 @@ OUTPUTS = [
         figure=reliability_figure(IN_TABLE_1, said_of_sides, columns=4),
     ),
     Output("figure S1", "gradients of the losses", "run", DRAWN),
-    Output("figure S2", "dual focal loss on wrong predictions", "not run", "no code draws it"),
+    Output(
+        "figure S2", "dual focal loss on wrong predictions", "run", "`temperance gradients --figure rival` draws it"
+    ),
     Output("figure S3", "gradients during a training", "not run", NOT_TRAINED),
     Output("figure S4", "the choice of γ on Tiny-ImageNet", "not run", "Tiny-ImageNet is not here"),
     Output("figure S5", "the effect of the bandwidth on the CDF", "run", "`temperance gradients --figure cdf`"),
