@@ -102,7 +102,7 @@ def test_alpha_inside_the_box(vectors: Any) -> None:
 
 
 @pytest.mark.parametrize("given", [{"alpha": 0.5, "beta": 1.0}, {"alpha": 0.5}, {"beta": 3.0}])
-def test_class_scaling_keeps_the_shape_that_is_given(given: dict[str, float]) -> None:
+def test_class_scaling_keeps_the_shape_that_is_given(given: dict[str, Any]) -> None:
     found, usual = ClassScaled(**given), ClassScaled()
     for losses in ([0.2, 0.5, 1.1], [0.25, 0.45, 0.9]):
         for one in (found, usual):

@@ -110,7 +110,7 @@ def test_a_state_follows_from_the_results(tmp_path: Path, monkeypatch: pytest.Mo
         found = trained.output("table 1", "ECE", "small", lambda data: iter(()), methods, ["cifar100"])
         return found.state, found.how
 
-    assert described() == ("not run", "small; trained: none of 2 yet on CIFAR-100")
+    assert described() == ("not run", "waiting in the queue; trained: none of 2 yet on CIFAR-100")
     write_results(tmp_path, line("mbls", 0.1))
     assert described() == ("reduced", "small; trained: 1 of 2 on CIFAR-100 (waiting: CE)")
     broken = {"training": "cifar100 resnet18 100 cross-entropy", "failure": "the loss became nan"}
@@ -322,6 +322,7 @@ def test_the_list_names_everything() -> None:
 def test_a_table_that_is_not_there_is_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
     assert "there is no table 9; there are table 1, " in refused(["reproduce", "sctl", "--table", "9"], capsys)
     assert "say of which paper" in refused(["reproduce", "--table", "1"], capsys)
+    assert "did you mean sctl" in refused(["reproduce", "sclt", "--list"], capsys)
 
 
 def test_missing_predictions_are_a_sentence(tmp_path: Path) -> None:

@@ -141,7 +141,8 @@ def output(
 ) -> Output:
     """A table or figure of trainings of the queue, {row: method}; state and text say which of them were measured."""
     begun = any(is_measured(method, data) for method in methods.values() for data in sets)
-    said = f"{how}; trained: {', '.join(progress(methods, data) for data in sets)}"
+    counts = ", ".join(progress(methods, data) for data in sets)
+    said = f"{how if begun else 'waiting in the queue'}; trained: {counts}"
     table = cells if begun else None
     return Output(name, about, "reduced" if begun else "not run", said, table, methods=methods, sets=tuple(sets))
 

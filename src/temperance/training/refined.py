@@ -26,9 +26,10 @@ def refined_nll(logits: Tensor, labels: Tensor) -> float:
     Berta et al., Rethinking early stopping: refine, then calibrate, 2025.
     """
     rows = logits.double()
-    fold = torch.arange(len(rows), device=rows.device) % min(FOLDS, len(rows))
+    folds = min(FOLDS, len(rows))
+    fold = torch.arange(len(rows), device=rows.device) % folds
     scaled = torch.empty_like(rows)
-    for i in fold.unique():
+    for i in range(folds):
         inverse, _ = fit_inverse_temperature(Nll(), rows[fold != i], labels[fold != i])
         scaled[fold == i] = inverse * rows[fold == i]
     return nll(scaled, labels, from_logits=True)
