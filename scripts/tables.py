@@ -133,7 +133,8 @@ def filled(page: str) -> str:
 
 def drawn() -> dict[Path, str]:
     """The pictures that are made of results with the drawings of a report."""
-    return {DOCS / "pictures" / "leaderboard.svg": leaderboard.picture(read(RESULTS / "leaderboard.jsonl"))}
+    found = {"leaderboard.svg": leaderboard.picture(read(RESULTS / "leaderboard.jsonl"))} | evidence.pictures()
+    return {DOCS / "pictures" / name: picture for name, picture in found.items()}
 
 
 if __name__ == "__main__":

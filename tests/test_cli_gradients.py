@@ -15,9 +15,10 @@ from temperance.losses import LOSSES
         ["--figure", "smoothing"],
         ["label-smoothing:smoothing=0.1", "crl", "mdca", "--against", "probability", "--classes", "4"],
         ["--figure", "weights"],
+        ["--figure", "rival"],
         ["--figure", "cdf", "au:cdf_bandwidth=0.2"],
     ],
-    ids=["smoothing", "chosen", "weights", "cdf"],
+    ids=["smoothing", "chosen", "weights", "rival", "cdf"],
 )
 def test_figures(arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     target = tmp_path / "figure.html"

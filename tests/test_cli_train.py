@@ -20,7 +20,7 @@ from temperance.data import Images
 from temperance.errors import InputError
 from temperance.heads import open_retrained
 from temperance.heads.features import Features, write_features
-from temperance.predictions import read_pair
+from temperance.predictions import read_pair, read_predictions
 from temperance.training import Job, make_network, open_run, predict, train
 
 QUICK = ("--network", "small-cnn", "--epochs", "2", "--batch-size", "40", "--lr", "0.05", "--crop", "1", "--no-flip")
@@ -54,6 +54,46 @@ def test_a_run_holds_everything(trained: Path) -> None:
     about = json.loads((trained / "run.json").read_text())
     assert about["details"]["job"]["loss"] == "focal:gamma=2" and about["provenance"]["settings"]["epochs"] == 2
     assert "Training report" in (trained / "report.html").read_text()
+
+
+def test_predictions_of_its_own_images_are_those_of_the_run(trained: Path, images: Path, tmp_path: Path) -> None:
+    found = run("predict", trained, images, "-o", tmp_path / "test.npz")
+    assert found.code == 0, found.err
+    assert "predicted 80 test images of digits" in found.out and "next: temperance evaluate" in found.out
+    _, expected = read_pair(trained / "predictions.npz")
+    again = read_predictions(tmp_path / "test.npz")
+    assert torch.equal(again.scores, expected.scores) and torch.equal(again.labels, expected.labels)
+
+
+def test_a_retrained_classifier_predicts_with_its_head(retrained: Path, images: Path, tmp_path: Path) -> None:
+    found = run("predict", retrained, images, "--part", "val", "-o", tmp_path / "val.npz")
+    assert found.code == 0, found.err
+    expected, _ = read_pair(retrained / "predictions.npz")
+    again = read_predictions(tmp_path / "val.npz")
+    assert torch.allclose(again.scores, expected.scores, atol=1e-4) and torch.equal(again.labels, expected.labels)
+    twice = run("predict", retrained, images, "--head", retrained / "head.safetensors", "-o", tmp_path / "out.npz")
+    assert twice.code == 2 and "has a head of its own" in twice.err
+
+
+def test_labels_of_other_classes_are_left_out(trained: Path, tmp_path: Path) -> None:
+    pixels = np.random.default_rng(0).integers(0, 255, (30, 8, 8, 1), dtype=np.uint8)
+    labels = np.arange(30) % 3
+    np.savez(tmp_path / "other.npz", train_images=pixels, train_labels=labels, test_images=pixels, test_labels=labels)
+    found = run("predict", trained, tmp_path / "other.npz", "-o", tmp_path / "other.csv")
+    assert found.code == 0, found.err
+    assert "the labels are left out" in found.out and "next: temperance ood" in found.out
+    again = read_predictions(tmp_path / "other.csv", labels="optional")
+    assert (again.n, again.k, again.has_labels) == (30, 10, False)
+    assert run("ood", trained / "predictions.npz", tmp_path / "other.csv").code == 0
+
+
+def test_images_of_another_kind_are_refused(trained: Path, tmp_path: Path) -> None:
+    pixels, labels = np.zeros((30, 8, 8, 3), np.uint8), np.arange(30) % 3
+    np.savez(tmp_path / "rgb.npz", train_images=pixels, train_labels=labels, test_images=pixels, test_labels=labels)
+    found = run("predict", trained, tmp_path / "rgb.npz", "-o", tmp_path / "out.npz")
+    assert found.code == 2 and "takes images of 1 channel; these have 3" in found.err
+    assert run("predict", tmp_path, tmp_path / "rgb.npz", "-o", tmp_path / "out.npz").code == 2
+    assert not (tmp_path / "out.npz").exists()
 
 
 def test_without_a_terminal_every_epoch_is_a_line(trained: Path) -> None:

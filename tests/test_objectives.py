@@ -101,6 +101,20 @@ def test_alpha_inside_the_box(vectors: Any) -> None:
     assert found.beta == pytest.approx(golden["beta"], abs=1e-3)
 
 
+@pytest.mark.parametrize("given", [{"alpha": 0.5, "beta": 1.0}, {"alpha": 0.5}, {"beta": 3.0}])
+def test_class_scaling_keeps_the_shape_that_is_given(given: dict[str, Any]) -> None:
+    found, usual = ClassScaled(**given), ClassScaled()
+    for losses in ([0.2, 0.5, 1.1], [0.25, 0.45, 0.9]):
+        for one in (found, usual):
+            one.reweigh(torch.tensor(losses, dtype=torch.float64), torch.arange(3), 3)
+        for name, value in given.items():
+            assert getattr(found, name) == pytest.approx(value)
+    if len(given) == 2:
+        normalised = found._normalised(torch.tensor([0.25, 0.45, 0.9], dtype=torch.float64))
+        assert torch.equal(found.class_weights, scale(normalised, 0.5, 1.0))
+    assert not torch.equal(found.class_weights, usual.class_weights)
+
+
 # ------------------------------------------------------------------------------------------------ an obvious reference
 
 

@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks.papers import measuring
 from benchmarks.papers import queue as study
-from benchmarks.papers.queue import measure_all, train_all
+from benchmarks.papers.measuring import measure_all
+from benchmarks.papers.queue import train_all
 from benchmarks.papers.trainings import Training, published, queue
 from benchmarks.quality.table import read
 from conftest import random_predictions
@@ -19,10 +21,10 @@ from temperance.metrics import ece
 @pytest.fixture(autouse=True)
 def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty file of results, and little to measure."""
-    monkeypatch.setattr(study, "RESULTS", tmp_path / "results.jsonl")
-    monkeypatch.setattr(study, "CALIBRATORS", ("temperature",))
-    monkeypatch.setattr(study, "HEADS", ("mac-cal",))
-    monkeypatch.setattr(study, "RESAMPLES", 20)
+    monkeypatch.setattr(measuring, "RESULTS", tmp_path / "results.jsonl")
+    monkeypatch.setattr(measuring, "CALIBRATORS", ("temperature",))
+    monkeypatch.setattr(measuring, "RESAMPLES", 20)
+    monkeypatch.setattr(study, "HEADS", ("mac-cal:epochs=1",))
     return tmp_path / "results.jsonl"
 
 
@@ -78,6 +80,49 @@ def test_each_state_is_measured_once(tmp_path: Path, results: Path) -> None:
     assert lines[3]["ece"][0] == pytest.approx(ece((logits / 2).half().double(), labels, from_logits=True), abs=1e-6)
     assert lines[3]["keep_rates"] == [0.5]
     assert lines[1]["temperature"] > 1.2  # the logits are too sharp
+
+
+def write_images(folder: Path, name: str, k: int, seed: int) -> None:
+    """Pictures of noise, brighter for higher classes: 120 to train on, 40 to test."""
+    draw = np.random.default_rng(seed)
+    arrays: dict[str, Any] = {}
+    for part, n in (("train", 120), ("test", 40)):
+        labels = np.arange(n) % k
+        noise = draw.integers(0, 100, (n, 8, 8, 3))
+        arrays |= {f"{part}_images": (noise + 155 * labels[:, None, None, None] / k).astype(np.uint8)}
+        arrays |= {f"{part}_labels": labels}
+    np.savez(folder / f"{name}.npz", **arrays)
+
+
+@pytest.mark.filterwarnings("ignore::temperance.errors.TemperanceWarning")  # twelve samples say little
+@pytest.mark.parametrize("change", ["seed=0", "balance=0.95"])
+def test_a_network_is_shown_other_images(
+    change: str, tmp_path: Path, results: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    training = Training("cifar10", "small-cnn", 1, "cross-entropy", (change, "batch_size=32"))
+    monkeypatch.setattr(study, "queue", lambda: [training])
+    monkeypatch.setattr(study, "CORRUPTIONS", ("contrast",))
+    write_images(tmp_path, "cifar10", 4, 0)
+    write_images(tmp_path, "cifar100", 8, 1)
+    (tmp_path / "out").mkdir()
+    train_all(tmp_path, tmp_path / "work", tmp_path / "out", device="cpu", seconds=1e6)
+    measure_all(tmp_path / "out")
+    lines = {line["state"]: line for line in read(results)}
+    heads = ["mac-cal:epochs=1"] if change == "seed=0" else []  # a head replaces one classifier, not two
+    for state in ("as trained", *heads):
+        assert set(lines[state]["corrupted"]) == {"contrast:1", "contrast:3", "contrast:5"}
+        assert set(lines[state]["unfamiliar"]) == {"cifar100"}
+        value, low, high = lines[state]["unfamiliar"]["cifar100"]["auroc"]
+        assert 0 <= low <= value <= high <= 1
+    assert ("mac-cal:epochs=1" in lines) == bool(heads)
+    ratios = [each["ratio"] for each in lines["as trained"].get("masked", [])]
+    assert ratios == ([i / 10 for i in range(10)] if heads else [])
+    with np.load(tmp_path / "out" / training.file) as file:
+        logits, doubt = file["test_logits"].astype(np.float64), file["as trained/cifar100_doubt"]
+    assert doubt.shape == (40,) and doubt.dtype == np.float16
+    confidence = np.exp(logits).max(1) / np.exp(logits).sum(1)
+    higher = (confidence[:, None] > 1 - doubt.astype(np.float64)).mean()
+    assert lines["as trained"]["unfamiliar"]["cifar100"]["auroc"][0] == pytest.approx(higher, abs=0.01)
 
 
 def test_a_training_that_broke_down_is_a_result(tmp_path: Path, results: Path) -> None:

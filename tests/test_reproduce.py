@@ -2,15 +2,27 @@
 
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
+import numpy as np
 import pytest
+import torch
 
-from benchmarks.papers import cts, evidence, outputs, sctl, trained
+from benchmarks.papers import cts, cts_figures, evidence, mac_cal, outputs, sctl, summary, trained
+from benchmarks.papers.figures import bins_of
 from benchmarks.papers.outputs import PAPERS, Cell, Output, outputs_of, store, stored
+from benchmarks.papers.trainings import queue, training_of
+from benchmarks.quality.table import read
 from commands import refused, run
+from conftest import random_predictions
+from pages import Page
+from temperance.calibrators import make_calibrator
 from temperance.cli import reproduce
+from temperance.diagnose.traces import pearson
+from temperance.metrics import classwise_ece, ece
 
 # Every table and figure of the papers; S is a supplement that counts from 1 again.
 COMPLETE = {
@@ -21,6 +33,7 @@ COMPLETE = {
     "mac-cal": ("1 2 3 4 5", "1 2 3 4 5 6 7 8"),
 }
 ALL = [(paper, output) for paper in PAPERS for output in outputs_of(paper)]
+DRAWN = [(paper, output) for paper, output in ALL if output.figure is not None]
 
 # The logs of the authors' program, by the names of rows here.
 LOGGED = {"CE": "CE", "LS": "LS", "FL": "FL", "ND": "CL_GN", "CM": "CL_CM", "MM": "CL_MM"}
@@ -41,7 +54,7 @@ def test_states_say_how_or_why(paper: str, output: Output) -> None:
     assert output.state in ("exact", "run", "reduced", "not run")
     assert output.how and output.about
     if output.state == "not run":
-        assert output.cells is None
+        assert output.cells is None and output.figure is None
     if output.state == "exact":
         assert output.cells is not None and output.data
 
@@ -50,9 +63,59 @@ def test_states_say_how_or_why(paper: str, output: Output) -> None:
 def test_every_table_shows_without_predictions(paper: str, output: Output) -> None:
     """From benchmarks/results, or as it was kept."""
     if output.cells is not None:
-        said = run("reproduce", paper, "--quick", "--table", output.name.removeprefix("table "))
+        kind, number = output.name.split()
+        said = run("reproduce", paper, "--quick", f"--{kind}", number)
         assert said.code == 0, said.err
         assert "paper" in said.out and "ours" in said.out
+
+
+# ------------------------------------------------------------------------------- what was trained, and what waits
+
+
+def text_about(output: Output, data: str) -> str:
+    """What an output says about its trainings on a data set."""
+    (said,) = re.findall(
+        rf"((?:all|none of|\d+ of) \d+(?: yet)? on {trained.SETS[data]}\b(?: \(waiting: .*?\)(?=, |$))?)", output.how
+    )
+    return str(said)
+
+
+@pytest.mark.parametrize(("paper", "output"), ALL, ids=lambda value: getattr(value, "name", value))
+def test_the_list_says_what_waits_and_nothing_else(paper: str, output: Output) -> None:
+    """A training that was measured does not wait, and one that was not does; what waits is in the queue."""
+    measured = {line["training"] for line in read(outputs.RESULTS / "papers.jsonl")}
+    queued = set(queue())
+    if not output.methods:
+        assert "wait" not in output.how and "trained:" not in output.how
+    for data in output.sets:
+        assert all(", " not in row for row in output.methods), "names are between commas"
+        trainings = {row: training_of(method, data) for row, method in output.methods.items()}
+        waiting = [row for row, training in trainings.items() if training.line not in measured]
+        assert all(trainings[row] in queued for row in waiting)
+        said, n = text_about(output, data), len(trainings)
+        if not waiting:
+            assert said.startswith(f"all {n} on")
+        elif len(waiting) == n:
+            assert said.startswith(f"none of {n} yet on")
+        else:
+            assert said.startswith(f"{n - len(waiting)} of {n} on")
+            assert re.search(rf"\(waiting: {re.escape(', '.join(waiting))}[;)]", said)
+
+
+def test_a_state_follows_from_the_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trained, "RESULTS", tmp_path)
+    methods = {"MbLS": "mbls", "CE": "cross-entropy"}
+
+    def described() -> tuple[str, str]:
+        found = trained.output("table 1", "ECE", "small", lambda data: iter(()), methods, ["cifar100"])
+        return found.state, found.how
+
+    assert described() == ("not run", "waiting in the queue; trained: none of 2 yet on CIFAR-100")
+    write_results(tmp_path, line("mbls", 0.1))
+    assert described() == ("reduced", "small; trained: 1 of 2 on CIFAR-100 (waiting: CE)")
+    broken = {"training": "cifar100 resnet18 100 cross-entropy", "failure": "the loss became nan"}
+    write_results(tmp_path, line("mbls", 0.1), broken)
+    assert described() == ("reduced", "small; trained: all 2 on CIFAR-100 (broke down: CE)")
 
 
 # ------------------------------------------------------------------------------------------------------ what was kept
@@ -137,6 +200,8 @@ def test_a_cell_is_the_mean_over_seeds(tmp_path: Path, monkeypatch: pytest.Monke
         {"training": "cifar100 resnet18 100 brier", "failure": "the loss became nan"},
         {**line("mbls", 0.9), "training": "cifar10 resnet18 100 mbls"},
     )
+    other = trained.cell("MbLS", "mbls", "ECE", 1.16, data="cifar10")
+    assert other is not None and other.ours == pytest.approx(90)
     found = trained.cell("MbLS", "mbls", "ECE", 1.64)
     assert found is not None and found.trainings == 2
     assert (found.ours, found.low, found.high) == pytest.approx((15, 14, 16))
@@ -144,6 +209,52 @@ def test_a_cell_is_the_mean_over_seeds(tmp_path: Path, monkeypatch: pytest.Monke
     assert mixed is not None and mixed.ours == pytest.approx(40)
     for method in ("cross-entropy", "acls", "brier"):  # other mixtures and variants, and failures, do not count
         assert trained.cell(method, method, "ECE", None) is None
+
+
+def test_three_seeds_give_an_interval_over_seeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trained, "RESULTS", tmp_path)
+    write_results(tmp_path, *(line(f"mbls seed={seed}", 0.10 + seed / 100) for seed in range(3)))
+    found = trained.cell("MbLS", "mbls", "ECE", None)
+    assert found is not None and found.trainings == 3
+    reach = 4.303 * 1.0 / math.sqrt(3)  # Student's t with two degrees of freedom; a standard deviation of one point
+    assert (found.ours, found.low, found.high) == pytest.approx((11, 11 - reach, 11 + reach))
+
+
+def test_answers_are_yes_no_or_undecided_for_each_data_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trained, "RESULTS", tmp_path)
+    write_results(
+        tmp_path,
+        line("acls:margin=10.0", 0.10),
+        line("mbls", 0.20),
+        line("label-smoothing", 0.05),
+        line("cross-entropy", 0.11),
+        line("cross-entropy", 0.02, "mac-cal"),
+    )
+    found = [each.strip("| ").split(" | ") for each in summary.answers().splitlines()[2:]]
+    assert [each[1].split(":")[0] for each in found[:3]] == ["yes", "no", "undecided"]
+    assert {each[2] for each in found} == {summary.NOT_YET}
+    assert found[-1][1] == "yes for 1 (vanilla)"
+    broken = {"training": "cifar100 resnet18 100 acls:margin=10.0", "failure": "the loss became nan"}
+    write_results(tmp_path, broken, line("mbls", 0.20))
+    assert "undecided: acls broke down" in summary.answers()
+    assert "(acls broke down)" in summary.progress()
+
+
+def test_other_images_are_means_over_what_was_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trained, "RESULTS", tmp_path)
+    unfamiliar = {"svhn": {"auroc": [0.8, 0.7, 0.9], "fpr95": [0.5, 0.5, 0.5]}}
+    unfamiliar |= {"cifar10": {"auroc": [0.6, 0.5, 0.7], "fpr95": [0.7, 0.7, 0.7]}}
+    corrupted = {"fog:3": {"ece": 0.1, "accuracy": 0.5}, "snow:3": {"ece": 0.3, "accuracy": 0.7}}
+    write_results(
+        tmp_path,
+        line("cross-entropy", 0.1) | {"unfamiliar": unfamiliar, "corrupted": corrupted},
+        line("cross-entropy seed=1", 0.1),  # was shown nothing
+    )
+    auroc, fpr = mac_cal.table_2(tmp_path)
+    assert (auroc.ours, auroc.low, auroc.high, fpr.ours) == pytest.approx((70, 60, 80, 60))
+    error, accuracy = mac_cal.figure_5(tmp_path)
+    assert error.row == "vanilla, severity 3" and (error.ours, accuracy.ours) == pytest.approx((20, 60))
+    assert trained.shown("table 2", "", "small", mac_cal.table_2, "unfamiliar").state == "reduced"
 
 
 def test_the_papers_means_are_those_of_its_networks(tmp_path: Path) -> None:
@@ -157,9 +268,9 @@ def test_the_papers_means_are_those_of_its_networks(tmp_path: Path) -> None:
 
 
 def verdicts(table: str, column: int) -> dict[str, str]:
-    """The first cell of each line, and the verdict in a column."""
+    """The second cell of each line about CIFAR-100, and the verdict in a column."""
     lines = [line.strip("| ").split(" | ") for line in evidence.table(table).splitlines()[2:]]
-    return {line[0]: line[column].split(": ")[-1] for line in lines}
+    return {line[1]: line[column].split(": ")[-1] for line in lines if line[0] == "CIFAR-100"}
 
 
 @pytest.mark.parametrize(
@@ -168,20 +279,23 @@ def verdicts(table: str, column: int) -> dict[str, str]:
 )
 def test_a_verdict_needs_intervals_apart(low: tuple[int, int], high: tuple[int, int], expected: str) -> None:
     first, second = (Cell("", "", "ECE", None, sum(ends) / 2, *ends) for ends in (low, high))
-    assert evidence.verdict(first, second) == expected
+    assert trained.verdict(first, second) == expected
 
 
 def test_sentences_about_trainings_rest_on_verdicts() -> None:
-    as_trained, scaled = verdicts("acls", 2), verdicts("acls", 3)
+    as_trained, scaled = verdicts("acls", 3), verdicts("acls", 4)
     assert as_trained.pop("MMCE") == "undecided" and set(as_trained.values()) == {"holds"}
     assert scaled.pop("CPC") == "holds" and set(scaled.values()) == {"undecided", "reversed"}
-    assert "reversed" not in verdicts("acls", 4).values()
-    au = verdicts("selective_risk", 2)
+    assert "reversed" not in verdicts("acls", 5).values()
+    au = verdicts("selective_risk", 3)
     assert au["XE"] == au["inverse focal"] == "holds" and au["FL-53"] == au["dual focal"] == "reversed"
-    assert verdicts("selective_risk", 4)["XE"] == "undecided"
-    masked = verdicts("mac_cal", 3)
-    assert all(masked[row] == "holds" for row in ("CE", "LS", "MbLS", "mixup"))
+    assert verdicts("selective_risk", 5)["XE"] == "undecided"
+    masked = verdicts("mac_cal", 4)
+    assert all(masked[row] == "holds" for row in ("vanilla", "LS", "MbLS", "mixup"))
     assert all(masked[row] == "reversed" for row in ("FL", "FLSD", "DFL"))
+    for method in mac_cal.METHODS.values():
+        pair = summary.without_and_with(method, "accuracy", "cifar100")
+        assert pair is None or pair[1].ours < pair[0].ours
 
 
 def test_sentences_about_predictions_rest_on_cells(tmp_path: Path) -> None:
@@ -208,6 +322,7 @@ def test_the_list_names_everything() -> None:
 def test_a_table_that_is_not_there_is_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
     assert "there is no table 9; there are table 1, " in refused(["reproduce", "sctl", "--table", "9"], capsys)
     assert "say of which paper" in refused(["reproduce", "--table", "1"], capsys)
+    assert "did you mean sctl" in refused(["reproduce", "sclt", "--list"], capsys)
 
 
 def test_missing_predictions_are_a_sentence(tmp_path: Path) -> None:
@@ -224,8 +339,67 @@ def test_without_a_checkout_it_says_what_it_needs(
 
 
 def test_a_figure_says_what_was_done() -> None:
-    said = run("reproduce", "cts", "--figure", "3")
-    assert said.code == 0 and "not run: no code draws it" in said.out
+    said = run("reproduce", "sctl", "--figure", "2")
+    assert said.code == 0 and "not run: there is nothing to measure" in said.out
+
+
+@pytest.mark.parametrize(("paper", "output"), DRAWN, ids=lambda value: getattr(value, "name", value))
+def test_every_figure_is_drawn_from_what_was_kept(paper: str, output: Output, tmp_path: Path) -> None:
+    number = output.name.removeprefix("figure ")
+    for name in ("figure.svg", "figure.html"):
+        said = run("reproduce", paper, "--figure", number, "--quick", "-o", tmp_path / name)
+        assert said.code == 0, said.err
+        assert f"The picture is {tmp_path / name}." in "".join(said.out.splitlines())
+    svg = ElementTree.fromstring((tmp_path / "figure.svg").read_text())
+    captions = [each.text for each in svg.iter() if each.get("class") == "caption"]
+    page = Page((tmp_path / "figure.html").read_text())
+    assert captions and captions == [text for _, text in page.all("b")]
+    assert all(line.name in "".join(svg.itertext()) for line in evidence.drawing(paper, number).legend)
+
+
+def test_a_picture_needs_a_figure_and_a_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    svg = str(tmp_path / "figure.svg")
+    assert "name it with --figure N" in refused(["reproduce", "cts", "-o", svg], capsys)
+    assert "name it with --figure N" in refused(["reproduce", "cts", "--table", "I", "-o", svg], capsys)
+    png = ["reproduce", "cts", "--figure", "1", "-o", str(tmp_path / "figure.png")]
+    assert f"call it {svg}" in refused(png, capsys)
+    assert "nothing draws figure 2 of sctl" in refused(["reproduce", "sctl", "--figure", "2", "-o", svg], capsys)
+    assert not list(tmp_path.iterdir())
+
+
+def test_missing_trainings_are_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    said = refused(["reproduce", "cts", "--figure", "1", "--predictions", str(tmp_path)], capsys)
+    assert "cifar100_resnet18_100_cross-entropy.npz" in said and "--predictions FOLDER" in said
+
+
+def test_figures_are_of_the_predictions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What figures measure is what the metrics say, and it is kept if asked."""
+    monkeypatch.setattr(outputs, "FIGURES", tmp_path / "figures.jsonl")
+    parts = {part: random_predictions(400, 4, seed) for seed, part in enumerate(("val", "test"))}
+    arrays: dict[str, Any] = {f"{part}_logits": (2 * logits).half().numpy() for part, (logits, _) in parts.items()}
+    arrays |= {f"{part}_labels": labels.numpy().astype("uint8") for part, (_, labels) in parts.items()}
+    np.savez(tmp_path / cts_figures.FILE, **arrays)
+    logits, labels = torch.from_numpy(arrays["test_logits"]).double(), parts["test"][1]
+    for number in ("1", "2", "3"):
+        said = run("reproduce", "cts", "--figure", number, "--predictions", tmp_path, "--save")
+        assert said.code == 0 and "Draw it with -o" in said.out, said.err
+    classes = outputs.stored_numbers("cts", "figure 1")
+    by_class = [a + b for a, b in zip(classes["under"], classes["over"], strict=True)]
+    assert sum(by_class) / 4 == pytest.approx(classwise_ece(logits.softmax(1), labels), abs=1e-6)
+    assert sum(classes["under by bin"]) == pytest.approx(sum(classes["under"]), abs=1e-5)
+    hits = [float((logits.argmax(1) == j)[labels == j].double().mean()) for j in range(4)]
+    assert classes["accuracy"] == pytest.approx(hits, abs=1e-5)
+    kept = outputs.stored_numbers("cts", "figure 2")["before"]
+    assert ece.value(bins_of(kept)) == pytest.approx(ece(logits.softmax(1), labels), abs=1e-6)
+    found = outputs.stored_numbers("cts", "figure 3")
+    fitted = make_calibrator("class-temperature-greedy").fit(arrays["val_logits"].astype(float), parts["val"][1])
+    assert found["temperatures"] == pytest.approx(dict(fitted.named_buffers())["temperatures"].tolist(), abs=1e-4)
+
+
+def test_sentences_about_figures_rest_on_their_numbers() -> None:
+    numbers = outputs.stored_numbers("cts", "figure 3")
+    r = pearson(torch.tensor(numbers["accuracy"]), torch.tensor(numbers["temperatures"]))
+    assert abs(r) < 0.2, "class temperatures do not follow accuracy"
 
 
 def test_what_is_measured_is_kept_if_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

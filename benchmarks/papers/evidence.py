@@ -1,29 +1,33 @@
 """What became of the papers' claims: the tables of docs/evidence.md, all from benchmarks/results.
 
-A claim about two numbers holds where their 95 % intervals do not overlap and are in the claimed order; it is reversed
-where they are in the other order, and undecided where they overlap. Intervals are over test samples: they do not know
-the chance of a training.
+`trained.verdict` says when a claim holds.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 
-from benchmarks.papers import acls, cts, mac_cal, sctl, selective_risk, trained
-from benchmarks.papers.outputs import PAPERS, RESULTS, Cell, agreement, markdown, outputs_of, stored
+from benchmarks.papers import acls, cts, mac_cal, sctl, selective_risk, summary, trained
+from benchmarks.papers.outputs import (
+    PAPERS,
+    RESULTS,
+    Drawing,
+    agreement,
+    markdown,
+    outputs_of,
+    stored,
+    stored_numbers,
+)
+from benchmarks.papers.summary import without_and_with
+from benchmarks.papers.trained import verdict
 from benchmarks.quality.table import read
+from temperance.report.svg.sheet import sheet
 
 STATES = {"as trained": "as trained", "temperature": "with a temperature", "auto": "with `auto`"}
-
-
-def verdict(lower: Cell, higher: Cell) -> str:
-    """Whether the first number is below the second, as is claimed."""
-    if lower.high < higher.low:
-        return "holds"
-    return "reversed" if lower.low > higher.high else "undecided"
 
 
 def states() -> str:
@@ -97,51 +101,61 @@ def class_scaling_elsewhere() -> str:
 # ------------------------------------------------------------------------------------------------------- trained losses
 
 
-def against(method: str, others: dict[str, str], printed: dict[str, float], own: float) -> str:
-    """Whether the ECE of a loss is below that of others, as trained and after calibration."""
-    lines = [f"| ECE below that of | paper | {' | '.join(STATES.values())} |", "|---" * (2 + len(STATES)) + "|"]
-    for name, other in others.items():
-        texts = []
-        for state in STATES:
-            mine, its = (trained.cell("", each, "ECE", None, state) for each in (method, other))
-            if mine is None or its is None:
-                break
-            texts.append(f"{mine.ours:.2f} against {its.ours:.2f}: {verdict(mine, its)}")
-        else:
-            lines.append(f"| {name} | {own:.2f} against {printed[name]:.2f} | {' | '.join(texts)} |")
+Printed = Mapping[str, Mapping[str, float]]
+
+
+def against(method: str, others: Mapping[str, str], printed: Printed, own: Mapping[str, float]) -> str:
+    """Whether the ECE of a loss is below that of others on each data set, as trained and after calibration.
+
+    others        {row: method}
+    printed, own  the paper's numbers: {data: {row: number}}, {data: number}
+    """
+    lines = [f"| data | ECE below that of | paper | {' | '.join(STATES.values())} |", "|---" * (3 + len(STATES)) + "|"]
+    for data, name in trained.SETS.items():
+        for row, other in others.items():
+            texts = [_against(method, other, state, data) for state in STATES]
+            if all(texts):
+                paper = f"{own[data]:.2f} against {printed[data][row]:.2f}"
+                lines.append(f"| {name} | {row} | {paper} | {' | '.join(texts)} |")
     return "\n".join(lines)
 
 
+def _against(method: str, other: str, state: str, data: str) -> str:
+    """Two ECEs and the verdict; empty where one is missing."""
+    mine, its = (trained.cell("", each, "ECE", None, state, data) for each in (method, other))
+    return f"{mine.ours:.2f} against {its.ours:.2f}: {verdict(mine, its)}" if mine and its else ""
+
+
 def acls_claims() -> str:
-    others = {row: method for row, (method, state, _) in acls.TABLE_3.items() if state == acls.PLAIN and row != "ACLS"}
-    printed = {row: numbers["ECE"] for row, (_, _, numbers) in acls.TABLE_3.items()}
-    return against("acls", others, printed, printed["ACLS"])
+    others = {row: acls.METHODS[row] for row in acls.METHODS if row not in ("ACLS", acls.RELEASED)}
+    printed = {data: {row: numbers[1] for row, numbers in rows.items()} for data, rows in acls.TABLE_3.items()}
+    return against("acls", others, printed, {data: rows["ACLS"] for data, rows in printed.items()})
 
 
 def selective_risk_claims() -> str:
-    others = {row: method for row, method in selective_risk.LOSSES.items() if row != "AU"}
-    printed = dict(zip(selective_risk.LOSSES, selective_risk.ECE, strict=True))
-    return against("au", others, printed, printed["AU"])
+    others = {row: method for row, method in selective_risk.IN_TABLE_1.items() if row != "AU"}
+    printed = {
+        data: dict(zip(selective_risk.LOSSES, numbers, strict=False)) for data, numbers in selective_risk.ECE.items()
+    }
+    return against("au", others, printed, {data: rows["AU"] for data, rows in printed.items()})
 
 
 def mac_cal_claims() -> str:
     """Whether MaC-Cal lowers the ECE of each training, and what it does to the accuracy."""
-    lines = ["| training | ECE, paper | ECE, ours | lower | accuracy, paper | accuracy, ours |", "|---" * 6 + "|"]
-    for row, (method, before, after) in mac_cal.TABLE_3.items():
-        ece, accuracy = (_without_and_with(method, metric) for metric in ("ECE", "accuracy"))
-        if ece and accuracy:
-            lines.append(
-                f"| {row} | {before[1]:.2f} → {after[1]:.2f} | {ece[0].ours:.2f} → {ece[1].ours:.2f} | "
-                f"{verdict(ece[1], ece[0])} | {before[0]:.2f} → {after[0]:.2f} | "
-                f"{accuracy[0].ours:.2f} → {accuracy[1].ours:.2f} |"
-            )
+    lines = [
+        "| data | training | ECE, paper | ECE, ours | lower | accuracy, paper | accuracy, ours |",
+        "|---" * 7 + "|",
+    ]
+    for data, rows in mac_cal.TABLE_3.items():
+        for row, (before, after) in rows.items():
+            ece, accuracy = (without_and_with(mac_cal.METHODS[row], metric, data) for metric in ("ECE", "accuracy"))
+            if ece and accuracy:
+                lines.append(
+                    f"| {trained.SETS[data]} | {row} | {before[1]:.2f} → {after[1]:.2f} | "
+                    f"{ece[0].ours:.2f} → {ece[1].ours:.2f} | {verdict(ece[1], ece[0])} | "
+                    f"{before[0]:.2f} → {after[0]:.2f} | {accuracy[0].ours:.2f} → {accuracy[1].ours:.2f} |"
+                )
     return "\n".join(lines)
-
-
-def _without_and_with(method: str, metric: str) -> tuple[Cell, Cell] | None:
-    """A number of a training, and after MaC-Cal."""
-    before, after = (trained.cell("", method, metric, None, state) for state in (mac_cal.PLAIN, mac_cal.MASKED))
-    return (before, after) if before and after else None
 
 
 # ----------------------------------------------------------------------------------------------------------- situations
@@ -197,6 +211,9 @@ def _long_tail() -> str:
     return f"ECE, mean of the four networks of SCTL: {', '.join(texts)}"
 
 
+ON_CIFAR_100 = "ResNet-18 on CIFAR-100, 100 epochs"
+
+
 def _value(method: str, state: str, metric: str) -> float:
     return fmean(line[metric][0] for line in trained.lines(method, state))
 
@@ -206,7 +223,7 @@ def _training(method: str) -> str:
         f"{name} {_value(name, 'auto', 'nll'):.3f} and {100 * _value(name, 'auto', 'ece'):.2f} %"
         for name in (method, "cross-entropy")
     ]
-    return f"{trained.REDUCED}, NLL and ECE with `auto`: {'; '.join(texts)}"
+    return f"{ON_CIFAR_100}, NLL and ECE with `auto`: {'; '.join(texts)}"
 
 
 def _alone(*methods: str) -> str:
@@ -214,7 +231,7 @@ def _alone(*methods: str) -> str:
     for name in (*methods, "cross-entropy"):
         ece, accuracy = (100 * _value(name, "as trained", metric) for metric in ("ece", "accuracy"))
         texts.append(f"{name} {ece:.2f} % at {accuracy:.1f} %")
-    return f"{trained.REDUCED}, ECE at accuracy: {', '.join(texts)}"
+    return f"{ON_CIFAR_100}, ECE at accuracy: {', '.join(texts)}"
 
 
 def _declining() -> str:
@@ -222,7 +239,33 @@ def _declining() -> str:
         f"{name} {100 * _value(name, 'as trained', 'aurc'):.2f} → {100 * _value(name, 'auto', 'aurc'):.2f} %"
         for name in ("cross-entropy", "acls", "aurc", "au")
     ]
-    return f"{trained.REDUCED}, AURC as trained → with `auto`: {', '.join(texts)}"
+    return f"{ON_CIFAR_100}, AURC as trained → with `auto`: {', '.join(texts)}"
+
+
+# -------------------------------------------------------------------------------------------------------------- figures
+
+# Those of docs/evidence.md, which `scripts/tables.py` draws.
+FIGURES = (("sctl", "1"), ("cts", "3"), ("acls", "2"), ("selective-risk", "3"), ("mac-cal", "8"))
+
+
+def drawing(paper: str, number: str) -> Drawing:
+    """A figure of the numbers that were kept, or of benchmarks/results."""
+    (output,) = (each for each in outputs_of(paper) if each.name == f"figure {number}")
+    assert output.figure is not None
+    kept = stored_numbers(paper, output.name) if output.figure.files else output.figure.measure(Path())
+    return output.figure.draw(kept)
+
+
+def figure(paper: str, number: str) -> str:
+    """The picture, and what it says."""
+    (about,) = (each.about for each in outputs_of(paper) if each.name == f"figure {number}")
+    return f"![{about}, ours](pictures/{paper}-{number}.svg)\n\n{drawing(paper, number).says}"
+
+
+def pictures() -> dict[str, str]:
+    """The SVG files of FIGURES."""
+    found = {f"{paper}-{number}.svg": drawing(paper, number) for paper, number in FIGURES}
+    return {name: sheet(each.pictures, legend=each.legend, columns=each.columns) for name, each in found.items()}
 
 
 def table(name: str) -> str:
@@ -235,10 +278,14 @@ def table(name: str) -> str:
         "acls": acls_claims,
         "selective_risk": selective_risk_claims,
         "mac_cal": mac_cal_claims,
+        "answers": summary.answers,
+        "progress": summary.progress,
         "situations": situations,
         "cts_1": lambda: markdown(list(cts.table_1(Path()))),
         "cts_2": lambda: markdown(stored("cts", "table II")),
         "selective_risk_1": lambda: markdown(list(selective_risk.table_1(Path()))),
         "mac_cal_5": lambda: markdown(list(mac_cal.table_5(Path()))),
     }
+    made |= {f"figure_{paper.replace('-', '_')}_{n}": partial(figure, paper, n) for paper, n in FIGURES}
+    made |= {f"{data}_{short}": partial(summary.trainings, data, short) for data, short in summary.TABLES}
     return made[name]()

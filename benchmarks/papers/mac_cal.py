@@ -1,10 +1,12 @@
 """MaC-Cal: the tables and figures of its paper, with the networks of the queue and two more.
 
 claim      a classifier trained again under adaptive masks has a lower ECE than any other method and keeps the accuracy:
-           ResNet-50 on CIFAR-100, ECE 2.90 against 14.36 of the network; it lowers the ECE of other losses too
-ours       ResNet-18 on CIFAR-100, 100 epochs, beside the paper's ResNet-50, 350 epochs (Tables 1 and 3); two ResNet-18
-           on CIFAR-100 for the heads and the ablation (Tables 1 and 5); `temperance reproduce mac-cal` prints them
-seeds      0; 0, 1 and 2 for MbLS
+           ResNet-50 on CIFAR-100, ECE 2.90 against 14.36 of the network, on CIFAR-10 0.92 against 4.11; it lowers the
+           ECE of other losses too
+ours       ResNet-18, 100 epochs, beside the paper's ResNet-50, 350 epochs (Tables 1 and 3); two ResNet-18 on CIFAR-100
+           for the heads and the ablation (Tables 1 and 5); `temperance reproduce mac-cal` prints them with their
+           intervals, and `--list` says which trainings still wait
+seeds      0; 0, 1 and 2 where a table says "mean of 3"
 hardware   one H200, under two minutes for each training and seconds for each head; the tables are read from
            benchmarks/results/papers.jsonl and heads.jsonl
 
@@ -18,26 +20,33 @@ import math
 from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarks.papers import trained
+from benchmarks.papers import mac_cal_figures, trained, trainings
 from benchmarks.papers.outputs import RESULTS, Cell, Output
 from benchmarks.quality.table import read
 
 PLAIN, MASKED = "as trained", "mac-cal"
 
-# As printed for ResNet-50 on CIFAR-100: ECE.
+# The rows of Table 1: the method and the state here.
+ROWS = {
+    "vanilla": ("cross-entropy", PLAIN),
+    "ACLS": ("acls", PLAIN),
+    "LS": ("label-smoothing", PLAIN),
+    "MbLS": ("mbls", PLAIN),
+    "mixup": ("mixup", PLAIN),
+    "MIT": ("mit", PLAIN),
+    "FL": ("focal", PLAIN),
+    "FLSD": ("flsd", PLAIN),
+    "DFL": ("dual-focal", PLAIN),
+    "CPC": ("cpc", PLAIN),
+    "MMCE": ("mmce", PLAIN),
+    "MaC-Cal": ("cross-entropy", MASKED),
+}
+METHODS = {row: method for row, (method, state) in ROWS.items() if state == PLAIN}
+
+# As printed for ResNet-50, in the order of ROWS: ECE.
 TABLE_1 = {
-    "vanilla": ("cross-entropy", PLAIN, {"ECE": 14.36}),
-    "ACLS": ("acls", PLAIN, {"ECE": 7.94}),
-    "LS": ("label-smoothing", PLAIN, {"ECE": 4.28}),
-    "MbLS": ("mbls", PLAIN, {"ECE": 6.66}),
-    "mixup": ("mixup", PLAIN, {"ECE": 4.82}),
-    "MIT": ("mit", PLAIN, {"ECE": 7.09}),
-    "FL": ("focal", PLAIN, {"ECE": 5.56}),
-    "FLSD": ("flsd", PLAIN, {"ECE": 5.46}),
-    "DFL": ("dual-focal", PLAIN, {"ECE": 3.01}),
-    "CPC": ("cpc", PLAIN, {"ECE": 7.42}),
-    "MMCE": ("mmce", PLAIN, {"ECE": 6.00}),
-    "MaC-Cal": ("cross-entropy", MASKED, {"ECE": 2.90}),
+    "cifar100": (14.36, 7.94, 4.28, 6.66, 4.82, 7.09, 5.56, 5.46, 3.01, 7.42, 6.00, 2.90),
+    "cifar10": (4.11, 2.40, 3.96, 1.37, 1.74, 2.61, 2.34, 2.50, 2.21, 3.92, 2.71, 0.92),
 }
 HEADS = {
     "TST": ("tst:preset=mac-cal-paper", 11.01),
@@ -45,20 +54,41 @@ HEADS = {
     "BalCAL": ("balcal", 3.45),
 }
 
-# As printed for CIFAR-100, the mean of four networks: accuracy and ECE, without and with MaC-Cal. The first row is
-# DenseNet-121's in Table 5; Table 3 has none for cross-entropy.
+# As printed, the mean of four networks: accuracy and ECE, without and with MaC-Cal. The first row is DenseNet-121's in
+# Table 5; Table 3 has none for cross-entropy.
 TABLE_3 = {
-    "CE": ("cross-entropy", (78.03, 16.04), (77.88, 1.73)),
-    "ACLS": ("acls", (77.74, 10.65), (77.77, 3.49)),
-    "LS": ("label-smoothing", (77.54, 5.24), (77.52, 3.47)),
-    "MbLS": ("mbls", (77.65, 9.48), (77.68, 3.74)),
-    "mixup": ("mixup", (80.82, 4.86), (80.75, 3.29)),
-    "MIT": ("mit", (78.67, 8.05), (78.43, 2.75)),
-    "FL": ("focal", (77.44, 5.26), (77.67, 1.70)),
-    "FLSD": ("flsd", (77.36, 5.23), (76.45, 1.36)),
-    "DFL": ("dual-focal", (77.63, 3.15), (77.17, 1.35)),
-    "CPC": ("cpc", (77.42, 9.23), (77.46, 5.35)),
-    "MMCE": ("mmce", (77.48, 7.18), (77.21, 2.06)),
+    "cifar100": {
+        "vanilla": ((78.03, 16.04), (77.88, 1.73)),
+        "ACLS": ((77.74, 10.65), (77.77, 3.49)),
+        "LS": ((77.54, 5.24), (77.52, 3.47)),
+        "MbLS": ((77.65, 9.48), (77.68, 3.74)),
+        "mixup": ((80.82, 4.86), (80.75, 3.29)),
+        "MIT": ((78.67, 8.05), (78.43, 2.75)),
+        "FL": ((77.44, 5.26), (77.67, 1.70)),
+        "FLSD": ((77.36, 5.23), (76.45, 1.36)),
+        "DFL": ((77.63, 3.15), (77.17, 1.35)),
+        "CPC": ((77.42, 9.23), (77.46, 5.35)),
+        "MMCE": ((77.48, 7.18), (77.21, 2.06)),
+    },
+    "cifar10": {
+        "vanilla": ((94.61, 3.68), (95.26, 1.05)),
+        "ACLS": ((95.23, 2.27), (95.22, 1.44)),
+        "LS": ((95.09, 3.66), (95.07, 1.41)),
+        "MbLS": ((95.18, 1.52), (95.20, 1.35)),
+        "mixup": ((96.12, 2.40), (96.03, 1.10)),
+        "MIT": ((96.15, 2.76), (96.26, 0.92)),
+        "FL": ((95.16, 2.05), (94.98, 0.71)),
+        "FLSD": ((95.00, 2.15), (95.14, 0.81)),
+        "DFL": ((95.09, 1.83), (94.98, 0.64)),
+        "CPC": ((93.68, 4.26), (94.33, 1.35)),
+        "MMCE": ((95.11, 2.64), (95.18, 0.98)),
+    },
+}
+
+# As printed: AUROC and FPR95, the mean over SVHN and the other CIFAR.
+TABLE_2 = {
+    "cifar100": {"vanilla": (78.66, 82.91), "MaC-Cal": (79.05, 77.06)},
+    "cifar10": {"vanilla": (88.07, 56.79), "MaC-Cal": (88.91, 54.11)},
 }
 
 # As printed for ResNet-50 on CIFAR-100: the seconds of all training, without and with MaC-Cal.
@@ -75,24 +105,67 @@ TABLE_5 = {
 }
 
 
+# The mixtures of Figure 6; α is 1 where none is named.
+MIXTURES = {"mixup α 1.0": "mixup", "mit α 1.0": "mit"} | trainings.MIXTURES
+
+
 def table_1(data: Path) -> Iterator[Cell]:
-    yield from trained.cells(TABLE_1)
-    for row, (method, printed) in HEADS.items():
-        yield _head(row, method, "ECE", printed)
+    printed = {name: {row: (n,) for row, n in zip(ROWS, numbers, strict=True)} for name, numbers in TABLE_1.items()}
+    yield from trained.cells(ROWS, ("ECE",), printed)
+    for row, (method, number) in HEADS.items():
+        yield _head(row, method, "ECE", number)
+
+
+def table_2(data: Path) -> Iterator[Cell]:
+    """The mean over the other data sets that the network was shown."""
+    for name, by_row in TABLE_2.items():
+        for row, printed in by_row.items():
+            lines = [line["unfamiliar"] for line in trained.lines(*ROWS[row], name) if "unfamiliar" in line]
+            for metric, number in zip(("auroc", "fpr95"), printed, strict=True):
+                per_training = [[numbers[metric] for numbers in line.values()] for line in lines]
+                yield from _cell(row, name, TITLES[metric], number, per_training)
+
+
+def figure_5(data: Path) -> Iterator[Cell]:
+    """The mean over corruptions at each severity; the paper's figure prints no numbers."""
+    for name in trained.SETS:
+        for row in ("vanilla", "MaC-Cal"):
+            lines = [line["corrupted"] for line in trained.lines(*ROWS[row], name) if "corrupted" in line]
+            severities = sorted({key.split(":")[1] for line in lines for key in line})
+            for severity in severities:
+                for metric in ("ece", "accuracy"):
+                    chosen = [[line[key][metric] for key in line if key.endswith(severity)] for line in lines]
+                    found = [[[value, math.nan, math.nan] for value in values] for values in chosen]
+                    yield from _cell(f"{row}, severity {severity}", name, TITLES[metric], None, found)
+
+
+TITLES = {"auroc": "AUROC", "fpr95": "FPR95", "ece": "ECE", "accuracy": "accuracy"}
+
+
+def _cell(row: str, data: str, metric: str, printed: float | None, found: list[list[list[float]]]) -> Iterator[Cell]:
+    """The mean over trainings of the mean over what each was shown, in percent, if there is any."""
+    if found:
+        means = [[math.fsum(numbers) / len(numbers) for numbers in zip(*each, strict=True)] for each in found]
+        ours, low, high = (100 * number for number in trained.interval(means))
+        yield Cell(row, trained.SETS[data], metric, printed, ours, low, high, len(means))
 
 
 def table_3(data: Path) -> Iterator[Cell]:
-    for row, (method, before, after) in TABLE_3.items():
-        for name, state, numbers in ((row, PLAIN, before), (f"{row} + MaC-Cal", MASKED, after)):
-            yield from trained.cells({name: (method, state, dict(zip(("accuracy", "ECE"), numbers, strict=True)))})
+    for name, by_row in TABLE_3.items():
+        for row, (before, after) in by_row.items():
+            rows = {row: (METHODS[row], PLAIN), f"{row} + MaC-Cal": (METHODS[row], MASKED)}
+            printed = dict(zip(rows, (before, after), strict=True))
+            yield from trained.cells(rows, ("accuracy", "ECE"), {name: printed})
 
 
 def table_4(data: Path) -> Iterator[Cell]:
     """What MaC-Cal takes in addition, in percent of the time of the training."""
     found = trained.lines("cross-entropy")
-    shares = [line["head_seconds"]["mac-cal"] / (trained.EPOCHS * line["seconds_per_epoch"]) for line in found]
+    shares = [line["head_seconds"]["mac-cal"] / (trainings.EPOCHS * line["seconds_per_epoch"]) for line in found]
     printed = 100 * (SECONDS[1] / SECONDS[0] - 1)
-    yield Cell("MaC-Cal", "", "additional time", printed, 100 * math.fsum(shares) / len(shares), trainings=len(shares))
+    yield Cell(
+        "MaC-Cal", "CIFAR-100", "additional time", printed, 100 * math.fsum(shares) / len(shares), trainings=len(shares)
+    )
 
 
 def table_5(data: Path) -> Iterator[Cell]:
@@ -105,35 +178,48 @@ def _head(row: str, method: str, metric: str, printed: float) -> Cell:
     """The mean over the two networks whose features were kept."""
     found = [line for line in read(RESULTS / "heads.jsonl") if line["method"] == method and line.get("seed") == 0]
     ours = math.fsum(100 * line[trained.PERCENT[metric]] for line in found) / len(found)
-    return Cell(row, "", metric, printed, ours, trainings=len(found))
+    return Cell(row, "CIFAR-100", metric, printed, ours, trainings=len(found))
+
+
+def figure_4(data: Path) -> Iterator[Cell]:
+    """The paper's figure prints no numbers; it has the mean over all networks."""
+    return trained.cells(ROWS, ("accuracy", "AECE", "MCE"), {"cifar100": {}, "cifar10": {}})
+
+
+def figure_6(data: Path) -> Iterator[Cell]:
+    """By the strength α; the paper's figure prints no numbers."""
+    rows = {row: (method, PLAIN) for row, method in sorted(MIXTURES.items())}
+    rows |= {f"{row} + MaC-Cal": (method, MASKED) for row, method in MIXTURES.items() if row.startswith("mixup")}
+    return trained.cells(rows, ("accuracy", "ECE"), {"cifar10": {}})
 
 
 INSTEAD = f"{trained.REDUCED}, in place of the paper's networks and 350 epochs"
-WAITS = "MIT, CPC and MMCE wait in the queue"
-ANALYSE = "`temperance analyse` draws it for any run"
-NOT_TRAINED = "trainings that were not made"
+
+
+def figure_1() -> Output:
+    """Weights masked at random: it needs features, which only later trainings of the queue measured."""
+    about, how = "confidence and accuracy with weights masked at random", "`temperance analyse` draws it for any run"
+    if mac_cal_figures.masked_lines():
+        return Output("figure 1", about, "reduced", f"{INSTEAD}; {how}", figure=mac_cal_figures.MASKED)
+    return Output("figure 1", about, "not run", f"only later trainings of cross-entropy measure it; {how}")
+
 
 OUTPUTS = [
-    Output(
+    trained.output(
         "table 1",
         "ECE of 16 methods, nine networks",
-        "reduced",
-        f"{INSTEAD}; TST, VTST and BalCAL are heads on two other ResNet-18; PLP was not trained; {WAITS}",
+        f"{INSTEAD}; TST, VTST and BalCAL are heads on two other ResNet-18; PLP was not trained",
         table_1,
+        METHODS,
     ),
-    Output(
+    trained.shown(
         "table 2",
         "detection of other data (AUROC, FPR95)",
-        "not run",
-        "SVHN is not here; `temperance ood` measures any pair of predictions",
+        f"{INSTEAD}; the other CIFAR, without SVHN",
+        table_2,
+        "unfamiliar",
     ),
-    Output(
-        "table 3",
-        "ten methods with and without MaC-Cal, means over networks",
-        "reduced",
-        f"{INSTEAD}; {WAITS}",
-        table_3,
-    ),
+    trained.output("table 3", "ten methods with and without MaC-Cal, means over networks", INSTEAD, table_3, METHODS),
     Output(
         "table 4",
         "seconds of training",
@@ -148,24 +234,39 @@ OUTPUTS = [
         "two ResNet-18 on CIFAR-100, in place of DenseNet-121 (the caption says ResNet59); accuracy and ECE",
         table_5,
     ),
-    Output("figure 1", "confidence and accuracy with weights masked at random", "reduced", ANALYSE),
-    Output("figure 2", "maps of the logits, angles of the classifier, reliability", "reduced", ANALYSE),
-    Output("figure 3", "a diagram of the method", "not run", "there is nothing to measure"),
-    Output("figure 4", "mean accuracy, MCE and AECE over all networks", "not run", NOT_TRAINED),
+    figure_1(),
     Output(
+        "figure 2",
+        "maps of the logits, angles of the classifier, reliability",
+        "reduced",
+        "ResNet-18 and angles between mean logits, in place of ResNet-50 and classifier weights; `-o FILE.svg` draws "
+        "it, and `temperance analyse` for any run",
+        figure=mac_cal_figures.LOGITS,
+    ),
+    Output("figure 3", "a diagram of the method", "not run", "there is nothing to measure"),
+    trained.output("figure 4", "mean accuracy, MCE and AECE over all networks", INSTEAD, figure_4, METHODS),
+    trained.shown(
         "figure 5",
         "ECE on corrupted images",
-        "not run",
-        "the networks of the queue are not kept; `temperance shift` measures any run",
+        f"{INSTEAD}; five corruptions of three severities, the mean of them",
+        figure_5,
+        "corrupted",
     ),
-    Output("figure 6", "ECE and accuracy by the strength of mixup", "not run", NOT_TRAINED),
+    trained.output(
+        "figure 6", "ECE and accuracy by the strength of mixup", INSTEAD, figure_6, trainings.MIXTURES, ["cifar10"]
+    ),
     Output(
-        "figure 7", "ECE by γ", "reduced", "docs/heads.md has three values of it (`acc_discount`) for every reading"
+        "figure 7",
+        "ECE by γ",
+        "reduced",
+        "three values (`acc_discount`) and four readings, two ResNet-18; `-o FILE.svg` draws it",
+        figure=mac_cal_figures.GAMMA,
     ),
     Output(
         "figure 8",
         "the keep rate by epoch",
         "reduced",
-        "benchmarks/results/papers.jsonl has the rates for every training; no picture",
+        f"{INSTEAD}; `-o FILE.svg` draws it",
+        figure=mac_cal_figures.RATES,
     ),
 ]

@@ -9,19 +9,28 @@ import importlib
 import json
 import math
 import platform
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from benchmarks.quality.table import read
+from temperance.markup import Markup
+from temperance.report.svg.lines import Line
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 CELLS = RESULTS / "reproduced.jsonl"
+FIGURES = RESULTS / "figures.jsonl"
 
 # The real predictions, where there are any beside the checkout.
 DATA = ROOT.parent / "shared" / "data"
+
+# What the queue trained, where it is beside the checkout.
+PREDICTIONS = ROOT.parent / "predictions"
+
+# The head of the column that says what a row was measured on.
+COLUMN = "data, network"
 
 # Numbers of the same predictions agree if they differ by no more than this many points.
 CLOSE = 0.03
@@ -42,7 +51,7 @@ class Cell:
 
     column    the data and the network, where a table has several
     printed   None where the paper does not have this row
-    low, high the 95 % interval over test samples; NaN where there is none
+    low, high the 95 % interval, over three or more trainings or over test samples; NaN where there is none
     trainings how many `ours` is the mean of
     """
 
@@ -57,6 +66,32 @@ class Cell:
 
 
 @dataclass(frozen=True)
+class Drawing:
+    """A figure: pictures with their captions, what their lines are, and what they say."""
+
+    pictures: Sequence[tuple[str, Markup]]
+    says: str
+    legend: Sequence[Line] = ()
+    columns: int = 2
+
+
+@dataclass(frozen=True)
+class Figure:
+    """How a figure is made.
+
+    measure  its numbers, from a folder of predictions, or from benchmarks/results where there are no files
+    draw     the drawing of these numbers
+    files    the predictions that it measures; the numbers are then kept in FIGURES
+    trained  whether they are of the queue; else they are real ones of others
+    """
+
+    measure: Callable[[Path], Any]
+    draw: Callable[[Any], Drawing]
+    files: tuple[str, ...] = ()
+    trained: bool = True
+
+
+@dataclass(frozen=True)
 class Output:
     """A table or figure of a paper.
 
@@ -66,6 +101,8 @@ class Output:
     how      what is reduced, or why it is not run
     cells    makes its table, from predictions or from benchmarks/results; None where there is no table to make
     data     the predictions that it measures, in the folder of real ones; what comes of it is kept in CELLS
+    methods  the trainings of the queue that it shows, {row: method}, on each of `sets`
+    figure   how a figure is drawn, where it is more than a table
     """
 
     name: str
@@ -74,6 +111,9 @@ class Output:
     how: str
     cells: Callable[[Path], Iterator[Cell]] | None = None
     data: tuple[str, ...] = ()
+    methods: Mapping[str, str] = field(default_factory=dict)
+    sets: tuple[str, ...] = ()
+    figure: Figure | None = None
 
 
 def outputs_of(paper: str) -> list[Output]:
@@ -96,15 +136,30 @@ def stored(paper: str, name: str) -> list[Cell]:
 
 def store(paper: str, name: str, cells: Sequence[Cell], seconds: float) -> None:
     """Keep the cells of a table in the repository, in place of those that were there."""
+    _replace(CELLS, paper, name, [_as_json(cell) for cell in cells], seconds)
+
+
+def stored_numbers(paper: str, name: str) -> Any:
+    """The numbers of a figure that are kept in the repository; None where there are none."""
+    found = [line["numbers"] for line in read(FIGURES) if (line["paper"], line["output"]) == (paper, name)]
+    return found[0] if found else None
+
+
+def store_numbers(paper: str, name: str, numbers: Any, seconds: float) -> None:
+    """Keep the numbers of a figure in the repository, in place of those that were there."""
+    _replace(FIGURES, paper, name, [{"numbers": numbers}], seconds)
+
+
+def _replace(file: Path, paper: str, name: str, found: Sequence[dict[str, Any]], seconds: float) -> None:
     from temperance.files import atomic_write
     from temperance.jobs.results import Provenance
 
     about = Provenance.of({}, {}, seed=0)
     common = {"seconds": round(seconds, 1), "hardware": platform.machine(), "created": about.created}
     common |= {"commit": about.commit, "torch": about.versions["torch"]}
-    lines = [line for line in read(CELLS) if (line["paper"], line["output"]) != (paper, name)]
-    lines += [{"paper": paper, "output": name} | _as_json(cell) | common for cell in cells]
-    with atomic_write(CELLS) as temporary:
+    lines = [line for line in read(file) if (line["paper"], line["output"]) != (paper, name)]
+    lines += [{"paper": paper, "output": name} | each | common for each in found]
+    with atomic_write(file) as temporary:
         temporary.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
 
 
@@ -137,7 +192,7 @@ def grid(cells: Sequence[Cell], *, differences: bool) -> tuple[list[str], list[l
     found: dict[tuple[str, str], dict[str, Cell]] = {}
     for cell in cells:
         found.setdefault((cell.column, cell.row), {})[cell.metric] = cell
-    head = [*(["network"] if columns else []), "method"]
+    head = [*([COLUMN] if columns else []), "method"]
     for metric in metrics:
         head += [f"{metric}, paper", "ours", *(["difference"] if differences else [])]
     lines = []
@@ -151,12 +206,20 @@ def _texts(cell: Cell | None) -> list[str]:
     """The paper's number, ours with its interval, and the difference."""
     if cell is None:
         return ["", "", ""]
-    digits = 3 if cell.metric == "classwise ECE" else 2
-    ours = f"{cell.ours:.{digits}f}"
-    if not math.isnan(cell.low):
-        ours += f" ({cell.low:.{digits}f}–{cell.high:.{digits}f})"
-    if cell.trainings > 1:
-        ours += f", mean of {cell.trainings}"
     if cell.printed is None:
-        return ["", ours, ""]
-    return [f"{cell.printed:.{digits}f}", ours, f"{cell.ours - cell.printed:+.{digits}f}"]
+        return ["", ours(cell), ""]
+    digits = _digits(cell)
+    return [f"{cell.printed:.{digits}f}", ours(cell), f"{cell.ours - cell.printed:+.{digits}f}"]
+
+
+def ours(cell: Cell) -> str:
+    """Our number, with its interval and how many trainings it is the mean of."""
+    digits = _digits(cell)
+    said = f"{cell.ours:.{digits}f}"
+    if not math.isnan(cell.low):
+        said += f" ({cell.low:.{digits}f}–{cell.high:.{digits}f})"
+    return said + (f", mean of {cell.trainings}" if cell.trainings > 1 else "")
+
+
+def _digits(cell: Cell) -> int:
+    return 3 if cell.metric == "classwise ECE" else 2

@@ -6,11 +6,13 @@
 
 list     every training with its state: measured, or not trained yet
 train    what has no results yet, in order. A training leaves one file in OUT: the logits of all parts in half
-         precision, and those of classifiers that MaC-Cal trained again on its features. It is checkpointed after every
+         precision, and those of classifiers that MaC-Cal trained again on its features; how sure all of them are of
+         images of other data sets, and what they measure on corrupted test images. It is checkpointed after every
          epoch in WORK and goes on from there when the command is called again; none starts that could not end in time
 measure  each file in OUT, as trained and after calibration; one JSON line for each state is added to the results
 
-FOLDER/cifar10.npz and FOLDER/cifar100.npz are what `temperance train` reads.
+FOLDER/cifar10.npz and FOLDER/cifar100.npz are what `temperance train` reads; FOLDER/svhn.npz, with images of the same
+size, is shown to the networks too if it is there.
 """
 
 from __future__ import annotations
@@ -29,39 +31,30 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from benchmarks.papers import measuring
+from benchmarks.papers.measuring import doubt
 from benchmarks.papers.trainings import Training, queue
 from benchmarks.quality.table import read
-from temperance.calibrators import make_calibrator
-from temperance.data import ImageData
+from temperance.data import ImageData, Part
+from temperance.diagnose.shift import Corrupted
 from temperance.errors import InputError
 from temperance.files import atomic_write
-from temperance.heads import extract_features, make_head
+from temperance.heads import Head, extract_features, make_head, masked_inference, split
 from temperance.jobs.evaluation import evaluate
 from temperance.jobs.results import Provenance
 from temperance.predictions import Predictions
 from temperance.registry import parse_entry
-from temperance.training import Run, predict, train
+from temperance.training import Balanced, Run, predict, train
 from temperance.training.job import usable_device
-
-RESULTS = Path(__file__).resolve().parent.parent / "results" / "papers.jsonl"
 
 # Classifiers that are trained again on the features of every network.
 HEADS = ("mac-cal", "mac-cal:preset=kept-accuracy")
 
-# What is fitted to the validation part; the selective-risk paper fits the temperature to the training part too.
-CALIBRATORS = ("temperature", "temperature-ece", "class-temperature-greedy", "auto")
-METRICS = (
-    "accuracy",
-    "nll",
-    "brier",
-    "ece",
-    "adaptive-ece",
-    "classwise-ece",
-    "mce",
-    "confidence-gap",
-    "aurc",
-)
-RESAMPLES = 1000
+# Other images that every network is shown: data sets that it does not know, and test images made worse.
+OTHERS = ("cifar10", "cifar100", "svhn")
+CORRUPTIONS = ("gaussian-noise", "defocus-blur", "pixelate", "contrast", "brightness")
+SEVERITIES = (1, 3, 5)
+SHIFTED = ("accuracy", "nll", "ece")
 
 # A training that was begun is believed to need this share more than the longest epoch so far says.
 RESERVE = 1.1
@@ -76,7 +69,7 @@ def train_all(
     """Train what has no results and no file yet, in order, until the time is over."""
     begun = time.perf_counter()
     (work / "done").mkdir(parents=True, exist_ok=True)
-    done = {line["training"] for line in read(RESULTS)}
+    done = {line["training"] for line in read(measuring.RESULTS)}
     for training in queue():
         left = seconds - (time.perf_counter() - begun)
         if only not in training.line or training.line in done or (work / "done" / training.file).exists():
@@ -135,18 +128,53 @@ def _trained(training: Training, images: Path, work: Path, device: str, commit: 
     about["seconds_per_epoch"] = round(median(row["seconds"] for row in run.history), 3)
     about["history"] = run.history
     arrays = dict(_logits(run, data))
-    features = extract_features(run.network, data, device=place)
-    for name in HEADS:
-        start = time.perf_counter()
-        kind, settings = parse_entry(name)
-        head = make_head(kind, **settings).fit(features, seed=job.recipe.seed)
-        about.setdefault("head_seconds", {})[name] = round(time.perf_counter() - start, 2)
-        about.setdefault("head_history", {})[name] = head.history
-        for part in ("val", "test"):
-            with torch.no_grad():
-                rows = getattr(features, part)
-                arrays[f"{name}/{part}_logits"] = _half(torch.cat([head(x) for x, _ in rows.blocks()]))
+    heads: dict[str, Head] = {}
+    if not isinstance(run.network, Balanced):  # a head replaces one classifier, not two
+        features = extract_features(run.network, data, device=place)
+        about["masked"] = [
+            {"ratio": each.ratio, "accuracy": round(each.accuracy, 5), "confidence": round(each.confidence, 5)}
+            for each in masked_inference(features, seed=job.recipe.seed)
+        ]
+        for name in HEADS:
+            start = time.perf_counter()
+            kind, settings = parse_entry(name)
+            heads[name] = make_head(kind, **settings).fit(features, seed=job.recipe.seed)
+            about.setdefault("head_seconds", {})[name] = round(time.perf_counter() - start, 2)
+            for part in ("val", "test"):
+                with torch.no_grad():
+                    rows = getattr(features, part)
+                    arrays[f"{name}/{part}_logits"] = _half(torch.cat([heads[name](x) for x, _ in rows.blocks()]))
+    about["head_history"] = {name: head.history for name, head in heads.items()}
+    for name in OTHERS:
+        if name != training.data and (images / f"{name}.npz").exists():
+            other = _images(str(images / f"{name}.npz")).test
+            for state, logits in _states(run, heads, other).items():
+                arrays[f"{state}/{name}_doubt"] = doubt(logits)
+    about["corrupted"] = _corrupted(run, heads, data.test)
     return arrays | {"about": _as_bytes(about)}
+
+
+def _states(run: Run, heads: dict[str, Head], part: Part) -> dict[str, Tensor]:
+    """The logits of the network, "as trained", and of every head."""
+    if not heads:
+        return {"as trained": predict(run.network, part, mean=run.mean, std=run.std)}
+    parts = split(run.network)
+    features = predict(parts.body, part, mean=run.mean, std=run.std)
+    with torch.no_grad():
+        return {"as trained": parts.classifier(features)} | {name: head(features) for name, head in heads.items()}
+
+
+def _corrupted(run: Run, heads: dict[str, Head], test: Part) -> dict[str, dict[str, dict[str, float]]]:
+    """Accuracy, NLL and ECE of every state by corruption and severity: {state: {"contrast:3": {metric: value}}}."""
+    found: dict[str, dict[str, dict[str, float]]] = {}
+    for name in CORRUPTIONS:
+        for severity in SEVERITIES:
+            for state, logits in _states(run, heads, Corrupted(test, name, severity)).items():
+                predictions = Predictions.of(logits.cpu(), test.labels.cpu(), from_logits=True)
+                measured = evaluate(predictions, metrics=SHIFTED, bootstrap=0)
+                numbers = {row.metric: round(row.value, 6) for row in measured.rows}
+                found.setdefault(state, {})[f"{name}:{severity}"] = numbers
+    return found
 
 
 def _logits(run: Run, data: ImageData) -> Iterator[tuple[str, Any]]:
@@ -172,65 +200,6 @@ def _images(source: str) -> ImageData:
     return read_images(source)
 
 
-# ----------------------------------------------------------------------------------------------------------- measuring
-
-
-def measure_all(out: Path) -> None:
-    """Measure every file that has no results yet, and add them."""
-    done = {line["training"] for line in read(RESULTS)}
-    for path in sorted(out.glob("*.npz")):
-        with np.load(path) as file:
-            about = json.loads(bytes(file["about"]))
-            if about["training"] in done:
-                continue
-            lines = [about] if "failure" in about else list(_measured(about, file))
-        with RESULTS.open("a", encoding="utf-8") as results:
-            results.writelines(json.dumps(line) + "\n" for line in lines)
-        print(f"{about['training']}: {len(lines)} states", flush=True)
-
-
-def _measured(about: dict[str, Any], file: Any) -> Iterator[dict[str, Any]]:
-    """A line for each state of a training: as it is, after each calibrator, with each head."""
-    history, heads = about.pop("history"), about.pop("head_history")
-    logits = {part: torch.from_numpy(file[f"{part}_logits"]).float() for part in ("train", "val", "test")}
-    labels = {part: torch.from_numpy(file[f"{part}_labels"]).long() for part in ("train", "val", "test")}
-    truth = labels["test"]
-    last = {name: history[-1][name] for name in ("loss", "accuracy", "val_accuracy", "val_ece", "val_nll")}
-    common = about | {"measured_at": Provenance.of({}, {}, seed=0).commit}
-    yield common | {"state": "as trained", "last_epoch": last} | _metrics(logits["test"], truth)
-    for name in CALIBRATORS:
-        yield common | {"state": name} | _calibrated(name, logits["val"], labels["val"], logits["test"], truth)
-    fitted = _calibrated("temperature", logits["train"], labels["train"], logits["test"], truth)
-    yield common | {"state": "temperature of the training part"} | fitted
-    for name in HEADS:
-        head = {part: torch.from_numpy(file[f"{name}/{part}_logits"]).float() for part in ("val", "test")}
-        rates = [round(row["keep_rate"], 4) for row in heads[name] if "keep_rate" in row]
-        yield common | {"state": name, "keep_rates": rates} | _metrics(head["test"], truth)
-        scaled = _calibrated("temperature", head["val"], labels["val"], head["test"], truth)
-        yield common | {"state": f"{name} + temperature"} | scaled
-
-
-def _calibrated(name: str, fit: Tensor, fit_labels: Tensor, test: Tensor, labels: Tensor) -> dict[str, Any]:
-    """Test metrics after a calibrator, and its temperature where it has one."""
-    kind, settings = parse_entry(name)
-    calibrator = make_calibrator(kind, **settings).fit(fit, fit_labels)
-    found = _metrics(calibrator.predict_proba(test), labels, from_logits=False)
-    learnt = dict(calibrator.named_buffers()).get("temperature")
-    if learnt is not None:
-        found["temperature"] = round(float(learnt.double().mean()), 4)
-    return found
-
-
-def _metrics(scores: Tensor, labels: Tensor, *, from_logits: bool = True) -> dict[str, Any]:
-    """Each metric with its 95 % interval over test samples."""
-    predictions = Predictions.of(scores, labels, from_logits=from_logits)
-    found = evaluate(predictions, metrics=METRICS, bootstrap=RESAMPLES)
-    return {
-        row.metric: [None if math.isnan(value) else round(value, 6) for value in (row.value, row.low, row.high)]
-        for row in found.rows
-    }
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
@@ -242,19 +211,19 @@ def main() -> None:
     training.add_argument("--seconds", type=float, default=math.inf, help="start no training that would end later")
     training.add_argument("--only", default="", metavar="TEXT", help="trainings whose line has this in it")
     training.add_argument("--commit", default="", help="of the source, where it is not a checkout")
-    measuring = commands.add_parser("measure", help="measure what was trained")
-    for command in (training, measuring):
+    measure = commands.add_parser("measure", help="measure what was trained")
+    for command in (training, measure):
         command.add_argument("--out", type=Path, required=True, help="the folder of predictions")
     args = parser.parse_args()
     if args.command == "list":
-        done = {line["training"] for line in read(RESULTS)}
+        done = {line["training"] for line in read(measuring.RESULTS)}
         for one in queue():
             print(f"{'measured' if one.line in done else 'waiting ':8}  {one.line}")
     elif args.command == "train":
         options = {name: getattr(args, name) for name in ("device", "seconds", "only", "commit")}
         train_all(args.images, args.work, args.out, **options)
     else:
-        measure_all(args.out)
+        measuring.measure_all(args.out)
 
 
 if __name__ == "__main__":

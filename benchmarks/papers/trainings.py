@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from temperance.losses import LOSSES
 from temperance.registry import as_entry, parse_entry
@@ -76,12 +76,54 @@ def published(name: str, data: str) -> str:
     return as_entry(name, {key: value for key, value in found.items() if value != usual[key]})
 
 
+def training_of(method: str, data: str) -> Training:
+    """ResNet-18, 100 epochs, with a method of the papers.
+
+    method  a loss, with changes to its published settings, or one of RECIPES, with changes to its mix
+
+    >>> training_of("acls:terms=adaptive", "cifar100").line
+    'cifar100 resnet18 100 acls:margin=10.0:terms=adaptive'
+    >>> training_of("mixup", "cifar10").line
+    'cifar10 resnet18 100 cross-entropy mix=mixup'
+    """
+    name, changes = parse_entry(method)
+    if name in RECIPES:
+        more = (f"mix.{key}={value}" for key, value in changes.items())
+        return Training(data, NETWORK, EPOCHS, "cross-entropy", (RECIPES[name], *more))
+    # As printed, AU does not leave chance with the narrow bandwidth of CIFAR-100.
+    _, usual = parse_entry(name if method == AU_AS_PRINTED else published(name, data))
+    return Training(data, NETWORK, EPOCHS, as_entry(name, usual | changes))
+
+
+NETWORK, EPOCHS = "resnet18", 100
+
 # Every training method of the papers, in the order in which claims hang on it.
-LOSS_NAMES = ("cross-entropy", "acls", "mbls", "label-smoothing", "au", "focal", "aurc", "mdca", "flsd", "dual-focal")
-MORE_LOSSES = ("inverse-focal", "brier", "mmce", "crl", "cpc", "adafocal", "entropy-penalty", "kde-xe")
+AU_AS_PRINTED, ACLS_RELEASED = "au:variant=paper", "acls:variant=released"
 MIXES = ("mixup", "mit", "cutmix")
+RECIPES = {mix: f"mix={mix}" for mix in MIXES} | {"plp": "freeze=11", "balcal": "balance=0.95"}
+METHODS = (
+    *("cross-entropy", "acls", "mbls", "label-smoothing", "au", "focal", "aurc", "mdca", "flsd", "dual-focal"),
+    *("inverse-focal", "brier", "mmce", "crl", "cpc", "adafocal", "entropy-penalty", "kde-xe"),
+    *MIXES,
+    *(ACLS_RELEASED, AU_AS_PRINTED),
+)
 CLAIMED = ("cross-entropy", "acls", "mbls", "label-smoothing", "au", "focal")
 HEADLINE = ("cross-entropy", "label-smoothing", "mbls", "acls", "au")
+
+# Changes to one method, by what the tables call them. On CIFAR-100: tables 5 and 6, figure A and table A of ACLS, and
+# figure 2 of selective risk.
+PARTS = {"ACLS (adaptive only)": "acls:terms=adaptive", "ACLS (conditional only)": "acls:terms=conditional"}
+CONDITIONS = {"CRL (margin)": "crl-margin:margin=10.0", "ACLS (ranking)": "acls-ranking:margin=10.0"}
+SCORES = {"margin": "au:score=margin", "negative entropy": "au:score=negative-entropy"}
+MARGINS = {f"margin {margin:g}": f"acls:margin={margin}" for margin in (2.0, 6.0, 14.0, 20.0)}
+STRENGTHS = {
+    f"{positive:g}/{negative:g}": f"acls:pos_weight={positive}:neg_weight={negative}"
+    for positive in (0.0, 0.05, 0.1, 0.15)
+    for negative in (0.0, 0.005, 0.01, 0.015)
+    if (positive, negative) not in ((0.0, 0.0), (0.1, 0.01))  # cross-entropy, and ACLS as it is
+}
+# On CIFAR-10: figure 6 of MaC-Cal.
+MIXTURES = {f"{mix} α {alpha}": f"{mix}:alpha={alpha}" for mix in ("mixup", "mit") for alpha in (0.2, 0.5, 2.0)}
 
 
 def queue() -> list[Training]:
@@ -91,21 +133,25 @@ def queue() -> list[Training]:
 
 def _in_order() -> Iterator[Training]:
     for data in ("cifar100", "cifar10"):
-        for name in LOSS_NAMES:
-            yield Training(data, "resnet18", 100, published(name, data))
-        for name in MORE_LOSSES:
-            yield Training(data, "resnet18", 100, published(name, data))
-        for mix in MIXES:
-            yield Training(data, "resnet18", 100, "cross-entropy", (f"mix={mix}",))
-        yield Training(data, "resnet18", 100, f"{published('acls', data)}:variant=released")
-        yield Training(data, "resnet18", 100, "au:variant=paper")
+        for method in METHODS:
+            yield training_of(method, data)
+    for data in ("cifar100", "cifar10"):
+        for method in ("balcal", "plp"):
+            yield training_of(method, data)
     for seed in (1, 2):
         for data in ("cifar100", "cifar10"):
-            for name in CLAIMED:
-                yield Training(data, "resnet18", 100, published(name, data), (f"seed={seed}",))
+            for method in CLAIMED:
+                yield replace(training_of(method, data), changes=(f"seed={seed}",))
     for data in ("cifar100", "cifar10"):
         for name in HEADLINE:
             yield Training(data, "resnet50", 200, published(name, data))
+    for changed in (PARTS, CONDITIONS, SCORES, MARGINS):
+        for method in changed.values():
+            yield training_of(method, "cifar100")
     for network in ("densenet121", "wrn-26-10"):
         for name in ("cross-entropy", "au"):
             yield Training("cifar100", network, 200, published(name, "cifar100"))
+    for method in MIXTURES.values():
+        yield training_of(method, "cifar10")
+    for method in STRENGTHS.values():
+        yield training_of(method, "cifar100")

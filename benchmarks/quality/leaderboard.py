@@ -1,9 +1,7 @@
 """The leaderboard from the lines of `python -m benchmarks.quality`: tables for the docs, and the picture."""
 
 import math
-import re
 from collections import Counter
-from importlib.resources import files
 from itertools import pairwise
 from statistics import fmean
 from typing import Any
@@ -12,6 +10,7 @@ from temperance.errors import plural
 from temperance.jobs.outcomes import BASELINE
 from temperance.jobs.standings import Standing, standings
 from temperance.metrics.significance import Interval
+from temperance.report.svg.sheet import standalone
 from temperance.report.svg.standings import standings_chart
 
 Row = dict[str, Any]
@@ -177,13 +176,5 @@ def _harm_by_method(rows: list[Row]) -> dict[str, tuple[float, float, float]]:
 
 
 def picture(rows: list[Row]) -> str:
-    """Wins and harm of every method as an SVG file of its own, with the colours of a report in the light."""
-    style = files("temperance.report").joinpath("page.css").read_text(encoding="utf-8")
-    colours = re.search(r"^:root \{.*?^\}", style, re.DOTALL | re.MULTILINE)
-    assert colours
-    rules = [line for line in style.splitlines() if re.match(r"svg (text|path|\.(over|under|grid|whisker)) \{", line)]
-    css = "\n".join([colours[0], "svg { background: var(--paper); font-family: sans-serif; }", *rules])
-    drawn = standings_chart(standings_of(finished(rows))).replace(
-        "<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1
-    )
-    return drawn.replace(">", f"><style>\n{css}\n</style>", 1) + "\n"
+    """Wins and harm of every method as an SVG file of its own."""
+    return standalone(standings_chart(standings_of(finished(rows))))

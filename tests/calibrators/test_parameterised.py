@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from conftest import random_predictions
 from temperance.calibrators import ParameterisedTemperature, Temperature, load_calibrator
 from temperance.calibrators import parameterised as module
+from temperance.errors import InputError
 from temperance.metrics import nll
 from temperance.objectives import OBJECTIVES
 
@@ -123,6 +124,18 @@ def test_released_solver(preset: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     logits, labels = random_predictions(120, 4)
     found = ParameterisedTemperature(preset=preset, solver="released", seed=1).fit(logits, labels)
     assert found.info["steps"] == 30 and bool(torch.isfinite(found(logits)).all())
+
+
+def test_weight_decay_is_that_of_the_released_adam() -> None:
+    logits, labels = random_predictions(500, 4, seed=0, sharpness=3.0)
+    sizes = []
+    for decay in (0.0, 0.02):
+        found = ParameterisedTemperature(preset="sctl", solver="released", seed=1, weight_decay=decay)
+        found.fit(logits, labels)
+        sizes.append(sum(float(weight.square().sum()) for weight in found.buffers()))
+    assert sizes[1] < sizes[0]
+    with pytest.raises(InputError, match='weight_decay belongs to solver="released"'):
+        ParameterisedTemperature(weight_decay=0.02).fit(logits, labels)
 
 
 def test_smart_sees_the_margin_alone() -> None:

@@ -12,6 +12,7 @@ from conftest import random_predictions
 from temperance.diagnose.gradient import (
     REFERENCE_SIZE,
     against_probability,
+    beside_rival,
     gradients,
     overconfident_batch,
     probe,
@@ -30,6 +31,7 @@ from temperance.losses import (
     LOSSES,
     MDCA,
     CrossEntropy,
+    DualFocal,
     Focal,
     InverseFocal,
     LabelSmoothing,
@@ -45,9 +47,9 @@ def row(vectors: Any) -> tuple[Tensor, Tensor]:
     return torch.tensor([vectors["gradient_analysis"]["z"]], dtype=torch.float64), torch.tensor([0])
 
 
-def crl(n: int) -> CRL:
+def crl(n: int, *, margin: bool = True) -> CRL:
     """A ranking loss for n samples, some of which were right before."""
-    loss = CRL(n_samples=n, strength=0.7)
+    loss = CRL(n_samples=n, strength=0.7, margin=margin)
     logits, labels = random_predictions(n, 4, seed=5, sharpness=0.5)
     for _ in range(3):
         loss.update(logits, labels, torch.arange(n))
@@ -76,6 +78,7 @@ EXACT: dict[str, Loss] = {
     "acls-adaptive": ACLS(margin=3.0, terms="adaptive"),
     "acls-adaptive-detached": ACLS(margin=3.0, terms="adaptive", detach=True),
     "crl": crl(40),
+    "crl-without-margin": crl(40, margin=False),
 }
 
 
@@ -227,6 +230,15 @@ def test_the_reference_batch_is_overconfident_in_class_0() -> None:
     assert float(surplus[0]) > 0.1 and bool((surplus[1:] < 0).all())
     mdca = sweep(make_loss("mdca"), "top")
     assert torch.allclose(mdca.f, 2 / 10 * mdca.prob * (1 - mdca.prob))
+
+
+def test_dual_focal_beside_a_rival() -> None:
+    """(1 − p + 0.45)^γ by eq. 24, and without the rival where it is above the label by eqs 25 and 26."""
+    intended, described = (beside_rival(DualFocal(gamma=2.0, behaviour=behaviour)) for behaviour in ("eq24", "eq25-26"))
+    p = intended.prob
+    assert torch.allclose(intended.weight, (1 - p + 0.45) ** 2)
+    assert torch.allclose(described.weight, torch.where(p >= 0.45, (1 - p + 0.45) ** 2, (1 - p) ** 2))
+    assert torch.allclose(intended.slope, -2 * (1.45 - p) * -p.log() - (1.45 - p) ** 2 / p)
 
 
 @pytest.mark.parametrize("gamma", [0.0, 1.0, 3.0])

@@ -81,6 +81,13 @@ def test_gradient_reaches_both_of_a_pair() -> None:
     assert slope.tolist() == pytest.approx([-1.0, 1.0])
 
 
+def test_without_a_margin_only_the_order_counts() -> None:
+    confidence_gap = torch.tensor([0.3, -0.3, 0.1, -0.1, 0.2])
+    correctness_gap = torch.tensor([0.5, 0.5, -0.5, -0.5, 0.0])
+    found = ranking_penalty(confidence_gap, correctness_gap, margin=False)
+    assert found.tolist() == pytest.approx([0.0, 0.3, 0.1, 0.0, 0.0])
+
+
 def test_neighbours_skip_ignored_rows() -> None:
     ignored = torch.tensor([True, False, True, True, False, False, True])
     assert neighbours(~ignored)[~ignored].tolist() == [4, 5, 1]

@@ -19,16 +19,19 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from conftest import random_predictions
 from small_images import digits
 from temperance.errors import DeviceError, FileError, InputError
 from temperance.files import read_tensors
 from temperance.losses import LOSSES, AdaFocal, CrossEntropy, make_loss
+from temperance.metrics import nll
 from temperance.predictions import read_pair
 from temperance.training import Recipe, read_run, train
 from temperance.training.engine import enough_memory
 from temperance.training.networks import make_network
 from temperance.training.processes import process_group
 from temperance.training.randomness import seed_of
+from temperance.training.refined import refined_nll
 
 SHARED = ("cross-entropy", "mdca", "crl")  # a loss of each sample, of the batch, and with a record of every sample
 QUICK = Recipe(epochs=2, batch_size=40, lr=0.05, crop=1, flip=False)
@@ -125,12 +128,31 @@ def test_adamw_cosine_clipping_and_bfloat16() -> None:
     assert run.predictions["test"].scores.dtype == torch.float32
 
 
-def test_the_best_network_is_kept() -> None:
-    recipe = Recipe(epochs=6, batch_size=20, lr=0.5, crop=0, flip=False, keep="best", schedule="constant")
+@pytest.mark.parametrize(("keep", "measure"), [("best", "val_loss"), ("refined", "val_refined_nll")])
+@pytest.mark.parametrize("keep_from", [None, 0])
+def test_the_best_network_is_kept(keep: Any, measure: str, keep_from: int | None) -> None:
+    recipe = Recipe(
+        epochs=6, batch_size=20, lr=0.5, crop=0, flip=False, keep=keep, keep_from=keep_from, schedule="constant"
+    )
+    assert recipe.first_kept == (2 if keep_from is None else 0)
     run = train(small_network(), digits(300), "cross-entropy", recipe)
-    best = min(run.history[recipe.first_kept :], key=lambda row: row["val_loss"])
+    best = min(run.history[recipe.first_kept :], key=lambda row: row[measure])
     val = run.predictions["val"]
-    assert float((val.scores.argmax(1) == val.labels).double().mean()) == pytest.approx(best["val_accuracy"])
+    assert nll(val.scores, val.labels, from_logits=True) == pytest.approx(best["val_nll"], abs=1e-5)
+
+
+def test_refined_nll_does_not_mind_how_sure_a_network_is() -> None:
+    logits, labels = random_predictions(1000, 5, seed=0)
+    found = refined_nll(logits, labels)
+    assert refined_nll(4 * logits, labels) == pytest.approx(found, abs=1e-6)
+    assert found <= nll(4 * logits, labels, from_logits=True)
+    better = logits + 2 * torch.nn.functional.one_hot(labels, 5)
+    assert refined_nll(better, labels) < found
+
+
+def test_nothing_is_kept_after_the_end() -> None:
+    with pytest.raises(InputError, match="keep_from must be less than the 5 epochs; got 5"):
+        Recipe(epochs=5, keep="best", keep_from=5)
 
 
 def test_frozen_groups_no_longer_move(tmp_path: Path) -> None:

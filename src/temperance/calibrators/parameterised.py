@@ -12,8 +12,9 @@ from torch.nn.functional import linear
 from temperance.calibrators._fit.solvers import Parametric, Problem, Solution, Solver, minimise, sample_weight, train
 from temperance.calibrators.base import Shared, calibrator
 from temperance.calibrators.temperature import HIGH, LOW, caution_of, fit_inverse_temperature
+from temperance.errors import InputError
 from temperance.objectives import ObjectiveName
-from temperance.settings import Seed
+from temperance.settings import NonNegative, Seed
 
 # How many of a sample's largest logits the network sees, and the bound they are clipped at.
 MOST_INPUTS = 10
@@ -62,6 +63,7 @@ class ParameterisedTemperature(Parametric):
             `objective="soft-ece"`; its authors take a softplus where we take the absolute value
     solver  "exact" is L-BFGS with a line search towards a local optimum, with a prior for small weights without which
             it overfits; "released" the Adam of the preset's authors, without, for "smart" with a rate of our own
+    weight_decay  of the released Adam: the SCTL paper prints 0.002, and its program takes 0
     seed    of the first weights
 
     Tomani, Cremers and Buettner, Parameterized temperature scaling for boosting the expressive power in post-hoc
@@ -73,6 +75,7 @@ class ParameterisedTemperature(Parametric):
         *,
         preset: Literal["robust", "sctl", "paper", "smart"] = "robust",
         seed: Seed = 0,
+        weight_decay: NonNegative = 0.0,
         objective: ObjectiveName = "nll",
         solver: Solver = "exact",
         **shared: Unpack[Shared],
@@ -80,6 +83,14 @@ class ParameterisedTemperature(Parametric):
         super().__init__(objective=objective, solver=solver, **shared)
         self.preset = preset
         self.seed = seed
+        self.weight_decay = weight_decay
+
+    def _check_settings(self) -> None:
+        super()._check_settings()
+        if self.weight_decay and self.solver != "released":
+            raise InputError(
+                f'weight_decay belongs to solver="released"; got solver={self.solver!r}, which has a prior of its own'
+            )
 
     def _fit_weighted(self, logits: Tensor, labels: Tensor, weights: Tensor | None) -> None:
         objective, preset, k = self._make_objective(weights), PRESETS[self.preset], logits.shape[1]
@@ -115,8 +126,15 @@ class ParameterisedTemperature(Parametric):
         elif exact:
             found = minimise(problem, first, max_steps=MAX_STEPS)
         else:
-            schedule, batch = preset.schedule, preset.batch
-            found = train(problem, first, optimiser="adam", schedule=schedule, batch=batch, generator=generator)
+            found = train(
+                problem,
+                first,
+                optimiser="adam",
+                schedule=preset.schedule,
+                batch=preset.batch,
+                weight_decay=self.weight_decay,
+                generator=generator,
+            )
         layers = shape.layers(found.parameters)
         layers[1] = layers[1] - layers[0] @ (centre / spread)
         layers[0] = layers[0] / spread

@@ -16,8 +16,10 @@ if TYPE_CHECKING:
 FIGURES = {
     "smoothing": ("label-smoothing", "focal", "cpc", "mdca", "mbls", "acls:detach=True"),
     "weights": ("cross-entropy", "focal", "inverse-focal", "aurc", "au:low_conf_coverage=0.5:variant=paper"),
+    "rival": ("dual-focal", "dual-focal:behaviour=eq24", "dual-focal:behaviour=eq25-26", "focal:gamma=5"),
     "cdf": tuple(f"au:cdf_bandwidth={width}" for width in (0.01, 0.05, 0.1, 0.3)),
 }
+RIVAL = 0.45  # the probability of another class
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -31,7 +33,8 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         choices=tuple(FIGURES),
         default="smoothing",
         help="smoothing: how they move the label of each class, and when (ACLS); weights: weight, loss and slope over "
-        "the label's probability; cdf: the smoothed distribution of the au loss",
+        "the label's probability; rival: the same beside a class of fixed probability, so that predictions are wrong; "
+        "cdf: the smoothed distribution of the au loss",
     )
     parser.add_argument(
         "--against", choices=("logit", "probability"), default="logit", help="what smoothing is drawn over (logit)"
@@ -54,9 +57,9 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _page(losses: dict[str, Loss], figure: str, against: str, k: int) -> str:
-    from temperance.diagnose.gradient import against_probability, smoothed_distribution, sweep
+    from temperance.diagnose.gradient import against_probability, beside_rival, smoothed_distribution, sweep
     from temperance.losses import AU
-    from temperance.report.pages.gradients import distribution_page, smoothing_page, weights_page
+    from temperance.report.pages.gradients import distribution_page, rival_page, smoothing_page, weights_page
 
     about = [(text, f"{loss.summary}. {loss.paper}.") for text, loss in losses.items()]
     if figure == "smoothing":
@@ -64,6 +67,8 @@ def _page(losses: dict[str, Loss], figure: str, against: str, k: int) -> str:
         return smoothing_page(sweeps, about, against=against)
     if figure == "weights":
         return weights_page({name: against_probability(loss) for name, loss in losses.items()}, about)
+    if figure == "rival":
+        return rival_page({name: beside_rival(loss, rival=RIVAL) for name, loss in losses.items()}, RIVAL, about)
     widths = [loss.cdf_bandwidth for loss in losses.values() if isinstance(loss, AU)]
     if len(widths) < len(losses):
         raise InputError("the figure cdf is of the au loss: name it with bandwidths, as in au:cdf_bandwidth=0.1")

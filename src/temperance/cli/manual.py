@@ -70,6 +70,15 @@ MANUAL: Mapping[str, tuple[str, tuple[str, ...]]] = {
             "train --config job.toml -o run --resume",
         ),
     ),
+    "predict": (
+        "Writes the predictions of a trained network for the images of any data set, for every other command. Labels "
+        "of other classes than its own are left out.",
+        (
+            "predict run new-images/ -o new.npz",
+            "predict run cifar10 --download -o elsewhere.npz",
+            "predict retrained images.npz --part val -o held-out.npz",
+        ),
+    ),
     "retrain": (
         "Freezes a network and trains another classifier on its features. A head that is worse on the validation part "
         "is not saved, unless you say --anyway.",
@@ -96,8 +105,9 @@ MANUAL: Mapping[str, tuple[str, tuple[str, ...]]] = {
         ),
     ),
     "reproduce": (
-        "Shows the tables of five papers with our numbers beside theirs. It needs a source checkout.",
-        ("reproduce --list", "reproduce sctl --table 2 --quick"),
+        "Shows the tables of five papers with our numbers beside theirs, and draws their figures of our predictions. "
+        "It needs a source checkout.",
+        ("reproduce --list", "reproduce sctl --table 2 --quick", "reproduce cts --figure 1 --quick -o figure.svg"),
     ),
     "list": (
         "Names what there is, read from the registries. With a NAME it says what each setting may be, and what for.",

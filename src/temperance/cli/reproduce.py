@@ -1,4 +1,4 @@
-"""temperance reproduce PAPER: the tables of the five papers, their numbers beside ours."""
+"""temperance reproduce PAPER: the tables and figures of the five papers, their numbers beside ours."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
+from temperance.cli.output import check_outputs
 from temperance.cli.terminal import show
-from temperance.errors import FileError, InputError
+from temperance.errors import FileError, InputError, unknown_name
 
 # The folder that has src/temperance in it, in a source checkout.
 ROOT = Path(__file__).resolve().parents[3]
@@ -23,13 +24,19 @@ NAMES = ("sctl", "cts", "acls", "selective-risk", "mac-cal")
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = commands.add_parser("reproduce", help="the tables of the papers, their numbers beside ours")
-    parser.add_argument("paper", nargs="?", choices=NAMES, metavar="PAPER", help=f"one of {', '.join(NAMES)}")
+    parser.add_argument("paper", nargs="?", metavar="PAPER", help=f"one of {', '.join(NAMES)}")
     one = parser.add_mutually_exclusive_group()
     one.add_argument("--table", metavar="N", help="only this table; S1 is Table 1 of a supplement")
-    one.add_argument("--figure", metavar="N", help="only this figure")
+    one.add_argument("--figure", metavar="N", help="only this figure; -o draws it")
+    parser.add_argument(
+        "-o", "--output", type=Path, metavar="FILE", help="where the picture goes: FILE.svg or FILE.html"
+    )
     parser.add_argument("--list", action="store_true", help="every table and figure with its state; run nothing")
     parser.add_argument("--quick", action="store_true", help="show the numbers that were kept; measure nothing")
     parser.add_argument("--data", metavar="FOLDER", help="the folder of real predictions; by default ../shared/data")
+    parser.add_argument(
+        "--predictions", metavar="FOLDER", help="what benchmarks/papers/queue.py left; by default ../predictions"
+    )
     parser.add_argument(
         "--save", action="store_true", help="keep what was measured in the checkout's benchmarks/results"
     )
@@ -37,6 +44,8 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 
 
 def run(args: argparse.Namespace) -> None:
+    if args.paper is not None and args.paper not in NAMES:
+        raise unknown_name("paper", args.paper, NAMES)
     outputs = _outputs()
     wanted = f"table {args.table}" if args.table else f"figure {args.figure}" if args.figure else ""
     if wanted and args.paper is None:
@@ -46,11 +55,29 @@ def run(args: argparse.Namespace) -> None:
             show(Text(f"\n{paper}: {outputs.PAPERS[paper]}\n"))
             show(_states(_chosen(outputs.outputs_of(paper), wanted)))
         return
-    data = Path(args.data) if args.data else outputs.DATA
+    _check_output(args)
     for output in _chosen(outputs.outputs_of(args.paper), wanted):
         if output.cells is None and not wanted:
             continue
-        _reproduce(outputs, args, output, data)
+        if args.output is not None and output.figure is None:
+            raise InputError(f"nothing draws {output.name} of {args.paper} ({output.how}): leave out -o")
+        folder = _folder(outputs, args, output)
+        show(Text(f"\n{args.paper}, {output.name}: {output.about}\n{output.state}: {output.how}\n"))
+        if output.figure is not None:
+            _draw(outputs, args, output, folder)
+        elif output.cells is not None:
+            _reproduce(outputs, args, output, folder)
+
+
+def _check_output(args: argparse.Namespace) -> None:
+    """Refuse a picture that cannot be made or written before anything is measured."""
+    if args.output is None:
+        return
+    if not args.figure:
+        raise InputError("a picture is of one figure: name it with --figure N")
+    if args.output.suffix.lower() not in (".svg", ".html", ".htm"):
+        raise InputError(f"a figure is drawn as SVG or HTML; call it {args.output.with_suffix('.svg')}")
+    check_outputs(args)
 
 
 def _outputs() -> Any:
@@ -81,27 +108,75 @@ def _states(outputs: list[Any]) -> Table:
     return table
 
 
-def _reproduce(outputs: Any, args: argparse.Namespace, output: Any, data: Path) -> None:
-    """Print one table with the paper's numbers, measured now or kept in the checkout."""
-    show(Text(f"\n{args.paper}, {output.name}: {output.about}\n{output.state}: {output.how}\n"))
-    if output.cells is None:
-        return
-    start = time.perf_counter()
-    measure = bool(output.data) and not args.quick
-    missing = [name for name in output.data if measure and not (data / name).exists()]
+def _folder(outputs: Any, args: argparse.Namespace, output: Any) -> Path | None:
+    """The folder that has all predictions that an output measures; None where it is not to be measured."""
+    figure = output.figure
+    files = figure.files if figure else output.data
+    if args.quick or not files:
+        return None
+    trained = bool(figure and figure.trained)
+    given, usual = (args.predictions, outputs.PREDICTIONS) if trained else (args.data, outputs.DATA)
+    folder = Path(given) if given else usual
+    missing = [name for name in files if not (folder / name).exists()]
     if missing:
+        what, flag = ("trained networks", "--predictions") if trained else ("real predictions", "--data")
         raise FileError(
-            f"{args.paper}, {output.name} needs {missing[0]} in the folder of real predictions, {data}; "
-            "name that folder with --data FOLDER, or see the numbers that were kept with --quick"
+            f"{args.paper}, {output.name} needs {missing[0]} in the folder of {what}, {folder}; "
+            f"name that folder with {flag} FOLDER, or see the numbers that were kept with --quick"
         )
-    cells = list(output.cells(data)) if measure or not output.data else outputs.stored(args.paper, output.name)
+    return folder
+
+
+def _draw(outputs: Any, args: argparse.Namespace, output: Any, folder: Path | None) -> None:
+    """Say what a figure shows, from numbers that are measured now or were kept, and draw it if asked to."""
+    start = time.perf_counter()
+    kept = bool(output.figure.files)
+    if folder is not None or not kept:
+        numbers = output.figure.measure(folder or Path())
+    else:
+        numbers = outputs.stored_numbers(args.paper, output.name)
+    if numbers is None:
+        raise FileError(f"{args.paper}, {output.name} was never measured and kept; leave out --quick to measure it")
+    drawing = output.figure.draw(numbers)
+    show(Text(drawing.says))
+    if args.output is None:
+        show(Text("Draw it with -o FILE.svg or -o FILE.html."))
+    else:
+        _write(drawing, args.output, f"{args.paper}, {output.name}", output.about)
+        show(Text(f"The picture is {args.output}."))
+    if args.save and folder is not None:
+        outputs.store_numbers(args.paper, output.name, numbers, time.perf_counter() - start)
+
+
+def _write(drawing: Any, path: Path, title: str, about: str) -> None:
+    from temperance.markup import tag
+    from temperance.report.html import write_page
+    from temperance.report.page import heading, page, pair
+    from temperance.report.svg.lines import line_legend
+    from temperance.report.svg.sheet import sheet
+
+    if path.suffix.lower() == ".svg":
+        write_page(sheet(drawing.pictures, legend=drawing.legend, columns=drawing.columns), path)
+        return
+    figures = pair(*((tag("b", caption), picture) for caption, picture in drawing.pictures))
+    section = tag("section", tag("p", drawing.says), line_legend(drawing.legend), figures)
+    write_page(page(title, heading("Figures of papers", about, [title]), section), path)
+
+
+def _reproduce(outputs: Any, args: argparse.Namespace, output: Any, folder: Path | None) -> None:
+    """Print one table with the paper's numbers, measured now or kept in the checkout."""
+    start = time.perf_counter()
+    if folder is not None or not output.data:
+        cells = list(output.cells(folder or Path()))
+    else:
+        cells = outputs.stored(args.paper, output.name)
     if not cells:
         raise FileError(f"{args.paper}, {output.name} was never measured and kept; leave out --quick to measure it")
     exact = output.state == "exact"
     head, lines = outputs.grid(cells, differences=exact)
     table = Table(show_edge=False, pad_edge=False)
     for title in head:
-        table.add_column(title, no_wrap=True, justify="left" if title in ("network", "method") else "right")
+        table.add_column(title, no_wrap=True, justify="left" if title in (outputs.COLUMN, "method") else "right")
     for line in lines:
         table.add_row(*line)
     show(table)
@@ -109,7 +184,8 @@ def _reproduce(outputs: Any, args: argparse.Namespace, output: Any, data: Path) 
     if exact:
         said.append(outputs.agreement(cells))
     if any(not math.isnan(cell.low) for cell in cells):
-        said.append("In brackets, 95 % intervals over test samples; another training may differ by more.")
+        said.append("In brackets, 95 % intervals: over trainings where a number is the mean of three or more.")
+        said.append("Elsewhere they are over test samples, and another training may differ by more.")
     show(Text("\n" + " ".join(said)))
-    if args.save and measure:
+    if args.save and folder is not None:
         outputs.store(args.paper, output.name, cells, time.perf_counter() - start)

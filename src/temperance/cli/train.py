@@ -79,7 +79,8 @@ def add_recipe_options(parser: argparse.ArgumentParser) -> None:
         ("mix", {"metavar": "NAME"}, "mixup, cutmix or mit, with :alpha=1.0"),
         ("balance", real, "confidence in training as a share of accuracy, by a second, fixed classifier (BalCAL)"),
         ("freeze", whole, "groups of layers frozen one by one from the classifier down (PLP)"),
-        ("keep", {"choices": ("last", "best")}, "which epoch's network is kept (last)"),
+        ("keep", {"choices": ("last", "best", "refined")}, "which epoch's network is kept (last)"),
+        ("keep-from", whole, "epochs after which best and refined begin to look (a third, at most 40)"),
         ("precision", {"choices": ("float32", "bfloat16")}, "float32"),
         ("seed", whole, "of weights, order, crops, mixtures (0)"),
     ):

@@ -159,6 +159,22 @@ def against_probability(loss: Loss, *, points: int = 400, k: int = 1000) -> Curv
     return Curve(prob, scale * weight, scale * value, scale * in_logit / (prob * (1 - prob)))
 
 
+def beside_rival(loss: Loss, *, rival: float = 0.45, points: int = 400, k: int = 10) -> Curve:
+    """A loss over the label's probability where another class has the probability `rival` (Zhou et al., App. Figure 2).
+
+    Below it the prediction is wrong. The k − 2 other classes share the rest. The weight is the loss as a multiple of
+    cross-entropy; nothing is scaled.
+    """
+    prob = ((torch.arange(points, dtype=torch.float64) + 0.5) / points * (1 - rival)).requires_grad_()
+    others = ((1 - rival - prob) / (k - 2))[:, None].expand(-1, k - 2)
+    logits = torch.cat([prob[:, None], torch.full_like(prob[:, None], rival), others], dim=1).log()
+    labels = torch.zeros(points, dtype=torch.int64)
+    value = loss._losses(loss._rows(logits, labels, torch.arange(points) if loss.needs_indices else None))
+    (slope,) = torch.autograd.grad(value.sum(), prob)
+    prob, value = prob.detach(), value.detach()
+    return Curve(prob, value / -prob.log(), value, slope)
+
+
 # ------------------------------------------------------------------------------------------- the smoothed distribution
 
 

@@ -24,7 +24,7 @@ from temperance.losses.focal import FLSD, Focal, InverseFocal
 from temperance.losses.margin import ACLS, MbLS
 from temperance.losses.pairwise import CPC
 from temperance.losses.proper import CrossEntropy, LabelSmoothing
-from temperance.losses.ranking import CRL, neighbours
+from temperance.losses.ranking import CRL, neighbours, ranking_penalty
 from temperance.losses.rows import Rows
 
 # Slopes below this are rounding errors.
@@ -264,7 +264,7 @@ def crl(loss: CRL, rows: Rows) -> Smoothing:
     if loss.score != "msp":
         raise InputError('the formula is for CRL(score="msp")')
     confidence_gap, correctness_gap = loss._order(rows, rows.confidence)
-    active = (correctness_gap.abs() - correctness_gap.sign() * confidence_gap > 0) & rows.kept
+    active = (ranking_penalty(confidence_gap, correctness_gap, margin=loss.margin) > 0) & rows.kept
     own = torch.where(active, -correctness_gap.sign(), 0)
     slope = own.index_add(0, neighbours(rows.kept), -own)
     f = _of_confidence(loss.strength * torch.where(slope != 0, slope, 1), rows)

@@ -255,20 +255,32 @@ def write_retrained(
 def open_retrained(folder: str | Path, *, data: str | None = None, device: str = "cpu") -> tuple[Run, ImageData]:
     """The run of a retrained classifier, with the new classifier in its network, and its data."""
     place = Path(folder)
-    with reading(place / ABOUT):
-        about = json.loads((place / ABOUT).read_text(encoding="utf-8"))
-        origin, images = about["run"], about["data"]
-    if not (place / HEAD).exists():
-        raise FileError(f"{place} has no new classifier, because it was worse than {about['before']}: {WHAT_TO_DO}")
-    if origin is None or not Path(origin).is_dir():
-        lost = "a file of features" if origin is None else f"{origin}, which is not there any more"
-        raise FileError(f"{place} was retrained from {lost}: name its run instead, with --head {place / HEAD}")
-    run, found = open_run(origin, data=data or images, device=device)
-    head = load_head(place / HEAD)
+    origin, saved = origin_of(place)
+    run, found = open_run(origin, data=data or _about(place)["data"], device=device)
+    head = load_head(saved)
     network = split(run.network).joined(head.to(device_of(run.network)))
     val, test = read_pair(place / "predictions.npz")
     parts = {"val": val, "test": test}
     return replace(run, network=network, history=head.history, predictions=parts, folder=place), found
+
+
+def origin_of(folder: str | Path) -> tuple[Path, Path]:
+    """The run that a classifier was retrained from, and the file of the new classifier."""
+    place = Path(folder)
+    about = _about(place)
+    if not (place / HEAD).exists():
+        raise FileError(f"{place} has no new classifier, because it was worse than {about['before']}: {WHAT_TO_DO}")
+    origin = about["run"]
+    if origin is None or not Path(origin).is_dir():
+        lost = "a file of features" if origin is None else f"{origin}, which is not there any more"
+        raise FileError(f"{place} was retrained from {lost}: name its run instead, with --head {place / HEAD}")
+    return Path(origin), place / HEAD
+
+
+def _about(place: Path) -> dict[str, Any]:
+    with reading(place / ABOUT):
+        about: dict[str, Any] = json.loads((place / ABOUT).read_text(encoding="utf-8"))
+        return {name: about[name] for name in ("run", "data", "before")}
 
 
 def is_retrained(folder: str | Path) -> bool:

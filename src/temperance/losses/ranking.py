@@ -17,12 +17,14 @@ from temperance.losses.selective import SCORES, ScoreName
 from temperance.settings import Count, NonNegative
 
 
-def ranking_penalty(confidence_gap: Tensor, correctness_gap: Tensor) -> Tensor:
+def ranking_penalty(confidence_gap: Tensor, correctness_gap: Tensor, *, margin: bool = True) -> Tensor:
     """max(0, |c| − sgn(c) s), and 0 where c is 0: see `CRL`. (n,), (n,) → (n,)
 
-    s is how much more confident a sample is than its neighbour, and c how much more often it was right.
+    s is how much more confident a sample is than its neighbour, and c how much more often it was right. Without the
+    margin, max(0, − sgn(c) s): only the order counts.
     """
-    return F.relu(correctness_gap.abs() - correctness_gap.sign() * confidence_gap) * (correctness_gap != 0)
+    least = correctness_gap.abs() if margin else 0
+    return F.relu(least - correctness_gap.sign() * confidence_gap) * (correctness_gap != 0)
 
 
 def neighbours(kept: Tensor) -> Tensor:
@@ -116,8 +118,7 @@ class CRL(RankingLoss):
     """Correctness ranking: a sample that was right more often than its neighbour should be more confident, by as much.
 
     base + strength · max(0, |c_i − c_j| − sgn(c_i − c_j)(s_i − s_j)) with s the confidence score, j the next sample in
-    the batch and c the share of epochs in which a sample was classified correctly, scaled to 0 … 1. The ACLS paper's
-    eq. 18 drops the margin |c_i − c_j|.
+    the batch and c the share of epochs in which a sample was classified correctly, scaled to 0 … 1.
 
     Call it with the samples' numbers, `loss(logits, labels, indices)`; after each batch
     `loss.update(logits, labels, indices)`, after each epoch `loss.end_epoch()`. Before the first update all c are equal
@@ -126,6 +127,8 @@ class CRL(RankingLoss):
     strength  weight of the penalty
     n_samples  the size of the training set
     score      "msp", "margin" or "negative-entropy" (scaled to 0 … 1)
+    margin     by how much confidence has to differ: |c_i − c_j|; False leaves it out, as eq. 18 of the ACLS paper does,
+               so that only the order counts
     """
 
     def __init__(
@@ -134,15 +137,17 @@ class CRL(RankingLoss):
         n_samples: Count,
         strength: NonNegative = 1.0,
         score: ScoreName = "msp",
+        margin: bool = True,
         base: str | Loss = "cross-entropy",
         **options: Unpack[TorchOptions],
     ) -> None:
         super().__init__(n_samples=n_samples, base=base, **options)
         self.strength = strength
         self.score = score
+        self.margin = margin
 
     def _penalty(self, rows: Rows) -> Tensor:
-        return self.strength * ranking_penalty(*self._order(rows, SCORES[self.score](rows)))
+        return self.strength * ranking_penalty(*self._order(rows, SCORES[self.score](rows)), margin=self.margin)
 
 
 @loss(

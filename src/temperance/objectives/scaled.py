@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from temperance.objectives.base import Objective, largest_change, objective
-from temperance.settings import CountOrZero
+from temperance.settings import CountOrZero, Positive
 
 
 @objective(convex=True)
@@ -21,6 +21,7 @@ class ClassScaled(Objective):
     and are renewed by `reweigh`: the first time with α = 1 and β = 1.5; the second time α and β are chosen to make the
     predicted spread of the class losses small (eq. 6), and then they stay.
 
+    alpha, beta   of eq. 5, to be used from the beginning in place of those that are chosen
     normalise     "nd" (L − mean) / std, "mm" (L − min) / (max − min), "cm" (L − mean) / (max − min); no spread, no
                   scaling
     class_reduce  "mean" over a class's samples, as in the authors' program, which balances unequal classes too; "sum"
@@ -46,12 +47,16 @@ class ClassScaled(Objective):
         class_reduce: Literal["mean", "sum"] = "mean",
         ddof: CountOrZero = 1,
         step: Literal["paper", "first-order"] = "paper",
+        alpha: Positive | None = None,
+        beta: Positive | None = None,
     ) -> None:
         self.normalise = normalise
         self.class_reduce = class_reduce
         self.ddof = ddof
         self.step = step
-        self.alpha, self.beta = self.FIRST_ALPHA, self.FIRST_BETA
+        self._given = (alpha, beta)
+        self.alpha = self.FIRST_ALPHA if alpha is None else alpha
+        self.beta = self.FIRST_BETA if beta is None else beta
         self.class_weights = torch.empty(0, dtype=torch.float64)
         self._first_losses = self.class_weights
         self._looks = 0
@@ -111,8 +116,12 @@ class ClassScaled(Objective):
         return torch.zeros_like(losses) if even else (losses - centre) / spread
 
     def _choose(self, before: Tensor, after: Tensor, k: int) -> tuple[float, float]:
-        """The α and β that make the predicted spread of the class losses least (eq. 6)."""
-        alpha_range = (self.LOW_ALPHA, max(math.log(k) / 2, self.LOW_ALPHA))
+        """The α and β that make the predicted spread of the class losses least (eq. 6); what is given stays."""
+        alpha, beta = self._given
+        if alpha is not None and beta is not None:
+            return alpha, beta
+        alpha_range = (self.LOW_ALPHA, max(math.log(k) / 2, self.LOW_ALPHA)) if alpha is None else (alpha, alpha)
+        beta_range = self.BETA_RANGE if beta is None else (beta, beta)
         first, second = before.cpu().numpy(), after.cpu().numpy()
         from scipy.optimize import minimize  # here, because it takes longer to import than all of temperance
 
@@ -124,14 +133,14 @@ class ClassScaled(Objective):
             predicted = first - w * change if self.step == "paper" else first + (1 + w) * change
             return float(np.linalg.norm(predicted - second.mean()))
 
-        start = (min(max(self.FIRST_ALPHA, alpha_range[0]), alpha_range[1]), self.FIRST_BETA)
+        start = (min(max(self.alpha, alpha_range[0]), alpha_range[1]), self.beta)
         with warnings.catch_warnings():
             # SLSQP clips a step that leaves the box by a rounding error, and says so.
             warnings.simplefilter("ignore", RuntimeWarning)
-            found = minimize(spread, start, method="SLSQP", bounds=(alpha_range, self.BETA_RANGE))
+            found = minimize(spread, start, method="SLSQP", bounds=(alpha_range, beta_range))
         # At a corner of the box SLSQP may report failure though it is there; worse than the start is a real failure.
         better = np.isfinite(found.x).all() and spread(found.x) <= spread(start)
-        return (float(found.x[0]), float(found.x[1])) if better else (self.FIRST_ALPHA, self.FIRST_BETA)
+        return (float(found.x[0]), float(found.x[1])) if better else (self.alpha, self.beta)
 
     @property
     def info(self) -> dict[str, Any]:

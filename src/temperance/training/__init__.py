@@ -3,7 +3,7 @@
 from temperance.training.balanced import Balanced
 from temperance.training.engine import train
 from temperance.training.freezing import ProgressiveFreezing
-from temperance.training.job import Job, open_run, read_job
+from temperance.training.job import Job, open_network, open_run, read_job
 from temperance.training.networks import NETWORKS, Network, make_network
 from temperance.training.prediction import predict
 from temperance.training.recipe import RECIPES, Recipe
@@ -19,6 +19,7 @@ __all__ = [
     "Recipe",
     "Run",
     "make_network",
+    "open_network",
     "open_run",
     "predict",
     "read_job",

@@ -29,6 +29,7 @@ from temperance.training.prediction import device_of, predict
 from temperance.training.processes import own_share, process_group, rank, wait
 from temperance.training.randomness import own_randomness, reproducible, seed_of
 from temperance.training.recipe import Recipe
+from temperance.training.refined import refined_nll
 from temperance.training.run import Run, read_weights, refuse_taken, write_log, write_run, write_weights
 
 # Steps between two updates of the progress bar.
@@ -144,9 +145,9 @@ class Training:
         for epoch in range(len(history), self.recipe.epochs):
             row = self.epoch(epoch, history, progress)
             history = [*history, row]
-            if self.recipe.keep == "best" and epoch >= self.recipe.first_kept:
-                lowest = min(row["val_loss"] for row in history[self.recipe.first_kept :])
-                if row["val_loss"] == lowest:
+            if self.recipe.keep != "last" and epoch >= self.recipe.first_kept:
+                measure = "val_loss" if self.recipe.keep == "best" else "val_refined_nll"
+                if row[measure] == min(row[measure] for row in history[self.recipe.first_kept :]):
                     best, kept = epoch, self._weights()
                     if folder is not None and rank() == 0:
                         write_weights(folder / "best.safetensors", kept)
@@ -280,6 +281,8 @@ class Training:
             "val_ece": ece(logits, labels, from_logits=True),
             "val_nll": nll(logits, labels, from_logits=True),
         }
+        if self.recipe.keep == "refined":
+            measured["val_refined_nll"] = refined_nll(logits, labels)
         self.loss.eval()
         with torch.no_grad():
             # A loss that keeps a record of the training samples has no value for others.

@@ -13,8 +13,9 @@ import torch
 from torch import nn
 
 from temperance.data import ImageData, read_images
-from temperance.errors import DeviceError, InputError, known_settings
+from temperance.errors import DeviceError, InputError, known_settings, plural
 from temperance.files import reading
+from temperance.predictions import read_pair
 from temperance.progress import Progress, no_progress
 from temperance.registry import parse_entry
 from temperance.settings import check_settings
@@ -82,9 +83,13 @@ class Job:
 
     def make_network(self, data: ImageData) -> nn.Module:
         """A new network for these images; its weights come from the job's seed."""
-        height, _, channels = data.train.shape
+        return self.network_for(data.train.shape, data.k)
+
+    def network_for(self, shape: tuple[int, int, int], k: int) -> nn.Module:
+        """A new network for images of this shape (height, width, channels) and k classes."""
+        height, _, channels = shape
         with own_randomness(torch.device("cpu"), self.recipe.seed):
-            network = make_network(self.network, classes=data.k, image_size=height, channels=channels)
+            network = make_network(self.network, classes=k, image_size=height, channels=channels)
             return network if self.recipe.balance is None else balanced(network, self.recipe.balance)
 
     def run(
@@ -133,13 +138,32 @@ def read_job(path: str | Path) -> dict[str, Any]:
 
 def open_run(folder: str | Path, *, data: str | None = None, device: str = "cpu") -> tuple[Run, ImageData]:
     """A finished run with its network, and its data; `data` is their new place if they have moved."""
-    place = Path(folder)
-    about = read_about(place)
-    if "job" not in about["details"]:
-        raise InputError(f"{folder} was trained from Python: read_run(folder, network) opens it")
-    job = Job.of(**{**about["details"]["job"], **({"data": data} if data else {})})
+    job = _job_of(Path(folder), data)
     found = job.read_data()
     return read_run(folder, job.make_network(found).to(usable_device(device))), found
+
+
+def open_network(folder: str | Path, shape: tuple[int, int, int], *, device: str = "cpu") -> Run:
+    """A finished run with its network, for other images of this shape (height, width, channels).
+
+    The data that it was trained on need not be there.
+    """
+    place = Path(folder)
+    job, channels = _job_of(place), len(read_about(place)["mean"])
+    if shape[2] != channels:
+        raise InputError(
+            f"the network in {folder} takes images of {plural(channels, 'channel')}; these have {shape[2]}"
+        )
+    _, test = read_pair(place / "predictions.npz")
+    return read_run(folder, job.network_for(shape, test.k).to(usable_device(device)))
+
+
+def _job_of(place: Path, data: str | None = None) -> Job:
+    """The job of a finished run; `data` is the new place of its images if they have moved."""
+    about = read_about(place)
+    if "job" not in about["details"]:
+        raise InputError(f"{place} was trained from Python: read_run(folder, network) opens it")
+    return Job.of(**{**about["details"]["job"], **({"data": data} if data else {})})
 
 
 def usable_device(device: str) -> torch.device:

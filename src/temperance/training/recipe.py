@@ -51,8 +51,10 @@ class Recipe:
     balance       train a second, fixed classifier beside the network's own, and mix both so that confidence in training
                   is this share of accuracy (BalCAL), such as 0.95
     freeze        number of groups in which the network is frozen while it trains, from the classifier down (PLP)
-    keep          "last": the network of the last epoch; "best": the one with the lowest validation loss, after the
-                  first third of the epochs or after 40, whichever is less
+    keep          "last": the network of the last epoch; "best": the one with the lowest validation loss; "refined": the
+                  one with the lowest validation NLL after a temperature, to be calibrated afterwards
+    keep_from     number of epochs after which "best" and "refined" begin to look; by default a third of all, or 40 if
+                  that is less
     precision     "float32" or "bfloat16" (autocast); predictions are always float32
     compile       compile the network, which takes about a minute and pays where epochs are long
     deterministic  the same bits on every run on a GPU, at the price of speed; a CPU always gives them
@@ -79,7 +81,8 @@ class Recipe:
     mix: Annotated[str, NameOf("a mix", MIXES.make)] | None = None
     balance: PositiveFraction | None = None
     freeze: AtLeastTwo | None = None
-    keep: Literal["last", "best"] = "last"
+    keep: Literal["last", "best", "refined"] = "last"
+    keep_from: CountOrZero | None = None
     precision: Literal["float32", "bfloat16"] = "float32"
     compile: bool = False
     deterministic: bool = False
@@ -89,6 +92,8 @@ class Recipe:
         _check(vars(self))
         if self.nesterov and not self.momentum:
             raise InputError("nesterov needs a momentum above 0")
+        if self.keep_from is not None and self.keep_from >= self.epochs:
+            raise InputError(f"keep_from must be less than the {self.epochs} epochs; got {self.keep_from}")
         object.__setattr__(self, "drops", tuple(self.drops))
 
     @classmethod
@@ -118,7 +123,7 @@ class Recipe:
     @property
     def first_kept(self) -> int:
         """The first epoch, counted from 0, whose network may be the best one."""
-        return min(40, self.epochs // 3)
+        return min(40, self.epochs // 3) if self.keep_from is None else self.keep_from
 
     def mixing(self) -> Mixup | CutMix | MIT | None:
         """The mixing of a batch's images, if there is any."""

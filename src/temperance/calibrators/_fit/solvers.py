@@ -333,13 +333,15 @@ def train(
     optimiser: str = "lbfgs",
     schedule: Sequence[tuple[float, int]] | None = None,
     batch: int | None = None,
+    weight_decay: float = 0.0,
     generator: torch.Generator | None = None,
 ) -> Solution:
     """A published program's optimiser, step by step: L-BFGS without a line search, or Adam.
 
     The default is that of the SCTL authors: all rows in every step, learning rate 0.02 for 1000 steps; with label
     smoothing or focal loss 0.005 for 200 steps, then 0.003 and 0.001 for 400 each, with a new optimiser each time.
-    Another program has another `schedule` of rates and steps, or draws a `batch` of rows for each step of Adam. Weights
+    Another program has another `schedule` of rates and steps, or a `weight_decay` of Adam, or draws a `batch` of rows
+    for each of its steps. Weights
     are chosen again at every evaluation. It computes in float32, as these programs do, because such an L-BFGS stops
     when rounding makes two values equal, well before the optimum; so the last digits differ between processors. Where
     it diverges, the last finite parameters are kept.
@@ -373,7 +375,7 @@ def train(
             lbfgs = torch.optim.LBFGS([parameters], lr=rate, max_iter=n_steps)
             lbfgs.step(closure)  # type: ignore[no-untyped-call]
         else:
-            adam = torch.optim.Adam([parameters], lr=rate)
+            adam = torch.optim.Adam([parameters], lr=rate, weight_decay=weight_decay)
             for _ in range(n_steps):
                 adam.step(closure)
     reached = parameters.detach()

@@ -147,6 +147,36 @@ def weights_page(curves: Mapping[str, Curve], about: About) -> str:
     )
 
 
+def rival_page(curves: Mapping[str, Curve], rival: float, about: About) -> str:
+    """Losses where another class has a fixed probability; `curves` come from `beside_rival(loss)`."""
+    figures = []
+    for column, title, note in (
+        ("weight", "Weight", "the loss as a multiple of cross-entropy"),
+        ("loss", "Loss", "falls where the label gets more probable"),
+    ):
+        lines = [
+            Line(name, points(curve.prob, getattr(curve, column)), i) for i, (name, curve) in enumerate(curves.items())
+        ]
+        highest = max(float(getattr(curve, column).quantile(0.95)) for curve in curves.values())
+        drawn = line_chart(
+            lines,
+            y_title=title,
+            x_title="probability of the label",
+            limits=(0.0, 1.1 * highest),
+            x_ticks=[0, 0.1, 0.2, 0.3, 0.4, 0.5],
+            at=[(rival, "the rival")],
+        )
+        figures.append((noted(tag("b", title), note), drawn))
+    return _page(
+        "Losses on wrong predictions",
+        f"Another class, the rival, has the probability {rival:g}: where the label has less, the prediction is wrong.",
+        "A loss that knows its rival counts a wrong prediction more than focal loss does.",
+        list(curves),
+        figures,
+        about,
+    )
+
+
 def distribution_page(found: Distribution, about: About) -> str:
     """What the bandwidth of the AU loss does to the distribution of confidences: smoothed beside exact."""
     named = {"exact": found.exact} | {f"bandwidth {width:g}": smooth for width, smooth in found.smooth.items()}

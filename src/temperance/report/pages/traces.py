@@ -11,18 +11,7 @@ from temperance.diagnose.traces import Trace, pearson
 from temperance.markup import Markup, tag
 from temperance.report.formats import listed, percent
 from temperance.report.page import legend, noted, pair, section, stroke, table
-from temperance.report.svg.drawing import (
-    LEFT,
-    RIGHT,
-    Plot,
-    Scale,
-    number_text,
-    picture,
-    roomy,
-    round_ticks,
-    ticks_between,
-)
-from temperance.report.svg.lines import Line, line_chart, line_legend, points, series
+from temperance.report.svg.lines import Line, line_chart, line_legend, points, scatter_chart
 
 OTHERS = 40  # lines of classes that were not trained on
 COLUMNS = {"total": "Total loss (NLL)", "spread": "Spread of the class losses", "ece": "Calibration error"}
@@ -65,25 +54,9 @@ def _signed_r(r: float) -> str:
 
 def scatter(traces: Sequence[Trace], column: str) -> Markup:
     """Calibration error against the total loss or the spread, a point for every step."""
-    xs = torch.cat([getattr(trace, column) for trace in traces])
-    ys = torch.cat([trace.ece for trace in traces])
-    x = roomy(float(xs.min()), float(xs.max()), LEFT, RIGHT)
-    y = Scale(0, 1.05 * float(ys.max()) or 1.0, 220, 8)
-    plot = Plot(x, y)
-    across, ticks = ticks_between(x.low, x.high, 5), round_ticks(y.high, 4)
-    dots = [
-        plot.dot(a, b, f"point {series(i)}")
-        for i, trace in enumerate(traces)
-        for a, b in zip(getattr(trace, column).tolist(), trace.ece.tolist(), strict=True)
-    ]
     title = "total loss" if column == "total" else "spread of the class losses"
-    return picture(
-        262,
-        f"Calibration error against {title}, a point for every step.",
-        plot.y_axis(ticks),
-        tag("g", *dots, class_="cloud"),
-        plot.x_axis(across, title, number_text),
-    )
+    groups = [Line(each.objective, points(getattr(each, column), each.ece), i) for i, each in enumerate(traces)]
+    return scatter_chart(groups, x_title=title, y_title="Calibration error")
 
 
 def _between(toy: Trace, a: int, b: int) -> str:
@@ -124,8 +97,8 @@ def toy_section(toy: Trace | None, names: Sequence[str]) -> Markup:
         f"The same layer, trained only on the classes with the highest losses ({listed(trained)}) and measured on "
         f"all classes of the same data. {_between(toy, a, b)}",
         legend(
-            (stroke(_class_line("", mine=True).class_), "classes trained on"),
-            (stroke(_class_line("", mine=False).class_), "the others"),
+            (stroke(class_line("", mine=True).class_), "classes trained on"),
+            (stroke(class_line("", mine=False).class_), "the others"),
             ("line", "A and B"),
         ),
         pair(*figures),
@@ -149,9 +122,9 @@ def class_losses(trace: Trace, names: Sequence[str], at: Sequence[tuple[float, s
     lines = []
     for i in (*others, *mine):
         values = points(trace.steps, trace.class_losses[:, i])
-        lines.append(_class_line(names[trace.classes[i]], values, mine=i in mine))
+        lines.append(class_line(names[trace.classes[i]], values, mine=i in mine))
     return line_chart(lines, y_title="loss of each class", x_title="step", at=at)
 
 
-def _class_line(name: str, points: Sequence[tuple[float, float]] = (), *, mine: bool) -> Line:
+def class_line(name: str, points: Sequence[tuple[float, float]] = (), *, mine: bool) -> Line:
     return Line(name, points, 1 if mine else 0, "" if mine else "faint")

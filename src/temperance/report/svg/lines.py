@@ -19,6 +19,7 @@ from temperance.report.svg.drawing import (
     label,
     number_text,
     picture,
+    roomy,
     tick_text,
     ticks_between,
 )
@@ -103,6 +104,40 @@ def line_chart(
         plot.y_axis(ticks, tick_text if percent else number_text),
         plot.framed(*parts) if limits else join(parts),
         plot.x_axis(across, x_title, number_text),
+    )
+
+
+def scatter_chart(
+    groups: Sequence[Line],
+    *,
+    x_title: str,
+    y_title: str,
+    x_percent: bool = False,
+    y_percent: bool = True,
+    from_zero: bool = True,
+    level: tuple[float, str] | None = None,
+) -> Markup:
+    """The points of each group as a cloud, in its colour.
+
+    level  a height with a line across, and its name
+    """
+    shown = [point for group in groups for point in group.points if finite(point)]
+    xs, ys = zip(*shown, strict=True)
+    heights = (*ys, level[0]) if level else ys
+    x = roomy(min(xs), max(xs), LEFT, RIGHT)
+    y = y_scale(min(heights), max(heights), from_zero=from_zero)
+    plot = Plot(x, y)
+    clouds = [plot.dot(a, b, f"point {series(group.number)}") for group in groups for a, b in group.points]
+    parts = [tag("g", *clouds, class_="cloud")]
+    if level:
+        parts.append(plot.line([(x.low, level[0]), (x.high, level[0])], "guide"))
+        parts.append(label(RIGHT, y(level[0]) - 5, level[1], anchor="end"))
+    return picture(
+        BOTTOM + 42,
+        f"{y_title} against {x_title}: {len(shown):,} points.",
+        plot.y_axis(y_ticks(y), tick_text if y_percent else number_text),
+        *parts,
+        plot.x_axis(ticks_between(x.low, x.high, 5), x_title, tick_text if x_percent else number_text),
     )
 
 

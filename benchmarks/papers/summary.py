@@ -1,0 +1,98 @@
+"""What the trainings of the queue say together: answers to the papers' claims, how far it is, and every number."""
+
+from __future__ import annotations
+
+from statistics import fmean
+
+from benchmarks.papers import mac_cal, trained
+from benchmarks.papers.outputs import Cell, ours
+from benchmarks.papers.trained import SETS, verdict
+from benchmarks.papers.trainings import METHODS
+
+# The states of a training that are shown, by the end of a table's name.
+STATES = {"trained": "as trained", "temperature": "temperature", "auto": "auto", "masked": "mac-cal"}
+TABLES = [(data, short) for data in SETS for short in STATES]
+
+# Metrics, the number that makes them readable, and digits.
+METRICS = {
+    "accuracy": ("accuracy", 100, 2),
+    "NLL": ("nll", 1, 4),
+    "ECE": ("ece", 100, 2),
+    "AECE": ("adaptive-ece", 100, 2),
+    "classwise ECE": ("classwise-ece", 100, 3),
+    "AURC": ("aurc", 100, 2),
+}
+
+ANSWERS = {"holds": "yes", "reversed": "no", "undecided": "undecided"}
+NOT_YET = "not trained yet"
+
+
+def answers() -> str:
+    """The questions that the papers answer with yes, and our answers, for each data set."""
+    lines = [f"| question | {' | '.join(SETS.values())} |", "|---" * (1 + len(SETS)) + "|"]
+    for other, name in (("mbls", "MbLS"), ("label-smoothing", "label smoothing"), ("cross-entropy", "cross-entropy")):
+        found = [_lower("acls", other, data) for data in SETS]
+        lines.append(f"| Does ACLS have a lower ECE than {name}? | {' | '.join(found)} |")
+    for other, name in (("cross-entropy", "cross-entropy"), ("focal", "focal loss"), ("flsd", "FL-53")):
+        found = [_lower("au", other, data, at_accuracy=True) for data in SETS]
+        lines.append(f"| Does AU have a lower ECE than {name}, and at what accuracy? | {' | '.join(found)} |")
+    lines.append(f"| Does MaC-Cal lower the ECE of each training? | {' | '.join(map(_each_lower, SETS))} |")
+    return "\n".join(lines)
+
+
+def _lower(method: str, other: str, data: str, *, at_accuracy: bool = False) -> str:
+    """Yes, no or undecided, with both numbers."""
+    mine, its = (trained.cell("", each, "ECE", None, data=data) for each in (method, other))
+    if mine is None or its is None:
+        broken = [each for each in (method, other) if trained.broke_down(each, data)]
+        return f"undecided: {broken[0]} broke down" if broken else NOT_YET
+    texts = [ours(mine), ours(its)]
+    if at_accuracy:
+        accuracies = [trained.cell("", each, "accuracy", None, data=data) for each in (method, other)]
+        texts = [f"{text} at {cell.ours:.2f}" for text, cell in zip(texts, accuracies, strict=True) if cell]
+    return f"{ANSWERS[verdict(mine, its)]}: {' against '.join(texts)}"
+
+
+def _each_lower(data: str) -> str:
+    """How many trainings it improves, and which."""
+    found: dict[str, list[str]] = {said: [] for said in ANSWERS.values()}
+    for row, method in mac_cal.METHODS.items():
+        pair = without_and_with(method, "ECE", data)
+        if pair:
+            found[ANSWERS[verdict(pair[1], pair[0])]].append(row)
+    texts = [f"{said} for {len(rows)} ({', '.join(rows)})" for said, rows in found.items() if rows]
+    return "; ".join(texts) or NOT_YET
+
+
+def without_and_with(method: str, metric: str, data: str) -> tuple[Cell, Cell] | None:
+    """A number of a training, and after MaC-Cal."""
+    states = (mac_cal.PLAIN, mac_cal.MASKED)
+    before, after = (trained.cell("", method, metric, None, state, data) for state in states)
+    return (before, after) if before and after else None
+
+
+def progress() -> str:
+    """How many of the training methods were measured on each data set, and which wait."""
+    lines = ["| data | methods | waiting |", "|---|---|---|"]
+    for data, name in SETS.items():
+        waiting = [method for method in METHODS if not trained.is_measured(method, data)]
+        broken = [method for method in METHODS if trained.broke_down(method, data)]
+        done = f"{len(METHODS) - len(waiting)} of {len(METHODS)}"
+        done += f" ({', '.join(broken)} broke down)" if broken else ""
+        lines.append(f"| {name} | {done} | {', '.join(waiting) or 'none'} |")
+    return "\n".join(lines)
+
+
+def trainings(data: str, short: str) -> str:
+    """Every training method on a data set in a state: all metrics with their intervals, the lowest NLL first."""
+    lines = [f"| method | {' | '.join(METRICS)} |", "|---" * (1 + len(METRICS)) + "|"]
+    found = {method: trained.lines(method, STATES[short], data) for method in METHODS}
+    ranked = sorted((fmean(line["nll"][0] for line in mine), method) for method, mine in found.items() if mine)
+    for _, method in ranked:
+        cells = []
+        for key, times, digits in METRICS.values():
+            value, low, high = trained.interval([line[key] for line in found[method]])
+            cells.append(f"{times * value:.{digits}f} ({times * low:.{digits}f}–{times * high:.{digits}f})")
+        seeds = f", mean of {len(found[method])}" if len(found[method]) > 1 else ""
+        lines.append(f"| {method}{seeds} | {' | '.join(cells)} |")
+    return "\n".join(lines if ranked else [NOT_YET.capitalize() + "."])
