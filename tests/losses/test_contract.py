@@ -50,7 +50,8 @@ def test_ignored_samples_have_no_effect(kind: type[Loss]) -> None:
     kept = torch.ones(len(labels), dtype=torch.bool)
     kept[[0, 4, 5, 6, 23]] = False
     weight = torch.tensor([0.5, 2.0, 0.0, 1.0, 3.0])
-    for ignore_index, settings in product((-100, 255, 3), ({}, {"reduction": "sum"}, {"weight": weight})):
+    variants: list[dict[str, Any]] = [{}, {"reduction": "sum"}, {"weight": weight}]
+    for ignore_index, settings in product((-100, 255, 3), variants):
         some = labels.masked_fill(~kept, ignore_index)
         loss = made(kind, ignore_index=ignore_index, **settings)
         alone = gradient(loss, logits[kept], labels[kept], indices[kept])
