@@ -7,6 +7,7 @@
 #   make docs      the documentation site in site/; a broken link or a page without its place is an error
 #   make package   wheel and source archive, each installed where there is no compiler, and used; wheels also for ARM,
 #                  where there is a compiler for it (gcc-aarch64-linux-gnu), and audited
+#   make downloads what oldest and package download first; it can run beside the tests
 # And by hand, because it doubles the time of the tests:
 #   make coverage  which lines the tests run
 PYTHON ?= python3

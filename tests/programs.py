@@ -10,12 +10,13 @@ from typing import NamedTuple, Protocol
 
 # Imports what most programs need, and then runs one after the other. Each is a line: its folder and its Python.
 PARENT = """
-import json, os, sys, traceback
+import json, os, sys, traceback, warnings
 import torch, scipy.optimize, scipy.special, temperance.calibrators, temperance.jobs.comparison, temperance.metrics
 
 for line in sys.stdin:
     folder, program = json.loads(line)
-    child = os.fork()
+    with warnings.catch_warnings(action="ignore"):  # Python's own, about the threads of libraries, which do nothing yet
+        child = os.fork()
     if not child:
         os.chdir(folder)
         for number, name in ((1, ".stdout"), (2, ".stderr")):
