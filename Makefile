@@ -7,6 +7,7 @@
 #   make docs      the documentation site in site/; a broken link or a page without its place is an error
 #   make package   wheel and source archive, each installed where there is no compiler, and used; wheels also for ARM,
 #                  where there is a compiler for it (gcc-aarch64-linux-gnu), and audited
+#   make downloads what oldest and package download first; it can run beside the tests
 # And by hand, because it doubles the time of the tests:
 #   make coverage  which lines the tests run
 PYTHON ?= python3
@@ -15,14 +16,18 @@ BIN    := $(VENV)/bin
 PINNED := pip install --quiet --disable-pip-version-check --constraint constraints.txt
 PIP    := $(BIN)/$(PINNED)
 
-.PHONY: demo test check coverage units oldest docs package speed clean
+.PHONY: demo test check coverage units oldest docs package downloads speed clean
 
-# Without the tests of all calibrators that take minutes; each method has its own file too.
-NUMERICAL := tests/losses tests/metrics tests/test_numerics.py tests/test_objectives.py \
+# Without the tests of all calibrators that take minutes, as each method has its own file too, and without those that are
+# about processes, compilers and memory.
+NUMERICAL := tests/test_numerics.py tests/test_objectives.py \
+             $(filter-out %_distributed.py %_transforms.py, $(wildcard tests/losses/test_*.py)) \
+             $(filter-out %_stream.py, $(wildcard tests/metrics/test_*.py)) \
              $(filter-out %_contract.py %_auto.py %_priors.py, $(wildcard tests/calibrators/test_*.py))
 FAST      := tests/losses tests/metrics tests/test_arrays.py tests/test_cli.py tests/test_compare.py tests/test_evaluate.py \
              tests/test_predictions*.py tests/test_settings.py
-PYTEST    := -m pytest --numprocesses auto
+# The tests of a file run in one process, which prepares what they share once.
+PYTEST    := -m pytest --numprocesses auto --dist loadfile
 
 demo: $(VENV)/.runs
 	$(BIN)/temperance demo --report demo.html
@@ -49,9 +54,7 @@ units: $(VENV)/.tests
 oldest: $(VENV)-oldest/.tests
 	OMP_NUM_THREADS=1 $(VENV)-oldest/bin/python $(PYTEST) -q -m 'not slow' -W default $(FAST)
 
-$(VENV)-oldest/.tests: pyproject.toml constraints-oldest.txt
-	$(PYTHON) -m venv $(VENV)-oldest
-	$(VENV)-oldest/bin/$(subst constraints,constraints-oldest,$(PINNED)) torch
+$(VENV)-oldest/.tests: $(VENV)-oldest/.torch pyproject.toml
 	$(VENV)-oldest/bin/$(subst constraints,constraints-oldest,$(PINNED)) --editable '.[report,parquet,images,analysis]' pytest pytest-xdist hypothesis
 	touch $@
 
@@ -59,20 +62,33 @@ docs: $(VENV)/.docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "The site: site/index.html"
 
-package: $(VENV)/.runs
+package: $(VENV)/.runs $(VENV)-clean/.torch
 	$(PIP) hatchling auditwheel
-	rm -rf dist $(VENV)-clean
+	rm -rf dist
 	! command -v aarch64-linux-gnu-gcc || CC=aarch64-linux-gnu-gcc $(BIN)/python -m hatchling build -t wheel -d dist/arm
 	$(BIN)/python -m hatchling build -d dist
 	for wheel in dist/*.whl $$(find dist/arm -name '*.whl' 2> /dev/null); do \
 	  $(BIN)/auditwheel show $$wheel | tr '\n' ' ' | grep 'consistent with the following platform tag: "manylinux' || exit 1; \
 	done
-	$(PYTHON) -m venv $(VENV)-clean && $(VENV)-clean/bin/$(PINNED) torch
+	rm $(VENV)-clean/.torch  # it is used once
 	for archive in dist/*.whl dist/*.tar.gz; do \
 	  CC=false $(VENV)-clean/bin/$(PINNED) --force-reinstall --no-deps $$archive && \
 	  CC=false $(VENV)-clean/bin/$(PINNED) $$archive && \
 	  $(VENV)-clean/bin/temperance demo > /dev/null && $(VENV)-clean/bin/python scripts/smoke.py || exit 1; \
 	done
+
+# What takes long to download, in environments that nothing else uses: it can be done while tests run.
+downloads: $(VENV)-oldest/.torch $(VENV)-clean/.torch
+
+$(VENV)-oldest/.torch: constraints-oldest.txt
+	$(PYTHON) -m venv $(VENV)-oldest
+	$(VENV)-oldest/bin/$(subst constraints,constraints-oldest,$(PINNED)) torch
+	touch $@
+
+$(VENV)-clean/.torch: constraints.txt
+	$(PYTHON) -m venv --clear $(VENV)-clean
+	$(VENV)-clean/bin/$(PINNED) torch
+	touch $@
 
 speed: $(VENV)/.tests
 	$(BIN)/python -m benchmarks.speed

@@ -23,6 +23,12 @@ ABLATIONS = {"acls-ranking", "crl-margin"}
 
 
 @pytest.fixture
+def threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads begin sooner than processes, which would not know of the images here."""
+    monkeypatch.setattr(losses, "ProcessPoolExecutor", lambda jobs, *_: ThreadPoolExecutor(jobs))
+
+
+@pytest.fixture
 def setup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Setup:
     monkeypatch.setattr(losses, "images", lambda source: digits(400))
     return Setup("digits", tmp_path, network="small-cnn", epochs=1)
@@ -66,11 +72,8 @@ def test_a_loss_that_breaks_down_leaves_a_line(setup: Setup, monkeypatch: pytest
     assert "broke down" in markdown([line])
 
 
-def test_only_what_is_missing_is_trained(
-    setup: Setup, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    # Threads begin sooner than processes, which would not know of the images here.
-    monkeypatch.setattr(losses, "ProcessPoolExecutor", lambda jobs, context: ThreadPoolExecutor(jobs))
+@pytest.mark.usefixtures("threads")
+def test_only_what_is_missing_is_trained(setup: Setup, capsys: pytest.CaptureFixture[str]) -> None:
     (setup.runs / "runs.jsonl").write_text(json.dumps({"run": "focal"}) + "\n")
     losses.train_all(setup, ["focal", "no-loss", "brier"])
     assert [line["run"] for line in read(setup.runs / "runs.jsonl")] == ["focal", "brier"]
@@ -116,6 +119,7 @@ def test_runs_are_compared_with_cross_entropy(tmp_path: Path) -> None:
     assert len({line.count("|") for line in table}) == 1
 
 
+@pytest.mark.usefixtures("threads")
 def test_logits_beyond_half_precision_are_a_breakdown(tmp_path: Path) -> None:
     write_run(tmp_path, "cross-entropy", 1.0)
     write_run(tmp_path, "focal", 1e6)

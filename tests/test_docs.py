@@ -10,6 +10,7 @@ import shlex
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ import torch
 import temperance
 from method_pages import REGISTRIES, documented, page_path, pages, uses
 from notebooks import TUTORIALS, notebook, path_of
+from programs import Run, command, runner
 from tables import LOSS_FAMILIES, drawn, filled
 from temperance import evaluate
 from temperance.calibrators import CALIBRATORS
@@ -74,18 +76,23 @@ def record(*values, **options):
     printed[line] = printed.get(line, "") + " ".join(map(str, values)) + "\\n"
     plain(*values, **options)
 builtins.print = record
-exec(compile(open(sys.argv[1]).read(), sys.argv[1], "exec"), {"__name__": "__main__"})
-json.dump(printed, open(sys.argv[2], "w"))
+exec(compile(open("page.py").read(), "page.py", "exec"), {"__name__": "__main__"})
+json.dump(printed, open("printed.json", "w"))
 """
 NUMBER = re.compile(r"(?<![\w.])[-−]?\d+(?:,\d{3})*(?:\.\d+)?(?:e-?\d+)?(?![\w])( ?%)?")
 
 
-def run_program(program: str, folder: Path) -> dict[int, str]:
+@pytest.fixture(scope="module")
+def run() -> Iterator[Run]:
+    with runner() as found:
+        yield found
+
+
+def run_page(run: Run, program: str, folder: Path) -> dict[int, str]:
     """Run a page's Python in a folder; what each line printed."""
     (folder / "page.py").write_text(program)
-    command = [sys.executable, "-W", "error", "-c", RECORDER, "page.py", "printed.json"]
-    found = subprocess.run(command, cwd=folder, capture_output=True, text=True)
-    assert found.returncode == 0, found.stderr
+    found = run(RECORDER, folder)
+    assert found.code == 0, found.err
     return {int(line): text for line, text in json.loads((folder / "printed.json").read_text()).items()}
 
 
@@ -106,7 +113,7 @@ def is_printed(value: float, slack: float, printed: list[tuple[float, float]]) -
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_python_blocks_run(page: Path, tmp_path: Path) -> None:
+def test_python_blocks_run(page: Path, run: Run, tmp_path: Path) -> None:
     """The Python of a page runs from top to bottom as one program, in an empty folder.
 
     A number in a comment beside `print` is what that line prints. A number in a tutorial's quotations and tables is
@@ -119,7 +126,7 @@ def test_python_blocks_run(page: Path, tmp_path: Path) -> None:
         pytest.importorskip("torchmetrics", reason="torchmetrics is not installed")
     if not program:
         return
-    printed = run_program(program, tmp_path)
+    printed = run_page(run, program, tmp_path)
     for i, line in enumerate(program.splitlines(), 1):
         beside = re.fullmatch(r"\s*print\(.*\)  # ([\d<\[−-].*)", line)
         if beside:
@@ -149,16 +156,15 @@ def test_commands_are_those_of_the_command_line(page: Path) -> None:
         parser().parse_args(words)
 
 
-def test_the_first_commands_run(tmp_path: Path) -> None:
+def test_the_first_commands_run(run: Run, tmp_path: Path) -> None:
     """From a table of predictions to ONNX, with nothing but what the start page says."""
     if os.environ.get("CI") != "true":
         pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
     start = ROOT / "docs" / "index.md"
-    run_program(code_blocks(start, "python")[0], tmp_path)
+    run_page(run, code_blocks(start, "python")[0], tmp_path)
     for words in commands(start.read_text())[1:]:  # the first is the demo, which has its own test
-        command = [sys.executable, "-m", "temperance", *words]
-        found = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-        assert found.returncode == 0, found.stderr
+        found = run(command(*words), tmp_path)
+        assert found.code == 0, found.err
     assert {"report.html", "calibrated.csv", "cal.onnx"} <= {path.name for path in tmp_path.iterdir()}
 
 
@@ -225,16 +231,15 @@ def test_the_python_of_the_readme_has_the_types_it_says(tmp_path: Path) -> None:
     assert found.returncode == 0, found.stdout + found.stderr
 
 
-def test_commands_of_the_page_on_shift_run_and_say_what_it_quotes(tmp_path: Path) -> None:
+def test_commands_of_the_page_on_shift_run_and_say_what_it_quotes(run: Run, tmp_path: Path) -> None:
     """After its first block of Python has written the files."""
     page = ROOT / "docs" / "shift.md"
-    subprocess.run([sys.executable, "-c", code_blocks(page, "python")[0]], cwd=tmp_path, check=True)
+    run_page(run, code_blocks(page, "python")[0], tmp_path)
     said = ""
-    for command in "".join(code_blocks(page, "sh")).splitlines():
-        line = [sys.executable, "-m", *command.split()]
-        found = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True)
-        assert found.returncode == 0, found.stderr
-        said += found.stdout
+    for words in commands(page.read_text()):
+        found = run(command(*words), tmp_path)
+        assert found.code == 0, found.err
+        said += found.out
     quotes = re.findall(r"(?:^> .*\n)+", page.read_text(), re.MULTILINE)
     for quote in quotes:
         assert " ".join(quote.replace("> ", "").split()) in " ".join(said.split())

@@ -1,7 +1,7 @@
 """What holds for all four formats: exact round trips, damaged files, full disks."""
 
 import random
-import subprocess
+import resource
 import sys
 from pathlib import Path
 
@@ -244,26 +244,18 @@ def test_other_files_under_this_name(tmp_path: Path, suffix: str, content: bytes
 
 
 def test_a_full_disk_is_one_sentence_and_leaves_nothing(tmp_path: Path) -> None:
-    program = (
-        "import resource, sys\n"
-        "from pathlib import Path\n"
-        "import numpy as np\n"
-        "from temperance.errors import FileError\n"
-        "from temperance.predictions import Predictions, write_predictions\n"
-        "data = Predictions.of(np.random.default_rng(0).random((5000, 10)), np.zeros(5000, dtype=int))\n"
-        f"for suffix in {SUFFIXES}:\n"
-        "    path = Path(sys.argv[1]) / f'out{suffix}'\n"
-        "    write_predictions(path, data)\n"
-        "    path.unlink()\n"
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))\n"
-        f"for suffix in {SUFFIXES}:\n"
-        "    path = Path(sys.argv[1]) / f'out{suffix}'\n"
-        "    try:\n"
-        "        write_predictions(path, data)\n"
-        "    except FileError as error:\n"
-        "        assert 'cannot be written' in str(error) and 'too large' in str(error), error\n"
-        "    else:\n"
-        "        raise SystemExit(f'{suffix} was written')\n"
-    )
-    subprocess.run([sys.executable, "-W", "error", "-c", program, str(tmp_path)], check=True)
+    data = Predictions.of(np.random.default_rng(0).random((5000, 10)), np.zeros(5000, dtype=int))
+    paths = [tmp_path / f"out{suffix}" for suffix in SUFFIXES]
+    for path in paths:  # so that everything that writes is imported
+        write_predictions(path, data)
+        path.unlink()
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    # As a disk with 20 kB left: what is larger can no longer be written.
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))
+    try:
+        for path in paths:
+            with pytest.raises(FileError, match=r"cannot be written.*too large"):
+                write_predictions(path, data)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert list(tmp_path.iterdir()) == []

@@ -54,7 +54,7 @@ METHODS = [
     ),
     Method("recipe", "recipe", settings_of(Recipe), Recipe.of),
 ]
-SETTINGS = [pytest.param(m, s, id=f"{m.kind} {m.name} {s.name}") for m in METHODS for s in m.table.values()]
+each = pytest.mark.parametrize("method", METHODS, ids=lambda m: f"{m.kind} {m.name}")
 
 
 def alternatives(kind: Any) -> tuple[Any, ...]:
@@ -86,43 +86,41 @@ def out_of_bounds(kind: Any) -> list[Any]:
     return []
 
 
-@pytest.mark.parametrize(("method", "setting"), SETTINGS)
-def test_a_setting_refuses_another_type(method: Method, setting: Setting) -> None:
-    kinds = alternatives(setting.kind)
-    wrong: list[Any] = [1j, object(), [object()]]
-    wrong += [] if NoneType in kinds else [None]
-    wrong += ["true", 1, 0] if kinds == (bool,) else [] if bool in kinds else [True]
-    for value in wrong:
-        if setting.name == "weight" and value is None:
-            continue
-        with pytest.raises(InputError) as refused:
-            method(**{setting.name: value})
-        said = f"{method.name}: {setting.name} must be "
-        assert str(refused.value).startswith(said) and repr(value) in str(refused.value)
-
-
-@pytest.mark.parametrize(("method", "setting"), SETTINGS)
-def test_a_setting_refuses_a_value_out_of_its_bounds(method: Method, setting: Setting) -> None:
-    for kind in alternatives(setting.kind):
-        for value in out_of_bounds(kind):
-            with pytest.raises(InputError, match=f"^{method.name}: ({setting.name} must be|there is no)"):
+@each
+def test_a_setting_refuses_another_type(method: Method) -> None:
+    for setting in method.table.values():
+        kinds = alternatives(setting.kind)
+        wrong: list[Any] = [1j, object(), [object()]]
+        wrong += [] if NoneType in kinds or setting.name == "weight" else [None]
+        wrong += ["true", 1, 0] if kinds == (bool,) else [] if bool in kinds else [True]
+        for value in wrong:
+            with pytest.raises(InputError) as refused:
                 method(**{setting.name: value})
+            said = f"{method.name}: {setting.name} must be "
+            assert str(refused.value).startswith(said) and repr(value) in str(refused.value)
 
 
-@pytest.mark.parametrize(("method", "setting"), SETTINGS)
-def test_a_setting_says_what_it_may_be(method: Method, setting: Setting) -> None:
+@each
+def test_a_setting_refuses_a_value_out_of_its_bounds(method: Method) -> None:
+    for setting in method.table.values():
+        for kind in alternatives(setting.kind):
+            for value in out_of_bounds(kind):
+                with pytest.raises(InputError, match=f"^{method.name}: ({setting.name} must be|there is no)"):
+                    method(**{setting.name: value})
+
+
+@each
+def test_a_setting_says_what_it_may_be_and_what_it_is_for(method: Method) -> None:
     """A number has a type, a name has choices or a registry; the default is one of the values that it may have."""
-    assert setting.kind is not object and (str not in alternatives(setting.kind) or Loss in alternatives(setting.kind))
-    if setting.default is not REQUIRED:
-        setting.check(setting.default)
+    for setting in method.table.values():
+        kinds = alternatives(setting.kind)
+        assert setting.kind is not object and (str not in kinds or Loss in kinds), setting.name
+        if setting.default is not REQUIRED:
+            setting.check(setting.default)
+        assert setting.purpose, f"write a line `{setting.name}  what it is for` in the docstring of {method.name}"
 
 
-@pytest.mark.parametrize("method", METHODS, ids=lambda m: f"{m.kind} {m.name}")
+@each
 def test_a_setting_that_is_not_there_is_refused(method: Method) -> None:
     with pytest.raises(InputError, match=f"there is no setting of {method.name} named 'no_such'"):
         method(no_such=1)
-
-
-@pytest.mark.parametrize(("method", "setting"), SETTINGS)
-def test_every_setting_says_what_it_is_for(method: Method, setting: Setting) -> None:
-    assert setting.purpose, f"write a line `{setting.name}  what it is for` in the docstring of {method.name}"

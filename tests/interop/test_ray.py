@@ -1,6 +1,7 @@
 """On a Ray cluster: the numbers of one process, also if a worker dies, and sentences that name the file and the row."""
 
 import os
+import shutil
 import signal
 import sys
 import tempfile
@@ -40,21 +41,30 @@ LOGITS, LABELS = random_predictions(N, K)
 
 @pytest.fixture(scope="module", autouse=True)
 def local_cluster() -> Iterator[None]:
-    """Two workers for all tests of this file. The name of Ray's folder is short: names of sockets are limited."""
+    """A cluster of its own, with two workers for all tests of this file.
+
+    `--dist loadfile` has them in one process: of two clusters that start together, one may take a port that the other
+    has just found free. On a busy machine workers may take long to start. The name of Ray's folder is short, because
+    the names of sockets are limited.
+    """
     ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
-    with tempfile.TemporaryDirectory(prefix="t", dir="/tmp", ignore_cleanup_errors=True) as folder:
-        ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR", _temp_dir=folder)
+    options = {"num_cpus": 2, "include_dashboard": False, "log_to_driver": False, "logging_level": "ERROR"}
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        tempfile.TemporaryDirectory(prefix="t", dir="/tmp", ignore_cleanup_errors=True) as folder,
+    ):
+        patch.setenv("RAY_worker_register_timeout_seconds", "600")
+        ray.init(address="local", _temp_dir=folder, **options)
         try:
             yield
         finally:
             ray.shutdown()
 
 
-@pytest.fixture
-def shards(tmp_path: Path) -> Path:
-    """A hundred files."""
-    folder = tmp_path / "shards"
-    folder.mkdir()
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A hundred files, which no test changes."""
+    folder = tmp_path_factory.mktemp("shards")
     for i, (logits, labels) in enumerate(zip(LOGITS.chunk(FILES), LABELS.chunk(FILES), strict=True)):
         write_predictions(folder / f"part-{i:03}.parquet", Predictions.of(logits, labels, from_logits=True))
     return folder
@@ -116,6 +126,7 @@ def test_a_folder_is_calibrated_though_a_worker_dies(shards: Path, tmp_path: Pat
 
 
 def test_one_bad_row_in_a_hundred_files(shards: Path, tmp_path: Path) -> None:
+    shards = shutil.copytree(shards, tmp_path / "shards")
     bad = LOGITS.chunk(FILES)[57].clone()
     bad[11, 2] = torch.nan
     write_predictions(shards / "part-057.parquet", Predictions.of(bad, LABELS.chunk(FILES)[57], from_logits=True))

@@ -1,11 +1,9 @@
-"""What every registered loss must do; the claims come from the registry, and no loss is exempt by name."""
+"""What every registered loss must do; no loss is exempt by name. What the registry claims: test_claims_contract."""
 
 import copy
 import math
 import pickle
-import re
-from collections.abc import Callable
-from functools import partial
+from itertools import product
 from typing import Any
 
 import pytest
@@ -13,51 +11,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from conftest import random_predictions
+from losses.made import batch, close, each_loss, gradient, made, make, numbers
 from temperance import losses
 from temperance.errors import InputError
 from temperance.losses import LOSSES, CrossEntropy, Focal, Loss, Regulariser, make_loss
-from temperance.losses.base import CLAIMS
-
-N_SAMPLES = 60
-
-each_loss = pytest.mark.parametrize("kind", list(LOSSES), ids=LOSSES.names)
-
-
-def make(kind: type[Loss], **settings: Any) -> Loss:
-    """A fresh loss; one with a record of samples has room for all that are used here."""
-    return make_loss(kind.name, **({"n_samples": N_SAMPLES} if kind.needs_indices else {}), **settings)
-
-
-def made(kind: type[Loss], **settings: Any) -> Loss:
-    """A loss that has already seen data, if it has a memory."""
-    loss = make(kind, **settings)
-    if loss.learns_from is not None:
-        for seed in (11, 12):
-            logits, labels = random_predictions(N_SAMPLES, 5, seed=seed, sharpness=1.0)
-            loss.end_epoch()
-            loss.update(logits[:50], labels[:50], numbers(labels[:50]))
-    return loss
-
-
-def numbers(labels: Tensor) -> Tensor:
-    return torch.arange(labels.numel()).reshape(labels.shape)
-
-
-def batch(n: int = 24, k: int = 5, seed: int = 0, sharpness: float = 4.0) -> tuple[Tensor, Tensor, Tensor]:
-    """Predictions in float64, with some logits farther apart than every margin."""
-    logits, labels = random_predictions(n, k, seed, sharpness)
-    return logits, labels, numbers(labels)
-
-
-def gradient(loss: Loss, logits: Tensor, labels: Tensor, indices: Tensor) -> Tensor:
-    logits = logits.detach().requires_grad_()
-    return torch.autograd.grad(loss(logits, labels, indices), logits)[0]
-
-
-def close(found: Tensor, expected: Tensor, tolerance: float = 1e-10) -> bool:
-    return torch.allclose(found, expected, rtol=tolerance, atol=tolerance)
-
 
 # --------------------------------------------------------------------------------------------------- as cross-entropy
 
@@ -87,23 +44,23 @@ def test_class_weights_weight_samples(kind: type[Loss]) -> None:
 
 
 @each_loss
-@pytest.mark.parametrize("ignore_index", [-100, 255, 3])
-def test_ignored_samples_have_no_effect(kind: type[Loss], ignore_index: int) -> None:
+def test_ignored_samples_have_no_effect(kind: type[Loss]) -> None:
     logits, labels, indices = batch()
     labels[labels == 3] = 2
     kept = torch.ones(len(labels), dtype=torch.bool)
     kept[[0, 4, 5, 6, 23]] = False
-    some = labels.masked_fill(~kept, ignore_index)
     weight = torch.tensor([0.5, 2.0, 0.0, 1.0, 3.0])
-    for settings in ({}, {"reduction": "sum"}, {"weight": weight}):
+    variants: list[dict[str, Any]] = [{}, {"reduction": "sum"}, {"weight": weight}]
+    for ignore_index, settings in product((-100, 255, 3), variants):
+        some = labels.masked_fill(~kept, ignore_index)
         loss = made(kind, ignore_index=ignore_index, **settings)
         alone = gradient(loss, logits[kept], labels[kept], indices[kept])
         assert close(loss(logits, some, indices), loss(logits[kept], labels[kept], indices[kept]))
         found = gradient(loss, logits, some, indices)
         assert close(found[kept], alone)
         assert not found[~kept].any()
-    each = made(kind, ignore_index=ignore_index, reduction="none")(logits, some, indices)
-    assert not each[~kept].any()
+        each = made(kind, ignore_index=ignore_index, reduction="none")(logits, some, indices)
+        assert not each[~kept].any()
 
 
 @each_loss
@@ -118,10 +75,9 @@ def test_memory_skips_ignored_samples(kind: type[Loss]) -> None:
 
 
 @each_loss
-@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
-def test_batches_without_a_sample_give_zero(kind: type[Loss], reduction: str) -> None:
+def test_batches_without_a_sample_give_zero(kind: type[Loss]) -> None:
     logits, labels, indices = batch(6)
-    for settings in ({}, {"weight": torch.rand(5)}):
+    for reduction, settings in product(("mean", "sum", "none"), ({}, {"weight": torch.rand(5)})):
         loss = made(kind, reduction=reduction, **settings)
         z = logits.clone().requires_grad_()
         value = loss(z, torch.full_like(labels, -100), indices)
@@ -166,18 +122,18 @@ def test_cross_entropy_is_torchs() -> None:
 
 
 @each_loss
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_precision_is_computed_in_float32(kind: type[Loss], dtype: torch.dtype) -> None:
+def test_half_precision_is_computed_in_float32(kind: type[Loss]) -> None:
     logits, labels, indices = batch()
-    half = logits.to(dtype)
     loss = made(kind)
-    expected = loss(half.float(), labels, indices)
-    assert expected.dtype == torch.float32
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert torch.equal(loss(half, labels, indices), expected)
-        assert torch.equal(loss(half.float(), labels, indices), expected)
-    slope = gradient(loss, half, labels, indices)
-    assert slope.dtype == dtype and bool(torch.isfinite(slope).all())
+    for dtype in (torch.bfloat16, torch.float16):
+        half = logits.to(dtype)
+        expected = loss(half.float(), labels, indices)
+        assert expected.dtype == torch.float32
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            assert torch.equal(loss(half, labels, indices), expected)
+            assert torch.equal(loss(half.float(), labels, indices), expected)
+        slope = gradient(loss, half, labels, indices)
+        assert slope.dtype == dtype and bool(torch.isfinite(slope).all())
 
 
 @each_loss
@@ -229,182 +185,15 @@ def hard_batches() -> dict[str, tuple[Tensor, Tensor]]:
 
 
 @each_loss
-@pytest.mark.parametrize("name", hard_batches())
-def test_value_and_gradient_are_finite(kind: type[Loss], name: str) -> None:
-    logits, labels = hard_batches()[name]
-    for loss in (make(kind), made(kind)):
+def test_value_and_gradient_are_finite(kind: type[Loss]) -> None:
+    for loss, (name, (logits, labels)) in product((make(kind), made(kind)), hard_batches().items()):
         for dtype in (torch.float32, torch.float64):
             z = logits.to(dtype)
-            assert bool(torch.isfinite(loss(z, labels, numbers(labels))))
-            assert bool(torch.isfinite(gradient(loss, z, labels, numbers(labels))).all())
+            assert bool(torch.isfinite(loss(z, labels, numbers(labels)))), name
+            assert bool(torch.isfinite(gradient(loss, z, labels, numbers(labels))).all()), name
 
 
-# --------------------------------------------------------------------------------------------------------- the claims
-
-
-# A check takes a loss and fails if its claim is false. `FALSE` has a false claim for each, which the check must refuse.
-
-
-def check_paper(kind: type[Loss]) -> None:
-    assert re.search(r"\b(19|20)\d\d\b", kind.paper), "a paper has a year"
-
-
-def check_per_sample(kind: type[Loss]) -> None:
-    logits, labels, indices = batch()
-    loss = made(kind, reduction="none")
-    each = loss(logits, labels, indices)
-    alone = torch.cat([loss(logits[i : i + 1], labels[i : i + 1], indices[i : i + 1]) for i in range(len(labels))])
-    assert close(alone, each) == kind.per_sample
-
-
-def check_shift_invariant(kind: type[Loss]) -> None:
-    logits, labels, indices = batch()
-    shift = torch.linspace(-20, 20, len(labels), dtype=torch.float64)[:, None]
-    loss = made(kind)
-    same_value = close(loss(logits + shift, labels, indices), loss(logits, labels, indices), 1e-9)
-    moved, still = (gradient(loss, z, labels, indices) for z in (logits + shift, logits))
-    assert (same_value and close(moved, still, 1e-9)) == kind.shift_invariant
-
-
-def check_exact_gradient(kind: type[Loss]) -> None:
-    """Against finite differences, with logits within every margin and beyond."""
-    loss, found = made(kind), []
-    for sharpness in (1.0, 4.0):
-        logits, labels, indices = batch(5, 4, sharpness=sharpness)
-        of_logits = partial(lambda y, i, z: loss(z, y, i), labels, indices)
-        found.append(torch.autograd.gradcheck(of_logits, logits.requires_grad_(), raise_exception=False))
-    assert all(found) == kind.exact_gradient
-
-
-def check_proper(kind: type[Loss]) -> None:
-    """On average over labels drawn from the truth, the truth is a minimum, and no other forecast is as good."""
-    labels, loss = torch.tensor([0] * 6 + [1] * 3 + [2]), make(kind)
-
-    def expected(forecast: list[float]) -> tuple[Tensor, Tensor]:
-        logits = torch.tensor(forecast, dtype=torch.float64).log().expand(10, 3)
-        given = logits, labels, numbers(labels)
-        return loss(*given), gradient(loss, *given).sum(0)
-
-    best, slope = expected([0.6, 0.3, 0.1])
-    assert close(slope, torch.zeros_like(slope))
-    for other in ([0.5, 0.4, 0.1], [0.7, 0.2, 0.1], [1 / 3, 1 / 3, 1 / 3], [0.6, 0.25, 0.15]):
-        assert expected(other)[0] > best + 1e-6
-
-
-def check_equals_cross_entropy_at(kind: type[Loss]) -> None:
-    logits, labels, indices = batch()
-    assert kind.equals_cross_entropy_at is not None
-    loss = make(kind, **kind.equals_cross_entropy_at)
-    assert close(loss(logits, labels, indices), F.cross_entropy(logits, labels))
-    assert close(gradient(loss, logits, labels, indices), gradient(CrossEntropy(), logits, labels, indices))
-
-
-def check_soft_targets(kind: type[Loss]) -> None:
-    """One-hot targets give the value and gradient of labels, and where the most probable class changes, nothing jumps.
-
-    A loss that does not take them says so, by its name.
-    """
-    logits, labels, indices = batch()
-    targets = F.one_hot(labels, 5).to(logits.dtype)
-    even = (targets + targets.roll(1, 1)) / 2
-    weight = torch.tensor([0.5, 2.0, 0.0, 1.0, 3.0])
-    for settings in ({}, {"reduction": "none"}, {"reduction": "sum", "weight": weight}):
-        loss = made(kind, **settings)
-        if not kind.soft_targets:
-            with pytest.raises(InputError, match=rf"^{kind.name} is not defined for target probabilities"):
-                loss(logits, targets, indices)
-            continue
-        assert close(loss(logits, targets, indices), loss(logits, labels, indices))
-        before, after = (loss(logits, even + by * targets, indices) for by in (-1e-9, 1e-9))
-        assert close(before, after, 1e-6)
-        if "reduction" not in settings:
-            assert close(gradient(loss, logits, targets, indices), gradient(loss, logits, labels, indices))
-
-
-def check_learns_from(kind: type[Loss]) -> None:
-    """A memory is in the buffers, changes with updates, and continues bit by bit after save and load."""
-    assert kind.learns_from in (None, "training", "validation")
-    logits, labels, indices = batch()
-    loss = make(kind)
-    before = copy.deepcopy(loss.state_dict())
-    loss.update(logits, labels, indices)
-    after = loss.state_dict()
-    changed = any(not torch.equal(after[name], before[name]) for name in before)
-    assert changed == bool(before) == (kind.learns_from is not None)
-    resumed = make(kind)
-    resumed.load_state_dict(after)
-    for seed in (1, 2):
-        other = batch(seed=seed)
-        for one in (loss, resumed):
-            one.update(*other)
-            one.end_epoch()
-        for name, value in loss.state_dict().items():
-            assert torch.equal(value, resumed.state_dict()[name])
-        assert torch.equal(loss(logits, labels, indices), resumed(logits, labels, indices))
-
-
-def check_needs_indices(kind: type[Loss]) -> None:
-    logits, labels, indices = batch()
-    assert ("n_samples" in kind.own_settings()) == kind.needs_indices
-    loss = made(kind)
-    if kind.needs_indices:
-        for call in (loss, loss.update):
-            with pytest.raises(InputError, match="call it with the samples' numbers"):
-                call(logits, labels)
-            with pytest.raises(InputError, match=f"found {N_SAMPLES}"):
-                call(logits, labels, indices + N_SAMPLES - 23)
-    else:
-        assert torch.equal(loss(logits, labels), loss(logits, labels, indices))
-
-
-CHECKS: dict[str, Callable[[type[Loss]], None]] = {
-    "paper": check_paper,
-    "per_sample": check_per_sample,
-    "shift_invariant": check_shift_invariant,
-    "exact_gradient": check_exact_gradient,
-    "proper": check_proper,
-    "soft_targets": check_soft_targets,
-    "learns_from": check_learns_from,
-    "needs_indices": check_needs_indices,
-    "equals_cross_entropy_at": check_equals_cross_entropy_at,
-}
-
-FALSE: dict[str, tuple[str, object]] = {
-    "paper": ("focal", "to appear"),
-    "per_sample": ("mdca", True),
-    "shift_invariant": ("focal", False),
-    "exact_gradient": ("crl-margin", True),
-    "proper": ("focal", True),
-    "soft_targets": ("dual-focal", True),
-    "learns_from": ("focal", "training"),
-    "needs_indices": ("focal", True),
-    "equals_cross_entropy_at": ("focal", {"gamma": 1.0}),
-}
-
-# These two promise nothing where they are not made.
-OPTIONAL = {"proper": False, "equals_cross_entropy_at": None}
-
-
-@pytest.mark.parametrize(
-    ("claim", "kind"),
-    [
-        pytest.param(claim, kind, id=f"{claim}-{kind.name}")
-        for claim in CLAIMS
-        for kind in LOSSES
-        if claim not in OPTIONAL or getattr(kind, claim) != OPTIONAL[claim]
-    ],
-)
-def test_claims_are_true(claim: str, kind: type[Loss]) -> None:
-    CHECKS[claim](kind)
-
-
-@pytest.mark.parametrize("claim", CLAIMS)
-def test_false_claims_are_found(claim: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    name, false = FALSE[claim]
-    assert getattr(LOSSES[name], claim) != false
-    monkeypatch.setattr(LOSSES[name], claim, false)
-    with pytest.raises((AssertionError, InputError)):
-        CHECKS[claim](LOSSES[name])
+# ----------------------------------------------------------------------------------------------- settings and memories
 
 
 @each_loss
@@ -412,7 +201,6 @@ def test_documented_and_public(kind: type[Loss]) -> None:
     assert kind.summary and len(kind.summary) < 120
     assert getattr(losses, kind.__name__) is kind
     assert kind.__name__ in losses.__all__
-    assert set(kind.claims()) == set(CLAIMS)
 
 
 @each_loss

@@ -56,15 +56,15 @@ def weighted(n: int, k: int, seed: int) -> tuple[torch.Tensor, torch.Tensor, tor
 
 
 @each_metric
-@pytest.mark.parametrize(("n", "k", "seed"), [(5, 2, 0), (90, 3, 1), (91, 17, 2)])
-def test_whole_weights_are_repeated_rows(metric: Metric, n: int, k: int, seed: int) -> None:
-    probs, labels, weights = weighted(n, k, seed)
-    rows = torch.repeat_interleave(weights)
-    for settings in ({}, *SETTINGS.get(metric.name, [])):
-        repeated = metric(probs[rows], labels[rows], **settings)
-        assert metric(probs, labels, weights=weights, **settings) == close(repeated)
-        found = metric(probs.log(), labels, weights=weights.float(), from_logits=True, **settings)
-        assert found == pytest.approx(repeated, abs=1e-9, nan_ok=True)
+def test_whole_weights_are_repeated_rows(metric: Metric) -> None:
+    for n, k, seed in ((5, 2, 0), (90, 3, 1), (91, 17, 2)):
+        probs, labels, weights = weighted(n, k, seed)
+        rows = torch.repeat_interleave(weights)
+        for settings in ({}, *SETTINGS.get(metric.name, [])):
+            repeated = metric(probs[rows], labels[rows], **settings)
+            assert metric(probs, labels, weights=weights, **settings) == close(repeated)
+            found = metric(probs.log(), labels, weights=weights.float(), from_logits=True, **settings)
+            assert found == pytest.approx(repeated, abs=1e-9, nan_ok=True)
 
 
 @each_metric

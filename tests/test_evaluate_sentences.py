@@ -1,0 +1,184 @@
+"""Every sentence of `evaluate` is true: its numbers are computed again by other means, from data made for each case."""
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from temperance import Predictions, evaluate, read_predictions
+from temperance.jobs.verdict import LEVEL, Findings, percents
+from temperance.metrics.batch import batches
+from temperance.metrics.tally import Tally, tallied
+from verdicts import Data, Facts, always, checked, off_by, one_class_off, opposite, rare, steep
+
+TOO_FEW = r"samples are too few to tell\."
+CASES: dict[str, tuple[Data, list[str], list[str]]] = {
+    # name: data, what must be said, what must not be said
+    "over, many": (
+        off_by(10_000, 0.1),
+        [r"^Over-confident\. ", "All 5 classes are off", "`temperance compare`"],
+        ["nder-c"],
+    ),
+    "over, some": (off_by(400, 0.15), [r"^Over-confident\. "], ["nder-c", "too few"]),
+    "over, few": (off_by(40, 0.1), [f"^40 {TOO_FEW}"], ["confident", "class", "repair"]),
+    "under, many": (off_by(10_000, -0.08), [r"^Under-confident\. ", "`temperance compare`"], ["ver-c"]),
+    "under, few": (off_by(40, -0.05), [f"^40 {TOO_FEW}"], ["confident", "class", "repair"]),
+    "over by a little": (
+        off_by(400_000, 0.004),
+        [r"^Over-confident, but only by a little\. ", "seldom needs repair"],
+        ["temperance compare"],
+    ),
+    "over by little, but fifty times the mistakes": (
+        always(100_000, 0.9999, 0.995),
+        [r"^Over-confident\. .* is 99\.99 % sure on average and right 99\.50 % "],
+        ["little"],
+    ),
+    "steep": (
+        steep(10_000),
+        [r"^Over-confident in some places and under-confident in others\. ", "to 100 % carry .* of 20 % to"],
+        ["Calibrated"],
+    ),
+    "one class off": (
+        one_class_off(20_000),
+        [r"One class is off .*: when it predicts class 2 it says "],
+        ["classes are"],
+    ),
+    "opposite classes": (
+        opposite(6000),
+        [r"^Not right for every class\. .* Both classes are off .* It gives class 1 too much: "],
+        ["-confident"],
+    ),
+    "a rare class": (
+        rare(20_000),
+        [r"^Under-confident\. .* It gives class 1 too much: 1\.67 % on average, and 0\.39 % of the samples are"],
+        ["when it predicts"],
+    ),
+    "calibrated, many": (
+        off_by(20_000, 0.0),
+        [r"^Calibrated to within 0\.9 points on average, as far as 20,000 samples can tell\. "],
+        ["repair", "few"],
+    ),
+    "calibrated, a thousand": (off_by(1000, 0.0), [r"^Calibrated to within \d\.\d points", "takes about"], ["repair"]),
+    "calibrated, some": (off_by(200, 0.0), [f"^200 {TOO_FEW}"], ["Calibrated", "repair", "-confident"]),
+    "calibrated, two": (off_by(2, 0.0), [f"^2 {TOO_FEW}"], ["Calibrated", "repair", "-confident"]),
+    "calibrated, two classes": (off_by(20_000, 0.0, k=2), [r"^Calibrated to within "], ["It gives"]),
+    "calibrated, 200 classes": (off_by(20_000, 0.0, k=200), [r"^Calibrated to within "], ["class "]),
+    "one sample, right": (
+        always(1, 0.7, 1.0),
+        [r"^One sample cannot tell\. It is 70\.0 % sure of it and right\. "],
+        [],
+    ),
+    "one sample, wrong": (
+        always(1, 0.7, 0.0),
+        [r"^One sample cannot tell\. It is 70\.0 % sure of it and wrong\. "],
+        [],
+    ),
+    "one sample, surely wrong": (always(1, 1.0, 0.0), [r"^One sample cannot tell\. .* and wrong\. "], ["confident"]),
+    "sure and right, few": (always(40, 1.0, 1.0), [f"^40 {TOO_FEW}"], ["Calibrated"]),
+    "sure and right, many": (
+        always(5000, 1.0, 1.0),
+        [r"^Calibrated to within 0\.2 points .* 100\.0 % sure .* right 100\.0 %"],
+        ["repair"],
+    ),
+    "sure and wrong": (
+        always(5, 1.0, 0.0),
+        [r"^Over-confident\. .* right 0\.0 % of the time"],
+        ["Calibrated", "nder-c"],
+    ),
+    "all right": (off_by(200, -1.0), [r"^Under-confident\. .* right 100\.0 % of the time"], ["ver-c"]),
+    "all wrong": (off_by(200, 1.0), [r"^Over-confident\. .* right 0\.0 % of the time"], ["nder-c"]),
+}
+# What no one should be told of few samples.
+ALWAYS_FORBIDDEN = ["Nothing needs repair", "furthest off", "nan", "1 samples"]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_evaluate_says(name: str) -> None:
+    (probs, labels), required, forbidden = CASES[name]
+    verdict = evaluate(probs, labels, bootstrap=0, metrics=["ece"]).verdict
+    checked(verdict, Facts.of(probs, labels))
+    assert [pattern for pattern in required if not re.search(pattern, verdict)] == [], verdict
+    assert [text for text in (*forbidden, *ALWAYS_FORBIDDEN) if text in verdict] == [], verdict
+
+
+def test_class_names_are_used() -> None:
+    probs, labels = one_class_off(20_000)
+    names = ["ant", "bee", "cat", "dog", "eel"]
+    verdict = evaluate(Predictions.of(probs, labels, class_names=names), bootstrap=0, metrics=["ece"]).verdict
+    assert "when it predicts cat it says " in verdict
+    checked(verdict, Facts.of(probs, labels, names))
+
+
+@given(
+    st.integers(1, 300),
+    st.integers(2, 6),
+    st.floats(0.1, 20),
+    st.floats(0, 4),
+    st.floats(0.3, 1.5),
+    st.integers(0, 2**31),
+)
+def test_whatever_evaluate_says_is_true(n: int, k: int, sharp: float, lean: float, skill: float, seed: int) -> None:
+    """Random predictions: from guesses to certainty, from much too sure to not sure enough, with a rare class."""
+    draw = torch.Generator().manual_seed(seed)
+    logits = sharp * torch.randn(n, k, generator=draw, dtype=torch.float64)
+    logits[:, 0] += lean
+    labels = torch.multinomial((skill * logits).softmax(1), 1, generator=draw).squeeze(1)
+    probs = logits.softmax(1)
+    checked(evaluate(probs, labels, bootstrap=0, metrics=["ece"]).verdict, Facts.of(probs, labels))
+
+
+def test_calibrated_models_are_seldom_called_anything_else() -> None:
+    """At most one in twenty, whatever n and k: more than 37 of 400 then have a chance below 1e-3."""
+    draw = torch.Generator().manual_seed(0)
+    found = 0
+    for n, k, sharp in ((3, 2, 2.0), (30, 5, 6.0), (300, 3, 1.5), (1500, 10, 8.0)):
+        for _ in range(100):
+            probs = (sharp * torch.randn(n, k, generator=draw, dtype=torch.float64)).softmax(1)
+            into: list[Tally] = []
+            for _ in tallied(batches(probs, torch.multinomial(probs, 1, generator=draw).squeeze(1)), into):
+                pass
+            found += Findings.of(*into).anything
+    assert found <= 37 and LEVEL == 0.05
+
+
+@pytest.mark.parametrize(
+    ("values", "digits", "said"),
+    [
+        ((0.5, 0.25), 1, ["50.0 %", "25.0 %"]),
+        ((0.9999, 0.995), 1, ["99.99 %", "99.50 %"]),
+        ((0.9242, 0.9238), 1, ["92.42 %", "92.38 %"]),
+        ((1.0, 1.0), 1, ["100.0 %", "100.0 %"]),
+        ((0.5, 0.5 + 1e-9), 1, ["50.0 %", "50.0 %"]),
+        ((0.0167, 0.0039), 2, ["1.67 %", "0.39 %"]),
+    ],
+)
+def test_shares_have_the_digits_that_tell_them_apart(values: tuple[float, ...], digits: int, said: list[str]) -> None:
+    assert percents(*values, digits=digits) == said
+
+
+@pytest.mark.shared
+def test_a_real_network_by_class(shared_data: Path) -> None:
+    """DenseNet-40 is over-confident where it predicts cat, and was called under-confident of it."""
+    verdict = evaluate(shared_data / "logits" / "c10_densenet40.npz", bootstrap=0, metrics=["ece"]).verdict
+    assert (
+        "when it predicts class 3 it says 96.0 % and is right 86.7 % of the time "
+        "(class 5: 96.9 % and 88.8 %; class 2: 96.9 % and 89.5 %)"
+    ) in verdict
+    assert "nder-confident" not in verdict
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize(
+    "pattern", ["logits/c10_*", "logits/c100_*", "llm/*", "more/binary/*", "more/longtail/*", "more/tabular/a*"]
+)
+def test_what_evaluate_says_of_real_predictions(pattern: str, shared_data: Path) -> None:
+    files = sorted(shared_data.glob(f"{pattern}.npz"))[:8]
+    assert files
+    for path in files:
+        data = read_predictions(path)
+        probs = data.scores.double().softmax(1) if data.from_logits else data.scores
+        names = [f"class {name}" if name.isdigit() else name for name in data.class_names or map(str, range(data.k))]
+        checked(evaluate(data, bootstrap=0, metrics=["ece"]).verdict, Facts.of(probs, data.labels, names))
