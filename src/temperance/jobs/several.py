@@ -15,7 +15,7 @@ from temperance.jobs.comparison import Comparison, chosen_methods, compare
 from temperance.jobs.evaluation import Evaluation, evaluate
 from temperance.jobs.measuring import chosen_metrics
 from temperance.jobs.outcomes import BASELINE
-from temperance.jobs.results import Provenance, Results, Row, shown
+from temperance.jobs.results import Provenance, Results, Row, log_name, shown
 from temperance.jobs.standings import Standing, standings
 from temperance.metrics import METRICS
 from temperance.predictions import Predictions, read_predictions
@@ -93,6 +93,11 @@ class Evaluations(SeveralSets):
             if value == value
         }
 
+    def to_dict(self, prefix: str = "") -> dict[str, float]:
+        """Every value by its name, as experiment trackers log them: `a.npz/ece`."""
+        each = (found.to_dict(f"{prefix}{log_name(name)}/") for name, found in self.each.items())
+        return {name: value for values in each for name, value in values.items()}
+
     def to_json(self, **extra: Any) -> str:
         return super().to_json(verdicts={name: found.verdict for name, found in self.each.items()}, **extra)
 
@@ -164,6 +169,15 @@ class Comparisons(SeveralSets):
             text.append(f"It is worse than no calibration on {harmed or 'none'} of them.")
         text.append("What is recommended for a set rests on the tests of that set alone.")
         return " ".join(text)
+
+    def to_dict(self, prefix: str = "") -> dict[str, float]:
+        """Every value by its name, as experiment trackers log them: `a.npz/temperature/ece`."""
+        return {
+            prefix + log_name(name, method, metric): value
+            for name, finding in self.findings.items()
+            for method, measured in finding.measured.items()
+            for metric, value in measured.items()
+        }
 
     def to_json(self, **extra: Any) -> str:
         return super().to_json(
