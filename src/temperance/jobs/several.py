@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from temperance.errors import InputError, TemperanceError, plural
+from temperance.files import PathLike, make_folder
 from temperance.jobs.application import refuse_calibrated
-from temperance.jobs.comparison import Comparison, chosen_methods, compare
+from temperance.jobs.comparison import chosen_methods, compare
 from temperance.jobs.evaluation import Evaluation, evaluate
+from temperance.jobs.kept import Finding, Kept, reduced
 from temperance.jobs.measuring import chosen_metrics
 from temperance.jobs.outcomes import BASELINE
 from temperance.jobs.results import Provenance, Results, Row, log_name, shown
@@ -129,22 +131,15 @@ class Evaluations(SeveralSets):
             yield Text.assemble((name, "bold"), f": {first_sentence(found.verdict)}")
 
 
-@dataclass(frozen=True)
-class Finding:
-    """What a comparison on one set came to; `measured` has every metric of every method that could be fitted."""
-
-    recommended: str
-    verdict: str
-    split: str
-    k: int
-    measured: dict[str, dict[str, float]]
-
-
 @dataclass(frozen=True, repr=False)
 class Comparisons(SeveralSets):
-    """Every method on several sets: where the methods stand over all of them, and what to use for each."""
+    """Every method on several sets: where the methods stand over all of them, and what to use for each.
+
+    kept  the sets that were not compared again, because a folder had them already
+    """
 
     findings: dict[str, Finding]
+    kept: tuple[str, ...] = ()
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -271,7 +266,7 @@ def evaluate_each(
     chosen_metrics(options.get("metrics", ()))
     how = {name: options.pop(name) for name in ("positive", "normalise", "columns") if name in options}
 
-    def measure(given: Set) -> Evaluation:
+    def measure(_: str, given: Set) -> Evaluation:
         data = given if isinstance(given, Predictions) else read_predictions(given, split, **how)
         if options.get("calibrator") is not None:
             refuse_calibrated(data, "leave it out")
@@ -282,32 +277,42 @@ def evaluate_each(
     return Evaluations(rows, provenance, failures, found)
 
 
-def compare_each(sets: Sets, *, progress: Progress = no_progress, **options: Any) -> Comparisons:
+def compare_each(
+    sets: Sets,
+    *,
+    folder: PathLike | None = None,
+    refit: bool = False,
+    progress: Progress = no_progress,
+    **options: Any,
+) -> Comparisons:
     """`compare` on several sets of predictions, each fitted on one part of it and measured on another.
 
     Files with val and test parts keep them, others are halved at random. A set that cannot be measured is in
     `failures`, and the others are measured.
 
+    folder   gets the recommended calibrator of each set as soon as there is one, NAME.safetensors, and what was
+             measured, NAME.json; a set whose data and settings are those of the NAME.json there is not compared again
+    refit    fit the calibrators that are kept on everything
     options  as `compare` takes them: methods, n_bins, bootstrap, jobs, …
     """
     chosen_methods(options.get("methods", ()))
-    found, failures = _each(sets, lambda given: _reduced(compare(given, **options)), progress)
+    if folder is not None:
+        make_folder(folder)
+    elif refit:
+        raise InputError("refit is about the calibrators that are kept; name a folder for them")
+    kept = Kept(folder, refit=refit, **options) if folder is not None else None
+
+    def measure(name: str, given: Set) -> tuple[Results, Finding]:
+        return kept.compared(name, given) if kept else reduced(compare(given, **options))
+
+    found, failures = _each(sets, measure, progress)
     rows, provenance = _together(result for result, _ in found.values())
-    return Comparisons(rows, provenance, failures, {name: finding for name, (_, finding) in found.items()})
-
-
-def _reduced(found: Comparison) -> tuple[Results, Finding]:
-    """What is kept of a comparison: not its predictions and calibrators, which would be held for all sets at once."""
-    measured = {
-        outcome.label: {"seconds": outcome.seconds} | {name: each.value for name, each in outcome.measured.items()}
-        for outcome in found.ranked
-    }
-    finding = Finding(found.recommended.label, found.verdict, found.split, found.test.k, measured)
-    return Results(found.rows, found.provenance), finding
+    findings = {name: finding for name, (_, finding) in found.items()}
+    return Comparisons(rows, provenance, failures, findings, tuple(kept.found) if kept else ())
 
 
 def _each(
-    sets: Sets, measure: Callable[[Set], Found], progress: Progress
+    sets: Sets, measure: Callable[[str, Set], Found], progress: Progress
 ) -> tuple[dict[str, Found], dict[str, TemperanceError]]:
     """What was measured of each set, and why others could not be."""
     given = dict(sets) if isinstance(sets, Mapping) else dict(zip(set_names(sets), sets, strict=True))
@@ -316,7 +321,7 @@ def _each(
     for name, each in given.items():
         progress(len(found) + len(failures), len(given), name)
         try:
-            found[name] = measure(each)
+            found[name] = measure(name, each)
         except TemperanceError as error:
             failures[name] = error
     if not given:
