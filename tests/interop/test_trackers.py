@@ -62,10 +62,10 @@ def test_tensorboard_takes_numbers_and_figures(tmp_path: Path) -> None:
     from torch.utils.tensorboard import SummaryWriter
 
     found = samples.evaluation()
-    with SummaryWriter(tmp_path) as writer:  # type: ignore[no-untyped-call]
+    with SummaryWriter(tmp_path) as writer:
         for name, value in found.to_dict("test/").items():
-            writer.add_scalar(name, value, global_step=3)  # type: ignore[no-untyped-call]
-        writer.add_figure("test/reliability", draw_reliability(found.reliability).figure)  # type: ignore[no-untyped-call]
+            writer.add_scalar(name, value, global_step=3)
+        writer.add_figure("test/reliability", draw_reliability(found.reliability).figure)
     kept: Any = EventAccumulator(str(tmp_path))
     kept.Reload()
     assert set(kept.Tags()["scalars"]) == set(found.to_dict("test/")) and kept.Tags()["images"] == ["test/reliability"]

@@ -15,6 +15,7 @@ from temperance.files import PathLike, atomic_write, reading
 from temperance.jobs.comparison import Comparison, chosen_methods, compare, fit_and_test
 from temperance.jobs.results import Provenance, Results, Row
 from temperance.predictions.given import Set
+from temperance.settings import defaults_of
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,7 @@ class Kept:
 
     def _asked(self, given: Set) -> dict[str, Any]:
         """All that the result depends on."""
-        options = compare.__kwdefaults__ | self.options
+        options = defaults_of(compare) | self.options
         how = {name: options[name] for name in ("positive", "normalise", "columns")}
         fit, test, _ = fit_and_test(given, None, options["seed"], **how)
         return {
