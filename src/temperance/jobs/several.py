@@ -1,4 +1,4 @@
-"""Several sets of predictions by one call: each is measured as by a call of its own, and one table has all of them."""
+"""Several sets of predictions in one call: each is measured as if alone, and one table shows them all."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ COLUMN, FEWEST_COLUMNS = 16, 3  # the width of a metric in a terminal, and how m
 
 @dataclass(frozen=True, repr=False)
 class SeveralSets(Results):
-    """What was measured of several sets. The `source` of a row says of which.
+    """The measurements of several sets. The `source` of a row names the set.
 
     failures  the sets that could not be measured, and why
     """
@@ -84,7 +84,7 @@ class Evaluations(SeveralSets):
         return tuple(row.metric for row in first.rows if not row.group)
 
     def ranks(self, metric: str) -> dict[str, int]:
-        """The place of each set by a metric, 1 is the best; sets of equal value share it. Empty if none is better."""
+        """The place of each set by a metric, 1 for the best; equal sets share one. Empty if neither end is better."""
         lower = METRICS[metric].lower_is_better
         values = {name: found.row(metric).value for name, found in self.each.items()}
         if lower is None:
@@ -332,7 +332,7 @@ def _each(
 
 
 def first_sentence(text: str) -> str:
-    """Of a verdict, what it comes to."""
+    """The gist of a verdict."""
     return f"{text.partition('. ')[0].rstrip('.')}."
 
 
