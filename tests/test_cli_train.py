@@ -15,6 +15,7 @@ import torch
 
 from commands import run
 from small_images import digits
+from temperance.cli import parser
 from temperance.cli.train import lines_now_and_then
 from temperance.data import Images
 from temperance.errors import InputError
@@ -251,6 +252,22 @@ def test_settings_from_a_file_and_flags_that_count_more(images: Path, tmp_path: 
     assert found.code == 0, found.err
     about = json.loads((tmp_path / "run" / "run.json").read_text())
     assert about["details"]["job"]["epochs"] == 1 and about["details"]["job"]["loss"] == "mbls"
+
+
+@pytest.mark.parametrize(("flag", "wrong"), [("clip", "two"), ("balance", "half"), ("freeze", "all")])
+def test_none_takes_away_what_a_preset_sets(flag: str, wrong: str, capsys: pytest.CaptureFixture[str]) -> None:
+    given = parser().parse_args(["train", "images.npz", "-o", "run", "--preset", "balcal", f"--{flag}", "none"])
+    settings = {name: vars(given)[name] for name in ("data", "preset", flag)}
+    assert getattr(Job.of(**settings).recipe, flag) is None
+    assert getattr(Job.of(data="images.npz", **{flag: 2 if flag == "freeze" else 0.5}).recipe, flag) is not None
+    with pytest.raises(SystemExit):
+        parser().parse_args(["train", "images.npz", "-o", "run", f"--{flag}", wrong])
+    assert f"expected a number or none; got '{wrong}'" in capsys.readouterr().err
+
+
+def test_a_setting_that_is_needed_may_not_be_none() -> None:
+    with pytest.raises(InputError, match="epochs must be a whole number of at least 1; got None"):
+        Job.of(data="images.npz", epochs="none")
 
 
 def test_resuming_a_finished_run_changes_nothing(images: Path, tmp_path: Path) -> None:

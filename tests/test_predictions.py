@@ -159,16 +159,6 @@ def test_select_refuses(index: list[object]) -> None:
         numbered(3).select(index)  # type: ignore[arg-type]
 
 
-def test_split_at() -> None:
-    before, after = numbered(5).split_at(2)
-    assert before.scores[:, 0].tolist() == [0, 1]
-    assert after.scores[:, 0].tolist() == [2, 3, 4]
-    assert (before.split, after.split) == ("rows 0–1", "rows 2–4")
-    for row in (0, 5, -1):
-        with pytest.raises(InputError, match="row must"):
-            numbered(5).split_at(row)
-
-
 @settings(deadline=None)
 @given(n=st.integers(2, 50), seed=st.integers(0, 5))
 def test_halves_share_no_row_and_lose_none(n: int, seed: int) -> None:

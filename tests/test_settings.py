@@ -50,6 +50,11 @@ class Method:
     ) -> None: ...
 
 
+def test_none_is_named_once() -> None:
+    assert settings_of(Focal)["reduction"].allowed == "one of mean, sum, none"
+    assert make_loss("focal:reduction=none").reduction == Focal(reduction="none").reduction == "none"
+
+
 def test_a_signature_and_its_docstring_are_the_table() -> None:
     table = settings_of(Method)
     assert list(table) == ["needed", "margin", "mode", "low", "high", "sizes"]

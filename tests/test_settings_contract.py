@@ -1,6 +1,7 @@
 """Every setting of every method of every kind: what its table says is what the method takes, when it is made."""
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import NoneType
@@ -15,6 +16,7 @@ from temperance.losses import LOSSES, Loss, make_loss
 from temperance.metrics import METRICS
 from temperance.metrics.stream import Stream
 from temperance.objectives import OBJECTIVES, make_objective
+from temperance.registry import parse_entry
 from temperance.settings import REQUIRED, Bounds, Setting, settings_of
 from temperance.training.networks import NETWORKS, make_network
 from temperance.training.recipe import MIXES, Recipe
@@ -118,6 +120,18 @@ def test_a_setting_says_what_it_may_be_and_what_it_is_for(method: Method) -> Non
         if setting.default is not REQUIRED:
             setting.check(setting.default)
         assert setting.purpose, f"write a line `{setting.name}  what it is for` in the docstring of {method.name}"
+
+
+@each
+def test_none_is_written_none(method: Method) -> None:
+    """On the command line, by every setting that may be none; the others refuse it."""
+    for setting in method.table.values():
+        _, written = parse_entry(f"{method.name}:{setting.name}=none")
+        if "none" in re.findall(r"\w+", setting.allowed):
+            setting.check(written[setting.name])
+        else:
+            with pytest.raises(InputError, match=f"{setting.name} must be .*; got None"):
+                setting.check(written[setting.name])
 
 
 @each

@@ -11,7 +11,10 @@ import pytest
 from commands import run
 from conftest import random_predictions
 from temperance import compare, compare_each, evaluate, evaluate_each
+from temperance.calibrators import load_calibrator
 from temperance.errors import FileError, InputError
+from temperance.jobs.comparison import Comparison
+from temperance.jobs.kept import reduced
 from temperance.jobs.results import Row
 from temperance.jobs.several import set_names
 from temperance.jobs.standings import standings
@@ -110,7 +113,85 @@ def test_sets_of_one_name_can_be_told_apart(tmp_path: Path) -> None:
 def test_three_files_without_each_are_refused(folder: Path) -> None:
     said = run("compare", *each_file([folder])).err
     assert "one FIT and one TEST; got 3 files" in said and "--each" in said
-    assert "one for every set" in run("compare", folder, "--each", "-o", folder / "cal.safetensors").err
+
+
+# -------------------------------------------------------------------------------------------------- kept in a folder
+
+
+def quickly(folder: Path, kept: Path, *more: str) -> Any:
+    return run("compare", "--each", folder, "-o", kept, "--methods", "temperature,vector", "--bootstrap", "20", *more)
+
+
+def test_every_set_has_its_calibrator_and_its_numbers_in_the_folder(folder: Path, tmp_path: Path) -> None:
+    said = quickly(folder, tmp_path / "kept")
+    assert said.code == 0 and "are in" in said.err and "before" not in said.err
+    names = {f"{name}.npz.{kind}" for name in "abc" for kind in ("json", "safetensors")}
+    assert {path.name for path in (tmp_path / "kept").iterdir()} == names
+    alone = compare(folder / "b.npz", **QUICK)
+    found = load_calibrator(tmp_path / "kept" / "b.npz.safetensors")
+    assert found.name == alone.recommended.method.name and found.info == alone.calibrator().info
+    assert json.loads((tmp_path / "kept" / "b.npz.json").read_text())["finding"]["verdict"] == alone.verdict
+
+
+def test_an_interrupted_comparison_goes_on(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is kept is not compared again, and the result is that of a comparison without an interruption."""
+    kept = tmp_path / "kept"
+
+    def interrupted(found: Comparison) -> Any:
+        if found.test.source.endswith("b.npz"):
+            raise KeyboardInterrupt
+        return reduced(found)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr("temperance.jobs.kept.reduced", interrupted)
+        compare_each(each_file([folder]), folder=kept, **QUICK)
+    assert {path.name for path in kept.iterdir()} == {"a.npz.json", "a.npz.safetensors"}
+    found = compare_each(each_file([folder]), folder=kept, **QUICK)
+    assert found.kept == ("a.npz",)
+    whole = compare_each(each_file([folder]), **QUICK)
+    assert without_seconds(found.rows) == without_seconds(whole.rows) and found.names == whole.names
+    assert found.findings["a.npz"].verdict == whole.findings["a.npz"].verdict
+    assert [standing.method for standing in found.standings] == [standing.method for standing in whole.standings]
+    said = quickly(folder, kept)
+    assert said.code == 0 and "3 sets had been compared before" in said.err
+
+
+def test_other_data_or_settings_are_compared_anew(folder: Path, tmp_path: Path) -> None:
+    kept = tmp_path / "kept"
+    compare_each(each_file([folder]), folder=kept, **QUICK)
+    write(folder / "b.npz", seed=9)
+    (kept / "c.npz.safetensors").unlink()
+    assert compare_each(each_file([folder]), folder=kept, **QUICK).kept == ("a.npz",)
+    (kept / "c.npz.safetensors").stat()
+    write(folder / "b.npz", seed=10)
+    assert compare_each(each_file([folder]), folder=kept, **QUICK).kept == ("a.npz", "c.npz")
+    for other in ({"bootstrap": 30}, {"n_bins": 5}, {"seed": 1}, {"methods": ["vector"]}, {"refit": True}):
+        assert compare_each(each_file([folder]), folder=kept, **QUICK | other).kept == (), other
+
+
+def test_kept_calibrators_may_be_fitted_on_everything(folder: Path, tmp_path: Path) -> None:
+    assert quickly(folder, tmp_path / "kept", "--refit").code == 0
+    found = load_calibrator(tmp_path / "kept" / "a.npz.safetensors")
+    assert found.info == compare(folder / "a.npz", **QUICK).calibrator(refit=True).info
+
+
+def test_where_comparisons_cannot_be_kept_is_said(folder: Path, tmp_path: Path) -> None:
+    assert "-o is a folder; got" in quickly(folder, tmp_path / "cal.safetensors").err
+    for inside in (folder, folder / "kept"):
+        assert "would be read next time; choose another" in quickly(folder, inside).err
+    assert "there is no folder" in quickly(folder, tmp_path / "no" / "kept").err
+    assert "say where with -o" in run("compare", "--each", folder, "--refit").err
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept" / "a.npz.json").write_text("{")
+    said = quickly(folder, tmp_path / "kept")
+    assert (
+        said.code == 2 and "1 of 3 sets could not be measured" in said.err and "a.npz.json cannot be read" in said.err
+    )
+    same = {"a b": folder / "a.npz", "a_b": folder / "b.npz"}
+    failures = compare_each(same, folder=tmp_path / "two", **QUICK).failures
+    assert "a_b and a b would both be kept as a_b; rename one of them" in str(failures["a_b"])
+    with pytest.raises(InputError, match="refit is about the calibrators that are kept"):
+        compare_each([folder / "a.npz"], refit=True, **QUICK)
 
 
 # --------------------------------------------------------------------------------------------------------- bad files

@@ -37,37 +37,33 @@ def atomic_write(path: PathLike) -> Iterator[Path]:
         with atomic_write("numbers.txt") as temporary:
             temporary.write_text("1 2 3")
     """
-    # Behind a symbolic link it is the file that is replaced, not the link.
-    target = Path(os.path.realpath(path))
-    temporary = target.with_name(f".{secrets.token_hex(8)}{''.join(target.suffixes[-2:])}")
-    try:
+    with _replacing(path) as (target, temporary):
         kept_mode = _mode_of_replaceable(path, target)
         temporary.touch(exist_ok=False)
         new_mode = stat.S_IMODE(temporary.stat().st_mode)
         yield temporary
         # Some writers replace the file by one that only its owner may read.
         temporary.chmod(new_mode if kept_mode is None else kept_mode)
-        with temporary.open("r+b") as handle:
-            os.fsync(handle.fileno())
-        temporary.replace(target)
-        _sync_folder(target.parent)
-    except OSError as error:
-        raise FileError(f"{path} cannot be written: {_reason(error)}") from error
-    finally:
-        with suppress(OSError):
-            temporary.unlink()
 
 
 @contextmanager
 def atomic_folder(path: PathLike) -> Iterator[Path]:
     """A temporary folder, which becomes the new folder `path` when the block ends without an error."""
-    target = Path(os.path.realpath(path))
-    temporary = target.with_name(f".{secrets.token_hex(8)}")
-    try:
+    with _replacing(path) as (_, temporary):
         check_new_folder(path)
         temporary.mkdir()
         yield temporary
-        for file in temporary.rglob("*"):
+
+
+@contextmanager
+def _replacing(path: PathLike) -> Iterator[tuple[Path, Path]]:
+    """The target, and a name beside it; the file or folder that the block makes there takes the target's place."""
+    # Behind a symbolic link it is the file that is replaced, not the link.
+    target = Path(os.path.realpath(path))
+    temporary = target.with_name(f".{secrets.token_hex(8)}{''.join(target.suffixes[-2:])}")
+    try:
+        yield target, temporary
+        for file in (temporary, *temporary.rglob("*")):
             if file.is_file():
                 with file.open("r+b") as handle:
                     os.fsync(handle.fileno())
@@ -76,7 +72,8 @@ def atomic_folder(path: PathLike) -> Iterator[Path]:
     except OSError as error:
         raise FileError(f"{path} cannot be written: {_reason(error)}") from error
     finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+        with suppress(OSError):
+            shutil.rmtree(temporary) if temporary.is_dir() else temporary.unlink()
 
 
 def check_new_folder(path: PathLike) -> None:

@@ -93,7 +93,9 @@ class Setting:
     @property
     def allowed(self) -> str:
         """What it may be, in words."""
-        *others, last = (_in_words(kind) for kind in _alternatives(self.kind))
+        kinds = _alternatives(self.kind)
+        names = [name for kind in kinds if get_origin(kind) is Literal for name in get_args(kind)]
+        *others, last = (_in_words(kind) for kind in kinds if kind is not NoneType or "none" not in names)
         return f"{', '.join(others)} or {last}" if others else last
 
     @property

@@ -126,6 +126,8 @@ def test_the_command_refuses(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     fitted(Temperature).save(path)
     assert "would be overwritten" in refused(["export", str(path), "-o", str(path)], capsys)
     assert "does not exist" in refused(["export", str(tmp_path / "none.safetensors")], capsys)
+    said = refused(["export", str(path), "-o", str(tmp_path / "cal.pt2")], capsys)
+    assert f"what is exported is an ONNX file; call it {tmp_path / 'cal.onnx'}" in said
 
 
 def test_wrong_input_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,6 +138,9 @@ def test_wrong_input_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         export(nn.Linear(6, 4), found, tmp_path / "cal.onnx")
     with pytest.raises(InputError, match="inputs must be a tensor or several"):
         export(nn.Linear(6, 4), found, tmp_path / "cal.onnx", [])
+    for wrong in (torch.ones(2, 5), (torch.ones(2, 6), torch.ones(2, 6))):
+        with pytest.raises(InputError, match=r"the network does not take inputs of shape \(2, [56]\).*: "):
+            export(nn.Linear(6, 4), found, tmp_path / "cal.onnx", wrong)
     monkeypatch.setitem(__import__("sys").modules, "onnx", None)
     with pytest.raises(MissingExtraError, match=r"export to ONNX needs onnx: pip install 'temperance\[onnx\]'"):
         export(None, found, tmp_path / "cal.onnx")

@@ -180,6 +180,8 @@ def test_a_bad_row_of_a_ray_data_set() -> None:
 
 
 def test_wrong_calls(shards: Path, tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match="unexpected keyword argument 'metric'"):
+        cluster.evaluate(shards, metric=["ece"])
     with pytest.raises(InputError, match=r"give a path, or a ray\.data\.Dataset"):
         cluster.evaluate(Predictions.of(LOGITS, LABELS, from_logits=True))
     with pytest.raises(InputError, match="must be a new folder"):

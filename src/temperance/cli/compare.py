@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from temperance.cli.output import add_output_options, check_outputs, emit, progress_bar
 from temperance.cli.reading import add_each_option, add_ray_option, add_reading_options, one_set_on_ray, reading_options
-from temperance.errors import InputError
+from temperance.errors import InputError, plural
 from temperance.files import check_writable
 
 if TYPE_CHECKING:
@@ -23,54 +23,69 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     parser.add_argument("fit", type=Path, metavar="FIT", help="predictions to fit on; halved if there is no TEST")
     parser.add_argument("test", type=Path, nargs="*", metavar="TEST", help="predictions to measure on")
     add_each_option(parser)
-    add_comparing_options(parser)
+    add_comparing_options(parser, "save the recommended calibrator here; with --each those of all sets, in a folder")
     add_reading_options(parser)
     add_ray_option(parser, "fit methods")
     parser.set_defaults(run=run)
 
 
-def add_comparing_options(parser: argparse.ArgumentParser) -> None:
+def add_comparing_options(parser: argparse.ArgumentParser, saved: str = "save the recommended calibrator here") -> None:
     parser.add_argument("--methods", default="", metavar="NAMES", help="comma-separated, with name:setting=value")
     parser.add_argument("--n-bins", type=int, default=15, metavar="N", help="bins for binned metrics (15)")
     parser.add_argument("--bootstrap", type=int, default=500, metavar="N", help="resamples for intervals (500)")
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="methods fitted at the same time (1)")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the split and the resampling (0)")
-    parser.add_argument("-o", "--output", type=Path, metavar="CAL", help="save the recommended calibrator here")
+    parser.add_argument("-o", "--output", type=Path, metavar="CAL", help=saved)
     parser.add_argument("--refit", action="store_true", help="fit what is saved on everything, TEST included")
     add_output_options(parser)
 
 
 def run(args: argparse.Namespace) -> None:
-    check_outputs(args)
     if args.each:
         rank_each([args.fit, *args.test], args)
-    elif len(args.test) > 1:
+        return
+    check_outputs(args)
+    if len(args.test) > 1:
         raise InputError(
             f"a comparison has one FIT and one TEST; got {1 + len(args.test)} files. If each is a set of its own, add "
             "--each"
         )
-    else:
-        rank(args.fit, args.test[0] if args.test else None, args)
+    rank(args.fit, args.test[0] if args.test else None, args)
 
 
 def rank_each(paths: Sequence[Path], args: argparse.Namespace) -> None:
     """Compare on every set as the options say, print one table, write the files."""
     from temperance.jobs.several import compare_each
     from temperance.predictions import each_file
+    from temperance.predictions.disk import is_folder_name
 
-    if args.output or args.refit:
-        raise InputError("-o saves one calibrator, and with --each there is one for every set; compare a single set")
+    folder = args.output
+    check_outputs(argparse.Namespace(**vars(args) | {"output": None}))
+    _check_refit(args)
+    if folder and not is_folder_name(folder):
+        raise InputError(f"with --each there is a calibrator for every set, so -o is a folder; got {folder}")
+    if folder and any(folder.resolve().is_relative_to(path.resolve()) for path in paths):
+        raise InputError(f"{folder} is in a folder that is read here, and would be read next time; choose another")
     one_set_on_ray(args)
     with progress_bar() as tell:
-        found = compare_each(each_file(paths), progress=tell, **comparing_options(args))
+        found = compare_each(
+            each_file(paths), folder=folder, refit=args.refit, progress=tell, **comparing_options(args)
+        )
     emit(found, args)
+    if folder:
+        again = f"; {plural(len(found.kept), 'set')} had been compared before" if found.kept else ""
+        print(f"the recommended calibrators, and what was measured, are in {folder}{again}", file=sys.stderr)
     found.raise_failures()
+
+
+def _check_refit(args: argparse.Namespace) -> None:
+    if args.refit and not args.output:
+        raise InputError("--refit is about the calibrator that is saved; say where with -o CAL")
 
 
 def rank(fit: Predictions | Path, test: Predictions | Path | None, args: argparse.Namespace) -> None:
     """Compare as the options say, print, write the files."""
-    if args.refit and not args.output:
-        raise InputError("--refit is about the calibrator that is saved; say where with -o CAL")
+    _check_refit(args)
     if args.output:
         check_writable(args.output)
     options = comparing_options(args)

@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 from temperance.cli.output import check_outputs
+from temperance.errors import FileError
 
 # How many rows of made-up logits the file is compared with torch on.
 COMPARED = 256
@@ -33,6 +34,8 @@ def run(args: argparse.Namespace) -> None:
 
     args.output = args.output or args.calibrator.with_suffix(".onnx")
     check_outputs(args)
+    if args.output.suffix != ".onnx":
+        raise FileError(f"what is exported is an ONNX file; call it {args.output.with_suffix('.onnx')}")
     calibrator = load_calibrator(args.calibrator)
     kind = getattr(torch, args.type)
     export(None, calibrator, args.output, dtype=kind)

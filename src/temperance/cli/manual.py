@@ -30,6 +30,7 @@ MANUAL: Mapping[str, tuple[str, tuple[str, ...]]] = {
             "compare predictions.npz -o best.safetensors",
             "compare held-out.csv test.csv --report comparison.html",
             "compare predictions.npz --methods temperature,auto,vector:ridge=0.01",
+            "compare --each models/ -o calibrators",
         ),
     ),
     "fit": (

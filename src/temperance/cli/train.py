@@ -63,6 +63,7 @@ def add_data_options(parser: argparse.ArgumentParser) -> None:
 def add_recipe_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("the recipe")
     whole, real = {"type": int, "metavar": "N"}, {"type": float, "metavar": "X"}
+    optional = {"type": number_or_none, "metavar": "X"}
     for name, how, text in (
         ("epochs", whole, "passes over the training images (100)"),
         ("batch-size", whole, "images in a step, over all processes (128)"),
@@ -74,11 +75,11 @@ def add_recipe_options(parser: argparse.ArgumentParser) -> None:
         ("drops", {"type": numbers, "metavar": "N,N"}, "epochs, or shares of them, at which it drops (0.43,0.71)"),
         ("factor", real, "what a drop leaves of it (0.1)"),
         ("warmup", whole, "epochs in which it rises (0)"),
-        ("clip", real, "largest norm of the gradient"),
+        ("clip", optional, "largest norm of the gradient (2; none: no limit)"),
         ("crop", whole, "pixels by which crops may be off (4)"),
-        ("mix", {"metavar": "NAME"}, "mixup, cutmix or mit, with :alpha=1.0"),
-        ("balance", real, "confidence in training as a share of accuracy, by a second, fixed classifier (BalCAL)"),
-        ("freeze", whole, "groups of layers frozen one by one from the classifier down (PLP)"),
+        ("mix", {"metavar": "NAME"}, "mixup, cutmix or mit, with :alpha=1.0 (none)"),
+        ("balance", optional, "confidence in training as a share of accuracy, by a second, fixed classifier (BalCAL)"),
+        ("freeze", optional, "groups of layers frozen one by one from the classifier down (PLP)"),
         ("keep", {"choices": ("last", "best", "refined")}, "which epoch's network is kept (last)"),
         ("keep-from", whole, "epochs after which best and refined begin to look (a third, at most 40)"),
         ("precision", {"choices": ("float32", "bfloat16")}, "float32"),
@@ -100,6 +101,14 @@ def numbers(text: str) -> tuple[float, ...]:
         return tuple(float(part) if "." in part else int(part) for part in text.split(",") if part.strip())
     except ValueError:
         raise argparse.ArgumentTypeError(f"expected numbers between commas, such as 150,250; got {text!r}") from None
+
+
+def number_or_none(text: str) -> float | str:
+    """A number, or the word none, which a job reads as no such setting."""
+    try:
+        return "none" if text == "none" else int(text) if text.isdecimal() else float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"expected a number or none; got {text!r}") from None
 
 
 def run(args: argparse.Namespace) -> None:

@@ -14,12 +14,12 @@ import torch
 from torch import Tensor
 
 from temperance.arrays import flatten
-from temperance.diagnose.smoothing import FORMULAS, TABLE, Smoothing, by_formula
+from temperance.diagnose.smoothing import FORMULAS, Smoothing, by_formula
 from temperance.errors import one_of
 from temperance.losses.base import LOSSES, Loss, make_loss
 from temperance.losses.selective import soft_cdf
 
-SOURCES = ("autograd", "formula", "table")
+SOURCES = ("autograd", "formula")
 
 # The size of the batch in which a batch-level loss is analysed.
 REFERENCE_SIZE = 64
@@ -30,8 +30,7 @@ def gradients(
 ) -> Smoothing:
     """The gradient of a loss as label smoothing: how much each class's label is moved, and whether. (n, k)
 
-    source  "autograd": any loss, but f is known only where C is true; "formula": exact formulas, with f everywhere;
-            "table": as Table 2 of the ACLS paper prints them
+    source  "autograd": any loss, but f is known only where C is true; "formula": exact formulas, with f everywhere
 
     Samples are summed, so that the slope of a batch-level penalty is n times that of the mean, and comparable with one
     sample's p − q. Class weights are left out.
@@ -44,8 +43,8 @@ def gradients(
     loss = make_loss(loss) if isinstance(loss, str) else loss
     z = logits.detach().double().requires_grad_(source == "autograd")
     rows = loss._rows(z, labels, indices)
-    if source != "autograd":
-        return by_formula(loss, rows, FORMULAS if source == "formula" else TABLE)
+    if source == "formula":
+        return by_formula(loss, rows)
     losses = loss._losses(rows).masked_fill(~rows.kept, 0)
     gradient = flatten(torch.autograd.grad(losses.sum(), z)[0])
     plain = rows.probs.detach() - rows.one_hot

@@ -4,8 +4,8 @@ Park et al. (ACLS, 2023) write the gradient of a loss in the logits as cross-ent
 
     ∂L/∂z_j = p_j − (q_j − f_j C_j)  for the predicted class,    p_j − (q_j + f_j C_j)  for every other (eq. 8),
 
-with q the one-hot label, f the smoothing function and C an indicator. `FORMULAS` has them exactly, and `TABLE` as the
-paper's Table 2 prints them where that differs. `temperance.diagnose.gradient` finds f and C of any loss by autograd.
+with q the one-hot label, f the smoothing function and C an indicator. `FORMULAS` has them exactly; some rows of
+the paper's Table 2 differ. `temperance.diagnose.gradient` finds f and C of any loss by autograd.
 """
 
 from __future__ import annotations
@@ -72,26 +72,25 @@ def _signs(like: Tensor, top: Tensor) -> Tensor:
 
 Formula = Callable[[Any, Rows], Smoothing]
 FORMULAS: dict[type[Loss], Formula] = {}
-TABLE: dict[type[Loss], Formula] = {}
 
 
-def _formula(formulas: dict[type[Loss], Formula], *kinds: type[Loss]) -> Callable[[Formula], Formula]:
+def _formula(*kinds: type[Loss]) -> Callable[[Formula], Formula]:
     def register(formula: Formula) -> Formula:
-        formulas.update(dict.fromkeys(kinds, formula))
+        FORMULAS.update(dict.fromkeys(kinds, formula))
         return formula
 
     return register
 
 
-def by_formula(loss: Loss, rows: Rows, formulas: dict[type[Loss], Formula]) -> Smoothing:
+def by_formula(loss: Loss, rows: Rows) -> Smoothing:
     """f and C by the formula for this loss."""
     kind = type(loss)
-    if kind not in formulas:
-        known = ", ".join(sorted(other.name for other in formulas))
+    if kind not in FORMULAS:
+        known = ", ".join(sorted(other.name for other in FORMULAS))
         raise InputError(f"no formula is known for the gradient of {loss.name}, only for {known}; use autograd")
     if isinstance(loss, Regulariser) and not isinstance(loss.base, CrossEntropy):
         raise InputError(f"the formula for {loss.name} is for a base of cross-entropy; its base is {loss.base.name}")
-    found = formulas[kind](loss, rows)
+    found = FORMULAS[kind](loss, rows)
     return replace(found, C=found.C & rows.kept[:, None])
 
 
@@ -108,15 +107,14 @@ def _everywhere(rows: Rows) -> Tensor:
     return torch.ones_like(rows.probs, dtype=torch.bool)
 
 
-@_formula(TABLE, LabelSmoothing)
-@_formula(FORMULAS, LabelSmoothing)
+@_formula(LabelSmoothing)
 def label_smoothing(loss: LabelSmoothing, rows: Rows) -> Smoothing:
     """ε (1 − 1/k) at the label, ε/k elsewhere."""
     amount = loss.smoothing if loss.convention == "all" else loss.smoothing * rows.k / (rows.k - 1)
     return Smoothing.of_slope(amount * (rows.one_hot - 1 / rows.k), rows.prediction, _everywhere(rows))
 
 
-@_formula(FORMULAS, Focal, FLSD, InverseFocal)
+@_formula(Focal, FLSD, InverseFocal)
 def focal(loss: Focal | FLSD | InverseFocal, rows: Rows) -> Smoothing:
     """(1 − g)(1 − p_y) at the label, (1 − g) p_j elsewhere, as the gradient is g(p_y) times cross-entropy's.
 
@@ -135,7 +133,7 @@ def focal(loss: Focal | FLSD | InverseFocal, rows: Rows) -> Smoothing:
     return Smoothing.of_slope((g - 1)[:, None] * (rows.probs - rows.one_hot), rows.prediction, _everywhere(rows))
 
 
-@_formula(FORMULAS, MDCA)
+@_formula(MDCA)
 def mdca(loss: MDCA, rows: Rows) -> Smoothing:
     """λ p_j (a_j − Σ_c a_c p_c), with λ = strength / k and a the signs of the batch's surplus of each class.
 
@@ -144,14 +142,6 @@ def mdca(loss: MDCA, rows: Rows) -> Smoothing:
     signs = (rows.kept[:, None] * (rows.probs - rows.one_hot)).sum(0).sign()
     slope = loss.strength / rows.k * rows.probs * (signs - rows.probs @ signs[:, None])
     return Smoothing.of_slope(slope, rows.prediction)
-
-
-@_formula(TABLE, MDCA)
-def mdca_table(loss: MDCA, rows: Rows) -> Smoothing:
-    """λ p (1 − p) and λ p_j (1 + p_top): a term is missing."""
-    p, at_top = rows.probs, rows.confidence[:, None]
-    f = loss.strength / rows.k * torch.where(_is_top(rows), p * (1 - p), p * (1 + at_top))
-    return Smoothing(f, _everywhere(rows), rows.prediction)
 
 
 def _cpc_weights(loss: CPC, k: int) -> tuple[float, float]:
@@ -171,7 +161,7 @@ def _cpc_parts(rows: Rows) -> tuple[Tensor, Tensor]:
     return against_label.scatter(1, label, 0), among_others.scatter(1, label, 0)
 
 
-@_formula(FORMULAS, CPC)
+@_formula(CPC)
 def cpc(loss: CPC, rows: Rows) -> Smoothing:
     """−λ1 Σ_{c ≠ y} p_c / (p_y + p_c) at the label; else λ2 Σ_{c ≠ y} (p_c − p_j) / (p_c + p_j) − λ1 p_j / (p_y + p_j).
 
@@ -184,16 +174,6 @@ def cpc(loss: CPC, rows: Rows) -> Smoothing:
     return Smoothing.of_slope(slope, rows.prediction, _everywhere(rows))
 
 
-@_formula(TABLE, CPC)
-def cpc_table(loss: CPC, rows: Rows) -> Smoothing:
-    """As printed, for a right prediction."""
-    weight, exclusion = _cpc_weights(loss, rows.k)
-    against_label, among_others = _cpc_parts(rows)
-    at_label = -weight * against_label.sum(1, keepdim=True)
-    f = (weight * against_label + exclusion * among_others).scatter(1, rows.labels[:, None], at_label)
-    return Smoothing(f, _everywhere(rows), rows.prediction)
-
-
 def _below_top(rows: Rows) -> Tensor:
     """z_top − z_j; at the predicted class itself the distance to the least logit. (n, k)"""
     z = rows.logits
@@ -201,7 +181,7 @@ def _below_top(rows: Rows) -> Tensor:
     return torch.where(_is_top(rows), highest - z.amin(1, keepdim=True), highest - z)
 
 
-@_formula(FORMULAS, MbLS)
+@_formula(MbLS)
 def mbls(loss: MbLS, rows: Rows) -> Smoothing:
     """λ = strength / k for each class beyond the margin; the predicted class gets the sum, unless detached."""
     is_top, beyond = _is_top(rows), _below_top(rows) > loss.margin
@@ -210,14 +190,7 @@ def mbls(loss: MbLS, rows: Rows) -> Smoothing:
     return Smoothing(f, torch.where(is_top, active > 0, beyond), rows.prediction)
 
 
-@_formula(TABLE, MbLS)
-def mbls_table(loss: MbLS, rows: Rows) -> Smoothing:
-    """λ for each class beyond the margin, 0 for the predicted class: what `detach_max=True` does."""
-    f = torch.full_like(rows.probs, loss.strength / rows.k)
-    return Smoothing(f, (_below_top(rows) >= loss.margin) & ~_is_top(rows), rows.prediction)
-
-
-@_formula(FORMULAS, ACLS)
+@_formula(ACLS)
 def acls(loss: ACLS, rows: Rows) -> Smoothing:
     """2λ (z_top − min z − M) for the predicted class, 2λ' (z_top − z_j − M) for another: twice Table 2, as is eq. 13.
 
@@ -240,21 +213,13 @@ def acls(loss: ACLS, rows: Rows) -> Smoothing:
     return Smoothing.of_slope(found.slope - raised + lowered.where(is_top, 0), rows.prediction)
 
 
-@_formula(TABLE, ACLS)
-def acls_table(loss: ACLS, rows: Rows) -> Smoothing:
-    """Eqs 10 and 11, with `pos_weight` and `neg_weight` for λ1 and λ2."""
-    weight = _weights(rows, loss.pos_weight, loss.neg_weight)
-    distance = _below_top(rows) - loss.margin
-    return Smoothing(weight * distance, distance >= 0, rows.prediction)
-
-
 def _of_confidence(slope: Tensor, rows: Rows) -> Tensor:
     """f of a loss with this slope in the confidence (n,): times p (1 − p) at the top, p_top p_j else. (n, k)"""
     confidence = rows.confidence[:, None]
     return slope[:, None] * confidence * torch.where(_is_top(rows), 1 - confidence, rows.probs)
 
 
-@_formula(FORMULAS, CRL)
+@_formula(CRL)
 def crl(loss: CRL, rows: Rows) -> Smoothing:
     """λ p (1 − p) and λ p_top p_j if a sample should be less confident in a pair, minus that if more.
 
@@ -269,11 +234,3 @@ def crl(loss: CRL, rows: Rows) -> Smoothing:
     slope = own.index_add(0, neighbours(rows.kept), -own)
     f = _of_confidence(loss.strength * torch.where(slope != 0, slope, 1), rows)
     return Smoothing(f, (slope != 0)[:, None].expand_as(f), rows.prediction)
-
-
-@_formula(TABLE, CRL)
-def crl_table(loss: CRL, rows: Rows) -> Smoothing:
-    """λ p (1 − p) and λ p_top p_j for a sample in the wrong order with its neighbour; the margin is left out."""
-    confidence_gap, correctness_gap = loss._order(rows, rows.confidence)
-    f = _of_confidence(torch.full_like(confidence_gap, loss.strength), rows)
-    return Smoothing(f, (confidence_gap * correctness_gap < 0)[:, None].expand_as(f), rows.prediction)

@@ -29,7 +29,7 @@ UNSETTLED = 0.02
 # Table 5 of the paper; each row adds to the one before.
 ABLATION: dict[str, dict[str, Any]] = {
     "vanilla": {"width": None, "start": "classifier", "epochs": 0, "keep_prob": 1.0, "adapt": False},
-    "masked-retraining": {"width": None, "adapt": False, "restrict": "none"},
+    "masked-retraining": {"width": None, "adapt": False, "restrict": None},
     "gradient-restriction": {"width": None, "adapt": False},
     "classifier-restructure": {"adapt": False},
     "static-sparsity": {"last_step": 0.1},
@@ -80,7 +80,7 @@ class MaCCal(Head):
                   keep all weights if that does not lower the NLL there significantly
     q_means       "sparsity": q is the share of dropped weights; "retention": of kept ones
     restrict      "grad": masked weights get no gradient, though momentum and weight decay still move them;
-                  "update": they do not move at all; "none": they get the gradient as if they were kept
+                  "update": they do not move at all; None: they get the gradient as if they were kept
     mask_every    a new mask for every "batch" or "epoch"
     mask_layers   "both", "first" or "last"
     in_place      masked weights are set to zero and stay there until their gradient moves them
@@ -118,7 +118,7 @@ class MaCCal(Head):
         first_step: Positive = 0.1,
         last_step: Positive = 0.001,
         q_means: Literal["sparsity", "retention"] = "sparsity",
-        restrict: Literal["grad", "update", "none"] = "grad",
+        restrict: Literal["grad", "update"] | None = "grad",
         mask_every: Literal["batch", "epoch"] = "batch",
         mask_layers: Literal["both", "first", "last"] = "both",
         in_place: bool = False,
@@ -197,7 +197,7 @@ class MaCCal(Head):
             if self.restrict == "update":
                 self._before = self._trained.clone()
         vector = self._trained * self._mask
-        if self.restrict == "none":
+        if self.restrict is None:
             vector = self._trained + (vector - self._trained).detach()
         return self._layout.logits(vector, features)
 

@@ -22,7 +22,7 @@ from temperance.heads.features import Features, FeatureSet, extract_features, re
 from temperance.heads.splitting import split
 from temperance.jobs.advice import told
 from temperance.jobs.evaluation import Evaluation, evaluate
-from temperance.jobs.results import Provenance, Tabular, records, shown
+from temperance.jobs.results import Provenance, Row, Tabular, flat, records, shown
 from temperance.losses import Loss
 from temperance.metrics import METRICS
 from temperance.metrics.significance import Difference
@@ -81,9 +81,18 @@ class Retrained(Tabular):
         about = self.before.provenance.settings
         return f"{self.head.name} · {plural(about['n'], 'test sample')} · {about['k']} classes"
 
-    def _records(self) -> list[dict[str, Any]]:
+    @property
+    def rows(self) -> list[Row]:
+        """The test part's metrics before and after, with the classifiers' names in `method`."""
         sides = ((self.before, self.replaced), (self.after, self.head.name))
-        return records(replace(row, method=method) for side, method in sides for row in side.rows)
+        return [replace(row, method=method) for side, method in sides for row in side.rows]
+
+    def to_dict(self, prefix: str = "") -> dict[str, float]:
+        """Every value by its name, as experiment trackers log them: `mac_cal/ece`."""
+        return flat(self.rows, prefix)
+
+    def _records(self) -> list[dict[str, Any]]:
+        return records(self.rows)
 
     @property
     def worse(self) -> bool:

@@ -48,6 +48,12 @@ def export(
     """
     model, example = _model_and_example(network, calibrator, inputs, dtype)
     _required()
+    try:
+        with torch.no_grad():
+            model(*example)
+    except (RuntimeError, TypeError) as error:
+        shapes = ", ".join(str(tuple(each.shape)) for each in example)
+        raise InputError(f"the network does not take inputs of shape {shapes}: {error}") from None
     names = ["logits"] if network is None else [f"input_{i}" for i in range(len(example))]
     batch = torch.export.Dim("batch")
     with _quiet():

@@ -13,6 +13,7 @@ not depend on how many workers there were.
 from __future__ import annotations
 
 import functools
+import inspect
 import logging
 import os
 from collections import deque
@@ -76,33 +77,23 @@ def evaluate(
     data: PathLike | Predictions | Any,
     *,
     address: str | None = None,
-    columns: Mapping[str, str] | None = None,
-    positive: Positive | None = None,
     split: str | None = None,
-    calibrator: Calibrator | None = None,
-    metrics: Sequence[str] = (),
-    n_bins: int = 15,
     bootstrap: int = 500,
     level: float = 0.95,
-    by_group: bool = False,
     seed: int = 0,
     progress: Progress = no_progress,
+    **options: Any,
 ) -> Evaluation:
     """As `temperance.evaluate`, for a file, a folder, a pattern or a `ray.data.Dataset`.
 
     Each file is one task, or some small ones together; of a data set each block is one.
 
     address  of the cluster; by default the one that is running or that RAY_ADDRESS names, or else a local one
+    options  as `statistics` takes them: metrics, calibrator, n_bins, by_group, columns, positive
     """
-    reading: dict[str, Any] = {"columns": columns, "positive": positive}
-    measuring = {
-        "metrics": tuple(metrics),
-        "calibrator": calibrator,
-        "n_bins": n_bins,
-        "intervals": bootstrap > 0,
-        "by_group": by_group,
-        "seed": seed,
-    }
+    inspect.signature(blocks.statistics).bind(data, **options)  # a wrong name is refused here, not by the workers
+    reading = {name: options.pop(name, None) for name in ("columns", "positive")}
+    measuring = options | {"intervals": bootstrap > 0, "seed": seed}
     resampling: dict[str, Any] = {"bootstrap": bootstrap, "level": level, "seed": seed}
     with _cluster(address):
         if isinstance(data, ray.data.Dataset):

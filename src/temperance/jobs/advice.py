@@ -7,10 +7,10 @@ The recommended method is the one of lowest NLL that passes three tests on the t
 - Its ECE is not higher than without calibration by more than resampling explains.
 - Its accuracy is not lower by more than that.
 
-Of many methods one always looks good by chance, so each may err in a share of 5 % only. `auto` has half of the 5 %, or
-`temperature` where `auto` is not compared; the others have equal shares of the rest. The favourite is named before any
-data are seen, so the shares hold for any data. With equal shares for thirty methods, a few hundred samples would seldom
-be enough for any of them.
+Among many methods one always looks good by chance, so they share an error rate of 5 %. `auto` gets half of it, or
+`temperature` where `auto` is not compared; the others get equal shares of the rest. The favourite is named before any
+data are seen, so the shares are valid for any data. With equal shares for thirty methods, a few hundred samples would
+seldom be enough for any of them.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ FEWEST = 10
 
 
 def shares(labels: Sequence[str]) -> dict[str, float]:
-    """The share of the 5 % that each method is given; they sum to one."""
+    """The share of the 5 % that each method gets; shares sum to one."""
     favourite = next((name for name in FAVOURITES if name in labels), None)
     if favourite is None or len(labels) < 3:
         return {label: 1 / len(labels) for label in labels}
@@ -48,7 +48,7 @@ def shares(labels: Sequence[str]) -> dict[str, float]:
 
 
 def chance_of_gain(outcomes: Sequence[Outcome]) -> dict[str, float]:
-    """For each method that could be fitted the p-value of its gain over no calibration, corrected for their number."""
+    """The p-value of the gain over no calibration, for each fitted method, corrected for the number of methods."""
     gains = _gains(outcomes)
     given = shares(list(gains))
     p_values = [each.p_value() for each in gains.values()]
@@ -56,7 +56,7 @@ def chance_of_gain(outcomes: Sequence[Outcome]) -> dict[str, float]:
 
 
 def chance_of_loss(outcomes: Sequence[Outcome]) -> dict[str, float]:
-    """Likewise the p-value of what it loses, where all methods have equal shares."""
+    """The p-value of the loss against no calibration, likewise; here all methods have equal shares."""
     gains = _gains(outcomes)
     p_values = [(-each).p_value() for each in gains.values()]
     return dict(zip(gains, holm(p_values, [1 / len(gains) for _ in gains]), strict=True))
@@ -73,7 +73,7 @@ def recommended(outcomes: Sequence[Outcome], baseline: Outcome) -> Outcome:
 
 
 def passes(outcome: Outcome, baseline: Outcome, chance: Mapping[str, float]) -> bool:
-    """Is it better than no calibration, by more than chance, and nothing worse?"""
+    """Is it better than no calibration by more than chance, and worse in nothing?"""
     return chance.get(outcome.label, 1.0) < SIGNIFICANT and not outcome.drawbacks(baseline)
 
 

@@ -63,7 +63,7 @@ def apply(
     allows it.
 
     prior  how common the classes are: "uniform", a number for each class, "same" as in the fit part, or "adapt" to
-           estimate it from these predictions; by default what the calibrator was told. The calibrator stays as it is
+           estimate it from these predictions; by default the calibrator's own. The calibrator itself is not changed
 
     >>> from temperance.calibrators import Temperature
     >>> fitted = Temperature().fit([[3.0, 0.0], [0.0, 2.0], [1.0, 0.0]] * 20, [0, 1, 1] * 20)
@@ -82,7 +82,7 @@ def apply(
 
 
 def with_prior(calibrator: Calibrator, prior: str | ArrayLike, data: Predictions) -> Calibrator:
-    """A copy of a fitted calibrator that is corrected for how common the classes are, here or as told."""
+    """A copy of a fitted calibrator, corrected for how common the classes are: as given, or as in these data."""
     corrected = copy.deepcopy(calibrator)
     if isinstance(prior, str) and prior == ADAPT:
         if data.has_weights:

@@ -69,17 +69,17 @@ class Comparison(Results):
 
     @property
     def any_fitted(self) -> bool:
-        """Is there a calibrator to choose, beside none at all?"""
+        """Is there a calibrator to choose, other than none?"""
         return len(self.ranked) > 1
 
     @cached_property
     def chance(self) -> dict[str, float]:
-        """For each method the p-value of its gain over no calibration, corrected for the number of methods."""
+        """The p-value of each method's gain over no calibration, corrected for the number of methods."""
         return advice.chance_of_gain(self.outcomes)
 
     @cached_property
     def harm(self) -> dict[str, float]:
-        """For each method the p-value of its loss beside no calibration, corrected likewise."""
+        """The p-value of each method's loss against no calibration, corrected likewise."""
         return advice.chance_of_loss(self.outcomes)
 
     def level_with_best(self, outcome: Outcome) -> bool:
@@ -114,7 +114,7 @@ class Comparison(Results):
     def calibrator(self, *, refit: bool = False) -> Calibrator:
         """The recommended calibrator, or with `refit` one of its kind that is fitted on both parts, as its `info` says.
 
-        What was measured is the first; the second has seen more samples, and there are none left to measure it on.
+        The measurements are of the first. The second is fitted on more samples, so none are left to measure it on.
         """
         if not self.any_fitted or self.recommended.fitted is None:
             raise InputError("no calibrator could be fitted, so there is none to keep")
@@ -230,9 +230,10 @@ def compare(
         compare(probs, labels, test=(test_probs, test_labels))          compare(probs, labels)
 
     Without a second set, a file with val and test parts is fitted on the first and measured on the second; any other
-    set is halved at random. Nothing is ever measured on what it was fitted on. The method of lowest NLL is recommended
-    whose gain over no calibration is more than chance would give, however few the samples, and which makes nothing
-    worse; where there is none, no calibration. `verdict` says why, and how many samples would be needed to tell.
+    set is halved at random. Nothing is ever measured on what it was fitted on. Among the methods whose gain over no
+    calibration is more than chance would give, however few the samples, and which make nothing worse, the one with the
+    lowest NLL is recommended; if there is none, no calibration is. `verdict` says why, and how many samples would be
+    needed to tell.
 
     weights   how much each of the labels counts, for arrays; those of a test set are the third of its arrays
     positive  for a binary classifier: one column, the score of this label; usually positive=1
@@ -311,7 +312,7 @@ def fit_and_test(fit: Set, test: Set | None, seed: int, **how: Any) -> tuple[Pre
 
 
 def read_for_fitting(path: str | Path, **how: Any) -> Predictions:
-    """The predictions of a file, and of one that holds two sets those to fit on."""
+    """The predictions of a file; if it holds two sets, those to fit on."""
     found = read_predictions(path, **how)
     return found if found.split is None else read_predictions(path, "val", **how)
 

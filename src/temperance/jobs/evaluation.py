@@ -51,7 +51,7 @@ Measure = Callable[[Sequence[Request]], list[Parts]]
 
 
 class Pictures:
-    """The statistics behind the pictures: those that some metric needed anyway, and the others when they are wanted."""
+    """The statistics behind the pictures: those that a metric needed anyway, and the others on demand."""
 
     def __init__(self, measure: Measure, n_bins: int) -> None:
         self._measure = measure
@@ -189,7 +189,7 @@ def evaluate(
     metrics     their names, "all" for every one; by default the headline ones
     n_bins      for every metric that has bins
     bootstrap   resamples for the intervals; 0 for none
-    by_group    measure each group of the predictions apart, too
+    by_group    also measure each group of the predictions separately
     gap         add a note about the calibration error without bins, by this method; see `calibration_gap`
     calibrator  measure what this fitted calibrator makes of the logits
 
@@ -243,7 +243,7 @@ def evaluation(
     measure: Measure,
     progress: Progress = no_progress,
 ) -> Evaluation:
-    """The values and intervals that statistics give; `measure` gives those of pictures that are not among them."""
+    """Values and intervals from statistics; `measure` gives the statistics of pictures that are not among them."""
     measuring, n = found.measuring, found.n
     requests = measuring.requests
     pictures = Pictures(measure, measuring.n_bins)

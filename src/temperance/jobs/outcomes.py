@@ -1,4 +1,4 @@
-"""What becomes of one method in a comparison: it is fitted on some samples and measured on others."""
+"""One method in a comparison: it is fitted on some samples and measured on others."""
 
 from __future__ import annotations
 
@@ -90,10 +90,10 @@ class Outcome:
         return self.fitted.n_parameters if self.fitted else 0
 
     def minus(self, other: Outcome, metric: str) -> Difference:
-        """How much more of a metric this one has than another, on the same samples.
+        """The difference of a metric between this method and another, on the same samples.
 
-        With few mistakes, or few right predictions, resampling knows little of them, and whatever it finds could be
-        chance: the p-value is 1.
+        With few mistakes, or few right predictions, resampling knows little about them, and whatever it finds could
+        be chance: the p-value is 1.
         """
         value = self.measured[metric].value - other.measured[metric].value
         found = self.draws[metric].minus(other.draws[metric]).difference(value, LEVEL)
@@ -130,7 +130,7 @@ class Work:
     test_weights: Tensor | None = None
 
     def run(self, method: Method) -> Outcome:
-        """Fit and measure one method. That it cannot be fitted to these data is an outcome too."""
+        """Fit and measure one method. A method that cannot be fitted to these data is an outcome too."""
         start = time.perf_counter()
         try:
             with warnings.catch_warnings():

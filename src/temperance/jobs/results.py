@@ -11,6 +11,7 @@ import io
 import json
 import math
 import platform
+import re
 import subprocess
 import sys
 from collections.abc import Iterable, Sequence
@@ -122,6 +123,10 @@ class Results(Tabular):
         where = "".join(f" of {kind} {name!r}" for kind, name in (("group", group), ("method", method)) if name)
         raise InputError(f"there is no row for {metric!r}{where}")
 
+    def to_dict(self, prefix: str = "") -> dict[str, float]:
+        """Every value by its name, as experiment trackers log them: `ece`; of several methods, `temperature/ece`."""
+        return flat(self.rows, prefix)
+
     def to_json(self, **extra: Any) -> str:
         """Everything as JSON; numbers that are not finite become null."""
         found = {"provenance": dataclasses.asdict(self.provenance), **extra}
@@ -135,6 +140,21 @@ class Results(Tabular):
 def records(rows: Iterable[Row]) -> list[dict[str, Any]]:
     """Rows as a table has them, with params as JSON in one column."""
     return [vars(row) | {"params": json.dumps(row.params, sort_keys=True)} for row in rows]
+
+
+def flat(rows: Sequence[Row], prefix: str = "") -> dict[str, float]:
+    """The values of rows by name: `ece`, and with several groups or methods `temperature/ece`."""
+    fields = [field for field in ("group", "method") if len({getattr(row, field) for row in rows}) > 1]
+    return {prefix + log_name(*(getattr(row, field) for field in fields), row.metric): row.value for row in rows}
+
+
+def log_name(*parts: str) -> str:
+    """Parts of a name with slashes between them, in characters that every experiment tracker takes.
+
+    >>> log_name("temperature:objective=focal", "", "classwise-ece")
+    'temperature_objective_focal/classwise_ece'
+    """
+    return re.sub(r"[^\w./]+", "_", "/".join(filter(None, parts)))
 
 
 def _library(name: str) -> Any:

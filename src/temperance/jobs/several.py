@@ -1,4 +1,4 @@
-"""Several sets of predictions by one call: each is measured as by a call of its own, and one table has all of them."""
+"""Several sets of predictions in one call: each is measured as if alone, and one table shows them all."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from temperance.errors import InputError, TemperanceError, plural
+from temperance.files import PathLike, make_folder
 from temperance.jobs.application import refuse_calibrated
-from temperance.jobs.comparison import Comparison, chosen_methods, compare
+from temperance.jobs.comparison import chosen_methods, compare
 from temperance.jobs.evaluation import Evaluation, evaluate
+from temperance.jobs.kept import Finding, Kept, reduced
 from temperance.jobs.measuring import chosen_metrics
 from temperance.jobs.outcomes import BASELINE
-from temperance.jobs.results import Provenance, Results, Row, shown
+from temperance.jobs.results import Provenance, Results, Row, log_name, shown
 from temperance.jobs.standings import Standing, standings
 from temperance.metrics import METRICS
 from temperance.predictions import Predictions, read_predictions
@@ -34,7 +36,7 @@ COLUMN, FEWEST_COLUMNS = 16, 3  # the width of a metric in a terminal, and how m
 
 @dataclass(frozen=True, repr=False)
 class SeveralSets(Results):
-    """What was measured of several sets. The `source` of a row says of which.
+    """The measurements of several sets. The `source` of a row names the set.
 
     failures  the sets that could not be measured, and why
     """
@@ -82,7 +84,7 @@ class Evaluations(SeveralSets):
         return tuple(row.metric for row in first.rows if not row.group)
 
     def ranks(self, metric: str) -> dict[str, int]:
-        """The place of each set by a metric, 1 is the best; sets of equal value share it. Empty if none is better."""
+        """The place of each set by a metric, 1 for the best; equal sets share one. Empty if neither end is better."""
         lower = METRICS[metric].lower_is_better
         values = {name: found.row(metric).value for name, found in self.each.items()}
         if lower is None:
@@ -92,6 +94,11 @@ class Evaluations(SeveralSets):
             for name, value in values.items()
             if value == value
         }
+
+    def to_dict(self, prefix: str = "") -> dict[str, float]:
+        """Every value by its name, as experiment trackers log them: `a.npz/ece`."""
+        each = (found.to_dict(f"{prefix}{log_name(name)}/") for name, found in self.each.items())
+        return {name: value for values in each for name, value in values.items()}
 
     def to_json(self, **extra: Any) -> str:
         return super().to_json(verdicts={name: found.verdict for name, found in self.each.items()}, **extra)
@@ -124,22 +131,15 @@ class Evaluations(SeveralSets):
             yield Text.assemble((name, "bold"), f": {first_sentence(found.verdict)}")
 
 
-@dataclass(frozen=True)
-class Finding:
-    """What a comparison on one set came to; `measured` has every metric of every method that could be fitted."""
-
-    recommended: str
-    verdict: str
-    split: str
-    k: int
-    measured: dict[str, dict[str, float]]
-
-
 @dataclass(frozen=True, repr=False)
 class Comparisons(SeveralSets):
-    """Every method on several sets: where the methods stand over all of them, and what to use for each."""
+    """Every method on several sets: where the methods stand over all of them, and what to use for each.
+
+    kept  the sets that were not compared again, because a folder had them already
+    """
 
     findings: dict[str, Finding]
+    kept: tuple[str, ...] = ()
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -164,6 +164,15 @@ class Comparisons(SeveralSets):
             text.append(f"It is worse than no calibration on {harmed or 'none'} of them.")
         text.append("What is recommended for a set rests on the tests of that set alone.")
         return " ".join(text)
+
+    def to_dict(self, prefix: str = "") -> dict[str, float]:
+        """Every value by its name, as experiment trackers log them: `a.npz/temperature/ece`."""
+        return {
+            prefix + log_name(name, method, metric): value
+            for name, finding in self.findings.items()
+            for method, measured in finding.measured.items()
+            for metric, value in measured.items()
+        }
 
     def to_json(self, **extra: Any) -> str:
         return super().to_json(
@@ -257,7 +266,7 @@ def evaluate_each(
     chosen_metrics(options.get("metrics", ()))
     how = {name: options.pop(name) for name in ("positive", "normalise", "columns") if name in options}
 
-    def measure(given: Set) -> Evaluation:
+    def measure(_: str, given: Set) -> Evaluation:
         data = given if isinstance(given, Predictions) else read_predictions(given, split, **how)
         if options.get("calibrator") is not None:
             refuse_calibrated(data, "leave it out")
@@ -268,32 +277,42 @@ def evaluate_each(
     return Evaluations(rows, provenance, failures, found)
 
 
-def compare_each(sets: Sets, *, progress: Progress = no_progress, **options: Any) -> Comparisons:
+def compare_each(
+    sets: Sets,
+    *,
+    folder: PathLike | None = None,
+    refit: bool = False,
+    progress: Progress = no_progress,
+    **options: Any,
+) -> Comparisons:
     """`compare` on several sets of predictions, each fitted on one part of it and measured on another.
 
     Files with val and test parts keep them, others are halved at random. A set that cannot be measured is in
     `failures`, and the others are measured.
 
+    folder   gets the recommended calibrator of each set as soon as there is one, NAME.safetensors, and what was
+             measured, NAME.json; a set whose data and settings are those of the NAME.json there is not compared again
+    refit    fit the calibrators that are kept on everything
     options  as `compare` takes them: methods, n_bins, bootstrap, jobs, …
     """
     chosen_methods(options.get("methods", ()))
-    found, failures = _each(sets, lambda given: _reduced(compare(given, **options)), progress)
+    if folder is not None:
+        make_folder(folder)
+    elif refit:
+        raise InputError("refit is about the calibrators that are kept; name a folder for them")
+    kept = Kept(folder, refit=refit, **options) if folder is not None else None
+
+    def measure(name: str, given: Set) -> tuple[Results, Finding]:
+        return kept.compared(name, given) if kept else reduced(compare(given, **options))
+
+    found, failures = _each(sets, measure, progress)
     rows, provenance = _together(result for result, _ in found.values())
-    return Comparisons(rows, provenance, failures, {name: finding for name, (_, finding) in found.items()})
-
-
-def _reduced(found: Comparison) -> tuple[Results, Finding]:
-    """What is kept of a comparison: not its predictions and calibrators, which would be held for all sets at once."""
-    measured = {
-        outcome.label: {"seconds": outcome.seconds} | {name: each.value for name, each in outcome.measured.items()}
-        for outcome in found.ranked
-    }
-    finding = Finding(found.recommended.label, found.verdict, found.split, found.test.k, measured)
-    return Results(found.rows, found.provenance), finding
+    findings = {name: finding for name, (_, finding) in found.items()}
+    return Comparisons(rows, provenance, failures, findings, tuple(kept.found) if kept else ())
 
 
 def _each(
-    sets: Sets, measure: Callable[[Set], Found], progress: Progress
+    sets: Sets, measure: Callable[[str, Set], Found], progress: Progress
 ) -> tuple[dict[str, Found], dict[str, TemperanceError]]:
     """What was measured of each set, and why others could not be."""
     given = dict(sets) if isinstance(sets, Mapping) else dict(zip(set_names(sets), sets, strict=True))
@@ -302,7 +321,7 @@ def _each(
     for name, each in given.items():
         progress(len(found) + len(failures), len(given), name)
         try:
-            found[name] = measure(each)
+            found[name] = measure(name, each)
         except TemperanceError as error:
             failures[name] = error
     if not given:
@@ -313,7 +332,7 @@ def _each(
 
 
 def first_sentence(text: str) -> str:
-    """Of a verdict, what it comes to."""
+    """The gist of a verdict."""
     return f"{text.partition('. ')[0].rstrip('.')}."
 
 

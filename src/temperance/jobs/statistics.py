@@ -1,4 +1,4 @@
-"""What an evaluation needs to know of some rows. It adds, so rows can be measured wherever they lie.
+"""What an evaluation needs to know about some rows. It adds, so rows can be measured wherever they are.
 
 Everything in it is a count, a sum or rows that are kept. Counts of several blocks add up exactly. Sums are of float64
 numbers, so that they depend on how the rows were cut only by rounding.
@@ -46,7 +46,7 @@ class Measuring:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a reader should know of it."""
+        """What a reader should know about it."""
         says = "These depend on how many samples there are, which weights that are not whole do not say"
         return (f"{says}: {', '.join(self.left_out)}.",) if self.left_out else ()
 
@@ -76,7 +76,7 @@ class Statistics:
 
     @property
     def n(self) -> int:
-        """How many rows it is of."""
+        """The number of rows."""
         return self.groups[None].n
 
     def __add__(self, other: Statistics) -> Statistics:
@@ -87,7 +87,7 @@ class Statistics:
 
 
 def total(several: Iterable[Statistics]) -> Statistics:
-    """The statistics of all blocks together. They are added up as they come, so that a few are held at a time."""
+    """The statistics of all blocks together. They are added up as they come, so that only a few are held at a time."""
     first: Statistics | None = None
     sums: dict[str | None, RunningGroup] = {}
     for each in several:
@@ -118,14 +118,14 @@ class RunningGroup:
         self._running: dict[Any, Running] = {}
 
     def add(self, group: Group, keys: list[Any]) -> None:
-        """Take in those of more rows."""
+        """Add the statistics of more rows."""
         self._n += group.n
         for key, parts in dict(zip(keys, group.parts, strict=True)).items():
             self._n_parts[key] = parts.n_parts
             self._running.setdefault(key, Running()).add(parts.stats)
 
     def group(self, keys: list[Any], measuring: Measuring) -> Group:
-        """Of everything so far."""
+        """The statistics of everything so far."""
         found = {}
         for name, key in zip(measuring.metrics, keys, strict=True):
             running = self._running[key]

@@ -1,10 +1,10 @@
-"""What a set of predictions' numbers mean, in plain words that the data can carry.
+"""What the numbers of a set of predictions mean, in plain words that the data support.
 
 Nothing is called miscalibrated unless a test says so. There are four: of the average confidence, of every bin of
 confidence, of every predicted class (of two classes also of the probability that the second gets), and of the
 calibration error as a whole. Each has a quarter of `LEVEL`, and those of bins and classes are corrected for their
-number. So of calibrated models at most one in twenty is called anything else, whatever n and k. What no test finds is
-not called right either: the samples may be too few to tell.
+number. So at most one in twenty calibrated models is called miscalibrated, whatever n and k. Where no test finds
+anything, a model is not called calibrated either: the samples may be too few to tell.
 """
 
 from __future__ import annotations

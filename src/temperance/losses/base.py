@@ -80,12 +80,12 @@ class Loss(HasSettings, nn.Module):
         *,
         weight: Tensor | None = None,
         ignore_index: Annotated[int, Bounds(-(1 << 63), 1 << 63, below=True)] = -100,
-        reduction: Literal["mean", "sum", "none"] = "mean",
+        reduction: Literal["mean", "sum", "none"] | None = "mean",
     ) -> None:
         super().__init__()
         self.register_buffer("weight", weight)
         self.ignore_index = ignore_index
-        self.reduction = reduction
+        self.reduction = reduction or "none"  # which the command line reads as None
 
     # Written by a method.
 

@@ -135,7 +135,7 @@ def check_set(
         raise InputError(f"{name} must be floating-point numbers; got {scores.dtype}")
     n, k = _shape(name, scores.shape, binary=wanted.positive is not None)
     if n < 1 or k < 1:
-        raise InputError(f"{name} must have at least one row and one column; got shape {scores.shape}")
+        raise InputError(f"{name} must have at least one row and one column; there are {n} rows and {k} columns")
     if labels is not None:
         _check_labels(labels, n, k, class_names, wanted)
     if groups is not None:

@@ -56,13 +56,7 @@ def find_columns(names: Iterable[str], wanted: Wanted) -> TableColumns:
     what, scores = _score_columns(known) if own.scores is None else (own.kind, own.matching(known))
     labels = None if wanted.labels == "ignored" else own.is_among(known, "label") or _only_one(known, "label", "labels")
     if not scores or (labels is None and wanted.labels == "required"):
-        needed = wanted.labels == "required"
-        own_names = '. Name yours with columns={"logits": NAMES' + ', "label": NAME' * needed + "}"
-        raise InputError(
-            "expected the columns logits_0, logits_1, … (or probs_0, probs_1, …), one for each class"
-            f"{', and label' * needed}; found {shown(known)}{_hint(known) or own_names}",
-            flags={own_names: f". Name yours with --logits NAMES{' --label NAME' * needed}"},
-        )
+        raise _missing(known, scores, wanted)
     is_list, class_names = False, None
     if wanted.positive is not None:
         if len(scores) > 1:
@@ -85,6 +79,22 @@ def find_columns(names: Iterable[str], wanted: Wanted) -> TableColumns:
     weights = own.is_among(known, "weight") or _only_one(known, "weight", "weights")
     mark = MARK if MARK in known else None
     return TableColumns(what == "logits", tuple(scores), is_list, labels, groups, mark, class_names, weights)
+
+
+def _missing(known: list[str], scores: list[str], wanted: Wanted) -> InputError:
+    """What a table would need, and how to name columns that have other names."""
+    if scores:
+        own, flag = '. Name yours with columns={"label": NAME}', ". Name yours with --label NAME"
+        expected = f"expected the column label beside {shown(scores)}"
+    else:
+        needed = wanted.labels == "required"
+        own = '. Name yours with columns={"logits": NAMES' + ', "label": NAME' * needed + '}, or "probs" for "logits"'
+        flag = f". Name yours with --logits NAMES{' --label NAME' * needed}, or --probs for --logits"
+        expected = (
+            "expected the columns logits_0, logits_1, … (or probs_0, probs_1, …), one for each class"
+            f"{', and label' * needed}"
+        )
+    return InputError(f"{expected}; found {shown(known)}{_hint(known) or own}", flags={own: flag})
 
 
 def _hint(known: list[str]) -> str:

@@ -293,17 +293,6 @@ class Predictions:
             raise InputError(f"index must lie in 0 … {self.n - 1}; got {given.min()} … {given.max()}")
         return given.astype(np.int64)
 
-    def split_at(self, row: int) -> tuple[Predictions, Predictions]:
-        """The rows before `row` and those from it on: an honest split when the order is by time."""
-        at_least("row", row, 1)
-        if row >= self.n:
-            raise InputError(f"row must lie in 1 … {self.n - 1}, so that both parts have a row; got {row}")
-        numbers = np.arange(self.n)
-        return (
-            self._part(self.whole.slice(0, row), f"rows 0–{row - 1}", numbers[:row]),
-            self._part(self.whole.slice(row, self.n), f"rows {row}–{self.n - 1}", numbers[row:]),
-        )
-
     def halves(self, seed: int = 0) -> tuple[Predictions, Predictions]:
         """Two random halves without a common row: one to fit, one to measure what was fitted.
 

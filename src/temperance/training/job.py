@@ -70,7 +70,10 @@ class Job:
         known_settings("a training", settings, (*own, *RECIPE_OPTIONS, *DATA_OPTIONS))
         if "data" not in settings:
             raise InputError("a training needs data: a file, a folder or the name of a data set")
-        recipe = {name: value for name, value in settings.items() if name in RECIPE_OPTIONS}
+        # TOML has no value for nothing, so it is written as on the command line.
+        recipe = {
+            name: None if value == "none" else value for name, value in settings.items() if name in RECIPE_OPTIONS
+        }
         return cls(
             **{name: str(settings[name]) for name in own[:3] if name in settings},
             recipe=Recipe.of(settings.get("preset"), **recipe),

@@ -1,0 +1,103 @@
+"""What comparisons came to, set by set in a folder, so that an interrupted one goes on with the sets that are left."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import temperance
+from temperance.errors import InputError
+from temperance.files import PathLike, atomic_write, reading
+from temperance.jobs.comparison import Comparison, chosen_methods, compare, fit_and_test
+from temperance.jobs.results import Provenance, Results, Row
+from temperance.predictions.given import Set
+from temperance.settings import defaults_of
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What a comparison on one set came to; `measured` has every metric of every method that could be fitted."""
+
+    recommended: str
+    verdict: str
+    split: str
+    k: int
+    measured: dict[str, dict[str, float]]
+
+
+def reduced(found: Comparison) -> tuple[Results, Finding]:
+    """What is kept of a comparison: not its predictions and calibrators, which would be held for all sets at once."""
+    measured = {
+        outcome.label: {"seconds": outcome.seconds} | {name: each.value for name, each in outcome.measured.items()}
+        for outcome in found.ranked
+    }
+    finding = Finding(found.recommended.label, found.verdict, found.split, found.test.k, measured)
+    return Results(found.rows, found.provenance), finding
+
+
+class Kept:
+    """A folder with two files for each set: NAME.safetensors, the calibrator to use, and NAME.json, what was measured.
+
+    refit    the calibrators are fitted on everything, the test part included
+    options  as `compare` takes them
+    """
+
+    def __init__(self, folder: PathLike, *, refit: bool, **options: Any) -> None:
+        self.folder, self.refit, self.options = Path(folder), refit, options
+        self.found: list[str] = []  # the sets that were in the folder already
+        self._names: dict[str, str] = {}
+
+    def compared(self, name: str, given: Set) -> tuple[Results, Finding]:
+        """The comparison on a set: from the folder if it has the same data and settings, else a new one."""
+        stem = re.sub(r"[^\w.-]+", "_", name)
+        if self._names.setdefault(stem, name) != name:
+            raise InputError(f"{name} and {self._names[stem]} would both be kept as {stem}; rename one of them")
+        asked = self._asked(given)
+        path, calibrator = (self.folder / f"{stem}.{kind}" for kind in ("json", "safetensors"))
+        if path.exists():
+            with reading(path):
+                about = json.loads(path.read_text(encoding="utf-8"))
+                none_fitted = len(about["finding"]["measured"]) == 1  # but the baseline
+                if about["asked"] == asked and (none_fitted or calibrator.exists()):
+                    self.found.append(name)
+                    return _read(about)
+        found = compare(given, **self.options)
+        results, finding = reduced(found)
+        if found.any_fitted:
+            found.calibrator(refit=self.refit).save(calibrator)
+        # Last, so that what is there is whole.
+        with atomic_write(path) as temporary:
+            temporary.write_text(results.to_json(asked=asked, finding=asdict(finding)), encoding="utf-8")
+        return results, finding
+
+    def _asked(self, given: Set) -> dict[str, Any]:
+        """All that the result depends on."""
+        options = defaults_of(compare) | self.options
+        how = {name: options[name] for name in ("positive", "normalise", "columns")}
+        fit, test, _ = fit_and_test(given, None, options["seed"], **how)
+        return {
+            "fit": fit.fingerprint,
+            "test": test.fingerprint,
+            "methods": [method.label for method in chosen_methods(options["methods"])],
+            "refit": self.refit,
+            "version": temperance.__version__,
+            **{name: options[name] for name in ("n_bins", "bootstrap", "seed")},
+        }
+
+
+def _read(about: dict[str, Any]) -> tuple[Results, Finding]:
+    """What `Results.to_json` wrote, in which null is a number that is not finite."""
+    rows = tuple(Row(**row | {name: _number(row[name]) for name in ("value", "low", "high")}) for row in about["rows"])
+    finding = Finding(**about["finding"])
+    measured = {
+        method: {name: _number(value) for name, value in values.items()} for method, values in finding.measured.items()
+    }
+    return Results(rows, Provenance(**about["provenance"])), Finding(**vars(finding) | {"measured": measured})
+
+
+def _number(value: float | None) -> float:
+    return math.nan if value is None else value
