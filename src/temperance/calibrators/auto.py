@@ -174,20 +174,21 @@ class Auto(Calibrator):
         self, logits: Tensor, labels: Tensor, counts: Tensor, fold: Tensor, n_out: int
     ) -> tuple[list[str], Tensor, dict[str, str]]:
         """Members, their log-probabilities (m, n, k) of the folds they were not fitted on, and why others have none."""
-        predicted, failures = {}, {}
-        held_out = fold < n_out
-        for name in dict.fromkeys(("temperature", *(self.members or MEMBERS))):
-            found = logits.new_empty(int(held_out.sum()), logits.shape[1])
-            try:
-                for out in range(n_out):
-                    inside = fold != out
-                    member = _member(name, logits[inside], labels[inside], counts[inside])
-                    found[fold[held_out] == out] = member._calibrate(logits[fold == out])
-            except InputError as error:
-                failures[name] = str(error)
-                continue
-            predicted[name] = found
-        return list(predicted), torch.stack(list(predicted.values())), failures
+        names = list(dict.fromkeys(("temperature", *(self.members or MEMBERS))))
+        parts = fold[fold < n_out]
+        found = logits.new_empty(len(names), len(parts), logits.shape[1])
+        failures: dict[str, str] = {}
+        for out in range(n_out):
+            inside = fold != out
+            rows, truth, each, left_out = logits[inside], labels[inside], counts[inside], logits[fold == out]
+            for i, name in enumerate(names):
+                try:
+                    if name not in failures:
+                        found[i, parts == out] = _member(name, rows, truth, each)._calibrate(left_out)
+                except InputError as error:
+                    failures[name] = str(error)
+        kept = [i for i, name in enumerate(names) if name not in failures]
+        return [names[i] for i in kept], found[kept] if failures else found, failures
 
 
 def _folds_left_out(fold: Tensor) -> int:

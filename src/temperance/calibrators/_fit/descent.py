@@ -1,8 +1,8 @@
 """Descent within bounds to the least value of a smooth function: quasi-Newton, or Newton's method with its Hessian.
 
-Steps are those of Bertsekas (1982): parameters that a bound holds back follow their own slope, the others Newton's
-direction or that of L-BFGS (Nocedal, 1980), and what leaves the bounds is set back to them. SciPy has a solver like
-this one, but importing it takes longer than most fits.
+Without a Hessian, parameters that a bound holds back follow their own slope, the others the direction of L-BFGS
+(Nocedal, 1980), and what leaves the bounds is set back to them (Bertsekas, 1982). SciPy has a solver like this one, but
+importing it takes longer than most fits.
 """
 
 import math
@@ -68,9 +68,14 @@ def descend(
     value, gradient = evaluate(x)
     memory, steps, lost = _Memory(), 0, 0
     while steps < max_steps and _within(x, gradient, lower, upper) > TOLERANCE / 10:
-        held = ((x - lower < NEAR) & (gradient > 0)) | ((upper - x < NEAR) & (gradient < 0))
-        direction = -gradient
-        direction[~held] = _newton(hessian(), gradient, ~held) if hessian else memory.direction(gradient, ~held)
+        if hessian:
+            direction = _newton(hessian().cpu().numpy(), gradient, lower - x, upper - x)
+            if -gradient @ direction / 2 <= still * abs(value):  # what the step would gain
+                break
+        else:
+            held = ((x - lower < NEAR) & (gradient > 0)) | ((upper - x < NEAR) & (gradient < 0))
+            direction = -gradient
+            direction[~held] = memory.direction(gradient, ~held)
         found = _line_search(evaluate, x, value, gradient, direction, lower, upper)
         if found is None:
             if not memory.pairs:
@@ -121,12 +126,33 @@ class _Memory:
         return towards
 
 
-def _newton(hessian: Tensor, gradient: Array, free: npt.NDArray[np.bool_]) -> Array:
-    """Minus the inverse Hessian times the gradient, of the free parameters alone."""
-    own = hessian.cpu().numpy()[np.ix_(free, free)]
-    ridged = own + np.diag(1e-12 * (own.diagonal() + own.trace()) + 1e-300)
-    found: Array = np.linalg.solve(ridged, -gradient[free])
-    return found
+def _newton(hessian: Array, gradient: Array, lower: Array, upper: Array) -> Array:
+    """The step within bounds (p,) to the least value of the quadratic function with this Hessian and gradient.
+
+    Along Newton's direction to the first bound in the way, which holds its parameter from then on; where that ends, a
+    bound is left again if the slope points away from it.
+    """
+    step = np.zeros_like(gradient)
+    held = ((lower >= 0) & (gradient > 0)) | ((upper <= 0) & (gradient < 0))
+    ridged = hessian + np.diag(1e-12 * (hessian.diagonal() + hessian.trace()) + 1e-300)
+    for _ in range(10 * len(step)):
+        slope, free = gradient + ridged @ step, np.flatnonzero(~held)
+        move = np.linalg.solve(ridged[np.ix_(free, free)], -slope[free])
+        bound = np.where(move < 0, lower[free], upper[free])
+        room = np.divide(bound - step[free], move, out=np.full_like(move, np.inf), where=move != 0)
+        first = int(room.argmin()) if len(room) else 0
+        if len(room) and room[first] < 1:
+            step[free] += room[first] * move
+            step[free[first]] = bound[first]
+            held[free[first]] = True
+            continue
+        step[free] += move
+        slope = gradient + ridged @ step
+        away = held & (((step <= lower) & (slope < 0)) | ((step >= upper) & (slope > 0))) & (lower < upper)
+        if not away.any():
+            break
+        held[np.abs(np.where(away, slope, 0)).argmax()] = False
+    return step
 
 
 def _line_search(

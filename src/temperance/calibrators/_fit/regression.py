@@ -27,7 +27,7 @@ MAX_HALVINGS = 50
 
 # Above this many rows times parameters, products of matrices are in float32, twice as fast; sums stay in float64.
 # Slopes are then means over many rows of small probabilities, and rounding errors far below the tolerance.
-SINGLE_ABOVE = 100_000_000
+SINGLE_ABOVE = 20_000_000
 
 # The Hessian uses this many rows, or this many for each feature if that is more.
 HESSIAN_ROWS, HESSIAN_ROWS_PER_FEATURE = 5_000, 5
@@ -198,7 +198,6 @@ class Regression:
         self.x = x.float() if len(x) * centre.numel() > SINGLE_ABOVE else x
         self.labels = labels
         self.objective = objective
-        self.penalty = penalty
         self.centre = centre
         self.k = kind.classes(centre)
         self.probs = self.x.new_empty(len(x), self.k)
@@ -208,7 +207,13 @@ class Regression:
         self._slices = [slice(i, i + rows) for i in range(0, len(x), rows)]
         self._every = max(1, len(x) // max(HESSIAN_ROWS, HESSIAN_ROWS_PER_FEATURE * x.shape[1]))
         self._hessian_x = self.x[:: self._every].contiguous()
+        self.penalise(penalty)
         self.weigh()
+
+    def penalise(self, penalty: Tensor) -> None:
+        """Take a penalty on each parameter."""
+        self.penalty = penalty
+        self._axes: tuple[Tensor, Tensor] | None = None
 
     def weigh(self) -> None:
         """Take the weights of the objective, scaled to sum to one, so that a penalty keeps its strength."""
@@ -217,7 +222,7 @@ class Regression:
         some = weights[:: self._every]
         self._hessian_weights = (some / some.sum())[:, None].to(self.x.dtype)
         self._pulled = torch.zeros_like(self.centre)
-        self._axes: tuple[Tensor, Tensor] | None = None
+        self._axes = None
         for s in self._slices:
             with torch.enable_grad():
                 # The target is linear in the scores, so its gradient is the same everywhere.
@@ -248,9 +253,9 @@ class Regression:
         return float(value), gradient
 
     def principal_axes(self, units: Tensor) -> tuple[Tensor, Tensor]:
-        """The second moments of the features [x, 1] in some units as sizes (r,) along axes (d + 1, r).
+        """The second moments of the features [x, 1] in the units of a penalty as sizes (r,) along axes (d + 1, r).
 
-        Axes of size zero are left out. Units (d + 1,) are the same in every call.
+        Axes of size zero are left out.
         """
         if self._axes is None:
             moments = torch.zeros(2 * (self.x.shape[1] + 1,), dtype=torch.float64, device=self.x.device)
