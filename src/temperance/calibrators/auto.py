@@ -11,6 +11,8 @@ from torch import Tensor
 from temperance.calibrators._fit.descent import descend
 from temperance.calibrators.base import Calibrator, Shared, calibrator, make_calibrator
 from temperance.calibrators.gaps import GapScaling
+from temperance.calibrators.linear import ROUGHLY
+from temperance.calibrators.structured import Structured
 from temperance.calibrators.temperature import (
     SPREAD_ABOVE,
     SPREAD_BELOW,
@@ -24,6 +26,7 @@ from temperance.calibrators.temperature import (
 from temperance.errors import InputError
 from temperance.numerics import chance_below_zero
 from temperance.objectives import counting
+from temperance.progress import tell
 from temperance.settings import AtLeastTwo, NameOf, Seed
 
 # From few parameters to many; temperature scaling is always in the pool too. Others beside them (ODIR, order-preserving
@@ -134,7 +137,8 @@ class Auto(Calibrator):
         if harm >= TOO_LIKELY:
             share = {"identity": 1.0}
         members = sorted(name for name in share if share[name] >= NEGLIGIBLE * max(share.values()))
-        for name in members:
+        for i, name in enumerate(members):
+            tell(n_out * len(names) + i, (n_out + 1) * len(names), f"auto: {name} on all samples")
             self.add_module(name, plain if name == "temperature" else _member(name, logits, labels, all_counts))
         self._keep("weights", weights.new_tensor([share[name] for name in members]))
         steps = ("identity", "temperature", "pool", "pool and gap-scaling")
@@ -182,9 +186,11 @@ class Auto(Calibrator):
             inside = fold != out
             rows, truth, each, left_out = logits[inside], labels[inside], counts[inside], logits[fold == out]
             for i, name in enumerate(names):
+                tell(out * len(names) + i, (n_out + 1) * len(names), f"auto: {name}, fold {out + 1} of {n_out}")
                 try:
                     if name not in failures:
-                        found[i, parts == out] = _member(name, rows, truth, each)._calibrate(left_out)
+                        member = _member(name, rows, truth, each, tolerance=ROUGHLY)
+                        found[i, parts == out] = member._calibrate(left_out)
                 except InputError as error:
                     failures[name] = str(error)
         kept = [i for i, name in enumerate(names) if name not in failures]
@@ -197,11 +203,13 @@ def _folds_left_out(fold: Tensor) -> int:
     return min(len(sizes), 1 + int((sizes < HELD_OUT).sum()))
 
 
-def _member(name: str, logits: Tensor, labels: Tensor, counts: Tensor) -> Calibrator:
-    """A fitted member of the pool."""
+def _member(name: str, logits: Tensor, labels: Tensor, counts: Tensor, *, tolerance: float | None = None) -> Calibrator:
+    """A fitted member of the pool; structured ones are fitted to a tolerance, if there is one."""
     if name == "temperature":
         return _plain(logits, labels, counts)
     member = make_calibrator(name)
+    if tolerance is not None and isinstance(member, Structured):
+        member.tolerance = tolerance
     member._fit_rows(logits, labels, counts)
     return member
 

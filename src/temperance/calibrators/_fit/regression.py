@@ -29,8 +29,9 @@ MAX_HALVINGS = 50
 # Slopes are then means over many rows of small probabilities, and rounding errors far below the tolerance.
 SINGLE_ABOVE = 20_000_000
 
-# The Hessian uses this many rows, or this many for each feature if that is more.
-HESSIAN_ROWS, HESSIAN_ROWS_PER_FEATURE = 5_000, 5
+# The Hessian uses this many rows, or this many for each feature if that is more. With fewer, steps go astray and there
+# are more of them, which costs more than it saves.
+HESSIAN_ROWS, HESSIAN_ROWS_PER_FEATURE = 20_000, 5
 
 # With at most this many parameters the whole Hessian is built: that takes fewer operations than a few products with it.
 FEW_PARAMETERS = 64
