@@ -40,13 +40,13 @@ def spark(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     session.stop()
 
 
-def measure(batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
-    for batch in batches:
-        found = temperance.statistics(pyarrow.Table.from_batches([batch]), METRICS, intervals=False)
-        yield pyarrow.record_batch({"found": [pickle.dumps(found)]})
-
-
 def test_a_frame_gives_what_one_process_gives(spark: Any) -> None:
+    # In here, so that Spark sends it to its workers, which cannot import this file.
+    def measure(batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
+        for batch in batches:
+            found = temperance.statistics(pyarrow.Table.from_batches([batch]), METRICS, intervals=False)
+            yield pyarrow.record_batch({"found": [pickle.dumps(found)]})
+
     logits, labels = random_predictions(N, K)
     table = pandas.DataFrame({"logits": [row.tolist() for row in logits], "label": labels.tolist()})
     frame = spark.createDataFrame(table).repartition(3)
