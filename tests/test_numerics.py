@@ -356,3 +356,13 @@ def test_metrics_keep_torch_to_one_thread_and_do_not_depend_on_it(name: str, mon
     assert seen == {1} and torch.get_num_threads() == MANY
     with one_thread():
         assert metric(logits, labels, from_logits=True) == found
+
+
+@pytest.mark.parametrize("n", [1, 2, 50, 3000])
+def test_isotonic_is_scipys_however_many_values(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    generator = torch.Generator().manual_seed(n)
+    values = (torch.linspace(0, 1, n) + torch.randn(n, generator=generator)).double()
+    weights = torch.randint(1, 5, (n,), generator=generator).double()
+    in_python = numerics.isotonic(values, weights)
+    monkeypatch.setattr(numerics, "FEW", 0)
+    torch.testing.assert_close(in_python, numerics.isotonic(values, weights), rtol=1e-12, atol=1e-12)

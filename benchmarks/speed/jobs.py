@@ -1,9 +1,13 @@
 """What whole jobs cost: python -m benchmarks.speed.jobs [JOB …] [--out benchmarks/results/jobs.jsonl]
 
-A job is a command as a user types it, in a process of its own, on a quiet machine and beside one busy process for each
-core. One JSON line for each: CPU seconds beyond those of `import torch` in the same round, seconds on the clock, and
-peak memory. The floor is the time that one core takes to read the job's input from memory once. A job that is measured
-again takes the place of its old line. Peers are short programs that do the same with another library.
+A job is a command as a user types it, in a process of its own: first all of them on a quiet machine, then beside one
+busy process for each core. One JSON line for each: CPU seconds beyond those of `import torch`, seconds on the clock,
+and peak memory. The floor is the time that one core takes to read the job's input from memory once. Peers are short
+programs that do the same with another library.
+
+A line takes the place of an older one, and those of the same commit are not measured again, so a run that was stopped
+goes on where it was. All jobs take about twelve minutes on two quiet cores: those of more than ten seconds are run
+once, and those of more than twenty are not run beside busy processes.
 """
 
 from __future__ import annotations
@@ -27,12 +31,15 @@ from rich.progress import track
 
 from benchmarks.quality.table import read
 from benchmarks.speed.data import median, synthetic_logits
-from temperance.calibrators import CALIBRATORS, Temperature
+from temperance.calibrators import Temperature
 from temperance.jobs.results import Provenance
 from temperance.predictions.disk import write_predictions
 from temperance.predictions.given import as_predictions
 
 WAYS = ("quiet", "busy")
+
+# Jobs that take more CPU seconds than these are run once, and not beside busy processes.
+RUN_ONCE, NOT_BUSY = 10.0, 20.0
 
 PEERS = {
     "NumPy": """
@@ -92,8 +99,6 @@ def jobs() -> dict[str, Job]:
     found += [Job("evaluate", n, 10, whole) for n in (50_000, 500_000, 5_000_000)]
     found += [Job("evaluate", 5_000_000, 10, whole, ".parquet")]
     found += [Job("compare", n, k, ("compare", "{fit}", "{data}")) for n, k in ((500, 5), (5_000, 10), (5_000, 100))]
-    every = ("--methods", ",".join(CALIBRATORS.names))
-    found += [Job("compare, all methods", 5_000, 100, ("compare", "{fit}", "{data}", *every))]
     fitted = ("{fit}", "-o", "{new calibrator}")
     found += [Job("fit temperature", n, 10, ("fit", "temperature", *fitted)) for n in (50_000, 500_000)]
     sizes = ((5_000, 10), (5_000, 100), (100_000, 100), (25_000, 1000))
@@ -125,10 +130,12 @@ sys.exit(os.waitstatus_to_exitcode(status))
 """
 
 
-def cost_of(command: Sequence[str]) -> Cost:
-    """Run a command to its end."""
+def cost_of(command: Sequence[str], folder: Path) -> Cost:
+    """Run a command to its end, with compiled modules kept in a folder, as an installation has them."""
     launched = [sys.executable, "-S", "-c", LAUNCH, *command]
-    found = subprocess.run(launched, capture_output=True, text=True, check=False)
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    environment["PYTHONPYCACHEPREFIX"] = str(folder / "compiled")
+    found = subprocess.run(launched, capture_output=True, text=True, check=False, env=environment)
     if found.returncode:
         raise RuntimeError(f"{' '.join(command)} failed: {found.stderr}")
     cpu, wall, peak = map(float, found.stdout.splitlines()[-1].split()[1:])
@@ -176,37 +183,45 @@ def prepare(job: Job, folder: Path) -> None:
         Temperature().fit(*synthetic_logits(min(job.n, 5_000), job.k)).save(folder / f"{stem}.safetensors")
 
 
-def measure(job: Job, folder: Path, rounds: int) -> dict[str, Any]:
-    """The medians of a job, each round beside `import torch`."""
-    command, torch_alone = job.command(folder), [sys.executable, "-c", "import torch"]
-    pairs = [(cost_of(command), cost_of(torch_alone)) for _ in range(rounds)]
-    return {
-        "cpu": round(median([max(0.0, job.cpu - torch.cpu) for job, torch in pairs]), 3),
-        "torch_cpu": round(median([torch.cpu for _, torch in pairs]), 3),
-        "wall": round(median([job.wall for job, _ in pairs]), 3),
-        "peak_mb": round(max(job.peak for job, _ in pairs)),
-    }
+def measure(command: Sequence[str], folder: Path, rounds: int) -> Cost:
+    """The medians of a command, and its largest peak."""
+    found = [cost_of(command, folder)]
+    while len(found) < rounds and found[0].cpu <= RUN_ONCE:
+        found.append(cost_of(command, folder))
+    cpu, wall, peak = zip(*found, strict=True)
+    return Cost(median(list(cpu)), median(list(wall)), max(peak))
 
 
 def run(names: Sequence[str], out: Path | None, rounds: int, ways: Sequence[str]) -> None:
     cores = len(os.sched_getaffinity(0))
     about = Provenance.of({}, {}, seed=0)
     rows = {(row["job"], row["how"]): row for row in read(out)} if out else {}
-    with tempfile.TemporaryDirectory() as folder:
-        for name in track(names):
-            job = jobs()[name]
-            prepare(job, Path(folder))
-            for how in ways:
-                load = os.getloadavg()[0]
-                with busy(cores if how == "busy" else 0):
-                    found = measure(job, Path(folder), rounds)
-                row = {"job": name, "name": job.name, "n": job.n, "k": job.k, "suffix": job.suffix, "peer": job.peer}
-                row |= {"how": how, **found, "floor": round(floor(job.n_bytes), 4), "rounds": rounds}
-                row |= {"cores": cores, "load": load, "commit": about.commit, "versions": about.versions}
-                rows[name, how] = row
-                print(f"{name}, {how}: {found}", flush=True)
-                if out:
-                    out.write_text("".join(json.dumps(each) + "\n" for each in rows.values()))
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for how in ways:
+            # All quiet ones first: the load of busy processes is on the machine's average for minutes.
+            load = os.getloadavg()[0]
+            with busy(cores if how == "busy" else 0):
+                import_torch = [sys.executable, "-c", "import torch"]
+                cost_of(import_torch, folder)  # which compiles its modules
+                torch_alone = measure(import_torch, folder, rounds)
+                for key in track(names, description=how):
+                    job, old, quiet = jobs()[key], rows.get((key, how), {}), rows.get((key, "quiet"), {})
+                    measured = about.commit and old.get("commit") == about.commit
+                    if measured or (how == "busy" and quiet.get("cpu", 0) > NOT_BUSY):
+                        continue
+                    prepare(job, folder)
+                    found = measure(job.command(folder), folder, rounds if how == "quiet" else 1)
+                    row = {"job": key, "name": job.name, "n": job.n, "k": job.k, "suffix": job.suffix}
+                    row |= {"peer": job.peer, "how": how, "cpu": round(max(0.0, found.cpu - torch_alone.cpu), 3)}
+                    row |= {"torch_cpu": round(torch_alone.cpu, 3), "wall": round(found.wall, 3)}
+                    row |= {"peak_mb": round(found.peak), "floor": round(floor(job.n_bytes), 4), "rounds": rounds}
+                    row |= {"cores": cores, "load": load if how == "busy" else os.getloadavg()[0]}
+                    rows[key, how] = row | {"commit": about.commit, "versions": about.versions}
+                    print(f"{key}, {how}: {found}", flush=True)
+                    if out:
+                        order = [(each, way) for each in jobs() for way in WAYS if (each, way) in rows]
+                        out.write_text("".join(json.dumps(rows[each]) + "\n" for each in order))
 
 
 # --------------------------------------------------------------------------------------------------------- for the docs

@@ -267,12 +267,39 @@ def root(values: Tensor, p: float = 2) -> Tensor:
     return torch.where(values > smallest, values.clamp_min(smallest).pow(1 / p), values * smallest ** (1 / p - 1))
 
 
+# Importing SciPy takes longer than it takes to fit this many values in Python.
+FEW = 20_000
+
+
 def isotonic(values: Tensor, weights: Tensor) -> Tensor:
     """The non-decreasing sequence nearest to `values` in weighted squares, in float64. (n,)"""
-    from scipy.optimize import isotonic_regression  # here, because it takes longer to import than all of temperance
+    y, w = values.double().cpu().numpy(), weights.double().cpu().numpy()
+    if len(y) > FEW:
+        from scipy.optimize import isotonic_regression  # here, because it takes longer to import than all of temperance
 
-    fitted = isotonic_regression(values.double().cpu().numpy(), weights=weights.double().cpu().numpy()).x
+        fitted = isotonic_regression(y, weights=w).x
+    else:
+        fitted = _pool_adjacent_violators(y, w)
     return torch.from_numpy(fitted).to(values.device)
+
+
+def _pool_adjacent_violators(
+    values: npt.NDArray[np.float64], weights: npt.NDArray[np.float64]
+) -> npt.NDArray[np.float64]:
+    """The same in Python: a value below the mean of the block before it joins that block."""
+    means: list[float] = []
+    heavy: list[float] = []
+    sizes: list[int] = []
+    for mean, weight in zip(values.tolist(), weights.tolist(), strict=True):
+        size = 1
+        while means and means[-1] >= mean:
+            before, other = means.pop(), heavy.pop()
+            mean, weight = (other * before + weight * mean) / (other + weight), other + weight
+            size += sizes.pop()
+        means.append(mean)
+        heavy.append(weight)
+        sizes.append(size)
+    return np.repeat(means, sizes)
 
 
 # Values that differ by less are the same.

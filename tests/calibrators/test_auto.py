@@ -1,6 +1,7 @@
 """Choosing and combining: what Auto promises, and kernel logistic regression."""
 
 import math
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from temperance.calibrators.auto import (
 from temperance.calibrators.temperature import SPREAD_ABOVE, SPREAD_BELOW, TYPICAL
 from temperance.errors import FileError, TemperanceWarning
 from temperance.metrics import ece, nll
+from temperance.progress import listening
 
 
 def calibrated(n: int, k: int, seed: int = 0) -> tuple[Any, Any]:
@@ -38,6 +40,18 @@ def bent(n: int, seed: int = 0) -> tuple[Any, Any]:
 
 
 # ----------------------------------------------------------------------------------------------------------------- auto
+
+
+def test_it_says_which_member_and_fold_it_is_at() -> None:
+    said: list[tuple[int, int, str]] = []
+    with listening(lambda *told: said.append(told)):
+        Auto(members=["structured-vector"], folds=2).fit(*random_predictions(200, 3))
+    Auto(members=["structured-vector"], folds=2).fit(*random_predictions(200, 3))  # and now to nobody
+    assert [what for _, _, what in said[:4]] == [
+        f"auto: {member}, fold {fold} of 2" for fold in (1, 2) for member in ("temperature", "structured-vector")
+    ]
+    assert all(what.endswith(" on all samples") for _, _, what in said[4:]) and len(said) > 4
+    assert all(one[0] < other[0] < other[1] for one, other in pairwise(said))
 
 
 def test_it_is_no_worse_than_its_best_member_and_says_what_it_chose() -> None:

@@ -224,7 +224,24 @@ def test_preconditioner_is_symmetric_positive_and_near_the_inverse(kind: Map, ev
     assert float(spread.max() / spread.min()) < float(plain.max() / plain.min())
 
 
-def test_a_solver_that_cannot_move_says_so() -> None:
+@pytest.mark.parametrize("kind", [Diagonal(), Full()])
+@pytest.mark.parametrize("block", [1 << 20, 30])
+def test_the_whole_hessian_gives_newtons_step(kind: Map, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(regression.BLOCK_VALUES, "cpu", block)
+    problem = problem_of(kind)
+    _, gradient = problem(problem.centre)
+    torch.testing.assert_close(problem.hessian_times(problem.newton_step(gradient)), -gradient, rtol=1e-8, atol=1e-12)
+
+
+def test_few_and_many_parameters_have_one_optimum(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = problem_of(Full())
+    direct = newton(problem, problem.centre, 1e-9)
+    monkeypatch.setattr(regression, "FEW_PARAMETERS", 0)
+    torch.testing.assert_close(newton(problem, problem.centre, 1e-9).parameters, direct.parameters, rtol=0, atol=1e-7)
+
+
+def test_a_solver_that_cannot_move_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(regression, "FEW_PARAMETERS", 0)
     problem = problem_of(Full())
     good = newton(problem, problem.centre)
     assert good.info["converged"] and good.info["gradient"] <= 1e-6 and good.info["steps"] < 20
@@ -296,7 +313,7 @@ def test_cross_validation_scores_rows_left_out() -> None:
     search.descend([(5.0, 5.0)])
     expected = 0.0
     for fit, held_out in features.folds(3):
-        found = fit.fit(make_objective("nll"), fit.odir_penalty(5.0, 5.0), tolerance=ROUGHLY)
+        found = newton(fit.regression(fit.odir_penalty(5.0, 5.0)), fit.identity, ROUGHLY)
         parameters = found.parameters.numpy()
         scores = held_out.x.numpy() @ parameters[:, :-1].T + parameters[:, -1]
         expected += reference_nll(scores, held_out.labels.numpy()) * len(scores)

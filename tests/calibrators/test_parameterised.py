@@ -139,10 +139,10 @@ def test_weight_decay_is_that_of_the_released_adam() -> None:
 
 
 def test_smart_sees_the_margin_alone() -> None:
-    logits, labels = varied(400, 5)
+    logits, labels = varied(4000, 5)
     found = ParameterisedTemperature(preset="smart", objective="soft-ece").fit(logits, labels)
     top = logits.topk(2, dim=1).values
-    pairs = torch.stack([top[:, 0] - top[:, 1], torch.zeros(400, dtype=torch.float64)], 1)
-    same_margin = torch.cat([pairs, torch.full((400, 3), -50.0, dtype=torch.float64)], 1)
+    pairs = torch.stack([top[:, 0] - top[:, 1], torch.zeros(4000, dtype=torch.float64)], 1)
+    same_margin = torch.cat([pairs, torch.full((4000, 3), -50.0, dtype=torch.float64)], 1)
     assert torch.allclose(found.temperatures(logits), found.temperatures(same_margin), rtol=1e-9)
     assert not found.info["constant"]

@@ -3,13 +3,16 @@
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from scipy.optimize import minimize as scipy_minimize
 from torch import Tensor
+from torch.nn.functional import softplus
 
 from conftest import random_predictions
 from temperance import arrays
+from temperance.calibrators._fit.descent import descend
 from temperance.calibrators._fit.solvers import Problem, minimise, settle, train
 from temperance.objectives import OBJECTIVES, Objective, make_objective
 
@@ -63,6 +66,40 @@ def test_bounds_hold_and_equal_ones_fix() -> None:
     assert found.info["converged"]
     free = minimise(problem(), start)
     assert float(free.parameters[0]) < 0.9
+
+
+@pytest.mark.parametrize("with_hessian", [False, True])
+@pytest.mark.parametrize("low", [None, 0.0])
+def test_descent_ends_where_scipys_does(with_hessian: bool, low: float | None) -> None:
+    """A convex function of ten parameters, several of which the bound holds back."""
+    generator = torch.Generator().manual_seed(3)
+    rows = torch.randn(40, 10, generator=generator, dtype=torch.float64) * torch.logspace(-1, 1, 10)
+    pull = torch.randn(10, generator=generator, dtype=torch.float64)
+    at = pull
+
+    def value(x: Tensor) -> tuple[float, Tensor]:
+        nonlocal at
+        at = x
+        return float(softplus(rows @ x).mean() - pull @ x / 20 + x @ x / 50), (
+            rows.T @ (rows @ x).sigmoid() / 40 - pull / 20 + x / 25
+        )
+
+    def hessian() -> Tensor:
+        p = (rows @ at).sigmoid()
+        return rows.T @ ((p * (1 - p))[:, None] * rows) / 40 + torch.eye(10, dtype=torch.float64) / 25
+
+    found = descend(value, torch.ones(10, dtype=torch.float64), low, hessian=hessian if with_hessian else None)
+    plain = scipy_minimize(
+        lambda x: tuple(map(np.asarray, value(torch.from_numpy(x)))),
+        np.ones(10),
+        jac=True,
+        method="L-BFGS-B",
+        bounds=[(low, None)] * 10,
+        options={"ftol": 0, "gtol": 1e-10, "maxiter": 10_000},
+    )
+    assert found.info["converged"] and (not with_hessian or found.info["steps"] < 20)
+    assert found.parameters.tolist() == pytest.approx(plain.x.tolist(), abs=1e-5)
+    assert low is None or 0 < int((found.parameters == low).sum()) < 10
 
 
 def test_a_penalty_is_added() -> None:

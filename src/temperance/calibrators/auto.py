@@ -8,9 +8,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from temperance.calibrators._fit.solvers import descend
+from temperance.calibrators._fit.descent import descend
 from temperance.calibrators.base import Calibrator, Shared, calibrator, make_calibrator
 from temperance.calibrators.gaps import GapScaling
+from temperance.calibrators.linear import ROUGHLY
+from temperance.calibrators.structured import Structured
 from temperance.calibrators.temperature import (
     SPREAD_ABOVE,
     SPREAD_BELOW,
@@ -24,6 +26,7 @@ from temperance.calibrators.temperature import (
 from temperance.errors import InputError
 from temperance.numerics import chance_below_zero
 from temperance.objectives import counting
+from temperance.progress import tell
 from temperance.settings import AtLeastTwo, NameOf, Seed
 
 # From few parameters to many; temperature scaling is always in the pool too. Others beside them (ODIR, order-preserving
@@ -45,6 +48,9 @@ FEW_FOR_POOL, FEW_FOR_HARM = 6, 20
 # Predictions of this many samples are enough for a few weights and the slopes of the last step: of more samples only as
 # many folds are left out in turn as it takes to have them.
 HELD_OUT = 5_000
+
+# The NLL of a pool is summed up over blocks of about this many values, which stay in a core's own cache.
+BLOCK_VALUES = 1 << 17
 
 # Calibrating that does harm with this probability is not done.
 TOO_LIKELY = 1 / 3
@@ -131,7 +137,8 @@ class Auto(Calibrator):
         if harm >= TOO_LIKELY:
             share = {"identity": 1.0}
         members = sorted(name for name in share if share[name] >= NEGLIGIBLE * max(share.values()))
-        for name in members:
+        for i, name in enumerate(members):
+            tell(n_out * len(names) + i, (n_out + 1) * len(names), f"auto: {name} on all samples")
             self.add_module(name, plain if name == "temperature" else _member(name, logits, labels, all_counts))
         self._keep("weights", weights.new_tensor([share[name] for name in members]))
         steps = ("identity", "temperature", "pool", "pool and gap-scaling")
@@ -171,20 +178,23 @@ class Auto(Calibrator):
         self, logits: Tensor, labels: Tensor, counts: Tensor, fold: Tensor, n_out: int
     ) -> tuple[list[str], Tensor, dict[str, str]]:
         """Members, their log-probabilities (m, n, k) of the folds they were not fitted on, and why others have none."""
-        predicted, failures = {}, {}
-        held_out = fold < n_out
-        for name in dict.fromkeys(("temperature", *(self.members or MEMBERS))):
-            found = logits.new_empty(int(held_out.sum()), logits.shape[1])
-            try:
-                for out in range(n_out):
-                    inside = fold != out
-                    member = _member(name, logits[inside], labels[inside], counts[inside])
-                    found[fold[held_out] == out] = member._calibrate(logits[fold == out])
-            except InputError as error:
-                failures[name] = str(error)
-                continue
-            predicted[name] = found
-        return list(predicted), torch.stack(list(predicted.values())), failures
+        names = list(dict.fromkeys(("temperature", *(self.members or MEMBERS))))
+        parts = fold[fold < n_out]
+        found = logits.new_empty(len(names), len(parts), logits.shape[1])
+        failures: dict[str, str] = {}
+        for out in range(n_out):
+            inside = fold != out
+            rows, truth, each, left_out = logits[inside], labels[inside], counts[inside], logits[fold == out]
+            for i, name in enumerate(names):
+                tell(out * len(names) + i, (n_out + 1) * len(names), f"auto: {name}, fold {out + 1} of {n_out}")
+                try:
+                    if name not in failures:
+                        member = _member(name, rows, truth, each, tolerance=ROUGHLY)
+                        found[i, parts == out] = member._calibrate(left_out)
+                except InputError as error:
+                    failures[name] = str(error)
+        kept = [i for i, name in enumerate(names) if name not in failures]
+        return [names[i] for i in kept], found[kept] if failures else found, failures
 
 
 def _folds_left_out(fold: Tensor) -> int:
@@ -193,11 +203,13 @@ def _folds_left_out(fold: Tensor) -> int:
     return min(len(sizes), 1 + int((sizes < HELD_OUT).sum()))
 
 
-def _member(name: str, logits: Tensor, labels: Tensor, counts: Tensor) -> Calibrator:
-    """A fitted member of the pool."""
+def _member(name: str, logits: Tensor, labels: Tensor, counts: Tensor, *, tolerance: float | None = None) -> Calibrator:
+    """A fitted member of the pool; structured ones are fitted to a tolerance, if there is one."""
     if name == "temperature":
         return _plain(logits, labels, counts)
     member = make_calibrator(name)
+    if tolerance is not None and isinstance(member, Structured):
+        member.tolerance = tolerance
     member._fit_rows(logits, labels, counts)
     return member
 
@@ -226,11 +238,11 @@ def _cross_combined(
     steps = []
     for out in range(int(fold.max()) + 1):
         inside, outside = fold != out, fold == out
-        weights = _pool_weights(log_probs[:, inside], labels[inside], counts[inside], start)
-        step = _last_step()
+        weights = _pool_weights(log_probs, labels, counts * inside, start)
+        pooled, step = _pool(log_probs, weights), _last_step()
         # Not `fit`: one class alone is enough here.
-        step._fit_weighted(_pool(log_probs[:, inside], weights), labels[inside], counts[inside])
-        pool[outside] = _pool(log_probs[:, outside], weights)
+        step._fit_weighted(pooled[inside], labels[inside], counts[inside])
+        pool[outside] = pooled[outside]
         last[outside] = step._calibrate(pool[outside])
         steps.append((weights, step))
     return {"pool": pool, "pool and gap-scaling": last}, steps
@@ -310,22 +322,44 @@ def _pool_weights(log_probs: Tensor, labels: Tensor, counts: Tensor, start: Tens
 
     These are labelled as the first member predicts.
     """
-    m, n = log_probs.shape[:2]
-    total = float(counts.sum())
-    share, each = IMAGINED / total, counts[:, None] / total
-    belief = log_probs[0].exp() * each
-    target = share * torch.stack([(belief * found).sum() for found in log_probs])
-    target += log_probs.gather(2, labels.expand(m, n)[:, :, None]).squeeze(2) @ each.squeeze(1)
+    problem = _PoolProblem(log_probs, labels, counts)
+    even = torch.full_like(problem.target, 1 / len(log_probs))
+    return descend(
+        problem, even if start is None else start, low=0.0, still=1e-9, hessian=lambda: problem.hessian
+    ).parameters
 
-    def value(weights: Tensor) -> tuple[float, Tensor]:
-        scores = torch.tensordot(weights, log_probs, 1)
-        normaliser = scores.logsumexp(1, keepdim=True)
-        probs = (scores - normaliser).exp_().mul_(each)
-        gradient = (1 + share) * torch.stack([(probs * found).sum() for found in log_probs]) - target
-        return float((1 + share) * (normaliser * each).sum() - weights @ target), gradient
 
-    even = torch.full_like(target, 1 / m)
-    return descend(value, even if start is None else start, low=0.0, still=1e-9).parameters
+class _PoolProblem:
+    """The NLL of a pool as a function of its weights (m,); it remembers the Hessian of its last evaluation."""
+
+    hessian: Tensor
+
+    def __init__(self, log_probs: Tensor, labels: Tensor, counts: Tensor) -> None:
+        self.log_probs, self.each = log_probs, counts / counts.sum()
+        self.more = 1 + IMAGINED / float(counts.sum())
+        rows = max(1, BLOCK_VALUES // log_probs[:, 0].numel())
+        self.slices = [slice(i, i + rows) for i in range(0, len(labels), rows)]
+        of_labels = log_probs.gather(2, labels.expand(log_probs.shape[:2])[:, :, None]).squeeze(2)
+        self.target = of_labels @ self.each
+        for s in self.slices:
+            believed = (log_probs[0, s].exp() * log_probs[:, s]).sum(2)
+            self.target += (self.more - 1) * (believed @ self.each[s])
+
+    def __call__(self, weights: Tensor) -> tuple[float, Tensor]:
+        """The value and its gradient."""
+        value, gradient, self.hessian = 0.0, torch.zeros_like(weights), torch.zeros_like(weights.diag())
+        for s in self.slices:
+            found, each = self.log_probs[:, s], self.each[s]
+            scores = torch.tensordot(weights, found, 1)
+            normaliser = scores.logsumexp(1)
+            likely = found * scores.sub_(normaliser[:, None]).exp_()
+            mean = likely.sum(2)
+            value += float(normaliser @ each)
+            gradient += mean @ each
+            squares = likely.mul_(each[:, None]).flatten(1) @ found.flatten(1).T
+            self.hessian += squares - (mean * each) @ mean.T
+        self.hessian *= self.more
+        return self.more * value - float(weights @ self.target), self.more * gradient - self.target
 
 
 def _nll(log_probs: Tensor, labels: Tensor) -> Tensor:

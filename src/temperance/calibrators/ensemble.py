@@ -1,23 +1,12 @@
 """Ensemble temperature scaling: temperature scaling mixed with the uncalibrated and the uniform prediction."""
 
 import math
-import warnings
-from typing import Any, Literal, Unpack
+from typing import Literal, Unpack
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from temperance.calibrators._fit.solvers import (
-    TOLERANCE,
-    Parametric,
-    Problem,
-    Solution,
-    Solver,
-    minimise,
-    settle,
-    train,
-)
+from temperance.calibrators._fit.solvers import Parametric, Problem, Solution, Solver, minimise, train
 from temperance.calibrators.base import Shared, calibrator
 from temperance.calibrators.temperature import S_HIGH, S_LOW, caution_of, fit_inverse_temperature
 from temperance.objectives import Objective, ObjectiveName
@@ -30,7 +19,7 @@ MOST_UNIFORM = 0.999
 class EnsembleTemperature(Parametric):
     """Temperature scaling mixed with the uncalibrated prediction and the uniform one.
 
-    p = w1 softmax(z / T) + w2 softmax(z) + w3 / k with w ≥ 0 and Σ w = 1: first T, then the weights by SLSQP. Mixing
+    p = w1 softmax(z / T) + w2 softmax(z) + w3 / k with w ≥ 0 and Σ w = 1: first T, then the weights. Mixing
     probabilities keeps their order, and w3 bounds what a confident mistake can cost.
 
     `space="logits"` is the mix of the SCTL paper (eq. 13), w1 z / T + w2 z + w3 / k before the softmax. That is
@@ -89,54 +78,18 @@ def _mix_logits(logits: Tensor, weights: Tensor, inverse: float) -> Tensor:
 def fit_mixture(objective: Objective, logits: Tensor, labels: Tensor, inverse: float) -> Solution:
     """The weights of the mixture of probabilities, for a given 1 / T."""
 
-    def mixed(rows: Tensor, weights: Tensor) -> Tensor:
-        k = rows.shape[1]
-        probs = weights[0] * (rows * inverse).softmax(1) + weights[1] * rows.softmax(1) + weights[2] / k
+    def mixed(rows: Tensor, shares: Tensor) -> Tensor:
+        scaled, plain, uniform = _weights(shares)
+        probs = scaled * (rows * inverse).softmax(1) + plain * rows.softmax(1) + uniform / rows.shape[1]
         return probs.clamp_min(1e-20).log()
 
-    problem = Problem(objective, mixed, logits, labels)
-    record: dict[str, Any] = {}
-
-    def solve(weights: Tensor) -> Tensor:
-        found = _on_the_simplex(problem, weights)
-        record.update(found.info)
-        return found.parameters
-
     # Not from a corner: where a part has no weight yet, its slope can be infinite.
-    start = logits.new_tensor([0.8, 0.1, 0.1])
-    if not objective.adapts:
-        return Solution(solve(start), record)
-    weights, rounds = settle(problem.reweigh, solve, start)
-    record["converged"] = record["converged"] and rounds["weights_settled"]
-    return Solution(weights, record | rounds | objective.info)
+    start, high = logits.new_tensor([0.1, 0.1]), logits.new_tensor([1.0, MOST_UNIFORM])
+    found = minimise(Problem(objective, mixed, logits, labels), start, low=0.0, high=high)
+    return Solution(_weights(found.parameters), found.info)
 
 
-def _on_the_simplex(problem: Problem, start: Tensor) -> Solution:
-    """The least value over weights that are not negative and sum to one, by SLSQP."""
-    from scipy.optimize import minimize  # here, because it takes longer to import than all of temperance
-
-    def value_and_gradient(x: Any) -> tuple[float, Any]:
-        value, gradient = problem(start.new_tensor(x))
-        return value, gradient.cpu().numpy()
-
-    with warnings.catch_warnings():
-        # SLSQP clips a step that leaves the box by a rounding error, and warns.
-        warnings.simplefilter("ignore", RuntimeWarning)
-        found = minimize(
-            value_and_gradient,
-            start.cpu().numpy(),
-            jac=True,
-            method="SLSQP",
-            bounds=[(0.0, 1.0), (0.0, 1.0), (0.0, MOST_UNIFORM)],
-            constraints={"type": "eq", "fun": lambda w: w.sum() - 1, "jac": np.ones_like},
-            options={"ftol": 1e-15, "maxiter": 500},
-        )
-    weights = start.new_tensor(found.x).clamp(0, 1)
-    weights[2] = weights[2].clamp_max(MOST_UNIFORM)
-    weights[:2] *= (1 - weights[2]) / weights[:2].sum()
-    value, gradient = problem(weights)
-    # At the optimum no shift of weight from one part to another lowers the value.
-    slope = float((weights * (gradient - gradient.amin())).sum())
-    return Solution(
-        weights, {"converged": slope <= TOLERANCE, "gradient": slope, "value": value, "steps": int(found.nit)}
-    )
+def _weights(shares: Tensor) -> Tensor:
+    """The three weights, from the share of the uniform prediction and that of the uncalibrated one in the rest."""
+    plain, uniform = shares
+    return torch.stack([(1 - uniform) * (1 - plain), (1 - uniform) * plain, uniform])

@@ -8,15 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear, nll_loss
 
-from temperance.calibrators._fit.regression import Diagonal, Full, Map, fit_map
-from temperance.calibrators._fit.solvers import (
-    TOLERANCE,
-    Parametric,
-    Solution,
-    StreamedProblem,
-    minimise,
-    prior_samples,
-)
+from temperance.calibrators._fit.regression import Diagonal, Full, Map, Regression, fit_map, newton
+from temperance.calibrators._fit.solvers import Parametric, Solution, StreamedProblem, minimise, prior_samples
 from temperance.calibrators._fit.streaming import StreamCalibrator, Streamed
 from temperance.calibrators.base import Shared, calibrator
 from temperance.calibrators.temperature import caution_of, fit_inverse_temperature, stream_inverse_temperature
@@ -259,20 +252,15 @@ class Scaled:
         self.unit = unit
         self.identity = kind.identity(features.shape[1]).to(features.device)
 
-    def fit(
-        self, objective: Objective, penalty: Tensor, *, start: Tensor | None = None, tolerance: float = TOLERANCE
-    ) -> Solution:
+    def fit(self, objective: Objective, penalty: Tensor) -> Solution:
         """The best map under a penalty on its distance from the identity."""
         return fit_map(
-            self.kind,
-            self.x,
-            self.labels,
-            objective,
-            penalty=penalty,
-            start=self.identity if start is None else start,
-            centre=self.identity,
-            tolerance=tolerance,
+            self.kind, self.x, self.labels, objective, penalty=penalty, start=self.identity, centre=self.identity
         )
+
+    def regression(self, penalty: Tensor) -> Regression:
+        """The NLL of such a map, to be minimised under one penalty after the other."""
+        return Regression(self.kind, self.x, self.labels, self.nll(), penalty=penalty, centre=self.identity)
 
     def nll(self) -> Objective:
         """The NLL of these rows, for a fit."""
@@ -324,6 +312,7 @@ class CrossValidation:
     def __init__(self, features: Scaled, n_folds: int) -> None:
         self.n = features.nll().n_samples(features.labels)
         self.folds = features.folds(n_folds)
+        self.problems = [fit.regression(torch.zeros_like(features.identity)) for fit, _ in self.folds]
         self.best = [features.identity] * len(self.folds)
         self.tried: list[list[float]] = []
 
@@ -331,9 +320,10 @@ class CrossValidation:
         """The best of these pairs of λ and μ; the search stops where the NLL gets clearly worse."""
         found, chosen, least = self.best, pairs[0], math.inf
         for pair in pairs:
+            for (fit, _), problem in zip(self.folds, self.problems, strict=True):
+                problem.penalise(fit.odir_penalty(*pair))
             found = [
-                fit.fit(fit.nll(), fit.odir_penalty(*pair), start=start, tolerance=ROUGHLY).parameters
-                for (fit, _), start in zip(self.folds, found, strict=True)
+                newton(problem, start, ROUGHLY).parameters for problem, start in zip(self.problems, found, strict=True)
             ]
             score = sum(held_out.total_nll(p) for (_, held_out), p in zip(self.folds, found, strict=True)) / self.n
             self.tried.append([*pair, score])

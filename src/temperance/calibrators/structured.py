@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 from temperance.calibrators._fit.regression import Diagonal, Full, Map, fit_map
-from temperance.calibrators._fit.solvers import Parametric
+from temperance.calibrators._fit.solvers import TOLERANCE, Parametric
 from temperance.calibrators.base import Shared, calibrator
 from temperance.calibrators.temperature import caution_of, fit_inverse_temperature
 from temperance.objectives import ObjectiveName
@@ -18,6 +18,9 @@ class Structured(Parametric):
     """A linear map of temperature-scaled log-probabilities; the fewer the samples, the nearer to the identity."""
 
     kind: ClassVar[Map]
+
+    # No slope at the optimum is larger.
+    tolerance = TOLERANCE
 
     inverse_temperature: Tensor
     uniform_share: Tensor
@@ -39,6 +42,7 @@ class Structured(Parametric):
             penalty=penalty.to(logits.device),
             start=identity,
             centre=identity,
+            tolerance=self.tolerance,
         )
         self.info = found.info | {"temperature": 1 / inverse} | caution_of(record)
         self._keep_map(found.parameters)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from temperance.cli.output import check_outputs
+from temperance.cli.output import check_outputs, progress_bar
 from temperance.cli.reading import add_ray_option, add_reading_options, reading_options
 from temperance.errors import plural
 from temperance.files import refuse_overwriting
+from temperance.progress import listening
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -57,7 +58,8 @@ def run(args: argparse.Namespace) -> None:
     if args.prior:
         made.set_params(prior=read_prior(args.prior))
     data = read_for_fitting(args.predictions, **reading_options(args))
-    found = fit(made, data)
+    with progress_bar() as tell, listening(tell):
+        found = fit(made, data)
     found.save(args.output)
     print(f"fitted {method.label} on {plural(data.n, 'sample')}; saved in {args.output}")
     learnt = {name: value.tolist() for name, value in found.learnt.items()}

@@ -26,7 +26,7 @@ from temperance.predictions import Predictions, read_pair, read_predictions
 from temperance.predictions.checks import Positive
 from temperance.predictions.given import Set, as_sides
 from temperance.predictions.rows import Chunk
-from temperance.progress import Progress, no_progress
+from temperance.progress import Progress, listening, no_progress
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
@@ -268,9 +268,10 @@ def compare(
     if baseline.failure:
         raise InputError(f"there is nothing to compare: {baseline.failure}")
     outcomes = [baseline]
-    for outcome in run_all(work, chosen) if run_all else work.run_all(chosen, jobs):
-        outcomes.append(outcome)
-        progress(len(outcomes) - 1, len(chosen), outcome.label)
+    with listening(lambda _done, _steps, what: progress(len(outcomes) - 1, len(chosen), what)):
+        for outcome in run_all(work, chosen) if run_all else work.run_all(chosen, jobs):
+            outcomes.append(outcome)
+            progress(len(outcomes) - 1, len(chosen), outcome.label)
     outcomes.sort(key=lambda o: o.measured["nll"].value if o.measured else float("inf"))
     options: dict[str, Any] = {"n_bins": n_bins, "bootstrap": bootstrap, "seed": seed}
     return Comparison(

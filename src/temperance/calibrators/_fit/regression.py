@@ -3,8 +3,9 @@
     minimise  Σ_i c_i (logsumexp(f_i) − target(f_i))  +  Σ_p r_p (θ_p − θ⁰_p)²,      f_i = x_i mapped with parameters θ
 
 c_i are the weights of the rows and `target` is the score of the label, as an objective gives them. Newton's method
-solves it; conjugate gradients find its step, which takes products of the Hessian and a vector, each at the cost of a
-gradient. The Hessian only has to point the way, so of very many rows it uses some; value and gradient use them all.
+solves it. With few parameters its step is solved for with the whole Hessian; with many, conjugate gradients find it,
+which takes products of the Hessian and a vector, each at the cost of a gradient. The Hessian only has to point the way,
+so of very many rows it uses some; value and gradient use them all.
 """
 
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from temperance.calibrators._fit.logistic import solve_ridged
 from temperance.calibrators._fit.solvers import TOLERANCE, Problem, Solution, minimise, settle
 from temperance.objectives import Objective
 
@@ -25,10 +27,14 @@ MAX_HALVINGS = 50
 
 # Above this many rows times parameters, products of matrices are in float32, twice as fast; sums stay in float64.
 # Slopes are then means over many rows of small probabilities, and rounding errors far below the tolerance.
-SINGLE_ABOVE = 100_000_000
+SINGLE_ABOVE = 20_000_000
 
-# The Hessian uses this many rows, or this many for each feature if that is more.
-HESSIAN_ROWS, HESSIAN_ROWS_PER_FEATURE = 5_000, 5
+# The Hessian uses this many rows, or this many for each feature if that is more. With fewer, steps go astray and there
+# are more of them, which costs more than it saves.
+HESSIAN_ROWS, HESSIAN_ROWS_PER_FEATURE = 20_000, 5
+
+# With at most this many parameters the whole Hessian is built: that takes fewer operations than a few products with it.
+FEW_PARAMETERS = 64
 
 # The preconditioner is built again when the last Newton step took more Hessian products than this.
 STALE_AFTER = 25
@@ -54,6 +60,12 @@ class Map(Protocol):
     def pull(self, x: Tensor, rows: Tensor) -> Tensor:
         """The gradient of Σ rows · scores in the parameters."""
 
+    def own_features(self, x: Tensor) -> Tensor:
+        """The features whose weighted sum is the score of a class, or one set if all share it. (n, k or 1, q)"""
+
+    def by_class(self, parameters: Tensor) -> Tensor:
+        """The parameters with the weights of each class in a row (k, q); from there it leads back again."""
+
     def preconditioner(self, problem: "Regression") -> Linear:
         """An approximate inverse of the Hessian, where the problem was evaluated last."""
 
@@ -73,6 +85,12 @@ class Diagonal:
 
     def pull(self, x: Tensor, rows: Tensor) -> Tensor:
         return torch.stack([(rows * x).sum(0), rows.sum(0)])
+
+    def own_features(self, x: Tensor) -> Tensor:
+        return torch.stack([x, torch.ones_like(x)], 2)
+
+    def by_class(self, parameters: Tensor) -> Tensor:
+        return parameters.T
 
     def preconditioner(self, problem: "Regression") -> Linear:
         """Each class on its own: the 2 × 2 Hessian of its v and b."""
@@ -95,27 +113,36 @@ class Full:
     def pull(self, x: Tensor, rows: Tensor) -> Tensor:
         return torch.cat([rows.T @ x, rows.sum(0)[:, None]], 1)
 
+    def own_features(self, x: Tensor) -> Tensor:
+        return torch.cat([x, torch.ones_like(x[:, :1])], 1)[:, None]
+
+    def by_class(self, parameters: Tensor) -> Tensor:
+        return parameters
+
     def preconditioner(self, problem: "Regression") -> Linear:
         """The Hessian as if probabilities and features were independent: a Kronecker product, plus the penalty.
 
-        If the diagonal and the intercept have another penalty than the rest, they are taken class by class instead, as
-        in the diagonal map.
+        If the diagonal has another penalty than the rest of its column, it and the intercept are taken class by class
+        instead, as in the diagonal map.
         """
         spread = torch.zeros(problem.k, problem.k, dtype=torch.float64, device=problem.x.device)
         for _, p, c in problem.hessian_blocks():
             weighted = p * c
             spread += weighted.sum(0).diag() - p.T @ weighted
         a, u = torch.linalg.eigh(spread)
-        b, v = problem.principal_axes()
-        rest = 2 * problem.penalty[0, 1]
-        correction = 1 / (a.clamp_min(0)[:, None] * b + rest) - 1 / rest
+        alike = bool((problem.penalty == problem.penalty[:1]).all())
+        # In units in which the penalty on every feature is one.
+        units = (2 * (problem.penalty[0] if alike else problem.penalty[0, 1].expand(problem.penalty.shape[1]))).rsqrt()
+        b, v = problem.principal_axes(units)
+        correction = 1 / (a.clamp_min(0)[:, None] * b + 1) - 1
         u, v, correction = (tensor.to(problem.x.dtype) for tensor in (u, v, correction))
 
         def together(g: Tensor) -> Tensor:
-            turned: Tensor = u @ ((u.T @ (g.to(v.dtype) @ v)) * correction)
-            return g / rest + turned @ v.T
+            scaled = g * units
+            turned: Tensor = u @ ((u.T @ (scaled.to(v.dtype) @ v)) * correction)
+            return (scaled + turned @ v.T) * units
 
-        if bool((problem.penalty == problem.penalty[0, 1]).all()):
+        if alike:
             return together
         own = _two_by_two(_own_curvature(problem), _diagonal_and_intercept(problem.penalty))
 
@@ -172,7 +199,6 @@ class Regression:
         self.x = x.float() if len(x) * centre.numel() > SINGLE_ABOVE else x
         self.labels = labels
         self.objective = objective
-        self.penalty = penalty
         self.centre = centre
         self.k = kind.classes(centre)
         self.probs = self.x.new_empty(len(x), self.k)
@@ -182,7 +208,13 @@ class Regression:
         self._slices = [slice(i, i + rows) for i in range(0, len(x), rows)]
         self._every = max(1, len(x) // max(HESSIAN_ROWS, HESSIAN_ROWS_PER_FEATURE * x.shape[1]))
         self._hessian_x = self.x[:: self._every].contiguous()
+        self.penalise(penalty)
         self.weigh()
+
+    def penalise(self, penalty: Tensor) -> None:
+        """Take a penalty on each parameter."""
+        self.penalty = penalty
+        self._axes: tuple[Tensor, Tensor] | None = None
 
     def weigh(self) -> None:
         """Take the weights of the objective, scaled to sum to one, so that a penalty keeps its strength."""
@@ -191,7 +223,7 @@ class Regression:
         some = weights[:: self._every]
         self._hessian_weights = (some / some.sum())[:, None].to(self.x.dtype)
         self._pulled = torch.zeros_like(self.centre)
-        self._axes: tuple[Tensor, Tensor] | None = None
+        self._axes = None
         for s in self._slices:
             with torch.enable_grad():
                 # The target is linear in the scores, so its gradient is the same everywhere.
@@ -221,14 +253,17 @@ class Regression:
             gradient += self.kind.pull(self.x[s], probs * self.weights[s])
         return float(value), gradient
 
-    def principal_axes(self) -> tuple[Tensor, Tensor]:
-        """The second moments of the features [x, 1] as sizes (r,) along axes (d + 1, r), without those of size zero."""
+    def principal_axes(self, units: Tensor) -> tuple[Tensor, Tensor]:
+        """The second moments of the features [x, 1] in the units of a penalty as sizes (r,) along axes (d + 1, r).
+
+        Axes of size zero are left out.
+        """
         if self._axes is None:
             moments = torch.zeros(2 * (self.x.shape[1] + 1,), dtype=torch.float64, device=self.x.device)
             for x, _, c in self.hessian_blocks():
                 padded = torch.cat([x, torch.ones_like(c)], 1)
                 moments += padded.T @ (padded * c)
-            size, axes = torch.linalg.eigh(moments)
+            size, axes = torch.linalg.eigh(units[:, None] * moments * units)
             seen = size > 1e-12 * size[-1]
             self._axes = size[seen], axes[:, seen]
         return self._axes
@@ -241,6 +276,20 @@ class Regression:
             change -= (p * change).sum(1, keepdim=True)
             product += self.kind.pull(x, change.mul_(p).mul_(c))
         return product
+
+    def newton_step(self, gradient: Tensor) -> Tensor:
+        """Minus the inverse Hessian at the last evaluation times the gradient, by way of the whole Hessian."""
+        g = self.kind.by_class(gradient)
+        k, q = g.shape
+        hessian = (2 * self.kind.by_class(self.penalty)).reshape(-1).diag()
+        of_classes = hessian.view(k, q, k, q).diagonal(dim1=0, dim2=2)  # (q, q, k)
+        for x, p, c in self.hessian_blocks():
+            features = self.kind.own_features(x)
+            pulled = features * p[:, :, None]  # (n, k, q)
+            weighted = pulled * c[:, :, None]
+            of_classes += torch.einsum("nai,naj->ija", features.expand_as(pulled), weighted)
+            hessian -= pulled.flatten(1).T @ weighted.flatten(1)
+        return self.kind.by_class(-solve_ridged(hessian[None], g.reshape(1, -1, 1)).view(k, q))
 
     def reweigh(self, parameters: Tensor) -> float:
         """Let the objective choose new weights; returns how much they changed."""
@@ -304,9 +353,12 @@ def newton(problem: Regression, start: Tensor, tolerance: float = TOLERANCE) -> 
     value, gradient = problem(parameters)
     steps, products = 0, MAX_PRODUCTS
     while steps < MAX_STEPS and float(gradient.abs().amax()) > tolerance:
-        if products > STALE_AFTER:
-            inverse = problem.kind.preconditioner(problem)
-        direction, products = _newton_direction(problem.hessian_times, gradient, inverse, tolerance / 2)
+        if parameters.numel() <= FEW_PARAMETERS:
+            direction = problem.newton_step(gradient)
+        else:
+            if products > STALE_AFTER:
+                inverse = problem.kind.preconditioner(problem)
+            direction, products = _newton_direction(problem.hessian_times, gradient, inverse, tolerance / 2)
         found = _line_search(problem, parameters, direction, value, float((direction * gradient).sum()))
         if found is None:
             break

@@ -7,24 +7,19 @@ objective as a function of the calibrator's parameters.
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Literal, Self, TypeVar, Unpack
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from temperance.arrays import blocks
+from temperance.calibrators._fit.descent import TOLERANCE, Solution, descend
 from temperance.calibrators._fit.streaming import Streamed
 from temperance.calibrators.base import CALIBRATORS, Calibrator, Shared
 from temperance.errors import InputError
 from temperance.objectives import OBJECTIVES, Objective, ObjectiveName, counting
 from temperance.registry import as_entry, parse_entry
 from temperance.settings import defaults_of
-
-# At the optimum no component of the gradient is larger than this.
-TOLERANCE = 1e-6
 
 # Weights that change less than this from one solution to the next have settled.
 SETTLED = 1e-7
@@ -121,14 +116,6 @@ def prior_samples(n_parameters: int, n: float) -> float:
     matter where samples are plenty.
     """
     return n_parameters / n
-
-
-@dataclass(frozen=True)
-class Solution:
-    """Where an optimiser ended, and its record of how."""
-
-    parameters: Tensor
-    info: dict[str, Any] = field(default_factory=dict)
 
 
 class Problem:
@@ -234,7 +221,7 @@ def minimise(
     high: Tensor | float | None = None,
     max_steps: int = 2000,
 ) -> Solution:
-    """The parameters in [low, high] with the least value, by L-BFGS-B in float64.
+    """The parameters in [low, high] with the least value, in float64.
 
     Equal bounds hold a parameter fixed. An objective that chooses its weights is solved with fixed weights, again and
     again until they settle. If the gradient never gets below 1e-6 the record says how small it got.
@@ -271,56 +258,6 @@ def settle(reweigh: Callable[[P], float], solve: Callable[[P], P], start: P) -> 
         pace = pace / 2 if change > 0.9 * before else pace
         rounds += 1
     return here, {"rounds": rounds, "weights_settled": change <= SETTLED, "weights_change": change}
-
-
-def descend(
-    problem: Callable[[Tensor], tuple[float, Tensor]],
-    start: Tensor,
-    low: Tensor | float | None = None,
-    high: Tensor | float | None = None,
-    max_steps: int = 200,
-    *,
-    still: float = 0.0,
-) -> Solution:
-    """One run of L-BFGS-B on a value and its gradient.
-
-    It continues until the gradient is small: on a flat bottom a test of the value would stop too early. Where that does
-    not matter, `still` stops it when a step gains less than this share of the value.
-    """
-    from scipy.optimize import minimize  # here, because it takes longer to import than all of temperance
-
-    bounds = None
-    if low is not None or high is not None:
-        bounds = np.stack([_limit(low, start, -math.inf), _limit(high, start, math.inf)], axis=1)
-        start = torch.from_numpy(np.clip(start.cpu().numpy(), bounds[:, 0], bounds[:, 1])).to(start.device)
-
-    def value_and_gradient(x: npt.NDArray[np.float64]) -> tuple[float, npt.NDArray[np.float64]]:
-        value, gradient = problem(torch.from_numpy(x.copy()).to(start.device))
-        return value, gradient.cpu().numpy()
-
-    found = minimize(
-        value_and_gradient,
-        start.cpu().numpy(),
-        jac=True,
-        method="L-BFGS-B",
-        bounds=bounds,
-        options={"maxcor": 30, "ftol": still, "gtol": TOLERANCE / 10, "maxiter": max_steps, "maxfun": 2 * max_steps},
-    )
-    slope = found.jac if bounds is None else found.x - np.clip(found.x - found.jac, bounds[:, 0], bounds[:, 1])
-    gradient = float(np.abs(slope).max())
-    info = {
-        "converged": gradient <= TOLERANCE,
-        "gradient": gradient,
-        "value": float(found.fun),
-        "steps": int(found.nit),
-    }
-    return Solution(torch.from_numpy(found.x).to(start.device), info)
-
-
-def _limit(limit: Tensor | float | None, like: Tensor, otherwise: float) -> npt.NDArray[np.float64]:
-    value = otherwise if limit is None else limit
-    array: npt.NDArray[np.float64] = torch.as_tensor(value, dtype=torch.float64).expand(like.shape).cpu().numpy()
-    return array
 
 
 # ----------------------------------------------------------------------------------------------- the released programs

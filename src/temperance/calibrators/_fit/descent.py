@@ -1,0 +1,197 @@
+"""Descent within bounds to the least value of a smooth function: quasi-Newton, or Newton's method with its Hessian.
+
+Without a Hessian, parameters that a bound holds back follow their own slope, the others the direction of L-BFGS
+(Nocedal, 1980), and what leaves the bounds is set back to them (Bertsekas, 1982). SciPy has a solver like this one, but
+importing it takes longer than most fits.
+"""
+
+import math
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+# At the optimum no component of the gradient is larger than this.
+TOLERANCE = 1e-6
+
+MAX_TRIALS = 40
+
+# How many of the last steps L-BFGS remembers.
+REMEMBERED = 30
+
+# A parameter this close to a bound that its slope points to is held back by it.
+NEAR = 1e-6
+
+# A gain below this share of the value is lost in rounding. After this many such steps in a row it stops.
+ROUNDING = 1e-14
+LOST = 10
+
+Array = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Solution:
+    """Where an optimiser ended, and its record of how."""
+
+    parameters: Tensor
+    info: dict[str, Any] = field(default_factory=dict)
+
+
+def descend(
+    problem: Callable[[Tensor], tuple[float, Tensor]],
+    start: Tensor,
+    low: Tensor | float | None = None,
+    high: Tensor | float | None = None,
+    max_steps: int = 200,
+    *,
+    still: float = 0.0,
+    hessian: Callable[[], Tensor] | None = None,
+) -> Solution:
+    """The parameters (p,) in [low, high] of least value, given the value and its gradient.
+
+    It continues until the gradient is small: on a flat bottom a test of the value would stop too early. Where that does
+    not matter, `still` stops it when a step gains less than this share of the value. `hessian` gives the Hessian where
+    the problem was evaluated last, if there is one at the cost of a few evaluations.
+    """
+
+    def evaluate(x: Array) -> tuple[float, Array]:
+        value, gradient = problem(torch.from_numpy(x.copy()).to(start.device))
+        return value, gradient.cpu().numpy()
+
+    lower, upper = _limit(low, start, -math.inf), _limit(high, start, math.inf)
+    x = np.clip(start.double().cpu().numpy(), lower, upper)
+    value, gradient = evaluate(x)
+    memory, steps, lost = _Memory(), 0, 0
+    while steps < max_steps and _within(x, gradient, lower, upper) > TOLERANCE / 10:
+        if hessian:
+            direction = _newton(hessian().cpu().numpy(), gradient, lower - x, upper - x)
+            if -gradient @ direction / 2 <= still * abs(value):  # what the step would gain
+                break
+        else:
+            held = ((x - lower < NEAR) & (gradient > 0)) | ((upper - x < NEAR) & (gradient < 0))
+            direction = -gradient
+            direction[~held] = memory.direction(gradient, ~held)
+        found = _line_search(evaluate, x, value, gradient, direction, lower, upper)
+        if found is None:
+            if not memory.pairs:
+                break
+            memory.pairs.clear()  # and try the slope itself
+            continue
+        there, reached, turned = found
+        memory.add(there - x, turned - gradient)
+        gain = value - reached
+        x, value, gradient, steps = there, reached, turned, steps + 1
+        if still and gain <= still * abs(value):
+            break
+        lost = 0 if gain > 0 else lost + 1
+        if lost > LOST:
+            break
+    slope = _within(x, gradient, lower, upper)
+    info = {"converged": slope <= TOLERANCE, "gradient": slope, "value": value, "steps": steps}
+    return Solution(torch.from_numpy(x).to(start.device), info)
+
+
+class _Memory:
+    """The last steps and how the gradient changed over them, from which L-BFGS guesses the Hessian."""
+
+    def __init__(self) -> None:
+        self.pairs: deque[tuple[Array, Array]] = deque(maxlen=REMEMBERED)
+
+    def add(self, step: Array, change: Array) -> None:
+        # Where the curvature is not positive there is nothing to learn for a descent.
+        if step @ change > 1e-12 * (change @ change):
+            self.pairs.append((step, change))
+
+    def direction(self, gradient: Array, free: npt.NDArray[np.bool_]) -> Array:
+        """Minus the guessed inverse Hessian times the gradient, of the free parameters alone."""
+        towards = -gradient[free]
+        pairs = [(s, y, s @ y) for s, y in ((s[free], y[free]) for s, y in self.pairs)]
+        pairs = [pair for pair in pairs if pair[2] > 0]
+        if not pairs:
+            return towards / max(float(np.linalg.norm(towards)), 1e-300)
+        shares = []
+        for s, y, curvature in reversed(pairs):
+            share = (s @ towards) / curvature
+            towards = towards - share * y
+            shares.append(share)
+        _, y, curvature = pairs[-1]
+        towards = towards * (curvature / (y @ y))
+        for (s, y, curvature), share in zip(pairs, reversed(shares), strict=True):
+            towards = towards + (share - (y @ towards) / curvature) * s
+        return towards
+
+
+def _newton(hessian: Array, gradient: Array, lower: Array, upper: Array) -> Array:
+    """The step within bounds (p,) to the least value of the quadratic function with this Hessian and gradient.
+
+    Along Newton's direction to the first bound in the way, which holds its parameter from then on; where that ends, a
+    bound is left again if the slope points away from it.
+    """
+    step = np.zeros_like(gradient)
+    held = ((lower >= 0) & (gradient > 0)) | ((upper <= 0) & (gradient < 0))
+    ridged = hessian + np.diag(1e-12 * (hessian.diagonal() + hessian.trace()) + 1e-300)
+    for _ in range(10 * len(step)):
+        slope, free = gradient + ridged @ step, np.flatnonzero(~held)
+        move = np.linalg.solve(ridged[np.ix_(free, free)], -slope[free])
+        bound = np.where(move < 0, lower[free], upper[free])
+        room = np.divide(bound - step[free], move, out=np.full_like(move, np.inf), where=move != 0)
+        first = int(room.argmin()) if len(room) else 0
+        if len(room) and room[first] < 1:
+            step[free] += room[first] * move
+            step[free[first]] = bound[first]
+            held[free[first]] = True
+            continue
+        step[free] += move
+        slope = gradient + ridged @ step
+        away = held & (((step <= lower) & (slope < 0)) | ((step >= upper) & (slope > 0))) & (lower < upper)
+        if not away.any():
+            break
+        held[np.abs(np.where(away, slope, 0)).argmax()] = False
+    return step
+
+
+def _line_search(
+    evaluate: Callable[[Array], tuple[float, Array]],
+    x: Array,
+    value: float,
+    gradient: Array,
+    direction: Array,
+    lower: Array,
+    upper: Array,
+) -> tuple[Array, float, Array] | None:
+    """A step along a direction, set back to the bounds, that lowers the value enough and is not needlessly short.
+
+    Steps are doubled, then halved between one too short and one too long (weak Wolfe conditions).
+    """
+    size, too_short, too_long = 1.0, 0.0, math.inf
+    best = None
+    for _ in range(MAX_TRIALS):
+        there = np.clip(x + size * direction, lower, upper)
+        reached, turned = evaluate(there)
+        moved = there - x
+        # A comparison with NaN is false.
+        if reached <= value + 1e-3 * float(gradient @ moved) + ROUNDING * abs(value):
+            best, too_short = (there, reached, turned), size
+            moved[(there == lower) | (there == upper)] = 0
+            if turned @ moved >= 0.9 * (gradient @ moved):
+                return best
+        else:
+            too_long = size
+        size = 2 * too_short if too_long == math.inf else (too_short + too_long) / 2
+    return best
+
+
+def _within(x: Array, gradient: Array, lower: Array, upper: Array) -> float:
+    """The largest slope that the bounds leave."""
+    return float(np.abs(x - np.clip(x - gradient, lower, upper)).max())
+
+
+def _limit(limit: Tensor | float | None, like: Tensor, otherwise: float) -> Array:
+    value = otherwise if limit is None else limit
+    array: Array = torch.as_tensor(value, dtype=torch.float64).expand(like.shape).cpu().numpy()
+    return array
