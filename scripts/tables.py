@@ -133,7 +133,11 @@ def filled(page: str) -> str:
 
 def drawn() -> dict[Path, str]:
     """The pictures that are made of results with the drawings of a report."""
-    found = {"leaderboard.svg": leaderboard.picture(read(RESULTS / "leaderboard.jsonl"))} | evidence.pictures()
+    found = {
+        "leaderboard.svg": leaderboard.picture(read(RESULTS / "leaderboard.jsonl")),
+        "harm.svg": harm.picture(read(RESULTS / "harm.jsonl")),
+        **evidence.pictures(),
+    }
     return {DOCS / "pictures" / name: picture for name, picture in found.items()}
 
 

@@ -28,7 +28,8 @@ def test_harm_is_measured_once_and_tabled(tmp_path: Path) -> None:
     assert (whole["samples"], whole["n_fit"], few["samples"], few["n_fit"]) == (0, 200, 50, 50)
     assert whole["nll"] == whole["whole"] < whole["identity"] and whole["stated"] < harm.EDGES[2]
     assert harm.markdown([whole], "stated").count("\n") == 2
-    assert [line.split(" | ")[0] for line in harm.markdown([whole, few], "samples").splitlines()[2:]] == ["| 50", "| all"]
+    by_samples = harm.markdown([whole, few], "samples").splitlines()[2:]
+    assert [line.split(" | ")[0] for line in by_samples] == ["| 50", "| all"]
 
 
 def test_stated_probabilities_are_counted_by_what_happened() -> None:

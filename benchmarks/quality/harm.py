@@ -1,7 +1,7 @@
 """Is the stated probability of harm right? python -m benchmarks.quality.harm FOLDERS --out FILE [--samples 0 20 50 …]
 
-Harm is a higher NLL on the test part than without calibration. `auto` is fitted to the fit part of every set, or to that
-many samples of it, drawn at random, and states how likely harm is. Beside the NLL that it has there is the one that
+Harm is a higher NLL on the test part than without calibration. `auto` is fitted to the fit part of every set, or to a
+number of its samples, drawn at random, and states how likely harm is. Beside the NLL that it has there is the one that
 calibrating would have had (`whole`), also where `auto` left the probabilities as they were. One JSON line for each set
 and number of samples; lines that are in the file already are not run again. `--table` prints the tables.
 """
@@ -26,10 +26,14 @@ from temperance.calibrators import Auto, auto
 from temperance.errors import TemperanceWarning
 from temperance.jobs.results import Provenance
 from temperance.metrics import nll
+from temperance.metrics.bins import Bins, bin_index
+from temperance.report.svg.charts import reliability
+from temperance.report.svg.sheet import sheet
 
 Row = dict[str, Any]
 
 EDGES = (0.0, 0.01, 0.05, 0.2, 0.5, 0.8, 1.0)
+BINS = 10
 ROUNDING = 1e-9
 
 
@@ -91,12 +95,22 @@ def markdown(rows: list[Row], by: str) -> str:
     lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     for name, found in {"stated": by_statement, "samples": by_samples}[by](rows):
         most = max(0.0, *(row["nll"] - row["identity"] for row in found))
-        lines.append(
-            f"| {name} | {len(found)} | {fmean(row['stated'] for row in found):.1%} | {fmean(map(happened, found)):.1%} "
-            f"| {fmean(happened(row, 'nll') for row in found):.1%} | {most:.4f} "
-            f"| {fmean(row['identity'] for row in found):.3f} → {fmean(row['nll'] for row in found):.3f} |"
-        )
+        stated, before, after = (fmean(row[key] for row in found) for key in ("stated", "identity", "nll"))
+        did, shipped = (fmean(happened(row, which) for row in found) for which in ("whole", "nll"))
+        numbers = f"{stated:.1%} | {did:.1%} | {shipped:.1%} | {most:.4f} | {before:.3f} → {after:.3f}"
+        lines.append(f"| {name} | {len(found)} | {numbers} |")
     return "\n".join(lines).replace("%", " %")
+
+
+def picture(rows: list[Row]) -> str:
+    """A reliability diagram of the stated probability: how often calibrating did harm, as an SVG file."""
+    stated = torch.tensor([row["stated"] for row in rows], dtype=torch.float64)
+    harmed = torch.tensor([happened(row) for row in rows])
+    index = bin_index(stated, BINS, "left")
+    sums = [torch.bincount(index, weights, BINS) for weights in (stated, harmed.double())]
+    bins = Bins(torch.bincount(index, minlength=BINS), sums[0], sums[1].long())
+    drawn = reliability(bins, said="stated probability of harm", happened="share of cases with harm")
+    return sheet([(f"{len(rows)} cases: sets and numbers of samples", drawn)])
 
 
 def main() -> None:

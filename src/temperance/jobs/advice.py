@@ -96,7 +96,7 @@ def verdict(found: Comparison) -> str:
         head = f"Leave it as it is{_why_not(found, lower)}"
         return " ".join([head, *_passed_over(found, lower), *_needed(found, lower)])
     chance = f"the probability that it does harm is at most {_percent_up(found.chance[best.label])}"
-    head = f"Use {best.label}: significantly better than no calibration, {chance}."
+    head = f"Use {best.label}: it is significantly better than no calibration, and {chance}."
     return " ".join([head, _change(found), *_passed_over(found, lower), *_alternatives(found)])
 
 

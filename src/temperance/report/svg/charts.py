@@ -36,10 +36,13 @@ GAP_WIDTH = 0.5  # of a gap, as a share of its bin: the bar of the accuracy stay
 SMALLEST_SHARE = 1e-4  # of the largest class error; smaller errors are drawn at the left edge
 
 
-def reliability(bins: Bins, most: float | None = None) -> Markup:
+def reliability(
+    bins: Bins, most: float | None = None, *, said: str = "confidence", happened: str = "accuracy"
+) -> Markup:
     """Accuracy in each confidence bin, the gap to the mean confidence, and how many samples there are.
 
-    `most` is the top of the scale of samples, for pictures that are compared.
+    most            top of the scale of samples, for pictures that are compared
+    said, happened  titles of the axes, for probabilities of other events
     """
     found = bars(bins)
     top, strip, between = 24.0, 60.0, 42.0
@@ -51,7 +54,7 @@ def reliability(bins: Bins, most: float | None = None) -> Markup:
     return picture(
         counts.start + 42,
         f"Reliability diagram with {len(found)} bins that are not empty; the table below has its numbers.",
-        label(0, 12, "accuracy"),
+        label(0, 12, happened),
         plot.y_axis(FIFTHS),
         join(_reliability_bar(plot, bar) for bar in found),
         plot.line([(0, 0), (1, 1)], "guide"),
@@ -59,7 +62,7 @@ def reliability(bins: Bins, most: float | None = None) -> Markup:
         label(0, counts.end - 14, "samples (square-root scale)"),
         samples.y_axis(ticks, _compact),
         join(tag("g", _hint(bar), samples.box(bar.left, bar.right, 0, bar.count, "bar")) for bar in found),
-        samples.x_axis(FIFTHS, "confidence"),
+        samples.x_axis(FIFTHS, said),
     )
 
 
