@@ -38,8 +38,8 @@ def test_over_and_under_confident(sharpness: float) -> None:
     found = compared(predictions(2000, sharpness))
     assert found.recommended.label in ("temperature", "structured-vector")
     assert found.verdict.startswith(
-        f"Use {found.recommended.label}: it is significantly better than no calibration, and the probability that it does "
-        "harm is at most 0.1 %. NLL goes from "
+        f"Use {found.recommended.label}: it is significantly better than no calibration, and the probability that it "
+        "does harm is at most 0.1 %. NLL goes from "
     )
     nll = found.verdict.split("NLL goes from")[1].split(", ECE")[0]
     assert "chance" not in nll
@@ -191,8 +191,8 @@ def test_the_verdict_says_which_were_passed_over_and_why(base: Comparison) -> No
     worst = made_up("all worse", 1.1, ece=0.2)
     found = judged(base, bad, lucky, best, close, NONE, worst)
     assert found.verdict == (
-        "Use better: it is significantly better than no calibration, and the probability that it does "
-        "harm is at most 0.1 %. NLL goes from 1.000 to 0.9000, ECE from 10.00 % to "
+        "Use better: it is significantly better than no calibration, and the probability that it "
+        "does harm is at most 0.1 %. NLL goes from 1.000 to 0.9000, ECE from 10.00 % to "
         "5.00 %, accuracy stays at 70.00 %. less accurate has a lower NLL, but a lower accuracy than no calibration. "
         "lucky has a lower NLL, which could be chance. Not clearly worse: nearly as good."
     )
