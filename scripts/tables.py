@@ -52,6 +52,8 @@ def table(kind: str, family: str = "") -> str:
         return markdown(read(RESULTS / "quality.jsonl"))
     if kind == "leaderboard":
         return leaderboard.markdown(read(RESULTS / "leaderboard.jsonl"), family)
+    if kind == "headline":
+        return leaderboard.headline(read(RESULTS / "leaderboard.jsonl"))
     if kind == "head_results":
         return heads.markdown(read(RESULTS / "heads.jsonl"))
     if kind == "long_tail":
@@ -142,7 +144,7 @@ def drawn() -> dict[Path, str]:
 
 
 if __name__ == "__main__":
-    for path in sorted(DOCS.rglob("*.md")):
+    for path in (ROOT / "README.md", *sorted(DOCS.rglob("*.md"))):
         path.write_text(filled(path.read_text()))
     for path, picture in drawn().items():
         path.write_text(picture)

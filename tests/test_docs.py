@@ -257,7 +257,7 @@ def test_links_between_pages_lead_somewhere(page: Path) -> None:
 
 def test_tables_are_up_to_date() -> None:
     """What `python scripts/tables.py` would write is what is there."""
-    for page in sorted((ROOT / "docs").rglob("*.md")):
+    for page in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))):
         assert filled(page.read_text()) == page.read_text(), f"run scripts/tables.py: {page.name} is out of date"
     for path, picture in drawn().items():
         assert path.read_text() == picture, f"run scripts/tables.py: {path.name} is out of date"
