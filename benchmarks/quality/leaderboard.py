@@ -140,14 +140,18 @@ def headline(rows: list[Row]) -> str:
     found = {standing.method: standing for standing in standings_of(whole)}
     n_sets = len({(row["folder"], row["set"]) for row in whole})
 
-    def told(method: str) -> str:
-        return f"{found[method].rank.value:.1f} and {100 * found[method].harm.value:.0f} %"
+    def rank(method: str) -> str:
+        return f"{found[method].rank.value:.1f}"
 
+    def harm(method: str) -> str:
+        return f"{100 * found[method].harm.value:.0f} %"
+
+    isotonic = "scikit-learn-isotonic"
     text = (
-        f"**It chooses for you, and hardly ever does harm.** On {n_sets} sets of real predictions, `auto` has a mean rank "
-        f"of {found['auto'].rank.value:.1f} among {len(found)} methods, and made {100 * found['auto'].harm.value:.0f} % of "
-        f"the sets worse; temperature scaling has {told('temperature')}, scikit-learn's isotonic calibration "
-        f"{told('scikit-learn-isotonic')} ([leaderboard](docs/leaderboard.md)). It states how likely harm is, and "
+        f"**It chooses for you, and hardly ever does harm.** On {n_sets} sets of real predictions, `auto` has a mean "
+        f"rank of {rank('auto')} among {len(found)} methods, and made {harm('auto')} of the sets worse; temperature scaling "
+        f"has {rank('temperature')} and {harm('temperature')}, scikit-learn's isotonic calibration {rank(isotonic)} and "
+        f"{harm(isotonic)} ([leaderboard](docs/leaderboard.md)). It states how likely harm is, and "
         "[the statement holds](docs/results.md#how-often-calibrating-does-harm)."
     )
     return fill(text, 120, initial_indent="- ", subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
