@@ -8,6 +8,7 @@ from benchmarks.papers import mac_cal, trained
 from benchmarks.papers.outputs import Cell, ours
 from benchmarks.papers.trained import SETS, verdict
 from benchmarks.papers.trainings import METHODS
+from benchmarks.quality.table import read
 
 # The states of a training that are shown, by the end of a table's name.
 STATES = {"trained": "as trained", "temperature": "temperature", "auto": "auto", "masked": "mac-cal"}
@@ -81,6 +82,13 @@ def progress() -> str:
         done += f" ({', '.join(broken)} broke down)" if broken else ""
         lines.append(f"| {name} | {done} | {', '.join(waiting) or 'none'} |")
     return "\n".join(lines)
+
+
+def failures() -> str:
+    """The trainings that broke down, and what was said."""
+    found = [line for line in read(trained.RESULTS / "papers.jsonl") if "failure" in line]
+    rows = [f"| `{line['training']}` | {line['failure'].split(':')[0]} |" for line in found]
+    return "\n".join(["| training | what happened |", "|---|---|", *rows]) if rows else "None broke down."
 
 
 def trainings(data: str, short: str) -> str:
