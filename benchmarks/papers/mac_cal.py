@@ -246,8 +246,8 @@ OUTPUTS = [
         "figure 2",
         "maps of the logits, angles of the classifier, reliability",
         "reduced",
-        "ResNet-18 and angles between mean logits, in place of ResNet-50 and classifier weights; `-o FILE.svg` draws "
-        "it, and `temperance analyse` for any run",
+        "ResNet-18 and angles between mean logits, in place of ResNet-50 and classifier weights; "
+        "`temperance analyse` draws it for any run",
         figure=mac_cal_figures.LOGITS,
     ),
     Output("figure 3", "a diagram of the method", "not run", "there is nothing to measure"),
@@ -266,14 +266,14 @@ OUTPUTS = [
         "figure 7",
         "ECE by γ",
         "reduced",
-        "three values (`acc_discount`) and four readings, two ResNet-18; `-o FILE.svg` draws it",
+        "three values (`acc_discount`) and four readings, two ResNet-18",
         figure=mac_cal_figures.GAMMA,
     ),
     Output(
         "figure 8",
         "the keep rate by epoch",
         "reduced",
-        f"{INSTEAD}; `-o FILE.svg` draws it",
+        f"{INSTEAD}",
         figure=mac_cal_figures.RATES,
     ),
 ]
