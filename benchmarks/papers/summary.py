@@ -8,7 +8,6 @@ from benchmarks.papers import mac_cal, trained
 from benchmarks.papers.outputs import Cell, ours
 from benchmarks.papers.trained import SETS, verdict
 from benchmarks.papers.trainings import METHODS
-from benchmarks.quality.table import read
 
 # The states of a training that are shown, by the end of a table's name.
 STATES = {"trained": "as trained", "temperature": "temperature", "auto": "auto", "masked": "mac-cal"}
@@ -86,8 +85,7 @@ def progress() -> str:
 
 def failures() -> str:
     """The trainings that broke down, and what was said."""
-    found = [line for line in read(trained.RESULTS / "papers.jsonl") if "failure" in line]
-    rows = [f"| `{line['training']}` | {line['failure'].split(':')[0]} |" for line in found]
+    rows = [f"| `{line['training']}` | {line['failure'].split(':')[0]} |" for line in trained.failures()]
     return "\n".join(["| training | what happened |", "|---|---|", *rows]) if rows else "None broke down."
 
 
