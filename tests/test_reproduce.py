@@ -238,6 +238,7 @@ def test_answers_are_yes_no_or_undecided_for_each_data_set(tmp_path: Path, monke
     write_results(tmp_path, broken, line("mbls", 0.20))
     assert "undecided: acls broke down" in summary.answers()
     assert "(acls broke down)" in summary.progress()
+    assert "| `cifar100 resnet18 100 acls:margin=10.0` | the loss became nan |" in summary.failures()
 
 
 def test_other_images_are_means_over_what_was_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

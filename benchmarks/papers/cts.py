@@ -138,7 +138,7 @@ def mean(values: Sequence[float]) -> float:
     return math.fsum(values) / len(values)
 
 
-OURS = "ResNet-18 on CIFAR-100, in place of the paper's ResNet-110; `-o FILE.svg` draws it"
+OURS = "ResNet-18 on CIFAR-100, in place of the paper's ResNet-110"
 
 OUTPUTS = [
     trained.output(

@@ -280,6 +280,7 @@ def table(name: str) -> str:
         "mac_cal": mac_cal_claims,
         "answers": summary.answers,
         "progress": summary.progress,
+        "failures": summary.failures,
         "situations": situations,
         "cts_1": lambda: markdown(list(cts.table_1(Path()))),
         "cts_2": lambda: markdown(stored("cts", "table II")),

@@ -40,9 +40,8 @@ from temperance.diagnose.shift import Corrupted
 from temperance.errors import InputError
 from temperance.files import atomic_write
 from temperance.heads import Head, extract_features, make_head, masked_inference, split
-from temperance.jobs.evaluation import evaluate
 from temperance.jobs.results import Provenance
-from temperance.predictions import Predictions
+from temperance.metrics import accuracy, ece, nll
 from temperance.registry import parse_entry
 from temperance.training import Balanced, Run, predict, train
 from temperance.training.job import usable_device
@@ -54,7 +53,7 @@ HEADS = ("mac-cal", "mac-cal:preset=kept-accuracy")
 OTHERS = ("cifar10", "cifar100", "svhn")
 CORRUPTIONS = ("gaussian-noise", "defocus-blur", "pixelate", "contrast", "brightness")
 SEVERITIES = (1, 3, 5)
-SHIFTED = ("accuracy", "nll", "ece")
+SHIFTED = (accuracy, nll, ece)
 
 # A training that was begun is believed to need this share more than the longest epoch so far says.
 RESERVE = 1.1
@@ -170,9 +169,8 @@ def _corrupted(run: Run, heads: dict[str, Head], test: Part) -> dict[str, dict[s
     for name in CORRUPTIONS:
         for severity in SEVERITIES:
             for state, logits in _states(run, heads, Corrupted(test, name, severity)).items():
-                predictions = Predictions.of(logits.cpu(), test.labels.cpu(), from_logits=True)
-                measured = evaluate(predictions, metrics=SHIFTED, bootstrap=0)
-                numbers = {row.metric: round(row.value, 6) for row in measured.rows}
+                given = logits.cpu(), test.labels.cpu()
+                numbers = {metric.name: round(metric(*given, from_logits=True), 6) for metric in SHIFTED}
                 found.setdefault(state, {})[f"{name}:{severity}"] = numbers
     return found
 

@@ -161,7 +161,7 @@ def _cells(row: str, network: str, printed: Iterable[float | None], found: tuple
 
 
 ABSENT = "the authors' predictions are not here"
-OURS = "ResNet-110 on CIFAR-10 of others; `-o FILE.svg` draws it, and `temperance analyse` for any network"
+OURS = "ResNet-110 on CIFAR-10 of others; `temperance analyse` draws it for any network"
 
 OUTPUTS = [
     Output(

@@ -130,9 +130,9 @@ OUTPUTS = [
     ),
     Output(
         "figure 3",
-        "reliability diagrams of PreResNet-56 on CIFAR-10",
+        "reliability diagrams of seven losses",
         "reduced",
-        "ResNet-18 on CIFAR-100, in place of them; `-o FILE.svg` draws it",
+        "ResNet-18 on CIFAR-100, in place of PreResNet-56 on CIFAR-10",
         figure=reliability_figure(IN_TABLE_1, said_of_sides, columns=4),
     ),
     Output("figure S1", "gradients of the losses", "run", DRAWN),

@@ -83,6 +83,12 @@ def progress() -> str:
     return "\n".join(lines)
 
 
+def failures() -> str:
+    """The trainings that broke down, and what was said."""
+    rows = [f"| `{line['training']}` | {line['failure'].split(':')[0]} |" for line in trained.failures()]
+    return "\n".join(["| training | what happened |", "|---|---|", *rows]) if rows else "None broke down."
+
+
 def trainings(data: str, short: str) -> str:
     """Every training method on a data set in a state: all metrics with their intervals, the lowest NLL first."""
     lines = [f"| method | {' | '.join(METRICS)} |", "|---" * (1 + len(METRICS)) + "|"]

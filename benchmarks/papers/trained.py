@@ -47,6 +47,11 @@ def broke_down(method: str, data: str = "cifar100") -> bool:
     return is_measured(method, data) and all("failure" in line for line in _all_lines(method, data))
 
 
+def failures() -> list[Line]:
+    """The lines of all trainings that broke down."""
+    return [line for line in read(RESULTS / "papers.jsonl") if "failure" in line]
+
+
 def _all_lines(method: str, data: str) -> list[Line]:
     file = RESULTS / "papers.jsonl"
     changed = file.stat().st_mtime_ns if file.exists() else 0

@@ -104,7 +104,8 @@ def _states(outputs: list[Any]) -> Table:
     for title in ("output", "state", "what it shows", "what was done, or why not"):
         table.add_column(title, no_wrap=title in ("output", "state"))
     for output in outputs:
-        table.add_row(output.name, output.state, output.about, output.how)
+        drawn = "; -o FILE.svg draws it" if output.figure is not None else ""
+        table.add_row(output.name, output.state, output.about, f"{output.how}{drawn}")
     return table
 
 
@@ -142,13 +143,13 @@ def _draw(outputs: Any, args: argparse.Namespace, output: Any, folder: Path | No
     if args.output is None:
         show(Text("Draw it with -o FILE.svg or -o FILE.html."))
     else:
-        _write(drawing, args.output, f"{args.paper}, {output.name}", output.about)
+        _write(drawing, args.output, output, f"{args.paper}, {output.name}")
         show(Text(f"The picture is {args.output}."))
     if args.save and folder is not None:
         outputs.store_numbers(args.paper, output.name, numbers, time.perf_counter() - start)
 
 
-def _write(drawing: Any, path: Path, title: str, about: str) -> None:
+def _write(drawing: Any, path: Path, output: Any, title: str) -> None:
     from temperance.markup import tag
     from temperance.report.html import write_page
     from temperance.report.page import heading, page, pair
@@ -160,7 +161,8 @@ def _write(drawing: Any, path: Path, title: str, about: str) -> None:
         return
     figures = pair(*((tag("b", caption), picture) for caption, picture in drawing.pictures))
     section = tag("section", tag("p", drawing.says), line_legend(drawing.legend), figures)
-    write_page(page(title, heading("Figures of papers", about, [title]), section), path)
+    about = heading("A figure of a paper, drawn again", output.about[0].upper() + output.about[1:], [title, output.how])
+    write_page(page(title, about, section), path)
 
 
 def _reproduce(outputs: Any, args: argparse.Namespace, output: Any, folder: Path | None) -> None:
