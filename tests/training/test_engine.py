@@ -276,8 +276,8 @@ def one_and_two(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Trainings by one process and by two, with each of the losses in `SHARED`."""
     folder = tmp_path_factory.mktemp("processes")
     launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
-    process = started(str(folder / "two"), "2", *SHARED, launcher=launcher)
-    train_digits(folder / "one", "2", *SHARED)
+    process = started(str(folder / "two"), "3", *SHARED, launcher=launcher)
+    train_digits(folder / "one", "3", *SHARED)
     assert process.wait() == 0
     return folder
 
