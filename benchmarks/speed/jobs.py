@@ -215,7 +215,8 @@ def run(names: Sequence[str], out: Path | None, rounds: int, ways: Sequence[str]
                     row = {"job": key, "name": job.name, "n": job.n, "k": job.k, "suffix": job.suffix}
                     row |= {"peer": job.peer, "how": how, "cpu": round(max(0.0, found.cpu - torch_alone.cpu), 3)}
                     row |= {"torch_cpu": round(torch_alone.cpu, 3), "wall": round(found.wall, 3)}
-                    row |= {"peak_mb": round(found.peak), "floor": round(floor(job.n_bytes), 4), "rounds": rounds}
+                    row |= {"peak_mb": round(found.peak), "floor": round(floor(job.n_bytes), 4)}
+                    row |= {"rounds": 1 if how == "busy" or found.cpu > RUN_ONCE else rounds}
                     row |= {"cores": cores, "load": load if how == "busy" else os.getloadavg()[0]}
                     rows[key, how] = row | {"commit": about.commit, "versions": about.versions}
                     print(f"{key}, {how}: {found}", flush=True)

@@ -83,9 +83,9 @@ def test_of_many_samples_as_few_folds_are_left_out_as_are_enough(
 ) -> None:
     fitted: list[int] = []
 
-    def counted(name: str, logits: Any, labels: Any, counts: Any) -> Any:
+    def counted(name: str, logits: Any, labels: Any, counts: Any, **how: Any) -> Any:
         fitted.extend([len(labels)] * (name == "structured-vector"))
-        return member(name, logits, labels, counts)
+        return member(name, logits, labels, counts, **how)
 
     member = auto._member
     monkeypatch.setattr(auto, "_member", counted)

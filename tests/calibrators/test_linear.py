@@ -12,7 +12,8 @@ from torch import Tensor
 from conftest import random_predictions
 from temperance.calibrators import make_calibrator
 from temperance.calibrators._fit import regression
-from temperance.calibrators._fit.regression import Diagonal, Full, Map, Regression, newton
+from temperance.calibrators._fit.maps import Diagonal, Full, Map
+from temperance.calibrators._fit.regression import Regression, newton
 from temperance.calibrators.linear import (
     RIDGE,
     ROUGHLY,

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from temperance.calibrators._fit.descent import descend
+from temperance.calibrators._fit.regression import BLOCK_VALUES
 from temperance.calibrators.base import Calibrator, Shared, calibrator, make_calibrator
 from temperance.calibrators.gaps import GapScaling
 from temperance.calibrators.linear import ROUGHLY
@@ -48,9 +49,6 @@ FEW_FOR_POOL, FEW_FOR_HARM = 6, 20
 # Predictions of this many samples are enough for a few weights and the slopes of the last step: of more samples only as
 # many folds are left out in turn as it takes to have them.
 HELD_OUT = 5_000
-
-# The NLL of a pool is summed up over blocks of about this many values, which stay in a core's own cache.
-BLOCK_VALUES = 1 << 17
 
 # Calibrating that does harm with this probability is not done.
 TOO_LIKELY = 1 / 3
@@ -337,7 +335,8 @@ class _PoolProblem:
     def __init__(self, log_probs: Tensor, labels: Tensor, counts: Tensor) -> None:
         self.log_probs, self.each = log_probs, counts / counts.sum()
         self.more = 1 + IMAGINED / float(counts.sum())
-        rows = max(1, BLOCK_VALUES // log_probs[:, 0].numel())
+        values = BLOCK_VALUES.get(log_probs.device.type, BLOCK_VALUES["cpu"])
+        rows = max(1, values // log_probs[:, 0].numel())
         self.slices = [slice(i, i + rows) for i in range(0, len(labels), rows)]
         of_labels = log_probs.gather(2, labels.expand(log_probs.shape[:2])[:, :, None]).squeeze(2)
         self.target = of_labels @ self.each

@@ -6,10 +6,10 @@ from typing import Literal, Unpack
 import torch
 from torch import Tensor
 
+from temperance.calibrators._fit.descent import Solution
 from temperance.calibrators._fit.solvers import (
     Parametric,
     Problem,
-    Solution,
     Solver,
     StreamedProblem,
     minimise,

@@ -6,7 +6,8 @@ from typing import Literal, Unpack
 import torch
 from torch import Tensor
 
-from temperance.calibrators._fit.solvers import Parametric, Problem, Solution, Solver, minimise, train
+from temperance.calibrators._fit.descent import Solution
+from temperance.calibrators._fit.solvers import Parametric, Problem, Solver, minimise, train
 from temperance.calibrators.base import Shared, calibrator
 from temperance.calibrators.temperature import S_HIGH, S_LOW, caution_of, fit_inverse_temperature
 from temperance.objectives import Objective, ObjectiveName
@@ -81,7 +82,8 @@ def fit_mixture(objective: Objective, logits: Tensor, labels: Tensor, inverse: f
     def mixed(rows: Tensor, shares: Tensor) -> Tensor:
         scaled, plain, uniform = _weights(shares)
         probs = scaled * (rows * inverse).softmax(1) + plain * rows.softmax(1) + uniform / rows.shape[1]
-        return probs.clamp_min(1e-20).log()
+        log_probs: Tensor = probs.clamp_min(1e-20).log()
+        return log_probs
 
     # Not from a corner: where a part has no weight yet, its slope can be infinite.
     start, high = logits.new_tensor([0.1, 0.1]), logits.new_tensor([1.0, MOST_UNIFORM])

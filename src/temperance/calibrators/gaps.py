@@ -6,7 +6,8 @@ from typing import Any, Unpack
 import torch
 from torch import Tensor
 
-from temperance.calibrators._fit.solvers import TOLERANCE, Problem, WithObjective, minimise, sample_weight
+from temperance.calibrators._fit.descent import TOLERANCE
+from temperance.calibrators._fit.solvers import Problem, WithObjective, minimise, sample_weight
 from temperance.calibrators.base import Shared, calibrator
 from temperance.calibrators.ordered import LEAST_GAIN, centred
 from temperance.calibrators.temperature import caution_of, fit_inverse_temperature

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
-from temperance.calibrators._fit.regression import Full, fit_map
+from temperance.calibrators._fit.maps import Full
+from temperance.calibrators._fit.regression import fit_map
 from temperance.calibrators.base import Calibrator, Shared, calibrator
 from temperance.calibrators.linear import ROUGHLY
 from temperance.calibrators.temperature import caution_of, fit_inverse_temperature

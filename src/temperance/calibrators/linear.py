@@ -8,8 +8,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear, nll_loss
 
-from temperance.calibrators._fit.regression import Diagonal, Full, Map, Regression, fit_map, newton
-from temperance.calibrators._fit.solvers import Parametric, Solution, StreamedProblem, minimise, prior_samples
+from temperance.calibrators._fit.descent import Solution
+from temperance.calibrators._fit.maps import Diagonal, Full, Map
+from temperance.calibrators._fit.regression import Regression, fit_map, newton
+from temperance.calibrators._fit.solvers import Parametric, StreamedProblem, minimise, prior_samples
 from temperance.calibrators._fit.streaming import StreamCalibrator, Streamed
 from temperance.calibrators.base import Shared, calibrator
 from temperance.calibrators.temperature import caution_of, fit_inverse_temperature, stream_inverse_temperature

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
-from temperance.calibrators._fit.solvers import Parametric, Problem, Solution, Solver, minimise, sample_weight, train
+from temperance.calibrators._fit.descent import Solution
+from temperance.calibrators._fit.solvers import Parametric, Problem, Solver, minimise, sample_weight, train
 from temperance.calibrators.base import Shared, calibrator
 from temperance.calibrators.temperature import HIGH, LOW, caution_of, fit_inverse_temperature
 from temperance.errors import InputError

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from temperance.arrays import blocks
+from temperance.calibrators._fit.descent import TOLERANCE
 from temperance.calibrators._fit.solvers import (
-    TOLERANCE,
     Parametric,
     Problem,
     Solver,

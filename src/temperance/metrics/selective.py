@@ -97,8 +97,9 @@ class RiskCoverage:
 
 def _risk(samples: Ranked, ties: str) -> Tensor:
     """The mean loss of the surest sample alone, of the surest two, and so on. (n,)"""
-    loss, weights, kept = samples.ordered.loss, samples.ordered.weights, _kept(samples)
+    loss, weights = samples.ordered.loss, samples.ordered.weights
     total = (loss if weights is None else loss * weights).flip(0).cumsum(0, dtype=torch.float64)
+    kept = _kept(samples)  # not before: of millions of rows each of these takes much memory
     if ties == "mean":
         total = _straight_within_ties(total, kept, samples.ordered.score.flip(0))
     return total.div_(kept)

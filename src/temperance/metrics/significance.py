@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -132,9 +133,13 @@ class Draws:
     def _reflected(self, value: float, level: float) -> tuple[float, float]:
         if not 0 < level < 1:
             raise InputError(f"level must lie between 0 and 1; got {level!r}")
-        tails = torch.tensor([(1 + level) / 2, (1 - level) / 2], dtype=torch.float64)
-        up, down = torch.nanquantile(self._deviations(value).cpu(), tails).tolist()
-        return value - up, value - down
+        found = np.sort(self._deviations(value).cpu().numpy())  # NaN comes last
+        found = found[: len(found) - int(np.isnan(found).sum())]
+        if not len(found):
+            return math.nan, math.nan
+        # Quantiles by hand: torch and NumPy take ten times as long for a few hundred values.
+        down, up = np.interp((len(found) - 1) * np.array([1 - level, 1 + level]) / 2, np.arange(len(found)), found)
+        return value - float(up), value - float(down)
 
 
 def deal(
