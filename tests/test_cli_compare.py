@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -226,7 +227,7 @@ def test_new_predictions_need_no_labels(
     capsys.readouterr()
     for command in (["evaluate"], ["compare"], ["fit", "temperature"]):
         output = [] if command == ["evaluate"] else ["-o", str(tmp_path / "no.safetensors")]
-        assert "and label" in refused([*command, str(new), *output], capsys)
+        assert re.search("and label|the column label", refused([*command, str(new), *output], capsys))
 
 
 def test_fit_with_settings(val: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -270,7 +271,15 @@ def test_what_fit_shows_is_short(method: str, val: Path, tmp_path: Path, capsys:
     assert main(["fit", method, str(val), "-o", str(tmp_path / "cal.safetensors")]) == 0
     first, *lines = capsys.readouterr().out.splitlines()
     assert method in first
+    if method == "auto":
+        assert lines.pop(0).startswith("The probability that calibrating does harm")
     assert all(line.startswith("  ") and len(line) < 250 and "[" not in line for line in lines)
+    assert len(lines) <= 10
+
+
+def test_fit_takes_the_method_first(val: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    said = refused(["fit", str(val), "auto", "-o", str(tmp_path / "cal.safetensors")], capsys)
+    assert f"the method comes first: temperance fit auto {val}" in said
 
 
 def test_of_a_file_with_both_sets_val_is_fitted_and_test_calibrated(

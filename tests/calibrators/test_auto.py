@@ -253,7 +253,7 @@ def test_where_harm_is_likely_probabilities_are_left_as_they_are() -> None:
         logits, labels = calibrated(400, 4, seed)
         found = Auto().fit(logits, labels)
         same = torch.allclose(found.predict_proba(logits), logits.softmax(1))
-        assert same == (found.info["harm"] >= TOO_LIKELY) == found.info["verdict"].startswith("probabilities are left")
+        assert same == (found.info["harm"] >= TOO_LIKELY) == found.info["verdict"].startswith("Probabilities are left")
         kept += same
     assert kept >= 2
 
@@ -261,7 +261,9 @@ def test_where_harm_is_likely_probabilities_are_left_as_they_are() -> None:
 def test_harm_is_unlikely_where_calibrating_is_needed() -> None:
     found = Auto().fit(*random_predictions(400, 4, sharpness=4.0))
     assert found.info["harm"] < 0.01
-    assert found.info["verdict"] == "calibrating raises the NLL with a probability of less than 0.1 %"
+    assert found.info["verdict"] == (
+        "The probability that calibrating does harm, a higher NLL on new data, is less than 0.1 %."
+    )
 
 
 def test_a_shift_of_class_frequencies_costs_no_more_than_the_frequencies_explain() -> None:

@@ -303,8 +303,9 @@ def _spread(log_temperature: float) -> float:
 def _verdict(harm: float) -> str:
     """What the probability of harm is, and what was done about it."""
     shown = f"{100 * harm:.1f} %" if harm >= 0.001 else "less than 0.1 %"
-    chance = f"calibrating raises the NLL with a probability of {shown}"
-    return chance if harm < TOO_LIKELY else f"probabilities are left as they are: {chance}"
+    if harm < TOO_LIKELY:
+        return f"The probability that calibrating does harm, a higher NLL on new data, is {shown}."
+    return f"Probabilities are left as they are: with a probability of {shown} calibrating would do harm."
 
 
 def _pool(log_probs: Tensor | list[Tensor], weights: Tensor) -> Tensor:

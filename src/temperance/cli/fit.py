@@ -7,9 +7,12 @@ from pathlib import Path
 
 from temperance.cli.output import check_outputs, progress_bar
 from temperance.cli.reading import add_ray_option, add_reading_options, reading_options
-from temperance.errors import plural
+from temperance.errors import InputError, plural
 from temperance.files import refuse_overwriting
 from temperance.progress import listening
+
+# What `auto` records for those who study it (docs/calibrators/combination.md); its verdict says what follows.
+DETAILS = ("verdict", "harm", "trust", "gain")
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -46,12 +49,15 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 def run(args: argparse.Namespace) -> None:
     check_outputs(args)
 
+    from temperance.calibrators import CALIBRATORS
     from temperance.jobs.application import fit, read_prior
     from temperance.jobs.comparison import read_for_fitting
     from temperance.jobs.outcomes import Method
     from temperance.registry import as_entry
     from temperance.showing import short
 
+    if Path(args.method).exists() and args.method not in CALIBRATORS:
+        raise InputError(f"the method comes first: temperance fit {args.predictions} {args.method} -o {args.output}")
     written = as_entry(args.method, {"objective": args.objective} if args.objective else {})
     method = Method.parse(":".join([written, *args.set]))
     made = method.make()
@@ -62,8 +68,11 @@ def run(args: argparse.Namespace) -> None:
         found = fit(made, data)
     found.save(args.output)
     print(f"fitted {method.label} on {plural(data.n, 'sample')}; saved in {args.output}")
-    learnt = {name: value.tolist() for name, value in found.learnt.items()}
-    for name, value in {**learnt, **found.info}.items():
+    if "verdict" in found.info:
+        print(found.info["verdict"])
+    whole = {name: value.tolist() for name, value in found.learnt.items() if "." not in name}
+    shown = {name: value for name, value in found.info.items() if name not in DETAILS}
+    for name, value in {**whole, **shown}.items():
         print(f"  {name}: {short(value)}")
 
 
