@@ -182,7 +182,11 @@ def _line_search(
                 return best
         else:
             too_long = size
-        size = 2 * too_short if too_long == math.inf else (too_short + too_long) / 2
+        middle = 0.5
+        if too_short == 0 and (uphill := float(turned @ moved)) > 0:
+            # Where the slope is zero if it changes evenly; of a stream every trial is a pass.
+            middle = min(max(float(gradient @ moved) / (float(gradient @ moved) - uphill), 0.01), 0.5)
+        size = 2 * too_short if too_long == math.inf else too_short + middle * (too_long - too_short)
     return best
 
 
