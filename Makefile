@@ -7,6 +7,7 @@
 #   make docs      the documentation site in site/; a broken link or a page without its place is an error
 #   make package   wheel and source archive, each installed where there is no compiler, and used; wheels also for ARM,
 #                  where there is a compiler for it (gcc-aarch64-linux-gnu), and audited
+#   make exhaustive  the rows and files of large tables of which make test takes a part
 #   make downloads what oldest and package download first; it can run beside the tests
 # And by hand, because it doubles the time of the tests:
 #   make coverage  which lines the tests run
@@ -16,7 +17,7 @@ BIN    := $(VENV)/bin
 PINNED := pip install --quiet --disable-pip-version-check --constraint constraints.txt
 PIP    := $(BIN)/$(PINNED)
 
-.PHONY: demo test check coverage units oldest docs package downloads speed clean
+.PHONY: demo test check coverage exhaustive units oldest docs package downloads speed clean
 
 # Without the tests of all calibrators that take minutes, as each method has its own file too, and without those that are
 # about processes, compilers and memory.
@@ -44,6 +45,9 @@ check: $(VENV)/.tests
 
 coverage: $(VENV)/.tests
 	OMP_NUM_THREADS=1 $(BIN)/python $(PYTEST) --cov=temperance --cov-report=term:skip-covered
+
+exhaustive: $(VENV)/.tests
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto -q -m exhaustive
 
 units: $(VENV)/.tests
 	for unit in avx2 default; do \
