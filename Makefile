@@ -51,12 +51,12 @@ exhaustive: $(VENV)/.tests
 
 units: $(VENV)/.tests
 	for unit in avx2 default; do \
-	  ATEN_CPU_CAPABILITY=$$unit OMP_NUM_THREADS=1 $(BIN)/python $(PYTEST) -q -m 'not slow' $(NUMERICAL) || exit 1; \
+	  ATEN_CPU_CAPABILITY=$$unit OMP_NUM_THREADS=1 $(BIN)/python $(PYTEST) -q -m 'not slow and not exhaustive' $(NUMERICAL) || exit 1; \
 	done
 
 # Warnings of old versions are not ours to mend.
 oldest: $(VENV)-oldest/.tests
-	OMP_NUM_THREADS=1 $(VENV)-oldest/bin/python $(PYTEST) -q -m 'not slow' -W default $(FAST)
+	OMP_NUM_THREADS=1 $(VENV)-oldest/bin/python $(PYTEST) -q -m 'not slow and not exhaustive' -W default $(FAST)
 
 $(VENV)-oldest/.tests: $(VENV)-oldest/.torch pyproject.toml
 	$(VENV)-oldest/bin/$(subst constraints,constraints-oldest,$(PINNED)) --editable '.[report,parquet,images,analysis]' pytest pytest-xdist hypothesis
