@@ -168,9 +168,9 @@ def situations() -> str:
         ("the same, and the predicted class must not change", "`order-preserving`", _quality("order-preserving")),
         ("50 to 200 samples to fit on", "`auto`; `temperature` if it has to be simple", _few()),
         ("fitted on a long tail, used where classes are alike", "`auto` with `--prior uniform`", _long_tail()),
-        ("a network is trained anyway", "`acls:margin=10`, then `auto`", _training("acls")),
+        ("a network is trained anyway", "CutMix (`--mix cutmix`), then `auto`", _training("cutmix", "crl", "acls")),
         ("no samples to fit anything on", "`acls:margin=10` or dual focal loss", _alone("acls", "dual-focal")),
-        ("the least confident predictions are declined", "cross-entropy or ACLS, then `auto`", _declining()),
+        ("the least confident predictions are declined", "CutMix or ACLS, then `auto`", _declining()),
     ]
     lines = ["| situation | take | measured |", "|---|---|---|"]
     return "\n".join(lines + [f"| {' | '.join(row)} |" for row in rows])
@@ -218,10 +218,10 @@ def _value(method: str, state: str, metric: str) -> float:
     return fmean(line[metric][0] for line in trained.lines(method, state))
 
 
-def _training(method: str) -> str:
+def _training(*methods: str) -> str:
     texts = [
         f"{name} {_value(name, 'auto', 'nll'):.3f} and {100 * _value(name, 'auto', 'ece'):.2f} %"
-        for name in (method, "cross-entropy")
+        for name in (*methods, "cross-entropy")
     ]
     return f"{ON_CIFAR_100}, NLL and ECE with `auto`: {'; '.join(texts)}"
 
@@ -237,7 +237,7 @@ def _alone(*methods: str) -> str:
 def _declining() -> str:
     texts = [
         f"{name} {100 * _value(name, 'as trained', 'aurc'):.2f} → {100 * _value(name, 'auto', 'aurc'):.2f} %"
-        for name in ("cross-entropy", "acls", "aurc", "au")
+        for name in ("cutmix", "acls", "cross-entropy", "au", "aurc")
     ]
     return f"{ON_CIFAR_100}, AURC as trained → with `auto`: {', '.join(texts)}"
 
