@@ -196,8 +196,8 @@ def test_the_lowest_nll_is_first_and_no_calibration_among_them(found: Comparison
     assert found.baseline.label == "identity" and found.baseline in found.ranked
     assert found.recommended is found.ranked[0]
     assert found.verdict.startswith(
-        f"Use {found.recommended.label}: it is significantly better than no calibration, and the probability that it "
-        "does harm is at most 0.1 %. NLL goes"
+        f"Use {found.recommended.label}: it is significantly better than no calibration (p ≤ 0.1 %, "
+        "corrected for the number of methods). NLL goes"
     )
 
 

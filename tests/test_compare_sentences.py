@@ -1,6 +1,7 @@
 """Every sentence of a comparison, read against data made to be its case."""
 
 import dataclasses
+import re
 
 import numpy as np
 import pytest
@@ -38,8 +39,8 @@ def test_over_and_under_confident(sharpness: float) -> None:
     found = compared(predictions(2000, sharpness))
     assert found.recommended.label in ("temperature", "structured-vector")
     assert found.verdict.startswith(
-        f"Use {found.recommended.label}: it is significantly better than no calibration, and the probability that it "
-        "does harm is at most 0.1 %. NLL goes from "
+        f"Use {found.recommended.label}: it is significantly better than no calibration (p ≤ 0.1 %, "
+        "corrected for the number of methods). NLL goes from "
     )
     nll = found.verdict.split("NLL goes from")[1].split(", ECE")[0]
     assert "chance" not in nll
@@ -51,7 +52,7 @@ def test_calibrated() -> None:
     said = found.verdict
     if any(outcome.gains and outcome.gains.mean > 0 for outcome in found.ranked if outcome is not found.baseline):
         assert said.startswith("Leave it as it is: 1,000 test samples cannot tell whether a calibrator helps.")
-        assert "which could be chance" in said and " would tell, if the gain of " in said
+        assert "which could be chance" in said and " test samples would tell." in said
     else:
         assert said == "Leave it as it is: no calibrator has a lower NLL on 1,000 test samples."
 
@@ -68,20 +69,19 @@ def test_with_a_handful_of_samples_nothing_is_significant(n: int, sharpness: flo
 
 
 def test_few_samples_say_how_many_would_do() -> None:
-    found = compared(predictions(40, 4.0, seed=1), ["temperature"])
+    found = compared(predictions(120, 1.5, seed=1), ["temperature"])
     assert found.recommended is found.baseline
-    head, needed = found.verdict.split(" About ")
-    assert head == (
-        "Leave it as it is: 20 test samples cannot tell whether a calibrator helps. "
-        "temperature has a lower NLL, which could be chance."
+    said = re.fullmatch(
+        "Leave it as it is: 60 test samples cannot tell whether a calibrator helps. temperature has a lower NLL, which "
+        r"could be chance\. If the gain of temperature is as large as it looks here, about (\d+) test samples would "
+        r"tell\.",
+        found.verdict,
     )
-    count, rest = needed.split(" ", 1)
-    assert rest == "would tell, if the gain of temperature is what it looks like."
-    assert 20 < int(count) < 2000
+    assert said
+    count = int(said[1])
+    assert 60 < count < 2000
     # With about as many it is found.
-    many = compare(
-        predictions(40, 4.0, seed=1).halves(0)[0], predictions(4 * int(count), 4.0, 2), methods=["temperature"]
-    )
+    many = compare(predictions(120, 1.5, seed=1).halves(0)[0], predictions(4 * count, 1.5, 2), methods=["temperature"])
     assert many.recommended.label == "temperature"
 
 
@@ -93,8 +93,17 @@ def test_a_test_part_without_mistakes() -> None:
     assert found.recommended is found.baseline
     assert found.verdict == (
         "Leave it as it is: 30 test samples cannot tell whether a calibrator helps. "
-        "temperature has a lower NLL, which could be chance. No prediction is wrong here, and only mistakes show how "
-        "sure is too sure: take enough samples for 10 of them."
+        "temperature has a lower NLL, which could be chance. No prediction is wrong, and only mistakes show how sure "
+        "is too sure: collect enough samples for 10 of them."
+    )
+
+
+def test_few_mistakes_do_not_say_how_many_samples_would_do() -> None:
+    found = compared(predictions(40, 4.0, seed=1), ["temperature"])
+    assert found.verdict == (
+        "Leave it as it is: 20 test samples cannot tell whether a calibrator helps. "
+        "temperature has a lower NLL, which could be chance. Only 2 predictions are wrong, and only mistakes show how "
+        "sure is too sure: collect enough samples for 10 of them."
     )
 
 
@@ -191,8 +200,8 @@ def test_the_verdict_says_which_were_passed_over_and_why(base: Comparison) -> No
     worst = made_up("all worse", 1.1, ece=0.2)
     found = judged(base, bad, lucky, best, close, NONE, worst)
     assert found.verdict == (
-        "Use better: it is significantly better than no calibration, and the probability that it "
-        "does harm is at most 0.1 %. NLL goes from 1.000 to 0.9000, ECE from 10.00 % to "
+        "Use better: it is significantly better than no calibration (p ≤ 0.1 %, "
+        "corrected for the number of methods). NLL goes from 1.000 to 0.9000, ECE from 10.00 % to "
         "5.00 %, accuracy stays at 70.00 %. less accurate has a lower NLL, but a lower accuracy than no calibration. "
         "lucky has a lower NLL, which could be chance. Not clearly worse: nearly as good."
     )
@@ -211,9 +220,10 @@ def test_the_verdict_where_nothing_helps(base: Comparison) -> None:
     found = judged(base, perhaps, maybe, NONE)
     assert found.verdict.startswith(
         "Leave it as it is: 1,000 test samples cannot tell whether a calibrator helps. "
-        "perhaps and 1 other have a lower NLL, which could be chance. About "
+        "perhaps and 1 other have a lower NLL, which could be chance. If the gain of perhaps is as large as "
+        "it looks here, about "
     )
-    assert found.verdict.endswith("would tell, if the gain of perhaps is what it looks like.")
+    assert found.verdict.endswith(" test samples would tell.")
     assert judged(base, NONE, made_up("worse", 1.2)).verdict == (
         "Leave it as it is: no calibrator has a lower NLL on 1,000 test samples."
     )
@@ -224,7 +234,7 @@ def test_the_verdict_where_nothing_helps(base: Comparison) -> None:
 
 def test_a_gain_that_no_number_of_samples_would_show(base: Comparison) -> None:
     tiny = made_up("tiny", 1 - 1e-7, worst=25.0)
-    assert judged(base, tiny, NONE).verdict.endswith("More than 10,000,000 would be needed to tell.")
+    assert judged(base, tiny, NONE).verdict.endswith("More than 10,000,000 test samples would be needed to tell.")
 
 
 @pytest.mark.parametrize(

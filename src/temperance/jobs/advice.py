@@ -35,7 +35,7 @@ FAVOURITES = ("auto", "temperature")
 # A simpler method has at most half as many parameters, and fewer by at least this number.
 SIMPLER = 10
 
-# Mistakes to ask for where there are none.
+# With fewer mistakes nothing is said of the number of samples that would tell: it would be a guess.
 FEWEST = 10
 
 
@@ -95,8 +95,8 @@ def verdict(found: Comparison) -> str:
     if best is none:
         head = f"Leave it as it is{_why_not(found, lower)}"
         return " ".join([head, *_passed_over(found, lower), *_needed(found, lower)])
-    chance = f"the probability that it does harm is at most {_percent_up(found.chance[best.label])}"
-    head = f"Use {best.label}: it is significantly better than no calibration, and {chance}."
+    p_value = f"p ≤ {_percent_up(found.chance[best.label])}, corrected for the number of methods"
+    head = f"Use {best.label}: it is significantly better than no calibration ({p_value})."
     return " ".join([head, _change(found), *_passed_over(found, lower), *_alternatives(found)])
 
 
@@ -138,13 +138,17 @@ def _needed(found: Comparison, lower: Sequence[Outcome]) -> list[str]:
     }
     if not needed:
         return []
-    if not found.baseline.mistakes:
-        why = "No prediction is wrong here, and only mistakes show how sure is too sure"
-        return [f"{why}: take enough samples for {FEWEST} of them."]
-    label = min(needed, key=needed.__getitem__)
+    if found.baseline.mistakes < FEWEST:
+        wrong = found.baseline.mistakes
+        are = "No prediction is" if not wrong else f"Only {plural(wrong, 'prediction')} {'is' if wrong == 1 else 'are'}"
+        return [
+            f"{are} wrong, and only mistakes show how sure is too sure: collect enough samples for {FEWEST} of them."
+        ]
+    label = next((name for name in FAVOURITES if name in needed), next(iter(needed)))
     if needed[label] > MOST_SAMPLES:
-        return [f"More than {MOST_SAMPLES:,} would be needed to tell."]
-    return [f"About {_rounded(needed[label]):,} would tell, if the gain of {label} is what it looks like."]
+        return [f"More than {MOST_SAMPLES:,} test samples would be needed to tell."]
+    count = f"{_rounded(needed[label]):,}"
+    return [f"If the gain of {label} is as large as it looks here, about {count} test samples would tell."]
 
 
 def _percent_up(chance: float) -> str:
