@@ -132,7 +132,7 @@ def test_what_is_saved_says_what_it_was_fitted_on(
 ) -> None:
     saved = tmp_path / "cal.safetensors"
     for arguments, fitted_on in (
-        ([val], "200 samples (first half of val.npz)"),
+        ([val], "200 samples (a random half of val.npz)"),
         ([val, "--refit"], "400 samples (all of val.npz)"),
         ([val, test], "400 samples (val.npz)"),
         ([val, test, "--refit"], "800 samples (val.npz and test.npz)"),
@@ -277,6 +277,17 @@ def test_what_fit_shows_is_short(method: str, val: Path, tmp_path: Path, capsys:
     assert len(lines) <= 10
 
 
+def test_a_calibrator_does_not_replace_predictions(
+    val: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = tmp_path / "other.npz"
+    other.write_bytes(val.read_bytes())
+    for command in (["fit", "temperature"], ["compare", *QUICK]):
+        said = refused([*command, str(val), "-o", str(other)], capsys)
+        assert f"a calibrator is saved as .safetensors; call it {tmp_path / 'other.safetensors'}" in said
+    assert other.read_bytes() == val.read_bytes()
+
+
 def test_fit_takes_the_method_first(val: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     said = refused(["fit", str(val), "auto", "-o", str(tmp_path / "cal.safetensors")], capsys)
     assert f"the method comes first: temperance fit auto {val}" in said
@@ -384,7 +395,7 @@ def test_odd_names_are_shown_as_they_are(tmp_path: Path, capsys: pytest.CaptureF
     """Square brackets are markup to the terminal library; in a file's or a class's name they are only brackets."""
     folder = tmp_path / "[b]["
     folder.mkdir()
-    path, saved, out = folder / "[red]a].npz", folder / "cal]", folder / "out].npz"
+    path, saved, out = folder / "[red]a].npz", folder / "cal].safetensors", folder / "out].npz"
     logits, labels = random_predictions(200, 3, sharpness=4.0)
     names = ["[/a]", "[bold]b", "c]"]
     write_predictions(path, Predictions.of(logits, labels, from_logits=True, class_names=names))

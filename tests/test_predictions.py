@@ -168,7 +168,7 @@ def test_halves_share_no_row_and_lose_none(n: int, seed: int) -> None:
     assert sorted(rows) == list(range(n))
     # The documented draw, so that others can make the same halves.
     assert rows == np.random.default_rng(seed).permutation(n).tolist()
-    assert (first.split, second.split) == ("first half", "second half")
+    assert (first.split, second.split) == ("a random half", "the other half")
 
 
 def test_one_row_cannot_be_halved() -> None:

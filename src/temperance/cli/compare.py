@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from temperance.cli.output import add_output_options, check_outputs, emit, progress_bar
+from temperance.cli.output import add_output_options, check_calibrator_name, check_outputs, emit, progress_bar
 from temperance.cli.reading import add_each_option, add_ray_option, add_reading_options, one_set_on_ray, reading_options
 from temperance.errors import InputError, plural
 from temperance.files import check_writable
@@ -45,6 +45,8 @@ def run(args: argparse.Namespace) -> None:
         rank_each([args.fit, *args.test], args)
         return
     check_outputs(args)
+    if args.output:
+        check_calibrator_name(args.output)
     if len(args.test) > 1:
         raise InputError(
             f"a comparison has one FIT and one TEST; got {1 + len(args.test)} files. If each is a set of its own, add "

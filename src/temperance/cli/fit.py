@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from temperance.cli.output import check_outputs, progress_bar
+from temperance.cli.output import check_calibrator_name, check_outputs, progress_bar
 from temperance.cli.reading import add_ray_option, add_reading_options, reading_options
 from temperance.errors import InputError, plural
 from temperance.files import refuse_overwriting
@@ -48,6 +48,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 
 def run(args: argparse.Namespace) -> None:
     check_outputs(args)
+    check_calibrator_name(args.output)
 
     from temperance.calibrators import CALIBRATORS
     from temperance.jobs.application import fit, read_prior

@@ -54,6 +54,12 @@ def check_outputs(args: argparse.Namespace) -> None:
         raise FileError(f"a report is a page of HTML; call it {report.with_suffix('.html')}")
 
 
+def check_calibrator_name(path: Path) -> None:
+    """Refuse to save a calibrator under the name of something else, such as a file of predictions."""
+    if path.suffix.lower() != ".safetensors":
+        raise FileError(f"a calibrator is saved as .safetensors; call it {path.with_suffix('.safetensors')}")
+
+
 def emit(results: Measured, args: argparse.Namespace) -> None:
     """Write the files, and print the table unless JSON or CSV goes to standard output."""
     to_stdout = False

@@ -353,7 +353,7 @@ def logits_of(predictions: Predictions) -> Tensor:
 
 
 def _described(parts: Sequence[Predictions]) -> str:
-    """On how many samples of what: 5,000 samples (first half of predictions.npz)."""
+    """On how many samples of what: 5,000 samples (a random half of predictions.npz)."""
     names = dict.fromkeys(Path(part.source).name for part in parts)
     where = " and ".join(names) if len(parts) == 1 or len(names) > 1 else f"all of {next(iter(names))}"
     if len(parts) == 1 and parts[0].split:

@@ -304,8 +304,8 @@ class Predictions:
         order = np.random.default_rng(seed).permutation(self.n)
         first, second = order[: self.n // 2], order[self.n // 2 :]
         return (
-            self._part(self.whole.take(first), "first half", first),
-            self._part(self.whole.take(second), "second half", second),
+            self._part(self.whole.take(first), "a random half", first),
+            self._part(self.whole.take(second), "the other half", second),
         )
 
     @cached_property
