@@ -152,7 +152,7 @@ def headline(rows: list[Row]) -> str:
         f"rank of {rank('auto')} among {len(found)} methods, and made {harm('auto')} of the sets worse; temperature "
         f"scaling has {rank('temperature')} and {harm('temperature')}, scikit-learn's isotonic calibration "
         f"{rank(isotonic)} and {harm(isotonic)} ([leaderboard](docs/leaderboard.md)). It states how likely harm "
-        "is, and [the statement holds](docs/results.md#how-often-calibrating-does-harm)."
+        "is, and [how far that is right was measured](docs/results.md#how-often-calibrating-does-harm)."
     )
     return fill(text, 120, initial_indent="- ", subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
 

@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> None:
     from temperance.registry import as_entry
     from temperance.showing import short
 
-    if Path(args.method).exists() and args.method not in CALIBRATORS:
+    if str(args.predictions).split(":")[0] in CALIBRATORS and args.method.split(":")[0] not in CALIBRATORS:
         raise InputError(f"the method comes first: temperance fit {args.predictions} {args.method} -o {args.output}")
     written = as_entry(args.method, {"objective": args.objective} if args.objective else {})
     method = Method.parse(":".join([written, *args.set]))
