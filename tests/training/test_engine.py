@@ -27,6 +27,7 @@ from temperance.losses import LOSSES, AdaFocal, CrossEntropy, make_loss
 from temperance.metrics import nll
 from temperance.predictions import read_pair
 from temperance.training import Recipe, read_run, train
+from temperance.training.checkpoint import Progressed, load_checkpoint, save_checkpoint
 from temperance.training.engine import enough_memory
 from temperance.training.networks import make_network
 from temperance.training.processes import process_group
@@ -221,6 +222,26 @@ def test_a_killed_training_resumes_bit_for_bit(loss: str, recipe: dict[str, Any]
     assert torch.equal(whole.predictions["test"].scores, resumed.predictions["test"].scores)
     untimed = [{name: v for name, v in row.items() if "seconds" not in name} for row in resumed.history]
     assert untimed == [{name: v for name, v in row.items() if "seconds" not in name} for row in whole.history]
+
+
+def test_a_checkpoint_restores_the_memory_format_of_the_optimiser_s_state(tmp_path: Path) -> None:
+    """Fused optimisers on a GPU refuse a momentum that is laid out in another way than its parameter."""
+    path = tmp_path / "checkpoint.safetensors"
+
+    def stepped() -> tuple[nn.Module, torch.optim.Optimizer]:
+        network: Any = small_network().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        optimiser = torch.optim.SGD(network.parameters(), 0.1, momentum=0.9)
+        network(torch.rand(2, 1, 8, 8)).sum().backward()
+        optimiser.step()
+        return network, optimiser
+
+    saved, restored = stepped(), stepped()
+    save_checkpoint(path, *saved, CrossEntropy(), {}, Progressed([], None))
+    load_checkpoint(path, *restored, CrossEntropy(), {})
+    for ours, theirs in zip(saved[0].parameters(), restored[0].parameters(), strict=True):
+        one, other = (o.state[p]["momentum_buffer"] for p, o in ((ours, saved[1]), (theirs, restored[1])))
+        assert torch.equal(one, other)
+        assert other.stride() == theirs.stride()
 
 
 SCRIPT = """

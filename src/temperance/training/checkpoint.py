@@ -75,11 +75,17 @@ def load_checkpoint(
         network.load_state_dict(_under("network.", tensors))
         loss.load_state_dict(_under("loss.", tensors))
         states: dict[int, dict[str, Any]] = {int(p): dict(s) for p, s in json.loads(header["optimiser"]).items()}
+        parameters = [parameter for group in optimiser.param_groups for parameter in group["params"]]
         for name, tensor in _under("optimiser.", tensors).items():
             place, _, key = name.partition(".")
-            states.setdefault(int(place), {})[key] = tensor
+            states.setdefault(int(place), {})[key] = _laid_out_like(parameters[int(place)], tensor)
         optimiser.load_state_dict({**optimiser.state_dict(), "state": states})
         return Progressed(json.loads(header["history"]), json.loads(header["best"]))
+
+
+def _laid_out_like(parameter: Tensor, tensor: Tensor) -> Tensor:
+    """A tensor in its parameter's memory format, which files do not keep and fused optimisers on a GPU need."""
+    return torch.empty_like(parameter, dtype=tensor.dtype).copy_(tensor) if tensor.shape == parameter.shape else tensor
 
 
 def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
