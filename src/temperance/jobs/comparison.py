@@ -22,11 +22,13 @@ from temperance.jobs.floor import Floored
 from temperance.jobs.measuring import checked_batches
 from temperance.jobs.outcomes import BASELINE, SIGNIFICANT, Method, Outcome, Work
 from temperance.jobs.results import Provenance, Results, Row, shown
+from temperance.metrics.stats import NBins
 from temperance.predictions import Predictions, read_pair, read_predictions
 from temperance.predictions.checks import Positive
 from temperance.predictions.given import Set, as_sides
 from temperance.predictions.rows import Chunk
 from temperance.progress import Progress, listening, no_progress
+from temperance.settings import of_kind
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
@@ -245,7 +247,7 @@ def compare(
     """
     at_least("jobs", jobs, 1)
     at_least("bootstrap", bootstrap, FEWEST_RESAMPLES)
-    at_least("n_bins", n_bins, 1)
+    of_kind("n_bins", n_bins, NBins)
     chosen = chosen_methods(methods)
     seed_number(seed)
     how: dict[str, Any] = {"positive": positive, "normalise": normalise, "columns": columns}
