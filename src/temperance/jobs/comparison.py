@@ -102,9 +102,9 @@ class Comparison(Results):
         return self._evaluated(self.recommended)
 
     def _evaluated(self, outcome: Outcome) -> Evaluation:
-        # What was not calibrated goes the same way through a calibrator, so that before and after are measured alike.
         options = {name: self.provenance.settings[name] for name in ("n_bins", "bootstrap")}
-        found = evaluate(self.test, calibrator=outcome.fitted, seed=self.provenance.seed, **options)
+        calibrator = None if outcome is self.baseline else outcome.fitted
+        found = evaluate(self.test, calibrator=calibrator, seed=self.provenance.seed, **options)
         # No number has two intervals: where the ranking has one, it is taken.
         ranked = {name: each for name, each in outcome.measured.items() if name in outcome.draws}
         rows = (
@@ -265,6 +265,7 @@ def compare(
         seed,
         fit_part.weights,
         test_part.weights,
+        None if test_part.from_logits else test_part.scores,
     )
     baseline = work.run(Method(BASELINE, {}))
     if baseline.failure:
