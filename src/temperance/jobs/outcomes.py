@@ -24,7 +24,7 @@ from temperance.metrics import METRICS, Metric
 from temperance.metrics.batch import Batch, batches
 from temperance.metrics.gain import Gains
 from temperance.metrics.resamples import Resamples
-from temperance.metrics.significance import Difference, Draws, Interval
+from temperance.metrics.significance import Difference, Draws, Interval, bounded
 from temperance.numerics import one_thread
 from temperance.registry import as_entry, parse_entry
 
@@ -165,7 +165,7 @@ class Work:
             ) from error
 
     def _rows(self, found: Calibrator) -> Iterator[Batch]:
-        """The test part as a calibrator makes it; without calibration as it was given, which is what `evaluate` measures.
+        """The test part as a calibrator makes it; without calibration as it was given, as `evaluate` measures it.
 
         To take the logarithm of probabilities and go back would move some of them over the edge of a bin.
         """
@@ -211,7 +211,7 @@ class Work:
         for metric, options in requests.items():
             value = metric.value(totals[metric], **options)
             if metric.name in draws:
-                measured[metric.name] = draws[metric.name].interval(value, metric.range, LEVEL)
+                measured[metric.name] = bounded(metric, totals[metric], value, draws[metric.name], LEVEL)
             else:
                 measured[metric.name] = Interval(value, math.nan, math.nan, LEVEL)
         return measured, draws, Gains(gain, least, most), int((~correct).sum())
