@@ -1,8 +1,8 @@
 """How often an interval holds the true value: python -m benchmarks.quality.coverage --out FILE
 
 Logits are drawn at random, and labels from probabilities that are known, so the true value of every metric is known: it
-is that of many rows, each counted once for each label with the label's probability as its weight. `--old` bounds every
-metric with the basic bootstrap, as before version 1.0 it was.
+is that of many rows, each counted once for each label with the label's probability as its weight. Two intervals are
+made of the same resamples: the basic bootstrap for every metric, and the one that is shown.
 
 calibrated      labels as the model says: every error is 0
 over-confident  the logits of the labels are those of the model divided by 1.5
@@ -87,10 +87,10 @@ def true_values(case: str) -> dict[str, float]:
     return {name: 0.0 if value < 1e-4 else value for name, value in found.items()}  # what rounding leaves of 0
 
 
-def covered(case: str, n: int, truth: dict[str, float], *, old: bool) -> list[dict[str, Any]]:
-    """For each metric how often the interval holds its true value, how often there is one, and how wide it is."""
-    held: dict[str, list[bool]] = defaultdict(list)
-    widths: dict[str, list[float]] = defaultdict(list)
+def covered(case: str, n: int, truth: dict[str, float]) -> list[dict[str, Any]]:
+    """For each metric how often an interval holds its true value, how often there is one, and how wide it is."""
+    held: dict[tuple[str, str], list[bool]] = defaultdict(list)
+    widths: dict[tuple[str, str], list[float]] = defaultdict(list)
     generator = torch.Generator().manual_seed(n)
     for seed in range(DRAWS):
         says, true = drawn(case, n, generator)
@@ -100,35 +100,37 @@ def covered(case: str, n: int, truth: dict[str, float], *, old: bool) -> list[di
         for (metric, _), part in zip(requests, parts, strict=True):
             stats = combine(part)
             value, draws = metric.value(stats), resample(metric, part, RESAMPLES, torch.Generator().manual_seed(seed))
-            found = draws.interval(value, metric.range, LEVEL) if old else bounded(metric, stats, value, draws, LEVEL)
-            if not math.isnan(found.low):
-                held[metric.name].append(found.low <= truth[metric.name] <= found.high)
-                widths[metric.name].append(found.high - found.low)
+            basic, ours = draws.interval(value, metric.range, LEVEL), bounded(metric, stats, value, draws, LEVEL)
+            for rule, found in (("basic", basic), ("ours", ours)):
+                if not math.isnan(found.low):
+                    held[rule, metric.name].append(found.low <= truth[metric.name] <= found.high)
+                    widths[rule, metric.name].append(found.high - found.low)
     return [
         {
+            "rule": rule,
             "metric": name,
             "truth": round(truth[name], 6),
             "draws": DRAWS,
-            "shown": len(held[name]),
-            "held": sum(held[name]),
-            "width": round(fmean(widths[name]), 6) if widths[name] else None,
+            "shown": len(held[rule, name]),
+            "held": sum(held[rule, name]),
+            "width": round(fmean(widths[rule, name]), 6) if widths[rule, name] else None,
         }
+        for rule in ("basic", "ours")
         for name in METRIC_NAMES
     ]
 
 
-def run(out: Path, sizes: tuple[int, ...] = SIZES, *, old: bool = False) -> None:
+def run(out: Path, sizes: tuple[int, ...] = SIZES) -> None:
     """Measure what is not in the file yet."""
     about = Provenance.of({}, {}, seed=0)
-    rule = "basic" if old else "ours"
-    done = {(row["case"], row["n"]) for row in read(out) if row["rule"] == rule}
+    done = {(row["case"], row["n"]) for row in read(out)}
     for case in CASES:
         todo = [n for n in sizes if (case, n) not in done]
         truth = true_values(case) if todo else {}
         for n in todo:
             with out.open("a") as file:
-                for row in covered(case, n, truth, old=old):
-                    line = {"rule": rule, "case": case, "n": n, **row, "commit": about.commit}
+                for row in covered(case, n, truth):
+                    line = {"case": case, "n": n, **row, "commit": about.commit}
                     file.write(json.dumps(line) + "\n")
 
 
@@ -156,11 +158,10 @@ def _cell(rows: list[dict[str, Any]]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--old", action="store_true")
     parser.add_argument("--sizes", type=int, nargs="+", default=SIZES)
     args = parser.parse_args()
     torch.set_num_threads(1)
-    run(args.out, tuple(args.sizes), old=args.old)
+    run(args.out, tuple(args.sizes))
 
 
 if __name__ == "__main__":

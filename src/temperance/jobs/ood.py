@@ -162,7 +162,7 @@ def told_apart(area: Row, share: Row) -> str:
 
 
 def _ends(row: Row) -> tuple[float, float]:
-    """The ends of an interval; where all resamples agree, as on data that are told apart without a mistake, the value."""
+    """The ends of an interval; where all resamples agree, as on data told apart without a mistake, the value."""
     return (row.value, row.value) if math.isnan(row.low) else (row.low, row.high)
 
 
