@@ -96,7 +96,7 @@ def test_a_calibrator_is_measured() -> None:
 
 
 @pytest.mark.parametrize(
-    ("gap", "word"), [(0.15, "Over-confident."), (-0.05, "Under-confident."), (0.0, "Calibrated to within 0.")]
+    ("gap", "word"), [(0.15, "Over-confident."), (-0.05, "Under-confident."), (0.0, "No miscalibration found ")]
 )
 def test_the_verdict_says_which_way(gap: float, word: str) -> None:
     found = evaluate(*confident(20_000, gap), bootstrap=0).verdict

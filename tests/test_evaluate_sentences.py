@@ -39,7 +39,7 @@ CASES: dict[str, tuple[Data, list[str], list[str]]] = {
     "steep": (
         steep(10_000),
         [r"^Over-confident in some places and under-confident in others\. ", "to 100 % carry .* of 20 % to"],
-        ["Calibrated"],
+        ["No miscalibration"],
     ),
     "one class off": (
         one_class_off(20_000),
@@ -58,14 +58,19 @@ CASES: dict[str, tuple[Data, list[str], list[str]]] = {
     ),
     "calibrated, many": (
         off_by(20_000, 0.0),
-        [r"^Calibrated to within 0\.9 points on average, as far as 20,000 samples can tell\. "],
+        [r"^No miscalibration found in 20,000 samples\. .* is within 0\.9 points of that mean confidence "],
         ["repair", "few"],
     ),
-    "calibrated, a thousand": (off_by(1000, 0.0), [r"^Calibrated to within \d\.\d points", "takes about"], ["repair"]),
-    "calibrated, some": (off_by(200, 0.0), [f"^200 {TOO_FEW}"], ["Calibrated", "repair", "-confident"]),
-    "calibrated, two": (off_by(2, 0.0), [f"^2 {TOO_FEW}"], ["Calibrated", "repair", "-confident"]),
-    "calibrated, two classes": (off_by(20_000, 0.0, k=2), [r"^Calibrated to within "], ["It gives"]),
-    "calibrated, 200 classes": (off_by(20_000, 0.0, k=200), [r"^Calibrated to within "], ["class "]),
+    "calibrated, a thousand": (off_by(1000, 0.0), [r"^No miscalibration found in 1,000 ", "takes about"], ["repair"]),
+    "errors that cancel, too few to show": (
+        steep(800, share=0.45, low=0.5, high=0.95),
+        [r"^No miscalibration found in 800 .* error in 15 bins is 5\.\d\d %\. Chance alone gives up to [5-9]\."],
+        ["Calibrated", " calibrated"],
+    ),
+    "calibrated, some": (off_by(200, 0.0), [f"^200 {TOO_FEW}"], ["No miscalibration", "repair", "-confident"]),
+    "calibrated, two": (off_by(2, 0.0), [f"^2 {TOO_FEW}"], ["No miscalibration", "repair", "-confident"]),
+    "calibrated, two classes": (off_by(20_000, 0.0, k=2), [r"^No miscalibration found "], ["It gives"]),
+    "calibrated, 200 classes": (off_by(20_000, 0.0, k=200), [r"^No miscalibration found "], ["class "]),
     "one sample, right": (
         always(1, 0.7, 1.0),
         [r"^One sample cannot tell\. It is 70\.0 % sure of it and right\. "],
@@ -77,16 +82,16 @@ CASES: dict[str, tuple[Data, list[str], list[str]]] = {
         [],
     ),
     "one sample, surely wrong": (always(1, 1.0, 0.0), [r"^One sample cannot tell\. .* and wrong\. "], ["confident"]),
-    "sure and right, few": (always(40, 1.0, 1.0), [f"^40 {TOO_FEW}"], ["Calibrated"]),
+    "sure and right, few": (always(40, 1.0, 1.0), [f"^40 {TOO_FEW}"], ["No miscalibration"]),
     "sure and right, many": (
         always(5000, 1.0, 1.0),
-        [r"^Calibrated to within 0\.2 points .* 100\.0 % sure .* right 100\.0 %"],
+        [r"^No miscalibration .* 100\.0 % sure .* right 100\.0 % .* within 0\.2 points "],
         ["repair"],
     ),
     "sure and wrong": (
         always(5, 1.0, 0.0),
         [r"^Over-confident\. .* right 0\.0 % of the time"],
-        ["Calibrated", "nder-c"],
+        ["No miscalibration", "nder-c"],
     ),
     "all right": (off_by(200, -1.0), [r"^Under-confident\. .* right 100\.0 % of the time"], ["ver-c"]),
     "all wrong": (off_by(200, 1.0), [r"^Over-confident\. .* right 0\.0 % of the time"], ["nder-c"]),
@@ -102,6 +107,14 @@ def test_what_evaluate_says(name: str) -> None:
     checked(verdict, Facts.of(probs, labels))
     assert [pattern for pattern in required if not re.search(pattern, verdict)] == [], verdict
     assert [text for text in (*forbidden, *ALWAYS_FORBIDDEN) if text in verdict] == [], verdict
+
+
+@pytest.mark.parametrize(("n_bins", "used"), [(1, 1), (30, 30), (100, 100), (1_000_000, 100)])
+@pytest.mark.parametrize("data", [steep(10_000), off_by(2000, 0.0)], ids=["off", "calibrated"])
+def test_the_verdict_has_the_bins_that_were_asked_for_up_to_a_hundred(data: Data, n_bins: int, used: int) -> None:
+    found = evaluate(*data, bootstrap=0, metrics=["ece"], n_bins=n_bins)
+    checked(found.verdict, Facts.of(*data, n_bins=used))
+    assert f"in {used} bin{'s' if used > 1 else ''}" in found.verdict
 
 
 def test_class_names_are_used() -> None:

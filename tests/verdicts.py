@@ -54,10 +54,10 @@ def always(n: int, says: float, right: float, k: int = 5) -> Data:
     return made(torch.full((n,), says), torch.full((n,), right), k=k)
 
 
-def steep(n: int) -> Data:
+def steep(n: int, share: float = 0.4, low: float = 0.25, high: float = 0.99) -> Data:
     """Too sure where it is sure, not sure enough where it is not, and right on average."""
-    says = spread(n, 0.25, 0.99)
-    return made(says, says - 0.4 * (says - 0.62))
+    says = spread(n, low, high)
+    return made(says, says - share * (says - (low + high) / 2))
 
 
 def one_class_off(n: int) -> Data:
@@ -91,21 +91,23 @@ class Facts:
     labels: npt.NDArray[np.int64]
     probs: Floats
     names: Sequence[str]
+    n_bins: int
 
     @classmethod
-    def of(cls, probs: Any, labels: Any, names: Sequence[str] | None = None) -> "Facts":
+    def of(cls, probs: Any, labels: Any, names: Sequence[str] | None = None, n_bins: int = 15) -> "Facts":
         given, truth = np.asarray(probs, dtype=np.float64), np.asarray(labels)
         predicted = given.argmax(1)
         called = names or [f"class {j}" for j in range(given.shape[1])]
-        return cls(given.max(1), predicted == truth, predicted, truth, given, called)
+        return cls(given.max(1), predicted == truth, predicted, truth, given, called, n_bins)
 
     def mean(self, where: Any = slice(None)) -> tuple[float, float]:
         return float(self.confidence[where].mean()), float(self.correct[where].mean())
 
     def gaps(self) -> Floats:
-        """Σ (confidence − correct) in each of the 15 bins of ECE."""
-        bins = np.clip(np.ceil(self.confidence * 15 - 1e-9) - 1, 0, 14).astype(int)
-        return np.bincount(bins, self.confidence - self.correct, minlength=15).astype(np.float64)
+        """Σ (confidence − correct) in each bin of ECE."""
+        m = self.n_bins
+        bins = np.clip(np.ceil(self.confidence * m - 1e-9) - 1, 0, m - 1).astype(int)
+        return np.bincount(bins, self.confidence - self.correct, minlength=m).astype(np.float64)
 
 
 def same(said: str, value: float) -> None:
@@ -119,19 +121,20 @@ def averages(facts: Facts, sure: str, right: str) -> None:
         same(said, value)
 
 
-def with_error(facts: Facts, n: str, sure: str, right: str, error: str) -> None:
+def with_error(facts: Facts, n: str, sure: str, right: str, error: str, n_bins: str) -> None:
+    assert int(n_bins) == facts.n_bins
     assert int(n.replace(",", "")) == len(facts.labels)
     averages(facts, sure, right)
     same(error, float(np.abs(facts.gaps()).sum()) / len(facts.labels))
 
 
 def place(facts: Facts, start: str, end: str, share: str, says: str, right: str) -> None:
-    low, high = (round(int(edge) * 15 / 100) for edge in (start, end))
+    low, high = (round(int(edge) * facts.n_bins / 100) for edge in (start, end))
     assert low < high
     gaps = facts.gaps()
     same(share, float(np.abs(gaps[low:high]).sum() / np.abs(gaps).sum()))
     assert (gaps[low:high] > 0).all() or (gaps[low:high] < 0).all()
-    inside = (facts.confidence > low / 15 + 1e-9) & (facts.confidence <= high / 15 + 1e-9)
+    inside = (facts.confidence > low / facts.n_bins + 1e-9) & (facts.confidence <= high / facts.n_bins + 1e-9)
     for said, value in zip((says, right), facts.mean(inside), strict=True):
         same(said, value)
 
@@ -179,8 +182,10 @@ def too_few(facts: Facts, n: str, sure: str, right: str, low: str, high: str) ->
     assert float(low) / 100 - step <= facts.mean()[0] <= float(high) / 100 + step
 
 
-def calibrated(facts: Facts, within: str, n: str, sure: str, right: str, error: str, by_chance: str) -> None:
-    with_error(facts, n, sure, right, error)
+def nothing_found(
+    facts: Facts, n: str, sure: str, right: str, within: str, n_bins: str, error: str, by_chance: str
+) -> None:
+    with_error(facts, n, sure, right, error, n_bins)
     assert float(error) <= float(by_chance)
     size, hits, says = len(facts.labels), int(facts.correct.sum()), facts.mean()[0]
     far, near = float(within) / 100, float(within) / 100 - 0.001
@@ -218,14 +223,15 @@ CLAUSES: dict[str, Callable[..., None]] = {
     rf"([\d,]+) samples are too few to tell\. It {MEANS}; its true accuracy may lie anywhere from {PERCENT} % to "
     rf"{PERCENT} % \(99 % interval\)\.": too_few,
     r"To see an average error of 2 points takes about ([\d,]+) samples\.": samples_it_takes,
-    rf"Calibrated to within {PERCENT} points on average, as far as ([\d,]+) samples can tell\. It {MEANS}, and its "
-    rf"expected calibration error of {PERCENT} % is no more than chance gives \(up to {PERCENT} %\)\.": calibrated,
+    rf"No miscalibration found in ([\d,]+) samples\. It {MEANS}; its true accuracy is within {PERCENT} points of that "
+    rf"mean confidence \(99 % interval\)\. Its expected calibration error in (\d+) bins? is {PERCENT} %\. Chance alone "
+    rf"gives up to {PERCENT} %, so a true error below that may not show\.": nothing_found,
     r"(Over|Under)-confident(| on average, but not everywhere|, but only by a little)\.": over_or_under,
     r"Over-confident in some places and under-confident in others\.": nothing,
     r"(Over|Under)-confident in some places\.": nothing,
     r"Not right for every class\.": nothing,
     r"Not calibrated, though these samples do not show where\.": nothing,
-    rf"On ([\d,]+) samples it {MEANS}, with an expected calibration error of {PERCENT} % in 15 bins\.": with_error,
+    rf"On ([\d,]+) samples it {MEANS}, with an expected calibration error of {PERCENT} % in (\d+) bins?\.": with_error,
     rf"Predictions with a confidence of {PERCENT} % to {PERCENT} % carry {PERCENT} % of it: they say {PERCENT} % and "
     rf"are right {PERCENT} % of the time\.": place,
     rf"(One class is|(?:Both|All [\d,]+|[\d,]+ of [\d,]+) classes are) off by more than chance(, these the most)?: "

@@ -22,11 +22,13 @@ from temperance.jobs.floor import Floored
 from temperance.jobs.measuring import checked_batches
 from temperance.jobs.outcomes import BASELINE, SIGNIFICANT, Method, Outcome, Work
 from temperance.jobs.results import Provenance, Results, Row, shown
+from temperance.metrics.stats import NBins
 from temperance.predictions import Predictions, read_pair, read_predictions
 from temperance.predictions.checks import Positive
 from temperance.predictions.given import Set, as_sides
 from temperance.predictions.rows import Chunk
 from temperance.progress import Progress, listening, no_progress
+from temperance.settings import of_kind
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
@@ -100,9 +102,9 @@ class Comparison(Results):
         return self._evaluated(self.recommended)
 
     def _evaluated(self, outcome: Outcome) -> Evaluation:
-        # What was not calibrated goes the same way through a calibrator, so that before and after are measured alike.
         options = {name: self.provenance.settings[name] for name in ("n_bins", "bootstrap")}
-        found = evaluate(self.test, calibrator=outcome.fitted, seed=self.provenance.seed, **options)
+        calibrator = None if outcome is self.baseline else outcome.fitted
+        found = evaluate(self.test, calibrator=calibrator, seed=self.provenance.seed, **options)
         # No number has two intervals: where the ranking has one, it is taken.
         ranked = {name: each for name, each in outcome.measured.items() if name in outcome.draws}
         rows = (
@@ -245,7 +247,7 @@ def compare(
     """
     at_least("jobs", jobs, 1)
     at_least("bootstrap", bootstrap, FEWEST_RESAMPLES)
-    at_least("n_bins", n_bins, 1)
+    of_kind("n_bins", n_bins, NBins)
     chosen = chosen_methods(methods)
     seed_number(seed)
     how: dict[str, Any] = {"positive": positive, "normalise": normalise, "columns": columns}
@@ -263,6 +265,7 @@ def compare(
         seed,
         fit_part.weights,
         test_part.weights,
+        None if test_part.from_logits else test_part.scores,
     )
     baseline = work.run(Method(BASELINE, {}))
     if baseline.failure:

@@ -21,14 +21,14 @@ from temperance.calibrators.base import Calibrator, make_calibrator
 from temperance.errors import at_least, plural
 from temperance.jobs.gap import calibration_gap, gap_sentence
 from temperance.jobs.measuring import checked_batches, gathered, statistics_of
-from temperance.jobs.results import Provenance, Results, Row, shown
+from temperance.jobs.results import Provenance, Results, Row, shown, shown_range
 from temperance.jobs.statistics import Statistics
 from temperance.jobs.verdict import verdict
 from temperance.metrics import METRICS, Metric
 from temperance.metrics.bins import Bins, SparseBins
 from temperance.metrics.gather import Parts, Request
 from temperance.metrics.selective import Ranked, RiskCoverage
-from temperance.metrics.significance import resample
+from temperance.metrics.significance import bounded, can_be_bounded, resample
 from temperance.metrics.statistic import Statistic
 from temperance.metrics.tally import Tally
 from temperance.numerics import one_thread
@@ -147,8 +147,7 @@ class Evaluation(Results):
             table.add_column("what it is", style="dim")
         for i, row in enumerate(self.rows):
             metric = METRICS[row.metric]
-            low, high = (shown(bound, percent=metric.percent) for bound in (row.low, row.high))
-            bounds = [f"{low} … {high}"] if settings["bootstrap"] else []
+            bounds = [shown_range(row.low, row.high, percent=metric.percent)] if settings["bootstrap"] else []
             last = i + 1 == len(self.rows) or self.rows[i + 1].group != row.group
             cells = [metric.title, shown(row.value, percent=metric.percent), *bounds, *[metric.summary] * explained]
             table.add_row(*([Text(row.group or "all")] if grouped else []), *cells, end_section=last)
@@ -299,8 +298,8 @@ def measured(
     """The value and its interval, NaN without one; the same whichever other metrics are measured."""
     with one_thread():
         value = metric.value(parts.whole, **options)
-        if not bootstrap or not metric.interval:
+        if not bootstrap or not can_be_bounded(metric, parts.whole):
             return value, math.nan, math.nan
         draws = resample(metric, parts, bootstrap, torch.Generator().manual_seed(seed), **options)
-    found = draws.interval(value, metric.range, level)
+    found = bounded(metric, parts.whole, value, draws, level)
     return value, found.low, found.high

@@ -10,17 +10,19 @@ import torch
 
 from temperance.arrays import checked_logits
 from temperance.calibrators.base import Calibrator
-from temperance.errors import InputError, at_least, seed_number
+from temperance.errors import InputError, seed_number
 from temperance.jobs.floor import Floored
 from temperance.jobs.statistics import Group, Measuring, Statistics
 from temperance.metrics import METRICS, Metric
 from temperance.metrics.batch import Batch, batches
 from temperance.metrics.gather import Gatherer, Parts, Request
+from temperance.metrics.stats import NBins
 from temperance.metrics.tally import Tally, tallied
 from temperance.numerics import is_whole, one_thread
 from temperance.predictions import Predictions
 from temperance.predictions.checks import Text
 from temperance.progress import Progress, no_progress
+from temperance.settings import of_kind
 
 # Numbers that are read at a time.
 CHUNK_VALUES = 1 << 19
@@ -39,7 +41,7 @@ def statistics_of(
     progress: Progress = no_progress,
 ) -> Statistics:
     """What an evaluation needs to know of these rows, which with `of_block` are some of many."""
-    at_least("n_bins", n_bins, 1)
+    of_kind("n_bins", n_bins, NBins)
     seed_number(seed)
     wanted, left_out = allowed_metrics(data, metrics, of_block=of_block)
     measuring = Measuring(
@@ -67,7 +69,7 @@ def statistics_of(
         progress(len(groups), 2 * len(sizes), f"reading {data.source}")
         found = data.locating(checked_batches(data, group=group, calibrator=calibrator))
         if group is None:
-            found = tallied(floored.counted(found), tallies)
+            found = tallied(floored.counted(found), tallies, n_bins)
         generator = torch.Generator().manual_seed(seed) if intervals else None
         with data.located(), one_thread(where=calibrator is None):  # a calibrator is left its threads
             groups[group] = Group(n, tuple(gathered(found, n, requests, generator, of_block=of_block)))

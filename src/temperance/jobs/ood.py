@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -94,7 +95,7 @@ class OODComparison(Results):
             hardest, easiest = (f"{name} ({_percent(value)})" for value, name in (ranked[0], ranked[-1]))
             text.append(f"These are means over {len(ranked)} sets; the hardest is {hardest}, the easiest {easiest}.")
         best = self.row("auroc", method=self.best)
-        if best.low > area.high and not self._too_few:
+        if _ends(best)[0] > _ends(area)[1] and not self._too_few:
             text.append(f"The score {best.method} does better: {_percent(best.value)} of the time.")
         elif len(self.scores) > 1:
             text.append("No score does clearly better.")
@@ -136,7 +137,8 @@ class OODComparison(Results):
                 for metric in MEASURES:
                     row = self.row(metric, group=group, method=name)
                     cells.append(shown(row.value, percent=True))
-                    cells += [f"{100 * row.low:.1f} … {100 * row.high:.1f}"] if metric in JUDGED else []
+                    bounds = "–" if math.isnan(row.low) else f"{100 * row.low:.1f} … {100 * row.high:.1f}"
+                    cells += [bounds] if metric in JUDGED else []
                 table.add_row(name, *cells, end_section=name == self.scores[-1])
         yield table
         yield ""
@@ -145,17 +147,23 @@ class OODComparison(Results):
 
 def told_apart(area: Row, share: Row) -> str:
     """What AUROC and FPR95 say with their intervals. Without any skill the one is 50 %, the other 95 %."""
-    if area.high < 0.5:
+    (least, most), (fewest, rest) = _ends(area), _ends(share)
+    if most < 0.5:
         return "Confidence misleads: unfamiliar data tends to score higher than its own."
-    if share.high < 0.1:
+    if rest < 0.1:
         return "Nearly all unfamiliar data stands out."
-    if share.high < 0.5:
+    if rest < 0.5:
         return "Most unfamiliar data stands out."
-    if share.high < 0.95:
-        return "Part of the unfamiliar data stands out" + (", most of it does not." if share.low > 0.5 else ".")
-    if area.low > 0.5:
+    if rest < 0.95:
+        return "Part of the unfamiliar data stands out" + (", most of it does not." if fewest > 0.5 else ".")
+    if least > 0.5:
         return "Unfamiliar data tends to score lower, but not low enough to stand out."
     return "Confidence does not tell unfamiliar data apart, as far as these samples show."
+
+
+def _ends(row: Row) -> tuple[float, float]:
+    """The ends of an interval; where all resamples agree, as on data told apart without a mistake, the value."""
+    return (row.value, row.value) if math.isnan(row.low) else (row.low, row.high)
 
 
 def compare_ood(

@@ -6,7 +6,7 @@ import copy
 import math
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
@@ -21,10 +21,10 @@ from temperance.arrays import LOG_FLOOR
 from temperance.calibrators.base import Calibrator, make_calibrator
 from temperance.errors import TemperanceError, TemperanceWarning
 from temperance.metrics import METRICS, Metric
-from temperance.metrics.batch import batches
+from temperance.metrics.batch import Batch, batches
 from temperance.metrics.gain import Gains
 from temperance.metrics.resamples import Resamples
-from temperance.metrics.significance import Difference, Draws, Interval
+from temperance.metrics.significance import Difference, Draws, Interval, bounded
 from temperance.numerics import one_thread
 from temperance.registry import as_entry, parse_entry
 
@@ -128,6 +128,7 @@ class Work:
     seed: int
     fit_weights: Tensor | None = None
     test_weights: Tensor | None = None
+    test_probs: Tensor | None = None  # where the test part was given as probabilities
 
     def run(self, method: Method) -> Outcome:
         """Fit and measure one method. A method that cannot be fitted to these data is an outcome too."""
@@ -139,7 +140,7 @@ class Work:
                 found = method.make().fit(self.fit_logits, self.fit_labels, weights=self.fit_weights)
             seconds = time.perf_counter() - start
             with one_thread():
-                return Outcome(method, found, "", seconds, *self._measure(found))
+                return Outcome(method, found, "", seconds, *self._measure(self._rows(found)))
         except CANNOT_BE_FITTED as error:
             failure = " ".join(str(error).split())
             if not isinstance(error, TemperanceError):
@@ -163,7 +164,20 @@ class Work:
                 flags={"jobs=1": "--jobs 1"},
             ) from error
 
-    def _measure(self, found: Calibrator) -> tuple[dict[str, Interval], dict[str, Draws], Gains, int]:
+    def _rows(self, found: Calibrator) -> Iterator[Batch]:
+        """The test part as a calibrator makes it; without calibration as it was given, as `evaluate` measures it.
+
+        To take the logarithm of probabilities and go back would move some of them over the edge of a bin.
+        """
+        if found.name != BASELINE:
+            scores, from_logits = found.predict_proba(self.test_logits), False
+        elif self.test_probs is not None:
+            scores, from_logits = self.test_probs, False
+        else:
+            scores, from_logits = self.test_logits, True
+        return batches(scores, self.test_labels, from_logits=from_logits, weights=self._counts)
+
+    def _measure(self, blocks: Iterable[Batch]) -> tuple[dict[str, Interval], dict[str, Draws], Gains, int]:
         """All metrics, in one pass over the test part; gains, and how many predictions are wrong.
 
         A sample with a weight gains that many times as much, and may lose that many times as much: it is still one
@@ -176,7 +190,7 @@ class Work:
         columns: list[tuple[Tensor, ...]] = []
         least = most = 0.0
         start = 0
-        for block in batches(found.predict_proba(self.test_logits), self.test_labels, weights=self._counts):
+        for block in blocks:
             for metric, options in requests.items():
                 statistic = metric.stats_of([block], **options)
                 totals[metric] = totals[metric] + statistic if metric in totals else statistic
@@ -197,7 +211,7 @@ class Work:
         for metric, options in requests.items():
             value = metric.value(totals[metric], **options)
             if metric.name in draws:
-                measured[metric.name] = draws[metric.name].interval(value, metric.range, LEVEL)
+                measured[metric.name] = bounded(metric, totals[metric], value, draws[metric.name], LEVEL)
             else:
                 measured[metric.name] = Interval(value, math.nan, math.nan, LEVEL)
         return measured, draws, Gains(gain, least, most), int((~correct).sum())

@@ -171,6 +171,11 @@ def shown(value: float, *, percent: bool) -> str:
     return f"{100 * value:.2f} %" if percent else f"{value:#.4g}"
 
 
+def shown_range(low: float, high: float, *, percent: bool) -> str:
+    """An interval as people read it, or a dash where there is none."""
+    return "–" if math.isnan(low) else f"{shown(low, percent=percent)} … {shown(high, percent=percent)}"
+
+
 def _finite(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _finite(item) for key, item in value.items()}

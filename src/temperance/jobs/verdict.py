@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from temperance.errors import plural
 from temperance.metrics.tally import (
     Tally,
     accuracy_bounds,
@@ -30,7 +31,7 @@ from temperance.metrics.tally import (
 LEVEL = 0.05
 SHARE = LEVEL / 4  # of each test
 
-MUCH = 0.05  # an average error that "calibrated" has to rule out
+MUCH = 0.05  # an average error that must be ruled out; otherwise the samples are too few to tell
 NOTICEABLE = 0.02  # one that enough samples would show
 RULED_OUT = 0.99  # level of the interval of the accuracy; it holds every confidence that the tests do
 LITTLE = 0.005  # an error that is small, if it is also small beside the share of mistakes
@@ -52,7 +53,7 @@ def verdict(by_confidence: Tally, by_class: Tally, class_names: Sequence[str]) -
     parts = [
         _head(found),
         f"On {found.n:,} samples it {_averages(found)}, with an expected calibration error of {error} in "
-        f"{len(found.bins)} bins.",
+        f"{plural(len(found.bins), 'bin')}.",
         *_places(found),
         _classes(found, names),
         _positive(found, names),
@@ -68,7 +69,7 @@ class Findings:
     by_confidence: Tally
     by_class: Tally
     average: int
-    bins: Tensor  # (15,)
+    bins: Tensor  # (n_bins,)
     classes: Tensor  # (k,)
     positive: int  # 1 if the second of two classes gets too much probability
     error: float
@@ -142,9 +143,10 @@ def _nothing_found(found: Findings) -> str:
     error, by_chance = percents(found.error, found.error_by_chance, digits=2)
     points = math.ceil(1000 * hidden) / 10
     return (
-        f"Calibrated to within {points:.1f} points on average, as far as {found.n:,} samples can tell. It "
-        f"{_averages(found)}, and its expected calibration error of {error} is no more than chance gives (up to "
-        f"{by_chance}). {more}"
+        f"No miscalibration found in {found.n:,} samples. It {_averages(found)}; its true accuracy is within "
+        f"{points:.1f} points of that mean confidence ({percent(RULED_OUT, 0)} interval). Its expected calibration "
+        f"error in {plural(len(found.bins), 'bin')} is {error}. Chance alone gives up to {by_chance}, so a "
+        f"true error below that may not show. {more}"
     ).strip()
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from temperance.errors import plural
 from temperance.jobs.ood import TITLES, OODComparison, ScoreHistogram
 from temperance.jobs.results import Row
@@ -108,7 +110,8 @@ def numbers_section(found: OODComparison) -> Markup:
             cells = [noted(name, prose(entry.summary.partition(" (n")[0]))]
             for metric in TITLES:
                 row = found.row(metric, group=group, method=name)
-                cells.append(noted(percent(row.value), percent_range(row.low, row.high, 1)))
+                bounds = "–" if math.isnan(row.low) else percent_range(row.low, row.high, 1)
+                cells.append(noted(percent(row.value), bounds))
             rows.append(cells)
         groups.append((title, rows))
     level = found.provenance.settings["level"]
