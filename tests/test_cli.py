@@ -226,7 +226,7 @@ def test_wrong_options(good: Path, tmp_path: Path, capsys: pytest.CaptureFixture
     assert "temperance: --seed must be" in refused(["evaluate", str(good), "--seed", "-1"], capsys)
     no_groups = tmp_path / "plain.npz"
     np.savez(no_groups, probs=PROBS, labels=LABELS)
-    assert "has no groups" in refused(["evaluate", str(no_groups), "--by", "group"], capsys)
+    assert "have no groups" in refused(["evaluate", str(no_groups), "--by", "group"], capsys)
 
 
 def test_unwritable_outputs_are_refused_first(good: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -145,7 +145,7 @@ def test_retraining_a_run_and_again_from_its_features(trained: Path, tmp_path: P
     first = run("retrain", trained, *options, "-o", tmp_path / "a", "--bootstrap", "60")
     assert first.code == 0, first.err
     assert "in the place of the network's classifier" in " ".join(first.out.split())
-    assert all(word in first.out for word in ("before", "after", "difference", "95% interval", "NLL", "classwise ECE"))
+    assert all(word in first.out for word in ("before", "after", "difference", "95 % interval", "NLL", "classwise ECE"))
     names = {path.name for path in (tmp_path / "a").iterdir()}
     assert names == {"head.safetensors", "predictions.npz", "report.html", "log.jsonl", "retrained.json"}
     again = run("retrain", trained / "features.safetensors", *options, "-o", tmp_path / "b", "--bootstrap", "0")
@@ -287,7 +287,7 @@ def test_what_hardly_learnt_is_said_before_anything_else(images: Path, tmp_path:
     assert found.code == 0, found.err
     warning = found.out.partition(".")[0]
     assert warning in ("It is hardly better than guessing", "It is no better than guessing")
-    assert "95% interval" not in found.out
+    assert "95 % interval" not in found.out
     assert warning in (tmp_path / "run" / "report.html").read_text()
 
 

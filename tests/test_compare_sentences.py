@@ -39,7 +39,7 @@ def test_over_and_under_confident(sharpness: float) -> None:
     found = compared(predictions(2000, sharpness))
     assert found.recommended.label in ("temperature", "structured-vector")
     assert found.verdict.startswith(
-        f"Use {found.recommended.label}: it is significantly better than no calibration (p ≤ 0.1 %, "
+        f"Use {found.recommended.label}: it is significantly better than no calibration (p ≤ 0.001, "
         "corrected for the number of methods). NLL goes from "
     )
     nll = found.verdict.split("NLL goes from")[1].split(", ECE")[0]
@@ -200,7 +200,7 @@ def test_the_verdict_says_which_were_passed_over_and_why(base: Comparison) -> No
     worst = made_up("all worse", 1.1, ece=0.2)
     found = judged(base, bad, lucky, best, close, NONE, worst)
     assert found.verdict == (
-        "Use better: it is significantly better than no calibration (p ≤ 0.1 %, "
+        "Use better: it is significantly better than no calibration (p ≤ 0.001, "
         "corrected for the number of methods). NLL goes from 1.000 to 0.9000, ECE from 10.00 % to "
         "5.00 %, accuracy stays at 70.00 %. less accurate has a lower NLL, but a lower accuracy than no calibration. "
         "lucky has a lower NLL, which could be chance. Not clearly worse: nearly as good."
@@ -220,7 +220,7 @@ def test_the_verdict_where_nothing_helps(base: Comparison) -> None:
     found = judged(base, perhaps, maybe, NONE)
     assert found.verdict.startswith(
         "Leave it as it is: 1,000 test samples cannot tell whether a calibrator helps. "
-        "perhaps and 1 other have a lower NLL, which could be chance. If the gain of perhaps is as large as "
+        "perhaps and maybe have a lower NLL, which could be chance. If the gain of perhaps is as large as "
         "it looks here, about "
     )
     assert found.verdict.endswith(" test samples would tell.")

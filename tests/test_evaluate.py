@@ -116,7 +116,7 @@ def test_the_verdict_names_the_classes() -> None:
     found = evaluate(
         Predictions.of(logits, labels, from_logits=True, class_names=["ant", "bee", "cat", "dog", "eel"]), bootstrap=0
     )
-    assert re.search(r"when it predicts (ant|bee|cat|dog|eel) it says [\d.]+ % and is right [\d.]+ %", found.verdict)
+    assert re.search(r"when it predicts (ant|bee|cat|dog|eel), it is [\d.]+ % sure on average and right", found.verdict)
 
 
 def test_json_csv_and_table_agree() -> None:
@@ -163,5 +163,5 @@ def test_progress_is_told() -> None:
 
 
 def test_predictions_without_labels_cannot_be_measured() -> None:
-    with pytest.raises(InputError, match="the predictions of memory have no labels"):
+    with pytest.raises(InputError, match="the predictions have no labels"):
         evaluate(Predictions.of([[0.9, 0.1], [0.2, 0.8]]), bootstrap=0)

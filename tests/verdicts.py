@@ -126,12 +126,13 @@ def with_error(facts: Facts, n: str, sure: str, right: str, error: str) -> None:
 
 
 def place(facts: Facts, start: str, end: str, share: str, says: str, right: str) -> None:
-    low, high = (round(int(edge) * 15 / 100) for edge in (start, end))
+    low, high = (round(float(edge) * 15 / 100) for edge in (start, end))
     assert low < high
     gaps = facts.gaps()
     same(share, float(np.abs(gaps[low:high]).sum() / np.abs(gaps).sum()))
     assert (gaps[low:high] > 0).all() or (gaps[low:high] < 0).all()
     inside = (facts.confidence > low / 15 + 1e-9) & (facts.confidence <= high / 15 + 1e-9)
+    assert not inside.all(), "the averages have said it"
     for said, value in zip((says, right), facts.mean(inside), strict=True):
         same(said, value)
 
@@ -155,12 +156,12 @@ def classes(facts: Facts, many: str, most: str | None, name: str, says: str, rig
     assert len(told) == min(counted, 3) and (most is not None) == (counted > 3)
 
 
-def positive(facts: Facts, name: str, much: str, says: str, is_label: str) -> None:
+def positive(facts: Facts, name: str, low: str | None, says: str, high: str | None, is_label: str) -> None:
     assert name == facts.names[1] and len(facts.names) == 2
     given, frequency = float(facts.probs[:, 1].mean()), float((facts.labels == 1).mean())
     same(says, given)
     same(is_label, frequency)
-    assert (given > frequency) == (much == "much")
+    assert (given > frequency, given < frequency) == (high is not None, low is not None)
     assert plain_chance(facts.probs[:, 1], int(facts.labels.sum())) <= 1.05 * SHARE
 
 
@@ -179,9 +180,9 @@ def too_few(facts: Facts, n: str, sure: str, right: str, low: str, high: str) ->
     assert float(low) / 100 - step <= facts.mean()[0] <= float(high) / 100 + step
 
 
-def calibrated(facts: Facts, within: str, n: str, sure: str, right: str, error: str, by_chance: str) -> None:
+def calibrated(facts: Facts, within: str, n: str, sure: str, right: str, error: str, by_chance: str | None) -> None:
     with_error(facts, n, sure, right, error)
-    assert float(error) <= float(by_chance)
+    assert float(error) <= float(by_chance) if by_chance else float(error) == 0
     size, hits, says = len(facts.labels), int(facts.correct.sum()), facts.mean()[0]
     far, near = float(within) / 100, float(within) / 100 - 0.001
     assert binom.sf(hits - 1, size, max(says - far, 0)) <= 0.005 + 1e-9
@@ -214,24 +215,26 @@ def nothing(facts: Facts, *_: str) -> None:
 PERCENT = r"(\d+(?:\.\d+)?)"
 MEANS = rf"is {PERCENT} % sure on average and right {PERCENT} % of the time"
 CLAUSES: dict[str, Callable[..., None]] = {
-    rf"One sample cannot tell\. It is {PERCENT} % sure of it and (right|wrong)\.": one_sample,
-    rf"([\d,]+) samples are too few to tell\. It {MEANS}; its true accuracy may lie anywhere from {PERCENT} % to "
-    rf"{PERCENT} % \(99 % interval\)\.": too_few,
-    r"To see an average error of 2 points takes about ([\d,]+) samples\.": samples_it_takes,
+    rf"One sample cannot tell\. The model is {PERCENT} % sure, and (right|wrong)\.": one_sample,
+    rf"([\d,]+) samples are too few to tell\. The model {MEANS}; its true accuracy may lie anywhere from "
+    rf"{PERCENT} % to {PERCENT} % \(99 % interval\)\.": too_few,
+    r"It takes about ([\d,]+) samples to see an average error of 2 points\.": samples_it_takes,
     rf"Calibrated to within {PERCENT} points on average, as far as ([\d,]+) samples can tell\. It {MEANS}, and its "
-    rf"expected calibration error of {PERCENT} % is no more than chance gives \(up to {PERCENT} %\)\.": calibrated,
+    rf"expected calibration error of {PERCENT} % is no more than chance gives(?: \(up to {PERCENT} %\))?\.": calibrated,
     r"(Over|Under)-confident(| on average, but not everywhere|, but only by a little)\.": over_or_under,
     r"Over-confident in some places and under-confident in others\.": nothing,
     r"(Over|Under)-confident in some places\.": nothing,
-    r"Not right for every class\.": nothing,
+    r"Not calibrated for every class\.": nothing,
     r"Not calibrated, though these samples do not show where\.": nothing,
-    rf"On ([\d,]+) samples it {MEANS}, with an expected calibration error of {PERCENT} % in 15 bins\.": with_error,
-    rf"Predictions with a confidence of {PERCENT} % to {PERCENT} % carry {PERCENT} % of it: they say {PERCENT} % and "
-    rf"are right {PERCENT} % of the time\.": place,
-    rf"(One class is|(?:Both|All [\d,]+|[\d,]+ of [\d,]+) classes are) off by more than chance(, these the most)?: "
-    rf"when it predicts (.+?) it says {PERCENT} % and is right {PERCENT} % of the time( \(.+?\))?\.": classes,
-    rf"It gives (.+?) too (much|little): {PERCENT} % on average, and {PERCENT} % of the samples are of it\.": positive,
-    r"So small an error seldom needs repair\.": nothing,
+    rf"On ([\d,]+) samples the model {MEANS}, with an expected calibration error of {PERCENT} % in "
+    r"15 bins\.": with_error,
+    rf"Predictions with a confidence of {PERCENT} % to {PERCENT} % account for {PERCENT} % of this error: they are "
+    rf"{PERCENT} % sure on average and right {PERCENT} % of the time\.": place,
+    rf"(One class is|(?:Both|All [\d,]+|[\d,]+ of [\d,]+) classes are) off by more than chance(, these three the "
+    rf"most)?: when it predicts (.+?), it {MEANS}( \(.+?\))?\.": classes,
+    rf"The mean probability of (.+?) is (only )?{PERCENT} %, but (only )?{PERCENT} % of the samples belong "
+    r"to it\.": positive,
+    r"An error this small seldom needs repair\.": nothing,
     r"To repair it without retraining, run `temperance compare` on held-out predictions\.": nothing,
 }
 
@@ -243,13 +246,17 @@ def checked(verdict: str, facts: Facts) -> None:
         found = [(match, check) for pattern, check in CLAUSES.items() if (match := re.match(pattern, rest))]
         assert found, f"this clause is not known: {rest!r}"
         match, check = found[0]
+        decimals = {len(number.partition(".")[2]) for number in re.findall(r"([\d.]+) %(?! interval)", match[0])}
+        assert len(decimals) < 2, f"numbers of one sentence have different digits: {match[0]!r}"
         check(facts, *match.groups())
         rest = rest[match.end() :].lstrip()
-    places = {says > right for says, right in pairs(r"they say ([\d.]+) % and are right ([\d.]+) %", verdict)}
+    places = {
+        says > right for says, right in pairs(r"they are ([\d.]+) % sure on average and right ([\d.]+) %", verdict)
+    }
     for head, expected in HEADS.items():
         assert (head in verdict) <= (places == expected), verdict
-    assert ("Not right for every class." in verdict) <= ("by more than chance" in verdict or "It gives" in verdict)
-    assert ("do not show where" in verdict) <= ("carry" not in verdict and "by more than chance" not in verdict)
+    assert ("for every class." in verdict) <= ("by more than chance" in verdict or "mean probability" in verdict)
+    assert ("do not show where" in verdict) <= ("account for" not in verdict and "by more than chance" not in verdict)
 
 
 # What a head says of the places that follow it: is each of them over-confident?
@@ -258,7 +265,7 @@ HEADS = {
     "Under-confident in some places.": {False},
     "Over-confident in some places and under-confident in others.": {True, False},
     "on average, but not everywhere.": {True, False},
-    "Not right for every class.": set(),
+    "Not calibrated for every class.": set(),
 }
 
 

@@ -231,7 +231,9 @@ def test_without_resamples_there_is_no_verdict(pair: Pair) -> None:
     page = Page(retraining_page(found))
     assert not re.search(r"between [+−\d]", page.text) and "nan" not in page.text
     assert "In small print" not in page.text
-    assert "95% interval" not in shown_on_terminal(found) and "95% interval" in shown_on_terminal(retrained(*pair, []))
+    assert "95 % interval" not in shown_on_terminal(found) and "95 % interval" in shown_on_terminal(
+        retrained(*pair, [])
+    )
 
 
 def test_the_duration_is_shown(pair: Pair) -> None:

@@ -137,7 +137,7 @@ class Retrained(Tabular):
             table.add_column(name, justify="right", no_wrap=True)
         tested = not any(math.isnan(by.low) for by in self.differences.values())
         if tested:
-            table.add_column(f"{LEVEL:.0%} interval", justify="right", style="dim", no_wrap=True)
+            table.add_column(f"{100 * LEVEL:g} % interval", justify="right", style="dim", no_wrap=True)
         for name, by in self.differences.items():
             metric = METRICS[name]
             sides = (shown(side.row(name).value, percent=metric.percent) for side in (self.before, self.after))

@@ -95,8 +95,9 @@ def verdict(found: Comparison) -> str:
     if best is none:
         head = f"Leave it as it is{_why_not(found, lower)}"
         return " ".join([head, *_passed_over(found, lower), *_needed(found, lower)])
-    p_value = f"p ≤ {_percent_up(found.chance[best.label])}, corrected for the number of methods"
-    head = f"Use {best.label}: it is significantly better than no calibration ({p_value})."
+    p_value = max(1, math.ceil(1000 * found.chance[best.label])) / 1000
+    corrected = f"p ≤ {p_value:g}, corrected for the number of methods"
+    head = f"Use {best.label}: it is significantly better than no calibration ({corrected})."
     return " ".join([head, _change(found), *_passed_over(found, lower), *_alternatives(found)])
 
 
@@ -123,8 +124,8 @@ def _passed_over(found: Comparison, lower: Sequence[Outcome]) -> list[str]:
         reason = "which could be chance" if by_chance else f"but {drawbacks} than no calibration"
         by_reason.setdefault(reason, []).append(outcome.label)
     return [
-        f"{first}{_and_others(len(others))} {'have' if others else 'has'} a lower NLL, {reason}."
-        for reason, (first, *others) in by_reason.items()
+        f"{_named(labels)} {'have' if len(labels) > 1 else 'has'} a lower NLL, {reason}."
+        for reason, labels in by_reason.items()
     ]
 
 
@@ -151,11 +152,6 @@ def _needed(found: Comparison, lower: Sequence[Outcome]) -> list[str]:
     return [f"If the gain of {label} is as large as it looks here, about {count} test samples would tell."]
 
 
-def _percent_up(chance: float) -> str:
-    """A small probability, rounded up to a tenth of a percent."""
-    return f"{max(1, math.ceil(1000 * chance)) / 10:g} %"
-
-
 def _rounded(count: float) -> int:
     """Rounded up to two digits."""
     unit = 10.0 ** max(0, math.floor(math.log10(count)) - 1)
@@ -178,7 +174,8 @@ def _alternatives(found: Comparison) -> list[str]:
         simpler = f" (simpler: {parameters} instead of {best.n_parameters:,})"
     else:
         first = level[0]
-    return [f"Not clearly worse: {first.label}{simpler}{_and_others(len(level) - 1)}."]
+    others = [outcome.label for outcome in level if outcome is not first]
+    return [f"Not clearly worse: {_named([first.label + simpler, *others])}."]
 
 
 def _change(found: Comparison) -> str:
@@ -204,8 +201,10 @@ def told(moves: Mapping[str, tuple[float, float]], by: Mapping[str, Difference])
     return ", ".join(said)
 
 
-def _and_others(count: int) -> str:
-    return f" and {count} other{'s' * (count > 1)}" if count else ""
+def _named(labels: Sequence[str]) -> str:
+    """The first of several methods and how many others there are; both of two."""
+    others = f"{len(labels) - 1} others" if len(labels) > 2 else "".join(labels[1:])
+    return f"{labels[0]} and {others}" if others else labels[0]
 
 
 # ---------------------------------------------------------------------------------------------------------- the remarks

@@ -25,6 +25,7 @@ import numpy as np
 import torch
 
 import temperance
+from temperance import showing
 from temperance.errors import InputError, MissingExtraError
 from temperance.showing import Shown
 
@@ -168,7 +169,7 @@ def shown(value: float, *, percent: bool) -> str:
     """A number as people read it: percent with two decimals, else four significant digits."""
     if not math.isfinite(value):
         return "–"
-    return f"{100 * value:.2f} %" if percent else f"{value:#.4g}"
+    return showing.percent(value) if percent else f"{value:#.4g}"
 
 
 def _finite(value: Any) -> Any:

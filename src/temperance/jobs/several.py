@@ -23,6 +23,7 @@ from temperance.metrics import METRICS
 from temperance.predictions import Predictions, read_predictions
 from temperance.predictions.given import Set
 from temperance.progress import Progress, no_progress
+from temperance.showing import percent
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
@@ -223,8 +224,8 @@ class Comparisons(SeveralSets):
             table.add_row(
                 Text(standing.method),
                 f"{standing.rank.value:.1f}{between}",
-                f"{standing.wins.value:.0%}",
-                f"{standing.harm.value:.0%}",
+                percent(standing.wins.value, 0),
+                percent(standing.harm.value, 0),
                 shown(means["nll"], percent=False),
                 shown(means["ece"], percent=True),
                 shown(means["accuracy"], percent=True),
