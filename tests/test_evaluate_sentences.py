@@ -13,7 +13,7 @@ from temperance.jobs.verdict import LEVEL, Findings
 from temperance.metrics.batch import batches
 from temperance.metrics.tally import Tally, tallied
 from temperance.showing import percents
-from verdicts import Data, Facts, always, checked, off_by, one_class_off, opposite, rare, steep
+from verdicts import Data, Facts, always, checked, mostly_over, off_by, one_class_off, opposite, rare, steep
 
 TOO_FEW = r"samples are too few to tell\."
 CASES: dict[str, tuple[Data, list[str], list[str]]] = {
@@ -51,6 +51,11 @@ CASES: dict[str, tuple[Data, list[str], list[str]]] = {
         one_class_off(20_000),
         [r"One class is off .*: when it predicts class 2, it is "],
         ["classes are"],
+    ),
+    "over, but not of every class": (
+        mostly_over(20_000),
+        [r"^Over-confident on average, but not for every class\. ", "when it predicts class 2, .*; class 0|\\(class 0"],
+        ["everywhere"],
     ),
     "opposite classes": (
         opposite(6000),

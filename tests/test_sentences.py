@@ -44,8 +44,8 @@ OOD_CASES: dict[str, tuple[list[Tensor], str, list[str]]] = {
     "half of it": ([torch.cat([LOW[:500], HIGH[:500]])], r"^Part of the unfamiliar data stands out\.", ["ost"]),
     "FPR95 of 85 %": (
         [torch.cat([LOW[:150], MIDDLE[:850]])],
-        r"^Part of the unfamiliar data stands out, most of it does not\.",
-        ["Most unfamiliar"],
+        r"^Most unfamiliar data does not stand out\.",
+        ["stands out"],
     ),
     "hardly": ([torch.cat([LOW[:40], MIDDLE[:960]])], r"^Unfamiliar data tends to score lower, but not low enough", []),
     "none": ([OWN], r"^Confidence does not tell unfamiliar data apart", ["stands"]),
@@ -87,7 +87,7 @@ def test_ood_claims_nothing_of_few_samples(own: int, other: int, smallest: str) 
 @pytest.mark.parametrize(
     ("area", "share", "said"),
     [
-        ((0.79, 0.81), (0.83, 0.87), "Part of the unfamiliar data stands out, most of it does not."),
+        ((0.79, 0.81), (0.83, 0.87), "Most unfamiliar data does not stand out."),
         ((0.97, 0.99), (0.02, 0.12), "Most unfamiliar data stands out."),
         ((0.85, 0.95), (0.30, 0.60), "Part of the unfamiliar data stands out."),
         ((0.52, 0.60), (0.90, 0.97), "Unfamiliar data tends to score lower, but not low enough to stand out."),
@@ -164,10 +164,10 @@ def test_what_is_said_of_guesses(k: int, accuracy: float, margin: float) -> None
     named = torch.where(torch.arange(1000) / 1000 < accuracy, labels, (labels + 1) % k)
     logits = margin * torch.nn.functional.one_hot(named, k).double()
     found = re.fullmatch(
-        rf"It is (hardly|no) better than guessing\. On 1,000 test samples it is right {PERCENT} % of the time, and "
-        rf"naming the most frequent class every time would be right {PERCENT} % of the time; its NLL is ([\d.]+), and "
-        r"that of giving every sample the frequencies of the classes is ([\d.]+)\. Look at its loss, train longer or "
-        r"change the learning rate\. What follows is about its confidence alone\.",
+        rf"It is (hardly|no) better than guessing\. On 1,000 test samples it is right {PERCENT} % of the time; always "
+        rf"predicting the most frequent class would be right {PERCENT} % of the time\. Its NLL is ([\d.]+); predicting "
+        r"the class frequencies for every sample would give ([\d.]+)\. Look at the loss, train longer or change the "
+        r"learning rate\. What follows is about its confidence alone\.",
         hardly_learnt(Predictions.of(logits, labels, from_logits=True)),
     )
     assert found

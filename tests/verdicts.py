@@ -66,6 +66,12 @@ def one_class_off(n: int) -> Data:
     return made(says, says - 0.1 * (named == 2), predicted=named)
 
 
+def mostly_over(n: int) -> Data:
+    """Far too sure of class 2, and a little less sure of class 0 than it could be."""
+    says, named = spread(n, 0.6, 0.9), torch.arange(n) % 5
+    return made(says, says - 0.3 * (named == 2) + 0.06 * (named == 0), predicted=named)
+
+
 def opposite(n: int) -> Data:
     """Two classes: too sure of the second and, by as much, not sure enough of the first."""
     says, named = spread(n, 0.6, 0.9), torch.arange(n) % 2
@@ -125,11 +131,11 @@ def with_error(facts: Facts, n: str, sure: str, right: str, error: str) -> None:
     same(error, float(np.abs(facts.gaps()).sum()) / len(facts.labels))
 
 
-def place(facts: Facts, start: str, end: str, share: str, says: str, right: str) -> None:
+def place(facts: Facts, start: str, end: str, share: str | None, says: str, right: str) -> None:
     low, high = (round(float(edge) * 15 / 100) for edge in (start, end))
     assert low < high
     gaps = facts.gaps()
-    same(share, float(np.abs(gaps[low:high]).sum() / np.abs(gaps).sum()))
+    same(share or "100.0", float(np.abs(gaps[low:high]).sum() / np.abs(gaps).sum()))
     assert (gaps[low:high] > 0).all() or (gaps[low:high] < 0).all()
     inside = (facts.confidence > low / 15 + 1e-9) & (facts.confidence <= high / 15 + 1e-9)
     assert not inside.all(), "the averages have said it"
@@ -202,6 +208,10 @@ def over_or_under(facts: Facts, word: str, rest: str) -> None:
     assert plain_chance(facts.confidence, int(facts.correct.sum())) <= 1.05 * SHARE
     error = float(np.abs(facts.gaps()).sum()) / len(facts.labels)
     assert ("little" in rest) <= (error < 0.005 and error < (1 - was) / 10)
+    if "class" in rest:
+        of_class = [facts.predicted == j for j in set(facts.predicted.tolist())]
+        others = [mine for mine in of_class if (np.subtract(*facts.mean(mine)) > 0) != (said > was)]
+        assert any(plain_chance(facts.confidence[mine], int(facts.correct[mine].sum())) <= SHARE for mine in others)
 
 
 def samples_it_takes(facts: Facts, needed: str) -> None:
@@ -221,15 +231,16 @@ CLAUSES: dict[str, Callable[..., None]] = {
     r"It takes about ([\d,]+) samples to see an average error of 2 points\.": samples_it_takes,
     rf"Calibrated to within {PERCENT} points on average, as far as ([\d,]+) samples can tell\. It {MEANS}, and its "
     rf"expected calibration error of {PERCENT} % is no more than chance gives(?: \(up to {PERCENT} %\))?\.": calibrated,
-    r"(Over|Under)-confident(| on average, but not everywhere|, but only by a little)\.": over_or_under,
+    r"(Over|Under)-confident(| on average, but not (?:everywhere|for every class)|, but only by a "
+    r"little)\.": over_or_under,
     r"Over-confident in some places and under-confident in others\.": nothing,
     r"(Over|Under)-confident in some places\.": nothing,
     r"Not calibrated for every class\.": nothing,
     r"Not calibrated, though these samples do not show where\.": nothing,
     rf"On ([\d,]+) samples the model {MEANS}, with an expected calibration error of {PERCENT} % in "
     r"15 bins\.": with_error,
-    rf"Predictions with a confidence of {PERCENT} % to {PERCENT} % account for {PERCENT} % of this error: they are "
-    rf"{PERCENT} % sure on average and right {PERCENT} % of the time\.": place,
+    rf"Predictions with a confidence of {PERCENT} % to {PERCENT} % account for (?:{PERCENT} %|(?:nearly )?all) of this "
+    rf"error: they are {PERCENT} % sure on average and right {PERCENT} % of the time\.": place,
     rf"(One class is|(?:Both|All [\d,]+|[\d,]+ of [\d,]+) classes are) off by more than chance(, these three the "
     rf"most)?: when it predicts (.+?), it {MEANS}( \(.+?\))?\.": classes,
     rf"The mean probability of (.+?) is (only )?{PERCENT} %, but (only )?{PERCENT} % of the samples belong "

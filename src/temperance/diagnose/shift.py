@@ -168,11 +168,8 @@ class Shift(Results):
                 f"The calibration error grows under {grows} of {of} and shrinks under {shrinks}, by more than chance."
             )
         if grows or shrinks:
-            under = f", under {grows or shrinks} of {of}" if len(changes) > 1 else ""
-            return (
-                f"The calibration error {'grows' if grows else 'shrinks'} when images get worse{under} by more than "
-                "chance."
-            )
+            under = f"under {grows or shrinks} of {of}" if len(changes) > 1 else "when images get worse"
+            return f"The calibration error {'grows' if grows else 'shrinks'} {under}, by more than chance."
         clean, worse = (self.value("ece", severity=s, method=self.methods[-1]) for s in (0, self.severities[-1]))
         spans = [end for change in changes for end in (change.low, change.high)]
         if n >= FEWEST and all(abs(by) < NOTICEABLE for by in (*spans, worse - clean)):

@@ -120,7 +120,7 @@ class Retrained(Tabular):
         moves = {name: (self.before.row(name).value, self.after.row(name).value) for name in JUDGED}
         sentences = [
             judgement(self.differences),
-            f"With {self.head.name} in the place of {self.replaced}, {told(moves, self.differences)}.",
+            f"With {self.head.name} in place of {self.replaced}, {told(moves, self.differences)}.",
             "The features came without a classifier of their network." if self.replaced == STAND_IN else "",
             self.head.caveat,
             self.warning,

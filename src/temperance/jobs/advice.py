@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING
 
 from temperance.errors import plural
 from temperance.jobs.outcomes import BASELINE, SIGNIFICANT, Outcome
-from temperance.jobs.results import shown
 from temperance.metrics import METRICS
 from temperance.metrics.gain import MOST_SAMPLES, ROUNDING, Gains, holm
 from temperance.metrics.significance import Difference
+from temperance.showing import percent
 
 if TYPE_CHECKING:
     from temperance.jobs.comparison import Comparison
@@ -96,8 +96,8 @@ def verdict(found: Comparison) -> str:
         head = f"Leave it as it is{_why_not(found, lower)}"
         return " ".join([head, *_passed_over(found, lower), *_needed(found, lower)])
     p_value = max(1, math.ceil(1000 * found.chance[best.label])) / 1000
-    corrected = f"p ≤ {p_value:g}, corrected for the number of methods"
-    head = f"Use {best.label}: it is significantly better than no calibration ({corrected})."
+    corrected = ", corrected for the number of methods" if len(found.chance) > 1 else ""
+    head = f"Use {best.label}: it is significantly better than no calibration (p ≤ {p_value:g}{corrected})."
     return " ".join([head, _change(found), *_passed_over(found, lower), *_alternatives(found)])
 
 
@@ -143,7 +143,7 @@ def _needed(found: Comparison, lower: Sequence[Outcome]) -> list[str]:
         wrong = found.baseline.mistakes
         are = "No prediction is" if not wrong else f"Only {plural(wrong, 'prediction')} {'is' if wrong == 1 else 'are'}"
         return [
-            f"{are} wrong, and only mistakes show how sure is too sure: collect enough samples for {FEWEST} of them."
+            f"{are} wrong, and only mistakes show when a model is too sure: collect samples with at least {FEWEST}."
         ]
     label = next((name for name in FAVOURITES if name in needed), next(iter(needed)))
     if needed[label] > MOST_SAMPLES:
@@ -194,7 +194,8 @@ def told(moves: Mapping[str, tuple[float, float]], by: Mapping[str, Difference])
     verb = "goes from"
     for name, values in moves.items():
         metric = METRICS[name]
-        was, now = (shown(value, percent=metric.percent) for value in values)
+        decimals = 4 if max(values) >= 0.01 else 6
+        was, now = (percent(value) if metric.percent else f"{value:.{decimals}f}" for value in values)
         chance = " (which could be chance)" if by[name].p_value >= SIGNIFICANT else ""
         said.append(f"{metric.title} stays at {now}" if was == now else f"{metric.title} {verb} {was} to {now}{chance}")
         verb = "goes from" if was == now else "from"

@@ -162,7 +162,9 @@ def told_apart(area: Row, share: Row) -> str:
     if share.high < 0.5:
         return "Most unfamiliar data stands out."
     if share.high < 0.95:
-        return "Part of the unfamiliar data stands out" + (", most of it does not." if share.low > 0.5 else ".")
+        return (
+            "Most unfamiliar data does not stand out." if share.low > 0.5 else "Part of the unfamiliar data stands out."
+        )
     if area.low > 0.5:
         return "Unfamiliar data tends to score lower, but not low enough to stand out."
     return "Confidence does not tell unfamiliar data apart, as far as these samples show."

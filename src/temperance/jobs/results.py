@@ -12,6 +12,7 @@ import json
 import math
 import platform
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterable, Sequence
@@ -75,7 +76,7 @@ class Provenance:
                 "python": platform.python_version(),
             },
             commit=_commit(),
-            command=" ".join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+            command=_command(),
             created=datetime.now(UTC).isoformat(timespec="seconds"),
         )
 
@@ -178,6 +179,13 @@ def _finite(value: Any) -> Any:
     if isinstance(value, Sequence) and not isinstance(value, str):
         return [_finite(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _command() -> str:
+    """What was run, as it is typed."""
+    program = Path(sys.argv[0])
+    name = "temperance" if program.parts[-2:] == ("temperance", "__main__.py") else program.name
+    return shlex.join([name, *sys.argv[1:]])
 
 
 def _commit() -> str:

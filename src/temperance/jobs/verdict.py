@@ -165,6 +165,8 @@ def _head(found: Findings) -> str:
         word = "Over-confident" if found.average > 0 else "Under-confident"
         if over and under:
             return f"{word} on average, but not everywhere."
+        if bool((found.classes == -found.average).any()):
+            return f"{word} on average, but not for every class."
         return f"{word}, but only by a little." if found.little else f"{word}."
     if over and under:
         return "Over-confident in some places and under-confident in others."
@@ -187,14 +189,19 @@ def _places(found: Findings) -> list[str]:
             part = bins.of(slice(low, high)).total()
             if found.average and int(part.count) == found.n:  # the averages have said it
                 continue
-            edges = low / len(share), high / len(share)
-            start, end, carries, sure, right = percents(edges, (carried,), (float(part.says), float(part.right)))
-            text = (
-                f"Predictions with a confidence of {start} to {end} account for {carries} of this error: they are "
-                f"{sure} sure on average and right {right} of the time."
-            )
-            told.append((carried, text))
+            told.append((carried, _place(part, (low / len(share), high / len(share)), carried)))
     return [text for _, text in sorted(told, reverse=True)]
+
+
+def _place(part: Tally, edges: tuple[float, float], carried: float) -> str:
+    """Predictions between two confidences, and the share of the error that they carry."""
+    numbers = (float(part.says), float(part.right)), () if carried > 0.9995 else (carried,)
+    start, end, sure, right, *share = percents(edges, *numbers)
+    much = share[0] if share else "all" if carried > 1 - 1e-9 else "nearly all"
+    return (
+        f"Predictions with a confidence of {start} to {end} account for {much} of this error: they are {sure} sure on "
+        f"average and right {right} of the time."
+    )
 
 
 def _stretches(flags: list[bool]) -> list[tuple[int, int]]:

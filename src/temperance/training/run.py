@@ -142,9 +142,9 @@ def hardly_learnt(predictions: Predictions) -> str:
     better = "no better" if found["accuracy"] <= guessed and found["nll"] >= entropy else "hardly better"
     right, naming = percents((found["accuracy"], guessed))
     return (
-        f"It is {better} than guessing. On {predictions.n:,} test samples it is right {right} of the time, and naming "
-        f"the most frequent class every time would be right {naming} of the time; its NLL is {found['nll']:.3f}, and "
-        f"that of giving every sample the frequencies of the classes is {entropy:.3f}. Look at its loss, train longer "
+        f"It is {better} than guessing. On {predictions.n:,} test samples it is right {right} of the time; always "
+        f"predicting the most frequent class would be right {naming} of the time. Its NLL is {found['nll']:.3f}; "
+        f"predicting the class frequencies for every sample would give {entropy:.3f}. Look at the loss, train longer "
         "or change the learning rate. What follows is about its confidence alone."
     )
 
