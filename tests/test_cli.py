@@ -229,7 +229,7 @@ def test_wrong_options(good: Path, tmp_path: Path, capsys: pytest.CaptureFixture
     assert "temperance: --seed must be" in refused(["evaluate", str(good), "--seed", "-1"], capsys)
     no_groups = tmp_path / "plain.npz"
     np.savez(no_groups, probs=PROBS, labels=LABELS)
-    assert "has no groups" in refused(["evaluate", str(no_groups), "--by", "group"], capsys)
+    assert "have no groups" in refused(["evaluate", str(no_groups), "--by", "group"], capsys)
 
 
 def test_too_much_memory_is_refused_in_flags(

@@ -220,7 +220,7 @@ def test_the_lowest_nll_is_first_and_no_calibration_among_them(found: Comparison
     assert found.baseline.label == "identity" and found.baseline in found.ranked
     assert found.recommended is found.ranked[0]
     assert found.verdict.startswith(
-        f"Use {found.recommended.label}: it is significantly better than no calibration (p ≤ 0.1 %, "
+        f"Use {found.recommended.label}: it is significantly better than no calibration (p ≤ 0.001, "
         "corrected for the number of methods). NLL goes"
     )
 
@@ -406,7 +406,7 @@ def test_each_method_once() -> None:
 
 def test_provenance_knows_both_parts(found: Comparison) -> None:
     fit, test = over_confident().halves(0)
-    assert found.provenance.inputs == {"fit: memory": fit.fingerprint, "test: memory": test.fingerprint}
+    assert found.provenance.inputs == {"fit: arrays": fit.fingerprint, "test: arrays": test.fingerprint}
     assert (found.provenance.settings["n_fit"], found.provenance.settings["n_test"]) == (300, 300)
 
 

@@ -39,11 +39,15 @@ def test_over_and_under_confident(sharpness: float) -> None:
     found = compared(predictions(2000, sharpness))
     assert found.recommended.label in ("temperature", "structured-vector")
     assert found.verdict.startswith(
-        f"Use {found.recommended.label}: it is significantly better than no calibration (p ≤ 0.1 %, "
+        f"Use {found.recommended.label}: it is significantly better than no calibration (p ≤ 0.001, "
         "corrected for the number of methods). NLL goes from "
     )
     nll = found.verdict.split("NLL goes from")[1].split(", ECE")[0]
     assert "chance" not in nll
+
+
+def test_one_method_needs_no_correction() -> None:
+    assert "than no calibration (p ≤ 0.001). NLL" in compared(predictions(2000, 3.0), ["temperature"]).verdict
 
 
 def test_calibrated() -> None:
@@ -93,8 +97,8 @@ def test_a_test_part_without_mistakes() -> None:
     assert found.recommended is found.baseline
     assert found.verdict == (
         "Leave it as it is: 30 test samples cannot tell whether a calibrator helps. "
-        "temperature has a lower NLL, which could be chance. No prediction is wrong, and only mistakes show how sure "
-        "is too sure: collect enough samples for 10 of them."
+        "temperature has a lower NLL, which could be chance. No prediction is wrong, and only mistakes show when a "
+        "model is too sure: collect samples with at least 10."
     )
 
 
@@ -102,8 +106,8 @@ def test_few_mistakes_do_not_say_how_many_samples_would_do() -> None:
     found = compared(predictions(40, 4.0, seed=1), ["temperature"])
     assert found.verdict == (
         "Leave it as it is: 20 test samples cannot tell whether a calibrator helps. "
-        "temperature has a lower NLL, which could be chance. Only 2 predictions are wrong, and only mistakes show how "
-        "sure is too sure: collect enough samples for 10 of them."
+        "temperature has a lower NLL, which could be chance. Only 2 predictions are wrong, and only mistakes show when "
+        "a model is too sure: collect samples with at least 10."
     )
 
 
@@ -200,8 +204,8 @@ def test_the_verdict_says_which_were_passed_over_and_why(base: Comparison) -> No
     worst = made_up("all worse", 1.1, ece=0.2)
     found = judged(base, bad, lucky, best, close, NONE, worst)
     assert found.verdict == (
-        "Use better: it is significantly better than no calibration (p ≤ 0.1 %, "
-        "corrected for the number of methods). NLL goes from 1.000 to 0.9000, ECE from 10.00 % to "
+        "Use better: it is significantly better than no calibration (p ≤ 0.001, "
+        "corrected for the number of methods). NLL goes from 1.0000 to 0.9000, ECE from 10.00 % to "
         "5.00 %, accuracy stays at 70.00 %. less accurate has a lower NLL, but a lower accuracy than no calibration. "
         "lucky has a lower NLL, which could be chance. Not clearly worse: nearly as good."
     )
@@ -220,7 +224,7 @@ def test_the_verdict_where_nothing_helps(base: Comparison) -> None:
     found = judged(base, perhaps, maybe, NONE)
     assert found.verdict.startswith(
         "Leave it as it is: 1,000 test samples cannot tell whether a calibrator helps. "
-        "perhaps and 1 other have a lower NLL, which could be chance. If the gain of perhaps is as large as "
+        "perhaps and maybe have a lower NLL, which could be chance. If the gain of perhaps is as large as "
         "it looks here, about "
     )
     assert found.verdict.endswith(" test samples would tell.")

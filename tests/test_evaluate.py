@@ -3,6 +3,7 @@
 import io
 import json
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -116,7 +117,7 @@ def test_the_verdict_names_the_classes() -> None:
     found = evaluate(
         Predictions.of(logits, labels, from_logits=True, class_names=["ant", "bee", "cat", "dog", "eel"]), bootstrap=0
     )
-    assert re.search(r"when it predicts (ant|bee|cat|dog|eel) it says [\d.]+ % and is right [\d.]+ %", found.verdict)
+    assert re.search(r"when it predicts (ant|bee|cat|dog|eel), it is [\d.]+ % sure on average and right", found.verdict)
 
 
 def test_json_csv_and_table_agree() -> None:
@@ -163,5 +164,25 @@ def test_progress_is_told() -> None:
 
 
 def test_predictions_without_labels_cannot_be_measured() -> None:
-    with pytest.raises(InputError, match="the predictions of memory have no labels"):
+    with pytest.raises(InputError, match="the predictions have no labels"):
         evaluate(Predictions.of([[0.9, 0.1], [0.2, 0.8]]), bootstrap=0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["/somewhere/temperance/__main__.py", "evaluate", "my file.npz"], "temperance evaluate 'my file.npz'"),
+        (["/somewhere/bin/temperance", "evaluate", "a.npz"], "temperance evaluate a.npz"),
+        (["/mine/__main__.py"], "__main__.py"),
+    ],
+)
+def test_the_command_is_kept_as_it_is_typed(arguments: list[str], said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", arguments)
+    assert evaluate([[0.9, 0.1]], [0], bootstrap=0, metrics=["nll"]).provenance.command == said
+
+
+def test_labels_that_all_have_a_probability_of_zero() -> None:
+    (note,) = evaluate([[1.0, 0.0]] * 2, [1, 1], bootstrap=0, metrics=["nll"]).notes
+    assert note.startswith("2 labels have a probability of 0") and "other" not in note
+    (note,) = evaluate([[1.0, 0.0]] * 2, [1, 0], bootstrap=0, metrics=["nll"]).notes
+    assert note.endswith("; on the other 1 sample it is 0.")

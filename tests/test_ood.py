@@ -71,7 +71,7 @@ def test_several_sets_and_their_mean(own: Predictions, other: Predictions) -> No
 
 
 def test_the_same_file_twice_has_two_names(own: Predictions, other: Predictions) -> None:
-    assert list(compare_ood(own, [other, other, other], bootstrap=5).sizes) == ["memory", "memory (2)", "memory (3)"]
+    assert list(compare_ood(own, [other, other, other], bootstrap=5).sizes) == ["arrays", "arrays (2)", "arrays (3)"]
 
 
 def test_a_calibrator_is_applied_to_both_sides(own: Predictions, other: Predictions) -> None:
@@ -141,7 +141,7 @@ def test_the_verdict_names_a_better_score() -> None:
 
 
 def test_bad_input(own: Predictions) -> None:
-    with pytest.raises(InputError, match="has 5 classes, memory has 4"):
+    with pytest.raises(InputError, match="got 5 classes in arrays and 4 in arrays"):
         compare_ood(own, predictions(1, k=4))
     with pytest.raises(InputError, match="at least one set"):
         compare_ood(own, [])
@@ -181,7 +181,7 @@ def test_json_and_report(files: tuple[str, str], tmp_path: Path, capsys: pytest.
 def test_wrong_input_is_a_sentence(files: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "nothing.npz" in refused(["ood", files[0], str(tmp_path / "nothing.npz")], capsys)
     np.savez(tmp_path / "ten.npz", logits=np.zeros((4, 10)), labels=np.zeros(4, dtype=np.int64))
-    assert "has 5 classes" in refused(["ood", files[0], str(tmp_path / "ten.npz")], capsys)
+    assert "got 5 classes in " in refused(["ood", files[0], str(tmp_path / "ten.npz")], capsys)
     assert "no folder" in refused(["ood", *files, "--report", str(tmp_path / "no" / "r.html")], capsys)
 
 
@@ -226,7 +226,7 @@ def test_wrong_features_are_a_sentence(
 ) -> None:
     inside, outside, train = with_features
     assert "--features FILE" in refused(["ood", inside, outside, "--scores", "knn"], capsys)
-    assert "own.npz has no features" in refused(["ood", files[0], outside, "--features", train], capsys)
+    assert "own.npz have no features" in refused(["ood", files[0], outside, "--features", train], capsys)
     with np.load(inside) as arrays:
         np.savez(tmp_path / "narrow.npz", logits=arrays["logits"], features=arrays["features"][:, :3])
     said = refused(["ood", str(tmp_path / "narrow.npz"), outside, "--features", train], capsys)

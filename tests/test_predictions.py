@@ -33,7 +33,7 @@ def test_arrays_lists_and_tensors_are_the_same() -> None:
         torch.tensor(PROBS, dtype=torch.float64), torch.tensor([[0], [1], [1]]), groups=["a", "b", "a"]
     )
     for found in (as_lists, as_arrays, as_tensors):
-        assert (found.n, found.k, found.from_logits, found.source, found.split) == (3, 2, False, "memory", None)
+        assert (found.n, found.k, found.from_logits, found.source, found.split) == (3, 2, False, "arrays", None)
         assert found.scores.tolist() == PROBS
         assert found.labels.tolist() == [0, 1, 1]
         assert found.labels.dtype == torch.int64

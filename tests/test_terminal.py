@@ -111,16 +111,30 @@ full = pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/ful
 
 
 @full
-@pytest.mark.parametrize("arguments", [["list", "metrics"], ["evaluate", "PATH", "--json", "--bootstrap", "0"]])
-@pytest.mark.parametrize("buffering", [1, -1])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["list", "metrics"],
+        ["evaluate", "PATH", "--json", "--bootstrap", "0"],
+        ["--help"],
+        ["fit", "--help"],
+        ["--version"],
+    ],
+    ids=lambda arguments: " ".join(arguments[:2]),
+)
+@pytest.mark.parametrize("unbuffered", [False, True])
 def test_a_full_disk_is_a_sentence(
     arguments: list[str],
-    buffering: int,
+    unbuffered: bool,
     path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    with Path("/dev/full").open("w", buffering=buffering, encoding="utf-8") as nowhere:
+    # As Python opens standard output with and without PYTHONUNBUFFERED.
+    with (
+        Path("/dev/full").open("wb", buffering=0 if unbuffered else -1) as binary,
+        io.TextIOWrapper(binary, encoding="utf-8", write_through=unbuffered) as nowhere,
+    ):
         monkeypatch.setattr(sys, "stdout", nowhere)
         assert main([str(path) if argument == "PATH" else argument for argument in arguments]) == 2
     said = capsys.readouterr().err

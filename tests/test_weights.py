@@ -145,7 +145,7 @@ def test_equal_weights_make_the_same_comparison() -> None:
 def test_sets_must_both_have_weights_or_none() -> None:
     logits, labels, weights = weighted()
     one = Predictions.of(logits, labels, from_logits=True, weights=weights)
-    with pytest.raises(TemperanceError, match="both sets must have weights, or none of them"):
+    with pytest.raises(TemperanceError, match="both sets must have weights, or neither; got weights in the"):
         compare(one, Predictions.of(logits, labels, from_logits=True))
 
 

@@ -127,7 +127,7 @@ def test_the_command_refuses(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert "would be overwritten" in refused(["export", str(path), "-o", str(path)], capsys)
     assert "does not exist" in refused(["export", str(tmp_path / "none.safetensors")], capsys)
     said = refused(["export", str(path), "-o", str(tmp_path / "cal.pt2")], capsys)
-    assert f"what is exported is an ONNX file; call it {tmp_path / 'cal.onnx'}" in said
+    assert f"a calibrator is exported as .onnx; call it {tmp_path / 'cal.onnx'}" in said
 
 
 def test_wrong_input_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -312,7 +312,9 @@ class Calibrator(Estimator, Shown, HasSettings, nn.Module):
         if n < self.min_samples:
             raise InputError(f"{self.name} needs at least {self.min_samples} samples to fit; got {n}")
         if int(labels.min()) == int(labels.max()):
-            raise InputError(f"{self.name} needs labels of at least two classes to fit; all {n} are {int(labels[0])}")
+            raise InputError(
+                f"{self.name} needs labels of at least two classes to fit; got only class {int(labels[0])}"
+            )
         refuse_probs(logits, AS_LOGITS)
 
     @property

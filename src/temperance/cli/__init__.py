@@ -118,9 +118,16 @@ def _discard_output() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+class Parser(argparse.ArgumentParser):
+    """A parser whose help fails as any other output does; argparse itself ignores errors of writing."""
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        print(message, end="", file=file or sys.stderr)
+
+
 def parser() -> argparse.ArgumentParser:
     """All commands with their options."""
-    found = argparse.ArgumentParser(
+    found = Parser(
         prog="temperance", description="Makes a classifier's confidence mean what it says.", allow_abbrev=False
     )
     found.add_argument("--version", action="version", version=f"temperance {__version__}")

@@ -11,8 +11,9 @@ from temperance.errors import InputError, plural
 from temperance.files import refuse_overwriting
 from temperance.progress import listening
 
-# What `auto` records for those who study it (docs/calibrators/combination.md); its verdict says what follows.
-DETAILS = ("verdict", "harm", "trust", "gain")
+# Not listed: what `auto` records for those who study it (docs/calibrators/combination.md), and sentences that are
+# printed anyway, the verdict of `auto` and the caution, which is a warning.
+UNLISTED = ("verdict", "harm", "trust", "gain", "caution")
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -72,7 +73,7 @@ def run(args: argparse.Namespace) -> None:
     if "verdict" in found.info:
         print(found.info["verdict"])
     whole = {name: value.tolist() for name, value in found.learnt.items() if "." not in name}
-    shown = {name: value for name, value in found.info.items() if name not in DETAILS}
+    shown = {name: value for name, value in found.info.items() if name not in UNLISTED}
     for name, value in {**whole, **shown}.items():
         print(f"  {name}: {short(value)}")
 

@@ -14,6 +14,7 @@ from rich.text import Text
 from temperance.cli import terminal
 from temperance.cli.output import progress_bar
 from temperance.errors import at_least
+from temperance.showing import percent
 
 if TYPE_CHECKING:
     from temperance.progress import Progress
@@ -161,8 +162,8 @@ def epoch_line(epochs: int) -> Callable[[Mapping[str, Any]], None]:
     def tell(row: Mapping[str, Any]) -> None:
         seconds = row["seconds"] + row["seconds_of_validation"]
         print(
-            f"epoch {row['epoch']}/{epochs}  loss {row['loss']:.4f}  held-out accuracy {row['val_accuracy']:.2%}  "
-            f"ECE {row['val_ece']:.2%}  {seconds:.1f} s",
+            f"epoch {row['epoch']}/{epochs}  loss {row['loss']:.4f}  held-out accuracy {percent(row['val_accuracy'])}  "
+            f"ECE {percent(row['val_ece'])}  {seconds:.1f} s",
             file=sys.stderr,
             flush=True,
         )

@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING
 
 from temperance.errors import plural
 from temperance.jobs.outcomes import BASELINE, SIGNIFICANT, Outcome
-from temperance.jobs.results import shown
 from temperance.metrics import METRICS
 from temperance.metrics.gain import MOST_SAMPLES, ROUNDING, Gains, holm
 from temperance.metrics.significance import Difference
+from temperance.showing import percent
 
 if TYPE_CHECKING:
     from temperance.jobs.comparison import Comparison
@@ -95,8 +95,9 @@ def verdict(found: Comparison) -> str:
     if best is none:
         head = f"Leave it as it is{_why_not(found, lower)}"
         return " ".join([head, *_passed_over(found, lower), *_needed(found, lower)])
-    p_value = f"p ≤ {_percent_up(found.chance[best.label])}, corrected for the number of methods"
-    head = f"Use {best.label}: it is significantly better than no calibration ({p_value})."
+    p_value = max(1, math.ceil(1000 * found.chance[best.label])) / 1000
+    corrected = ", corrected for the number of methods" if len(found.chance) > 1 else ""
+    head = f"Use {best.label}: it is significantly better than no calibration (p ≤ {p_value:g}{corrected})."
     return " ".join([head, _change(found), *_passed_over(found, lower), *_alternatives(found)])
 
 
@@ -123,8 +124,8 @@ def _passed_over(found: Comparison, lower: Sequence[Outcome]) -> list[str]:
         reason = "which could be chance" if by_chance else f"but {drawbacks} than no calibration"
         by_reason.setdefault(reason, []).append(outcome.label)
     return [
-        f"{first}{_and_others(len(others))} {'have' if others else 'has'} a lower NLL, {reason}."
-        for reason, (first, *others) in by_reason.items()
+        f"{_named(labels)} {'have' if len(labels) > 1 else 'has'} a lower NLL, {reason}."
+        for reason, labels in by_reason.items()
     ]
 
 
@@ -142,18 +143,13 @@ def _needed(found: Comparison, lower: Sequence[Outcome]) -> list[str]:
         wrong = found.baseline.mistakes
         are = "No prediction is" if not wrong else f"Only {plural(wrong, 'prediction')} {'is' if wrong == 1 else 'are'}"
         return [
-            f"{are} wrong, and only mistakes show how sure is too sure: collect enough samples for {FEWEST} of them."
+            f"{are} wrong, and only mistakes show when a model is too sure: collect samples with at least {FEWEST}."
         ]
     label = next((name for name in FAVOURITES if name in needed), next(iter(needed)))
     if needed[label] > MOST_SAMPLES:
         return [f"More than {MOST_SAMPLES:,} test samples would be needed to tell."]
     count = f"{_rounded(needed[label]):,}"
     return [f"If the gain of {label} is as large as it looks here, about {count} test samples would tell."]
-
-
-def _percent_up(chance: float) -> str:
-    """A small probability, rounded up to a tenth of a percent."""
-    return f"{max(1, math.ceil(1000 * chance)) / 10:g} %"
 
 
 def _rounded(count: float) -> int:
@@ -178,7 +174,8 @@ def _alternatives(found: Comparison) -> list[str]:
         simpler = f" (simpler: {parameters} instead of {best.n_parameters:,})"
     else:
         first = level[0]
-    return [f"Not clearly worse: {first.label}{simpler}{_and_others(len(level) - 1)}."]
+    others = [outcome.label for outcome in level if outcome is not first]
+    return [f"Not clearly worse: {_named([first.label + simpler, *others])}."]
 
 
 def _change(found: Comparison) -> str:
@@ -197,15 +194,18 @@ def told(moves: Mapping[str, tuple[float, float]], by: Mapping[str, Difference])
     verb = "goes from"
     for name, values in moves.items():
         metric = METRICS[name]
-        was, now = (shown(value, percent=metric.percent) for value in values)
+        decimals = 4 if max(values) >= 0.01 else 6
+        was, now = (percent(value) if metric.percent else f"{value:.{decimals}f}" for value in values)
         chance = " (which could be chance)" if by[name].p_value >= SIGNIFICANT else ""
         said.append(f"{metric.title} stays at {now}" if was == now else f"{metric.title} {verb} {was} to {now}{chance}")
         verb = "goes from" if was == now else "from"
     return ", ".join(said)
 
 
-def _and_others(count: int) -> str:
-    return f" and {count} other{'s' * (count > 1)}" if count else ""
+def _named(labels: Sequence[str]) -> str:
+    """The first of several methods and how many others there are; both of two."""
+    others = f"{len(labels) - 1} others" if len(labels) > 2 else "".join(labels[1:])
+    return f"{labels[0]} and {others}" if others else labels[0]
 
 
 # ---------------------------------------------------------------------------------------------------------- the remarks

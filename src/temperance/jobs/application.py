@@ -87,8 +87,8 @@ def with_prior(calibrator: Calibrator, prior: str | ArrayLike, data: Predictions
     if isinstance(prior, str) and prior == ADAPT:
         if data.has_weights:
             raise InputError(
-                f"{data.source} has weights, and class frequencies are estimated from samples that count alike: rename "
-                "or remove the weights, or give the prior in numbers"
+                f"{data.subject} have weights, but class frequencies can only be estimated from samples that count "
+                "equally: rename or remove the weights, or give the prior in numbers"
             )
         found = corrected.adapt(data.logits())
         if not found.other_shift:  # else it has said so itself
@@ -117,6 +117,6 @@ def refuse_calibrated(data: Predictions, remedy: str) -> None:
     """Refuse to calibrate what is calibrated already."""
     if data.calibrated_by is not None:
         raise InputError(
-            f"{data.source} is calibrated already, by {data.calibrated_by}; {remedy}",
+            f"{data.subject} are calibrated already, by {data.calibrated_by}; {remedy}",
             flags={"pass again=True": "add --again"},
         )

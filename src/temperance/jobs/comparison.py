@@ -25,6 +25,7 @@ from temperance.jobs.results import Provenance, Results, Row, shown
 from temperance.metrics.stats import NBins
 from temperance.predictions import Predictions, read_pair, read_predictions
 from temperance.predictions.checks import Positive
+from temperance.predictions.core import ARRAYS
 from temperance.predictions.given import Set, as_sides
 from temperance.predictions.rows import Chunk
 from temperance.progress import Progress, listening, no_progress
@@ -323,10 +324,8 @@ def read_for_fitting(path: str | Path, **how: Any) -> Predictions:
 
 def _check_pair(fit: Predictions, test: Predictions) -> None:
     if fit.has_weights != test.has_weights:
-        with_weights, without = (fit, test) if fit.has_weights else (test, fit)
-        raise InputError(
-            f"both sets must have weights, or none of them; {with_weights.source} has, {without.source} has not"
-        )
+        only = "fit" if fit.has_weights else "test"
+        raise InputError(f"either both sets must have weights, or neither; got weights in the {only} set only")
     if fit.k != test.k:
         raise InputError(f"the two sets must have the same classes; got {fit.k} and {test.k}")
     for j, (one, other) in enumerate(zip(fit.class_names or (), test.class_names or (), strict=False)):
@@ -357,7 +356,7 @@ def logits_of(predictions: Predictions) -> Tensor:
 
 def _described(parts: Sequence[Predictions]) -> str:
     """On how many samples of what: 5,000 samples (a random half of predictions.npz)."""
-    names = dict.fromkeys(Path(part.source).name for part in parts)
+    names = dict.fromkeys("the arrays" if part.source == ARRAYS else Path(part.source).name for part in parts)
     where = " and ".join(names) if len(parts) == 1 or len(names) > 1 else f"all of {next(iter(names))}"
     if len(parts) == 1 and parts[0].split:
         where = f"{parts[0].split} of {where}"

@@ -142,7 +142,7 @@ class Evaluation(Results):
         table.add_column("metric", no_wrap=True)
         table.add_column("value", justify="right", no_wrap=True)
         if settings["bootstrap"]:
-            table.add_column(f"{settings['level']:.0%} interval", justify="right", style="dim", no_wrap=True)
+            table.add_column(f"{100 * settings['level']:g} % interval", justify="right", style="dim", no_wrap=True)
         if explained:
             table.add_column("what it is", style="dim")
         for i, row in enumerate(self.rows):

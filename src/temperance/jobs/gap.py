@@ -107,10 +107,10 @@ def gap_sentence(gaps: Mapping[str, Gap]) -> str:
         return f"{shown(gaps[name].value, percent=percent)} (at least {shown(gaps[name].low, percent=percent)})"
 
     return (
-        "Without bins, by a calibrator on samples that it was not fitted on: NLL could be lower by "
-        f"{told('nll', percent=False)}, Brier by {told('brier', percent=False)}; the confidence is off by "
+        "Measured without bins, by a calibrator on samples that it was not fitted on: calibration would lower NLL by "
+        f"{told('nll', percent=False)} and Brier by {told('brier', percent=False)}; confidence is off by "
         f"{told('top-l1', percent=True)} on average and by {told('top-l2', percent=True)} in root mean square. "
-        f'Each "at least" holds with a probability of {100 * first.level:g} %.'
+        f'Each "at least" is a one-sided {100 * first.level:g} % bound.'
     )
 
 

@@ -97,7 +97,7 @@ def gathered(
 def group_sizes(data: Predictions) -> dict[str, int]:
     """How many samples each group has, groups in alphabetical order."""
     if not data.has_groups:
-        raise InputError(f"{data.source} has no groups: store them under the name groups, one for each sample")
+        raise InputError(f"{data.subject} have no groups: store them under the name groups, one for each sample")
     found: Counter[str] = Counter()
     for chunk in data.chunks():
         found.update(cast(Text, chunk.groups).tolist())

@@ -150,7 +150,7 @@ def _edge_cuts(ranked: Tensor, n_bins: int, rule: str) -> Tensor:
 
 @metric(top_labels, title="ECE sweep", range=(0, 1), percent=True, whole_weights=True, interval="distance")
 def ece_sweep(samples: TopLabels) -> float:
-    """Sweep ECE: adaptive ECE with as many bins as leave accuracy rising with confidence.
+    """Sweep ECE: adaptive ECE with as many bins as possible while accuracy still rises with confidence.
 
     Bins of equally many samples, the largest number b of them such that the accuracies never fall from one bin to the
     next with b or any fewer bins (Roelofs, Cain, Shlens and Mozer, 2022), whose estimate of a calibrated model's

@@ -35,7 +35,7 @@ HASHED_VALUES = 1 << 17
 T = TypeVar("T")
 
 # The source of predictions that were never in a file.
-MEMORY = "memory"
+ARRAYS = "arrays"
 
 # What a file holds beside its predictions, as NumPy arrays, to be written in another format.
 Extras = dict[str, npt.NDArray[Any]]
@@ -58,7 +58,7 @@ class Predictions:
 
     >>> predictions = Predictions.of([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7]], [0, 1, 1], class_names=["cat", "dog"])
     >>> predictions
-    Predictions(source='memory', split=None, from_logits=False, n=3, k=2, has_labels=True, has_groups=False)
+    Predictions(source='arrays', split=None, from_logits=False, n=3, k=2, has_labels=True, has_groups=False)
     >>> [len(chunk.labels) for chunk in predictions.chunks(rows=2)]
     [2, 1]
     """
@@ -119,7 +119,7 @@ class Predictions:
         held = meaning.chunk(scores, truth, parts, 0, counted)
         n, k = held.scores.shape
         found = cls(
-            MEMORY,
+            ARRAYS,
             None,
             from_logits,
             n,
@@ -165,7 +165,7 @@ class Predictions:
             calibrated_by=by if self.calibrated_by is None else f"{self.calibrated_by}, {by}",
             decimals=None,
             shards=tuple(shard.calibrated(probs, by) for shard in self.shards),
-            _read=in_memory(Chunk.join(list(read(self.n)))) if self.source == MEMORY else read,
+            _read=in_memory(Chunk.join(list(read(self.n)))) if self.source == ARRAYS else read,
         )
 
     def normalised(self) -> Predictions:
@@ -244,6 +244,11 @@ class Predictions:
         with self.located():
             return checked_logits(self.scores, from_logits=self.from_logits)
 
+    @property
+    def subject(self) -> str:
+        """These predictions as the subject of a sentence, with their file if they come from one."""
+        return "the predictions" if self.source == ARRAYS else f"the predictions in {self.source}"
+
     @contextmanager
     def located(self) -> Iterator[None]:
         """Inside this block, an error about these values names their file and the place of the row in it."""
@@ -251,7 +256,7 @@ class Predictions:
             with placed(self._place):
                 yield
         except InputError as error:
-            if self.source == MEMORY:
+            if self.source == ARRAYS:
                 raise
             raise FileError(f"{self.source}: {error}", flags=error.flags) from error
 
@@ -263,7 +268,7 @@ class Predictions:
     def need_labels(self) -> None:
         """Refuse predictions without labels."""
         if not self.has_labels:
-            raise InputError(f"the predictions of {self.source} have no labels, which this needs; give them too")
+            raise InputError(f"{self.subject} have no labels, which this needs; give them too")
 
     def select(self, index: ArrayLike, *, split: str | None = None) -> Predictions:
         """Some of the rows, in memory: those of `index`, in its order, or those where a mask is true.

@@ -28,7 +28,7 @@ class Format(Protocol):
         ...
 
     def rewrite(self, origin: Origin, path: Path, predictions: Predictions) -> None:
-        """Write a copy of a file of this format, with these predictions in the place of its own."""
+        """Write a copy of a file of this format, with these predictions in place of its own."""
         ...
 
 
