@@ -12,14 +12,15 @@ from temperance.metrics import ece, nll
 
 pytest.importorskip("sklearn.frozen", reason="scikit-learn 1.6 or newer is not installed")
 
+from sklearn import config_context
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.datasets import load_breast_cancer, load_iris, load_wine
 from sklearn.ensemble import RandomForestClassifier
-from sklearn.exceptions import NotFittedError
+from sklearn.exceptions import NotFittedError, UnsetMetadataPassedError
 from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LinearRegression, LogisticRegression
-from sklearn.metrics import log_loss
+from sklearn.metrics import accuracy_score, log_loss
 from sklearn.model_selection import GridSearchCV, KFold, StratifiedKFold, cross_val_score, train_test_split
 from sklearn.naive_bayes import GaussianNB
 from sklearn.neighbors import KNeighborsClassifier
@@ -242,6 +243,72 @@ def test_calibrators_alone_in_model_selection() -> None:
     scores = cross_val_score(Temperature(), both, y[1::2], scoring="neg_log_loss", cv=3)
     assert scores.shape == (3,) and (scores > -0.5).all()
     assert cross_val_score(Temperature(), both, y[1::2], cv=3).min() > 0.8  # accuracy
+
+
+def scored(n: int = 200) -> tuple[Any, Any, Any]:
+    """Logits of two classes, labels and weights that make a difference: errors are rare where weights are large."""
+    rng = np.random.default_rng(0)
+    margin = rng.normal(scale=3.0, size=n)
+    labels = (margin + rng.normal(scale=2.0, size=n) > 0).astype(int)
+    return np.stack([0 * margin, margin], axis=1), labels, np.where((margin > 0) == (labels == 1), 3.0, 1.0)
+
+
+def test_calibrators_take_weights_by_scikit_learns_name() -> None:
+    logits, labels, weights = scored()
+    found = Temperature().fit(logits, labels, sample_weight=weights)
+    assert float(found.temperature) == float(Temperature().fit(logits, labels, weights=weights).temperature)
+    assert float(found.temperature) != float(Temperature().fit(logits, labels).temperature)
+    expected = accuracy_score(labels, found.predict(logits), sample_weight=weights)
+    assert found.score(logits, labels, sample_weight=weights) == pytest.approx(expected)
+    assert found.score(logits, labels, weights=weights) == pytest.approx(expected)
+    assert found.score(logits, labels) < expected
+    for method in (found.fit, found.score):
+        with pytest.raises(InputError, match="weights and sample_weight are two names of the same argument"):
+            method(logits, labels, weights=weights, sample_weight=weights)
+    with pytest.raises(InputError, match="every weight is 0"):
+        found.score(logits, labels, sample_weight=0 * weights)
+
+
+@pytest.mark.parametrize("routing", [False, True], ids=["all to fit", "routed"])
+def test_weights_reach_a_calibrator_in_model_selection(routing: bool) -> None:
+    logits, labels, weights = scored()
+    folds = StratifiedKFold(3)
+    expected = []
+    for train, test in folds.split(logits, labels):
+        found = Temperature().fit(logits[train], labels[train], weights=weights[train])
+        expected.append(
+            -nll(found.predict_proba(logits[test]), labels[test], weights=weights[test] if routing else None)
+        )
+    made, score = Temperature(), nll_scorer
+    with config_context(enable_metadata_routing=routing):
+        if routing:
+            made, score = made.set_fit_request(sample_weight=True), score.set_score_request(sample_weight=True)
+        given = {"sample_weight": weights}
+        np.testing.assert_allclose(
+            cross_val_score(made, logits, labels, scoring=score, cv=folds, params=given), expected
+        )
+        search = GridSearchCV(made, {"objective": ["nll", "brier"]}, scoring=score, cv=folds).fit(
+            logits, labels, **given
+        )
+    if routing:  # otherwise whether the scorer gets weights depends on the version of scikit-learn
+        assert search.cv_results_["mean_test_score"][0] == pytest.approx(np.mean(expected))
+    best = Temperature(objective=search.best_params_["objective"]).fit(logits, labels, weights=weights)
+    assert float(search.best_estimator_.temperature) == float(best.temperature)
+
+
+def test_routed_weights_reach_the_accuracy_of_a_calibrator_only_if_asked_for() -> None:
+    logits, labels, weights = scored()
+    with config_context(enable_metadata_routing=True):
+        with pytest.raises(UnsetMetadataPassedError, match="sample_weight"):
+            cross_val_score(Temperature(), logits, labels, cv=3, params={"sample_weight": weights})
+        fit_alone = Temperature().set_fit_request(sample_weight=True).set_score_request(sample_weight=False)
+        both = clone(fit_alone).set_score_request(sample_weight="sample_weight")
+        plain, weighted = (
+            cross_val_score(made, logits, labels, cv=3, params={"sample_weight": weights}) for made in (fit_alone, both)
+        )
+    assert plain.mean() == pytest.approx(accuracy_score(labels, logits.argmax(1)), abs=0.01)
+    assert weighted.mean() == pytest.approx(accuracy_score(labels, logits.argmax(1), sample_weight=weights), abs=0.01)
+    assert weighted.mean() > plain.mean() + 0.05
 
 
 @pytest.mark.parametrize("one", [ece_scorer, classwise_ece_scorer, brier_scorer, nll_scorer, scorer("ece", n_bins=5)])

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Self
 
 import numpy as np
@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from temperance.arrays import LOG_FLOOR, as_array, as_probs
 from temperance.calibrators import Calibrator, make_calibrator
+from temperance.calibrators.estimator import Request, weights_request
 from temperance.errors import InputError, MissingExtraError, TemperanceWarning
 from temperance.metrics import METRICS, Metric, ece
 from temperance.metrics.bins import Bins
@@ -250,11 +251,20 @@ class Scorer:
 
     metric: Metric
     options: dict[str, Any] = field(default_factory=dict)
+    request: Request = None
 
     def __call__(self, estimator: Any, X: Any, y: Any, sample_weight: Any = None) -> float:
         probs, labels = _predicted(estimator, X, y)
         value = self.metric(probs, labels, weights=sample_weight, **self.options)
         return -value if self.metric.lower_is_better else value
+
+    def set_score_request(self, *, sample_weight: Request = None) -> Scorer:
+        """A scorer that says whether it wants `sample_weight`, where scikit-learn routes metadata."""
+        return replace(self, request=sample_weight)
+
+    def get_metadata_routing(self) -> Any:
+        """Whether it wants `sample_weight`, as scikit-learn's routing reads it."""
+        return weights_request(repr(self), score=self.request)
 
     def __repr__(self) -> str:
         return f"scorer({', '.join([repr(self.metric.name), *(f'{k}={v!r}' for k, v in self.options.items())])})"
