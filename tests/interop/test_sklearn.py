@@ -296,6 +296,14 @@ def test_weights_reach_a_calibrator_in_model_selection(routing: bool) -> None:
     assert float(search.best_estimator_.temperature) == float(best.temperature)
 
 
+def test_text_labels_of_calibrators_in_model_selection() -> None:
+    logits, labels, _ = scored()
+    named = np.array(["no", "yes"])[labels]
+    for scoring in ("neg_log_loss", "accuracy", nll_scorer, None):
+        numbers, names = (cross_val_score(Temperature(), logits, y, scoring=scoring, cv=3) for y in (labels, named))
+        np.testing.assert_allclose(names, numbers)
+
+
 def test_routed_weights_reach_the_accuracy_of_a_calibrator_only_if_asked_for() -> None:
     logits, labels, weights = scored()
     with config_context(enable_metadata_routing=True):

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from temperance.arrays import ArrayLike, as_labels, as_logits, as_scores, flatten, refuse_probs, unflatten
 from temperance.calibrators import priors
-from temperance.calibrators.estimator import Estimator
+from temperance.calibrators.estimator import Estimator, names_of, numbered
 from temperance.calibrators.weights import counted_rows, one_of, repeated
 from temperance.errors import InputError, NotFittedError, TemperanceWarning, amount
 from temperance.numerics import one_thread, working_type
@@ -118,6 +118,7 @@ class Calibrator(Estimator, Shown, HasSettings, nn.Module):
     ) -> Self:
         """Learn from logits (n, k) or (n, k, *space) and labels that the network was not trained on.
 
+        Labels are class numbers, or text: then the columns are the sorted classes, as in scikit-learn.
         `weights` say how much each label counts: a whole number as that many equal samples, 0 as none. Where some are
         not whole, only their proportions matter, and they stand for as many samples as vary as much, (Σw)² / Σw².
         `sample_weight` is scikit-learn's name for them.
@@ -129,10 +130,12 @@ class Calibrator(Estimator, Shown, HasSettings, nn.Module):
         exact = home if working_type(home) == torch.float64 else torch.device("cpu")
         with torch.no_grad(), one_thread(where=exact.type == "cpu" and scores.numel() <= ONE_THREAD_VALUES):
             given = as_logits(scores)
-            truth = as_labels(labels, given, ignore_index=ignore_index).reshape(-1).to(exact)
+            names = names_of(labels, given.shape[1])
+            truth = as_labels(numbered(labels, names), given, ignore_index=ignore_index).reshape(-1).to(exact)
             rows = flatten(given).to(exact).double()
             rows, truth, counts = counted_rows(rows, truth, ignore_index, weights, given)
             self._fit_rows(rows, truth, counts)
+            self.class_names = names
             self._keep_reference(rows, truth, counts)
         return self.set_prior(self.prior).to(home)._warn(torch.bincount(truth, counts))
 
@@ -265,6 +268,7 @@ class Calibrator(Estimator, Shown, HasSettings, nn.Module):
         self._buffers.clear()
         self._modules.clear()
         self._k = None
+        self.class_names = None
         self.info = {}
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
