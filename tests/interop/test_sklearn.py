@@ -138,6 +138,16 @@ def test_one_calibrator_is_fitted_to_out_of_fold_scores(wine: Split) -> None:
     np.testing.assert_allclose(found.predict_proba(X_test), expected.predict_proba(whole), atol=1e-6)
 
 
+def test_it_is_what_scikit_learn_gives_without_an_ensemble(wine: Split) -> None:
+    """Both fit one map to the scores of all folds; with the same map, from the same scores, little differs."""
+    X, X_test, y, _ = wine
+    options: dict[str, Any] = {"cv": StratifiedKFold(4), "ensemble": False, "method": "isotonic"}
+    theirs = CalibratedClassifierCV(GaussianNB(), **options).fit(X, y)
+    ours = CalibratedClassifier(GaussianNB(), **options).fit(X, y)
+    assert clone(ours).ensemble is False and len(theirs.calibrated_classifiers_) == 1
+    assert (ours.predict(X_test) == theirs.predict(X_test)).mean() > 0.95
+
+
 def test_a_fitted_estimator_stays_as_it_is(cancer: Split) -> None:
     X, X_test, y, y_test = cancer
     fitted = GaussianNB().fit(X[:140], y[:140])
@@ -370,6 +380,9 @@ def test_display(cancer: Split) -> None:
             CalibratedClassifier(GaussianNB(), method="temprature"),
             "no calibrator named 'temprature'; did you mean temp",
         ),
+        (CalibratedClassifier(GaussianNB(), method="sigmoid"), "sigmoid is Platt scaling: pass method='platt'"),
+        (CalibratedClassifier(GaussianNB(), ensemble=True), "ensemble must be False: .* keeps one .*; got True"),
+        (CalibratedClassifier(GaussianNB(), ensemble="auto"), "ensemble must be False: .* keeps one .*; got 'auto'"),
         (
             CalibratedClassifier(GaussianNB()).set_params(method=3),
             "method must be the name of a calibrator, or a calibrator; got",

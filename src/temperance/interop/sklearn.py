@@ -60,6 +60,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
     cv         a number of folds, a splitter or splits as scikit-learn takes them, or "prefit" for an estimator that
                was fitted on other samples and stays as it is
     n_jobs     how many folds are fitted at a time
+    ensemble   False, for code written for `CalibratedClassifierCV`; True is refused
 
     A fitted one has `estimator_`, `calibrator_` and `classes_`, the order of the columns. Where an estimator counts
     votes, what no tree or neighbour voted for is not impossible: if it gives probabilities of zero, they count as half
@@ -73,18 +74,30 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
     """
 
     def __init__(
-        self, estimator: Any, *, method: str | Calibrator = "auto", cv: Any = 5, n_jobs: int | None = None
+        self,
+        estimator: Any,
+        *,
+        method: str | Calibrator = "auto",
+        cv: Any = 5,
+        n_jobs: int | None = None,
+        ensemble: bool = False,
     ) -> None:
         self.estimator = estimator
         self.method = method
         self.cv = cv
         self.n_jobs = n_jobs
+        self.ensemble = ensemble
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Fit the estimator and its calibrator; with cv="prefit" the calibrator alone.
 
         `sample_weight` says how much each sample counts, to both of them.
         """
+        if self.ensemble is not False:
+            raise InputError(
+                "ensemble must be False: CalibratedClassifier keeps one estimator and one calibrator, which is fitted "
+                f"to the scores of all folds; got {self.ensemble!r}"
+            )
         calibrator = _made(self.method)
         response = _response(self.estimator)
         X, y = indexable(X, y)
@@ -171,6 +184,8 @@ def _made(method: object) -> Calibrator:
     """A new calibrator, not fitted yet."""
     if isinstance(method, str):
         name, settings = parse_entry(method)
+        if name == "sigmoid":
+            raise InputError("scikit-learn's sigmoid is Platt scaling: pass method='platt'")
         return make_calibrator(name, **settings)
     if isinstance(method, Calibrator):
         fresh: Calibrator = clone(method)
