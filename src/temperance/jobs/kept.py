@@ -14,7 +14,7 @@ from temperance.errors import InputError
 from temperance.files import PathLike, atomic_write, reading
 from temperance.jobs.comparison import Comparison, chosen_methods, compare, fit_and_test
 from temperance.jobs.results import Provenance, Results, Row
-from temperance.predictions.given import Set
+from temperance.predictions.given import READING, Set
 from temperance.settings import defaults_of
 
 
@@ -77,7 +77,7 @@ class Kept:
     def _asked(self, given: Set) -> dict[str, Any]:
         """All that the result depends on."""
         options = defaults_of(compare) | self.options
-        how = {name: options[name] for name in ("positive", "normalise", "columns")}
+        how = {name: options[name] for name in READING}
         fit, test, _ = fit_and_test(given, None, options["seed"], **how)
         return {
             "fit": fit.fingerprint,
