@@ -69,6 +69,11 @@ class Comparison(Results):
         return tuple(outcome for outcome in self.outcomes if not outcome.failure)
 
     @property
+    def recommends(self) -> bool:
+        """Is a calibrator recommended, rather than none?"""
+        return self.recommended is not self.baseline
+
+    @property
     def any_fitted(self) -> bool:
         """Is there a calibrator to choose, other than none?"""
         return len(self.ranked) > 1
@@ -115,6 +120,7 @@ class Comparison(Results):
     def calibrator(self, *, refit: bool = False) -> Calibrator:
         """The recommended calibrator, or with `refit` one of its kind that is fitted on both parts, as its `info` says.
 
+        Where none is recommended it is `identity`, which leaves predictions as they are.
         The measurements are of the first. The second is fitted on more samples, so none are left to measure it on.
         """
         if not self.any_fitted or self.recommended.fitted is None:
