@@ -69,7 +69,7 @@ def run(args: argparse.Namespace) -> None:
     with progress_bar() as tell, listening(tell):
         found = fit(made, data)
     found.save(args.output)
-    print(f"fitted {method.label} on {plural(data.n, 'sample')}; saved in {args.output}")
+    print(f"fitted {method.label} on {plural(data.n, data.row_name)}; saved in {args.output}")
     if "verdict" in found.info:
         print(found.info["verdict"])
     whole = {name: value.tolist() for name, value in found.learnt.items() if "." not in name}
@@ -87,7 +87,9 @@ def run_apply(args: argparse.Namespace) -> None:
 
     check_output(args.output)
     calibrator = load_calibrator(args.calibrator)
-    data = read_predictions(args.predictions, split=args.split, labels="optional", **reading_options(args))
+    # Every row is calibrated, whatever its label.
+    how = reading_options(args) | {"ignore_index": None}
+    data = read_predictions(args.predictions, split=args.split, labels="optional", **how)
     refuse_overwriting(args.output, [shard.source for shard in data.shards])
     if args.prior:
         calibrator = with_prior(calibrator, read_prior(args.prior), data)
@@ -98,6 +100,6 @@ def run_apply(args: argparse.Namespace) -> None:
     else:
         write_predictions(args.output, apply(calibrator, data, again=args.again))
     which = f" of the {data.split} set" if data.split else ""
-    print(f"calibrated {plural(data.n, 'sample')}{which} with {calibrator.name}; probabilities in {args.output}")
+    print(f"calibrated {plural(data.n, data.row_name)}{which} with {calibrator.name}; probabilities in {args.output}")
     if "adapted" in calibrator.info:
         print(calibrator.info["adapted"])

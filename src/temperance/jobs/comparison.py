@@ -22,6 +22,7 @@ from temperance.jobs.floor import Floored
 from temperance.jobs.measuring import checked_batches
 from temperance.jobs.outcomes import BASELINE, SIGNIFICANT, Method, Outcome, Work
 from temperance.jobs.results import Provenance, Results, Row, shown
+from temperance.jobs.statistics import OF_PIXELS
 from temperance.metrics.stats import NBins
 from temperance.predictions import Predictions, read_pair, read_predictions
 from temperance.predictions.checks import Positive
@@ -58,7 +59,7 @@ class Comparison(Results):
     @property
     def title(self) -> str:
         """The test file's name and size."""
-        return f"{Path(self.test.source).name} · {plural(self.test.n, 'sample')} · {self.test.k} classes"
+        return f"{Path(self.test.source).name} · {plural(self.test.n, self.test.row_name)} · {self.test.k} classes"
 
     @property
     def baseline(self) -> Outcome:
@@ -69,6 +70,11 @@ class Comparison(Results):
     def ranked(self) -> tuple[Outcome, ...]:
         """Those that could be fitted, lowest NLL first."""
         return tuple(outcome for outcome in self.outcomes if not outcome.failure)
+
+    @property
+    def recommends(self) -> bool:
+        """Is a calibrator recommended, rather than none?"""
+        return self.recommended is not self.baseline
 
     @property
     def any_fitted(self) -> bool:
@@ -117,6 +123,7 @@ class Comparison(Results):
     def calibrator(self, *, refit: bool = False) -> Calibrator:
         """The recommended calibrator, or with `refit` one of its kind that is fitted on both parts, as its `info` says.
 
+        Where none is recommended it is `identity`, which leaves predictions as they are.
         The measurements are of the first. The second is fitted on more samples, so none are left to measure it on.
         """
         if not self.any_fitted or self.recommended.fitted is None:
@@ -136,13 +143,13 @@ class Comparison(Results):
 
     @cached_property
     def notes(self) -> tuple[str, ...]:
-        """What a reader should know: labels with a probability of zero, and an imbalanced part to fit on."""
+        """What a reader should know: labels with a probability of zero, an imbalanced part to fit on, pixels."""
         floored = Floored.of(self.test, calibrated=False)
         if not self.test.from_logits:
             for _ in floored.counted(checked_batches(self.test)):
                 pass
         zeros = floored.note(self.baseline.measured["nll"].value, self.test.n) if floored.n else ""
-        return tuple(filter(None, (zeros, self._imbalance)))
+        return tuple(filter(None, (zeros, self._imbalance, OF_PIXELS if self.test.of_pixels else "")))
 
     @property
     def _imbalance(self) -> str:
@@ -217,6 +224,7 @@ def compare(
     positive: Positive | None = None,
     normalise: bool = False,
     columns: Mapping[str, str] | None = None,
+    ignore_index: int | None = None,
     methods: Sequence[str] = (),
     n_bins: int = 15,
     bootstrap: int = 500,
@@ -242,6 +250,7 @@ def compare(
     positive  for a binary classifier: one column, the score of this label; usually positive=1
     normalise take probabilities that were rounded: rows need not quite sum to 1
     columns   your own names of a file's columns, {"logits": "logit_*", "label": "y"}; see `read_predictions`
+    ignore_index  leave out what has this label
     methods   names, with settings as in `temperature:objective=class-scaled`; by default every one
     jobs      methods fitted at the same time, each in a process of its own
     run_all   fits and measures the methods, if that is to happen elsewhere; see `temperance.interop.ray`
@@ -251,7 +260,12 @@ def compare(
     of_kind("n_bins", n_bins, NBins)
     chosen = chosen_methods(methods)
     seed_number(seed)
-    how: dict[str, Any] = {"positive": positive, "normalise": normalise, "columns": columns}
+    how: dict[str, Any] = {
+        "positive": positive,
+        "normalise": normalise,
+        "columns": columns,
+        "ignore_index": ignore_index,
+    }
     first, second = as_sides(fit, labels, test, weights=weights, from_logits=from_logits, **how)
     fit_part, test_part, split = fit_and_test(first, second, seed, **how)
     split += ", by their weights" * fit_part.has_weights
@@ -305,7 +319,11 @@ def fit_and_test(fit: Set, test: Set | None, seed: int, **how: Any) -> tuple[Pre
         fit_part = fit if isinstance(fit, Predictions) else read_for_fitting(fit, **how)
         test_part = test if isinstance(test, Predictions) else read_predictions(test, **how)
         _check_pair(fit_part, test_part)
-        return fit_part, test_part, f"fitted on {plural(fit_part.n, 'sample')}, measured on {test_part.n:,} others"
+        return (
+            fit_part,
+            test_part,
+            f"fitted on {plural(fit_part.n, fit_part.row_name)}, measured on {test_part.n:,} others",
+        )
     whole = fit if isinstance(fit, Predictions) else read_predictions(fit, **how)
     if not isinstance(fit, Predictions) and whole.split is not None:
         val, held_out = read_pair(fit, **how)
@@ -313,7 +331,8 @@ def fit_and_test(fit: Set, test: Set | None, seed: int, **how: Any) -> tuple[Pre
         fitted, measured = plural(val.n, "val sample"), plural(held_out.n, "test sample")
         return val, held_out, f"fitted on its {fitted}, measured on its {measured}"
     first, second = whole.halves(seed)
-    return first, second, f"split at random: fitted on {plural(first.n, 'sample')}, measured on the other {second.n:,}"
+    what = "its images split at random" if whole.of_pixels else "split at random"
+    return first, second, f"{what}: fitted on {plural(first.n, whole.row_name)}, measured on the other {second.n:,}"
 
 
 def read_for_fitting(path: str | Path, **how: Any) -> Predictions:
@@ -360,7 +379,7 @@ def _described(parts: Sequence[Predictions]) -> str:
     where = " and ".join(names) if len(parts) == 1 or len(names) > 1 else f"all of {next(iter(names))}"
     if len(parts) == 1 and parts[0].split:
         where = f"{parts[0].split} of {where}"
-    return f"{plural(sum(part.n for part in parts), 'sample')} ({where})"
+    return f"{plural(sum(part.n for part in parts), parts[0].row_name)} ({where})"
 
 
 def _rows(outcome: Outcome, test: Predictions) -> Iterator[Row]:

@@ -57,6 +57,7 @@ def statistics_of(
         data.decimals,
         data.has_weights,
         tuple(metric.name for metric in left_out),
+        data.of_pixels,
     )
     requests = measuring.requests
     sizes: dict[str | None, int] = {None: data.n}

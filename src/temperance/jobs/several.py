@@ -21,7 +21,7 @@ from temperance.jobs.results import Provenance, Results, Row, log_name, shown
 from temperance.jobs.standings import Standing, standings
 from temperance.metrics import METRICS
 from temperance.predictions import Predictions, read_predictions
-from temperance.predictions.given import Set
+from temperance.predictions.given import READING, Set
 from temperance.progress import Progress, no_progress
 from temperance.showing import percent
 
@@ -270,7 +270,7 @@ def evaluate_each(
     options  as `evaluate` takes them: metrics, n_bins, bootstrap, columns, …
     """
     chosen_metrics(options.get("metrics", ()))
-    how = {name: options.pop(name) for name in ("positive", "normalise", "columns") if name in options}
+    how = {name: options.pop(name) for name in READING if name in options}
 
     def measure(_: str, given: Set) -> Evaluation:
         data = given if isinstance(given, Predictions) else read_predictions(given, split, **how)

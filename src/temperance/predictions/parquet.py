@@ -17,9 +17,18 @@ import torch
 
 from temperance.errors import InputError, MissingExtraError
 from temperance.files import reading
-from temperance.predictions.checks import MARK, Described, Wanted, as_class_names, check_set, names_from_json, shown
+from temperance.predictions.checks import (
+    MARK,
+    Described,
+    Wanted,
+    as_class_names,
+    binary_names,
+    check_set,
+    names_from_json,
+    shown,
+)
 from temperance.predictions.columns import NewColumn, TableColumns, find_columns, with_new_scores
-from temperance.predictions.core import WRITTEN_ROWS, Extras, Origin, Predictions, binary_names
+from temperance.predictions.core import WRITTEN_ROWS, Extras, Origin, Predictions
 from temperance.predictions.rows import Chunk, Meaning, Taker, in_file, placed
 
 # A column is read through a buffer of this size, rather than as a whole row group at once.
@@ -41,7 +50,7 @@ def read(path: Path, wanted: Wanted) -> Predictions:
     truth = None if columns.labels is None else _describe(schema.field(columns.labels).type, (n,))
     counted = None if columns.weights is None else _describe(schema.field(columns.weights).type, (n,))
     width = k
-    n, k = check_set(columns.name, scores, truth, groups, names, wanted, counted)
+    n, k, _ = check_set(columns.name, scores, truth, groups, names, wanted, counted)
     meaning = Meaning(columns.name, names, wanted)
 
     def read_rows(rows: int) -> Iterator[Chunk]:
