@@ -79,7 +79,7 @@ CASES: dict[str, tuple[Data, list[str], list[str]]] = {
     ),
     "errors that cancel, too few to show": (
         steep(800, share=0.45, low=0.5, high=0.95),
-        [r"^No miscalibration found in 800 .* error in 15 bins is 5\.\d\d %\. Chance alone gives up to [5-9]\."],
+        [r"^No miscalibration found in 800 .* error in 15 bins is 5\.\d+ %\. Chance alone gives up to [5-9]\."],
         ["Calibrated", " calibrated"],
     ),
     "calibrated, some": (off_by(200, 0.0), [f"^200 {TOO_FEW}"], ["No miscalibration", "repair", "-confident"]),

@@ -234,8 +234,8 @@ CLAUSES: dict[str, Callable[..., None]] = {
     rf"([\d,]+) samples are too few to tell\. The model {MEANS}; its true accuracy may lie anywhere from "
     rf"{PERCENT} % to {PERCENT} % \(99 % interval\)\.": too_few,
     r"It takes about ([\d,]+) samples to see an average error of 2 points\.": samples_it_takes,
-    rf"No miscalibration found in ([\d,]+) samples\. The model {MEANS}; its true accuracy is within {PERCENT} points of "
-    rf"that mean confidence \(99 % interval\)\. Its expected calibration error in (\d+) bins? is {PERCENT} %\."
+    rf"No miscalibration found in ([\d,]+) samples\. The model {MEANS}; its true accuracy is within {PERCENT} points "
+    rf"of that mean confidence \(99 % interval\)\. Its expected calibration error in (\d+) bins? is {PERCENT} %\."
     rf"(?: Chance alone gives up to {PERCENT} %, so a true error below that may not show\.)?": nothing_found,
     r"(Over|Under)-confident(| on average, but not (?:everywhere|for every class)|, but only by a "
     r"little)\.": over_or_under,
