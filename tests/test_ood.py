@@ -52,6 +52,15 @@ def test_values_are_those_of_the_metrics(own: Predictions, other: Predictions) -
         assert 0 <= row.low <= row.value <= row.high <= 1 and row.n == 300 and row.group == ""
 
 
+def test_samples_that_are_told_apart_without_a_mistake_have_no_interval(tmp_path: Path) -> None:
+    sure, unsure = (Predictions.of([[p, 1 - p]] * 60) for p in (0.9, 0.6))
+    found = compare_ood(sure, unsure, scores=["msp"], bootstrap=20)
+    assert all(math.isnan(row.low) and math.isnan(row.high) for row in found.rows)
+    assert found.verdict.startswith("Nearly all unfamiliar data stands out.")
+    write_report(found, tmp_path / "page.html")
+    assert "nan" not in (tmp_path / "page.html").read_text(encoding="utf-8").partition("<body")[2].lower()
+
+
 def test_intervals_are_the_same_whatever_else_is_measured(own: Predictions, other: Predictions) -> None:
     alone = compare_ood(own, other, scores=["margin"], bootstrap=30, seed=5)
     both = compare_ood(own, {"a": other, "b": predictions(2, 1.5)}, bootstrap=30, seed=5)

@@ -13,7 +13,7 @@ MANUAL: Mapping[str, tuple[str, tuple[str, ...]]] = {
         ("demo", "demo --report demo.html", "demo --methods temperature,auto"),
     ),
     "evaluate": (
-        "Measures how far the confidence of predictions can be trusted: every metric with an interval, and a verdict "
+        "Measures how far the confidence of predictions can be trusted: the metrics with intervals, and a verdict "
         "in plain words. The file needs scores, called logits or probs, and labels.",
         (
             "evaluate predictions.npz --report report.html",

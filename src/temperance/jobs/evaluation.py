@@ -1,4 +1,4 @@
-"""Measure one set of predictions: every metric with its interval, and on demand the statistics that the report draws.
+"""Measure one set of predictions: the metrics with intervals, and on demand the statistics that the report draws.
 
 Only what was asked for is computed, in one pass over the data. Memory is at most three times what a chunk of the file
 (16 MB) and the statistics take; `metrics.gather` says how large these can become.

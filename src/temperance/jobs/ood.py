@@ -147,7 +147,7 @@ class OODComparison(Results):
                 for metric in MEASURES:
                     row = self.row(metric, group=group, method=name)
                     cells.append(shown(row.value, percent=True))
-                    bounds = "–" if math.isnan(row.low) else f"{100 * row.low:.1f} … {100 * row.high:.1f}"
+                    bounds = "" if math.isnan(row.low) else f"{100 * row.low:.1f} … {100 * row.high:.1f}"
                     cells += [bounds] if metric in JUDGED else []
                 table.add_row(name, *cells, end_section=name == self.scores[-1])
         yield table

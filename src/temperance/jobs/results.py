@@ -174,8 +174,8 @@ def shown(value: float, *, percent: bool) -> str:
 
 
 def shown_range(low: float, high: float, *, percent: bool) -> str:
-    """An interval as people read it, or a dash where there is none."""
-    return "–" if math.isnan(low) else f"{shown(low, percent=percent)} … {shown(high, percent=percent)}"
+    """An interval as people read it; nothing where there is none."""
+    return "" if math.isnan(low) else f"{shown(low, percent=percent)} … {shown(high, percent=percent)}"
 
 
 def _finite(value: Any) -> Any:

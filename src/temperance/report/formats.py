@@ -49,9 +49,9 @@ def value_of(row: Row) -> str:
 
 
 def interval_of(row: Row, between: str = "–") -> str:
-    """The interval of a metric, or a dash where none was measured."""
+    """The interval of a metric; nothing where it has none."""
     if math.isnan(row.low):
-        return "–"
+        return ""
     return f"{_typeset(row, row.low).removesuffix(PERCENT)}\u00a0{between} {_typeset(row, row.high)}"
 
 
