@@ -221,7 +221,7 @@ def test_the_lowest_nll_is_first_and_no_calibration_among_them(found: Comparison
     assert found.recommended is found.ranked[0]
     assert found.verdict.startswith(
         f"Use {found.recommended.label}: it is significantly better than no calibration (p ≤ 0.001, "
-        "corrected for the number of methods). NLL goes"
+        "corrected for the number of methods). The probability that it does harm, a higher NLL on new data, is less"
     )
 
 
@@ -429,7 +429,7 @@ def test_json_and_csv(found: Comparison) -> None:
 
 @pytest.mark.parametrize("width", [60, 80, 140])
 def test_the_table_fits_the_terminal(found: Comparison, width: int) -> None:
-    failed = Outcome(Method("odd", {}), None, "what [/failed] [red]so[/red]", 0.1, {}, {}, None, 0)
+    failed = Outcome(Method("odd", {}), None, "what [/failed] [red]so[/red]", 0.1, {}, {}, None, float("nan"), 0)
     console = Console(width=width, record=True, file=io.StringIO())
     console.print(dataclasses.replace(found, outcomes=(*found.outcomes, failed)))
     text = console.export_text()

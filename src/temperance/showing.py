@@ -76,6 +76,15 @@ def percent(value: float, digits: int = 2) -> str:
     return f"{100 * value:.{digits}f} %"
 
 
+def likelihood(value: float) -> str:
+    """A probability in words and figures.
+
+    >>> likelihood(0.0004), likelihood(0.125)
+    ('less than 0.1 %', '12.5 %')
+    """
+    return "less than 0.1 %" if value < 0.001 else "more than 99.9 %" if value > 0.999 else percent(value, 1)
+
+
 def percents(*groups: Sequence[float], digits: int = 1) -> list[str]:
     """The shares of a sentence, all with the same number of decimals.
 

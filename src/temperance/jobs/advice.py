@@ -25,7 +25,7 @@ from temperance.jobs.outcomes import BASELINE, SIGNIFICANT, Outcome
 from temperance.metrics import METRICS
 from temperance.metrics.gain import MOST_SAMPLES, ROUNDING, Gains, holm
 from temperance.metrics.significance import Difference
-from temperance.showing import percent
+from temperance.showing import likelihood, percent
 
 if TYPE_CHECKING:
     from temperance.jobs.comparison import Comparison
@@ -35,7 +35,8 @@ FAVOURITES = ("auto", "temperature")
 # A simpler method has at most half as many parameters, and fewer by at least this number.
 SIMPLER = 10
 
-# With fewer mistakes nothing is said of the number of samples that would tell: it would be a guess.
+# With fewer mistakes nothing is said of the probability of harm, nor of the number of samples that would tell: both
+# would be guesses. Of methods that looked better on samples without a mistake, nine in ten did harm.
 FEWEST = 10
 
 
@@ -94,11 +95,12 @@ def verdict(found: Comparison) -> str:
     lower = [outcome for outcome in found.ranked if outcome is not none and _lower(outcome, best)]
     if best is none:
         head = f"Leave it as it is{_why_not(found, lower)}"
-        return " ".join([head, *_passed_over(found, lower), *_needed(found, lower)])
+        return " ".join([head, *_passed_over(found, lower), *_risk(found, lower), *_needed(found, lower)])
     p_value = max(1, math.ceil(1000 * found.chance[best.label])) / 1000
     corrected = ", corrected for the number of methods" if len(found.chance) > 1 else ""
     head = f"Use {best.label}: it is significantly better than no calibration (p ≤ {p_value:g}{corrected})."
-    return " ".join([head, _change(found), *_passed_over(found, lower), *_alternatives(found)])
+    harm = f"The probability that it does harm, a higher NLL on new data, is {likelihood(best.harm)}."
+    return " ".join([head, harm, _change(found), *_passed_over(found, lower), *_alternatives(found)])
 
 
 def _lower(outcome: Outcome, other: Outcome) -> bool:
@@ -127,6 +129,14 @@ def _passed_over(found: Comparison, lower: Sequence[Outcome]) -> list[str]:
         f"{_named(labels)} {'have' if len(labels) > 1 else 'has'} a lower NLL, {reason}."
         for reason, labels in by_reason.items()
     ]
+
+
+def _risk(found: Comparison, lower: Sequence[Outcome]) -> list[str]:
+    """How likely the method of lowest NLL is to do harm, where its gain could be chance and there are mistakes."""
+    first = next(iter(lower), None)
+    if first is None or found.chance[first.label] < SIGNIFICANT or found.baseline.mistakes < FEWEST:
+        return []
+    return [f"The probability that {first.label} does harm, a higher NLL on new data, is {likelihood(first.harm)}."]
 
 
 def _needed(found: Comparison, lower: Sequence[Outcome]) -> list[str]:
@@ -220,7 +230,7 @@ def remark(found: Comparison, outcome: Outcome) -> str:
         words.insert(0, "recommended, the lowest NLL that passes" if passed_over else "recommended")
     if outcome is not none and _lower(outcome, none) and found.chance[outcome.label] >= SIGNIFICANT:
         words.append("gain could be chance")
-    if found.harm.get(outcome.label, 1.0) < SIGNIFICANT:
+    if found.chance_worse.get(outcome.label, 1.0) < SIGNIFICANT:
         words.append("worse than none")
     else:
         words += [f"{drawback} than none" for drawback in outcome.drawbacks(none)]

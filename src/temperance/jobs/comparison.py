@@ -87,14 +87,14 @@ class Comparison(Results):
         return advice.chance_of_gain(self.outcomes)
 
     @cached_property
-    def harm(self) -> dict[str, float]:
+    def chance_worse(self) -> dict[str, float]:
         """The p-value of each method's loss against no calibration, corrected likewise."""
         return advice.chance_of_loss(self.outcomes)
 
     def level_with_best(self, outcome: Outcome) -> bool:
         """Is its NLL not clearly above the lowest?"""
         best = self.ranked[0]
-        is_worse = self.harm.get(outcome.label, 1.0) < SIGNIFICANT
+        is_worse = self.chance_worse.get(outcome.label, 1.0) < SIGNIFICANT
         is_improved = outcome is self.baseline and self.chance.get(best.label, 1.0) < SIGNIFICANT
         return not (is_worse or is_improved or advice.clearly_behind(outcome, best))
 
@@ -175,6 +175,7 @@ class Comparison(Results):
             recommended=self.recommended.label,
             split=self.split,
             p_values=self.chance,
+            harm={outcome.label: outcome.harm for outcome in self.ranked if outcome is not self.baseline},
             failures=failures,
             **extra,
         )

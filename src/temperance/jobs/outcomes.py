@@ -22,7 +22,7 @@ from temperance.calibrators.base import Calibrator, make_calibrator
 from temperance.errors import TemperanceError, TemperanceWarning
 from temperance.metrics import METRICS, Metric
 from temperance.metrics.batch import Batch, batches
-from temperance.metrics.gain import Gains
+from temperance.metrics.gain import Gains, chance_of_harm
 from temperance.metrics.resamples import Resamples
 from temperance.metrics.significance import Difference, Draws, Interval, bounded
 from temperance.numerics import one_thread
@@ -68,6 +68,7 @@ class Outcome:
     measured   every metric; NLL, ECE and accuracy, which decide, with an interval
     draws      these three on resamples that all methods share
     gains      what each test sample gains over no calibration, times its weight where samples have weights
+    harm       the probability that its NLL on other samples of the same kind is higher than without calibration
     mistakes   how many of its predictions are wrong
     """
 
@@ -78,6 +79,7 @@ class Outcome:
     measured: dict[str, Interval]
     draws: dict[str, Draws]
     gains: Gains | None
+    harm: float
     mistakes: int
 
     @property
@@ -145,7 +147,7 @@ class Work:
             failure = " ".join(str(error).split())
             if not isinstance(error, TemperanceError):
                 failure = f"{type(error).__name__.lstrip('_')}: {failure[:200]}"
-            return Outcome(method, None, failure, time.perf_counter() - start, {}, {}, None, 0)
+            return Outcome(method, None, failure, time.perf_counter() - start, {}, {}, None, math.nan, 0)
 
     def run_all(self, methods: Sequence[Method], jobs: int) -> Iterator[Outcome]:
         """The outcomes in the order of the methods, `jobs` of which are fitted at a time."""
@@ -177,8 +179,8 @@ class Work:
             scores, from_logits = self.test_logits, True
         return batches(scores, self.test_labels, from_logits=from_logits, weights=self._counts)
 
-    def _measure(self, blocks: Iterable[Batch]) -> tuple[dict[str, Interval], dict[str, Draws], Gains, int]:
-        """All metrics, in one pass over the test part; gains, and how many predictions are wrong.
+    def _measure(self, blocks: Iterable[Batch]) -> tuple[dict[str, Interval], dict[str, Draws], Gains, float, int]:
+        """All metrics, in one pass over the test part; gains, the chance of harm, and the number of wrong predictions.
 
         A sample with a weight gains that many times as much, and may lose that many times as much: it is still one
         sample, so the test of the gains holds for any weights.
@@ -188,16 +190,18 @@ class Work:
         }
         totals: dict[Metric, Any] = {}
         columns: list[tuple[Tensor, ...]] = []
-        least = most = 0.0
+        least = most = if_right = 0.0
         start = 0
         for block in blocks:
             for metric, options in requests.items():
                 statistic = metric.stats_of([block], **options)
                 totals[metric] = totals[metric] + statistic if metric in totals else statistic
-            change = block.probs.clamp_min(LOG_FLOOR).log() - self._uncalibrated(slice(start, start + len(block)))
+            before = self._uncalibrated(slice(start, start + len(block)))
+            change = block.probs.clamp_min(LOG_FLOOR).log() - before
             if block.weights is not None:
                 change = change * block.weights[:, None]
             least, most = min(least, float(change.min())), max(most, float(change.max()))
+            if_right += float((before.exp() * change).sum())
             gain = change.gather(1, block.labels[:, None]).squeeze(1)
             columns.append((block.nll, block.correct, block.confidence, gain))
             start += len(block)
@@ -214,7 +218,8 @@ class Work:
                 measured[metric.name] = bounded(metric, totals[metric], value, draws[metric.name], LEVEL)
             else:
                 measured[metric.name] = Interval(value, math.nan, math.nan, LEVEL)
-        return measured, draws, Gains(gain, least, most), int((~correct).sum())
+        harm = chance_of_harm(gain, if_right / len(gain))
+        return measured, draws, Gains(gain, least, most), harm, int((~correct).sum())
 
     def _uncalibrated(self, rows: slice) -> Tensor:
         """Log-probabilities without calibration, with the floor that the NLL of probabilities has. (rows, k)"""
