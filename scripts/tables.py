@@ -79,6 +79,8 @@ def table(kind: str, family: str = "") -> str:
         return robust.markdown(read(RESULTS / "robust.jsonl"))
     if kind == "recommended":
         return recommend.markdown(read(RESULTS / "recommend.jsonl"))
+    if kind == "recommended_harm":
+        return recommend.stated_markdown(read(RESULTS / "recommend.jsonl"))
     if kind == "loss_results":
         return losses.markdown(read(RESULTS / "losses.jsonl"))
     if kind == "cost":

@@ -4,7 +4,8 @@ Of each set, n samples are drawn at random and compared as `temperance compare` 
 measured on the other. What it recommends is then measured on up to 5,000 of the samples that were left, and so is no
 calibration. With `--calibrated` the labels are drawn from the predicted probabilities, so that there is nothing to
 gain. Beside them is the method of lowest NLL, recommended or not, with the probability of harm that `compare` states of
-it and its NLL on the samples that were left. One JSON line for each set and n; lines that are in the file already are not run again. `--table` prints a table.
+it and its NLL on the samples that were left. One JSON line for each set and n; lines that are in the file already are
+not run again. `--table` prints a table.
 """
 
 import argparse
@@ -28,6 +29,7 @@ from temperance.jobs.comparison import Outcome, compare
 from temperance.jobs.results import Provenance
 from temperance.metrics import nll
 from temperance.predictions import Predictions
+from temperance.showing import percent
 
 SIZES = (10, 20, 40, 80, 160, 500)
 SHORT = "temperature,vector,isotonic,histogram"
@@ -114,10 +116,8 @@ def stated_markdown(rows: list[dict[str, Any]]) -> str:
     for low, high in pairwise(EDGES):
         found = [case for case in cases if low <= case[0] < high or case[0] == high == 1]
         if found:
-            stated, came = (100 * fmean(each) for each in zip(*found, strict=True))
-            lines.append(
-                f"| {100 * low:.0f} % to {100 * high:.0f} % | {len(found):,} | {stated:.1f} % | {came:.1f} % |"
-            )
+            stated, came = (percent(fmean(each), 1) for each in zip(*found, strict=True))
+            lines.append(f"| {percent(low, 0)} to {percent(high, 0)} | {len(found):,} | {stated} | {came} |")
     return "\n".join(lines)
 
 
