@@ -42,7 +42,7 @@ def test_evaluate_measures_repeated_samples() -> None:
     assert [row.metric for row in found.rows] == METRICS.names
     for one, other in zip(found.rows, repeated.rows, strict=True):
         assert one.value == pytest.approx(other.value, rel=1e-10, abs=1e-10)
-    assert "with weights" in found.title and "A verdict rests on tests for samples that count alike" in found.verdict
+    assert "with weights" in found.title and "A verdict rests on tests for samples that count equally" in found.verdict
     assert "with weights" not in repeated.title
     assert float(found.reliability.n) == float(weights.sum())
     assert len(found.risk_coverage.risk) == len(rows)

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 
 MANUAL: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "demo": (
-        "Compares every calibrator on the predictions of a ResNet-18 on CIFAR-100 that ship with the package. It needs "
-        "no files and takes about a minute.",
+        "Compares one or two calibrators of each family on predictions of a ResNet-18 on CIFAR-100 that ship with the "
+        "package. It needs no files and takes less than a minute.",
         ("demo", "demo --report demo.html", "demo --methods temperature,auto"),
     ),
     "evaluate": (

@@ -210,7 +210,7 @@ def analyse(
         try:
             maps[subject.name] = tsne(logits_of(subject.test), subject.test.labels, n=points, seed=seed)
         except (MissingExtraError, InputError) as error:
-            notes.append(f"There is no map of the logits of {subject.name}: {error}.")
+            notes.append(f"{subject.name}: no map of the logits, because {error}.")
     first = subjects[0]
     traces: list[Trace] = []
     toy = None

@@ -39,8 +39,8 @@ from temperance.progress import Progress, no_progress
 
 # The verdict on samples that have weights.
 WITH_WEIGHTS = (
-    "The samples have weights. A verdict rests on tests for samples that count alike, so there is none here; the "
-    "intervals are those of the weighted samples."
+    "The samples have weights. A verdict rests on tests for samples that count equally, so there is none here; "
+    "the intervals are of the weighted samples."
 )
 
 if TYPE_CHECKING:

@@ -61,7 +61,7 @@ class Floored:
         others = f"; on the other {plural(n - self.n, 'sample')} it is {mean:.4g}" if self.n < n else ""
         if self.floor == LOG_FLOOR:
             return (
-                f"{have} a probability of 0, or below {LOG_FLOOR:g}, which NLL counts as {LOG_FLOOR:g}. So it is "
+                f"{have} a probability of 0, or below {LOG_FLOOR:g}, which NLL counts as {LOG_FLOOR:g}. So NLL is "
                 f"{nll:.4g}{others}."
             )
         tiny = (rest - math.log(LOG_FLOOR) * self.weight) / self.total

@@ -49,7 +49,8 @@ def verdict(by_confidence: Tally, by_class: Tally, class_names: Sequence[str]) -
     if not found.anything:
         return _nothing_found(found)
     names = [f"class {name}" if name.isdigit() else name for name in class_names]
-    sure, right, error = percents((found.says, found.right), (found.error,))
+    averages = [(found.says, found.right)] if found.average else [(found.says,), (found.right,)]
+    sure, right, error = percents(*averages, (found.error,))
     parts = [
         _head(found),
         f"On {found.n:,} samples the model is {sure} sure on average and right {right} of the time, with an "
@@ -136,13 +137,13 @@ def _nothing_found(found: Findings) -> str:
     hidden = max(found.says - low, high - found.says)
     more = _takes(found) if found.n < found.needed else ""
     if hidden > MUCH:
-        sure, right, least, most = percents((found.says, found.right), (low, high))
+        sure, right, least, most = percents((found.says,), (found.right,), (low, high))
         return (
             f"{found.n:,} samples are too few to tell. The model is {sure} sure on average and right "
             f"{right} of the time; its true accuracy may lie anywhere from {least} to {most} "
             f"({percent(RULED_OUT, 0)} interval). {more}"
         ).strip()
-    sure, right, error, by_chance = percents((found.says, found.right), (found.error, found.error_by_chance))
+    sure, right, error, by_chance = percents((found.says,), (found.right,), (found.error, found.error_by_chance))
     up_to = f" (up to {by_chance})" if float(by_chance.split()[0]) else ""
     points = math.ceil(1000 * hidden) / 10
     return (
