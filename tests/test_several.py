@@ -178,9 +178,9 @@ def test_kept_calibrators_may_be_fitted_on_everything(folder: Path, tmp_path: Pa
 def test_where_comparisons_cannot_be_kept_is_said(folder: Path, tmp_path: Path) -> None:
     assert "-o is a folder; got" in quickly(folder, tmp_path / "cal.safetensors").err
     for inside in (folder, folder / "kept"):
-        assert "would be read next time; choose another" in quickly(folder, inside).err
+        assert "so the next run would read it too; choose another" in quickly(folder, inside).err
     assert "there is no folder" in quickly(folder, tmp_path / "no" / "kept").err
-    assert "say where with -o" in run("compare", "--each", folder, "--refit").err
+    assert "add -o CAL to save it" in run("compare", "--each", folder, "--refit").err
     (tmp_path / "kept").mkdir()
     (tmp_path / "kept" / "a.npz.json").write_text("{")
     said = quickly(folder, tmp_path / "kept")
@@ -190,7 +190,7 @@ def test_where_comparisons_cannot_be_kept_is_said(folder: Path, tmp_path: Path) 
     same = {"a b": folder / "a.npz", "a_b": folder / "b.npz"}
     failures = compare_each(same, folder=tmp_path / "two", **QUICK).failures
     assert "a_b and a b would both be kept as a_b; rename one of them" in str(failures["a_b"])
-    with pytest.raises(InputError, match="refit is about the calibrators that are kept"):
+    with pytest.raises(InputError, match="refit changes the calibrators that are kept: name a folder for them"):
         compare_each([folder / "a.npz"], refit=True, **QUICK)
 
 

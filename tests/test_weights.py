@@ -197,5 +197,5 @@ def test_several_sets_have_their_own_weights() -> None:
 
 def test_an_analysis_refuses_weights() -> None:
     logits, labels, weights = weighted()
-    with pytest.raises(TemperanceError, match="samples are analysed as if all counted alike"):
+    with pytest.raises(TemperanceError, match="an analysis counts all samples equally"):
         analyse(Predictions.of(logits, labels, from_logits=True, weights=weights))

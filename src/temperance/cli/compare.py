@@ -67,7 +67,9 @@ def rank_each(paths: Sequence[Path], args: argparse.Namespace) -> None:
     if folder and not is_folder_name(folder):
         raise InputError(f"with --each there is a calibrator for every set, so -o is a folder; got {folder}")
     if folder and any(folder.resolve().is_relative_to(path.resolve()) for path in paths):
-        raise InputError(f"{folder} is in a folder that is read here, and would be read next time; choose another")
+        raise InputError(
+            f"{folder} is in a folder that is read here, so the next run would read it too; choose another"
+        )
     one_set_on_ray(args)
     with progress_bar() as tell:
         found = compare_each(
@@ -76,13 +78,13 @@ def rank_each(paths: Sequence[Path], args: argparse.Namespace) -> None:
     emit(found, args)
     if folder:
         again = f"; {plural(len(found.kept), 'set')} had been compared before" if found.kept else ""
-        print(f"the recommended calibrators, and what was measured, are in {folder}{again}", file=sys.stderr)
+        print(f"the recommended calibrators and the measurements are in {folder}{again}", file=sys.stderr)
     found.raise_failures()
 
 
 def _check_refit(args: argparse.Namespace) -> None:
     if args.refit and not args.output:
-        raise InputError("--refit is about the calibrator that is saved; say where with -o CAL")
+        raise InputError("--refit changes the calibrator that is saved: add -o CAL to save it")
 
 
 def rank(fit: Predictions | Path, test: Predictions | Path | None, args: argparse.Namespace) -> None:

@@ -111,7 +111,7 @@ MANUAL: Mapping[str, tuple[str, tuple[str, ...]]] = {
         ("reproduce --list", "reproduce sctl --table 2 --quick", "reproduce cts --figure 1 --quick -o figure.svg"),
     ),
     "list": (
-        "Names what there is, read from the registries. With a NAME it says what each setting may be, and what for.",
+        "Lists every method of a kind, from the registries. With a NAME it explains its settings.",
         ("list calibrators", "list losses acls", "list metrics --json"),
     ),
 }

@@ -19,8 +19,8 @@ from temperance.predictions.rounding import zero_at
 class Floored:
     """The labels whose probability is zero and counts as `floor`. With logits there are none.
 
-    weight  theirs, which is their number where samples have no weights
-    nll     the sum of theirs
+    weight  of these labels: their number where samples have no weights
+    nll     their summed NLL
     total   the weight of all labels
     """
 

@@ -23,7 +23,7 @@ FINGERPRINTS = 1 << 256
 
 @dataclass(frozen=True)
 class Measuring:
-    """What is measured, and of what: equal for all blocks that add."""
+    """What is measured, and how. Blocks add only if these are equal."""
 
     metrics: tuple[str, ...]
     n_bins: int
@@ -47,8 +47,8 @@ class Measuring:
     @property
     def notes(self) -> tuple[str, ...]:
         """What a reader should know about it."""
-        says = "These depend on how many samples there are, which weights that are not whole do not say"
-        return (f"{says}: {', '.join(self.left_out)}.",) if self.left_out else ()
+        why = "Weights that are not whole do not give the number of samples, so these metrics are not measured"
+        return (f"{why}: {', '.join(self.left_out)}.",) if self.left_out else ()
 
 
 @dataclass(frozen=True)

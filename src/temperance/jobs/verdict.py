@@ -179,7 +179,7 @@ def _head(found: Findings) -> str:
 
 
 def _places(found: Findings) -> list[str]:
-    """For each direction the stretch of bins, every one of them off in that direction, that carries the most error."""
+    """For each direction, the run of neighbouring bins off in that direction that carries the most error."""
     bins = found.by_confidence
     share = (bins.confidence - bins.hits).abs() / (bins.confidence - bins.hits).abs().sum()
     told = []
@@ -206,7 +206,7 @@ def _place(part: Tally, edges: tuple[float, float], carried: float) -> str:
 
 
 def _stretches(flags: list[bool]) -> list[tuple[int, int]]:
-    """The runs of neighbours that are true: where each starts, and where it has ended."""
+    """The runs of true values: the start and the end of each."""
     ends = [i for i, (old, new) in enumerate(zip([False, *flags], [*flags, False], strict=True)) if old != new]
     return list(zip(ends[::2], ends[1::2], strict=True))
 
