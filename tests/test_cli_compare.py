@@ -155,7 +155,7 @@ def test_refit_fits_what_is_saved_on_everything(val: Path, test: Path, tmp_path:
 
 
 def test_refit_without_a_file_to_save_it_in_is_refused(val: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "say where with -o CAL" in refused(["compare", str(val), "--refit"], capsys)
+    assert "add -o CAL to save it" in refused(["compare", str(val), "--refit"], capsys)
 
 
 def test_where_nothing_is_recommended_nothing_is_saved(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

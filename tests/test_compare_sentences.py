@@ -99,7 +99,7 @@ def test_a_test_part_without_mistakes() -> None:
     assert found.verdict == (
         "Leave it as it is: 30 test samples cannot tell whether a calibrator helps. "
         "temperature has a lower NLL, which could be chance. No prediction is wrong, and only mistakes show when a "
-        "model is too sure: collect samples with at least 10."
+        "model is too sure: collect samples until 10 are wrong."
     )
 
 
@@ -108,7 +108,7 @@ def test_few_mistakes_do_not_say_how_many_samples_would_do() -> None:
     assert found.verdict == (
         "Leave it as it is: 20 test samples cannot tell whether a calibrator helps. "
         "temperature has a lower NLL, which could be chance. Only 2 predictions are wrong, and only mistakes show when "
-        "a model is too sure: collect samples with at least 10."
+        "a model is too sure: collect samples until 10 are wrong."
     )
 
 

@@ -13,7 +13,7 @@ from temperance.jobs.verdict import LEVEL, Findings
 from temperance.metrics.batch import batches
 from temperance.metrics.tally import Tally, tallied
 from temperance.showing import percents
-from verdicts import Data, Facts, always, checked, mostly_over, off_by, one_class_off, opposite, rare, steep
+from verdicts import Data, Facts, always, checked, made, mostly_over, off_by, one_class_off, opposite, rare, steep
 
 TOO_FEW = r"samples are too few to tell\."
 CASES: dict[str, tuple[Data, list[str], list[str]]] = {
@@ -41,6 +41,11 @@ CASES: dict[str, tuple[Data, list[str], list[str]]] = {
         always(5000, 0.95, 0.8),
         [r"^Over-confident\. .* is 95\.0 % sure on average and right 80\.0 % "],
         ["Predictions with"],
+    ),
+    "as sure as it is right, to the third decimal": (
+        made(torch.tensor([0.95, 0.55] * 5000), torch.tensor([0.85, 0.6501] * 5000)),
+        [r"some places .* the model is 75\.0 % sure on average and right 75\.0 % of the time"],
+        [],
     ),
     "steep": (
         steep(10_000),

@@ -189,9 +189,9 @@ def test_where_no_calibrator_is_recommended_none_is_kept(folder: Path, tmp_path:
 def test_where_comparisons_cannot_be_kept_is_said(folder: Path, tmp_path: Path) -> None:
     assert "-o is a folder; got" in quickly(folder, tmp_path / "cal.safetensors").err
     for inside in (folder, folder / "kept"):
-        assert "would be read next time; choose another" in quickly(folder, inside).err
+        assert "so the next run would read it too; choose another" in quickly(folder, inside).err
     assert "there is no folder" in quickly(folder, tmp_path / "no" / "kept").err
-    assert "say where with -o" in run("compare", "--each", folder, "--refit").err
+    assert "add -o CAL to save it" in run("compare", "--each", folder, "--refit").err
     (tmp_path / "kept").mkdir()
     (tmp_path / "kept" / "a.json").write_text("{")
     said = quickly(folder, tmp_path / "kept")
@@ -202,7 +202,7 @@ def test_where_comparisons_cannot_be_kept_is_said(folder: Path, tmp_path: Path) 
     same = {"a.npz": folder / "a.npz", "a.csv": folder / "b.npz"}
     failures = compare_each(same, folder=tmp_path / "three", **QUICK).failures
     assert "a.csv and a.npz would both be kept as a; rename one of them" in str(failures["a.csv"])
-    with pytest.raises(InputError, match="refit is about the calibrators that are kept"):
+    with pytest.raises(InputError, match="refit changes the calibrators that are kept: name a folder for them"):
         compare_each([folder / "a.npz"], refit=True, **QUICK)
 
 

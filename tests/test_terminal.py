@@ -242,6 +242,8 @@ def test_every_recipe_names_its_paper() -> None:
         (["train", "digits", "-o", "run", "--preset", "x"], "--preset must be"),
         (["shift", "run", "--limit", "0"], "--limit must be"),
         (["gradients", "focal", "-o", "x.html", "--classes", "1"], "--classes must be"),
+        (["analyse", "PATH", "-o", "x.pdf"], "a page is saved as .html; call it x.html"),
+        (["evaluate", "PATH", "--report", "x.pdf"], "a page is saved as .html; call it x.html"),
         # What is a setting of a method is called what it was called.
         (["fit", "histogram", "PATH", "-o", "c.safetensors", "--set", "n_bins=0"], "histogram: n_bins must be"),
         (["train", "digits", "-o", "run", "--loss", "focal:gamma=-1"], "focal: gamma must be"),

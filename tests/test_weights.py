@@ -42,7 +42,7 @@ def test_evaluate_measures_repeated_samples() -> None:
     assert [row.metric for row in found.rows] == METRICS.names
     for one, other in zip(found.rows, repeated.rows, strict=True):
         assert one.value == pytest.approx(other.value, rel=1e-10, abs=1e-10)
-    assert "with weights" in found.title and "A verdict rests on tests for samples that count alike" in found.verdict
+    assert "with weights" in found.title and "A verdict rests on tests for samples that count equally" in found.verdict
     assert "with weights" not in repeated.title
     assert float(found.reliability.n) == float(weights.sum())
     assert len(found.risk_coverage.risk) == len(rows)
@@ -198,5 +198,5 @@ def test_several_sets_have_their_own_weights() -> None:
 
 def test_an_analysis_refuses_weights() -> None:
     logits, labels, weights = weighted()
-    with pytest.raises(TemperanceError, match="samples are analysed as if all counted alike"):
+    with pytest.raises(TemperanceError, match="an analysis counts all samples equally"):
         analyse(Predictions.of(logits, labels, from_logits=True, weights=weights))

@@ -68,7 +68,9 @@ def rank_each(paths: Sequence[Path], args: argparse.Namespace) -> None:
     if folder and not is_folder_name(folder):
         raise InputError(f"with --each there is a calibrator for every set, so -o is a folder; got {folder}")
     if folder and any(folder.resolve().is_relative_to(path.resolve()) for path in paths):
-        raise InputError(f"{folder} is in a folder that is read here, and would be read next time; choose another")
+        raise InputError(
+            f"{folder} is in a folder that is read here, so the next run would read it too; choose another"
+        )
     one_set_on_ray(args)
     with progress_bar() as tell:
         found = compare_each(
@@ -77,7 +79,7 @@ def rank_each(paths: Sequence[Path], args: argparse.Namespace) -> None:
     emit(found, args)
     if folder:
         none = sum(finding.recommended == BASELINE for finding in found.findings.values())
-        said = [f"the recommended calibrators, and what was measured, are in {folder}"]
+        said = [f"the recommended calibrators and the measurements are in {folder}"]
         said += [f"for {plural(none, 'set')} none is recommended"] if none else []
         said += [f"{plural(len(found.kept), 'set')} had been compared before"] if found.kept else []
         print("; ".join(said), file=sys.stderr)
@@ -86,7 +88,7 @@ def rank_each(paths: Sequence[Path], args: argparse.Namespace) -> None:
 
 def _check_refit(args: argparse.Namespace) -> None:
     if args.refit and not args.output:
-        raise InputError("--refit is about the calibrator that is saved; say where with -o CAL")
+        raise InputError("--refit changes the calibrator that is saved: add -o CAL to save it")
 
 
 def rank(fit: Predictions | Path, test: Predictions | Path | None, args: argparse.Namespace) -> None:

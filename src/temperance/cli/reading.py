@@ -1,4 +1,4 @@
-"""The options of every command that reads predictions: what the file cannot say of itself."""
+"""The options of every command that reads predictions: what the file does not say."""
 
 from __future__ import annotations
 

@@ -122,7 +122,7 @@ class Shift(Results):
 
     @property
     def title(self) -> str:
-        """What was corrupted, and how often."""
+        """What was corrupted, and in how many ways."""
         settings = self.provenance.settings
         kinds, steps = len(self.corruptions), len(self.severities)
         counts = f"{kinds} corruption{'s' * (kinds > 1)} · {steps} {'severities' if steps > 1 else 'severity'}"

@@ -61,7 +61,7 @@ class Retrained(Tabular):
     history          one row for each epoch of the head's training
     predictions      "val" and "test", with the head
     val_differences  as `differences`, of the validation part; they decide whether the head is worse
-    seconds          that the head took to train, without extracting the features
+    seconds          the time to train the head, without extracting the features
     """
 
     before: Evaluation

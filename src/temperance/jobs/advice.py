@@ -35,8 +35,8 @@ FAVOURITES = ("auto", "temperature")
 # A simpler method has at most half as many parameters, and fewer by at least this number.
 SIMPLER = 10
 
-# With fewer mistakes nothing is said of the probability of harm, nor of the number of samples that would tell: both
-# would be guesses. Of methods that looked better on samples without a mistake, nine in ten did harm.
+# With fewer mistakes, the probability of harm and the number of samples needed would be guesses, so they are not stated.
+# Of methods that looked better on samples without a mistake, nine in ten did harm.
 FEWEST = 10
 
 
@@ -57,7 +57,7 @@ def chance_of_gain(outcomes: Sequence[Outcome]) -> dict[str, float]:
 
 
 def chance_of_loss(outcomes: Sequence[Outcome]) -> dict[str, float]:
-    """The p-value of the loss against no calibration, likewise; here all methods have equal shares."""
+    """The p-value of being worse than no calibration, corrected likewise; here all methods have equal shares."""
     gains = _gains(outcomes)
     p_values = [(-each).p_value() for each in gains.values()]
     return dict(zip(gains, holm(p_values, [1 / len(gains) for _ in gains]), strict=True))
@@ -68,13 +68,13 @@ def _gains(outcomes: Sequence[Outcome]) -> dict[str, Gains]:
 
 
 def recommended(outcomes: Sequence[Outcome], baseline: Outcome) -> Outcome:
-    """The first of the outcomes, lowest NLL first, that passes every test; no calibration where none does."""
+    """The outcome with the lowest NLL that passes every test, or no calibration if none does."""
     chance = chance_of_gain(outcomes)
     return next((each for each in outcomes if passes(each, baseline, chance)), baseline)
 
 
 def passes(outcome: Outcome, baseline: Outcome, chance: Mapping[str, float]) -> bool:
-    """Is it better than no calibration by more than chance, and worse in nothing?"""
+    """Is it better than no calibration by more than chance, without a drawback?"""
     return chance.get(outcome.label, 1.0) < SIGNIFICANT and not outcome.drawbacks(baseline)
 
 
@@ -104,7 +104,7 @@ def verdict(found: Comparison) -> str:
 
 
 def _lower(outcome: Outcome, other: Outcome) -> bool:
-    """Has it a lower NLL, by more than rounding?"""
+    """Is its NLL lower by more than rounding?"""
     return outcome.measured["nll"].value < other.measured["nll"].value - ROUNDING
 
 
@@ -153,7 +153,7 @@ def _needed(found: Comparison, lower: Sequence[Outcome]) -> list[str]:
         wrong = found.baseline.mistakes
         are = "No prediction is" if not wrong else f"Only {plural(wrong, 'prediction')} {'is' if wrong == 1 else 'are'}"
         return [
-            f"{are} wrong, and only mistakes show when a model is too sure: collect samples with at least {FEWEST}."
+            f"{are} wrong, and only mistakes show when a model is too sure: collect samples until {FEWEST} are wrong."
         ]
     label = next((name for name in FAVOURITES if name in needed), next(iter(needed)))
     if needed[label] > MOST_SAMPLES:
@@ -169,7 +169,7 @@ def _rounded(count: float) -> int:
 
 
 def _alternatives(found: Comparison) -> list[str]:
-    """Those that pass the tests too and are not clearly worse than the recommended one, a much simpler one first."""
+    """Methods that also pass the tests and are not clearly worse than the recommended one, a much simpler one first."""
     best = found.recommended
     level = [
         outcome

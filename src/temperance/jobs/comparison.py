@@ -78,7 +78,7 @@ class Comparison(Results):
 
     @property
     def any_fitted(self) -> bool:
-        """Is there a calibrator to choose, other than none?"""
+        """Could any calibrator be fitted?"""
         return len(self.ranked) > 1
 
     @cached_property
@@ -105,14 +105,14 @@ class Comparison(Results):
 
     @cached_property
     def after(self) -> Evaluation:
-        """The test part as the recommended method makes it, measured when it is first asked for."""
+        """The test part after the recommended method, measured when it is first asked for."""
         return self._evaluated(self.recommended)
 
     def _evaluated(self, outcome: Outcome) -> Evaluation:
         options = {name: self.provenance.settings[name] for name in ("n_bins", "bootstrap")}
         calibrator = None if outcome is self.baseline else outcome.fitted
         found = evaluate(self.test, calibrator=calibrator, seed=self.provenance.seed, **options)
-        # No number has two intervals: where the ranking has one, it is taken.
+        # Each number has one interval: that of the ranking, if there is one.
         ranked = {name: each for name, each in outcome.measured.items() if name in outcome.draws}
         rows = (
             replace(row, low=ranked[row.metric].low, high=ranked[row.metric].high) if row.metric in ranked else row
@@ -121,10 +121,10 @@ class Comparison(Results):
         return replace(found, rows=tuple(rows))
 
     def calibrator(self, *, refit: bool = False) -> Calibrator:
-        """The recommended calibrator, or with `refit` one of its kind that is fitted on both parts, as its `info` says.
+        """The recommended calibrator, or with `refit` a new one of its kind, fitted on both parts, as its `info` says.
 
         Where none is recommended it is `identity`, which leaves predictions as they are.
-        The measurements are of the first. The second is fitted on more samples, so none are left to measure it on.
+        The measurements are of the former. No samples are left to measure the latter on.
         """
         if not self.any_fitted or self.recommended.fitted is None:
             raise InputError("no calibrator could be fitted, so there is none to keep")
@@ -159,8 +159,8 @@ class Comparison(Results):
             return ""
         name = "auto" if self.recommended is self.baseline else method.label
         return (
-            f"The part to fit on is imbalanced ({found}): if the classes are not as common in use, say how common they "
-            f"are with a prior, for example temperance fit {name} FIT -o CAL --prior uniform."
+            f"The part to fit on is imbalanced ({found}): if class frequencies in use differ, give them as a prior, "
+            f"for example temperance fit {name} FIT -o CAL --prior uniform."
         )
 
     def remark(self, outcome: Outcome) -> str:
@@ -309,7 +309,7 @@ def compare(
 
 
 def chosen_methods(methods: Sequence[str]) -> list[Method]:
-    """The methods to fit, each once; the baseline is always there and not among them."""
+    """The methods to fit, without duplicates and without the baseline, which is always fitted."""
     named = [Method.parse(text) for text in methods] or [Method(name, {}) for name in CALIBRATORS.names]
     return list({method.label: method for method in named if method.name != BASELINE}.values())
 
@@ -375,7 +375,7 @@ def logits_of(predictions: Predictions) -> Tensor:
 
 
 def _described(parts: Sequence[Predictions]) -> str:
-    """On how many samples of what: 5,000 samples (a random half of predictions.npz)."""
+    """The number of samples, and where they come from: 5,000 samples (a random half of predictions.npz)."""
     names = dict.fromkeys("the arrays" if part.source == ARRAYS else Path(part.source).name for part in parts)
     where = " and ".join(names) if len(parts) == 1 or len(names) > 1 else f"all of {next(iter(names))}"
     if len(parts) == 1 and parts[0].split:

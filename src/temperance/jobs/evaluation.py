@@ -39,8 +39,8 @@ from temperance.progress import Progress, no_progress
 
 # The verdict on samples that have weights.
 WITH_WEIGHTS = (
-    "The samples have weights. A verdict rests on tests for samples that count alike, so there is none here; the "
-    "intervals are those of the weighted samples."
+    "The samples have weights. A verdict rests on tests for samples that count equally, so there is none here; "
+    "the intervals are of the weighted samples."
 )
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class Pictures:
         self._known: dict[str, Statistic] = {}
 
     def keep(self, requests: Sequence[Request], found: Sequence[Parts]) -> None:
-        """Remember what was gathered for a metric, where a picture draws it."""
+        """Remember the statistics of metrics that a picture draws."""
         for request, parts in zip(requests, found, strict=True):
             if self._requests.get(request[0].name) == request:
                 self._known[request[0].name] = parts.whole
@@ -122,7 +122,7 @@ class Evaluation(Results):
     def verdict(self) -> str:
         """One paragraph in plain words: over- or under-confident, where, and what to do.
 
-        Its tests count samples that weigh alike, so with weights there is none.
+        Its tests are for samples that count equally, so with weights there is none.
         """
         return WITH_WEIGHTS if self.provenance.settings.get("weights") else verdict(*self.tallies, self.class_names)
 
@@ -288,7 +288,7 @@ def _gap_note(data: Predictions, calibrator: Calibrator | None, method: str, lev
 
 
 def group_name(group: str | None) -> str:
-    """A group in a row: nothing for the whole, and something to read for a group whose name is empty."""
+    """The group of a row: empty for all samples, and a readable word for a group whose name is empty."""
     return "" if group is None else group or "(no name)"
 
 

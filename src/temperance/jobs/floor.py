@@ -19,8 +19,8 @@ from temperance.predictions.rounding import zero_at
 class Floored:
     """The labels whose probability is zero and counts as `floor`. With logits there are none.
 
-    weight  theirs, which is their number where samples have no weights
-    nll     the sum of theirs
+    weight  of these labels: their number where samples have no weights
+    nll     their summed NLL
     total   the weight of all labels
     """
 
@@ -61,7 +61,7 @@ class Floored:
         others = f"; on the other {plural(n - self.n, 'sample')} it is {mean:.4g}" if self.n < n else ""
         if self.floor == LOG_FLOOR:
             return (
-                f"{have} a probability of 0, or below {LOG_FLOOR:g}, which NLL counts as {LOG_FLOOR:g}. So it is "
+                f"{have} a probability of 0, or below {LOG_FLOOR:g}, which NLL counts as {LOG_FLOOR:g}. So NLL is "
                 f"{nll:.4g}{others}."
             )
         tiny = (rest - math.log(LOG_FLOOR) * self.weight) / self.total

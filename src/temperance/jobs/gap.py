@@ -58,7 +58,7 @@ def calibration_gap(
 
     "nll" and "brier" are what `method` lowers these scores by, "top-l1" and "top-l2" the mean and the root mean square
     error of the confidence. All are estimates from below: a better calibrator may find more. The bound is one-sided, by
-    Gaffke's test, which holds for few samples; fits that share samples are taken for independent of them.
+    Gaffke's test, which holds for few samples; it treats fits that share samples as independent.
 
     >>> from temperance.demo import demo_predictions
     >>> found = calibration_gap(demo_predictions()[1], method="temperature")

@@ -1,4 +1,4 @@
-"""What comparisons came to, set by set in a folder, so that an interrupted one goes on with the sets that are left."""
+"""The results of comparisons, set by set in a folder, so that an interrupted one resumes with the remaining sets."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from temperance.settings import defaults_of
 
 @dataclass(frozen=True)
 class Finding:
-    """What a comparison on one set came to; `measured` has every metric of every method that could be fitted."""
+    """The result of a comparison on one set; `measured` has every metric of every method that could be fitted."""
 
     recommended: str
     verdict: str
@@ -33,7 +33,7 @@ class Finding:
 
 
 def reduced(found: Comparison) -> tuple[Results, Finding]:
-    """What is kept of a comparison: not its predictions and calibrators, which would be held for all sets at once."""
+    """A comparison without its predictions and calibrators, which would otherwise be held for all sets at once."""
     measured = {
         outcome.label: {"seconds": outcome.seconds} | {name: each.value for name, each in outcome.measured.items()}
         for outcome in found.ranked
@@ -76,13 +76,13 @@ class Kept:
             found.calibrator(refit=self.refit).save(calibrator)
         else:
             calibrator.unlink(missing_ok=True)  # of other data or settings
-        # Last, so that what is there is whole.
+        # Written last: a set that has it is complete.
         with atomic_write(path) as temporary:
             temporary.write_text(results.to_json(asked=asked, finding=asdict(finding)), encoding="utf-8")
         return results, finding
 
     def _asked(self, given: Set) -> dict[str, Any]:
-        """All that the result depends on."""
+        """Everything that the result depends on."""
         options = defaults_of(compare) | self.options
         how = {name: options[name] for name in READING}
         fit, test, _ = fit_and_test(given, None, options["seed"], **how)
@@ -97,7 +97,7 @@ class Kept:
 
 
 def _read(about: dict[str, Any]) -> tuple[Results, Finding]:
-    """What `Results.to_json` wrote, in which null is a number that is not finite."""
+    """The results that `Results.to_json` wrote; null stands for a number that is not finite."""
     rows = tuple(Row(**row | {name: _number(row[name]) for name in ("value", "low", "high")}) for row in about["rows"])
     finding = Finding(**about["finding"])
     measured = {

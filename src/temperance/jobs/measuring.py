@@ -40,7 +40,7 @@ def statistics_of(
     seed: int = 0,
     progress: Progress = no_progress,
 ) -> Statistics:
-    """What an evaluation needs to know of these rows, which with `of_block` are some of many."""
+    """What an evaluation needs to know about these rows; with `of_block` they are one block of several."""
     of_kind("n_bins", n_bins, NBins)
     seed_number(seed)
     wanted, left_out = allowed_metrics(data, metrics, of_block=of_block)
@@ -72,7 +72,7 @@ def statistics_of(
         if group is None:
             found = tallied(floored.counted(found), tallies, n_bins)
         generator = torch.Generator().manual_seed(seed) if intervals else None
-        with data.located(), one_thread(where=calibrator is None):  # a calibrator is left its threads
+        with data.located(), one_thread(where=calibrator is None):  # a calibrator may use all threads
             groups[group] = Group(n, tuple(gathered(found, n, requests, generator, of_block=of_block)))
     inputs = {data.source: data.fingerprint}
     return Statistics(measuring, groups, (tallies[0], tallies[1]), floored, inputs)
@@ -88,7 +88,7 @@ def gathered(
 ) -> list[Parts]:
     """For each metric the statistic of n rows, in one pass; with a generator, of parts that the rows are dealt to."""
     in_parts = generator is not None
-    # Rows of a block are put in order once those of all blocks have come.
+    # Rows are sorted once all blocks are there.
     gatherer = Gatherer(requests, n, in_parts=in_parts, as_came=of_block, of_block=of_block, generator=generator)
     for batch in found:
         gatherer.add(batch)
@@ -132,7 +132,7 @@ def allowed_metrics(
 def checked_batches(
     data: Predictions, *, group: str | None = None, calibrator: Calibrator | None = None
 ) -> Iterator[Batch]:
-    """Predictions in checked blocks: those of one group, and as a calibrator makes them, if asked."""
+    """Predictions in checked blocks; if asked, only those of one group, and calibrated."""
     data.need_labels()
     first_row = 0
     for scores, labels, groups, weights in data.hashed(data.chunks(max(1, CHUNK_VALUES // data.k))):

@@ -40,7 +40,7 @@ FEWEST = 50  # samples of either side that intervals need
 
 @dataclass(frozen=True)
 class ScoreHistogram:
-    """How often a score takes which values, on the model's own data and on each other set.
+    """The distribution of a score on the model's own data and on each other set.
 
     The first and last bins hold what lies beyond the edges, too. `limit` is the score that 95 % of its own data reach.
     """
@@ -65,7 +65,7 @@ class OODComparison(Results):
 
     @property
     def title(self) -> str:
-        """What was told from what."""
+        """The model's own data, and the other sets."""
         settings = self.provenance.settings
         others = " and ".join(f"{name} ({n:,})" for name, n in self.sizes.items())
         return f"{settings['inside']} ({plural(settings['n'], 'sample')}) against {others}"
@@ -115,7 +115,7 @@ class OODComparison(Results):
         return f"Too few samples to tell: each set needs at least {FEWEST}, and {smallest} has {sizes[smallest]}."
 
     def _word(self) -> str:
-        """What the intervals allow to say of every set."""
+        """What the intervals say of every set."""
         groups = list(self.sizes) if len(self.sizes) > 1 else [""]
         rows = ((self.row(metric, group=group, method=self.scores[0]) for metric in JUDGED) for group in groups)
         words = {told_apart(*pair) for pair in rows}
@@ -279,7 +279,7 @@ def _named(outside: Given | Sequence[Given] | Mapping[str, Given]) -> dict[str, 
 def _entries(
     names: Sequence[str], sides: Sequence[Predictions], calibrator: Calibrator | None, reference: Reference | None
 ) -> tuple[list[Score], list[FeatureScore]]:
-    """The scores of predictions and of features to measure; by default all that need nothing that is not there."""
+    """The scores of predictions and of features to measure; by default all whose inputs are there."""
     if names:
         of_features = [FEATURE_SCORES[name] for name in names if name in FEATURE_SCORES]
         if of_features and reference is None:

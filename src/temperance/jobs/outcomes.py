@@ -34,7 +34,7 @@ SIGNIFICANT = 0.05
 LEVEL = 0.95
 ENOUGH = 20  # mistakes, and right predictions, for resamples to tell two methods apart
 
-# What data can do to a method: too few samples, a number beyond float64, a matrix without inverse, too much memory.
+# Why a method can fail: too few samples, a number beyond float64, a singular matrix, too little memory.
 SINGULAR = torch.linalg.LinAlgError  # type: ignore[attr-defined]
 CANNOT_BE_FITTED = (TemperanceError, ArithmeticError, SINGULAR, MemoryError)
 
@@ -63,7 +63,7 @@ class Method:
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """What became of one method: its measurements on the test part, or why there are none.
+    """The outcome of one method: its measurements on the test part, or why there are none.
 
     measured   every metric; NLL, ECE and accuracy, which decide, with an interval
     draws      these three on resamples that all methods share
@@ -108,7 +108,7 @@ class Outcome:
         return len(self.gains.values) if self.gains else 0
 
     def drawbacks(self, other: Outcome) -> tuple[str, ...]:
-        """What speaks against it beside another, whatever its NLL: an ECE or an accuracy that is worse beyond noise."""
+        """Its drawbacks against another, whatever its NLL: an ECE or an accuracy that is worse beyond noise."""
         found = []
         for name, words in (("ece", "a higher ECE"), ("accuracy", "a lower accuracy")):
             by = self.minus(other, name)
@@ -137,7 +137,7 @@ class Work:
         start = time.perf_counter()
         try:
             with warnings.catch_warnings():
-                # Whether a method can be trusted is what the comparison finds out.
+                # The comparison itself shows whether a method can be trusted.
                 warnings.simplefilter("ignore", TemperanceWarning)
                 found = method.make().fit(self.fit_logits, self.fit_labels, weights=self.fit_weights)
             seconds = time.perf_counter() - start
@@ -158,7 +158,7 @@ class Work:
         threads = max(1, torch.get_num_threads() // processes)
         try:
             with ProcessPoolExecutor(processes, get_context("spawn"), torch.set_num_threads, (threads,)) as pool:
-                # Tensors come back in shared memory, each with an open file: a copy lets go of them.
+                # Tensors come back in shared memory, each with an open file, which copying closes.
                 yield from map(copy.deepcopy, pool.map(self.run, methods))
         except BrokenProcessPool as error:
             raise TemperanceError(

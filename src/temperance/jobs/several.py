@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 Sets = Sequence[Set] | Mapping[str, Set]
 Found = TypeVar("Found")
 
-COLUMN, FEWEST_COLUMNS = 16, 3  # the width of a metric in a terminal, and how many are shown in any
+COLUMN, FEWEST_COLUMNS = 16, 3  # the width of a metric's column, and the fewest columns in any terminal
 
 
 @dataclass(frozen=True, repr=False)
@@ -56,7 +56,7 @@ class SeveralSets(Results):
         return f"{plural(len(self.names), 'set')}{missing}"
 
     def raise_failures(self) -> None:
-        """Refuse to go on if a set could not be measured; the sentence names all of them."""
+        """Raise one error that names every set that could not be measured, if there are any."""
         if not self.failures:
             return
         reasons = "; ".join(f"{why}" if name in str(why) else f"{name}: {why}" for name, why in self.failures.items())
@@ -305,7 +305,7 @@ def compare_each(
     if folder is not None:
         make_folder(folder)
     elif refit:
-        raise InputError("refit is about the calibrators that are kept; name a folder for them")
+        raise InputError("refit changes the calibrators that are kept: name a folder for them")
     kept = Kept(folder, refit=refit, **options) if folder is not None else None
 
     def measure(name: str, given: Set) -> tuple[Results, Finding]:

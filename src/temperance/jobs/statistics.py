@@ -29,7 +29,7 @@ FINGERPRINTS = 1 << 256
 
 @dataclass(frozen=True)
 class Measuring:
-    """What is measured, and of what: equal for all blocks that add."""
+    """What is measured, and how. Blocks add only if these are equal."""
 
     metrics: tuple[str, ...]
     n_bins: int
@@ -54,8 +54,8 @@ class Measuring:
     @property
     def notes(self) -> tuple[str, ...]:
         """What a reader should know about it."""
-        says = "These depend on how many samples there are, which weights that are not whole do not say"
-        left_out = f"{says}: {', '.join(self.left_out)}." if self.left_out else ""
+        why = "Weights that are not whole do not give the number of samples, so these metrics are not measured"
+        left_out = f"{why}: {', '.join(self.left_out)}." if self.left_out else ""
         return tuple(filter(None, (left_out, OF_PIXELS if self.of_pixels else "")))
 
 

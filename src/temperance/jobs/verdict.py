@@ -50,7 +50,8 @@ def verdict(by_confidence: Tally, by_class: Tally, class_names: Sequence[str]) -
     if not found.anything:
         return _nothing_found(found)
     names = [f"class {name}" if name.isdigit() else name for name in class_names]
-    sure, right, error = percents((found.says, found.right), (found.error,))
+    averages = [(found.says, found.right)] if found.average else [(found.says,), (found.right,)]
+    sure, right, error = percents(*averages, (found.error,))
     parts = [
         _head(found),
         f"On {found.n:,} samples the model is {sure} sure on average and right {right} of the time, with an "
@@ -137,13 +138,13 @@ def _nothing_found(found: Findings) -> str:
     hidden = max(found.says - low, high - found.says)
     more = _takes(found) if found.n < found.needed else ""
     if hidden > MUCH:
-        sure, right, least, most = percents((found.says, found.right), (low, high))
+        sure, right, least, most = percents((found.says,), (found.right,), (low, high))
         return (
             f"{found.n:,} samples are too few to tell. The model is {sure} sure on average and right "
             f"{right} of the time; its true accuracy may lie anywhere from {least} to {most} "
             f"({percent(RULED_OUT, 0)} interval). {more}"
         ).strip()
-    sure, right, error, by_chance = percents((found.says, found.right), (found.error, found.error_by_chance))
+    sure, right, error, by_chance = percents((found.says,), (found.right,), (found.error, found.error_by_chance))
     by_luck = f"Chance alone gives up to {by_chance}, so a true error below that may not show. "
     if not float(by_chance.split()[0]):
         by_luck = ""
@@ -181,7 +182,7 @@ def _head(found: Findings) -> str:
 
 
 def _places(found: Findings) -> list[str]:
-    """For each direction the stretch of bins, every one of them off in that direction, that carries the most error."""
+    """For each direction, the run of neighbouring bins off in that direction that carries the most error."""
     bins = found.by_confidence
     share = (bins.confidence - bins.hits).abs() / (bins.confidence - bins.hits).abs().sum()
     told = []
@@ -208,7 +209,7 @@ def _place(part: Tally, edges: tuple[float, float], carried: float) -> str:
 
 
 def _stretches(flags: list[bool]) -> list[tuple[int, int]]:
-    """The runs of neighbours that are true: where each starts, and where it has ended."""
+    """The runs of true values: the start and the end of each."""
     ends = [i for i, (old, new) in enumerate(zip([False, *flags], [*flags, False], strict=True)) if old != new]
     return list(zip(ends[::2], ends[1::2], strict=True))
 
