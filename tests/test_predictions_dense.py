@@ -142,6 +142,8 @@ def test_folders_of_images_of_different_sizes(tmp_path: Path) -> None:
     found = read_predictions(tmp_path / "in", ignore_index=VOID)
     assert torch.equal(found.scores[: 3 * 16], rows_of(logits[:4], labels[:4])[0]) and found.n == 3 * 16 + 2 * 8
     assert len(np.unique(found._images())) == 5  # type: ignore[misc]
+    save(tmp_path / "in" / "void.npz", logits=logits[1:2], labels=labels[1:2])
+    assert read_predictions(tmp_path / "in", ignore_index=VOID).fingerprint == found.fingerprint
     calibrator = Temperature().fit(logits, labels, ignore_index=VOID)
     calibrated = apply(calibrator, tmp_path / "in")
     write_predictions(tmp_path / "out", calibrated)

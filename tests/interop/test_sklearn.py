@@ -382,7 +382,10 @@ def test_display(cancer: Split) -> None:
         ),
         (CalibratedClassifier(GaussianNB(), method="sigmoid"), "sigmoid is Platt scaling: pass method='platt'"),
         (CalibratedClassifier(GaussianNB(), ensemble=True), "ensemble must be False: .* keeps one .*; got True"),
-        (CalibratedClassifier(GaussianNB(), ensemble="auto"), "ensemble must be False: .* keeps one .*; got 'auto'"),
+        (
+            CalibratedClassifier(GaussianNB()).set_params(ensemble="auto"),
+            "ensemble must be False: .* keeps one .*; got 'auto'",
+        ),
         (
             CalibratedClassifier(GaussianNB()).set_params(method=3),
             "method must be the name of a calibrator, or a calibrator; got",

@@ -207,8 +207,9 @@ class Calibrator(Estimator, Shown, HasSettings, nn.Module):
     def forward(self, logits: Tensor) -> Tensor:
         """Log-probabilities, of the logits' shape and type, as the last layer of a network."""
         rows = flatten(logits)
-        # TorchScript's tracing has shapes as tensors, which it cannot compare.
-        if not torch.jit.is_tracing() and rows.shape[1] != self.k:
+        # While TorchScript traces, sizes are tensors, which it warns of comparing.
+        is_traced = torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
+        if not is_traced and rows.shape[1] != self.k:
             raise InputError(f"this calibrator was fitted on {self.k} classes; these logits have {rows.shape[1]}")
         found = self._calibrate(rows.to(working_type(rows.device)))
         target = self._buffers.get("target_prior")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +21,7 @@ Request = bool | str | None
 class Estimator:
     """A classifier as scikit-learn knows it, once `_k`, the number of its classes, is known."""
 
-    name: str
+    name: ClassVar[str]
     class_names: tuple[str, ...] | None = None  # where it was fitted to text
     _k: int | None
     _metadata_request: Any  # once it is set; scikit-learn's `clone` copies it by this name

@@ -185,6 +185,7 @@ def evaluate(
     normalise   take probabilities that were rounded: rows need not quite sum to 1
     weights     how much each label counts, for arrays; a file has them in a column of its own
     columns     your own names of a file's columns, {"logits": "logit_*", "label": "y"}; see `read_predictions`
+    ignore_index  leave out what has this label, such as pixels without one
     metrics     their names, "all" for every one; by default the headline ones
     n_bins      for every metric that has bins
     bootstrap   resamples for the intervals; 0 for none

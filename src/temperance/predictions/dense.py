@@ -44,7 +44,23 @@ def in_shape(predictions: Predictions, values: Tensor) -> Tensor:
 
 
 def labelled(predictions: Predictions, ignore_index: int) -> Predictions:
-    """The rows whose label is not `ignore_index`. Which these are is found by reading, so memory does not grow."""
+    """The rows whose label is not `ignore_index`; at least one is needed."""
+    found = without(predictions, ignore_index)
+    refuse_none(found, ignore_index)
+    return found
+
+
+def refuse_none(found: Predictions, ignore_index: int) -> None:
+    """Refuse predictions of which no row is left."""
+    if not found.n:
+        raise InputError(
+            f"every label is ignore_index={ignore_index}: there is nothing to measure",
+            flags={f"ignore_index={ignore_index}": f"--ignore-index {ignore_index}"},
+        )
+
+
+def without(predictions: Predictions, ignore_index: int) -> Predictions:
+    """The rows, perhaps none, whose label is not `ignore_index`; found by reading, so that memory does not grow."""
     predictions.need_labels()
 
     def kept() -> Numbers:
@@ -58,11 +74,6 @@ def labelled(predictions: Predictions, ignore_index: int) -> Predictions:
         return regrouped((chunk.take(_counted(chunk, ignore_index)) for chunk in predictions.chunks(rows)), rows)
 
     n = sum(len(_counted(chunk, ignore_index)) for chunk in predictions.chunks())
-    if not n:
-        raise InputError(
-            f"every label is ignore_index={ignore_index}: there is nothing to measure",
-            flags={f"ignore_index={ignore_index}": f"--ignore-index {ignore_index}"},
-        )
     images = predictions._images
     return dataclasses.replace(
         predictions,

@@ -12,7 +12,7 @@ from temperance.files import PathLike, atomic_folder, atomic_write, check_new_fo
 from temperance.predictions import csv, held, npz, parquet, records, safetensors
 from temperance.predictions.checks import MARK, ColumnNames, Labels, Positive, Wanted, as_positive
 from temperance.predictions.core import Extras, Origin, Predictions
-from temperance.predictions.dense import labelled
+from temperance.predictions.dense import refuse_none, without
 from temperance.predictions.remote import as_url, local_copy
 from temperance.predictions.shards import files_in, joined, joined_extras, shard_paths, suffix_of
 
@@ -83,10 +83,12 @@ def read_predictions(
         one_of("split", split, ("val", "test"))
     wanted = Wanted(split, labels, as_positive(positive), ColumnNames.of(columns), ignore_index)
     paths = shard_paths(path, tuple(FORMATS))
-    if paths is None:
-        found = _read_file(path, wanted)
-    else:
-        found = joined(as_url(path) or path, [_read_file(each, wanted) for each in paths])
+    files = [_read_file(each, wanted) for each in ([path] if paths is None else paths)]
+    if ignore_index is not None:
+        # A file without any label is nothing to measure, but others of its folder may have some.
+        files = [file for file in files if file.n] or files[:1]
+        refuse_none(files[0], ignore_index)
+    found = files[0] if paths is None else joined(as_url(path) or path, files)
     return found.normalised() if normalise else found
 
 
@@ -96,7 +98,7 @@ def _read_file(path: Path, wanted: Wanted) -> Predictions:
         return replace(_read_file(local_copy(url), wanted), source=url)
     with reading(path):
         found = _format_of(path).read(path, wanted)
-        return found if wanted.ignore_index is None else labelled(found, wanted.ignore_index)
+        return found if wanted.ignore_index is None else without(found, wanted.ignore_index)
 
 
 def reopen(origin: Origin) -> Predictions:
