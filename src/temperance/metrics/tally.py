@@ -82,8 +82,8 @@ def class_tally(batch: Batch) -> Tally:
 def _tallied(batch: Batch, index: Tensor, size: int) -> Tally:
     confidence = batch.confidence
     sums = (torch.bincount(index, each, minlength=size) for each in (confidence, confidence.square()))
-    count, hits = (torch.bincount(each, minlength=size) for each in (index, index[batch.correct]))
-    return Tally(*(each.cpu() for each in (count, *sums, hits)))
+    outcomes = torch.bincount(2 * index + batch.correct, minlength=2 * size).view(size, 2)
+    return Tally(*(each.cpu() for each in (outcomes.sum(1), *sums, outcomes[:, 1])))
 
 
 def tallied(found: Iterable[Batch], into: list[Tally], n_bins: int = BINS) -> Iterator[Batch]:

@@ -284,9 +284,7 @@ def _scores(batch: Any, columns: TableColumns, k: int, start: int) -> npt.NDArra
     if not columns.is_list:
         return np.stack([_values(batch, column, start) for column in columns.scores], axis=1)
     lists = batch.column(columns.scores[0])
-    counted = lists.value_lengths()
-    # Without need, `fill_null` would import pandas where it is installed, as `to_numpy` below.
-    lengths = np.from_dlpack(counted.fill_null(0) if counted.null_count else counted)
+    lengths = _lengths(lists)
     if (lengths != k).any():
         row = int((lengths != k).argmax())
         raise InputError(
@@ -295,6 +293,17 @@ def _scores(batch: Any, columns: TableColumns, k: int, start: int) -> npt.NDArra
             row=start + row,
         )
     return _to_numpy(lists.flatten(), columns.name, start, per_row=k).reshape(-1, k)
+
+
+def _lengths(lists: Any) -> npt.NDArray[Any]:
+    """How many numbers each list has; 0 where there is none. (rows,)"""
+    types = _pyarrow()[0].types
+    # Where it can be done without, because `value_lengths` imports pyarrow.compute, and `fill_null` pandas.
+    if types.is_fixed_size_list(lists.type) and not lists.null_count:
+        return np.full(len(lists), lists.type.list_size)
+    if (types.is_list(lists.type) or types.is_large_list(lists.type)) and not lists.null_count:
+        return np.diff(np.from_dlpack(lists.offsets))
+    return np.from_dlpack(lists.value_lengths().fill_null(0))
 
 
 def _values(batch: Any, column: str, start: int) -> npt.NDArray[Any]:
