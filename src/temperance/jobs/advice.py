@@ -35,7 +35,7 @@ FAVOURITES = ("auto", "temperature")
 # A simpler method has at most half as many parameters, and fewer by at least this number.
 SIMPLER = 10
 
-# With fewer mistakes, the probability of harm and the number of samples needed would be guesses, so they are not stated.
+# With fewer mistakes, the probability of harm and the number of samples needed would be guesses: they are not stated.
 # Of methods that looked better on samples without a mistake, nine in ten did harm.
 FEWEST = 10
 
