@@ -19,6 +19,7 @@ sys.path.insert(0, str(ROOT))
 from benchmarks.papers import evidence  # noqa: E402  (needs the root on the path)
 from benchmarks.quality import (  # noqa: E402
     classifiers,
+    coverage,
     digits,
     few,
     harm,
@@ -66,6 +67,8 @@ def table(kind: str, family: str = "") -> str:
         return shift.told_markdown(read(RESULTS / "shift.jsonl"))
     if kind == "estimated":
         return shift.estimated_markdown(read(RESULTS / "shift.jsonl"))
+    if kind == "coverage":
+        return coverage.markdown(read(RESULTS / "coverage.jsonl"))
     if kind == "few":
         return few.markdown(read(RESULTS / "few.jsonl"))
     if kind == "harm":
@@ -76,6 +79,8 @@ def table(kind: str, family: str = "") -> str:
         return robust.markdown(read(RESULTS / "robust.jsonl"))
     if kind == "recommended":
         return recommend.markdown(read(RESULTS / "recommend.jsonl"))
+    if kind == "recommended_harm":
+        return recommend.stated_markdown(read(RESULTS / "recommend.jsonl"))
     if kind == "loss_results":
         return losses.markdown(read(RESULTS / "losses.jsonl"))
     if kind == "cost":

@@ -333,7 +333,7 @@ def test_what_is_calibrated_is_marked_and_not_calibrated_again(saved: Path, tmp_
     assert read_predictions(once).calibrated_by == "temperature"
     twice = tmp_path / f"twice{suffix}"
     said = run("apply", saved, once, "-o", twice)
-    assert said.code == 2 and "is calibrated already, by temperature; to do it a second time, add --again" in said.err
+    assert said.code == 2 and "are calibrated already, by temperature; to do it a second time, add --again" in said.err
     assert not twice.exists()
     applied(saved, once, twice, "--again")
     assert read_predictions(twice).calibrated_by == "temperature, temperature"
@@ -350,7 +350,7 @@ def test_the_same_from_python(calibrator: Calibrator, tmp_path: Path) -> None:
     found = apply(calibrator, data)
     assert np.allclose(found.scores.numpy(), expected_probs(calibrator)) and found.calibrated_by == "temperature"
     assert found.groups is not None and found.groups.tolist() == [str(y) for y in LABELS]
-    with pytest.raises(InputError, match=r"memory is calibrated already, by temperature.*pass again=True"):
+    with pytest.raises(InputError, match=r"the predictions are calibrated already, by temperature.*pass again=True"):
         apply(calibrator, found)
     first, _ = found.halves()
     with pytest.raises(InputError, match="calibrated already"):

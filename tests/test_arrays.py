@@ -211,7 +211,9 @@ def test_everything_ignored_is_refused() -> None:
 
 
 def test_dense_labels_out_of_range_hint_at_ignore_index() -> None:
-    with pytest.raises(InputError, match="is it an ignore_index"):
+    with pytest.raises(
+        InputError, match=r"position \(0, 0, 0\) has 255. If 255 marks what has no label, pass ignore_index=255"
+    ):
         ece(np.full((1, 2, 2, 2), 0.5), np.full((1, 2, 2), 255))
 
 

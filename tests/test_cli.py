@@ -21,7 +21,8 @@ from conftest import random_predictions
 from temperance.cli import main, parser
 from temperance.cli.list_methods import KINDS, described
 from temperance.cli.manual import MANUAL
-from temperance.metrics import METRICS, ece
+from temperance.errors import FileError
+from temperance.metrics import METRICS, ece, gather
 from temperance.objectives import OBJECTIVES
 from temperance.predictions import Predictions, write_predictions
 
@@ -219,14 +220,26 @@ def test_cut_files(
 
 def test_wrong_options(good: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "did you mean ece" in refused(["evaluate", str(good), "--metrics", "ecee"], capsys)
-    assert "temperance: --n-bins must be a whole number of at least 1" in refused(
-        ["evaluate", str(good), "--n-bins", "0"], capsys
-    )
+    for command in ("evaluate", "compare"):
+        for wrong in ("0", "3000000000"):
+            assert "temperance: --n-bins must be a whole number from 1 to 2^30; got " in refused(
+                [command, str(good), "--n-bins", wrong], capsys
+            )
     assert "temperance: --bootstrap must be" in refused(["evaluate", str(good), "--bootstrap", "-1"], capsys)
     assert "temperance: --seed must be" in refused(["evaluate", str(good), "--seed", "-1"], capsys)
     no_groups = tmp_path / "plain.npz"
     np.savez(no_groups, probs=PROBS, labels=LABELS)
-    assert "has no groups" in refused(["evaluate", str(no_groups), "--by", "group"], capsys)
+    assert "have no groups" in refused(["evaluate", str(no_groups), "--by", "group"], capsys)
+
+
+def test_too_much_memory_is_refused_in_flags(
+    good: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gather, "STATISTIC_BYTES", 1000)
+    said = refused(["evaluate", str(good), "--metrics", "ece"], capsys)
+    assert "take a smaller --n-bins, or do without intervals (--bootstrap 0)" in said and "n_bins" not in said
+    with pytest.raises(FileError, match=r"take a smaller n_bins, or do without intervals \(bootstrap=0\)"):
+        temperance.evaluate(good, metrics=["ece"])
 
 
 def test_unwritable_outputs_are_refused_first(good: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -155,15 +155,21 @@ def test_refit_fits_what_is_saved_on_everything(val: Path, test: Path, tmp_path:
 
 
 def test_refit_without_a_file_to_save_it_in_is_refused(val: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "say where with -o CAL" in refused(["compare", str(val), "--refit"], capsys)
+    assert "add -o CAL to save it" in refused(["compare", str(val), "--refit"], capsys)
 
 
-def test_where_nothing_helps_what_is_saved_changes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_where_nothing_is_recommended_nothing_is_saved(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     few, saved = tmp_path / "few.npz", tmp_path / "cal.safetensors"
     write_predictions(few, predictions(n=12))
-    assert main(["compare", str(few), *QUICK, "-o", str(saved)]) == 0
-    assert capsys.readouterr().err == f"identity, which leaves predictions as they are, is in {saved}\n"
-    assert load_calibrator(saved).name == "identity"
+    assert main(["compare", str(few), *QUICK, "-o", str(saved)]) == 2
+    said = capsys.readouterr()
+    assert "Leave it as it is" in said.out and not saved.exists()
+    remedy = f"temperance fit METHOD {few} -o {saved}"
+    assert said.err == (
+        f"temperance: no calibrator is recommended, so nothing is written to {saved}. To save a method all the same: "
+        f"{remedy}\n"
+    )
+    assert main(remedy.replace("METHOD", "temperature").split()[1:]) == 0 and saved.exists()
 
 
 def test_where_nothing_could_be_fitted_nothing_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -57,7 +57,7 @@ def test_mistakes_are_one_sentence(
 
 def test_the_format_is_checked_before_any_work(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["gradients", "no-such-loss", "-o", str(tmp_path / "figure.pdf")]) == 2
-    assert f"the picture is a page of HTML; call it {tmp_path / 'figure.html'}" in capsys.readouterr().err
+    assert f"a page is saved as .html; call it {tmp_path / 'figure.html'}" in capsys.readouterr().err
 
 
 def test_losses_are_listed(capsys: pytest.CaptureFixture[str]) -> None:

@@ -104,8 +104,8 @@ def test_without_a_terminal_every_epoch_is_a_line(trained: Path) -> None:
         [
             f"epoch {row['epoch']}/2",
             f"loss {row['loss']:.4f}",
-            f"held-out accuracy {100 * row['val_accuracy']:.2f}%",
-            f"ECE {100 * row['val_ece']:.2f}%",
+            f"held-out accuracy {100 * row['val_accuracy']:.2f} %",
+            f"ECE {100 * row['val_ece']:.2f} %",
         ]
         for row in log
     ]
@@ -144,8 +144,8 @@ def test_retraining_a_run_and_again_from_its_features(trained: Path, tmp_path: P
     options = ("--head", "mac-cal:epochs=2", "--anyway")
     first = run("retrain", trained, *options, "-o", tmp_path / "a", "--bootstrap", "60")
     assert first.code == 0, first.err
-    assert "in the place of the network's classifier" in " ".join(first.out.split())
-    assert all(word in first.out for word in ("before", "after", "difference", "95% interval", "NLL", "classwise ECE"))
+    assert "in place of the network's classifier" in " ".join(first.out.split())
+    assert all(word in first.out for word in ("before", "after", "difference", "95 % interval", "NLL", "classwise ECE"))
     names = {path.name for path in (tmp_path / "a").iterdir()}
     assert names == {"head.safetensors", "predictions.npz", "report.html", "log.jsonl", "retrained.json"}
     again = run("retrain", trained / "features.safetensors", *options, "-o", tmp_path / "b", "--bootstrap", "0")
@@ -240,7 +240,7 @@ def test_retraining_features_of_any_network(tmp_path: Path) -> None:
     arguments = ("--head", "linear", "-o", tmp_path / "out", "--bootstrap", "20")
     found = run("retrain", tmp_path / "features.npz", *arguments)
     assert found.code == 0, found.err
-    assert "in the place of a plain linear classifier trained on the same features" in " ".join(found.out.split())
+    assert "in place of a plain linear classifier trained on the same features" in " ".join(found.out.split())
 
 
 def test_settings_from_a_file_and_flags_that_count_more(images: Path, tmp_path: Path) -> None:
@@ -287,7 +287,7 @@ def test_what_hardly_learnt_is_said_before_anything_else(images: Path, tmp_path:
     assert found.code == 0, found.err
     warning = found.out.partition(".")[0]
     assert warning in ("It is hardly better than guessing", "It is no better than guessing")
-    assert "95% interval" not in found.out
+    assert "95 % interval" not in found.out
     assert warning in (tmp_path / "run" / "report.html").read_text()
 
 

@@ -21,6 +21,7 @@ from temperance.calibrators import CALIBRATORS, Temperature
 from temperance.calibrators.base import Calibrator
 from temperance.errors import InputError, TemperanceError, plural
 from temperance.jobs.comparison import Comparison, compare, fit_and_test, read_for_fitting
+from temperance.jobs.evaluation import evaluate
 from temperance.jobs.outcomes import MEASURED, Method, Outcome
 from temperance.metrics import METRICS
 from temperance.predictions import Predictions, write_predictions
@@ -115,6 +116,29 @@ def test_measurements_are_the_metrics_on_the_test_part(found: Comparison) -> Non
                 assert row.low == outcome.measured[name].low <= row.value <= outcome.measured[name].high == row.high
 
 
+@pytest.mark.parametrize("given", ["logits", "probs", "probs in float32"])
+def test_no_calibration_is_measured_as_evaluate_measures_it(tmp_path: Path, given: str) -> None:
+    """Also where labels have less than 1e-12, and where confidences lie on the edges of bins."""
+    generator = torch.Generator().manual_seed(0)
+    logits = 4 * torch.randn(300, 10, generator=generator, dtype=torch.float64)
+    logits[:, 0] -= 40
+    labels = torch.multinomial((logits / 1.3).softmax(1), 1, generator=generator).squeeze(1)
+    labels[:5] = 0
+    probs = logits.softmax(1)
+    rows = torch.arange(100)
+    edges = (9 + rows % 7).double() / 15
+    probs[rows] = ((1 - edges) / 9)[:, None]
+    probs[rows, rows % 10] = edges
+    values = {"logits": logits} if given == "logits" else {"probs": probs if given == "probs" else probs.float()}
+    fit, test = tmp_path / "fit.npz", tmp_path / "test.npz"
+    np.savez(fit, logits=logits[:150], labels=labels[:150])
+    np.savez(test, **values, labels=labels)
+    found, alone = compare(fit, test, methods=["temperature"], bootstrap=20), evaluate(test, bootstrap=0)
+    for name in MEASURED:
+        expected = pytest.approx(alone.row(name).value, rel=1e-13)
+        assert found.row(name, method="identity").value == expected and found.before.row(name).value == expected
+
+
 def test_gains_are_what_each_sample_gains_over_no_calibration(found: Comparison) -> None:
     fit, test = over_confident().halves(0)
     old = test.scores.log_softmax(1)
@@ -196,8 +220,8 @@ def test_the_lowest_nll_is_first_and_no_calibration_among_them(found: Comparison
     assert found.baseline.label == "identity" and found.baseline in found.ranked
     assert found.recommended is found.ranked[0]
     assert found.verdict.startswith(
-        f"Use {found.recommended.label}: it is significantly better than no calibration (p ≤ 0.1 %, "
-        "corrected for the number of methods). NLL goes"
+        f"Use {found.recommended.label}: it is significantly better than no calibration (p ≤ 0.001, "
+        "corrected for the number of methods). The probability that it does harm, a higher NLL on new data, is less"
     )
 
 
@@ -382,7 +406,7 @@ def test_each_method_once() -> None:
 
 def test_provenance_knows_both_parts(found: Comparison) -> None:
     fit, test = over_confident().halves(0)
-    assert found.provenance.inputs == {"fit: memory": fit.fingerprint, "test: memory": test.fingerprint}
+    assert found.provenance.inputs == {"fit: arrays": fit.fingerprint, "test: arrays": test.fingerprint}
     assert (found.provenance.settings["n_fit"], found.provenance.settings["n_test"]) == (300, 300)
 
 
@@ -405,7 +429,7 @@ def test_json_and_csv(found: Comparison) -> None:
 
 @pytest.mark.parametrize("width", [60, 80, 140])
 def test_the_table_fits_the_terminal(found: Comparison, width: int) -> None:
-    failed = Outcome(Method("odd", {}), None, "what [/failed] [red]so[/red]", 0.1, {}, {}, None, 0)
+    failed = Outcome(Method("odd", {}), None, "what [/failed] [red]so[/red]", 0.1, {}, {}, None, float("nan"), 0)
     console = Console(width=width, record=True, file=io.StringIO())
     console.print(dataclasses.replace(found, outcomes=(*found.outcomes, failed)))
     text = console.export_text()
@@ -433,5 +457,5 @@ def test_wrong_calls() -> None:
         compare(over_confident(60), jobs=0)
     with pytest.raises(InputError, match="bootstrap must be a whole number of at least 20"):
         compare(over_confident(60), bootstrap=19)
-    with pytest.raises(InputError, match="n_bins must be a whole number of at least 1"):
+    with pytest.raises(InputError, match="n_bins must be a whole number from 1 to 2"):
         compare(over_confident(60), methods=["temperature"], n_bins=0, bootstrap=20)

@@ -39,11 +39,16 @@ def test_over_and_under_confident(sharpness: float) -> None:
     found = compared(predictions(2000, sharpness))
     assert found.recommended.label in ("temperature", "structured-vector")
     assert found.verdict.startswith(
-        f"Use {found.recommended.label}: it is significantly better than no calibration (p ≤ 0.1 %, "
-        "corrected for the number of methods). NLL goes from "
+        f"Use {found.recommended.label}: it is significantly better than no calibration (p ≤ 0.001, "
+        "corrected for the number of methods). The probability that it does harm, a higher NLL on new data, is less "
+        "than 0.1 %. NLL goes from "
     )
     nll = found.verdict.split("NLL goes from")[1].split(", ECE")[0]
     assert "chance" not in nll
+
+
+def test_one_method_needs_no_correction() -> None:
+    assert "than no calibration (p ≤ 0.001). The" in compared(predictions(2000, 3.0), ["temperature"]).verdict
 
 
 def test_calibrated() -> None:
@@ -73,8 +78,8 @@ def test_few_samples_say_how_many_would_do() -> None:
     assert found.recommended is found.baseline
     said = re.fullmatch(
         "Leave it as it is: 60 test samples cannot tell whether a calibrator helps. temperature has a lower NLL, which "
-        r"could be chance\. If the gain of temperature is as large as it looks here, about (\d+) test samples would "
-        r"tell\.",
+        r"could be chance\. The probability that temperature does harm, a higher NLL on new data, is \d+\.\d %\. If "
+        r"the gain of temperature is as large as it looks here, about (\d+) test samples would tell\.",
         found.verdict,
     )
     assert said
@@ -93,8 +98,8 @@ def test_a_test_part_without_mistakes() -> None:
     assert found.recommended is found.baseline
     assert found.verdict == (
         "Leave it as it is: 30 test samples cannot tell whether a calibrator helps. "
-        "temperature has a lower NLL, which could be chance. No prediction is wrong, and only mistakes show how sure "
-        "is too sure: collect enough samples for 10 of them."
+        "temperature has a lower NLL, which could be chance. No prediction is wrong, and only mistakes show when a "
+        "model is too sure: collect samples until 10 are wrong."
     )
 
 
@@ -102,8 +107,8 @@ def test_few_mistakes_do_not_say_how_many_samples_would_do() -> None:
     found = compared(predictions(40, 4.0, seed=1), ["temperature"])
     assert found.verdict == (
         "Leave it as it is: 20 test samples cannot tell whether a calibrator helps. "
-        "temperature has a lower NLL, which could be chance. Only 2 predictions are wrong, and only mistakes show how "
-        "sure is too sure: collect enough samples for 10 of them."
+        "temperature has a lower NLL, which could be chance. Only 2 predictions are wrong, and only mistakes show when "
+        "a model is too sure: collect samples until 10 are wrong."
     )
 
 
@@ -161,7 +166,7 @@ def made_up(
     gains = Gains(1 - nll + spread - spread.mean(), -bound, bound)
     fitted = Temperature()
     fitted._keep("numbers", torch.zeros(parameters))
-    return Outcome(Method(name, {}), fitted, "", 0.1, measured, draws, gains, round((1 - accuracy) * N))
+    return Outcome(Method(name, {}), fitted, "", 0.1, measured, draws, gains, 0.125, round((1 - accuracy) * N))
 
 
 NONE = made_up("identity", 1.0)
@@ -200,8 +205,9 @@ def test_the_verdict_says_which_were_passed_over_and_why(base: Comparison) -> No
     worst = made_up("all worse", 1.1, ece=0.2)
     found = judged(base, bad, lucky, best, close, NONE, worst)
     assert found.verdict == (
-        "Use better: it is significantly better than no calibration (p ≤ 0.1 %, "
-        "corrected for the number of methods). NLL goes from 1.000 to 0.9000, ECE from 10.00 % to "
+        "Use better: it is significantly better than no calibration (p ≤ 0.001, "
+        "corrected for the number of methods). The probability that it does harm, a higher NLL on new data, is "
+        "12.5 %. NLL goes from 1.0000 to 0.9000, ECE from 10.00 % to "
         "5.00 %, accuracy stays at 70.00 %. less accurate has a lower NLL, but a lower accuracy than no calibration. "
         "lucky has a lower NLL, which could be chance. Not clearly worse: nearly as good."
     )
@@ -220,8 +226,8 @@ def test_the_verdict_where_nothing_helps(base: Comparison) -> None:
     found = judged(base, perhaps, maybe, NONE)
     assert found.verdict.startswith(
         "Leave it as it is: 1,000 test samples cannot tell whether a calibrator helps. "
-        "perhaps and 1 other have a lower NLL, which could be chance. If the gain of perhaps is as large as "
-        "it looks here, about "
+        "perhaps and maybe have a lower NLL, which could be chance. The probability that perhaps does harm, a "
+        "higher NLL on new data, is 12.5 %. If the gain of perhaps is as large as it looks here, about "
     )
     assert found.verdict.endswith(" test samples would tell.")
     assert judged(base, NONE, made_up("worse", 1.2)).verdict == (

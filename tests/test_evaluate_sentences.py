@@ -9,10 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from temperance import Predictions, evaluate, read_predictions
-from temperance.jobs.verdict import LEVEL, Findings, percents
+from temperance.jobs.verdict import LEVEL, Findings
 from temperance.metrics.batch import batches
 from temperance.metrics.tally import Tally, tallied
-from verdicts import Data, Facts, always, checked, off_by, one_class_off, opposite, rare, steep
+from temperance.showing import percents
+from verdicts import Data, Facts, always, checked, made, mostly_over, off_by, one_class_off, opposite, rare, steep
 
 TOO_FEW = r"samples are too few to tell\."
 CASES: dict[str, tuple[Data, list[str], list[str]]] = {
@@ -36,57 +37,81 @@ CASES: dict[str, tuple[Data, list[str], list[str]]] = {
         [r"^Over-confident\. .* is 99\.99 % sure on average and right 99\.50 % "],
         ["little"],
     ),
+    "all in one range of confidence": (
+        always(5000, 0.95, 0.8),
+        [r"^Over-confident\. .* is 95\.0 % sure on average and right 80\.0 % "],
+        ["Predictions with"],
+    ),
+    "as sure as it is right, to the third decimal": (
+        made(torch.tensor([0.95, 0.55] * 5000), torch.tensor([0.85, 0.6501] * 5000)),
+        [r"some places .* the model is 75\.0 % sure on average and right 75\.0 % of the time"],
+        [],
+    ),
     "steep": (
         steep(10_000),
-        [r"^Over-confident in some places and under-confident in others\. ", "to 100 % carry .* of 20 % to"],
-        ["Calibrated"],
+        [r"^Over-confident in some places and under-confident in others\. ", "to 100.0 % account for .* of 20.0 % to"],
+        ["No miscalibration"],
     ),
     "one class off": (
         one_class_off(20_000),
-        [r"One class is off .*: when it predicts class 2 it says "],
+        [r"One class is off .*: when it predicts class 2, it is "],
         ["classes are"],
+    ),
+    "over, but not of every class": (
+        mostly_over(20_000),
+        [r"^Over-confident on average, but not for every class\. ", "when it predicts class 2, .*; class 0|\\(class 0"],
+        ["everywhere"],
     ),
     "opposite classes": (
         opposite(6000),
-        [r"^Not right for every class\. .* Both classes are off .* It gives class 1 too much: "],
+        [r"^Not calibrated for every class\. .* Both classes are off .* The mean probability of class 1 is "],
         ["-confident"],
     ),
     "a rare class": (
         rare(20_000),
-        [r"^Under-confident\. .* It gives class 1 too much: 1\.67 % on average, and 0\.39 % of the samples are"],
+        [r"^Under-confident\. .* The mean probability of class 1 is 1\.67 %, but only 0\.39 % of the samples"],
         ["when it predicts"],
     ),
     "calibrated, many": (
         off_by(20_000, 0.0),
-        [r"^Calibrated to within 0\.9 points on average, as far as 20,000 samples can tell\. "],
+        [r"^No miscalibration found in 20,000 samples\. .* is within 0\.9 points of that mean confidence "],
         ["repair", "few"],
     ),
-    "calibrated, a thousand": (off_by(1000, 0.0), [r"^Calibrated to within \d\.\d points", "takes about"], ["repair"]),
-    "calibrated, some": (off_by(200, 0.0), [f"^200 {TOO_FEW}"], ["Calibrated", "repair", "-confident"]),
-    "calibrated, two": (off_by(2, 0.0), [f"^2 {TOO_FEW}"], ["Calibrated", "repair", "-confident"]),
-    "calibrated, two classes": (off_by(20_000, 0.0, k=2), [r"^Calibrated to within "], ["It gives"]),
-    "calibrated, 200 classes": (off_by(20_000, 0.0, k=200), [r"^Calibrated to within "], ["class "]),
+    "calibrated, a thousand": (
+        off_by(1000, 0.0),
+        [r"^No miscalibration found in 1,000 ", "It takes about"],
+        ["repair"],
+    ),
+    "errors that cancel, too few to show": (
+        steep(800, share=0.45, low=0.5, high=0.95),
+        [r"^No miscalibration found in 800 .* error in 15 bins is 5\.\d+ %\. Chance alone gives up to [5-9]\."],
+        ["Calibrated", " calibrated"],
+    ),
+    "calibrated, some": (off_by(200, 0.0), [f"^200 {TOO_FEW}"], ["No miscalibration", "repair", "-confident"]),
+    "calibrated, two": (off_by(2, 0.0), [f"^2 {TOO_FEW}"], ["No miscalibration", "repair", "-confident"]),
+    "calibrated, two classes": (off_by(20_000, 0.0, k=2), [r"^No miscalibration found "], ["mean probability"]),
+    "calibrated, 200 classes": (off_by(20_000, 0.0, k=200), [r"^No miscalibration found "], ["class "]),
     "one sample, right": (
         always(1, 0.7, 1.0),
-        [r"^One sample cannot tell\. It is 70\.0 % sure of it and right\. "],
+        [r"^One sample cannot tell\. The model is 70\.0 % sure, and right\. "],
         [],
     ),
     "one sample, wrong": (
         always(1, 0.7, 0.0),
-        [r"^One sample cannot tell\. It is 70\.0 % sure of it and wrong\. "],
+        [r"^One sample cannot tell\. The model is 70\.0 % sure, and wrong\. "],
         [],
     ),
     "one sample, surely wrong": (always(1, 1.0, 0.0), [r"^One sample cannot tell\. .* and wrong\. "], ["confident"]),
-    "sure and right, few": (always(40, 1.0, 1.0), [f"^40 {TOO_FEW}"], ["Calibrated"]),
+    "sure and right, few": (always(40, 1.0, 1.0), [f"^40 {TOO_FEW}"], ["No miscalibration"]),
     "sure and right, many": (
         always(5000, 1.0, 1.0),
-        [r"^Calibrated to within 0\.2 points .* 100\.0 % sure .* right 100\.0 %"],
-        ["repair"],
+        [r"^No miscalibration .* 100\.0 % sure .* right 100\.0 % .* within 0\.2 points "],
+        ["repair", "up to"],
     ),
     "sure and wrong": (
         always(5, 1.0, 0.0),
         [r"^Over-confident\. .* right 0\.0 % of the time"],
-        ["Calibrated", "nder-c"],
+        ["No miscalibration", "nder-c"],
     ),
     "all right": (off_by(200, -1.0), [r"^Under-confident\. .* right 100\.0 % of the time"], ["ver-c"]),
     "all wrong": (off_by(200, 1.0), [r"^Over-confident\. .* right 0\.0 % of the time"], ["nder-c"]),
@@ -104,11 +129,19 @@ def test_what_evaluate_says(name: str) -> None:
     assert [text for text in (*forbidden, *ALWAYS_FORBIDDEN) if text in verdict] == [], verdict
 
 
+@pytest.mark.parametrize(("n_bins", "used"), [(1, 1), (30, 30), (100, 100), (1_000_000, 100)])
+@pytest.mark.parametrize("data", [steep(10_000), off_by(2000, 0.0)], ids=["off", "calibrated"])
+def test_the_verdict_has_the_bins_that_were_asked_for_up_to_a_hundred(data: Data, n_bins: int, used: int) -> None:
+    found = evaluate(*data, bootstrap=0, metrics=["ece"], n_bins=n_bins)
+    checked(found.verdict, Facts.of(*data, n_bins=used))
+    assert f"in {used} bin{'s' if used > 1 else ''}" in found.verdict
+
+
 def test_class_names_are_used() -> None:
     probs, labels = one_class_off(20_000)
     names = ["ant", "bee", "cat", "dog", "eel"]
     verdict = evaluate(Predictions.of(probs, labels, class_names=names), bootstrap=0, metrics=["ece"]).verdict
-    assert "when it predicts cat it says " in verdict
+    assert "when it predicts cat, it is " in verdict
     checked(verdict, Facts.of(probs, labels, names))
 
 
@@ -149,6 +182,7 @@ def test_calibrated_models_are_seldom_called_anything_else() -> None:
     [
         ((0.5, 0.25), 1, ["50.0 %", "25.0 %"]),
         ((0.9999, 0.995), 1, ["99.99 %", "99.50 %"]),
+        ((0.9999,), 1, ["99.99 %"]),
         ((0.9242, 0.9238), 1, ["92.42 %", "92.38 %"]),
         ((1.0, 1.0), 1, ["100.0 %", "100.0 %"]),
         ((0.5, 0.5 + 1e-9), 1, ["50.0 %", "50.0 %"]),
@@ -156,7 +190,7 @@ def test_calibrated_models_are_seldom_called_anything_else() -> None:
     ],
 )
 def test_shares_have_the_digits_that_tell_them_apart(values: tuple[float, ...], digits: int, said: list[str]) -> None:
-    assert percents(*values, digits=digits) == said
+    assert percents(values, digits=digits) == said
 
 
 @pytest.mark.shared
@@ -164,7 +198,7 @@ def test_a_real_network_by_class(shared_data: Path) -> None:
     """DenseNet-40 is over-confident where it predicts cat, and was called under-confident of it."""
     verdict = evaluate(shared_data / "logits" / "c10_densenet40.npz", bootstrap=0, metrics=["ece"]).verdict
     assert (
-        "when it predicts class 3 it says 96.0 % and is right 86.7 % of the time "
+        "when it predicts class 3, it is 96.0 % sure on average and right 86.7 % of the time "
         "(class 5: 96.9 % and 88.8 %; class 2: 96.9 % and 89.5 %)"
     ) in verdict
     assert "nder-confident" not in verdict

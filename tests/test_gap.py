@@ -76,10 +76,10 @@ def test_evaluate_says_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     data = Predictions.of(2 * logits, labels, from_logits=True)
     found = calibration_gap(data, method="temperature")
     note = evaluate(data, gap="temperature", bootstrap=0).notes[-1]
-    assert f"NLL could be lower by {found['nll'].value:.4g}"[:30] in note and "probability of 95 %" in note
+    assert f"would lower NLL by {found['nll'].value:.4g}"[:28] in note and "one-sided 95 % bound" in note
     write_predictions(tmp_path / "p.npz", data)
     assert main(["evaluate", str(tmp_path / "p.npz"), "--gap", "temperature", "--bootstrap", "0"]) == 0
-    assert "Without bins" in capsys.readouterr().out
+    assert "Measured without bins" in capsys.readouterr().out
 
 
 def test_wrong_settings_are_refused() -> None:

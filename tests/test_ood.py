@@ -52,6 +52,15 @@ def test_values_are_those_of_the_metrics(own: Predictions, other: Predictions) -
         assert 0 <= row.low <= row.value <= row.high <= 1 and row.n == 300 and row.group == ""
 
 
+def test_samples_that_are_told_apart_without_a_mistake_have_no_interval(tmp_path: Path) -> None:
+    sure, unsure = (Predictions.of([[p, 1 - p]] * 60) for p in (0.9, 0.6))
+    found = compare_ood(sure, unsure, scores=["msp"], bootstrap=20)
+    assert all(math.isnan(row.low) and math.isnan(row.high) for row in found.rows)
+    assert found.verdict.startswith("Nearly all unfamiliar data stands out.")
+    write_report(found, tmp_path / "page.html")
+    assert "nan" not in (tmp_path / "page.html").read_text(encoding="utf-8").partition("<body")[2].lower()
+
+
 def test_intervals_are_the_same_whatever_else_is_measured(own: Predictions, other: Predictions) -> None:
     alone = compare_ood(own, other, scores=["margin"], bootstrap=30, seed=5)
     both = compare_ood(own, {"a": other, "b": predictions(2, 1.5)}, bootstrap=30, seed=5)
@@ -71,7 +80,7 @@ def test_several_sets_and_their_mean(own: Predictions, other: Predictions) -> No
 
 
 def test_the_same_file_twice_has_two_names(own: Predictions, other: Predictions) -> None:
-    assert list(compare_ood(own, [other, other, other], bootstrap=5).sizes) == ["memory", "memory (2)", "memory (3)"]
+    assert list(compare_ood(own, [other, other, other], bootstrap=5).sizes) == ["arrays", "arrays (2)", "arrays (3)"]
 
 
 def test_a_calibrator_is_applied_to_both_sides(own: Predictions, other: Predictions) -> None:
@@ -141,7 +150,7 @@ def test_the_verdict_names_a_better_score() -> None:
 
 
 def test_bad_input(own: Predictions) -> None:
-    with pytest.raises(InputError, match="has 5 classes, memory has 4"):
+    with pytest.raises(InputError, match="got 5 classes in arrays and 4 in arrays"):
         compare_ood(own, predictions(1, k=4))
     with pytest.raises(InputError, match="at least one set"):
         compare_ood(own, [])
@@ -181,7 +190,7 @@ def test_json_and_report(files: tuple[str, str], tmp_path: Path, capsys: pytest.
 def test_wrong_input_is_a_sentence(files: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "nothing.npz" in refused(["ood", files[0], str(tmp_path / "nothing.npz")], capsys)
     np.savez(tmp_path / "ten.npz", logits=np.zeros((4, 10)), labels=np.zeros(4, dtype=np.int64))
-    assert "has 5 classes" in refused(["ood", files[0], str(tmp_path / "ten.npz")], capsys)
+    assert "got 5 classes in " in refused(["ood", files[0], str(tmp_path / "ten.npz")], capsys)
     assert "no folder" in refused(["ood", *files, "--report", str(tmp_path / "no" / "r.html")], capsys)
 
 
@@ -226,7 +235,7 @@ def test_wrong_features_are_a_sentence(
 ) -> None:
     inside, outside, train = with_features
     assert "--features FILE" in refused(["ood", inside, outside, "--scores", "knn"], capsys)
-    assert "own.npz has no features" in refused(["ood", files[0], outside, "--features", train], capsys)
+    assert "own.npz have no features" in refused(["ood", files[0], outside, "--features", train], capsys)
     with np.load(inside) as arrays:
         np.savez(tmp_path / "narrow.npz", logits=arrays["logits"], features=arrays["features"][:, :3])
     said = refused(["ood", str(tmp_path / "narrow.npz"), outside, "--features", train], capsys)

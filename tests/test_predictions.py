@@ -33,7 +33,7 @@ def test_arrays_lists_and_tensors_are_the_same() -> None:
         torch.tensor(PROBS, dtype=torch.float64), torch.tensor([[0], [1], [1]]), groups=["a", "b", "a"]
     )
     for found in (as_lists, as_arrays, as_tensors):
-        assert (found.n, found.k, found.from_logits, found.source, found.split) == (3, 2, False, "memory", None)
+        assert (found.n, found.k, found.from_logits, found.source, found.split) == (3, 2, False, "arrays", None)
         assert found.scores.tolist() == PROBS
         assert found.labels.tolist() == [0, 1, 1]
         assert found.labels.dtype == torch.int64
@@ -70,7 +70,7 @@ def test_groups_are_names() -> None:
     ("probs", "labels", "options", "sentence"),
     [
         ([0.9, 0.8], [0, 1], {}, "stack both columns"),
-        (np.ones((2, 3, 4, 4)), [0, 1], {}, "Make a row of each pixel"),
+        (np.ones((2, 3, 4, 4)), [0, 1], {}, r"labels must have shape \(2, 4, 4\), a label for each pixel"),
         (np.ones((0, 3)), [], {}, "at least one row and one column"),
         (np.ones((3, 0)), [0, 1, 1], {}, "at least one row and one column"),
         ([["a", "b"]], [0], {}, "array of numbers"),

@@ -120,7 +120,10 @@ def test_logits_and_probs_together(tmp_path: Path, save: Save) -> None:
         ({"labels": np.ones((4, 3))}, "row 0 (counting from 0) has 3 ones"),
         ({"group": LABELS, "groups": LABELS}, "there is both groups and group; keep one"),
         ({"logits": LOGITS[:, 0]}, "stack both columns"),
-        ({"logits": LOGITS.reshape(4, 3, 1)}, "Make a row of each pixel"),
+        (
+            {"logits": LOGITS.reshape(4, 3, 1)},
+            "labels must have shape (4, 1), a label for each pixel, to fit predictions (4, 3, 1); got (4,)",
+        ),
         ({"logits": LOGITS[:0], "labels": LABELS[:0]}, "at least one row"),
         ({"logits": LOGITS[:, :0]}, "at least one row and one column"),
         ({"logits": LOGITS > 3}, "floating-point numbers"),

@@ -143,8 +143,9 @@ def test_binary_arrays() -> None:
         ([0.5, 0.5], [0, 1], {}, r"stack both columns: numpy.stack\(\[1 - p, p\], axis=1\), or pass positive=1$"),
         ([[0.5], [0.5]], [0, 0], {}, "or pass positive=1$"),
         ([0.5, 0.5], [9, 9], {"positive": 1, "ignore_index": 9}, "every label is ignore_index=9"),
+        ([0.5, 0.5], [0, 1], {"positive": 1, "ignore_index": 0}, "ignore_index=0 is one of the classes 0 and 1"),
         ([[0.9, 0.1]], [9], {"ignore_index": 9}, "every label is ignore_index=9"),
-        (np.ones((2, 1, 3)), [1, 1], {"positive": 1}, "one for each of the 6 scores; there are 2"),
+        (np.ones((2, 1, 3)), [1, 1], {"positive": 1}, r"labels must have shape \(2, 3\), a label for each pixel"),
     ],
 )
 def test_binary_arrays_that_are_refused(scores: Any, labels: Any, options: Any, sentence: str) -> None:

@@ -322,7 +322,7 @@ def test_the_list_names_everything() -> None:
 
 def test_a_table_that_is_not_there_is_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
     assert "there is no table 9; there are table 1, " in refused(["reproduce", "sctl", "--table", "9"], capsys)
-    assert "say of which paper" in refused(["reproduce", "--table", "1"], capsys)
+    assert "name a paper: temperance reproduce PAPER" in refused(["reproduce", "--table", "1"], capsys)
     assert "did you mean sctl" in refused(["reproduce", "sclt", "--list"], capsys)
 
 

@@ -18,7 +18,7 @@ from temperance.jobs.kept import reduced
 from temperance.jobs.results import Row
 from temperance.jobs.several import set_names
 from temperance.jobs.standings import standings
-from temperance.predictions import each_file
+from temperance.predictions import each_file, read_predictions, write_predictions
 
 QUICK: dict[str, Any] = {"methods": ["temperature", "vector"], "bootstrap": 20}
 
@@ -125,12 +125,12 @@ def quickly(folder: Path, kept: Path, *more: str) -> Any:
 def test_every_set_has_its_calibrator_and_its_numbers_in_the_folder(folder: Path, tmp_path: Path) -> None:
     said = quickly(folder, tmp_path / "kept")
     assert said.code == 0 and "are in" in said.err and "before" not in said.err
-    names = {f"{name}.npz.{kind}" for name in "abc" for kind in ("json", "safetensors")}
+    names = {f"{name}.{kind}" for name in "abc" for kind in ("json", "safetensors")}
     assert {path.name for path in (tmp_path / "kept").iterdir()} == names
     alone = compare(folder / "b.npz", **QUICK)
-    found = load_calibrator(tmp_path / "kept" / "b.npz.safetensors")
+    found = load_calibrator(tmp_path / "kept" / "b.safetensors")
     assert found.name == alone.recommended.method.name and found.info == alone.calibrator().info
-    assert json.loads((tmp_path / "kept" / "b.npz.json").read_text())["finding"]["verdict"] == alone.verdict
+    assert json.loads((tmp_path / "kept" / "b.json").read_text())["finding"]["verdict"] == alone.verdict
 
 
 def test_an_interrupted_comparison_goes_on(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,7 +145,7 @@ def test_an_interrupted_comparison_goes_on(folder: Path, tmp_path: Path, monkeyp
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr("temperance.jobs.kept.reduced", interrupted)
         compare_each(each_file([folder]), folder=kept, **QUICK)
-    assert {path.name for path in kept.iterdir()} == {"a.npz.json", "a.npz.safetensors"}
+    assert {path.name for path in kept.iterdir()} == {"a.json", "a.safetensors"}
     found = compare_each(each_file([folder]), folder=kept, **QUICK)
     assert found.kept == ("a.npz",)
     whole = compare_each(each_file([folder]), **QUICK)
@@ -160,9 +160,9 @@ def test_other_data_or_settings_are_compared_anew(folder: Path, tmp_path: Path) 
     kept = tmp_path / "kept"
     compare_each(each_file([folder]), folder=kept, **QUICK)
     write(folder / "b.npz", seed=9)
-    (kept / "c.npz.safetensors").unlink()
+    (kept / "c.safetensors").unlink()
     assert compare_each(each_file([folder]), folder=kept, **QUICK).kept == ("a.npz",)
-    (kept / "c.npz.safetensors").stat()
+    (kept / "c.safetensors").stat()
     write(folder / "b.npz", seed=10)
     assert compare_each(each_file([folder]), folder=kept, **QUICK).kept == ("a.npz", "c.npz")
     for other in ({"bootstrap": 30}, {"n_bins": 5}, {"seed": 1}, {"methods": ["vector"]}, {"refit": True}):
@@ -171,26 +171,38 @@ def test_other_data_or_settings_are_compared_anew(folder: Path, tmp_path: Path) 
 
 def test_kept_calibrators_may_be_fitted_on_everything(folder: Path, tmp_path: Path) -> None:
     assert quickly(folder, tmp_path / "kept", "--refit").code == 0
-    found = load_calibrator(tmp_path / "kept" / "a.npz.safetensors")
+    found = load_calibrator(tmp_path / "kept" / "a.safetensors")
     assert found.info == compare(folder / "a.npz", **QUICK).calibrator(refit=True).info
+
+
+def test_where_no_calibrator_is_recommended_none_is_kept(folder: Path, tmp_path: Path) -> None:
+    kept = tmp_path / "kept"
+    write_predictions(folder / "few.npz", read_predictions(folder / "a.npz").select(range(12)))
+    kept.mkdir()
+    (kept / "few.safetensors").write_text("of an earlier comparison")
+    for before in ("", "; 4 sets had been compared before"):
+        said = quickly(folder, kept)
+        assert said.code == 0 and f"are in {kept}; for 1 set none is recommended{before}\n" in said.err
+        assert (kept / "few.json").exists() and not (kept / "few.safetensors").exists()
 
 
 def test_where_comparisons_cannot_be_kept_is_said(folder: Path, tmp_path: Path) -> None:
     assert "-o is a folder; got" in quickly(folder, tmp_path / "cal.safetensors").err
     for inside in (folder, folder / "kept"):
-        assert "would be read next time; choose another" in quickly(folder, inside).err
+        assert "so the next run would read it too; choose another" in quickly(folder, inside).err
     assert "there is no folder" in quickly(folder, tmp_path / "no" / "kept").err
-    assert "say where with -o" in run("compare", "--each", folder, "--refit").err
+    assert "add -o CAL to save it" in run("compare", "--each", folder, "--refit").err
     (tmp_path / "kept").mkdir()
-    (tmp_path / "kept" / "a.npz.json").write_text("{")
+    (tmp_path / "kept" / "a.json").write_text("{")
     said = quickly(folder, tmp_path / "kept")
-    assert (
-        said.code == 2 and "1 of 3 sets could not be measured" in said.err and "a.npz.json cannot be read" in said.err
-    )
+    assert said.code == 2 and "1 of 3 sets could not be measured" in said.err and "a.json cannot be read" in said.err
     same = {"a b": folder / "a.npz", "a_b": folder / "b.npz"}
     failures = compare_each(same, folder=tmp_path / "two", **QUICK).failures
     assert "a_b and a b would both be kept as a_b; rename one of them" in str(failures["a_b"])
-    with pytest.raises(InputError, match="refit is about the calibrators that are kept"):
+    same = {"a.npz": folder / "a.npz", "a.csv": folder / "b.npz"}
+    failures = compare_each(same, folder=tmp_path / "three", **QUICK).failures
+    assert "a.csv and a.npz would both be kept as a; rename one of them" in str(failures["a.csv"])
+    with pytest.raises(InputError, match="refit changes the calibrators that are kept: name a folder for them"):
         compare_each([folder / "a.npz"], refit=True, **QUICK)
 
 

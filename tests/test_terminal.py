@@ -111,16 +111,30 @@ full = pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/ful
 
 
 @full
-@pytest.mark.parametrize("arguments", [["list", "metrics"], ["evaluate", "PATH", "--json", "--bootstrap", "0"]])
-@pytest.mark.parametrize("buffering", [1, -1])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["list", "metrics"],
+        ["evaluate", "PATH", "--json", "--bootstrap", "0"],
+        ["--help"],
+        ["fit", "--help"],
+        ["--version"],
+    ],
+    ids=lambda arguments: " ".join(arguments[:2]),
+)
+@pytest.mark.parametrize("unbuffered", [False, True])
 def test_a_full_disk_is_a_sentence(
     arguments: list[str],
-    buffering: int,
+    unbuffered: bool,
     path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    with Path("/dev/full").open("w", buffering=buffering, encoding="utf-8") as nowhere:
+    # As Python opens standard output with and without PYTHONUNBUFFERED.
+    with (
+        Path("/dev/full").open("wb", buffering=0 if unbuffered else -1) as binary,
+        io.TextIOWrapper(binary, encoding="utf-8", write_through=unbuffered) as nowhere,
+    ):
         monkeypatch.setattr(sys, "stdout", nowhere)
         assert main([str(path) if argument == "PATH" else argument for argument in arguments]) == 2
     said = capsys.readouterr().err
@@ -228,6 +242,8 @@ def test_every_recipe_names_its_paper() -> None:
         (["train", "digits", "-o", "run", "--preset", "x"], "--preset must be"),
         (["shift", "run", "--limit", "0"], "--limit must be"),
         (["gradients", "focal", "-o", "x.html", "--classes", "1"], "--classes must be"),
+        (["analyse", "PATH", "-o", "x.pdf"], "a page is saved as .html; call it x.html"),
+        (["evaluate", "PATH", "--report", "x.pdf"], "a page is saved as .html; call it x.html"),
         # What is a setting of a method is called what it was called.
         (["fit", "histogram", "PATH", "-o", "c.safetensors", "--set", "n_bins=0"], "histogram: n_bins must be"),
         (["train", "digits", "-o", "run", "--loss", "focal:gamma=-1"], "focal: gamma must be"),

@@ -54,16 +54,22 @@ def always(n: int, says: float, right: float, k: int = 5) -> Data:
     return made(torch.full((n,), says), torch.full((n,), right), k=k)
 
 
-def steep(n: int) -> Data:
+def steep(n: int, share: float = 0.4, low: float = 0.25, high: float = 0.99) -> Data:
     """Too sure where it is sure, not sure enough where it is not, and right on average."""
-    says = spread(n, 0.25, 0.99)
-    return made(says, says - 0.4 * (says - 0.62))
+    says = spread(n, low, high)
+    return made(says, says - share * (says - (low + high) / 2))
 
 
 def one_class_off(n: int) -> Data:
     """Only predictions of class 2 are off."""
     says, named = spread(n), torch.arange(n) % 5
     return made(says, says - 0.1 * (named == 2), predicted=named)
+
+
+def mostly_over(n: int) -> Data:
+    """Far too sure of class 2, and a little less sure of class 0 than it could be."""
+    says, named = spread(n, 0.6, 0.9), torch.arange(n) % 5
+    return made(says, says - 0.3 * (named == 2) + 0.06 * (named == 0), predicted=named)
 
 
 def opposite(n: int) -> Data:
@@ -91,21 +97,23 @@ class Facts:
     labels: npt.NDArray[np.int64]
     probs: Floats
     names: Sequence[str]
+    n_bins: int
 
     @classmethod
-    def of(cls, probs: Any, labels: Any, names: Sequence[str] | None = None) -> "Facts":
+    def of(cls, probs: Any, labels: Any, names: Sequence[str] | None = None, n_bins: int = 15) -> "Facts":
         given, truth = np.asarray(probs, dtype=np.float64), np.asarray(labels)
         predicted = given.argmax(1)
         called = names or [f"class {j}" for j in range(given.shape[1])]
-        return cls(given.max(1), predicted == truth, predicted, truth, given, called)
+        return cls(given.max(1), predicted == truth, predicted, truth, given, called, n_bins)
 
     def mean(self, where: Any = slice(None)) -> tuple[float, float]:
         return float(self.confidence[where].mean()), float(self.correct[where].mean())
 
     def gaps(self) -> Floats:
-        """Σ (confidence − correct) in each of the 15 bins of ECE."""
-        bins = np.clip(np.ceil(self.confidence * 15 - 1e-9) - 1, 0, 14).astype(int)
-        return np.bincount(bins, self.confidence - self.correct, minlength=15).astype(np.float64)
+        """Σ (confidence − correct) in each bin of ECE."""
+        m = self.n_bins
+        bins = np.clip(np.ceil(self.confidence * m - 1e-9) - 1, 0, m - 1).astype(int)
+        return np.bincount(bins, self.confidence - self.correct, minlength=m).astype(np.float64)
 
 
 def same(said: str, value: float) -> None:
@@ -119,19 +127,21 @@ def averages(facts: Facts, sure: str, right: str) -> None:
         same(said, value)
 
 
-def with_error(facts: Facts, n: str, sure: str, right: str, error: str) -> None:
+def with_error(facts: Facts, n: str, sure: str, right: str, error: str, n_bins: str) -> None:
+    assert int(n_bins) == facts.n_bins
     assert int(n.replace(",", "")) == len(facts.labels)
     averages(facts, sure, right)
     same(error, float(np.abs(facts.gaps()).sum()) / len(facts.labels))
 
 
-def place(facts: Facts, start: str, end: str, share: str, says: str, right: str) -> None:
-    low, high = (round(int(edge) * 15 / 100) for edge in (start, end))
+def place(facts: Facts, start: str, end: str, share: str | None, says: str, right: str) -> None:
+    low, high = (round(float(edge) * facts.n_bins / 100) for edge in (start, end))
     assert low < high
     gaps = facts.gaps()
-    same(share, float(np.abs(gaps[low:high]).sum() / np.abs(gaps).sum()))
+    same(share or "100.0", float(np.abs(gaps[low:high]).sum() / np.abs(gaps).sum()))
     assert (gaps[low:high] > 0).all() or (gaps[low:high] < 0).all()
-    inside = (facts.confidence > low / 15 + 1e-9) & (facts.confidence <= high / 15 + 1e-9)
+    inside = (facts.confidence > low / facts.n_bins + 1e-9) & (facts.confidence <= high / facts.n_bins + 1e-9)
+    assert not inside.all(), "the averages have said it"
     for said, value in zip((says, right), facts.mean(inside), strict=True):
         same(said, value)
 
@@ -155,12 +165,12 @@ def classes(facts: Facts, many: str, most: str | None, name: str, says: str, rig
     assert len(told) == min(counted, 3) and (most is not None) == (counted > 3)
 
 
-def positive(facts: Facts, name: str, much: str, says: str, is_label: str) -> None:
+def positive(facts: Facts, name: str, low: str | None, says: str, high: str | None, is_label: str) -> None:
     assert name == facts.names[1] and len(facts.names) == 2
     given, frequency = float(facts.probs[:, 1].mean()), float((facts.labels == 1).mean())
     same(says, given)
     same(is_label, frequency)
-    assert (given > frequency) == (much == "much")
+    assert (given > frequency, given < frequency) == (high is not None, low is not None)
     assert plain_chance(facts.probs[:, 1], int(facts.labels.sum())) <= 1.05 * SHARE
 
 
@@ -179,9 +189,11 @@ def too_few(facts: Facts, n: str, sure: str, right: str, low: str, high: str) ->
     assert float(low) / 100 - step <= facts.mean()[0] <= float(high) / 100 + step
 
 
-def calibrated(facts: Facts, within: str, n: str, sure: str, right: str, error: str, by_chance: str) -> None:
-    with_error(facts, n, sure, right, error)
-    assert float(error) <= float(by_chance)
+def nothing_found(
+    facts: Facts, n: str, sure: str, right: str, within: str, n_bins: str, error: str, by_chance: str | None
+) -> None:
+    with_error(facts, n, sure, right, error, n_bins)
+    assert float(error) <= float(by_chance) if by_chance else float(error) == 0
     size, hits, says = len(facts.labels), int(facts.correct.sum()), facts.mean()[0]
     far, near = float(within) / 100, float(within) / 100 - 0.001
     assert binom.sf(hits - 1, size, max(says - far, 0)) <= 0.005 + 1e-9
@@ -201,6 +213,10 @@ def over_or_under(facts: Facts, word: str, rest: str) -> None:
     assert plain_chance(facts.confidence, int(facts.correct.sum())) <= 1.05 * SHARE
     error = float(np.abs(facts.gaps()).sum()) / len(facts.labels)
     assert ("little" in rest) <= (error < 0.005 and error < (1 - was) / 10)
+    if "class" in rest:
+        of_class = [facts.predicted == j for j in set(facts.predicted.tolist())]
+        others = [mine for mine in of_class if (np.subtract(*facts.mean(mine)) > 0) != (said > was)]
+        assert any(plain_chance(facts.confidence[mine], int(facts.correct[mine].sum())) <= SHARE for mine in others)
 
 
 def samples_it_takes(facts: Facts, needed: str) -> None:
@@ -214,24 +230,28 @@ def nothing(facts: Facts, *_: str) -> None:
 PERCENT = r"(\d+(?:\.\d+)?)"
 MEANS = rf"is {PERCENT} % sure on average and right {PERCENT} % of the time"
 CLAUSES: dict[str, Callable[..., None]] = {
-    rf"One sample cannot tell\. It is {PERCENT} % sure of it and (right|wrong)\.": one_sample,
-    rf"([\d,]+) samples are too few to tell\. It {MEANS}; its true accuracy may lie anywhere from {PERCENT} % to "
-    rf"{PERCENT} % \(99 % interval\)\.": too_few,
-    r"To see an average error of 2 points takes about ([\d,]+) samples\.": samples_it_takes,
-    rf"Calibrated to within {PERCENT} points on average, as far as ([\d,]+) samples can tell\. It {MEANS}, and its "
-    rf"expected calibration error of {PERCENT} % is no more than chance gives \(up to {PERCENT} %\)\.": calibrated,
-    r"(Over|Under)-confident(| on average, but not everywhere|, but only by a little)\.": over_or_under,
+    rf"One sample cannot tell\. The model is {PERCENT} % sure, and (right|wrong)\.": one_sample,
+    rf"([\d,]+) samples are too few to tell\. The model {MEANS}; its true accuracy may lie anywhere from "
+    rf"{PERCENT} % to {PERCENT} % \(99 % interval\)\.": too_few,
+    r"It takes about ([\d,]+) samples to see an average error of 2 points\.": samples_it_takes,
+    rf"No miscalibration found in ([\d,]+) samples\. The model {MEANS}; its true accuracy is within {PERCENT} points "
+    rf"of that mean confidence \(99 % interval\)\. Its expected calibration error in (\d+) bins? is {PERCENT} %\."
+    rf"(?: Chance alone gives up to {PERCENT} %, so a true error below that may not show\.)?": nothing_found,
+    r"(Over|Under)-confident(| on average, but not (?:everywhere|for every class)|, but only by a "
+    r"little)\.": over_or_under,
     r"Over-confident in some places and under-confident in others\.": nothing,
     r"(Over|Under)-confident in some places\.": nothing,
-    r"Not right for every class\.": nothing,
+    r"Not calibrated for every class\.": nothing,
     r"Not calibrated, though these samples do not show where\.": nothing,
-    rf"On ([\d,]+) samples it {MEANS}, with an expected calibration error of {PERCENT} % in 15 bins\.": with_error,
-    rf"Predictions with a confidence of {PERCENT} % to {PERCENT} % carry {PERCENT} % of it: they say {PERCENT} % and "
-    rf"are right {PERCENT} % of the time\.": place,
-    rf"(One class is|(?:Both|All [\d,]+|[\d,]+ of [\d,]+) classes are) off by more than chance(, these the most)?: "
-    rf"when it predicts (.+?) it says {PERCENT} % and is right {PERCENT} % of the time( \(.+?\))?\.": classes,
-    rf"It gives (.+?) too (much|little): {PERCENT} % on average, and {PERCENT} % of the samples are of it\.": positive,
-    r"So small an error seldom needs repair\.": nothing,
+    rf"On ([\d,]+) samples the model {MEANS}, with an expected calibration error of {PERCENT} % in "
+    r"(\d+) bins?\.": with_error,
+    rf"Predictions with a confidence of {PERCENT} % to {PERCENT} % account for (?:{PERCENT} %|(?:nearly )?all) of this "
+    rf"error: they are {PERCENT} % sure on average and right {PERCENT} % of the time\.": place,
+    rf"(One class is|(?:Both|All [\d,]+|[\d,]+ of [\d,]+) classes are) off by more than chance(, these three the "
+    rf"most)?: when it predicts (.+?), it {MEANS}( \(.+?\))?\.": classes,
+    rf"The mean probability of (.+?) is (only )?{PERCENT} %, but (only )?{PERCENT} % of the samples belong "
+    r"to it\.": positive,
+    r"An error this small seldom needs repair\.": nothing,
     r"To repair it without retraining, run `temperance compare` on held-out predictions\.": nothing,
 }
 
@@ -243,13 +263,17 @@ def checked(verdict: str, facts: Facts) -> None:
         found = [(match, check) for pattern, check in CLAUSES.items() if (match := re.match(pattern, rest))]
         assert found, f"this clause is not known: {rest!r}"
         match, check = found[0]
+        decimals = {len(number.partition(".")[2]) for number in re.findall(r"([\d.]+) %(?! interval)", match[0])}
+        assert len(decimals) < 2, f"numbers of one sentence have different digits: {match[0]!r}"
         check(facts, *match.groups())
         rest = rest[match.end() :].lstrip()
-    places = {says > right for says, right in pairs(r"they say ([\d.]+) % and are right ([\d.]+) %", verdict)}
+    places = {
+        says > right for says, right in pairs(r"they are ([\d.]+) % sure on average and right ([\d.]+) %", verdict)
+    }
     for head, expected in HEADS.items():
         assert (head in verdict) <= (places == expected), verdict
-    assert ("Not right for every class." in verdict) <= ("by more than chance" in verdict or "It gives" in verdict)
-    assert ("do not show where" in verdict) <= ("carry" not in verdict and "by more than chance" not in verdict)
+    assert ("for every class." in verdict) <= ("by more than chance" in verdict or "mean probability" in verdict)
+    assert ("do not show where" in verdict) <= ("account for" not in verdict and "by more than chance" not in verdict)
 
 
 # What a head says of the places that follow it: is each of them over-confident?
@@ -258,7 +282,7 @@ HEADS = {
     "Under-confident in some places.": {False},
     "Over-confident in some places and under-confident in others.": {True, False},
     "on average, but not everywhere.": {True, False},
-    "Not right for every class.": set(),
+    "Not calibrated for every class.": set(),
 }
 
 

@@ -110,7 +110,8 @@ def markdown(rows: list[Row], by: str = "") -> str:
 
 
 def _with_bounds(found: Interval) -> str:
-    return f"{100 * found.value:.0f} % ({100 * found.low:.0f} … {100 * found.high:.0f})"
+    value = f"{100 * found.value:.0f} %"
+    return value if math.isnan(found.low) else f"{value} ({100 * found.low:.0f} … {100 * found.high:.0f})"
 
 
 def _points(change: float) -> str:

@@ -3,13 +3,16 @@
 Of each set, n samples are drawn at random and compared as `temperance compare` does it: halved, fitted on one half,
 measured on the other. What it recommends is then measured on up to 5,000 of the samples that were left, and so is no
 calibration. With `--calibrated` the labels are drawn from the predicted probabilities, so that there is nothing to
-gain. One JSON line for each set and n; lines that are in the file already are not run again. `--table` prints a table.
+gain. Beside them is the method of lowest NLL, recommended or not, with the probability of harm that `compare` states of
+it and its NLL on the samples that were left. One JSON line for each set and n; lines that are in the file already are
+not run again. `--table` prints a table.
 """
 
 import argparse
 import json
 import warnings
 from collections import defaultdict
+from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -21,14 +24,19 @@ from torch import Tensor
 
 from benchmarks.quality.data import fit_and_test, sets
 from benchmarks.quality.table import read
-from temperance.jobs.comparison import compare
+from temperance.jobs.advice import FEWEST
+from temperance.jobs.comparison import Outcome, compare
 from temperance.jobs.results import Provenance
 from temperance.metrics import nll
 from temperance.predictions import Predictions
+from temperance.showing import percent
 
 SIZES = (10, 20, 40, 80, 160, 500)
 SHORT = "temperature,vector,isotonic,histogram"
 MOST = 5000
+
+COLUMNS = ("recommended", "before", "after", "first", "stated", "first_after")
+EDGES = (0.0, 0.01, 0.05, 0.2, 0.5, 1.0)
 
 Draw = tuple[str, float, float]
 
@@ -47,24 +55,35 @@ def run(folders: list[Path], out: Path, methods: str, draws: int, sizes: list[in
             y = torch.multinomial(z.softmax(1), 1, generator=torch.Generator().manual_seed(1)).squeeze(1)
         for n in todo:
             found = [drawn(z, y, n, draw, methods) for draw in range(draws)]
-            columns = zip(("recommended", "before", "after"), map(list, zip(*found, strict=True)), strict=True)
+            columns = zip(COLUMNS, map(list, zip(*found, strict=True)), strict=True)
             row = {"set": name, "n": n, "methods": methods, "labels": labels, **dict(columns)}
             with out.open("a") as file:
                 file.write(json.dumps(row | {"commit": about.commit, "torch": about.versions["torch"]}) + "\n")
 
 
-def drawn(z: Tensor, y: Tensor, n: int, draw: int, methods: str) -> Draw:
-    """What is recommended for n samples, and the NLL of others without calibration and with it."""
+def drawn(z: Tensor, y: Tensor, n: int, draw: int, methods: str) -> tuple[str, float, float, str, float, float]:
+    """What is recommended for n samples, the NLL of others without calibration and with it, and the same of the first.
+
+    Harm is stated of the first as `compare` states it: from ten mistakes on; otherwise it is -1.
+    """
     order = torch.from_numpy(np.random.default_rng([n, draw]).permutation(len(y)))
     some, rest = order[:n], order[n : n + MOST]
     chosen = [] if methods == "all" else methods.split(",")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of fits that did not settle; the comparison judges what they are worth
         found = compare(Predictions.of(z[some], y[some], from_logits=True), methods=chosen)
-    before = after = nll(z[rest], y[rest], from_logits=True)
-    if found.recommended is not found.baseline:
-        after = nll(found.calibrator().predict_proba(z[rest]), y[rest])
-    return found.recommended.label, round(before, 5), round(after, 5)
+
+    def of_others(outcome: Outcome) -> float:
+        if outcome is found.baseline:
+            return round(nll(z[rest], y[rest], from_logits=True), 5)
+        return round(nll(outcome.fitted.predict_proba(z[rest]), y[rest]), 5)
+
+    first = found.ranked[0]
+    stated = round(first.harm, 5) if found.baseline.mistakes >= FEWEST and first is not found.baseline else -1.0
+    return (
+        *(found.recommended.label, of_others(found.baseline), of_others(found.recommended)),
+        *(first.label, stated, of_others(first)),
+    )
 
 
 def markdown(rows: list[dict[str, Any]]) -> str:
@@ -81,6 +100,24 @@ def markdown(rows: list[dict[str, Any]]) -> str:
             if real:
                 cells = [methods.replace(",", ", "), str(n), *_told(real), *_told(calibrated)[:2]]
                 lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def stated_markdown(rows: list[dict[str, Any]]) -> str:
+    """How likely the method of lowest NLL was said to do harm, and how often it did on the samples that were left."""
+    cases = [
+        (stated, after > before)
+        for row in rows
+        if "stated" in row
+        for stated, before, after in zip(row["stated"], row["before"], row["first_after"], strict=True)
+        if stated >= 0
+    ]
+    lines = ["| stated | cases | stated, mean | it does harm |", "|---|---|---|---|"]
+    for low, high in pairwise(EDGES):
+        found = [case for case in cases if low <= case[0] < high or case[0] == high == 1]
+        if found:
+            stated, came = (percent(fmean(each), 1) for each in zip(*found, strict=True))
+            lines.append(f"| {percent(low, 0)} to {percent(high, 0)} | {len(found):,} | {stated} | {came} |")
     return "\n".join(lines)
 
 

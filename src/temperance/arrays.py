@@ -5,7 +5,7 @@ edge everything is torch and trusted. Dense predictions (n, k, *space) with labe
 """
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -24,6 +24,9 @@ SUM_TOLERANCE = {torch.float16: 1e-2, torch.bfloat16: 5e-2, torch.float32: 1e-3,
 
 # A probability of zero counts as this in logarithms. Logits need no such floor.
 LOG_FLOOR = 1e-12
+
+# Labels that mark pixels or tokens without one: in masks, and in torch.
+NO_LABEL = (255, -100)
 
 # Rows are taken in blocks of about this many values, so that the passes over a block after the first find it in cache.
 BLOCK_VALUES = {"cpu": 1 << 19, "cuda": 1 << 26}
@@ -114,7 +117,7 @@ def as_labels(
     `name` is what errors call the scores, `first_row` what they count rows from.
     """
     checked = class_numbers(labels, shape_of(scores), first_row=first_row).to(scores.device)
-    k, *space = scores.shape[1:]
+    k = scores.shape[1]
     low, high = bounds(checked)
     if low >= 0 and high < k:
         return checked
@@ -125,10 +128,14 @@ def as_labels(
         if k == 1:
             raise one_column(name, shape_of(scores))
         counted = checked if ignore_index is None else checked[checked != ignore_index]
-        hint = " (is it an ignore_index?)" if space and ignore_index is None else ""
+        hint, flags = "", {}
+        low, high = bounds(checked[wrong])
         if bounds(counted) == (1, k):
             hint = ". They seem to count from 1: subtract 1"
-        raise _at(wrong, first_row, f"labels must lie in 0 … {k - 1} for {k} classes", checked, hint)
+        elif low == high and low in NO_LABEL and ignore_index is None:
+            remedy = f"pass ignore_index={low}"
+            hint, flags = f". If {low} marks what has no label, {remedy}", {remedy: f"add --ignore-index {low}"}
+        raise _at(wrong, first_row, f"labels must lie in 0 … {k - 1} for {k} classes", checked, hint, flags)
     return checked
 
 
@@ -210,12 +217,14 @@ def from_one_hot(labels: Tensor, first_row: int = 0) -> Tensor:
     return is_one.to(torch.uint8).argmax(1)
 
 
-def _at(wrong: Tensor, first_row: int, expected: str, labels: Tensor, hint: str = "") -> InputError:
+def _at(
+    wrong: Tensor, first_row: int, expected: str, labels: Tensor, hint: str = "", flags: Mapping[str, str] | None = None
+) -> InputError:
     """The error for the first wrong label or weight, with its place."""
     place = tuple(int(i) for i in wrong.nonzero()[0])
     row = first_row + place[0] if len(place) == 1 else None
     where = f"position {place}" if row is None else f"row {row}"
-    return InputError(f"{expected}; {where} has {labels[place].item()}{hint}", row=row)
+    return InputError(f"{expected}; {where} has {labels[place].item()}{hint}", row=row, flags=flags)
 
 
 def check_probs(rows: Tensor, labels: Tensor | None = None, *, first_row: int = 0, tolerance: float) -> RowExtremes:

@@ -71,6 +71,39 @@ def two_columns(title: str, entries: Mapping[str, Any]) -> Iterator[Any]:
     yield table
 
 
+def percent(value: float, digits: int = 2) -> str:
+    """A share as people write it: 0.0866 is 8.66 %."""
+    return f"{100 * value:.{digits}f} %"
+
+
+def likelihood(value: float) -> str:
+    """A probability in words and figures.
+
+    >>> likelihood(0.0004), likelihood(0.125)
+    ('less than 0.1 %', '12.5 %')
+    """
+    return "less than 0.1 %" if value < 0.001 else "more than 99.9 %" if value > 0.999 else percent(value, 1)
+
+
+def percents(*groups: Sequence[float], digits: int = 1) -> list[str]:
+    """The shares of a sentence, all with the same number of decimals.
+
+    There are up to two more than `digits` where these tell the shares of a group from each other, from 0 % or from
+    100 %.
+
+    >>> percents((0.9999, 0.995), (0.02,))
+    ['99.99 %', '99.50 %', '2.00 %']
+    """
+    enough = max(_decimals({*group, 0.0, 1.0}, digits) for group in groups)
+    return [percent(value, enough) for group in groups for value in group]
+
+
+def _decimals(values: set[float], least: int) -> int:
+    """The decimals that tell all values apart, `least` if not even two more do."""
+    several = range(least, least + 3)
+    return next((enough for enough in several if len({percent(v, enough) for v in values}) == len(values)), least)
+
+
 def short(value: Any) -> str:
     """A number with four digits; of many numbers how many there are and where they lie.
 

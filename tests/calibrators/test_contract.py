@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 from calibrators.fits import Method, another, data, each, fitted, is_probability
 from conftest import random_predictions
 from temperance import calibrators
-from temperance.calibrators import CALIBRATORS, Identity, load_calibrator, make_calibrator
+from temperance.calibrators import CALIBRATORS, Identity, Temperature, load_calibrator, make_calibrator
 from temperance.calibrators.stored import FORMAT
 from temperance.errors import FileError, InputError, NotFittedError
 from temperance.objectives import OBJECTIVES, make_objective
@@ -43,9 +43,13 @@ def test_rows_are_probabilities_of_every_kind_of_input(method: Method) -> None:
 def test_fit_takes_every_kind_of_input(method: Method) -> None:
     logits, labels = data()
     probs = fitted(method).predict_proba(logits)
-    assert torch.equal(method().fit(logits.numpy(), labels.int().numpy()).predict_proba(logits), probs)
+    names = np.array(["cat", "cow", "dog", "hen"])
+    named = method().fit(logits.numpy(), names[labels].tolist())
+    assert torch.equal(named.predict_proba(logits), probs) and named.classes_.tolist() == names.tolist()
+    assert np.array_equal(named.predict(logits), names[fitted(method).predict(logits)])
+    assert named.score(logits, names[labels]) == named.score(logits, labels) == fitted(method).score(logits, labels)
     dense = logits.reshape(12, 20, 4).movedim(-1, 1)
-    assert torch.equal(method().fit(dense, labels.reshape(12, 20)).predict_proba(logits), probs)
+    assert torch.equal(method().fit(dense, labels.int().reshape(12, 20)).predict_proba(logits), probs)
     marked = torch.cat([labels, torch.full((20,), 255)]).reshape(13, 20)
     padded = torch.cat([logits, torch.zeros(20, 4)]).reshape(13, 20, 4).movedim(-1, 1)
     assert torch.equal(method().fit(padded, marked, ignore_index=255).predict_proba(logits), probs)
@@ -72,6 +76,30 @@ def test_saving_and_loading_is_bit_equal(method: Method, tmp_path: Path) -> None
     assert type(back) is method and back.get_params() == found.get_params()
     assert torch.equal(back.predict_proba(logits), found.predict_proba(logits))
     assert back.info == json.loads(json.dumps(found.info))
+
+
+def test_class_names_are_saved_and_forgotten(tmp_path: Path) -> None:
+    logits, labels = data()
+    named = Temperature().fit(logits, [f"class {label}" for label in labels.tolist()])
+    named.save(tmp_path / "named.safetensors")
+    back = load_calibrator(tmp_path / "named.safetensors")
+    assert back.classes_.tolist() == ["class 0", "class 1", "class 2", "class 3"]
+    assert back.predict(logits[:3].reshape(1, 4, 3)).shape == (1, 3)
+    assert back.fit(logits, labels).classes_.tolist() == [0, 1, 2, 3]
+
+
+def test_text_that_cannot_be_labels_is_refused() -> None:
+    logits, labels = data()
+    with pytest.raises(InputError, match="one for each of the 4 columns of the logits; these name 3"):
+        Temperature().fit(logits, np.array(["a", "b", "c", "c"])[labels])
+    found = Temperature().fit(logits, np.array(["a", "b", "c", "d"])[labels])
+    with pytest.raises(InputError, match="labels must be among the classes 'a', 'b', 'c', 'd'; got 'cow'"):
+        found.score(logits, ["a"] * 239 + ["cow"])
+    with pytest.raises(InputError, match="labels are text, but the calibrator was fitted to class numbers"):
+        fitted(Temperature).score(logits, ["a"] * 240)
+    many, numbers = data(240, 12)
+    with pytest.raises(InputError, match="labels are numbers as text, which would be sorted as '0', '1', '10', …"):
+        Temperature().fit(many, [str(number) for number in numbers.tolist()])
 
 
 @each

@@ -259,7 +259,7 @@ def test_samples_without_an_optimum_leave_it_to_the_prior(objective: str, solver
     labels = torch.arange(9) % 3
     logits = torch.nn.functional.one_hot(labels, 3).double() * (2 if right else -2)
     reason = "the 9 samples contain no mistake" if right else "none of the 9 samples is predicted right"
-    with pytest.warns(TemperanceWarning, match=rf"^{reason}.*\. A prior sets it to .*; fit on more samples$"):
+    with pytest.warns(TemperanceWarning, match=rf"^{reason}.*\. A prior decides instead; fit on more samples$"):
         found = Temperature(objective=objective, solver=solver).fit(logits, labels)
     assert 0.5 < temperature_of(found) < 1.5 if right else 1.5 < temperature_of(found) < 20
     assert reason in found.info["caution"] and found.info["converged"] and not found.info["at_bound"]
@@ -284,7 +284,7 @@ def test_where_samples_determine_the_temperature_there_is_no_prior() -> None:
     information = float((p * (1 - p) * (s * (logits[:, 0] - logits[:, 1])).square()).sum())
     enough = math.ceil(UNSURE**-2 / information)
     assert enough > 1
-    with pytest.warns(TemperanceWarning, match="the .* samples say little about the temperature: alone they give"):
+    with pytest.warns(TemperanceWarning, match="the .* samples say little about how sure predictions should be"):
         few = Temperature().fit(logits.repeat(enough - 1, 1), labels.repeat(enough - 1))
     many = Temperature().fit(logits.repeat(enough, 1), labels.repeat(enough))
     assert temperature_of(many) == pytest.approx(1 / s, rel=1e-5) and "caution" not in many.info

@@ -149,7 +149,7 @@ def test_a_run_and_a_head_side_by_side(
 
 def test_predictions_alone() -> None:
     found = analyse(predictions(), predictions(), objectives=["nll"], steps=4, points=20)
-    assert [subject.name for subject in found.subjects] == ["memory", "memory (2)"]
+    assert [subject.name for subject in found.subjects] == ["arrays", "arrays (2)"]
     assert [trace.objective for trace in found.traces] == ["nll"] and found.toy is not None
     page = Page(analysis_page(found))
     assert len(page.all("h2")) == (5 if found.maps else 4)
@@ -180,7 +180,7 @@ def test_without_scikit_learn_there_is_a_note(monkeypatch: pytest.MonkeyPatch) -
     found = analyse(predictions(), objectives=[], steps=2)
     assert not found.maps
     assert found.notes == (
-        "There is no map of the logits of memory: t-SNE needs scikit-learn: pip install 'temperance[analysis]'.",
+        "arrays: no map of the logits, because t-SNE needs scikit-learn: pip install 'temperance[analysis]'.",
     )
     assert "pip install" in analysis_page(found)
 

@@ -173,7 +173,7 @@ def by_hand(errors: dict[str, list[float]], p_values: tuple[float, float], *, n:
 
 def test_the_verdict() -> None:
     assert by_hand({"uncalibrated": [0.04, 0.10, 0.30]}, (0.02, 0.03)).verdict == (
-        "The calibration error grows when images get worse, under 2 of 2 corruptions by more than chance. At severity "
+        "The calibration error grows under 2 of 2 corruptions, by more than chance. At severity "
         "4 accuracy goes from 90.0 % to 50.0 % on average and the expected calibration error from 4.0 % to 20.0 %; it "
         "is largest under snow, 30.0 %."
     )
@@ -186,10 +186,10 @@ def test_the_verdict() -> None:
 @pytest.mark.parametrize(
     ("errors", "p_values", "said"),
     [
-        ([0.101, 0.134, 0.134], (0.001, 0.001), "grows when images get worse, under 2 of 2 corruptions by more"),
-        ([0.101, 0.134, 0.134], (0.001, 0.2), "grows when images get worse, under 1 of 2 corruptions by more"),
+        ([0.101, 0.134, 0.134], (0.001, 0.001), "grows under 2 of 2 corruptions, by more"),
+        ([0.101, 0.134, 0.134], (0.001, 0.2), "grows under 1 of 2 corruptions, by more"),
         ([0.101, 0.134, 0.134], (0.03, 0.06), "too few to tell"),  # corrected for two, 0.03 is not enough
-        ([0.2, 0.1, 0.1], (0.001, 0.001), "shrinks when images get worse, under 2 of 2 corruptions by more"),
+        ([0.2, 0.1, 0.1], (0.001, 0.001), "shrinks under 2 of 2 corruptions, by more"),
         ([0.2, 0.1, 0.3], (0.001, 0.001), "grows under 1 of 2 corruptions and shrinks under 1, by more than chance."),
         ([0.2, 0.205, 0.2], (0.6, 0.6), "changes by less than 2 points"),
         ([0.2, 0.215, 0.2], (0.6, 0.6), "too few to tell"),  # the change may well be 2 points

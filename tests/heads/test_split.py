@@ -222,7 +222,7 @@ def test_another_head_takes_the_classifiers_place(make: Any, name: str, d: int) 
     joined = split(network).joined(head)
     assert torch.allclose(joined(x), head(features), atol=1e-6)
     assert torch.equal(network(x), logits)
-    # Its state is the network's, with the head's in the place of the classifier's.
+    # Its state is the network's, with the head's in place of the classifier's.
     own = {key for key in before if not key.startswith((f"{name}.", "inner."))}
     found = joined.state_dict()
     assert own == {key for key in found if not key.startswith((f"{name}.", "inner."))}

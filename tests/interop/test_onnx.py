@@ -103,7 +103,8 @@ def test_the_file_says_what_it_is(tmp_path: Path) -> None:
     assert facts["method"] == "temperature" and facts["classes"] == "4" and "temperance" in facts
     assert [entry.name for entry in found.graph.input] == ["logits"]
     assert [entry.name for entry in found.graph.output] == ["probs"]
-    assert found.graph.input[0].type.tensor_type.shape.dim[0].dim_param  # any number of samples
+    for value in (*found.graph.input, *found.graph.output):
+        assert value.type.tensor_type.shape.dim[0].dim_param == "batch"  # any number of samples
 
 
 @needs_onnx
@@ -127,7 +128,7 @@ def test_the_command_refuses(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert "would be overwritten" in refused(["export", str(path), "-o", str(path)], capsys)
     assert "does not exist" in refused(["export", str(tmp_path / "none.safetensors")], capsys)
     said = refused(["export", str(path), "-o", str(tmp_path / "cal.pt2")], capsys)
-    assert f"what is exported is an ONNX file; call it {tmp_path / 'cal.onnx'}" in said
+    assert f"a calibrator is exported as .onnx; call it {tmp_path / 'cal.onnx'}" in said
 
 
 def test_wrong_input_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,5 +165,12 @@ def test_bisection_is_searchsorted(m: int, right: bool) -> None:
 def test_torchscript_traces_it(method: Method) -> None:
     found = fitted(method)
     logits = logits_like(torch.float32)
+    traced = torch.jit.trace(found, (logits[:7],))  # type: ignore[no-untyped-call]
+    assert torch.allclose(traced(logits), found(logits))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch, about TorchScript
+def test_torchscript_traces_a_temperature_without_a_warning() -> None:
+    found, logits = fitted(Temperature), logits_like(torch.float32)
     traced = torch.jit.trace(found, (logits[:7],))  # type: ignore[no-untyped-call]
     assert torch.allclose(traced(logits), found(logits))

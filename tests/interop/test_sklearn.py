@@ -12,14 +12,15 @@ from temperance.metrics import ece, nll
 
 pytest.importorskip("sklearn.frozen", reason="scikit-learn 1.6 or newer is not installed")
 
+from sklearn import config_context
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.datasets import load_breast_cancer, load_iris, load_wine
 from sklearn.ensemble import RandomForestClassifier
-from sklearn.exceptions import NotFittedError
+from sklearn.exceptions import NotFittedError, UnsetMetadataPassedError
 from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LinearRegression, LogisticRegression
-from sklearn.metrics import log_loss
+from sklearn.metrics import accuracy_score, log_loss
 from sklearn.model_selection import GridSearchCV, KFold, StratifiedKFold, cross_val_score, train_test_split
 from sklearn.naive_bayes import GaussianNB
 from sklearn.neighbors import KNeighborsClassifier
@@ -137,6 +138,16 @@ def test_one_calibrator_is_fitted_to_out_of_fold_scores(wine: Split) -> None:
     np.testing.assert_allclose(found.predict_proba(X_test), expected.predict_proba(whole), atol=1e-6)
 
 
+def test_it_is_what_scikit_learn_gives_without_an_ensemble(wine: Split) -> None:
+    """Both fit one map to the scores of all folds; with the same map, from the same scores, little differs."""
+    X, X_test, y, _ = wine
+    options: dict[str, Any] = {"cv": StratifiedKFold(4), "ensemble": False, "method": "isotonic"}
+    theirs = CalibratedClassifierCV(GaussianNB(), **options).fit(X, y)
+    ours = CalibratedClassifier(GaussianNB(), **options).fit(X, y)
+    assert clone(ours).ensemble is False and len(theirs.calibrated_classifiers_) == 1
+    assert (ours.predict(X_test) == theirs.predict(X_test)).mean() > 0.95
+
+
 def test_a_fitted_estimator_stays_as_it_is(cancer: Split) -> None:
     X, X_test, y, y_test = cancer
     fitted = GaussianNB().fit(X[:140], y[:140])
@@ -244,6 +255,80 @@ def test_calibrators_alone_in_model_selection() -> None:
     assert cross_val_score(Temperature(), both, y[1::2], cv=3).min() > 0.8  # accuracy
 
 
+def scored(n: int = 200) -> tuple[Any, Any, Any]:
+    """Logits of two classes, labels and weights that make a difference: errors are rare where weights are large."""
+    rng = np.random.default_rng(0)
+    margin = rng.normal(scale=3.0, size=n)
+    labels = (margin + rng.normal(scale=2.0, size=n) > 0).astype(int)
+    return np.stack([0 * margin, margin], axis=1), labels, np.where((margin > 0) == (labels == 1), 3.0, 1.0)
+
+
+def test_calibrators_take_weights_by_scikit_learns_name() -> None:
+    logits, labels, weights = scored()
+    found = Temperature().fit(logits, labels, sample_weight=weights)
+    assert float(found.temperature) == float(Temperature().fit(logits, labels, weights=weights).temperature)
+    assert float(found.temperature) != float(Temperature().fit(logits, labels).temperature)
+    expected = accuracy_score(labels, found.predict(logits), sample_weight=weights)
+    assert found.score(logits, labels, sample_weight=weights) == pytest.approx(expected)
+    assert found.score(logits, labels, weights=weights) == pytest.approx(expected)
+    assert found.score(logits, labels) < expected
+    for method in (found.fit, found.score):
+        with pytest.raises(InputError, match="weights and sample_weight are two names of the same argument"):
+            method(logits, labels, weights=weights, sample_weight=weights)
+    with pytest.raises(InputError, match="every weight is 0"):
+        found.score(logits, labels, sample_weight=0 * weights)
+
+
+@pytest.mark.parametrize("routing", [False, True], ids=["all to fit", "routed"])
+def test_weights_reach_a_calibrator_in_model_selection(routing: bool) -> None:
+    logits, labels, weights = scored()
+    folds = StratifiedKFold(3)
+    expected = []
+    for train, test in folds.split(logits, labels):
+        found = Temperature().fit(logits[train], labels[train], weights=weights[train])
+        expected.append(
+            -nll(found.predict_proba(logits[test]), labels[test], weights=weights[test] if routing else None)
+        )
+    made, score = Temperature(), nll_scorer
+    with config_context(enable_metadata_routing=routing):
+        if routing:
+            made, score = made.set_fit_request(sample_weight=True), score.set_score_request(sample_weight=True)
+        given = {"sample_weight": weights}
+        np.testing.assert_allclose(
+            cross_val_score(made, logits, labels, scoring=score, cv=folds, params=given), expected
+        )
+        search = GridSearchCV(made, {"objective": ["nll", "brier"]}, scoring=score, cv=folds).fit(
+            logits, labels, **given
+        )
+    if routing:  # otherwise whether the scorer gets weights depends on the version of scikit-learn
+        assert search.cv_results_["mean_test_score"][0] == pytest.approx(np.mean(expected))
+    best = Temperature(objective=search.best_params_["objective"]).fit(logits, labels, weights=weights)
+    assert float(search.best_estimator_.temperature) == float(best.temperature)
+
+
+def test_text_labels_of_calibrators_in_model_selection() -> None:
+    logits, labels, _ = scored()
+    named = np.array(["no", "yes"])[labels]
+    for scoring in ("neg_log_loss", "accuracy", nll_scorer, None):
+        numbers, names = (cross_val_score(Temperature(), logits, y, scoring=scoring, cv=3) for y in (labels, named))
+        np.testing.assert_allclose(names, numbers)
+
+
+def test_routed_weights_reach_the_accuracy_of_a_calibrator_only_if_asked_for() -> None:
+    logits, labels, weights = scored()
+    with config_context(enable_metadata_routing=True):
+        with pytest.raises(UnsetMetadataPassedError, match="sample_weight"):
+            cross_val_score(Temperature(), logits, labels, cv=3, params={"sample_weight": weights})
+        fit_alone = Temperature().set_fit_request(sample_weight=True).set_score_request(sample_weight=False)
+        both = clone(fit_alone).set_score_request(sample_weight="sample_weight")
+        plain, weighted = (
+            cross_val_score(made, logits, labels, cv=3, params={"sample_weight": weights}) for made in (fit_alone, both)
+        )
+    assert plain.mean() == pytest.approx(accuracy_score(labels, logits.argmax(1)), abs=0.01)
+    assert weighted.mean() == pytest.approx(accuracy_score(labels, logits.argmax(1), sample_weight=weights), abs=0.01)
+    assert weighted.mean() > plain.mean() + 0.05
+
+
 @pytest.mark.parametrize("one", [ece_scorer, classwise_ece_scorer, brier_scorer, nll_scorer, scorer("ece", n_bins=5)])
 def test_scorers(one: Any, cancer: Split) -> None:
     X, X_test, y, y_test = cancer
@@ -294,6 +379,12 @@ def test_display(cancer: Split) -> None:
         (
             CalibratedClassifier(GaussianNB(), method="temprature"),
             "no calibrator named 'temprature'; did you mean temp",
+        ),
+        (CalibratedClassifier(GaussianNB(), method="sigmoid"), "sigmoid is Platt scaling: pass method='platt'"),
+        (CalibratedClassifier(GaussianNB(), ensemble=True), "ensemble must be False: .* keeps one .*; got True"),
+        (
+            CalibratedClassifier(GaussianNB()).set_params(ensemble="auto"),
+            "ensemble must be False: .* keeps one .*; got 'auto'",
         ),
         (
             CalibratedClassifier(GaussianNB()).set_params(method=3),

@@ -8,7 +8,7 @@ import torch
 from scipy.stats import binom
 from torch import Tensor
 
-from temperance.metrics.gain import FEWEST_SAMPLES, Gains, holm
+from temperance.metrics.gain import FEWEST_SAMPLES, SCEPTICAL, Gains, chance_of_harm, holm
 
 
 def gains(values: list[float] | Tensor, worst: float) -> Gains:
@@ -31,6 +31,22 @@ def test_it_is_the_chance_that_a_randomly_weighted_mean_is_negative() -> None:
         weights = generator.exponential(size=(40_000, n + 1))
         drawn = float((weights @ np.append(values, -1.0) < 0).mean())
         assert gains(torch.from_numpy(values), 1.0).p_value() == pytest.approx(drawn, abs=0.01, rel=0.1)
+
+
+def test_harm_is_the_chance_of_a_randomly_weighted_loss_with_some_imagined_samples() -> None:
+    generator = np.random.default_rng(0)
+    for n in (3, 30, 300):
+        values, if_right = generator.normal(0.15, 0.6, n), -0.2
+        weights = np.hstack([generator.exponential(size=(20_000, n)), generator.gamma(SCEPTICAL, size=(20_000, 1))])
+        drawn = float((weights @ np.append(values, if_right) < 0).mean())
+        assert chance_of_harm(torch.from_numpy(values), if_right) == pytest.approx(drawn, abs=0.02, rel=0.1)
+
+
+def test_harm_is_likelier_with_fewer_samples_and_smaller_gains() -> None:
+    each = torch.tensor([0.5, -0.1, 0.3, -0.2], dtype=torch.float64)
+    few, many, smaller = (chance_of_harm(values, -0.02) for values in (each, each.repeat(20), each.repeat(20) - 0.1))
+    assert many < 0.001 < few < 0.5
+    assert many < smaller < 0.5 < chance_of_harm(-each, -0.02)
 
 
 def test_what_gains_little_and_could_lose_much_takes_many_samples() -> None:

@@ -141,7 +141,8 @@ def test_resamples_of_weighted_rows(metric: Metric) -> None:
     probs, labels, weights = weighted(60, 3, 8)
     found = interval(metric, probs, labels, weights=weights, n_resamples=30)
     assert found.value == close(metric(probs, labels, weights=weights))
-    assert found.low <= found.value <= found.high
+    bounded = metric.interval != "none" and metric.name != "top-k-accuracy"  # of three classes five are all right
+    assert found.low <= found.value <= found.high if bounded else math.isnan(found.low)
     (batch,) = batches(probs, labels, weights=weights)
     statistic = metric.of_batch(batch)
     part = torch.arange(len(batch)) % 5

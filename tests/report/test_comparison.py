@@ -306,7 +306,7 @@ def test_every_metric_before_and_after(found: Comparison) -> None:
     assert len(rows) == len(found.before.rows)
     for (name, *values), old, new in zip(rows, found.before.rows, found.after.rows, strict=True):
         assert name.startswith(METRICS[old.metric].title)
-        assert values == [f"{value_of(row)} {interval_of(row)}" for row in (old, new)]
+        assert values == [f"{value_of(row)} {interval_of(row)}".strip() for row in (old, new)]
 
 
 def test_provenance_is_complete(found: Comparison) -> None:

@@ -105,7 +105,7 @@ def test_a_warning_about_a_network_that_hardly_learnt_comes_first() -> None:
     )
     page = Page(page_of(replace(a_run(history(1)), predictions={"val": guess, "test": guess})))
     assert page.all("p", "verdict") == [({"class": "verdict"}, "It is no better than guessing.")]
-    assert "naming the most frequent class every time would be right 25.0\u00a0% of the time" in page.text
+    assert "always predicting the most frequent class would be right 25.0\u00a0% of the time" in page.text
     assert "1 epoch ·" in page.text
 
 
@@ -209,7 +209,7 @@ def test_what_changed(pair: Pair) -> None:
     page = Page(retraining_page(found))
     assert page.all("p", "verdict") == [({"class": "verdict"}, "Better in NLL and ECE.")]
     assert "Keep rate" in {text for _, text in page.all("b")} and "After mac-cal" in {t for _, t in page.all("b")}
-    assert "With mac-cal in the place of the network's classifier, accuracy stays at " in found.verdict
+    assert "With mac-cal in place of the network's classifier, accuracy stays at " in found.verdict
     was = [text for _, text in page.all("span", "was")]
     assert was[2] == f"{100 * found.before.row('ece').value:.2f}\u00a0%"
     assert len(re.findall(r"between [+−\d]", page.text)) == 3
@@ -231,7 +231,9 @@ def test_without_resamples_there_is_no_verdict(pair: Pair) -> None:
     page = Page(retraining_page(found))
     assert not re.search(r"between [+−\d]", page.text) and "nan" not in page.text
     assert "In small print" not in page.text
-    assert "95% interval" not in shown_on_terminal(found) and "95% interval" in shown_on_terminal(retrained(*pair, []))
+    assert "95 % interval" not in shown_on_terminal(found) and "95 % interval" in shown_on_terminal(
+        retrained(*pair, [])
+    )
 
 
 def test_the_duration_is_shown(pair: Pair) -> None:
@@ -250,6 +252,6 @@ def test_confidence_and_accuracy_are_drawn_under_the_part_that_they_were_measure
 
 def test_the_replaced_classifier_is_named(pair: Pair) -> None:
     found = retrained(*pair, [], bootstrap=0, replaced=STAND_IN)
-    assert f"in the place of {STAND_IN}" in found.verdict and "without a classifier of their network" in found.verdict
+    assert f"in place of {STAND_IN}" in found.verdict and "without a classifier of their network" in found.verdict
     (about,) = Page(retraining_page(found)).all("p", "about")
     assert f"before: {STAND_IN}" in about[1]

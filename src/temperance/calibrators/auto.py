@@ -29,6 +29,7 @@ from temperance.numerics import chance_below_zero
 from temperance.objectives import counting
 from temperance.progress import tell
 from temperance.settings import AtLeastTwo, NameOf, Seed
+from temperance.showing import likelihood
 
 # From few parameters to many; temperature scaling is always in the pool too. Others beside them (ODIR, order-preserving
 # networks, kernels of other widths) changed the NLL by less than 0.1 % in cross-validation on real predictions.
@@ -302,10 +303,9 @@ def _spread(log_temperature: float) -> float:
 
 def _verdict(harm: float) -> str:
     """What the probability of harm is, and what was done about it."""
-    shown = f"{100 * harm:.1f} %" if harm >= 0.001 else "less than 0.1 %"
     if harm < TOO_LIKELY:
-        return f"The probability that calibrating does harm, a higher NLL on new data, is {shown}."
-    return f"Probabilities are left as they are: with a probability of {shown} calibrating would do harm."
+        return f"The probability that calibrating does harm, a higher NLL on new data, is {likelihood(harm)}."
+    return f"Probabilities are left as they are: with a probability of {likelihood(harm)} calibrating would do harm."
 
 
 def _pool(log_probs: Tensor | list[Tensor], weights: Tensor) -> Tensor:

@@ -18,10 +18,10 @@ from torch import Tensor, nn
 
 from temperance.arrays import ArrayLike, as_labels, as_logits, as_scores, flatten, refuse_probs, unflatten
 from temperance.calibrators import priors
-from temperance.calibrators.estimator import Estimator
-from temperance.calibrators.weights import counted_rows, repeated
+from temperance.calibrators.estimator import Estimator, names_of, numbered
+from temperance.calibrators.weights import counted_rows, one_of, repeated
 from temperance.errors import InputError, NotFittedError, TemperanceWarning, amount
-from temperance.numerics import first_places, one_thread, working_type
+from temperance.numerics import one_thread, working_type
 from temperance.registry import Registry, first_line, plain_name
 from temperance.settings import HasSettings, changed_settings, check_settings, settings_of
 from temperance.showing import Shown, two_columns
@@ -114,22 +114,28 @@ class Calibrator(Estimator, Shown, HasSettings, nn.Module):
         *,
         ignore_index: int | None = None,
         weights: ArrayLike | None = None,
+        sample_weight: ArrayLike | None = None,
     ) -> Self:
         """Learn from logits (n, k) or (n, k, *space) and labels that the network was not trained on.
 
+        Labels are class numbers, or text: then the columns are the sorted classes, as in scikit-learn.
         `weights` say how much each label counts: a whole number as that many equal samples, 0 as none. Where some are
         not whole, only their proportions matter, and they stand for as many samples as vary as much, (Σw)² / Σw².
+        `sample_weight` is scikit-learn's name for them.
         """
         self.check_settings()
+        weights = one_of(weights, sample_weight)
         scores = as_scores(logits, "logits")
         home = scores.device
         exact = home if working_type(home) == torch.float64 else torch.device("cpu")
         with torch.no_grad(), one_thread(where=exact.type == "cpu" and scores.numel() <= ONE_THREAD_VALUES):
             given = as_logits(scores)
-            truth = as_labels(labels, given, ignore_index=ignore_index).reshape(-1).to(exact)
+            names = names_of(labels, given.shape[1])
+            truth = as_labels(numbered(labels, names), given, ignore_index=ignore_index).reshape(-1).to(exact)
             rows = flatten(given).to(exact).double()
             rows, truth, counts = counted_rows(rows, truth, ignore_index, weights, given)
             self._fit_rows(rows, truth, counts)
+            self.class_names = names
             self._keep_reference(rows, truth, counts)
         return self.set_prior(self.prior).to(home)._warn(torch.bincount(truth, counts))
 
@@ -201,7 +207,9 @@ class Calibrator(Estimator, Shown, HasSettings, nn.Module):
     def forward(self, logits: Tensor) -> Tensor:
         """Log-probabilities, of the logits' shape and type, as the last layer of a network."""
         rows = flatten(logits)
-        if rows.shape[1] != self.k:
+        # While TorchScript traces, sizes are tensors, which it warns of comparing.
+        is_traced = torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
+        if not is_traced and rows.shape[1] != self.k:
             raise InputError(f"this calibrator was fitted on {self.k} classes; these logits have {rows.shape[1]}")
         found = self._calibrate(rows.to(working_type(rows.device)))
         target = self._buffers.get("target_prior")
@@ -216,18 +224,6 @@ class Calibrator(Estimator, Shown, HasSettings, nn.Module):
         with torch.no_grad():
             probs = self(given.to(working_type(given.device))).exp_()
         return probs if isinstance(logits, Tensor) else probs.cpu().numpy()
-
-    def predict(self, logits: ArrayLike) -> Any:
-        """The most probable class of each sample; the lowest number, if several are."""
-        probs = self.predict_proba(logits)
-        rows = flatten(torch.as_tensor(probs))
-        found = first_places(rows, rows.amax(1)).reshape(probs.shape[:1] + probs.shape[2:])
-        return found if isinstance(logits, Tensor) else found.numpy()
-
-    def score(self, logits: ArrayLike, labels: ArrayLike) -> float:
-        """The accuracy."""
-        truth = as_labels(labels, as_scores(logits, "logits"))
-        return float((torch.as_tensor(self.predict(logits)) == truth).double().mean())
 
     @property
     def k(self) -> int:
@@ -274,6 +270,7 @@ class Calibrator(Estimator, Shown, HasSettings, nn.Module):
         self._buffers.clear()
         self._modules.clear()
         self._k = None
+        self.class_names = None
         self.info = {}
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
@@ -312,7 +309,9 @@ class Calibrator(Estimator, Shown, HasSettings, nn.Module):
         if n < self.min_samples:
             raise InputError(f"{self.name} needs at least {self.min_samples} samples to fit; got {n}")
         if int(labels.min()) == int(labels.max()):
-            raise InputError(f"{self.name} needs labels of at least two classes to fit; all {n} are {int(labels[0])}")
+            raise InputError(
+                f"{self.name} needs labels of at least two classes to fit; got only class {int(labels[0])}"
+            )
         refuse_probs(logits, AS_LOGITS)
 
     @property

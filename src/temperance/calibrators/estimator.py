@@ -1,22 +1,73 @@
 """What scikit-learn asks of an estimator. It is not imported unless it asks."""
 
-from typing import Any
+from __future__ import annotations
+
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from temperance.arrays import ArrayLike, as_array, as_labels, as_scores, as_weights, flatten, no_weight
+from temperance.calibrators.weights import one_of
+from temperance.errors import InputError
+from temperance.numerics import first_places
+
+# What scikit-learn calls a request for metadata: whether it is wanted, and by which name; None is undecided.
+Request = bool | str | None
 
 
 class Estimator:
     """A classifier as scikit-learn knows it, once `_k`, the number of its classes, is known."""
 
+    name: ClassVar[str]
+    class_names: tuple[str, ...] | None = None  # where it was fitted to text
     _k: int | None
+    _metadata_request: Any  # once it is set; scikit-learn's `clone` copies it by this name
+
+    def predict_proba(self, logits: ArrayLike) -> Any:
+        raise NotImplementedError
+
+    def predict(self, logits: ArrayLike) -> Any:
+        """The most probable class of each sample, the first if several are; after a fit to text, an array of text."""
+        found = self._predicted(logits)
+        if self.class_names is not None:
+            return self.classes_[found.cpu().numpy()]
+        return found if isinstance(logits, Tensor) else found.numpy()
+
+    def _predicted(self, logits: ArrayLike) -> Tensor:
+        """The number of the most probable class of each sample."""
+        probs = self.predict_proba(logits)
+        rows = flatten(torch.as_tensor(probs))
+        return first_places(rows, rows.amax(1)).reshape(probs.shape[:1] + probs.shape[2:])
+
+    def score(
+        self,
+        logits: ArrayLike,
+        labels: ArrayLike,
+        *,
+        weights: ArrayLike | None = None,
+        sample_weight: ArrayLike | None = None,
+    ) -> float:
+        """The accuracy, weighted if there are weights; `sample_weight` is scikit-learn's name for them."""
+        found = self._predicted(logits)
+        truth = as_labels(numbered(labels, self.class_names), as_scores(logits, "logits"))
+        right = (found == truth).double()
+        weights = one_of(weights, sample_weight)
+        if weights is None:
+            return float(right.mean())
+        counts = as_weights(weights, tuple(right.shape)).to(right.device)
+        if not bool(counts.any()):
+            raise no_weight()
+        return float((right * counts).sum() / counts.sum())
 
     @property
-    def classes_(self) -> npt.NDArray[np.int64]:
-        """The class numbers, once it is fitted."""
+    def classes_(self) -> npt.NDArray[Any]:
+        """The class of each column, once it is fitted: its number, or its name after a fit to text."""
         if self._k is None:
             raise AttributeError("classes_ is known once the calibrator is fitted")
-        return np.arange(self._k)
+        return np.arange(self._k) if self.class_names is None else np.array(self.class_names)
 
     def __sklearn_is_fitted__(self) -> bool:
         return self._k is not None
@@ -29,3 +80,72 @@ class Estimator:
             target_tags=TargetTags(required=True, one_d_labels=True),
             classifier_tags=ClassifierTags(),
         )
+
+    def get_metadata_routing(self) -> Any:
+        """Whether `fit` and `score` want `sample_weight`, where scikit-learn routes metadata."""
+        if hasattr(self, "_metadata_request"):
+            return self._metadata_request
+        return weights_request(self.name, fit=None, score=None)
+
+    def set_fit_request(self, *, sample_weight: Request = None) -> Self:
+        """Say whether `fit` wants `sample_weight`, where scikit-learn routes metadata."""
+        return self._ask("fit", sample_weight)
+
+    def set_score_request(self, *, sample_weight: Request = None) -> Self:
+        """Say whether `score` wants `sample_weight`, where scikit-learn routes metadata."""
+        return self._ask("score", sample_weight)
+
+    def _ask(self, method: str, wanted: Request) -> Self:
+        self._metadata_request = self.get_metadata_routing()
+        getattr(self._metadata_request, method).add_request(param="sample_weight", alias=wanted)
+        return self
+
+
+def names_of(labels: ArrayLike, k: int) -> tuple[str, ...] | None:
+    """The classes of the k columns where labels are text: the sorted ones, as in scikit-learn. None for numbers."""
+    text = _text(labels)
+    if text is None:
+        return None
+    names = tuple(np.unique(text).tolist())
+    if len(names) != k:
+        raise InputError(
+            f"labels that are text must name every class, one for each of the {k} columns of the logits; these name "
+            f"{len(names)}. Pass numbers instead: the column of each label's class"
+        )
+    if all(name.isdecimal() for name in names) and list(names) != sorted(names, key=int):
+        some = ", ".join(map(repr, names[:3]))
+        raise InputError(f"labels are numbers as text, which would be sorted as {some}, …: pass them as integers")
+    return names
+
+
+def numbered(labels: ArrayLike, names: tuple[str, ...] | None) -> ArrayLike:
+    """Labels that are text as the places of their names, others as they are."""
+    text = _text(labels)
+    if text is None:
+        return labels
+    if names is None:
+        raise InputError("labels are text, but the calibrator was fitted to class numbers: pass numbers")
+    known = np.array(names)  # sorted
+    places = np.searchsorted(known, text).clip(max=len(names) - 1)
+    if not (known[places] == text).all():
+        unknown = text[known[places] != text][0].item()
+        raise InputError(f"labels must be among the classes {', '.join(map(repr, names[:8]))}; got {unknown!r}")
+    return places
+
+
+def _text(labels: ArrayLike) -> npt.NDArray[np.str_] | None:
+    """Labels as an array of text, if that is what they are."""
+    if isinstance(labels, Tensor):
+        return None
+    given = as_array(labels, "labels")
+    return given if given.dtype.kind == "U" else None
+
+
+def weights_request(owner: str, **methods: Request) -> Any:
+    """What scikit-learn's routing reads: for each method, whether it wants `sample_weight`."""
+    from sklearn.utils.metadata_routing import MetadataRequest
+
+    found = MetadataRequest(owner=owner)
+    for method, wanted in methods.items():
+        getattr(found, method).add_request(param="sample_weight", alias=wanted)
+    return found

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from temperance.arrays import LOG_FLOOR, ArrayLike
 from temperance.errors import InputError
+from temperance.showing import percents
 
 UNIFORM, SAME = "uniform", "same"
 
@@ -199,10 +200,12 @@ class PriorShift:
         if not self.shifted:
             return f"the classes may be as common among these {self.n:,} predictions as in the fit part"
         j = int((self.prior - self.fit_prior).abs().argmax())
+        here, low, high, there = percents(
+            *([float(each[j])] for each in (self.prior, self.low, self.high, self.fit_prior))
+        )
         return (
-            f"the classes are not as common among these {self.n:,} predictions as in the fit part: class {j} is "
-            f"{float(self.prior[j]):.1%} of them ({float(self.low[j]):.1%} to {float(self.high[j]):.1%}), "
-            f"there {float(self.fit_prior[j]):.1%}"
+            f"the classes are not as common among these {self.n:,} predictions as in the fit part: class {j} makes up "
+            f"{here} of them ({low} to {high}) and {there} of the fit part"
         )
 
 

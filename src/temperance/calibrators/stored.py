@@ -19,6 +19,8 @@ def save_calibrator(calibrator: Calibrator, path: str | Path) -> None:
         "settings": json.dumps(calibrator.get_params(deep=False)),
         "info": json.dumps(calibrator.info),
     }
+    if calibrator.class_names is not None:
+        header["class_names"] = json.dumps(calibrator.class_names)
     write_tensors(path, calibrator.state_dict(), header)
 
 
@@ -32,6 +34,8 @@ def load_calibrator(path: str | Path) -> Calibrator:
             raise FileError(f"{path} is of format {header['temperance']}, newer than this version reads ({FORMAT})")
         found = make_calibrator(header["method"], **json.loads(header["settings"]))
         found.info = json.loads(header["info"])
+        if "class_names" in header:
+            found.class_names = tuple(json.loads(header["class_names"]))
         found._restore(tensors)
         found.cpu()  # a file from a device without float64 holds float32
         found.k  # noqa: B018  (raises if what it learnt is missing)

@@ -122,9 +122,8 @@ def fit_inverse_temperature(
     # A released optimiser knows no bounds: past infinity its T is negative, and so is s.
     inverse = _within_bounds(inverse)
     if _undetermined(logits, inverse, objective.counts):
-        alone = inverse
         inverse, info = likeliest_inverse_temperature(objective, logits, labels)
-        info["caution"] = _too_few(logits, labels, 1 / alone, 1 / inverse)
+        info["caution"] = _too_few(logits, labels)
     bounds = {
         S_LOW: f"above {HIGH:g}, the largest allowed. The logits may be saturated: use logits that were not clipped",
         S_HIGH: f"below {LOW:g}, the smallest allowed. The logits are tiny: multiply them all by the same number",
@@ -206,18 +205,16 @@ def _undetermined(logits: Tensor, s: float, counts: Tensor | None) -> bool:
     return differ  # if all logits are equal T makes no difference
 
 
-def _too_few(logits: Tensor, labels: Tensor, alone: float, kept: float) -> str:
+def _too_few(logits: Tensor, labels: Tensor) -> str:
+    """Why a prior decides, in words that fit every method that begins with a temperature."""
     n, right = len(labels), int((logits.argmax(1) == labels).sum())
     if right == n:
-        reason = f"the {n} samples contain no mistake, so the smaller the temperature, the better it fits"
+        reason = f"the {n} samples contain no mistake, so they fit best if every prediction is made certain"
     elif right == 0:
-        reason = f"none of the {n} samples is predicted right, so the larger the temperature, the better it fits"
+        reason = f"none of the {n} samples is predicted right, so they fit best if every prediction is made a guess"
     else:
-        reason = (
-            f"the {n} samples say little about the temperature: alone they give {alone:.3g}, "
-            "but half or twice that fits about as well"
-        )
-    return f"{reason}. A prior sets it to {kept:.3g}; fit on more samples"
+        reason = f"the {n} samples say little about how sure predictions should be"
+    return f"{reason}. A prior decides instead; fit on more samples"
 
 
 # --------------------------------------------------------------------------------------------------- convex objectives

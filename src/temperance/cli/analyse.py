@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from temperance.cli.output import check_outputs, progress_bar
+from temperance.cli.output import check_outputs, check_page_name, progress_bar
 from temperance.cli.reading import add_reading_options, reading_options
 
 
@@ -40,6 +40,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 
 def run(args: argparse.Namespace) -> None:
     check_outputs(args)
+    check_page_name(args.output)
 
     from temperance.diagnose.analysis import analyse
     from temperance.report import write_report

@@ -57,6 +57,7 @@ def run(args: argparse.Namespace) -> None:
 
 def rank_each(paths: Sequence[Path], args: argparse.Namespace) -> None:
     """Compare on every set as the options say, print one table, write the files."""
+    from temperance.jobs.outcomes import BASELINE
     from temperance.jobs.several import compare_each
     from temperance.predictions import each_file
     from temperance.predictions.disk import is_folder_name
@@ -67,7 +68,9 @@ def rank_each(paths: Sequence[Path], args: argparse.Namespace) -> None:
     if folder and not is_folder_name(folder):
         raise InputError(f"with --each there is a calibrator for every set, so -o is a folder; got {folder}")
     if folder and any(folder.resolve().is_relative_to(path.resolve()) for path in paths):
-        raise InputError(f"{folder} is in a folder that is read here, and would be read next time; choose another")
+        raise InputError(
+            f"{folder} is in a folder that is read here, so the next run would read it too; choose another"
+        )
     one_set_on_ray(args)
     with progress_bar() as tell:
         found = compare_each(
@@ -75,14 +78,17 @@ def rank_each(paths: Sequence[Path], args: argparse.Namespace) -> None:
         )
     emit(found, args)
     if folder:
-        again = f"; {plural(len(found.kept), 'set')} had been compared before" if found.kept else ""
-        print(f"the recommended calibrators, and what was measured, are in {folder}{again}", file=sys.stderr)
+        none = sum(finding.recommended == BASELINE for finding in found.findings.values())
+        said = [f"the recommended calibrators and the measurements are in {folder}"]
+        said += [f"for {plural(none, 'set')} none is recommended"] if none else []
+        said += [f"{plural(len(found.kept), 'set')} had been compared before"] if found.kept else []
+        print("; ".join(said), file=sys.stderr)
     found.raise_failures()
 
 
 def _check_refit(args: argparse.Namespace) -> None:
     if args.refit and not args.output:
-        raise InputError("--refit is about the calibrator that is saved; say where with -o CAL")
+        raise InputError("--refit changes the calibrator that is saved: add -o CAL to save it")
 
 
 def rank(fit: Predictions | Path, test: Predictions | Path | None, args: argparse.Namespace) -> None:
@@ -101,10 +107,15 @@ def rank(fit: Predictions | Path, test: Predictions | Path | None, args: argpars
             from temperance.jobs.comparison import compare
 
             found = compare(fit, test, progress=tell, **options)
-    saved = args.output and found.any_fitted and save(found, args.output, refit=args.refit)
+    saved = save(found, args.output, refit=args.refit) if args.output and found.recommends else ""
     emit(found, args)
     if saved:
         print(saved, file=sys.stderr)
+    elif args.output and found.any_fitted:
+        raise InputError(
+            f"no calibrator is recommended, so nothing is written to {args.output}. To save a method all the same: "
+            f"temperance fit METHOD {fit if isinstance(fit, Path) else 'FIT'} -o {args.output}"
+        )
     elif args.output:
         raise InputError(f"no calibrator could be fitted, so nothing is written to {args.output}")
 
@@ -125,6 +136,4 @@ def save(found: Comparison, path: Path, *, refit: bool) -> str:
     """Save the recommended calibrator; a sentence says where it is and what it was fitted on."""
     chosen = found.calibrator(refit=refit)
     chosen.save(path)
-    if found.recommended is found.baseline:
-        return f"{found.recommended.label}, which leaves predictions as they are, is in {path}"
     return f"{found.recommended.label}, fitted on {chosen.info['fitted_on']}, is in {path}"

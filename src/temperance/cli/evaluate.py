@@ -38,9 +38,11 @@ def add_measuring_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--bootstrap", type=int, default=500, metavar="N", help="resamples for intervals (500; 0: none)"
     )
-    parser.add_argument("--by", choices=("group", "groups"), help="measure each group apart, too")
-    parser.add_argument("--calibrator", type=Path, metavar="CAL", help="measure what a saved calibrator makes of it")
-    parser.add_argument("--gap", metavar="METHOD", help="also the error without bins, by this calibrator, such as auto")
+    parser.add_argument("--by", choices=("group", "groups"), help="also measure each group separately")
+    parser.add_argument("--calibrator", type=Path, metavar="CAL", help="measure after a saved calibrator")
+    parser.add_argument(
+        "--gap", metavar="METHOD", help="also measure the error without bins, with this calibrator, such as auto"
+    )
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the resampling (0)")
     add_output_options(parser)
 

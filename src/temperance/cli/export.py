@@ -35,7 +35,7 @@ def run(args: argparse.Namespace) -> None:
     args.output = args.output or args.calibrator.with_suffix(".onnx")
     check_outputs(args)
     if args.output.suffix != ".onnx":
-        raise FileError(f"what is exported is an ONNX file; call it {args.output.with_suffix('.onnx')}")
+        raise FileError(f"a calibrator is exported as .onnx; call it {args.output.with_suffix('.onnx')}")
     calibrator = load_calibrator(args.calibrator)
     kind = getattr(torch, args.type)
     export(None, calibrator, args.output, dtype=kind)

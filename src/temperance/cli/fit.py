@@ -11,8 +11,9 @@ from temperance.errors import InputError, plural
 from temperance.files import refuse_overwriting
 from temperance.progress import listening
 
-# What `auto` records for those who study it (docs/calibrators/combination.md); its verdict says what follows.
-DETAILS = ("verdict", "harm", "trust", "gain")
+# Not listed: what `auto` records for those who study it (docs/calibrators/combination.md), and sentences that are
+# printed anyway, the verdict of `auto` and the caution, which is a warning.
+UNLISTED = ("verdict", "harm", "trust", "gain", "caution")
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -68,11 +69,11 @@ def run(args: argparse.Namespace) -> None:
     with progress_bar() as tell, listening(tell):
         found = fit(made, data)
     found.save(args.output)
-    print(f"fitted {method.label} on {plural(data.n, 'sample')}; saved in {args.output}")
+    print(f"fitted {method.label} on {plural(data.n, data.row_name)}; saved in {args.output}")
     if "verdict" in found.info:
         print(found.info["verdict"])
     whole = {name: value.tolist() for name, value in found.learnt.items() if "." not in name}
-    shown = {name: value for name, value in found.info.items() if name not in DETAILS}
+    shown = {name: value for name, value in found.info.items() if name not in UNLISTED}
     for name, value in {**whole, **shown}.items():
         print(f"  {name}: {short(value)}")
 
@@ -86,7 +87,9 @@ def run_apply(args: argparse.Namespace) -> None:
 
     check_output(args.output)
     calibrator = load_calibrator(args.calibrator)
-    data = read_predictions(args.predictions, split=args.split, labels="optional", **reading_options(args))
+    # Every row is calibrated, whatever its label.
+    how = reading_options(args) | {"ignore_index": None}
+    data = read_predictions(args.predictions, split=args.split, labels="optional", **how)
     refuse_overwriting(args.output, [shard.source for shard in data.shards])
     if args.prior:
         calibrator = with_prior(calibrator, read_prior(args.prior), data)
@@ -97,6 +100,6 @@ def run_apply(args: argparse.Namespace) -> None:
     else:
         write_predictions(args.output, apply(calibrator, data, again=args.again))
     which = f" of the {data.split} set" if data.split else ""
-    print(f"calibrated {plural(data.n, 'sample')}{which} with {calibrator.name}; probabilities in {args.output}")
+    print(f"calibrated {plural(data.n, data.row_name)}{which} with {calibrator.name}; probabilities in {args.output}")
     if "adapted" in calibrator.info:
         print(calibrator.info["adapted"])

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from temperance.cli.output import check_outputs
+from temperance.cli.output import check_outputs, check_page_name
 from temperance.errors import InputError, at_least
 
 if TYPE_CHECKING:
@@ -44,9 +44,8 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 
 
 def run(args: argparse.Namespace) -> None:
-    if args.output.suffix.lower() not in (".html", ".htm"):
-        raise InputError(f"the picture is a page of HTML; call it {args.output.with_suffix('.html')}")
     check_outputs(args)
+    check_page_name(args.output)
     at_least("--classes", args.classes, 3)
 
     from temperance.report.html import write_page

@@ -21,7 +21,9 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         "list", help="name every metric, calibrator, objective, loss, network or head, with its settings and claims"
     )
     parser.add_argument("kind", nargs="?", choices=KINDS, metavar="KIND", help=f"one of {', '.join(KINDS)}")
-    parser.add_argument("name", nargs="?", metavar="NAME", help="one of them: what its settings may be, and what for")
+    parser.add_argument(
+        "name", nargs="?", metavar="NAME", help="one of them: the values and the purpose of its settings"
+    )
     parser.add_argument("--json", action="store_true", help="as JSON, with settings and claims")
     parser.set_defaults(run=run)
 

@@ -8,12 +8,12 @@ from collections.abc import Mapping
 
 MANUAL: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "demo": (
-        "Compares every calibrator on the predictions of a ResNet-18 on CIFAR-100 that ship with the package. It needs "
-        "no files and takes about a minute.",
+        "Compares one or two calibrators of each family on predictions of a ResNet-18 on CIFAR-100 that ship with the "
+        "package. It needs no files and takes less than a minute.",
         ("demo", "demo --report demo.html", "demo --methods temperature,auto"),
     ),
     "evaluate": (
-        "Measures how far the confidence of predictions can be trusted: every metric with an interval, and a verdict "
+        "Measures how far the confidence of predictions can be trusted: the metrics with intervals, and a verdict "
         "in plain words. The file needs scores, called logits or probs, and labels.",
         (
             "evaluate predictions.npz --report report.html",
@@ -111,7 +111,7 @@ MANUAL: Mapping[str, tuple[str, tuple[str, ...]]] = {
         ("reproduce --list", "reproduce sctl --table 2 --quick", "reproduce cts --figure 1 --quick -o figure.svg"),
     ),
     "list": (
-        "Names what there is, read from the registries. With a NAME it says what each setting may be, and what for.",
+        "Lists every method of a kind, from the registries. With a NAME it explains its settings.",
         ("list calibrators", "list losses acls", "list metrics --json"),
     ),
 }

@@ -49,9 +49,14 @@ def check_outputs(args: argparse.Namespace) -> None:
     for path in outputs:
         check_writable(path)
         refuse_overwriting(path, [path for path in inputs if isinstance(path, Path)])
-    report = given.get("report")
-    if report is not None and report.suffix.lower() not in (".html", ".htm"):
-        raise FileError(f"a report is a page of HTML; call it {report.with_suffix('.html')}")
+    if given.get("report") is not None:
+        check_page_name(given["report"])
+
+
+def check_page_name(path: Path) -> None:
+    """Refuse to write a page under the name of something else, such as a picture."""
+    if path.suffix.lower() not in (".html", ".htm"):
+        raise FileError(f"a page is saved as .html; call it {path.with_suffix('.html')}")
 
 
 def check_calibrator_name(path: Path) -> None:

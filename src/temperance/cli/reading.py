@@ -1,4 +1,4 @@
-"""The options of every command that reads predictions: what the file cannot say of itself."""
+"""The options of every command that reads predictions: what the file does not say."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def add_each_option(parser: argparse.ArgumentParser) -> None:
 
 
 def add_reading_options(parser: argparse.ArgumentParser) -> None:
-    """--logits, --probs, --label, --group, --weight, --binary, --positive and --normalise."""
+    """--logits, --probs, --label, --group, --weight, --ignore-index, --binary, --positive and --normalise."""
     group = parser.add_argument_group("how the predictions are read")
     for kind in ("logits", "probs"):
         text = f"the columns of {kind}: a name, a pattern such as '{kind[:-1]}_*', or no,maybe,yes"
@@ -23,6 +23,9 @@ def add_reading_options(parser: argparse.ArgumentParser) -> None:
     for kind in ("label", "group", "weight"):
         text = f"the column of {kind}s, if it is not called {kind}; of a .npy, the file"
         group.add_argument(f"--{kind}", f"--{kind}s", metavar="NAME", help=text)
+    group.add_argument(
+        "--ignore-index", type=int, metavar="N", help="leave out what has the label N, such as pixels without a label"
+    )
     group.add_argument(
         "--binary",
         action="store_true",
@@ -60,4 +63,5 @@ def reading_options(args: argparse.Namespace) -> dict[str, Any]:
         "columns": columns or None,
         "positive": 1 if positive is None and given.get("binary") else positive,
         "normalise": bool(given.get("normalise")),
+        "ignore_index": given.get("ignore_index"),
     }

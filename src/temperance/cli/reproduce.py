@@ -49,7 +49,7 @@ def run(args: argparse.Namespace) -> None:
     outputs = _outputs()
     wanted = f"table {args.table}" if args.table else f"figure {args.figure}" if args.figure else ""
     if wanted and args.paper is None:
-        raise InputError(f"say of which paper: temperance reproduce PAPER, where PAPER is one of {', '.join(NAMES)}")
+        raise InputError(f"name a paper: temperance reproduce PAPER, where PAPER is one of {', '.join(NAMES)}")
     if args.paper is None or args.list:
         for paper in [args.paper] if args.paper else NAMES:
             show(Text(f"\n{paper}: {outputs.PAPERS[paper]}\n"))

@@ -15,7 +15,7 @@ from rich.text import Text
 # How wide a file or a pipe is, unless COLUMNS says otherwise.
 PAPER = 120
 
-# What stands for a character that a terminal cannot show.
+# Replacements for characters that a terminal cannot show.
 PLAIN = {
     "…": "...",
     "–": "-",

@@ -14,6 +14,7 @@ from rich.text import Text
 from temperance.cli import terminal
 from temperance.cli.output import progress_bar
 from temperance.errors import at_least
+from temperance.showing import percent
 
 if TYPE_CHECKING:
     from temperance.progress import Progress
@@ -36,13 +37,13 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     parser.add_argument(
         "-o", "--output", type=Path, required=True, metavar="RUN", help="folder for everything it makes"
     )
-    parser.add_argument("--config", type=Path, metavar="FILE.toml", help="settings in a file; flags count more")
+    parser.add_argument("--config", type=Path, metavar="FILE.toml", help="settings in a file; flags override it")
     parser.add_argument("--network", metavar="NAME", help="as `temperance list networks` shows (resnet18)")
     parser.add_argument("--loss", metavar="NAME", help="as `temperance list losses` shows, with :setting=value")
     parser.add_argument(
         "--preset", metavar="NAME", help="a published recipe: cifar, tiny-imagenet, selective-cifar10, …"
     )
-    parser.add_argument("--resume", action="store_true", help="go on where the folder's checkpoint ends")
+    parser.add_argument("--resume", action="store_true", help="resume from the folder's checkpoint")
     parser.add_argument("--device", metavar="NAME", help="cpu, cuda, cuda:1, … (a GPU if there is one)")
     parser.add_argument("--download", action="store_true", help="fetch a named data set if it is not there")
     parser.add_argument("--bootstrap", type=int, metavar="N", help="resamples for intervals (500; 0: none)")
@@ -73,15 +74,15 @@ def add_recipe_options(parser: argparse.ArgumentParser) -> None:
         ("weight-decay", real, "5e-4"),
         ("schedule", {"choices": ("steps", "cosine", "constant")}, "of the learning rate (steps)"),
         ("drops", {"type": numbers, "metavar": "N,N"}, "epochs, or shares of them, at which it drops (0.43,0.71)"),
-        ("factor", real, "what a drop leaves of it (0.1)"),
+        ("factor", real, "factor of each drop (0.1)"),
         ("warmup", whole, "epochs in which it rises (0)"),
         ("clip", optional, "largest norm of the gradient (2; none: no limit)"),
-        ("crop", whole, "pixels by which crops may be off (4)"),
+        ("crop", whole, "crop at random after adding a border of N pixels (4)"),
         ("mix", {"metavar": "NAME"}, "mixup, cutmix or mit, with :alpha=1.0 (none)"),
         ("balance", optional, "confidence in training as a share of accuracy, by a second, fixed classifier (BalCAL)"),
         ("freeze", optional, "groups of layers frozen one by one from the classifier down (PLP)"),
         ("keep", {"choices": ("last", "best", "refined")}, "which epoch's network is kept (last)"),
-        ("keep-from", whole, "epochs after which best and refined begin to look (a third, at most 40)"),
+        ("keep-from", whole, "epochs that best and refined skip (a third, at most 40)"),
         ("precision", {"choices": ("float32", "bfloat16")}, "float32"),
         ("seed", whole, "of weights, order, crops, mixtures (0)"),
     ):
@@ -90,7 +91,7 @@ def add_recipe_options(parser: argparse.ArgumentParser) -> None:
         ("nesterov", "Nesterov's momentum"),
         ("flip", "mirror images at random (yes)"),
         ("compile", "compile the network first"),
-        ("deterministic", "the same bits again on a GPU, more slowly"),
+        ("deterministic", "bit-identical runs on a GPU, more slowly"),
     ):
         group.add_argument(f"--{name}", action=argparse.BooleanOptionalAction, help=text)
 
@@ -161,8 +162,8 @@ def epoch_line(epochs: int) -> Callable[[Mapping[str, Any]], None]:
     def tell(row: Mapping[str, Any]) -> None:
         seconds = row["seconds"] + row["seconds_of_validation"]
         print(
-            f"epoch {row['epoch']}/{epochs}  loss {row['loss']:.4f}  held-out accuracy {row['val_accuracy']:.2%}  "
-            f"ECE {row['val_ece']:.2%}  {seconds:.1f} s",
+            f"epoch {row['epoch']}/{epochs}  loss {row['loss']:.4f}  held-out accuracy {percent(row['val_accuracy'])}  "
+            f"ECE {percent(row['val_ece'])}  {seconds:.1f} s",
             file=sys.stderr,
             flush=True,
         )

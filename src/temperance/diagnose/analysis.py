@@ -57,7 +57,7 @@ def angles_between(prototypes: ArrayLike, *, centre: bool = True) -> Tensor:
     if centre:
         rows = rows - rows.mean(0)
     unit = rows / rows.norm(dim=1, keepdim=True).clamp_min(torch.finfo(rows.dtype).tiny)
-    # The arc cosine is blind to angles near 0° and 180°; half-angles from sums and differences are not.
+    # The arc cosine is inaccurate near 0° and 180°; half-angles from sums and differences are not.
     difference, total = (
         torch.cdist(unit, other, compute_mode="donot_use_mm_for_euclid_dist") for other in (unit, -unit)
     )
@@ -195,9 +195,7 @@ def analyse(
     subjects = _distinct([_subject(source, seed, how) for source in sources])
     for subject in subjects:
         if subject.test.has_weights:
-            raise InputError(
-                f"samples are analysed as if all counted alike, and {subject.name} has weights: remove them"
-            )
+            raise InputError(f"an analysis counts all samples equally, but {subject.name} has weights: remove them")
     jobs = len(subjects) + len(objectives) + 1
     confidence: dict[str, Bins] = {}
     angles: dict[str, Tensor] = {}
@@ -210,7 +208,7 @@ def analyse(
         try:
             maps[subject.name] = tsne(logits_of(subject.test), subject.test.labels, n=points, seed=seed)
         except (MissingExtraError, InputError) as error:
-            notes.append(f"There is no map of the logits of {subject.name}: {error}.")
+            notes.append(f"{subject.name}: no map of the logits, because {error}.")
     first = subjects[0]
     traces: list[Trace] = []
     toy = None

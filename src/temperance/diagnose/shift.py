@@ -24,6 +24,7 @@ from temperance.metrics import METRICS, debiased_ece
 from temperance.metrics.significance import Difference, difference
 from temperance.metrics.tally import holm
 from temperance.progress import Progress, no_progress
+from temperance.showing import percent
 from temperance.training.prediction import device_of, predict
 
 if TYPE_CHECKING:
@@ -121,7 +122,7 @@ class Shift(Results):
 
     @property
     def title(self) -> str:
-        """What was corrupted, and how often."""
+        """What was corrupted, and in how many ways."""
         settings = self.provenance.settings
         kinds, steps = len(self.corruptions), len(self.severities)
         counts = f"{kinds} corruption{'s' * (kinds > 1)} · {steps} {'severities' if steps > 1 else 'severity'}"
@@ -136,7 +137,7 @@ class Shift(Results):
         """
         last, strongest = self.methods[-1], self.severities[-1]
         accuracy, error = (
-            [_percent(self.value(metric, severity=s, method=last)) for s in (0, strongest)]
+            [percent(self.value(metric, severity=s, method=last), 1) for s in (0, strongest)]
             for metric in ("accuracy", "ece")
         )
         several = len(self.corruptions) > 1
@@ -145,10 +146,10 @@ class Shift(Results):
             f"the expected calibration error from {' to '.join(error)}"
         )
         if several:
-            found += f"; it is largest under {self.worst}, {_percent(self.value('ece', self.worst, strongest, last))}"
+            found += f"; it is largest under {self.worst}, {percent(self.value('ece', self.worst, strongest, last), 1)}"
         text = [self._word(), f"{found}."]
         if len(self.methods) > 1:
-            before, after = (_percent(self._over_all("ece", method)) for method in self.methods)
+            before, after = (percent(self._over_all("ece", method), 1) for method in self.methods)
             text.append(f"Over all corruptions and severities {last} takes it from {before} to {after}.")
         return " ".join(text)
 
@@ -167,11 +168,8 @@ class Shift(Results):
                 f"The calibration error grows under {grows} of {of} and shrinks under {shrinks}, by more than chance."
             )
         if grows or shrinks:
-            under = f", under {grows or shrinks} of {of}" if len(changes) > 1 else ""
-            return (
-                f"The calibration error {'grows' if grows else 'shrinks'} when images get worse{under} by more than "
-                "chance."
-            )
+            under = f"under {grows or shrinks} of {of}" if len(changes) > 1 else "when images get worse"
+            return f"The calibration error {'grows' if grows else 'shrinks'} {under}, by more than chance."
         clean, worse = (self.value("ece", severity=s, method=self.methods[-1]) for s in (0, self.severities[-1]))
         spans = [end for change in changes for end in (change.low, change.high)]
         if n >= FEWEST and all(abs(by) < NOTICEABLE for by in (*spans, worse - clean)):
@@ -328,7 +326,3 @@ def _means(rows: Sequence[Row], levels: Sequence[int], methods: Sequence[str]) -
         mean = sum(values) / len(values)
         found.append(_row(rows[0].source, f"{MEAN}:{severity}", method, params, metric, mean, rows[0].n, 0.0))
     return found
-
-
-def _percent(value: float) -> str:
-    return f"{100 * value:.1f} %"

@@ -36,7 +36,7 @@ class Smoothing:
     """How a loss smooths the labels of some samples.
 
     f    the amount: the predicted class's label is lowered by it, the others' are raised. (n, k)
-    C    the condition: whether they are at all. (n, k) bool
+    C    the condition: whether the label is moved at all. (n, k) bool
     top  the predicted classes. (n,)
     """
 

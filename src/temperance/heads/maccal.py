@@ -252,13 +252,13 @@ class MaCCal(Head):
             self._hold(self._as(self.deploy, generator))
         if self.adapt and isinstance(self.acc_discount, str):
             found = measured(self._deployed, features.train)
-            # The discount at which eq. 12, with these weights measured on the training data, would be at rest.
+            # The discount at which eq. 12 would not move the rate, with these weights measured on the training data.
             self.info["acc_discount"] = found.confidence / max(found.accuracy, 1e-6)
         del self._trained
         self._mask = self._before = self._drawn = self._seen = self.weights.new_empty(0)
 
     def _search(self, part: FeatureSet, generator: torch.Generator) -> None:
-        """Hold the keep rate at which confidence equals accuracy, or keep all weights if masks do not lower the NLL.
+        """Deploy the keep rate at which confidence equals accuracy, or all weights if masks do not lower the NLL.
 
         All rates share their random numbers, so that they can be compared.
         """

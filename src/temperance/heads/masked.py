@@ -31,8 +31,8 @@ class UsedWeights(NamedTuple):
 class Layout:
     """One or two linear layers with all their numbers in one vector: first the weights, then the biases.
 
-    With one vector a mask is one draw and one product, and an optimiser step is one kernel. At this size the number of
-    operations takes the time, not their work.
+    With one vector a mask is one draw and one product, and an optimiser step is one kernel. At this size the
+    number of operations takes the time, not their size.
     """
 
     sizes: tuple[int, ...]  # inputs, hidden units if there are any, outputs

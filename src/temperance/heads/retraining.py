@@ -61,7 +61,7 @@ class Retrained(Tabular):
     history          one row for each epoch of the head's training
     predictions      "val" and "test", with the head
     val_differences  as `differences`, of the validation part; they decide whether the head is worse
-    seconds          that the head took to train, without extracting the features
+    seconds          the time to train the head, without extracting the features
     """
 
     before: Evaluation
@@ -120,7 +120,7 @@ class Retrained(Tabular):
         moves = {name: (self.before.row(name).value, self.after.row(name).value) for name in JUDGED}
         sentences = [
             judgement(self.differences),
-            f"With {self.head.name} in the place of {self.replaced}, {told(moves, self.differences)}.",
+            f"With {self.head.name} in place of {self.replaced}, {told(moves, self.differences)}.",
             "The features came without a classifier of their network." if self.replaced == STAND_IN else "",
             self.head.caveat,
             self.warning,
@@ -137,7 +137,7 @@ class Retrained(Tabular):
             table.add_column(name, justify="right", no_wrap=True)
         tested = not any(math.isnan(by.low) for by in self.differences.values())
         if tested:
-            table.add_column(f"{LEVEL:.0%} interval", justify="right", style="dim", no_wrap=True)
+            table.add_column(f"{100 * LEVEL:g} % interval", justify="right", style="dim", no_wrap=True)
         for name, by in self.differences.items():
             metric = METRICS[name]
             sides = (shown(side.row(name).value, percent=metric.percent) for side in (self.before, self.after))

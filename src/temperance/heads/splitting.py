@@ -32,7 +32,7 @@ class Split:
         return Body(self)
 
     def joined(self, head: nn.Module) -> nn.Module:
-        """The same network with another head in the place of its classifier.
+        """The same network with another head in place of its classifier.
 
         All other layers are shared: training or moving one network changes both. Its `state_dict` has the names of the
         original network, with the head's under the name of the classifier.

@@ -64,6 +64,7 @@ def export(
             verbose=False,
             input_names=names,
             output_names=["probs"],
+            dynamic_shapes=(tuple({0: "batch"} for _ in example),),  # by this name in the file
         )
         assert program is not None
         facts = {"temperance": __version__, "method": calibrator.name, "classes": str(calibrator.k)}

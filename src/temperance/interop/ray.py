@@ -89,10 +89,10 @@ def evaluate(
     Each file is one task, or some small ones together; of a data set each block is one.
 
     address  of the cluster; by default the one that is running or that RAY_ADDRESS names, or else a local one
-    options  as `statistics` takes them: metrics, calibrator, n_bins, by_group, columns, positive
+    options  as `statistics` takes them: metrics, calibrator, n_bins, by_group, columns, positive, ignore_index
     """
     inspect.signature(blocks.statistics).bind(data, **options)  # a wrong name is refused here, not by the workers
-    reading = {name: options.pop(name, None) for name in ("columns", "positive")}
+    reading = {name: options.pop(name, None) for name in ("columns", "positive", "ignore_index")}
     measuring = options | {"intervals": bootstrap > 0, "seed": seed}
     resampling: dict[str, Any] = {"bootstrap": bootstrap, "level": level, "seed": seed}
     with _cluster(address):

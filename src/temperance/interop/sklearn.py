@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Self
 
 import numpy as np
@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from temperance.arrays import LOG_FLOOR, as_array, as_probs
 from temperance.calibrators import Calibrator, make_calibrator
+from temperance.calibrators.estimator import Request, weights_request
 from temperance.errors import InputError, MissingExtraError, TemperanceWarning
 from temperance.metrics import METRICS, Metric, ece
 from temperance.metrics.bins import Bins
@@ -59,6 +60,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
     cv         a number of folds, a splitter or splits as scikit-learn takes them, or "prefit" for an estimator that
                was fitted on other samples and stays as it is
     n_jobs     how many folds are fitted at a time
+    ensemble   False, for code written for `CalibratedClassifierCV`; True is refused
 
     A fitted one has `estimator_`, `calibrator_` and `classes_`, the order of the columns. Where an estimator counts
     votes, what no tree or neighbour voted for is not impossible: if it gives probabilities of zero, they count as half
@@ -72,18 +74,30 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
     """
 
     def __init__(
-        self, estimator: Any, *, method: str | Calibrator = "auto", cv: Any = 5, n_jobs: int | None = None
+        self,
+        estimator: Any,
+        *,
+        method: str | Calibrator = "auto",
+        cv: Any = 5,
+        n_jobs: int | None = None,
+        ensemble: bool = False,
     ) -> None:
         self.estimator = estimator
         self.method = method
         self.cv = cv
         self.n_jobs = n_jobs
+        self.ensemble = ensemble
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Fit the estimator and its calibrator; with cv="prefit" the calibrator alone.
 
         `sample_weight` says how much each sample counts, to both of them.
         """
+        if self.ensemble is not False:
+            raise InputError(
+                "ensemble must be False: CalibratedClassifier keeps one estimator and one calibrator, which is fitted "
+                f"to the scores of all folds; got {self.ensemble!r}"
+            )
         calibrator = _made(self.method)
         response = _response(self.estimator)
         X, y = indexable(X, y)
@@ -170,6 +184,8 @@ def _made(method: object) -> Calibrator:
     """A new calibrator, not fitted yet."""
     if isinstance(method, str):
         name, settings = parse_entry(method)
+        if name == "sigmoid":
+            raise InputError("scikit-learn's sigmoid is Platt scaling: pass method='platt'")
         return make_calibrator(name, **settings)
     if isinstance(method, Calibrator):
         fresh: Calibrator = clone(method)
@@ -250,11 +266,20 @@ class Scorer:
 
     metric: Metric
     options: dict[str, Any] = field(default_factory=dict)
+    request: Request = None
 
     def __call__(self, estimator: Any, X: Any, y: Any, sample_weight: Any = None) -> float:
         probs, labels = _predicted(estimator, X, y)
         value = self.metric(probs, labels, weights=sample_weight, **self.options)
         return -value if self.metric.lower_is_better else value
+
+    def set_score_request(self, *, sample_weight: Request = None) -> Scorer:
+        """A scorer that says whether it wants `sample_weight`, where scikit-learn routes metadata."""
+        return replace(self, request=sample_weight)
+
+    def get_metadata_routing(self) -> Any:
+        """Whether it wants `sample_weight`, as scikit-learn's routing reads it."""
+        return weights_request(repr(self), score=self.request)
 
     def __repr__(self) -> str:
         return f"scorer({', '.join([repr(self.metric.name), *(f'{k}={v!r}' for k, v in self.options.items())])})"

@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING
 
 from temperance.errors import plural
 from temperance.jobs.outcomes import BASELINE, SIGNIFICANT, Outcome
-from temperance.jobs.results import shown
 from temperance.metrics import METRICS
 from temperance.metrics.gain import MOST_SAMPLES, ROUNDING, Gains, holm
 from temperance.metrics.significance import Difference
+from temperance.showing import likelihood, percent
 
 if TYPE_CHECKING:
     from temperance.jobs.comparison import Comparison
@@ -35,7 +35,8 @@ FAVOURITES = ("auto", "temperature")
 # A simpler method has at most half as many parameters, and fewer by at least this number.
 SIMPLER = 10
 
-# With fewer mistakes nothing is said of the number of samples that would tell: it would be a guess.
+# With fewer mistakes, the probability of harm and the number of samples needed would be guesses: they are not stated.
+# Of methods that looked better on samples without a mistake, nine in ten did harm.
 FEWEST = 10
 
 
@@ -56,7 +57,7 @@ def chance_of_gain(outcomes: Sequence[Outcome]) -> dict[str, float]:
 
 
 def chance_of_loss(outcomes: Sequence[Outcome]) -> dict[str, float]:
-    """The p-value of the loss against no calibration, likewise; here all methods have equal shares."""
+    """The p-value of being worse than no calibration, corrected likewise; here all methods have equal shares."""
     gains = _gains(outcomes)
     p_values = [(-each).p_value() for each in gains.values()]
     return dict(zip(gains, holm(p_values, [1 / len(gains) for _ in gains]), strict=True))
@@ -67,13 +68,13 @@ def _gains(outcomes: Sequence[Outcome]) -> dict[str, Gains]:
 
 
 def recommended(outcomes: Sequence[Outcome], baseline: Outcome) -> Outcome:
-    """The first of the outcomes, lowest NLL first, that passes every test; no calibration where none does."""
+    """The outcome with the lowest NLL that passes every test, or no calibration if none does."""
     chance = chance_of_gain(outcomes)
     return next((each for each in outcomes if passes(each, baseline, chance)), baseline)
 
 
 def passes(outcome: Outcome, baseline: Outcome, chance: Mapping[str, float]) -> bool:
-    """Is it better than no calibration by more than chance, and worse in nothing?"""
+    """Is it better than no calibration by more than chance, without a drawback?"""
     return chance.get(outcome.label, 1.0) < SIGNIFICANT and not outcome.drawbacks(baseline)
 
 
@@ -94,14 +95,16 @@ def verdict(found: Comparison) -> str:
     lower = [outcome for outcome in found.ranked if outcome is not none and _lower(outcome, best)]
     if best is none:
         head = f"Leave it as it is{_why_not(found, lower)}"
-        return " ".join([head, *_passed_over(found, lower), *_needed(found, lower)])
-    p_value = f"p ≤ {_percent_up(found.chance[best.label])}, corrected for the number of methods"
-    head = f"Use {best.label}: it is significantly better than no calibration ({p_value})."
-    return " ".join([head, _change(found), *_passed_over(found, lower), *_alternatives(found)])
+        return " ".join([head, *_passed_over(found, lower), *_risk(found, lower), *_needed(found, lower)])
+    p_value = max(1, math.ceil(1000 * found.chance[best.label])) / 1000
+    corrected = ", corrected for the number of methods" if len(found.chance) > 1 else ""
+    head = f"Use {best.label}: it is significantly better than no calibration (p ≤ {p_value:g}{corrected})."
+    harm = f"The probability that it does harm, a higher NLL on new data, is {likelihood(best.harm)}."
+    return " ".join([head, harm, _change(found), *_passed_over(found, lower), *_alternatives(found)])
 
 
 def _lower(outcome: Outcome, other: Outcome) -> bool:
-    """Has it a lower NLL, by more than rounding?"""
+    """Is its NLL lower by more than rounding?"""
     return outcome.measured["nll"].value < other.measured["nll"].value - ROUNDING
 
 
@@ -123,9 +126,17 @@ def _passed_over(found: Comparison, lower: Sequence[Outcome]) -> list[str]:
         reason = "which could be chance" if by_chance else f"but {drawbacks} than no calibration"
         by_reason.setdefault(reason, []).append(outcome.label)
     return [
-        f"{first}{_and_others(len(others))} {'have' if others else 'has'} a lower NLL, {reason}."
-        for reason, (first, *others) in by_reason.items()
+        f"{_named(labels)} {'have' if len(labels) > 1 else 'has'} a lower NLL, {reason}."
+        for reason, labels in by_reason.items()
     ]
+
+
+def _risk(found: Comparison, lower: Sequence[Outcome]) -> list[str]:
+    """How likely the method of lowest NLL is to do harm, where its gain could be chance and there are mistakes."""
+    first = next(iter(lower), None)
+    if first is None or found.chance[first.label] < SIGNIFICANT or found.baseline.mistakes < FEWEST:
+        return []
+    return [f"The probability that {first.label} does harm, a higher NLL on new data, is {likelihood(first.harm)}."]
 
 
 def _needed(found: Comparison, lower: Sequence[Outcome]) -> list[str]:
@@ -142,18 +153,13 @@ def _needed(found: Comparison, lower: Sequence[Outcome]) -> list[str]:
         wrong = found.baseline.mistakes
         are = "No prediction is" if not wrong else f"Only {plural(wrong, 'prediction')} {'is' if wrong == 1 else 'are'}"
         return [
-            f"{are} wrong, and only mistakes show how sure is too sure: collect enough samples for {FEWEST} of them."
+            f"{are} wrong, and only mistakes show when a model is too sure: collect samples until {FEWEST} are wrong."
         ]
     label = next((name for name in FAVOURITES if name in needed), next(iter(needed)))
     if needed[label] > MOST_SAMPLES:
         return [f"More than {MOST_SAMPLES:,} test samples would be needed to tell."]
     count = f"{_rounded(needed[label]):,}"
     return [f"If the gain of {label} is as large as it looks here, about {count} test samples would tell."]
-
-
-def _percent_up(chance: float) -> str:
-    """A small probability, rounded up to a tenth of a percent."""
-    return f"{max(1, math.ceil(1000 * chance)) / 10:g} %"
 
 
 def _rounded(count: float) -> int:
@@ -163,7 +169,7 @@ def _rounded(count: float) -> int:
 
 
 def _alternatives(found: Comparison) -> list[str]:
-    """Those that pass the tests too and are not clearly worse than the recommended one, a much simpler one first."""
+    """Methods that also pass the tests and are not clearly worse than the recommended one, a much simpler one first."""
     best = found.recommended
     level = [
         outcome
@@ -178,7 +184,8 @@ def _alternatives(found: Comparison) -> list[str]:
         simpler = f" (simpler: {parameters} instead of {best.n_parameters:,})"
     else:
         first = level[0]
-    return [f"Not clearly worse: {first.label}{simpler}{_and_others(len(level) - 1)}."]
+    others = [outcome.label for outcome in level if outcome is not first]
+    return [f"Not clearly worse: {_named([first.label + simpler, *others])}."]
 
 
 def _change(found: Comparison) -> str:
@@ -197,15 +204,18 @@ def told(moves: Mapping[str, tuple[float, float]], by: Mapping[str, Difference])
     verb = "goes from"
     for name, values in moves.items():
         metric = METRICS[name]
-        was, now = (shown(value, percent=metric.percent) for value in values)
+        decimals = 4 if max(values) >= 0.01 else 6
+        was, now = (percent(value) if metric.percent else f"{value:.{decimals}f}" for value in values)
         chance = " (which could be chance)" if by[name].p_value >= SIGNIFICANT else ""
         said.append(f"{metric.title} stays at {now}" if was == now else f"{metric.title} {verb} {was} to {now}{chance}")
         verb = "goes from" if was == now else "from"
     return ", ".join(said)
 
 
-def _and_others(count: int) -> str:
-    return f" and {count} other{'s' * (count > 1)}" if count else ""
+def _named(labels: Sequence[str]) -> str:
+    """The first of several methods and how many others there are; both of two."""
+    others = f"{len(labels) - 1} others" if len(labels) > 2 else "".join(labels[1:])
+    return f"{labels[0]} and {others}" if others else labels[0]
 
 
 # ---------------------------------------------------------------------------------------------------------- the remarks
@@ -220,7 +230,7 @@ def remark(found: Comparison, outcome: Outcome) -> str:
         words.insert(0, "recommended, the lowest NLL that passes" if passed_over else "recommended")
     if outcome is not none and _lower(outcome, none) and found.chance[outcome.label] >= SIGNIFICANT:
         words.append("gain could be chance")
-    if found.harm.get(outcome.label, 1.0) < SIGNIFICANT:
+    if found.chance_worse.get(outcome.label, 1.0) < SIGNIFICANT:
         words.append("worse than none")
     else:
         words += [f"{drawback} than none" for drawback in outcome.drawbacks(none)]

@@ -35,7 +35,7 @@ def fit(calibrator: Calibrator, data: Predictions) -> Calibrator:
 
 
 class LogitBlocks:
-    """Predictions as calibrators take them, logits or log-probabilities, read anew for each pass."""
+    """Logits or log-probabilities for calibrators, read again in each pass."""
 
     def __init__(self, data: Predictions) -> None:
         data.need_labels()
@@ -87,11 +87,11 @@ def with_prior(calibrator: Calibrator, prior: str | ArrayLike, data: Predictions
     if isinstance(prior, str) and prior == ADAPT:
         if data.has_weights:
             raise InputError(
-                f"{data.source} has weights, and class frequencies are estimated from samples that count alike: rename "
-                "or remove the weights, or give the prior in numbers"
+                f"{data.subject} have weights, but class frequencies can only be estimated from samples that count "
+                "equally: rename or remove the weights, or give the prior in numbers"
             )
         found = corrected.adapt(data.logits())
-        if not found.other_shift:  # else it has said so itself
+        if not found.other_shift:  # otherwise `adapt` has warned
             corrected.info["adapted"] = found.verdict
     else:
         corrected.set_prior(prior)
@@ -114,9 +114,9 @@ def read_prior(given: str) -> str | list[float]:
 
 
 def refuse_calibrated(data: Predictions, remedy: str) -> None:
-    """Refuse to calibrate what is calibrated already."""
+    """Refuse predictions that are already calibrated."""
     if data.calibrated_by is not None:
         raise InputError(
-            f"{data.source} is calibrated already, by {data.calibrated_by}; {remedy}",
+            f"{data.subject} are calibrated already, by {data.calibrated_by}; {remedy}",
             flags={"pass again=True": "add --again"},
         )

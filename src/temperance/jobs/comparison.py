@@ -22,11 +22,15 @@ from temperance.jobs.floor import Floored
 from temperance.jobs.measuring import checked_batches
 from temperance.jobs.outcomes import BASELINE, SIGNIFICANT, Method, Outcome, Work
 from temperance.jobs.results import Provenance, Results, Row, shown
+from temperance.jobs.statistics import OF_PIXELS
+from temperance.metrics.stats import NBins
 from temperance.predictions import Predictions, read_pair, read_predictions
 from temperance.predictions.checks import Positive
+from temperance.predictions.core import ARRAYS
 from temperance.predictions.given import Set, as_sides
 from temperance.predictions.rows import Chunk
 from temperance.progress import Progress, listening, no_progress
+from temperance.settings import of_kind
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
@@ -55,7 +59,7 @@ class Comparison(Results):
     @property
     def title(self) -> str:
         """The test file's name and size."""
-        return f"{Path(self.test.source).name} · {plural(self.test.n, 'sample')} · {self.test.k} classes"
+        return f"{Path(self.test.source).name} · {plural(self.test.n, self.test.row_name)} · {self.test.k} classes"
 
     @property
     def baseline(self) -> Outcome:
@@ -68,8 +72,13 @@ class Comparison(Results):
         return tuple(outcome for outcome in self.outcomes if not outcome.failure)
 
     @property
+    def recommends(self) -> bool:
+        """Is a calibrator recommended, rather than none?"""
+        return self.recommended is not self.baseline
+
+    @property
     def any_fitted(self) -> bool:
-        """Is there a calibrator to choose, other than none?"""
+        """Could any calibrator be fitted?"""
         return len(self.ranked) > 1
 
     @cached_property
@@ -78,14 +87,14 @@ class Comparison(Results):
         return advice.chance_of_gain(self.outcomes)
 
     @cached_property
-    def harm(self) -> dict[str, float]:
+    def chance_worse(self) -> dict[str, float]:
         """The p-value of each method's loss against no calibration, corrected likewise."""
         return advice.chance_of_loss(self.outcomes)
 
     def level_with_best(self, outcome: Outcome) -> bool:
         """Is its NLL not clearly above the lowest?"""
         best = self.ranked[0]
-        is_worse = self.harm.get(outcome.label, 1.0) < SIGNIFICANT
+        is_worse = self.chance_worse.get(outcome.label, 1.0) < SIGNIFICANT
         is_improved = outcome is self.baseline and self.chance.get(best.label, 1.0) < SIGNIFICANT
         return not (is_worse or is_improved or advice.clearly_behind(outcome, best))
 
@@ -96,14 +105,14 @@ class Comparison(Results):
 
     @cached_property
     def after(self) -> Evaluation:
-        """The test part as the recommended method makes it, measured when it is first asked for."""
+        """The test part after the recommended method, measured when it is first asked for."""
         return self._evaluated(self.recommended)
 
     def _evaluated(self, outcome: Outcome) -> Evaluation:
-        # What was not calibrated goes the same way through a calibrator, so that before and after are measured alike.
         options = {name: self.provenance.settings[name] for name in ("n_bins", "bootstrap")}
-        found = evaluate(self.test, calibrator=outcome.fitted, seed=self.provenance.seed, **options)
-        # No number has two intervals: where the ranking has one, it is taken.
+        calibrator = None if outcome is self.baseline else outcome.fitted
+        found = evaluate(self.test, calibrator=calibrator, seed=self.provenance.seed, **options)
+        # Each number has one interval: that of the ranking, if there is one.
         ranked = {name: each for name, each in outcome.measured.items() if name in outcome.draws}
         rows = (
             replace(row, low=ranked[row.metric].low, high=ranked[row.metric].high) if row.metric in ranked else row
@@ -112,9 +121,10 @@ class Comparison(Results):
         return replace(found, rows=tuple(rows))
 
     def calibrator(self, *, refit: bool = False) -> Calibrator:
-        """The recommended calibrator, or with `refit` one of its kind that is fitted on both parts, as its `info` says.
+        """The recommended calibrator, or with `refit` a new one of its kind, fitted on both parts, as its `info` says.
 
-        The measurements are of the first. The second is fitted on more samples, so none are left to measure it on.
+        Where none is recommended it is `identity`, which leaves predictions as they are.
+        The measurements are of the former. No samples are left to measure the latter on.
         """
         if not self.any_fitted or self.recommended.fitted is None:
             raise InputError("no calibrator could be fitted, so there is none to keep")
@@ -133,13 +143,13 @@ class Comparison(Results):
 
     @cached_property
     def notes(self) -> tuple[str, ...]:
-        """What a reader should know: labels with a probability of zero, and an imbalanced part to fit on."""
+        """What a reader should know: labels with a probability of zero, an imbalanced part to fit on, pixels."""
         floored = Floored.of(self.test, calibrated=False)
         if not self.test.from_logits:
             for _ in floored.counted(checked_batches(self.test)):
                 pass
         zeros = floored.note(self.baseline.measured["nll"].value, self.test.n) if floored.n else ""
-        return tuple(filter(None, (zeros, self._imbalance)))
+        return tuple(filter(None, (zeros, self._imbalance, OF_PIXELS if self.test.of_pixels else "")))
 
     @property
     def _imbalance(self) -> str:
@@ -149,8 +159,8 @@ class Comparison(Results):
             return ""
         name = "auto" if self.recommended is self.baseline else method.label
         return (
-            f"The part to fit on is imbalanced ({found}): if the classes are not as common in use, say how common they "
-            f"are with a prior, for example temperance fit {name} FIT -o CAL --prior uniform."
+            f"The part to fit on is imbalanced ({found}): if class frequencies in use differ, give them as a prior, "
+            f"for example temperance fit {name} FIT -o CAL --prior uniform."
         )
 
     def remark(self, outcome: Outcome) -> str:
@@ -165,6 +175,7 @@ class Comparison(Results):
             recommended=self.recommended.label,
             split=self.split,
             p_values=self.chance,
+            harm={outcome.label: outcome.harm for outcome in self.ranked if outcome is not self.baseline},
             failures=failures,
             **extra,
         )
@@ -214,6 +225,7 @@ def compare(
     positive: Positive | None = None,
     normalise: bool = False,
     columns: Mapping[str, str] | None = None,
+    ignore_index: int | None = None,
     methods: Sequence[str] = (),
     n_bins: int = 15,
     bootstrap: int = 500,
@@ -239,16 +251,22 @@ def compare(
     positive  for a binary classifier: one column, the score of this label; usually positive=1
     normalise take probabilities that were rounded: rows need not quite sum to 1
     columns   your own names of a file's columns, {"logits": "logit_*", "label": "y"}; see `read_predictions`
+    ignore_index  leave out what has this label
     methods   names, with settings as in `temperature:objective=class-scaled`; by default every one
     jobs      methods fitted at the same time, each in a process of its own
     run_all   fits and measures the methods, if that is to happen elsewhere; see `temperance.interop.ray`
     """
     at_least("jobs", jobs, 1)
     at_least("bootstrap", bootstrap, FEWEST_RESAMPLES)
-    at_least("n_bins", n_bins, 1)
+    of_kind("n_bins", n_bins, NBins)
     chosen = chosen_methods(methods)
     seed_number(seed)
-    how: dict[str, Any] = {"positive": positive, "normalise": normalise, "columns": columns}
+    how: dict[str, Any] = {
+        "positive": positive,
+        "normalise": normalise,
+        "columns": columns,
+        "ignore_index": ignore_index,
+    }
     first, second = as_sides(fit, labels, test, weights=weights, from_logits=from_logits, **how)
     fit_part, test_part, split = fit_and_test(first, second, seed, **how)
     split += ", by their weights" * fit_part.has_weights
@@ -263,6 +281,7 @@ def compare(
         seed,
         fit_part.weights,
         test_part.weights,
+        None if test_part.from_logits else test_part.scores,
     )
     baseline = work.run(Method(BASELINE, {}))
     if baseline.failure:
@@ -290,7 +309,7 @@ def compare(
 
 
 def chosen_methods(methods: Sequence[str]) -> list[Method]:
-    """The methods to fit, each once; the baseline is always there and not among them."""
+    """The methods to fit, without duplicates and without the baseline, which is always fitted."""
     named = [Method.parse(text) for text in methods] or [Method(name, {}) for name in CALIBRATORS.names]
     return list({method.label: method for method in named if method.name != BASELINE}.values())
 
@@ -301,7 +320,11 @@ def fit_and_test(fit: Set, test: Set | None, seed: int, **how: Any) -> tuple[Pre
         fit_part = fit if isinstance(fit, Predictions) else read_for_fitting(fit, **how)
         test_part = test if isinstance(test, Predictions) else read_predictions(test, **how)
         _check_pair(fit_part, test_part)
-        return fit_part, test_part, f"fitted on {plural(fit_part.n, 'sample')}, measured on {test_part.n:,} others"
+        return (
+            fit_part,
+            test_part,
+            f"fitted on {plural(fit_part.n, fit_part.row_name)}, measured on {test_part.n:,} others",
+        )
     whole = fit if isinstance(fit, Predictions) else read_predictions(fit, **how)
     if not isinstance(fit, Predictions) and whole.split is not None:
         val, held_out = read_pair(fit, **how)
@@ -309,7 +332,8 @@ def fit_and_test(fit: Set, test: Set | None, seed: int, **how: Any) -> tuple[Pre
         fitted, measured = plural(val.n, "val sample"), plural(held_out.n, "test sample")
         return val, held_out, f"fitted on its {fitted}, measured on its {measured}"
     first, second = whole.halves(seed)
-    return first, second, f"split at random: fitted on {plural(first.n, 'sample')}, measured on the other {second.n:,}"
+    what = "its images split at random" if whole.of_pixels else "split at random"
+    return first, second, f"{what}: fitted on {plural(first.n, whole.row_name)}, measured on the other {second.n:,}"
 
 
 def read_for_fitting(path: str | Path, **how: Any) -> Predictions:
@@ -320,10 +344,8 @@ def read_for_fitting(path: str | Path, **how: Any) -> Predictions:
 
 def _check_pair(fit: Predictions, test: Predictions) -> None:
     if fit.has_weights != test.has_weights:
-        with_weights, without = (fit, test) if fit.has_weights else (test, fit)
-        raise InputError(
-            f"both sets must have weights, or none of them; {with_weights.source} has, {without.source} has not"
-        )
+        only = "fit" if fit.has_weights else "test"
+        raise InputError(f"either both sets must have weights, or neither; got weights in the {only} set only")
     if fit.k != test.k:
         raise InputError(f"the two sets must have the same classes; got {fit.k} and {test.k}")
     for j, (one, other) in enumerate(zip(fit.class_names or (), test.class_names or (), strict=False)):
@@ -353,12 +375,12 @@ def logits_of(predictions: Predictions) -> Tensor:
 
 
 def _described(parts: Sequence[Predictions]) -> str:
-    """On how many samples of what: 5,000 samples (a random half of predictions.npz)."""
-    names = dict.fromkeys(Path(part.source).name for part in parts)
+    """The number of samples, and where they come from: 5,000 samples (a random half of predictions.npz)."""
+    names = dict.fromkeys("the arrays" if part.source == ARRAYS else Path(part.source).name for part in parts)
     where = " and ".join(names) if len(parts) == 1 or len(names) > 1 else f"all of {next(iter(names))}"
     if len(parts) == 1 and parts[0].split:
         where = f"{parts[0].split} of {where}"
-    return f"{plural(sum(part.n for part in parts), 'sample')} ({where})"
+    return f"{plural(sum(part.n for part in parts), parts[0].row_name)} ({where})"
 
 
 def _rows(outcome: Outcome, test: Predictions) -> Iterator[Row]:

@@ -1,4 +1,4 @@
-"""Measure one set of predictions: every metric with its interval, and on demand the statistics that the report draws.
+"""Measure one set of predictions: the metrics with intervals, and on demand the statistics that the report draws.
 
 Only what was asked for is computed, in one pass over the data. Memory is at most three times what a chunk of the file
 (16 MB) and the statistics take; `metrics.gather` says how large these can become.
@@ -21,14 +21,14 @@ from temperance.calibrators.base import Calibrator, make_calibrator
 from temperance.errors import at_least, plural
 from temperance.jobs.gap import calibration_gap, gap_sentence
 from temperance.jobs.measuring import checked_batches, gathered, statistics_of
-from temperance.jobs.results import Provenance, Results, Row, shown
+from temperance.jobs.results import Provenance, Results, Row, shown, shown_range
 from temperance.jobs.statistics import Statistics
 from temperance.jobs.verdict import verdict
 from temperance.metrics import METRICS, Metric
 from temperance.metrics.bins import Bins, SparseBins
 from temperance.metrics.gather import Parts, Request
 from temperance.metrics.selective import Ranked, RiskCoverage
-from temperance.metrics.significance import resample
+from temperance.metrics.significance import bounded, can_be_bounded, resample
 from temperance.metrics.statistic import Statistic
 from temperance.metrics.tally import Tally
 from temperance.numerics import one_thread
@@ -39,8 +39,8 @@ from temperance.progress import Progress, no_progress
 
 # The verdict on samples that have weights.
 WITH_WEIGHTS = (
-    "The samples have weights. A verdict rests on tests for samples that count alike, so there is none here; the "
-    "intervals are those of the weighted samples."
+    "The samples have weights. A verdict rests on tests for samples that count equally, so there is none here; "
+    "the intervals are of the weighted samples."
 )
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class Pictures:
         self._known: dict[str, Statistic] = {}
 
     def keep(self, requests: Sequence[Request], found: Sequence[Parts]) -> None:
-        """Remember what was gathered for a metric, where a picture draws it."""
+        """Remember the statistics of metrics that a picture draws."""
         for request, parts in zip(requests, found, strict=True):
             if self._requests.get(request[0].name) == request:
                 self._known[request[0].name] = parts.whole
@@ -122,7 +122,7 @@ class Evaluation(Results):
     def verdict(self) -> str:
         """One paragraph in plain words: over- or under-confident, where, and what to do.
 
-        Its tests count samples that weigh alike, so with weights there is none.
+        Its tests are for samples that count equally, so with weights there is none.
         """
         return WITH_WEIGHTS if self.provenance.settings.get("weights") else verdict(*self.tallies, self.class_names)
 
@@ -142,13 +142,12 @@ class Evaluation(Results):
         table.add_column("metric", no_wrap=True)
         table.add_column("value", justify="right", no_wrap=True)
         if settings["bootstrap"]:
-            table.add_column(f"{settings['level']:.0%} interval", justify="right", style="dim", no_wrap=True)
+            table.add_column(f"{100 * settings['level']:g} % interval", justify="right", style="dim", no_wrap=True)
         if explained:
             table.add_column("what it is", style="dim")
         for i, row in enumerate(self.rows):
             metric = METRICS[row.metric]
-            low, high = (shown(bound, percent=metric.percent) for bound in (row.low, row.high))
-            bounds = [f"{low} … {high}"] if settings["bootstrap"] else []
+            bounds = [shown_range(row.low, row.high, percent=metric.percent)] if settings["bootstrap"] else []
             last = i + 1 == len(self.rows) or self.rows[i + 1].group != row.group
             cells = [metric.title, shown(row.value, percent=metric.percent), *bounds, *[metric.summary] * explained]
             table.add_row(*([Text(row.group or "all")] if grouped else []), *cells, end_section=last)
@@ -186,6 +185,7 @@ def evaluate(
     normalise   take probabilities that were rounded: rows need not quite sum to 1
     weights     how much each label counts, for arrays; a file has them in a column of its own
     columns     your own names of a file's columns, {"logits": "logit_*", "label": "y"}; see `read_predictions`
+    ignore_index  leave out what has this label, such as pixels without one
     metrics     their names, "all" for every one; by default the headline ones
     n_bins      for every metric that has bins
     bootstrap   resamples for the intervals; 0 for none
@@ -289,7 +289,7 @@ def _gap_note(data: Predictions, calibrator: Calibrator | None, method: str, lev
 
 
 def group_name(group: str | None) -> str:
-    """A group in a row: nothing for the whole, and something to read for a group whose name is empty."""
+    """The group of a row: empty for all samples, and a readable word for a group whose name is empty."""
     return "" if group is None else group or "(no name)"
 
 
@@ -299,8 +299,8 @@ def measured(
     """The value and its interval, NaN without one; the same whichever other metrics are measured."""
     with one_thread():
         value = metric.value(parts.whole, **options)
-        if not bootstrap or not metric.interval:
+        if not bootstrap or not can_be_bounded(metric, parts.whole):
             return value, math.nan, math.nan
         draws = resample(metric, parts, bootstrap, torch.Generator().manual_seed(seed), **options)
-    found = draws.interval(value, metric.range, level)
+    found = bounded(metric, parts.whole, value, draws, level)
     return value, found.low, found.high

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from temperance.arrays import LOG_FLOOR
+from temperance.errors import plural
 from temperance.metrics.batch import Batch
 from temperance.predictions import Predictions
 from temperance.predictions.rounding import zero_at
@@ -18,8 +19,8 @@ from temperance.predictions.rounding import zero_at
 class Floored:
     """The labels whose probability is zero and counts as `floor`. With logits there are none.
 
-    weight  theirs, which is their number where samples have no weights
-    nll     the sum of theirs
+    weight  of these labels: their number where samples have no weights
+    nll     their summed NLL
     total   the weight of all labels
     """
 
@@ -57,14 +58,14 @@ class Floored:
         have = "1 label has" if self.n == 1 else f"{self.n:,} labels have"
         rest = nll * self.total - self.nll
         mean = rest / (self.total - self.weight) if self.n < n else 0.0
-        others = f"on the other {n - self.n:,} samples it is {mean:.4g}"
+        others = f"; on the other {plural(n - self.n, 'sample')} it is {mean:.4g}" if self.n < n else ""
         if self.floor == LOG_FLOOR:
             return (
-                f"{have} a probability of 0, or below {LOG_FLOOR:g}, which NLL counts as {LOG_FLOOR:g}. So it is "
-                f"{nll:.4g}; {others}."
+                f"{have} a probability of 0, or below {LOG_FLOOR:g}, which NLL counts as {LOG_FLOOR:g}. So NLL is "
+                f"{nll:.4g}{others}."
             )
         tiny = (rest - math.log(LOG_FLOOR) * self.weight) / self.total
         return (
             f"{have} a probability that was rounded to 0. With {self.floor:.2g} in its place, NLL is {nll:.4g}; with "
-            f"{LOG_FLOOR:g} it would be {tiny:.4g}; {others}."
+            f"{LOG_FLOOR:g} it would be {tiny:.4g}{others}."
         )

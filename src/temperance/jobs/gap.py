@@ -58,7 +58,7 @@ def calibration_gap(
 
     "nll" and "brier" are what `method` lowers these scores by, "top-l1" and "top-l2" the mean and the root mean square
     error of the confidence. All are estimates from below: a better calibrator may find more. The bound is one-sided, by
-    Gaffke's test, which holds for few samples; fits that share samples are taken for independent of them.
+    Gaffke's test, which holds for few samples; it treats fits that share samples as independent.
 
     >>> from temperance.demo import demo_predictions
     >>> found = calibration_gap(demo_predictions()[1], method="temperature")
@@ -107,10 +107,10 @@ def gap_sentence(gaps: Mapping[str, Gap]) -> str:
         return f"{shown(gaps[name].value, percent=percent)} (at least {shown(gaps[name].low, percent=percent)})"
 
     return (
-        "Without bins, by a calibrator on samples that it was not fitted on: NLL could be lower by "
-        f"{told('nll', percent=False)}, Brier by {told('brier', percent=False)}; the confidence is off by "
+        "Measured without bins, by a calibrator on samples that it was not fitted on: calibration would lower NLL by "
+        f"{told('nll', percent=False)} and Brier by {told('brier', percent=False)}; confidence is off by "
         f"{told('top-l1', percent=True)} on average and by {told('top-l2', percent=True)} in root mean square. "
-        f'Each "at least" holds with a probability of {100 * first.level:g} %.'
+        f'Each "at least" is a one-sided {100 * first.level:g} % bound.'
     )
 
 

@@ -1,4 +1,4 @@
-"""What comparisons came to, set by set in a folder, so that an interrupted one goes on with the sets that are left."""
+"""The results of comparisons, set by set in a folder, so that an interrupted one resumes with the remaining sets."""
 
 from __future__ import annotations
 
@@ -13,14 +13,17 @@ import temperance
 from temperance.errors import InputError
 from temperance.files import PathLike, atomic_write, reading
 from temperance.jobs.comparison import Comparison, chosen_methods, compare, fit_and_test
+from temperance.jobs.outcomes import BASELINE
 from temperance.jobs.results import Provenance, Results, Row
-from temperance.predictions.given import Set
+from temperance.predictions.disk import FORMATS
+from temperance.predictions.given import READING, Set
+from temperance.predictions.shards import suffix_of
 from temperance.settings import defaults_of
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What a comparison on one set came to; `measured` has every metric of every method that could be fitted."""
+    """The result of a comparison on one set; `measured` has every metric of every method that could be fitted."""
 
     recommended: str
     verdict: str
@@ -30,7 +33,7 @@ class Finding:
 
 
 def reduced(found: Comparison) -> tuple[Results, Finding]:
-    """What is kept of a comparison: not its predictions and calibrators, which would be held for all sets at once."""
+    """A comparison without its predictions and calibrators, which would otherwise be held for all sets at once."""
     measured = {
         outcome.label: {"seconds": outcome.seconds} | {name: each.value for name, each in outcome.measured.items()}
         for outcome in found.ranked
@@ -41,6 +44,8 @@ def reduced(found: Comparison) -> tuple[Results, Finding]:
 
 class Kept:
     """A folder with two files for each set: NAME.safetensors, the calibrator to use, and NAME.json, what was measured.
+
+    A set for which none is recommended has the second alone. NAME is that of the set, without the ending of its file.
 
     refit    the calibrators are fitted on everything, the test part included
     options  as `compare` takes them
@@ -53,7 +58,8 @@ class Kept:
 
     def compared(self, name: str, given: Set) -> tuple[Results, Finding]:
         """The comparison on a set: from the folder if it has the same data and settings, else a new one."""
-        stem = re.sub(r"[^\w.-]+", "_", name)
+        ending = suffix_of(Path(name), tuple(FORMATS)) or ""
+        stem = re.sub(r"[^\w.-]+", "_", name[: len(name) - len(ending)])
         if self._names.setdefault(stem, name) != name:
             raise InputError(f"{name} and {self._names[stem]} would both be kept as {stem}; rename one of them")
         asked = self._asked(given)
@@ -61,23 +67,24 @@ class Kept:
         if path.exists():
             with reading(path):
                 about = json.loads(path.read_text(encoding="utf-8"))
-                none_fitted = len(about["finding"]["measured"]) == 1  # but the baseline
-                if about["asked"] == asked and (none_fitted or calibrator.exists()):
+                if about["asked"] == asked and (about["finding"]["recommended"] == BASELINE or calibrator.exists()):
                     self.found.append(name)
                     return _read(about)
         found = compare(given, **self.options)
         results, finding = reduced(found)
-        if found.any_fitted:
+        if found.recommends:
             found.calibrator(refit=self.refit).save(calibrator)
-        # Last, so that what is there is whole.
+        else:
+            calibrator.unlink(missing_ok=True)  # of other data or settings
+        # Written last: a set that has it is complete.
         with atomic_write(path) as temporary:
             temporary.write_text(results.to_json(asked=asked, finding=asdict(finding)), encoding="utf-8")
         return results, finding
 
     def _asked(self, given: Set) -> dict[str, Any]:
-        """All that the result depends on."""
+        """Everything that the result depends on."""
         options = defaults_of(compare) | self.options
-        how = {name: options[name] for name in ("positive", "normalise", "columns")}
+        how = {name: options[name] for name in READING}
         fit, test, _ = fit_and_test(given, None, options["seed"], **how)
         return {
             "fit": fit.fingerprint,
@@ -90,7 +97,7 @@ class Kept:
 
 
 def _read(about: dict[str, Any]) -> tuple[Results, Finding]:
-    """What `Results.to_json` wrote, in which null is a number that is not finite."""
+    """The results that `Results.to_json` wrote; null stands for a number that is not finite."""
     rows = tuple(Row(**row | {name: _number(row[name]) for name in ("value", "low", "high")}) for row in about["rows"])
     finding = Finding(**about["finding"])
     measured = {

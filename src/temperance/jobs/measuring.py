@@ -10,17 +10,19 @@ import torch
 
 from temperance.arrays import checked_logits
 from temperance.calibrators.base import Calibrator
-from temperance.errors import InputError, at_least, seed_number
+from temperance.errors import InputError, seed_number
 from temperance.jobs.floor import Floored
 from temperance.jobs.statistics import Group, Measuring, Statistics
 from temperance.metrics import METRICS, Metric
 from temperance.metrics.batch import Batch, batches
 from temperance.metrics.gather import Gatherer, Parts, Request
+from temperance.metrics.stats import NBins
 from temperance.metrics.tally import Tally, tallied
 from temperance.numerics import is_whole, one_thread
 from temperance.predictions import Predictions
 from temperance.predictions.checks import Text
 from temperance.progress import Progress, no_progress
+from temperance.settings import of_kind
 
 # Numbers that are read at a time.
 CHUNK_VALUES = 1 << 19
@@ -38,8 +40,8 @@ def statistics_of(
     seed: int = 0,
     progress: Progress = no_progress,
 ) -> Statistics:
-    """What an evaluation needs to know of these rows, which with `of_block` are some of many."""
-    at_least("n_bins", n_bins, 1)
+    """What an evaluation needs to know about these rows; with `of_block` they are one block of several."""
+    of_kind("n_bins", n_bins, NBins)
     seed_number(seed)
     wanted, left_out = allowed_metrics(data, metrics, of_block=of_block)
     measuring = Measuring(
@@ -55,6 +57,7 @@ def statistics_of(
         data.decimals,
         data.has_weights,
         tuple(metric.name for metric in left_out),
+        data.of_pixels,
     )
     requests = measuring.requests
     sizes: dict[str | None, int] = {None: data.n}
@@ -67,9 +70,9 @@ def statistics_of(
         progress(len(groups), 2 * len(sizes), f"reading {data.source}")
         found = data.locating(checked_batches(data, group=group, calibrator=calibrator))
         if group is None:
-            found = tallied(floored.counted(found), tallies)
+            found = tallied(floored.counted(found), tallies, n_bins)
         generator = torch.Generator().manual_seed(seed) if intervals else None
-        with data.located(), one_thread(where=calibrator is None):  # a calibrator is left its threads
+        with data.located(), one_thread(where=calibrator is None):  # a calibrator may use all threads
             groups[group] = Group(n, tuple(gathered(found, n, requests, generator, of_block=of_block)))
     inputs = {data.source: data.fingerprint}
     return Statistics(measuring, groups, (tallies[0], tallies[1]), floored, inputs)
@@ -85,7 +88,7 @@ def gathered(
 ) -> list[Parts]:
     """For each metric the statistic of n rows, in one pass; with a generator, of parts that the rows are dealt to."""
     in_parts = generator is not None
-    # Rows of a block are put in order once those of all blocks have come.
+    # Rows are sorted once all blocks are there.
     gatherer = Gatherer(requests, n, in_parts=in_parts, as_came=of_block, of_block=of_block, generator=generator)
     for batch in found:
         gatherer.add(batch)
@@ -95,7 +98,7 @@ def gathered(
 def group_sizes(data: Predictions) -> dict[str, int]:
     """How many samples each group has, groups in alphabetical order."""
     if not data.has_groups:
-        raise InputError(f"{data.source} has no groups: store them under the name groups, one for each sample")
+        raise InputError(f"{data.subject} have no groups: store them under the name groups, one for each sample")
     found: Counter[str] = Counter()
     for chunk in data.chunks():
         found.update(cast(Text, chunk.groups).tolist())
@@ -129,7 +132,7 @@ def allowed_metrics(
 def checked_batches(
     data: Predictions, *, group: str | None = None, calibrator: Calibrator | None = None
 ) -> Iterator[Batch]:
-    """Predictions in checked blocks: those of one group, and as a calibrator makes them, if asked."""
+    """Predictions in checked blocks; if asked, only those of one group, and calibrated."""
     data.need_labels()
     first_row = 0
     for scores, labels, groups, weights in data.hashed(data.chunks(max(1, CHUNK_VALUES // data.k))):

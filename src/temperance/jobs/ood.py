@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from temperance.metrics.significance import Draws
 from temperance.predictions import Predictions, read_predictions
 from temperance.predictions.disk import extras_of
 from temperance.progress import Progress, no_progress
+from temperance.showing import percent, percents
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
@@ -38,7 +40,7 @@ FEWEST = 50  # samples of either side that intervals need
 
 @dataclass(frozen=True)
 class ScoreHistogram:
-    """How often a score takes which values, on the model's own data and on each other set.
+    """The distribution of a score on the model's own data and on each other set.
 
     The first and last bins hold what lies beyond the edges, too. `limit` is the score that 95 % of its own data reach.
     """
@@ -63,7 +65,7 @@ class OODComparison(Results):
 
     @property
     def title(self) -> str:
-        """What was told from what."""
+        """The model's own data, and the other sets."""
         settings = self.provenance.settings
         others = " and ".join(f"{name} ({n:,})" for name, n in self.sizes.items())
         return f"{settings['inside']} ({plural(settings['n'], 'sample')}) against {others}"
@@ -81,37 +83,43 @@ class OODComparison(Results):
     @property
     def verdict(self) -> str:
         """In plain words: does confidence tell unfamiliar data apart, and by which score best?"""
+        if self._too_few:
+            return self._too_few
         first = self.scores[0]
         area, share = (self.row(metric, method=first) for metric in JUDGED)
+        higher, accepted = percents((area.value,), (share.value,))
         text = [
             self._word(),
-            f"By {first}, a sample of its own data scores higher than an unfamiliar one {_percent(area.value)} of the "
-            "time (ties count half), and a threshold that accepts at least 95 % of its own data also accepts "
-            f"{_percent(share.value)} of the other.",
+            f"By {first}, a sample of the model's own data scores higher than an unfamiliar one {higher} of the time "
+            "(ties count half). A threshold that accepts at least 95 % of its own data also accepts "
+            f"{accepted} of the unfamiliar data.",
         ]
         if len(self.sizes) > 1:
             ranked = sorted((self.row("auroc", group=name, method=first).value, name) for name in self.sizes)
-            hardest, easiest = (f"{name} ({_percent(value)})" for value, name in (ranked[0], ranked[-1]))
+            hardest, easiest = (f"{name} ({percent(value, 1)})" for value, name in (ranked[0], ranked[-1]))
             text.append(f"These are means over {len(ranked)} sets; the hardest is {hardest}, the easiest {easiest}.")
         best = self.row("auroc", method=self.best)
-        if best.low > area.high and not self._too_few:
-            text.append(f"The score {best.method} does better: {_percent(best.value)} of the time.")
+        if _ends(best)[0] > _ends(area)[1]:
+            text.append(f"The score {best.method} does better: {percent(best.value, 1)} of the time.")
         elif len(self.scores) > 1:
-            text.append("No score does clearly better.")
+            text.append("No other score does clearly better.")
         return " ".join(text)
 
     @property
-    def _too_few(self) -> bool:
-        return any(n < FEWEST for n in (self.provenance.settings["n"], *self.sizes.values()))
+    def _too_few(self) -> str:
+        """A sentence that names the smallest set, if it is too small."""
+        sizes = {self.provenance.settings["inside"]: self.provenance.settings["n"], **self.sizes}
+        smallest = min(sizes, key=sizes.__getitem__)
+        if sizes[smallest] >= FEWEST:
+            return ""
+        return f"Too few samples to tell: each set needs at least {FEWEST}, and {smallest} has {sizes[smallest]}."
 
     def _word(self) -> str:
-        """What the intervals allow to say of every set."""
-        if self._too_few:
-            return f"Too few samples to tell: it takes {FEWEST} of its own, and as many of any other set."
+        """What the intervals say of every set."""
         groups = list(self.sizes) if len(self.sizes) > 1 else [""]
         rows = ((self.row(metric, group=group, method=self.scores[0]) for metric in JUDGED) for group in groups)
         words = {told_apart(*pair) for pair in rows}
-        return words.pop() if len(words) == 1 else "Some unfamiliar data stands out more than other."
+        return words.pop() if len(words) == 1 else "Some unfamiliar sets stand out more than others."
 
     def to_json(self, **extra: Any) -> str:
         return super().to_json(verdict=self.verdict, **extra)
@@ -126,7 +134,10 @@ class OODComparison(Results):
             table.add_column(title, justify="right", no_wrap=True)
             if metric in JUDGED:
                 table.add_column(
-                    f"{self.provenance.settings['level']:.0%} interval", justify="right", style="dim", no_wrap=True
+                    f"{100 * self.provenance.settings['level']:g} % interval",
+                    justify="right",
+                    style="dim",
+                    no_wrap=True,
                 )
         for group in ("", *(self.sizes if len(self.sizes) > 1 else ())):
             if len(self.sizes) > 1:
@@ -136,7 +147,8 @@ class OODComparison(Results):
                 for metric in MEASURES:
                     row = self.row(metric, group=group, method=name)
                     cells.append(shown(row.value, percent=True))
-                    cells += [f"{100 * row.low:.1f} … {100 * row.high:.1f}"] if metric in JUDGED else []
+                    bounds = "" if math.isnan(row.low) else f"{100 * row.low:.1f} … {100 * row.high:.1f}"
+                    cells += [bounds] if metric in JUDGED else []
                 table.add_row(name, *cells, end_section=name == self.scores[-1])
         yield table
         yield ""
@@ -145,17 +157,23 @@ class OODComparison(Results):
 
 def told_apart(area: Row, share: Row) -> str:
     """What AUROC and FPR95 say with their intervals. Without any skill the one is 50 %, the other 95 %."""
-    if area.high < 0.5:
-        return "Confidence misleads: unfamiliar data tends to score higher than its own."
-    if share.high < 0.1:
+    (least, most), (fewest, rest) = _ends(area), _ends(share)
+    if most < 0.5:
+        return "Confidence misleads: unfamiliar data tends to score higher than the model's own."
+    if rest < 0.1:
         return "Nearly all unfamiliar data stands out."
-    if share.high < 0.5:
+    if rest < 0.5:
         return "Most unfamiliar data stands out."
-    if share.high < 0.95:
-        return "Part of the unfamiliar data stands out" + (", most of it does not." if share.low > 0.5 else ".")
-    if area.low > 0.5:
+    if rest < 0.95:
+        return "Most unfamiliar data does not stand out." if fewest > 0.5 else "Part of the unfamiliar data stands out."
+    if least > 0.5:
         return "Unfamiliar data tends to score lower, but not low enough to stand out."
     return "Confidence does not tell unfamiliar data apart, as far as these samples show."
+
+
+def _ends(row: Row) -> tuple[float, float]:
+    """The ends of an interval; where all resamples agree, as on data told apart without a mistake, the value."""
+    return (row.value, row.value) if math.isnan(row.low) else (row.low, row.high)
 
 
 def compare_ood(
@@ -194,9 +212,8 @@ def compare_ood(
     others = _named(outside)
     for name, other in others.items():
         if other.k != own.k:
-            raise InputError(
-                f"both sides must be predictions of one model; {own.source} has {own.k} classes, {name} has {other.k}"
-            )
+            got = f"{own.k} classes in {own.source} and {other.k} in {name}"
+            raise InputError(f"both sides must be predictions of one model; got {got}")
     entries, of_features = _entries(scores, [own, *others.values()], calibrator, reference)
     progress(0, len(entries) + len(of_features) + 1, "reading")
     inner, *outer = (_scores(data, entries, calibrator) for data in (own, *others.values()))
@@ -262,7 +279,7 @@ def _named(outside: Given | Sequence[Given] | Mapping[str, Given]) -> dict[str, 
 def _entries(
     names: Sequence[str], sides: Sequence[Predictions], calibrator: Calibrator | None, reference: Reference | None
 ) -> tuple[list[Score], list[FeatureScore]]:
-    """The scores of predictions and of features to measure; by default all that need nothing that is not there."""
+    """The scores of predictions and of features to measure; by default all whose inputs are there."""
     if names:
         of_features = [FEATURE_SCORES[name] for name in names if name in FEATURE_SCORES]
         if of_features and reference is None:
@@ -288,7 +305,7 @@ def _features(data: Predictions, reference: Reference) -> Tensor:
     beside = extras_of(data)
     if "features" not in beside:
         raise InputError(
-            f"{data.source} has no features: store them beside the predictions under the name features, a row for each "
+            f"{data.subject} have no features: store them in the same file under the name features, one row for each "
             "sample, or leave out the features of the training data"
         )
     with data.located():
@@ -355,7 +372,3 @@ def _histogram(name: str, inner: Tensor, outer: Mapping[str, dict[str, Tensor]])
     return ScoreHistogram(
         name, edges, shares(inner), {other: shares(scored[name]) for other, scored in outer.items()}, limit
     )
-
-
-def _percent(value: float) -> str:
-    return f"{100 * value:.1f} %"

@@ -6,7 +6,7 @@ import copy
 import math
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
@@ -21,10 +21,10 @@ from temperance.arrays import LOG_FLOOR
 from temperance.calibrators.base import Calibrator, make_calibrator
 from temperance.errors import TemperanceError, TemperanceWarning
 from temperance.metrics import METRICS, Metric
-from temperance.metrics.batch import batches
-from temperance.metrics.gain import Gains
+from temperance.metrics.batch import Batch, batches
+from temperance.metrics.gain import Gains, chance_of_harm
 from temperance.metrics.resamples import Resamples
-from temperance.metrics.significance import Difference, Draws, Interval
+from temperance.metrics.significance import Difference, Draws, Interval, bounded
 from temperance.numerics import one_thread
 from temperance.registry import as_entry, parse_entry
 
@@ -34,7 +34,7 @@ SIGNIFICANT = 0.05
 LEVEL = 0.95
 ENOUGH = 20  # mistakes, and right predictions, for resamples to tell two methods apart
 
-# What data can do to a method: too few samples, a number beyond float64, a matrix without inverse, too much memory.
+# Why a method can fail: too few samples, a number beyond float64, a singular matrix, too little memory.
 SINGULAR = torch.linalg.LinAlgError  # type: ignore[attr-defined]
 CANNOT_BE_FITTED = (TemperanceError, ArithmeticError, SINGULAR, MemoryError)
 
@@ -63,11 +63,12 @@ class Method:
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """What became of one method: its measurements on the test part, or why there are none.
+    """The outcome of one method: its measurements on the test part, or why there are none.
 
     measured   every metric; NLL, ECE and accuracy, which decide, with an interval
     draws      these three on resamples that all methods share
     gains      what each test sample gains over no calibration, times its weight where samples have weights
+    harm       the probability that its NLL on other samples of the same kind is higher than without calibration
     mistakes   how many of its predictions are wrong
     """
 
@@ -78,6 +79,7 @@ class Outcome:
     measured: dict[str, Interval]
     draws: dict[str, Draws]
     gains: Gains | None
+    harm: float
     mistakes: int
 
     @property
@@ -106,7 +108,7 @@ class Outcome:
         return len(self.gains.values) if self.gains else 0
 
     def drawbacks(self, other: Outcome) -> tuple[str, ...]:
-        """What speaks against it beside another, whatever its NLL: an ECE or an accuracy that is worse beyond noise."""
+        """Its drawbacks against another, whatever its NLL: an ECE or an accuracy that is worse beyond noise."""
         found = []
         for name, words in (("ece", "a higher ECE"), ("accuracy", "a lower accuracy")):
             by = self.minus(other, name)
@@ -128,23 +130,24 @@ class Work:
     seed: int
     fit_weights: Tensor | None = None
     test_weights: Tensor | None = None
+    test_probs: Tensor | None = None  # where the test part was given as probabilities
 
     def run(self, method: Method) -> Outcome:
         """Fit and measure one method. A method that cannot be fitted to these data is an outcome too."""
         start = time.perf_counter()
         try:
             with warnings.catch_warnings():
-                # Whether a method can be trusted is what the comparison finds out.
+                # The comparison itself shows whether a method can be trusted.
                 warnings.simplefilter("ignore", TemperanceWarning)
                 found = method.make().fit(self.fit_logits, self.fit_labels, weights=self.fit_weights)
             seconds = time.perf_counter() - start
             with one_thread():
-                return Outcome(method, found, "", seconds, *self._measure(found))
+                return Outcome(method, found, "", seconds, *self._measure(self._rows(found)))
         except CANNOT_BE_FITTED as error:
             failure = " ".join(str(error).split())
             if not isinstance(error, TemperanceError):
                 failure = f"{type(error).__name__.lstrip('_')}: {failure[:200]}"
-            return Outcome(method, None, failure, time.perf_counter() - start, {}, {}, None, 0)
+            return Outcome(method, None, failure, time.perf_counter() - start, {}, {}, None, math.nan, 0)
 
     def run_all(self, methods: Sequence[Method], jobs: int) -> Iterator[Outcome]:
         """The outcomes in the order of the methods, `jobs` of which are fitted at a time."""
@@ -155,7 +158,7 @@ class Work:
         threads = max(1, torch.get_num_threads() // processes)
         try:
             with ProcessPoolExecutor(processes, get_context("spawn"), torch.set_num_threads, (threads,)) as pool:
-                # Tensors come back in shared memory, each with an open file: a copy lets go of them.
+                # Tensors come back in shared memory, each with an open file, which copying closes.
                 yield from map(copy.deepcopy, pool.map(self.run, methods))
         except BrokenProcessPool as error:
             raise TemperanceError(
@@ -163,8 +166,21 @@ class Work:
                 flags={"jobs=1": "--jobs 1"},
             ) from error
 
-    def _measure(self, found: Calibrator) -> tuple[dict[str, Interval], dict[str, Draws], Gains, int]:
-        """All metrics, in one pass over the test part; gains, and how many predictions are wrong.
+    def _rows(self, found: Calibrator) -> Iterator[Batch]:
+        """The test part as a calibrator makes it; without calibration as it was given, as `evaluate` measures it.
+
+        To take the logarithm of probabilities and go back would move some of them over the edge of a bin.
+        """
+        if found.name != BASELINE:
+            scores, from_logits = found.predict_proba(self.test_logits), False
+        elif self.test_probs is not None:
+            scores, from_logits = self.test_probs, False
+        else:
+            scores, from_logits = self.test_logits, True
+        return batches(scores, self.test_labels, from_logits=from_logits, weights=self._counts)
+
+    def _measure(self, blocks: Iterable[Batch]) -> tuple[dict[str, Interval], dict[str, Draws], Gains, float, int]:
+        """All metrics, in one pass over the test part; gains, the chance of harm, and the number of wrong predictions.
 
         A sample with a weight gains that many times as much, and may lose that many times as much: it is still one
         sample, so the test of the gains holds for any weights.
@@ -174,16 +190,18 @@ class Work:
         }
         totals: dict[Metric, Any] = {}
         columns: list[tuple[Tensor, ...]] = []
-        least = most = 0.0
+        least = most = if_right = 0.0
         start = 0
-        for block in batches(found.predict_proba(self.test_logits), self.test_labels, weights=self._counts):
+        for block in blocks:
             for metric, options in requests.items():
                 statistic = metric.stats_of([block], **options)
                 totals[metric] = totals[metric] + statistic if metric in totals else statistic
-            change = block.probs.clamp_min(LOG_FLOOR).log() - self._uncalibrated(slice(start, start + len(block)))
+            before = self._uncalibrated(slice(start, start + len(block)))
+            change = block.probs.clamp_min(LOG_FLOOR).log() - before
             if block.weights is not None:
                 change = change * block.weights[:, None]
             least, most = min(least, float(change.min())), max(most, float(change.max()))
+            if_right += float((before.exp() * change).sum())
             gain = change.gather(1, block.labels[:, None]).squeeze(1)
             columns.append((block.nll, block.correct, block.confidence, gain))
             start += len(block)
@@ -197,10 +215,11 @@ class Work:
         for metric, options in requests.items():
             value = metric.value(totals[metric], **options)
             if metric.name in draws:
-                measured[metric.name] = draws[metric.name].interval(value, metric.range, LEVEL)
+                measured[metric.name] = bounded(metric, totals[metric], value, draws[metric.name], LEVEL)
             else:
                 measured[metric.name] = Interval(value, math.nan, math.nan, LEVEL)
-        return measured, draws, Gains(gain, least, most), int((~correct).sum())
+        harm = chance_of_harm(gain, if_right / len(gain))
+        return measured, draws, Gains(gain, least, most), harm, int((~correct).sum())
 
     def _uncalibrated(self, rows: slice) -> Tensor:
         """Log-probabilities without calibration, with the floor that the NLL of probabilities has. (rows, k)"""

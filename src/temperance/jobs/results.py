@@ -12,6 +12,7 @@ import json
 import math
 import platform
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterable, Sequence
@@ -25,6 +26,7 @@ import numpy as np
 import torch
 
 import temperance
+from temperance import showing
 from temperance.errors import InputError, MissingExtraError
 from temperance.showing import Shown
 
@@ -74,7 +76,7 @@ class Provenance:
                 "python": platform.python_version(),
             },
             commit=_commit(),
-            command=" ".join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+            command=_command(),
             created=datetime.now(UTC).isoformat(timespec="seconds"),
         )
 
@@ -168,7 +170,12 @@ def shown(value: float, *, percent: bool) -> str:
     """A number as people read it: percent with two decimals, else four significant digits."""
     if not math.isfinite(value):
         return "–"
-    return f"{100 * value:.2f} %" if percent else f"{value:#.4g}"
+    return showing.percent(value) if percent else f"{value:#.4g}"
+
+
+def shown_range(low: float, high: float, *, percent: bool) -> str:
+    """An interval as people read it; nothing where there is none."""
+    return "" if math.isnan(low) else f"{shown(low, percent=percent)} … {shown(high, percent=percent)}"
 
 
 def _finite(value: Any) -> Any:
@@ -177,6 +184,13 @@ def _finite(value: Any) -> Any:
     if isinstance(value, Sequence) and not isinstance(value, str):
         return [_finite(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _command() -> str:
+    """What was run, as it is typed."""
+    program = Path(sys.argv[0])
+    name = "temperance" if program.parts[-2:] == ("temperance", "__main__.py") else program.name
+    return shlex.join([name, *sys.argv[1:]])
 
 
 def _commit() -> str:

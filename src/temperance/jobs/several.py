@@ -21,8 +21,9 @@ from temperance.jobs.results import Provenance, Results, Row, log_name, shown
 from temperance.jobs.standings import Standing, standings
 from temperance.metrics import METRICS
 from temperance.predictions import Predictions, read_predictions
-from temperance.predictions.given import Set
+from temperance.predictions.given import READING, Set
 from temperance.progress import Progress, no_progress
+from temperance.showing import percent
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 Sets = Sequence[Set] | Mapping[str, Set]
 Found = TypeVar("Found")
 
-COLUMN, FEWEST_COLUMNS = 16, 3  # the width of a metric in a terminal, and how many are shown in any
+COLUMN, FEWEST_COLUMNS = 16, 3  # the width of a metric's column, and the fewest columns in any terminal
 
 
 @dataclass(frozen=True, repr=False)
@@ -55,7 +56,7 @@ class SeveralSets(Results):
         return f"{plural(len(self.names), 'set')}{missing}"
 
     def raise_failures(self) -> None:
-        """Refuse to go on if a set could not be measured; the sentence names all of them."""
+        """Raise one error that names every set that could not be measured, if there are any."""
         if not self.failures:
             return
         reasons = "; ".join(f"{why}" if name in str(why) else f"{name}: {why}" for name, why in self.failures.items())
@@ -124,8 +125,8 @@ class Evaluations(SeveralSets):
         yield Text(self.title, style="bold")
         yield table
         more = len(self.metrics) - len(tabled)
-        left_out = f" {plural(more, 'more metric')} in JSON, CSV and the report." if more else ""
-        yield Text(f"In brackets: the place among the sets, 1 is the best.{left_out}", style="dim")
+        left_out = f" JSON, CSV and the report have {plural(more, 'more metric')}." if more else ""
+        yield Text(f"In brackets: the rank among the sets, 1 is the best.{left_out}", style="dim")
         yield ""
         for name, found in self.each.items():
             yield Text.assemble((name, "bold"), f": {first_sentence(found.verdict)}")
@@ -157,12 +158,12 @@ class Comparisons(SeveralSets):
         bounds = "" if first.rank.low != first.rank.low else f", between {first.rank.low:.1f} and {first.rank.high:.1f}"
         harmed = round(first.harm.value * n)
         text = [
-            f"By NLL {first.method} ranks first over {plural(n, 'set')}: its mean rank is {first.rank.value:.1f} of "
-            f"{len(self.standings)}{bounds}."
+            f"By NLL, {first.method} ranks first over {plural(n, 'set')}: its mean rank among {len(self.standings)} "
+            f"methods is {first.rank.value:.1f}{bounds}."
         ]
         if first.method != BASELINE:
-            text.append(f"It is worse than no calibration on {harmed or 'none'} of them.")
-        text.append("What is recommended for a set rests on the tests of that set alone.")
+            text.append(f"It has a higher NLL than no calibration on {harmed or 'none'} of them.")
+        text.append("The recommendation for a set rests on the tests of that set alone.")
         return " ".join(text)
 
     def to_dict(self, prefix: str = "") -> dict[str, float]:
@@ -200,6 +201,11 @@ class Comparisons(SeveralSets):
 
         yield Text(self.title, style="bold")
         yield self._standings_table()
+        yield Text(
+            "wins: comparisons with another method on a set that it wins by NLL; harm: sets with a higher NLL than "
+            "without calibration.",
+            style="dim",
+        )
         yield ""
         yield self._sets_table()
         yield ""
@@ -223,8 +229,8 @@ class Comparisons(SeveralSets):
             table.add_row(
                 Text(standing.method),
                 f"{standing.rank.value:.1f}{between}",
-                f"{standing.wins.value:.0%}",
-                f"{standing.harm.value:.0%}",
+                percent(standing.wins.value, 0),
+                percent(standing.harm.value, 0),
                 shown(means["nll"], percent=False),
                 shown(means["ece"], percent=True),
                 shown(means["accuracy"], percent=True),
@@ -264,7 +270,7 @@ def evaluate_each(
     options  as `evaluate` takes them: metrics, n_bins, bootstrap, columns, …
     """
     chosen_metrics(options.get("metrics", ()))
-    how = {name: options.pop(name) for name in ("positive", "normalise", "columns") if name in options}
+    how = {name: options.pop(name) for name in READING if name in options}
 
     def measure(_: str, given: Set) -> Evaluation:
         data = given if isinstance(given, Predictions) else read_predictions(given, split, **how)
@@ -299,7 +305,7 @@ def compare_each(
     if folder is not None:
         make_folder(folder)
     elif refit:
-        raise InputError("refit is about the calibrators that are kept; name a folder for them")
+        raise InputError("refit changes the calibrators that are kept: name a folder for them")
     kept = Kept(folder, refit=refit, **options) if folder is not None else None
 
     def measure(name: str, given: Set) -> tuple[Results, Finding]:

@@ -17,7 +17,7 @@ Values = Mapping[str, float]  # of one method on one set, by metric
 
 RESAMPLES = 2000
 FEWEST_SETS = 5  # that intervals need
-EQUAL = 1e-5  # what NLLs of one set may differ by and count as equal: two solvers for one method do
+EQUAL = 1e-5  # NLLs of one set that differ by less are equal: two solvers of one method give such
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ def _times_drawn(families: list[Hashable], seed: int) -> Tensor:
 def _interval(values: Tensor, times: Tensor, bounds: tuple[float, float]) -> Interval:
     """The mean over sets with its bootstrap interval, NaN where there are too few sets for one.
 
-    Values are whole numbers or halves, so their sums are exact, and so is what is printed of them on any machine.
+    Values are whole numbers or halves, so their sums are exact and print alike on any machine.
     """
     mean = float(values.mean())
     if len(values) < FEWEST_SETS:

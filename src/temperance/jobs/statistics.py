@@ -17,13 +17,19 @@ from temperance.metrics.gather import KEPT_BYTES, ROW_BYTES, Parts, Request, sta
 from temperance.metrics.statistic import RankedSamples, Running, Samples, in_bytes
 from temperance.metrics.tally import Tally
 
+# What a reader should know where rows are pixels.
+OF_PIXELS = (
+    "Every pixel counts as a sample. Pixels of one image are alike, so intervals are too narrow and tests too sure: "
+    "rely on differences that show on several sets of images."
+)
+
 # Fingerprints of blocks of one source are added up, as numbers of 256 bits.
 FINGERPRINTS = 1 << 256
 
 
 @dataclass(frozen=True)
 class Measuring:
-    """What is measured, and of what: equal for all blocks that add."""
+    """What is measured, and how. Blocks add only if these are equal."""
 
     metrics: tuple[str, ...]
     n_bins: int
@@ -37,6 +43,7 @@ class Measuring:
     decimals: int | None  # of rounded probabilities
     weights: bool
     left_out: tuple[str, ...]  # metrics that need whole weights
+    of_pixels: bool
 
     @property
     def requests(self) -> list[Request]:
@@ -47,8 +54,9 @@ class Measuring:
     @property
     def notes(self) -> tuple[str, ...]:
         """What a reader should know about it."""
-        says = "These depend on how many samples there are, which weights that are not whole do not say"
-        return (f"{says}: {', '.join(self.left_out)}.",) if self.left_out else ()
+        why = "Weights that are not whole do not give the number of samples, so these metrics are not measured"
+        left_out = f"{why}: {', '.join(self.left_out)}." if self.left_out else ""
+        return tuple(filter(None, (left_out, OF_PIXELS if self.of_pixels else "")))
 
 
 @dataclass(frozen=True)

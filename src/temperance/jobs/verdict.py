@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from temperance.errors import plural
 from temperance.metrics.tally import (
     Tally,
     accuracy_bounds,
@@ -26,18 +27,19 @@ from temperance.metrics.tally import (
     samples_needed,
     significant,
 )
+from temperance.showing import percent, percents
 
 LEVEL = 0.05
 SHARE = LEVEL / 4  # of each test
 
-MUCH = 0.05  # an average error that "calibrated" has to rule out
+MUCH = 0.05  # an average error that must be ruled out; otherwise the samples are too few to tell
 NOTICEABLE = 0.02  # one that enough samples would show
 RULED_OUT = 0.99  # level of the interval of the accuracy; it holds every confidence that the tests do
 LITTLE = 0.005  # an error that is small, if it is also small beside the share of mistakes
 NAMED = 3  # classes
 
 REPAIR_IT = "To repair it without retraining, run `temperance compare` on held-out predictions."
-LEAVE_IT = "So small an error seldom needs repair."
+LEAVE_IT = "An error this small seldom needs repair."
 
 
 def verdict(by_confidence: Tally, by_class: Tally, class_names: Sequence[str]) -> str:
@@ -48,11 +50,12 @@ def verdict(by_confidence: Tally, by_class: Tally, class_names: Sequence[str]) -
     if not found.anything:
         return _nothing_found(found)
     names = [f"class {name}" if name.isdigit() else name for name in class_names]
-    (error,) = percents(found.error, digits=2)
+    averages = [(found.says, found.right)] if found.average else [(found.says,), (found.right,)]
+    sure, right, error = percents(*averages, (found.error,))
     parts = [
         _head(found),
-        f"On {found.n:,} samples it {_averages(found)}, with an expected calibration error of {error} in "
-        f"{len(found.bins)} bins.",
+        f"On {found.n:,} samples the model is {sure} sure on average and right {right} of the time, with an "
+        f"expected calibration error of {error} in {plural(len(found.bins), 'bin')}.",
         *_places(found),
         _classes(found, names),
         _positive(found, names),
@@ -68,7 +71,7 @@ class Findings:
     by_confidence: Tally
     by_class: Tally
     average: int
-    bins: Tensor  # (15,)
+    bins: Tensor  # (n_bins,)
     classes: Tensor  # (k,)
     positive: int  # 1 if the second of two classes gets too much probability
     error: float
@@ -127,7 +130,7 @@ def _signs(tally: Tally, found: Tensor) -> Tensor:
 
 def _one_sample(found: Findings) -> str:
     outcome = "right" if found.right == 1 else "wrong"
-    return f"One sample cannot tell. It is {percents(found.says)[0]} sure of it and {outcome}. {_takes(found)}"
+    return f"One sample cannot tell. The model is {percents((found.says,))[0]} sure, and {outcome}. {_takes(found)}"
 
 
 def _nothing_found(found: Findings) -> str:
@@ -135,26 +138,26 @@ def _nothing_found(found: Findings) -> str:
     hidden = max(found.says - low, high - found.says)
     more = _takes(found) if found.n < found.needed else ""
     if hidden > MUCH:
+        sure, right, least, most = percents((found.says,), (found.right,), (low, high))
         return (
-            f"{found.n:,} samples are too few to tell. It {_averages(found)}; its true accuracy may lie anywhere from "
-            f"{' to '.join(percents(low, high))} ({percent(RULED_OUT, 0)} interval). {more}"
+            f"{found.n:,} samples are too few to tell. The model is {sure} sure on average and right "
+            f"{right} of the time; its true accuracy may lie anywhere from {least} to {most} "
+            f"({percent(RULED_OUT, 0)} interval). {more}"
         ).strip()
-    error, by_chance = percents(found.error, found.error_by_chance, digits=2)
+    sure, right, error, by_chance = percents((found.says,), (found.right,), (found.error, found.error_by_chance))
+    by_luck = f"Chance alone gives up to {by_chance}, so a true error below that may not show. "
+    if not float(by_chance.split()[0]):
+        by_luck = ""
     points = math.ceil(1000 * hidden) / 10
     return (
-        f"Calibrated to within {points:.1f} points on average, as far as {found.n:,} samples can tell. It "
-        f"{_averages(found)}, and its expected calibration error of {error} is no more than chance gives (up to "
-        f"{by_chance}). {more}"
+        f"No miscalibration found in {found.n:,} samples. The model is {sure} sure on average and right {right} of the "
+        f"time; its true accuracy is within {points:.1f} points of that mean confidence ({percent(RULED_OUT, 0)} "
+        f"interval). Its expected calibration error in {plural(len(found.bins), 'bin')} is {error}. {by_luck}{more}"
     ).strip()
 
 
-def _averages(found: Findings) -> str:
-    sure, right = percents(found.says, found.right)
-    return f"is {sure} sure on average and right {right} of the time"
-
-
 def _takes(found: Findings) -> str:
-    return f"To see an average error of {100 * NOTICEABLE:.0f} points takes about {found.needed:,} samples."
+    return f"It takes about {found.needed:,} samples to see an average error of {100 * NOTICEABLE:.0f} points."
 
 
 # -------------------------------------------------------------------------------------------------- something was found
@@ -166,18 +169,20 @@ def _head(found: Findings) -> str:
         word = "Over-confident" if found.average > 0 else "Under-confident"
         if over and under:
             return f"{word} on average, but not everywhere."
+        if bool((found.classes == -found.average).any()):
+            return f"{word} on average, but not for every class."
         return f"{word}, but only by a little." if found.little else f"{word}."
     if over and under:
         return "Over-confident in some places and under-confident in others."
     if over or under:
         return f"{'Over' if over else 'Under'}-confident in some places."
     if found.classes.any() or found.positive:
-        return "Not right for every class."
+        return "Not calibrated for every class."
     return "Not calibrated, though these samples do not show where."
 
 
 def _places(found: Findings) -> list[str]:
-    """For each direction the stretch of bins, every one of them off in that direction, that carries the most error."""
+    """For each direction, the run of neighbouring bins off in that direction that carries the most error."""
     bins = found.by_confidence
     share = (bins.confidence - bins.hits).abs() / (bins.confidence - bins.hits).abs().sum()
     told = []
@@ -186,18 +191,25 @@ def _places(found: Findings) -> list[str]:
         if stretches:
             carried, low, high = max((float(share[low:high].sum()), low, high) for low, high in stretches)
             part = bins.of(slice(low, high)).total()
-            says, right = percents(float(part.says), float(part.right))
-            start, end = (percent(edge / len(share), 0) for edge in (low, high))
-            text = (
-                f"Predictions with a confidence of {start} to {end} carry {percent(carried, 0)} of it: they say {says} "
-                f"and are right {right} of the time."
-            )
-            told.append((carried, text))
+            if found.average and int(part.count) == found.n:  # the averages have said it
+                continue
+            told.append((carried, _place(part, (low / len(share), high / len(share)), carried)))
     return [text for _, text in sorted(told, reverse=True)]
 
 
+def _place(part: Tally, edges: tuple[float, float], carried: float) -> str:
+    """Predictions between two confidences, and the share of the error that they carry."""
+    numbers = (float(part.says), float(part.right)), () if carried > 0.9995 else (carried,)
+    start, end, sure, right, *share = percents(edges, *numbers)
+    much = share[0] if share else "all" if carried > 1 - 1e-9 else "nearly all"
+    return (
+        f"Predictions with a confidence of {start} to {end} account for {much} of this error: they are {sure} sure on "
+        f"average and right {right} of the time."
+    )
+
+
 def _stretches(flags: list[bool]) -> list[tuple[int, int]]:
-    """The runs of neighbours that are true: where each starts, and where it has ended."""
+    """The runs of true values: the start and the end of each."""
     ends = [i for i, (old, new) in enumerate(zip([False, *flags], [*flags, False], strict=True)) if old != new]
     return list(zip(ends[::2], ends[1::2], strict=True))
 
@@ -208,16 +220,17 @@ def _classes(found: Findings, names: Sequence[str]) -> str:
     if len(off) == 0 or int((found.by_class.count > 0).sum()) == 1:  # of a single class all has been said
         return ""
     first = off[found.by_class.gap[off].abs().argsort(descending=True, stable=True)][:NAMED].tolist()
-    numbers = [percents(float(found.by_class.says[j]), float(found.by_class.right[j])) for j in first]
-    says, right = numbers[0]
-    others = "; ".join(f"{names[j]}: {' and '.join(pair)}" for j, pair in zip(first[1:], numbers[1:], strict=True))
+    numbers = percents(*((float(found.by_class.says[j]), float(found.by_class.right[j])) for j in first))
+    (sure, right), *rest = zip(numbers[::2], numbers[1::2], strict=True)
+    others = "; ".join(f"{names[j]}: {' and '.join(pair)}" for j, pair in zip(first[1:], rest, strict=True))
     k = len(names)
     all_of_them = "Both" if k == 2 else f"All {k:,}"
     some = all_of_them if len(off) == k else f"{len(off):,} of {k:,}"
     many = "One class is" if len(off) == 1 else f"{some} classes are"
     return (
-        f"{many} off by more than chance{', these the most' if len(off) > NAMED else ''}: when it predicts "
-        f"{names[first[0]]} it says {says} and is right {right} of the time{f' ({others})' if others else ''}."
+        f"{many} off by more than chance{', these three the most' if len(off) > NAMED else ''}: when it predicts "
+        f"{names[first[0]]}, it is {sure} sure on average and right {right} of the time"
+        f"{f' ({others})' if others else ''}."
     )
 
 
@@ -226,23 +239,6 @@ def _positive(found: Findings, names: Sequence[str]) -> str:
     if not found.positive:
         return ""
     given = positive_tally(found.by_class)
-    says, is_label = percents(float(given.says), float(given.right), digits=2)
-    much = "much" if found.positive > 0 else "little"
-    return f"It gives {names[1]} too {much}: {says} on average, and {is_label} of the samples are of it."
-
-
-# -------------------------------------------------------------------------------------------------------------- numbers
-
-
-def percent(value: float, digits: int) -> str:
-    """A share as people write it."""
-    return f"{100 * value:.{digits}f} %"
-
-
-def percents(*values: float, digits: int = 1) -> list[str]:
-    """Shares with up to two more digits where these tell them from each other, from 0 % or from 100 %."""
-    apart = {*values, 0.0, 1.0}
-    for enough in range(digits, digits + 3):
-        if len({percent(value, enough) for value in apart}) == len(apart):
-            return [percent(value, enough) for value in values]
-    return [percent(value, digits) for value in values]
+    says, is_label = percents((float(given.says), float(given.right)), digits=2)
+    less, more = ("", "only ") if found.positive > 0 else ("only ", "")
+    return f"The mean probability of {names[1]} is {less}{says}, but {more}{is_label} of the samples belong to it."

@@ -14,7 +14,7 @@ from temperance.settings import Count, Fraction
 Rule = Literal["sorted", "interp", "quantile-left"]
 
 
-@metric(top_labels, title="adaptive ECE", range=(0, 1), headline=6, percent=True)
+@metric(top_labels, title="adaptive ECE", range=(0, 1), headline=6, percent=True, interval="distance")
 def adaptive_ece(samples: TopLabels, *, n_bins: Count = 15, rule: Rule = "sorted") -> float:
     """Adaptive expected calibration error: ECE over bins of equally many samples.
 
@@ -38,7 +38,7 @@ def adaptive_ece(samples: TopLabels, *, n_bins: Count = 15, rule: Rule = "sorted
     return _error(found.confidence, found.correct, found.weights, n_bins, rule)
 
 
-@metric(full_rows, title="classwise adaptive ECE", range=(0, 1), percent=True)
+@metric(full_rows, title="classwise adaptive ECE", range=(0, 1), percent=True, interval="distance")
 def classwise_adaptive_ece(
     samples: FullRows, *, n_bins: Count = 15, rule: Rule = "sorted", classes: Classes = "all"
 ) -> float:
@@ -60,7 +60,7 @@ def classwise_adaptive_ece(
     return sum(errors) / len(errors)
 
 
-@metric(full_rows, title="TACE", range=(0, 1), percent=True)
+@metric(full_rows, title="TACE", range=(0, 1), percent=True, interval="distance")
 def tace(samples: FullRows, *, n_bins: Count = 15, rule: Rule = "sorted", threshold: Fraction = 1e-3) -> float:
     """Thresholded adaptive calibration error: adaptive ECE of each class's probability where it exceeds a threshold.
 
@@ -148,9 +148,9 @@ def _edge_cuts(ranked: Tensor, n_bins: int, rule: str) -> Tensor:
     return torch.searchsorted(ranked, low + part * (high - low), right=True)
 
 
-@metric(top_labels, title="ECE sweep", range=(0, 1), percent=True, whole_weights=True)
+@metric(top_labels, title="ECE sweep", range=(0, 1), percent=True, whole_weights=True, interval="distance")
 def ece_sweep(samples: TopLabels) -> float:
-    """Sweep ECE: adaptive ECE with as many bins as leave accuracy rising with confidence.
+    """Sweep ECE: adaptive ECE with as many bins as possible while accuracy still rises with confidence.
 
     Bins of equally many samples, the largest number b of them such that the accuracies never fall from one bin to the
     next with b or any fewer bins (Roelofs, Cain, Shlens and Mozer, 2022), whose estimate of a calibrated model's

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 from temperance.arrays import ArrayLike, as_scores
 from temperance.metrics.batch import NARROW, Batch, batches
@@ -17,6 +17,9 @@ from temperance.settings import Setting, check_settings, settings_of
 # Torch gives operations on more values than this to several threads. They wait for each other after each one, which on
 # a busy machine takes many times as long as the work.
 SERIAL_VALUES = 1 << 15
+
+
+IntervalKind = Literal["mean", "distance", "none"]
 
 
 class Metric:
@@ -42,7 +45,7 @@ class Metric:
         percent: bool,
         proper: bool,
         quadratic: bool,
-        interval: bool,
+        interval: IntervalKind,
         whole_weights: bool,
     ) -> None:
         self.of_batch = of_batch
@@ -177,7 +180,7 @@ def metric(
     percent: bool = False,
     proper: bool = False,
     quadratic: bool = False,
-    interval: bool = True,
+    interval: IntervalKind = "mean",
     whole_weights: bool = False,
 ) -> Callable[[Callable[..., float]], Metric]:
     """Register a metric: the decorated function is its value, `of_batch` the statistic that it is a value of.
@@ -189,7 +192,8 @@ def metric(
     percent          shown multiplied by 100
     proper           least, on average, for the true probabilities
     quadratic        takes time quadratic in n, so intervals use smaller resamples
-    interval         its bootstrap interval holds the true value about as often as it says
+    interval         how resamples bound it: "mean", what varies about the true value; "distance", which noise makes
+                     larger; "none", where they cannot
     whole_weights    depends on how many samples there are, so weights must be whole numbers that count them
     """
 

@@ -55,7 +55,7 @@ class Columns:
     normaliser   (n,) of logits: Σ_j exp(z_j − top), in float64
     correct      (n,) bool: is the label the most probable class? Of tied classes the lowest index counts.
 
-    weights      (n,) float64, above 0: how much the row counts; None where all rows count alike
+    weights      (n,) float64, above 0: how much the row counts; None where all rows count equally
 
     Every sum is of `weighed` values, so that weights enter the statistics here. Without weights counts are int64.
 

@@ -15,7 +15,7 @@ from temperance.metrics.stats import predicted_class_bins, top_label_bins
 from temperance.settings import Count
 
 
-@metric(top_label_bins, title="ECE", range=(0, 1), headline=5, percent=True)
+@metric(top_label_bins, title="ECE", range=(0, 1), headline=5, percent=True, interval="distance")
 def ece(bins: Bins) -> float:
     """Expected calibration error: the mean gap between confidence and accuracy.
 
@@ -40,7 +40,7 @@ def confidence_gap(bins: Bins) -> float:
     return float((bins.confidence.sum() - bins.hits.sum()) / bins.n)
 
 
-@metric(top_label_bins, title="MCE", range=(0, 1), headline=8, percent=True)
+@metric(top_label_bins, title="MCE", range=(0, 1), headline=8, percent=True, interval="none")
 def mce(bins: Bins, *, min_count: Count = 1) -> float:
     """Maximum calibration error: the largest gap of any bin that is not empty.
 
@@ -55,7 +55,7 @@ def mce(bins: Bins, *, min_count: Count = 1) -> float:
     return float(gaps.max()) if len(gaps) else math.nan
 
 
-@metric(top_label_bins, title="RMS error", range=(0, 1), percent=True)
+@metric(top_label_bins, title="RMS error", range=(0, 1), percent=True, interval="distance")
 def rms_ce(bins: Bins) -> float:
     """Root mean square calibration error: like ECE, but large gaps weigh more.
 
@@ -67,7 +67,7 @@ def rms_ce(bins: Bins) -> float:
     return math.sqrt(float((bins.weight * bins.gap.square()).sum()))
 
 
-@metric(top_label_bins, title="debiased L2", range=(0, 1), percent=True, whole_weights=True)
+@metric(top_label_bins, title="debiased L2", range=(0, 1), percent=True, whole_weights=True, interval="distance")
 def debiased_l2(bins: Bins) -> float:
     """Root mean square calibration error without the part that is sampling noise.
 
@@ -81,7 +81,7 @@ def debiased_l2(bins: Bins) -> float:
     return math.sqrt(max(squared, 0.0))
 
 
-@metric(top_label_bins, title="debiased ECE", range=(0, 1), percent=True, whole_weights=True)
+@metric(top_label_bins, title="debiased ECE", range=(0, 1), percent=True, whole_weights=True, interval="distance")
 def debiased_ece(bins: Bins) -> float:
     """Expected calibration error without the part that is sampling noise.
 
@@ -101,7 +101,7 @@ def _folded_normal_mean(mean: Tensor, deviation: Tensor) -> Tensor:
     return density + mean * torch.erf(ratio / math.sqrt(2))
 
 
-@metric(predicted_class_bins, title="top-label-conditional ECE", range=(0, 1), percent=True)
+@metric(predicted_class_bins, title="top-label-conditional ECE", range=(0, 1), percent=True, interval="distance")
 def conditional_ece(bins: Bins) -> float:
     """Calibration error of the predicted class, for each predicted class apart.
 

@@ -208,7 +208,10 @@ class SparseBins(Additive):
         if self.per_part > DRAWN_BINS:
             size = " × ".join(f"{size:,}" for size in self.form)
             taken = in_bytes(24 * self.per_part)
-            raise InputError(f"{size} bins are too many for a picture: they would take {taken}. Take a smaller n_bins")
+            raise InputError(
+                f"{size} bins are too many for a picture: they would take {taken}. Take a smaller n_bins",
+                flags={"n_bins": "--n-bins"},
+            )
         cell, *values = self._occupied()
         count, confidence, hits = (
             v.new_zeros(self.per_part).index_copy_(0, cell, v).reshape(self.form) for v in values

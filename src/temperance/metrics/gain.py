@@ -14,6 +14,9 @@ has held wherever it was tried. To be surer gains a little and can lose much, so
 to be less sure can lose a little only, so a few mistakes do.
 
 The bound is that of the samples at hand, so there must be some: with fewer than ten nothing is found.
+
+A p-value says how surprising the gains are if there is nothing to gain. `chance_of_harm` says how likely it is that
+there is a loss: that takes an opinion on what is usual.
 """
 
 from __future__ import annotations
@@ -23,12 +26,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from torch import Tensor
 
-from temperance.numerics import tail
+from temperance.numerics import chance_below_zero, tail
 
 FEWEST_SAMPLES = 10
 MOST_SAMPLES = 10_000_000  # if more are needed, it does not matter how many
+SCEPTICAL = 5.0  # imagined samples that gain nothing; see `chance_of_harm`
 ROUNDING = 1e-9  # predictions whose logarithms differ by less are the same
 
 
@@ -74,6 +79,19 @@ class Gains:
             middle = math.sqrt(few * many)
             few, many = (middle, many) if self.p_value(middle) > level else (few, middle)
         return math.ceil(n * many)
+
+
+def chance_of_harm(gains: Tensor, if_right: float) -> float:
+    """The probability that samples of the same kind lose on average, given what these gain.
+
+    That is a Bayesian bootstrap in closed form: how often the mean is below zero if samples are weighted at random.
+    Some imagined samples take part. They gain `if_right`, the mean gain if the labels followed the first predictions,
+    which is never above zero.
+    """
+    values = torch.cat([gains.double().cpu(), torch.tensor([if_right], dtype=torch.float64)])
+    shapes = torch.ones_like(values)
+    shapes[-1] = SCEPTICAL
+    return chance_below_zero(values, shapes)
 
 
 def holm(p_values: Sequence[float], shares: Sequence[float]) -> list[float]:

@@ -169,8 +169,9 @@ class Gatherer:
     def _refuse_above(self, most: int, key: Any, size: int, expected: int = 0) -> None:
         if size > most:
             remedies = ["take a smaller n_bins" if "n_bins" in dict(key[1]) else "measure fewer rows"]
-            remedies += ["do without intervals (bootstrap 0)"] if self._in_parts and self._n_parts.get(key) != 0 else []
+            remedies += ["do without intervals (bootstrap=0)"] if self._in_parts and self._n_parts.get(key) != 0 else []
             raise InputError(
                 f"{self._names[key]} would need about {in_bytes(max(size, expected))} of memory for {self._n:,} rows, "
-                f"which is too much. Leave it out, {', or '.join(remedies)}"
+                f"which is too much. Leave it out, {', or '.join(remedies)}",
+                flags={"n_bins": "--n-bins", "bootstrap=0": "--bootstrap 0"},
             )

@@ -24,7 +24,7 @@ SURELY_EXCEEDED = 0.1
 # ----------------------------------------------------------------------------------------------- cumulative differences
 
 
-@metric(top_labels, title="KS", range=(0, 1), percent=True)
+@metric(top_labels, title="KS", range=(0, 1), percent=True, interval="distance")
 def ks(samples: TopLabels) -> float:
     """Kolmogorov–Smirnov calibration error: the largest gap that builds up in order of confidence.
 
@@ -37,7 +37,9 @@ def ks(samples: TopLabels) -> float:
     return float(_walk(samples).abs().max())
 
 
-@metric(top_labels, title="KS p-value", range=(0, 1), lower_is_better=None, perfect=1.0, whole_weights=True)
+@metric(
+    top_labels, title="KS p-value", range=(0, 1), lower_is_better=None, perfect=1.0, whole_weights=True, interval="none"
+)
 def ks_p_value(samples: TopLabels) -> float:
     """How likely a KS error this large is if the confidences are right: small is evidence of miscalibration.
 
@@ -47,7 +49,7 @@ def ks_p_value(samples: TopLabels) -> float:
     return brownian_maximum_tail(_standardised(float(_walk(samples).abs().max()), samples))
 
 
-@metric(top_labels, title="Kuiper", range=(0, 1), percent=True)
+@metric(top_labels, title="Kuiper", range=(0, 1), percent=True, interval="distance")
 def kuiper(samples: TopLabels) -> float:
     """Kuiper calibration error: the largest gap of any range of confidences.
 
@@ -61,7 +63,15 @@ def kuiper(samples: TopLabels) -> float:
     return float(walk.max() - walk.min())
 
 
-@metric(top_labels, title="Kuiper p-value", range=(0, 1), lower_is_better=None, perfect=1.0, whole_weights=True)
+@metric(
+    top_labels,
+    title="Kuiper p-value",
+    range=(0, 1),
+    lower_is_better=None,
+    perfect=1.0,
+    whole_weights=True,
+    interval="none",
+)
 def kuiper_p_value(samples: TopLabels) -> float:
     """How likely a Kuiper error this large is if the confidences are right: small is evidence of miscalibration.
 
@@ -150,7 +160,14 @@ def score_sums(batch: Columns) -> ScoreSums:
     return ScoreSums(batch.sum(score), batch.sum(slope.square() * _variance(batch.confidence)))
 
 
-@metric(score_sums, title="Spiegelhalter z", range=(-math.inf, math.inf), lower_is_better=None, whole_weights=True)
+@metric(
+    score_sums,
+    title="Spiegelhalter z",
+    range=(-math.inf, math.inf),
+    lower_is_better=None,
+    whole_weights=True,
+    interval="none",
+)
 def spiegelhalter_z(sums: ScoreSums) -> float:
     """Spiegelhalter's z: by how many standard deviations the top-label Brier score differs from what is expected.
 
@@ -164,7 +181,15 @@ def spiegelhalter_z(sums: ScoreSums) -> float:
     return _ratio(float(sums.score), math.sqrt(float(sums.variance)))
 
 
-@metric(score_sums, title="Spiegelhalter p-value", range=(0, 1), lower_is_better=None, perfect=1.0, whole_weights=True)
+@metric(
+    score_sums,
+    title="Spiegelhalter p-value",
+    range=(0, 1),
+    lower_is_better=None,
+    perfect=1.0,
+    whole_weights=True,
+    interval="none",
+)
 def spiegelhalter_p_value(sums: ScoreSums) -> float:
     """How likely a Spiegelhalter z this far from 0 is if the confidences are right, on either side."""
     return 2 * _normal_tail(abs(_ratio(float(sums.score), math.sqrt(float(sums.variance)))))

@@ -131,7 +131,9 @@ def _chosen(bandwidth: Bandwidth, points: Tensor) -> float:
     return loo_bandwidth(points) if bandwidth == "loo" else bandwidth
 
 
-@metric(top_labels, title="KDE ECE", range=(0, 1), percent=True, quadratic=True, whole_weights=True)
+@metric(
+    top_labels, title="KDE ECE", range=(0, 1), percent=True, quadratic=True, whole_weights=True, interval="distance"
+)
 def kde_ece(samples: TopLabels, *, p: Power = 1, bandwidth: Bandwidth = 0.02) -> float:
     """Kernel calibration error of the predicted class: ECE with Beta kernels in place of bins.
 
@@ -154,6 +156,7 @@ def kde_ece(samples: TopLabels, *, p: Power = 1, bandwidth: Bandwidth = 0.02) ->
     percent=True,
     quadratic=True,
     whole_weights=True,
+    interval="distance",
 )
 def kde_ece_marginal(samples: FullRows, *, p: Power = 1, bandwidth: Bandwidth = 0.02) -> float:
     """Kernel calibration error of each class's probability, summed over classes.
@@ -173,7 +176,14 @@ def kde_ece_marginal(samples: FullRows, *, p: Power = 1, bandwidth: Bandwidth = 
 
 
 @metric(
-    full_rows, title="KDE canonical CE", range=(0, 2), perfect=None, percent=True, quadratic=True, whole_weights=True
+    full_rows,
+    title="KDE canonical CE",
+    range=(0, 2),
+    perfect=None,
+    percent=True,
+    quadratic=True,
+    whole_weights=True,
+    interval="distance",
 )
 def kde_ece_canonical(samples: FullRows, *, p: Power = 1, bandwidth: Bandwidth = 0.02) -> float:
     """Kernel calibration error of the whole distribution: is it right given all of it, not only its largest part?

@@ -45,7 +45,7 @@ def split(samples: TopLabels, total: GroupScore) -> tuple[float, float]:
     return max(float(total(confidence, right, wrong)) / n - refinement, 0.0), refinement
 
 
-@metric(top_labels, title="Brier, calibration part", range=(0, 1))
+@metric(top_labels, title="Brier, calibration part", range=(0, 1), interval="distance")
 def brier_calibration(samples: TopLabels) -> float:
     """What the confidence's Brier score would gain from the best repair after training that keeps its order.
 
@@ -72,7 +72,7 @@ def brier_refinement(samples: TopLabels) -> float:
     return split(samples, brier_total)[1]
 
 
-@metric(top_labels, title="NLL, calibration part", range=(0, float("inf")))
+@metric(top_labels, title="NLL, calibration part", range=(0, float("inf")), interval="distance")
 def nll_calibration(samples: TopLabels) -> float:
     """What the confidence's log-loss would gain from the best repair after training that keeps its order.
 

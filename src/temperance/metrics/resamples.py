@@ -31,7 +31,7 @@ class Resamples:
 
     @classmethod
     def draw(cls, n: int, n_resamples: int, seed: int, counts: Tensor | None = None) -> Self:
-        """Resamples of n samples, which all count alike unless `counts` (n,) are given."""
+        """Resamples of n samples, which all count equally unless `counts` (n,) are given."""
         generator = torch.Generator().manual_seed(seed)
         n_parts = min(n, N_PARTS)
         chosen = torch.randint(n_parts, (n_resamples, n_parts), generator=generator)

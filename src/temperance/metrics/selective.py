@@ -238,7 +238,7 @@ def augrc(samples: Ranked, *, ties: Ties = "stable") -> float:
 
 @metric(ranked, title="risk at coverage", range=(0, math.inf), percent=True)
 def risk_at_coverage(samples: Ranked, *, coverage: PositiveFraction = 0.9, ties: Ties = "stable") -> float:
-    """The error that is left when only the surest share of the predictions is kept, 90 % unless told.
+    """The error when only the surest predictions are kept, by default 90 % of them.
 
     The selective risk of the fewest samples that are at least `coverage` of all. A threshold on the confidence cannot
     separate equal scores; see `ties` in `aurc`.
@@ -255,7 +255,7 @@ def risk_at_coverage(samples: Ranked, *, coverage: PositiveFraction = 0.9, ties:
 
 @metric(ranked, title="coverage at risk", range=(0, 1), lower_is_better=False, perfect=1.0, percent=True)
 def coverage_at_risk(samples: Ranked, *, risk: NonNegative = 0.05, ties: Ties = "stable") -> float:
-    """How many of the predictions can be kept with an error of at most 5 %, or another risk.
+    """The share of predictions that can be kept with an error of at most 5 %, or another risk.
 
     The largest coverage whose selective risk is at most `risk`, 0 if there is none. Risk does not rise steadily with
     coverage, so smaller coverages may be worse. It is chosen on the data it is measured on: not a guarantee.

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -21,16 +22,23 @@ from temperance.arrays import ArrayLike
 from temperance.errors import InputError, at_least
 from temperance.metrics.base import Metric
 from temperance.metrics.batch import Batch, batches
+from temperance.metrics.bins import Bins
 from temperance.metrics.gather import Gatherer, Parts, Request
 from temperance.metrics.statistic import Additive, Samples, Statistic
 
 LINEAR_ROWS = 20_000
 QUADRATIC_ROWS = 1_000
 
+# Resamples cannot judge a bin of fewer samples than this, nor an error of which more than this share is from such bins.
+FEWEST_IN_BIN = 5
+MOST_FROM_THIN_BINS = 1 / 3
+
+ROUNDING = 1e-12  # resamples that differ by less are equal
+
 
 @dataclass(frozen=True)
 class Interval:
-    """A value, and the bounds between which the true one lies with probability `level`."""
+    """A value, and the bounds between which the true one lies with probability `level`; NaN where there are none."""
 
     value: float
     low: float
@@ -62,16 +70,12 @@ def interval(
     seed: int = 0,
     **options: Any,
 ) -> Interval:
-    """A metric with its bootstrap interval.
-
-    The basic (reflected) bootstrap: it takes off the upward bias that binned errors have, which the percentile
-    bootstrap would double. The interval is cut at the metric's range and widened to hold the measured value.
-    """
+    """A metric with its bootstrap interval; see `Draws.interval`."""
     generator = torch.Generator().manual_seed(seed)
     found = list(batches(probs, labels, from_logits=from_logits, ignore_index=ignore_index, weights=weights))
     (parts,) = deal(found, sum(map(len, found)), [(metric, options)], generator)
     draws = resample(metric, parts, n_resamples, generator, **options)
-    return draws.interval(metric.value(combine(parts), **options), metric.range, level)
+    return bounded(metric, combine(parts), metric.value(combine(parts), **options), draws, level)
 
 
 def difference(
@@ -119,20 +123,35 @@ class Draws:
         centre = value if self.share == 1 else float(self.values.nanmean())
         return (self.values - centre) * math.sqrt(self.share)
 
-    def interval(self, value: float, bounds: tuple[float, float], level: float) -> Interval:
-        """The basic bootstrap interval, cut at the metric's range and widened to hold the measured value."""
-        low, high = self._reflected(value, level)
+    def interval(self, value: float, bounds: tuple[float, float], level: float, *, distance: bool = False) -> Interval:
+        """The interval of a mean, or of a distance from 0, cut at its range; it holds the measured value.
+
+        A mean has the basic (reflected) bootstrap. Noise adds to a distance: v² ≈ t² + noise for the true t, and
+        d² ≈ v² + noise for a resample's d. So the square is bounded, by 2 v² − mean(d²) and the spread of d². Resamples
+        that do not differ, as those of one sample, bound nothing.
+        """
+        of_level(level)
+        known = self.values[~self.values.isnan()]
+        if len(known) < 2 or float(known.max() - known.min()) < ROUNDING:
+            return Interval(value, math.nan, math.nan, level)
+        low, high = self._squared(value, level) if distance else self._reflected(value, level)
         return Interval(value, min(max(low, bounds[0]), value), max(min(high, bounds[1]), value), level)
 
     def difference(self, value: float, level: float) -> Difference:
         """The basic bootstrap interval of a difference, and how often chance alone gives one as large."""
+        of_level(level)
         low, high = self._reflected(value, level)
         extreme = int((self._deviations(value).abs() >= abs(value)).sum())
         return Difference(value, low, high, level, (1 + extreme) / (1 + len(self.values)))
 
+    def _squared(self, value: float, level: float) -> tuple[float, float]:
+        squares = self.values[~self.values.isnan()].square()
+        noise = self.share * (float(squares.mean()) - value**2)  # a resample of half the size has twice the noise
+        spread = NormalDist().inv_cdf((1 + level) / 2) * math.sqrt(self.share) * float(squares.std())
+        low, high = (math.sqrt(max(value**2 - noise + sign * spread, 0.0)) for sign in (-1, 1))
+        return low, high
+
     def _reflected(self, value: float, level: float) -> tuple[float, float]:
-        if not 0 < level < 1:
-            raise InputError(f"level must lie between 0 and 1; got {level!r}")
         found = np.sort(self._deviations(value).cpu().numpy())  # NaN comes last
         found = found[: len(found) - int(np.isnan(found).sum())]
         if not len(found):
@@ -140,6 +159,34 @@ class Draws:
         # Quantiles by hand: torch and NumPy take ten times as long for a few hundred values.
         down, up = np.interp((len(found) - 1) * np.array([1 - level, 1 + level]) / 2, np.arange(len(found)), found)
         return value - float(up), value - float(down)
+
+
+def of_level(level: float) -> None:
+    """Refuse a level that is no probability."""
+    if not 0 < level < 1:
+        raise InputError(f"level must lie between 0 and 1; got {level!r}")
+
+
+def bounded(metric: Metric, stats: Statistic, value: float, draws: Draws, level: float) -> Interval:
+    """A metric's value with its interval, if it can have one."""
+    of_level(level)
+    if not can_be_bounded(metric, stats):
+        return Interval(value, math.nan, math.nan, level)
+    return draws.interval(value, metric.range, level, distance=metric.interval == "distance")
+
+
+def can_be_bounded(metric: Metric, stats: Statistic) -> bool:
+    """Do resamples say how far a metric of these data is off?
+
+    Not where most of an error is from bins of one or two samples: in every resample they are as far off as in the data.
+    """
+    if metric.interval == "none":
+        return False
+    bins = stats.settled()
+    if metric.interval == "mean" or not isinstance(bins, Bins) or bins.count.is_floating_point():
+        return True
+    error = (bins.hits - bins.confidence).abs()
+    return float(error[bins.count < FEWEST_IN_BIN].sum()) <= MOST_FROM_THIN_BINS * float(error.sum())
 
 
 def deal(

@@ -44,7 +44,7 @@ def residuals(batch: Columns) -> Residuals:
     return Residuals(batch.count, on_grid)
 
 
-@metric(residuals, title="smooth ECE", range=(0, 1), headline=7, percent=True)
+@metric(residuals, title="smooth ECE", range=(0, 1), headline=7, percent=True, interval="distance")
 def smooth_ece(grid: Residuals) -> float:
     """Smooth ECE: calibration error after smoothing with a Gaussian kernel whose width the data choose.
 
@@ -96,7 +96,7 @@ def _fixed_point(error: Callable[[float], float], low: float, high: float) -> fl
             above, side = (above / 2 if side < 0 else above), -1
 
 
-@metric(top_labels, title="MMCE", range=(0, 1), percent=True)
+@metric(top_labels, title="MMCE", range=(0, 1), percent=True, interval="distance")
 def mmce(samples: TopLabels, *, squared: bool = False) -> float:
     """Maximum mean calibration error: a kernel distance between confidence and correctness.
 

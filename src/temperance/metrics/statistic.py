@@ -148,12 +148,12 @@ def weighted(weights: Tensor, stacked: Tensor) -> Tensor:
 class Samples(Statistic):
     """Rows that are kept, for metrics that need more than sums. It grows with the data.
 
-    A kind of it has the rows' `weights` as its last field, None where all rows count alike.
+    A kind of it has the rows' `weights` as its last field, None where all rows count equally.
     """
 
     @property
     def counts(self) -> Tensor | None:
-        """How much each row counts; None where all count alike. (n,)"""
+        """How much each row counts; None where all count equally. (n,)"""
         return getattr(self, "weights", None)
 
     @property

@@ -20,6 +20,7 @@ from temperance.metrics.bins import bin_index
 from temperance.metrics.statistic import Additive
 
 BINS = 15  # as the default of ECE
+MOST_BINS = 100  # with more, few of them would have enough samples for a test
 DRAWS = 1999  # simulated errors of a calibrated model
 TINY = torch.finfo(torch.float64).tiny
 
@@ -68,9 +69,9 @@ class Tally(Additive):
         return type(self)(*(torch.cat(pair) for pair in both))
 
 
-def confidence_tally(batch: Batch) -> Tally:
-    """Predictions by their confidence, in the bins of ECE. (15,)"""
-    return _tallied(batch, bin_index(batch.own_confidence, BINS, "right"), BINS)
+def confidence_tally(batch: Batch, n_bins: int = BINS) -> Tally:
+    """Predictions by their confidence, in the bins of ECE. (n_bins,)"""
+    return _tallied(batch, bin_index(batch.own_confidence, n_bins, "right"), n_bins)
 
 
 def class_tally(batch: Batch) -> Tally:
@@ -81,14 +82,14 @@ def class_tally(batch: Batch) -> Tally:
 def _tallied(batch: Batch, index: Tensor, size: int) -> Tally:
     confidence = batch.confidence
     sums = (torch.bincount(index, each, minlength=size) for each in (confidence, confidence.square()))
-    count, hits = (torch.bincount(each, minlength=size) for each in (index, index[batch.correct]))
-    return Tally(*(each.cpu() for each in (count, *sums, hits)))
+    outcomes = torch.bincount(2 * index + batch.correct, minlength=2 * size).view(size, 2)
+    return Tally(*(each.cpu() for each in (outcomes.sum(1), *sums, outcomes[:, 1])))
 
 
-def tallied(found: Iterable[Batch], into: list[Tally]) -> Iterator[Batch]:
+def tallied(found: Iterable[Batch], into: list[Tally], n_bins: int = BINS) -> Iterator[Batch]:
     """The batches as they are; on their way they are added up in `into`, by confidence and by class."""
     for batch in found:
-        new = [confidence_tally(batch), class_tally(batch)]
+        new = [confidence_tally(batch, min(n_bins, MOST_BINS)), class_tally(batch)]
         into[:] = [old + more for old, more in zip(into, new, strict=True)] if into else new
         yield batch
 

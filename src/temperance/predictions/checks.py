@@ -101,6 +101,7 @@ class Wanted:
     labels: Labels = "required"
     positive: Positive | None = None
     columns: ColumnNames = ColumnNames()
+    ignore_index: int | None = None
 
 
 @dataclass(frozen=True)
@@ -129,15 +130,18 @@ def check_set(
     class_names: tuple[str, ...] | None,
     wanted: Wanted,
     weights: Described | None = None,
-) -> tuple[int, int]:
-    """Check that all of it can belong to one set of samples; return its numbers of rows and classes."""
+) -> tuple[int, int, tuple[int, ...]]:
+    """Check that all of it can belong to one set of samples; return its numbers of samples and classes, and its space.
+
+    The space is () for scores (n, k), and (h, w) for those of every pixel, (n, k, h, w).
+    """
     if scores.kind not in "fiu":
         raise InputError(f"{name} must be floating-point numbers; got {scores.dtype}")
-    n, k = _shape(name, scores.shape, binary=wanted.positive is not None)
-    if n < 1 or k < 1:
-        raise InputError(f"{name} must have at least one row and one column; there are {n} rows and {k} columns")
+    n, k, space = _shape(name, scores.shape, binary=wanted.positive is not None)
+    if 0 in (n, k, *space):
+        raise InputError(f"{name} must have at least one row and one column; got shape {scores.shape}")
     if labels is not None:
-        _check_labels(labels, n, k, class_names, wanted)
+        _check_labels(labels, name, scores.shape, (n, k, *space), class_names, wanted)
     if groups is not None:
         if groups.shape != (n,):
             raise InputError(f"groups must have shape {(n,)}, one for each row of {name}; got {groups.shape}")
@@ -147,35 +151,55 @@ def check_set(
                 flags={"Pass groups": "Store groups"},
             )
     if weights is not None:
-        if weights.shape != (n,):
-            raise InputError(f"weights must have shape {(n,)}, one for each row of {name}; got {weights.shape}")
+        if weights.shape != (n, *space):
+            each = "pixel" if space else "row"
+            raise InputError(
+                f"weights must have shape {(n, *space)}, one for each {each} of {name}; got {weights.shape}"
+            )
         if weights.kind not in "fiub":
             raise InputError(f"weights must be numbers of at least 0; got {weights.dtype}")
     if class_names is not None and len(class_names) != k:
         raise InputError(f"class_names must have {k} names, one for each column of {name}; got {len(class_names)}")
-    return n, k
+    return n, k, space
 
 
-def _shape(name: str, shape: tuple[int, ...], *, binary: bool) -> tuple[int, int]:
+def _shape(name: str, shape: tuple[int, ...], *, binary: bool) -> tuple[int, int, tuple[int, ...]]:
+    """The numbers of samples and classes, and the space."""
+    if not shape:
+        raise InputError(f"{name} must have shape (n, k), or (n, k, h, w) for every pixel; got {shape}")
     if binary:
-        if len(shape) != 1 and shape[1:] != (1,):
+        if len(shape) == 2 and shape[1] != 1:
             raise InputError(
                 f"positive=… means that {name} is one column, the score of the positive class; got shape {shape}",
                 flags={"positive=…": "--binary"},
             )
-        return shape[0], 2
+        return shape[0], 2, shape[2:] if shape[1:2] == (1,) else shape[1:]
     if len(shape) == 1 or shape[1:] == (1,):
         raise one_column(name, shape, or_else=", or pass positive=1")
-    if len(shape) != 2:
-        hint = ". Make a row of each pixel or token: numpy.moveaxis(x, 1, -1).reshape(-1, x.shape[1])" if shape else ""
-        raise InputError(f"{name} must have shape (n, k); got {shape}{hint}")
-    return shape[0], shape[1]
+    return shape[0], shape[1], shape[2:]
 
 
-def _check_labels(labels: Described, n: int, k: int, class_names: tuple[str, ...] | None, wanted: Wanted) -> None:
-    is_one_hot = labels.shape == (n, k) and labels.kind in "biuf" and wanted.positive is None
-    if labels.shape not in ((n,), (n, 1)) and not is_one_hot:
-        raise InputError(f"labels must have shape {(n,)} to fit predictions {(n, k)}; got {labels.shape}")
+def _check_labels(
+    labels: Described,
+    name: str,
+    given: tuple[int, ...],
+    shape: tuple[int, ...],
+    class_names: tuple[str, ...] | None,
+    wanted: Wanted,
+) -> None:
+    """Check labels for scores that were `given` in a shape and mean predictions of `shape`, (n, k, *space)."""
+    n, _, *space = shape
+    is_one_hot = labels.shape == shape and labels.kind in "biuf" and wanted.positive is None
+    if labels.shape not in ((n, *space), (n, 1, *space)) and not is_one_hot:
+        if space and labels.shape == given[:-1]:
+            remedy = f"pass numpy.moveaxis({name}, -1, 1)"
+            raise InputError(
+                f"{name} must have shape (n, k, *space), with the classes in the second axis; got {given}, and labels "
+                f"{labels.shape} say that the classes are last: {remedy}",
+                flags={remedy: remedy.replace("pass", "store")},
+            )
+        each = ", a label for each pixel," if space else ""
+        raise InputError(f"labels must have shape {(n, *space)}{each} to fit predictions {shape}; got {labels.shape}")
     if labels.kind == "U":
         if class_names is None and wanted.positive is None:
             raise InputError(
@@ -196,6 +220,24 @@ def as_class_names(names: Iterable[Any]) -> tuple[str, ...]:
         twice = next(name for i, name in enumerate(found) if name in found[:i])
         raise InputError(f"class_names must be different from each other; {shown([repr(twice)])} occurs more than once")
     return found
+
+
+def as_positive(value: object) -> Positive | None:
+    """The label of the positive class: a whole number, true or false, or text."""
+    if value is None or isinstance(value, str):
+        return value
+    try:
+        whole = int(value)  # type: ignore[call-overload]
+    except (TypeError, ValueError):
+        whole = None
+    if whole is None or whole != value:
+        raise InputError(f"positive must be a label, a whole number or text; got {value!r}")
+    return int(whole)
+
+
+def binary_names(names: tuple[str, ...] | None, positive: Positive | None) -> tuple[str, ...] | None:
+    """The class names; where the positive label of a binary classifier is text, it names both classes."""
+    return (f"not {positive}", positive) if names is None and isinstance(positive, str) and positive else names
 
 
 def names_from_json(name: str, text: str | bytes) -> list[str]:

@@ -19,7 +19,17 @@ from torch import Tensor
 
 from temperance.arrays import ArrayLike, as_array, as_labels, checked_logits, to_tensor
 from temperance.errors import FileError, InputError, at_least, seed_number
-from temperance.predictions.checks import Positive, Text, Wanted, as_class_names, check_set, described
+from temperance.predictions.checks import (
+    Positive,
+    Text,
+    Wanted,
+    as_class_names,
+    as_positive,
+    binary_names,
+    check_set,
+    described,
+)
+from temperance.predictions.dense import image_numbers, labelled, position
 from temperance.predictions.rounding import decimals_of, unrounded
 from temperance.predictions.rows import Chunk, Meaning, in_array, placed
 
@@ -35,7 +45,7 @@ HASHED_VALUES = 1 << 17
 T = TypeVar("T")
 
 # The source of predictions that were never in a file.
-MEMORY = "memory"
+ARRAYS = "arrays"
 
 # What a file holds beside its predictions, as NumPy arrays, to be written in another format.
 Extras = dict[str, npt.NDArray[Any]]
@@ -58,7 +68,7 @@ class Predictions:
 
     >>> predictions = Predictions.of([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7]], [0, 1, 1], class_names=["cat", "dog"])
     >>> predictions
-    Predictions(source='memory', split=None, from_logits=False, n=3, k=2, has_labels=True, has_groups=False)
+    Predictions(source='arrays', split=None, from_logits=False, n=3, k=2, has_labels=True, has_groups=False)
     >>> [len(chunk.labels) for chunk in predictions.chunks(rows=2)]
     [2, 1]
     """
@@ -78,6 +88,8 @@ class Predictions:
     _place: Callable[[int], str] = field(default=in_array, repr=False)
     shards: tuple[Predictions, ...] = field(default=(), repr=False)  # the files that a folder is made of
     has_weights: bool = field(default=False, repr=False)
+    space: tuple[int, ...] = field(default=(), repr=False)  # (h, w) where rows are all pixels of arrays (n, k, h, w)
+    _images: Callable[[], npt.NDArray[np.int64]] | None = field(default=None, repr=False)  # the image of each row
 
     @classmethod
     def of(
@@ -91,23 +103,26 @@ class Predictions:
         class_names: Iterable[str] | None = None,
         groups: npt.ArrayLike | None = None,
         weights: ArrayLike | None = None,
+        ignore_index: int | None = None,
     ) -> Predictions:
         """Predictions from arrays: (n, k) probabilities (or logits), (n,) labels, (n,) groups of text or integers.
 
+        Those of every pixel are (n, k, *space) with labels (n, *space); each pixel becomes a row.
         New predictions have no labels; they can be calibrated and written, and searched for unfamiliar data.
 
         positive   for a binary classifier: `probs` is one column, the score of this label; usually positive=1
         normalise  take probabilities that were rounded; see `normalised`
         weights    (n,) how much each sample counts
+        ignore_index  leave out rows with this label
         """
-        wanted = Wanted(positive=as_positive(positive))
+        wanted = Wanted(positive=as_positive(positive), ignore_index=ignore_index)
         names = binary_names(None if class_names is None else as_class_names(class_names), wanted.positive)
         meaning = Meaning("logits" if from_logits else "probs", names, wanted)
         scores = to_tensor(probs, meaning.name)
         truth = labels if labels is None or isinstance(labels, Tensor) else as_array(labels, "labels")
         parts = None if groups is None else as_array(groups, "groups")
         counted = None if weights is None else to_tensor(weights, "weights")
-        check_set(
+        images, k, space = check_set(
             meaning.name,
             described(scores),
             None if truth is None else described(truth),
@@ -117,32 +132,37 @@ class Predictions:
             None if counted is None else described(counted),
         )
         held = meaning.chunk(scores, truth, parts, 0, counted)
-        n, k = held.scores.shape
         found = cls(
-            MEMORY,
+            ARRAYS,
             None,
             from_logits,
-            n,
+            len(held.labels),
             k,
             truth is not None,
             parts is not None,
             names,
             in_memory(held),
-            _place=in_array,
+            _place=position(space, in_array),
             has_weights=counted is not None,
+            space=space,
+            _images=image_numbers(images, space),
         )
+        found = found if ignore_index is None else labelled(found, ignore_index)
         return found.normalised() if normalise else found
 
     def _part(self, held: Chunk, split: str | None, rows: npt.NDArray[np.int64]) -> Predictions:
         """Some of the rows, which are in memory; `rows` are their numbers."""
+        images = self._images
         return dataclasses.replace(
             self,
             split=split,
             n=len(rows),
             origin=None,
             shards=(),
+            space=(),
             _read=in_memory(held),
             _place=lambda row: self._place(int(rows[row])),
+            _images=None if images is None else lambda: images()[rows],
         )
 
     def calibrated(self, probs: Callable[[Tensor], Tensor], by: str) -> Predictions:
@@ -165,7 +185,7 @@ class Predictions:
             calibrated_by=by if self.calibrated_by is None else f"{self.calibrated_by}, {by}",
             decimals=None,
             shards=tuple(shard.calibrated(probs, by) for shard in self.shards),
-            _read=in_memory(Chunk.join(list(read(self.n)))) if self.source == MEMORY else read,
+            _read=in_memory(Chunk.join(list(read(self.n)))) if self.source == ARRAYS else read,
         )
 
     def normalised(self) -> Predictions:
@@ -212,6 +232,16 @@ class Predictions:
         return Chunk.join(list(self.chunks(self.n)))
 
     @property
+    def of_pixels(self) -> bool:
+        """Is each row a pixel of an image, or a token of a text, rather than a sample of its own?"""
+        return self._images is not None
+
+    @property
+    def row_name(self) -> str:
+        """What a row is, in a sentence."""
+        return "pixel" if self.of_pixels else "sample"
+
+    @property
     def kind(self) -> str:
         """What the scores are called in files: logits or probs."""
         return "logits" if self.from_logits else "probs"
@@ -244,6 +274,11 @@ class Predictions:
         with self.located():
             return checked_logits(self.scores, from_logits=self.from_logits)
 
+    @property
+    def subject(self) -> str:
+        """These predictions as the subject of a sentence, with their file if they come from one."""
+        return "the predictions" if self.source == ARRAYS else f"the predictions in {self.source}"
+
     @contextmanager
     def located(self) -> Iterator[None]:
         """Inside this block, an error about these values names their file and the place of the row in it."""
@@ -251,7 +286,7 @@ class Predictions:
             with placed(self._place):
                 yield
         except InputError as error:
-            if self.source == MEMORY:
+            if self.source == ARRAYS:
                 raise
             raise FileError(f"{self.source}: {error}", flags=error.flags) from error
 
@@ -263,7 +298,7 @@ class Predictions:
     def need_labels(self) -> None:
         """Refuse predictions without labels."""
         if not self.has_labels:
-            raise InputError(f"the predictions of {self.source} have no labels, which this needs; give them too")
+            raise InputError(f"{self.subject} have no labels, which this needs; give them too")
 
     def select(self, index: ArrayLike, *, split: str | None = None) -> Predictions:
         """Some of the rows, in memory: those of `index`, in its order, or those where a mask is true.
@@ -296,13 +331,17 @@ class Predictions:
     def halves(self, seed: int = 0) -> tuple[Predictions, Predictions]:
         """Two random halves without a common row: one to fit, one to measure what was fitted.
 
-        Drawn by `numpy.random.default_rng(seed).permutation(n)`; the first half is the smaller where n is odd.
+        Drawn by `numpy.random.default_rng(seed).permutation(n)`; the first half is the smaller where n is odd. Where
+        rows are pixels, these are halves of the images: the pixels of one image are alike.
         """
         seed_number(seed)
-        if self.n < 2:
-            raise InputError("one row cannot be halved; at least two are needed")
-        order = np.random.default_rng(seed).permutation(self.n)
-        first, second = order[: self.n // 2], order[self.n // 2 :]
+        images = None if self._images is None else self._images()
+        order = np.random.default_rng(seed).permutation(self.n if images is None else np.unique(images))
+        if len(order) < 2:
+            raise InputError(f"one {'row' if images is None else 'image'} cannot be halved; at least two are needed")
+        first, second = order[: len(order) // 2], order[len(order) // 2 :]
+        if images is not None:
+            first, second = (np.flatnonzero(np.isin(images, half)) for half in (first, second))
         return (
             self._part(self.whole.take(first), "a random half", first),
             self._part(self.whole.take(second), "the other half", second),
@@ -354,21 +393,3 @@ def in_memory(held: Chunk) -> Callable[[int], Iterator[Chunk]]:
             yield held.slice(start, start + rows)
 
     return read
-
-
-def as_positive(value: object) -> Positive | None:
-    """The label of the positive class: a whole number, true or false, or text."""
-    if value is None or isinstance(value, str):
-        return value
-    try:
-        whole = int(value)  # type: ignore[call-overload]
-    except (TypeError, ValueError):
-        whole = None
-    if whole is None or whole != value:
-        raise InputError(f"positive must be a label, a whole number or text; got {value!r}")
-    return int(whole)
-
-
-def binary_names(names: tuple[str, ...] | None, positive: Positive | None) -> tuple[str, ...] | None:
-    """The class names; where the positive label of a binary classifier is text, it names both classes."""
-    return (f"not {positive}", positive) if names is None and isinstance(positive, str) and positive else names

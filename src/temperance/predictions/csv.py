@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from temperance.errors import InputError
 from temperance.files import reading
-from temperance.predictions.checks import MARK, Described, Wanted, check_set
+from temperance.predictions.checks import MARK, Described, Wanted, binary_names, check_set
 from temperance.predictions.columns import (
     NewColumn,
     TableColumns,
@@ -26,7 +26,7 @@ from temperance.predictions.columns import (
     is_whole_number,
     with_new_scores,
 )
-from temperance.predictions.core import WRITTEN_ROWS, Extras, Origin, Predictions, binary_names
+from temperance.predictions.core import WRITTEN_ROWS, Extras, Origin, Predictions
 from temperance.predictions.csv_parsing import Table, is_number, lines_of, open_text, pieces, separator
 from temperance.predictions.labels import unknown_label
 from temperance.predictions.rows import Chunk, Meaning, placed
@@ -51,7 +51,7 @@ def read(path: Path, wanted: Wanted) -> Predictions:
     names = binary_names(columns.class_names, wanted.positive)
     # Whether a label is a number or a name is seen when it is read.
     truth = None if columns.labels is None else Described((n,), "i", "text")
-    n, k = check_set(columns.name, Described((n, len(columns.scores)), "f", "float64"), truth, None, names, wanted)
+    n, k, _ = check_set(columns.name, Described((n, len(columns.scores)), "f", "float64"), truth, None, names, wanted)
     meaning = Meaning(columns.name, names, wanted)
 
     def place(row: int) -> str:

@@ -10,8 +10,9 @@ from typing import Any, Protocol, get_args
 from temperance.errors import FileError, InputError, one_of
 from temperance.files import PathLike, atomic_folder, atomic_write, check_new_folder, check_writable, reading
 from temperance.predictions import csv, held, npz, parquet, records, safetensors
-from temperance.predictions.checks import MARK, ColumnNames, Labels, Positive, Wanted
-from temperance.predictions.core import Extras, Origin, Predictions, as_positive
+from temperance.predictions.checks import MARK, ColumnNames, Labels, Positive, Wanted, as_positive
+from temperance.predictions.core import Extras, Origin, Predictions
+from temperance.predictions.dense import refuse_none, without
 from temperance.predictions.remote import as_url, local_copy
 from temperance.predictions.shards import files_in, joined, joined_extras, shard_paths, suffix_of
 
@@ -28,7 +29,7 @@ class Format(Protocol):
         ...
 
     def rewrite(self, origin: Origin, path: Path, predictions: Predictions) -> None:
-        """Write a copy of a file of this format, with these predictions in the place of its own."""
+        """Write a copy of a file of this format, with these predictions in place of its own."""
         ...
 
 
@@ -50,6 +51,7 @@ def read_predictions(
     positive: Positive | None = None,
     normalise: bool = False,
     columns: Mapping[str, str] | None = None,
+    ignore_index: int | None = None,
 ) -> Predictions:
     """Open a file of predictions; its rows stay in the file until they are needed.
 
@@ -60,23 +62,33 @@ def read_predictions(
     Any other folder, and a pattern such as "part-*.parquet", stand for all files in it, as one set: sub-folders too, in
     sorted order of their names. With fsspec all of these may be URLs, such as s3://bucket/predictions/.
 
-    labels     "required"; "optional": read them if there are any, as `has_labels` of the result says; "ignored"
-    positive   for a binary classifier with one column, the logit or probability of this label; usually positive=1
-    normalise  accept probabilities that were rounded; see `Predictions.normalised`
-    columns    your own names of columns or keys, {"logits": "logit_*", "label": "y"}; keys are logits, probs, label,
-               group and weight, and the value for scores is a name, a pattern, or a list with commas in the order of
-               the classes
+    Arrays of every pixel, (n, k, h, w) with labels (n, h, w), become rows, some images at a time.
+
+    labels        "required"; "optional": read them if there are any, as `has_labels` of the result says; "ignored"
+    positive      for a binary classifier with one column, the logit or probability of this label; usually positive=1
+    normalise     accept probabilities that were rounded; see `Predictions.normalised`
+    columns       your own names of columns or keys, {"logits": "logit_*", "label": "y"}; keys are logits, probs, label,
+                  group and weight, and the value for scores is a name, a pattern, or a list with commas in the order of
+                  the classes
+    ignore_index  leave out rows with this label, such as pixels without one
     """
     path = _of_run(Path(path))
     one_of("labels", labels, get_args(Labels))
+    if labels == "ignored" and ignore_index is not None:
+        raise InputError(
+            "labels are not read here, so no row can be left out by its label: leave out ignore_index",
+            flags={"leave out ignore_index": "leave out --ignore-index"},
+        )
     if split is not None:
         one_of("split", split, ("val", "test"))
-    wanted = Wanted(split, labels, as_positive(positive), ColumnNames.of(columns))
+    wanted = Wanted(split, labels, as_positive(positive), ColumnNames.of(columns), ignore_index)
     paths = shard_paths(path, tuple(FORMATS))
-    if paths is None:
-        found = _read_file(path, wanted)
-    else:
-        found = joined(as_url(path) or path, [_read_file(each, wanted) for each in paths])
+    files = [_read_file(each, wanted) for each in ([path] if paths is None else paths)]
+    if ignore_index is not None:
+        # A file without any label is nothing to measure, but others of its folder may have some.
+        files = [file for file in files if file.n] or files[:1]
+        refuse_none(files[0], ignore_index)
+    found = files[0] if paths is None else joined(as_url(path) or path, files)
     return found.normalised() if normalise else found
 
 
@@ -85,7 +97,8 @@ def _read_file(path: Path, wanted: Wanted) -> Predictions:
     if url is not None:
         return replace(_read_file(local_copy(url), wanted), source=url)
     with reading(path):
-        return _format_of(path).read(path, wanted)
+        found = _format_of(path).read(path, wanted)
+        return found if wanted.ignore_index is None else without(found, wanted.ignore_index)
 
 
 def reopen(origin: Origin) -> Predictions:
@@ -163,6 +176,7 @@ def write_predictions(path: PathLike, predictions: Predictions) -> None:
 
 def _write_file(chosen: Format, path: Path, predictions: Predictions) -> None:
     origin = predictions.origin
+    _check_rows(chosen, predictions)
     if origin is not None and _format_of(origin.path) is chosen:
         chosen.rewrite(origin, path, predictions)
         return
@@ -172,6 +186,22 @@ def _write_file(chosen: Format, path: Path, predictions: Predictions) -> None:
         if name in taken:
             raise InputError(f"{name} is in the way of the new {name}; rename or remove it")
     chosen.write(path, predictions, found)
+
+
+def _check_rows(chosen: Format, predictions: Predictions) -> None:
+    """Refuse rows that a file of this format cannot hold as they were read."""
+    for read in filter(None, (part.origin for part in (predictions, *predictions.shards))):
+        if read.wanted.ignore_index is not None:
+            raise InputError(
+                f"rows with the label {read.wanted.ignore_index} were left out, so the file cannot be written again. "
+                "A row needs no label to be calibrated: read the file without ignore_index"
+            )
+    if predictions.of_pixels and not predictions.space:
+        raise InputError("images that differ in size, or some of their pixels, are not one array; write a folder")
+    if predictions.of_pixels and chosen not in (npz, safetensors):
+        raise InputError(
+            "a table has a row for each sample, and these are arrays of pixels; write .npz or .safetensors"
+        )
 
 
 def extras_of(predictions: Predictions) -> Extras:

@@ -1,20 +1,19 @@
 """Files, arrays and `Predictions` of a caller, all as `Predictions`."""
 
-import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor
-
-from temperance.arrays import ArrayLike, as_labels, as_scores, as_weights, flatten, to_tensor
+from temperance.arrays import ArrayLike
 from temperance.errors import InputError
-from temperance.predictions.checks import ColumnNames, Positive, Wanted
-from temperance.predictions.core import Predictions, as_positive
+from temperance.predictions.checks import ColumnNames, Positive, Wanted, as_positive
+from temperance.predictions.core import Predictions
+from temperance.predictions.dense import labelled
 from temperance.predictions.disk import read_predictions
 from temperance.predictions.frames import column_names, of_table
-from temperance.predictions.rows import in_array
+
+# The options that say how a file is read.
+READING = ("positive", "normalise", "columns", "ignore_index")
 
 # A set that brings its own labels.
 Set = Predictions | str | Path
@@ -38,57 +37,33 @@ def as_predictions(
                 "a file or a Predictions brings its own weights: store them under the name weights, or name their "
                 'column with columns={"weight": NAME}; Predictions.of takes weights='
             )
-        if labels is not None or from_logits or ignore_index is not None:
-            raise InputError(
-                "a file or a Predictions brings its own labels, all of which count, and says whether it holds logits"
-            )
+        if labels is not None or from_logits:
+            raise InputError("a file or a Predictions brings its own labels, and says whether it holds logits")
         if not isinstance(given, Predictions):
-            return read_predictions(given, positive=positive, normalise=normalise, columns=columns)
+            return read_predictions(
+                given, positive=positive, normalise=normalise, columns=columns, ignore_index=ignore_index
+            )
         if positive is not None or normalise or columns is not None:
             raise InputError(
                 "a Predictions says what it holds; give positive=, normalise= and columns= to what makes it"
             )
-        return given
+        return given if ignore_index is None else labelled(given, ignore_index)
     # With labels beside it, a DataFrame is an array.
     names = column_names(given) if labels is None else None
     if names is not None:
-        if from_logits or ignore_index is not None or weights is not None:
+        if from_logits or weights is not None:
             raise InputError("a table brings its own labels and weights, and its columns say whether it holds logits")
-        wanted = Wanted(positive=as_positive(positive), columns=ColumnNames.of(columns))
-        return of_table(given, names, wanted, normalise=normalise)
+        wanted = Wanted(positive=as_positive(positive), columns=ColumnNames.of(columns), ignore_index=ignore_index)
+        found = of_table(given, names, wanted, normalise=normalise)
+        return found if ignore_index is None else labelled(found, ignore_index)
     if isinstance(given, Mapping):
         raise InputError("a dictionary of arrays brings its own labels, under the name label")
     if columns is not None:
         raise InputError("columns= names the columns of a file or a table; arrays have none")
     if labels is None:
         raise InputError("arrays need labels: pass probs and labels")
-    name = "logits" if from_logits else "probs"
-    scores = to_tensor(given, name)
-    what: dict[str, Any] = {"from_logits": from_logits, "positive": positive, "normalise": normalise}
-    if scores.ndim <= 2 and ignore_index is None:
-        return Predictions.of(scores, labels, weights=weights, **what)
-    if weights is not None:
-        weights = as_weights(weights, (scores.shape[0], *scores.shape[2:])).reshape(-1)
-    rows, truth = _rows(scores, labels, name, binary=positive is not None, ignore_index=ignore_index)
-    kept = (truth != ignore_index).nonzero().flatten() if ignore_index is not None else torch.arange(len(truth))
-    if not len(kept):
-        raise InputError(f"every label is ignore_index={ignore_index}: there is nothing to measure")
-    counted = None if weights is None else weights[kept.cpu()]
-    found = Predictions.of(rows[kept], truth[kept], weights=counted, **what)
-    return dataclasses.replace(found, _place=lambda row: in_array(int(kept[row])))
-
-
-def _rows(
-    scores: Tensor, labels: ArrayLike, name: str, *, binary: bool, ignore_index: int | None
-) -> tuple[Tensor, Tensor]:
-    """Dense predictions and their labels as rows."""
-    if not binary:
-        scores = as_scores(scores, name)
-        return flatten(scores), as_labels(labels, scores, ignore_index=ignore_index, name=name).reshape(-1)
-    rows, truth = scores.reshape(-1, 1), to_tensor(labels, "labels").reshape(-1).to(scores.device)
-    if len(rows) != len(truth):
-        raise InputError(f"labels must be one for each of the {len(rows)} scores; there are {len(truth)}")
-    return rows, truth
+    how: dict[str, Any] = {"positive": positive, "normalise": normalise, "ignore_index": ignore_index}
+    return Predictions.of(given, labels, from_logits=from_logits, weights=weights, **how)
 
 
 def as_sides(

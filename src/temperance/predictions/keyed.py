@@ -1,5 +1,6 @@
 """Files of named arrays (.npz and .safetensors): which arrays are one set of predictions, and its rows in chunks."""
 
+import math
 from collections.abc import Iterable, Iterator
 from itertools import repeat
 from pathlib import Path
@@ -10,9 +11,10 @@ from torch import Tensor
 
 from temperance.errors import InputError
 from temperance.files import reading
-from temperance.predictions.checks import MARK, ColumnNames, Described, Wanted, check_set, shown
-from temperance.predictions.core import Origin, Predictions, binary_names
-from temperance.predictions.rows import Chunk, Meaning, in_file, placed
+from temperance.predictions.checks import MARK, ColumnNames, Described, Wanted, binary_names, check_set, shown
+from temperance.predictions.core import Origin, Predictions
+from temperance.predictions.dense import image_numbers, position
+from temperance.predictions.rows import Chunk, Meaning, in_file, placed, regrouped
 
 
 class ArrayFile(Protocol):
@@ -130,28 +132,34 @@ def open_set(file: ArrayFile, wanted: Wanted) -> Predictions:
     groups = None if keys.groups is None else file.describe(keys.groups)
     truth = None if keys.labels is None else file.describe(keys.labels)
     counted = None if keys.weights is None else file.describe(keys.weights)
-    n, k = check_set(keys.name, file.describe(keys.scores), truth, groups, names, wanted, counted)
+    n, k, space = check_set(keys.name, file.describe(keys.scores), truth, groups, names, wanted, counted)
     meaning = Meaning(keys.name, names, wanted)
 
-    def read(rows: int) -> Iterator[Chunk]:
+    place = position(space, in_file)
+
+    def pieces(samples: int) -> Iterator[Chunk]:
         first = 0
-        with reading(file.path), placed(in_file):
+        with reading(file.path), placed(place):
             parts = zip(
-                file.pieces(keys.scores, rows),
-                repeat(None) if keys.labels is None else file.pieces(keys.labels, rows),
-                repeat(None) if keys.groups is None else file.groups(keys.groups, rows),
-                repeat(None) if keys.weights is None else file.pieces(keys.weights, rows),
+                file.pieces(keys.scores, samples),
+                repeat(None) if keys.labels is None else file.pieces(keys.labels, samples),
+                repeat(None) if keys.groups is None else file.groups(keys.groups, samples),
+                repeat(None) if keys.weights is None else file.pieces(keys.weights, samples),
                 strict=False,
             )
             for values, labels, group, weights in parts:
                 yield meaning.chunk(values, labels, group, first, weights)
-                first += len(values)
+                first += len(values) * math.prod(space)
+
+    def read(rows: int) -> Iterator[Chunk]:
+        # Whole images are read, one at least, and given out in as many rows as are wanted.
+        return regrouped(pieces(max(1, rows // math.prod(space))), rows) if space else pieces(rows)
 
     return Predictions(
         str(file.path),
         keys.split,
         meaning.from_logits,
-        n,
+        n * math.prod(space),
         k,
         has_labels=truth is not None,
         has_groups=groups is not None,
@@ -159,6 +167,8 @@ def open_set(file: ArrayFile, wanted: Wanted) -> Predictions:
         calibrated_by=file.text(keys.prefix + MARK),
         origin=Origin(file.path, wanted),
         _read=read,
-        _place=in_file,
+        _place=place,
         has_weights=counted is not None,
+        space=space,
+        _images=image_numbers(n, space),
     )

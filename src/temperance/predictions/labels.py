@@ -7,9 +7,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from temperance.arrays import class_numbers, to_tensor, whole_numbers
+from temperance.arrays import class_numbers, flatten, to_tensor, whole_numbers
 from temperance.errors import InputError
-from temperance.predictions.checks import Positive, shown
+from temperance.predictions.checks import Positive, Wanted, shown
 
 # Stands for the label of a sample that has none.
 NO_LABEL = -1
@@ -22,11 +22,18 @@ def no_labels(n: int) -> Tensor:
     return torch.full((n,), NO_LABEL)
 
 
+def label_rows(labels: Values, shape: tuple[int, ...]) -> Values:
+    """Labels that go with scores (n, k, *space), one for each row (n · space,); one-hot ones are (n · space, k)."""
+    if len(shape) == 2:
+        return labels
+    return flatten(to_tensor(labels, "labels")) if tuple(labels.shape) == shape else labels.reshape(-1)
+
+
 def label_numbers(
     labels: Values,
     scores: Tensor,
     class_names: tuple[str, ...] | None,
-    positive: Positive | None = None,
+    wanted: Wanted,
     *,
     first_row: int = 0,
 ) -> Tensor:
@@ -34,11 +41,12 @@ def label_numbers(
 
     A number outside 0 … k − 1 is not a class of this model; it is refused later, by measuring and fitting.
     """
+    positive = wanted.positive
     is_text = isinstance(labels, np.ndarray) and labels.dtype.kind == "U"
     if is_text and class_names is not None and not isinstance(positive, str):
         return looked_up(np.asarray(labels).reshape(-1), class_names, first_row)
     if positive is not None:
-        return _is_positive(labels, positive, first_row).to(scores.device)
+        return _is_positive(labels, positive, wanted.ignore_index, first_row).to(scores.device)
     return class_numbers(labels, tuple(scores.shape), first_row=first_row)
 
 
@@ -59,8 +67,14 @@ def unknown_label(label: str, row: int, class_names: tuple[str, ...] | None) -> 
     return InputError(f"labels must be class numbers{names}; row {row} has {shown([repr(label)])}", row=row)
 
 
-def _is_positive(labels: Values, positive: Positive, first_row: int) -> Tensor:
-    """1 for the positive label, 0 for the others. (n,)"""
+def _is_positive(labels: Values, positive: Positive, ignore_index: int | None, first_row: int) -> Tensor:
+    """1 for the positive label, 0 for the others, and ignored ones as they are. (n,)"""
+    if ignore_index in (0, 1):
+        raise InputError(
+            f"ignore_index={ignore_index} is one of the classes 0 and 1 of a binary classifier; mark rows without a "
+            "label by another number",
+            flags={f"ignore_index={ignore_index}": f"--ignore-index {ignore_index}"},
+        )
     if isinstance(labels, np.ndarray) and labels.dtype.kind == "U":
         if not isinstance(positive, str):
             some = shown([repr(label) for label in np.unique(labels)[:3].tolist()])
@@ -75,8 +89,9 @@ def _is_positive(labels: Values, positive: Positive, first_row: int) -> Tensor:
             flags={f"positive={positive!r}": f"--positive {positive}"},
         )
     is_positive = numbers == positive
+    is_ignored = torch.zeros_like(is_positive) if ignore_index is None else numbers == ignore_index
     if positive == 1:
-        other = ~(is_positive | (numbers == 0) | (numbers == -1))
+        other = ~(is_positive | is_ignored | (numbers == 0) | (numbers == -1))
         if bool(other.any()):
             row = int(other.nonzero()[0])
             label = int(numbers[row])
@@ -86,4 +101,4 @@ def _is_positive(labels: Values, positive: Positive, first_row: int) -> Tensor:
                 row=first_row + row,
                 flags={f"positive={label}": f"--positive {label}"},
             )
-    return is_positive.long()
+    return numbers.where(is_ignored, is_positive.long())

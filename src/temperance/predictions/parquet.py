@@ -17,9 +17,18 @@ import torch
 
 from temperance.errors import InputError, MissingExtraError
 from temperance.files import reading
-from temperance.predictions.checks import MARK, Described, Wanted, as_class_names, check_set, names_from_json, shown
+from temperance.predictions.checks import (
+    MARK,
+    Described,
+    Wanted,
+    as_class_names,
+    binary_names,
+    check_set,
+    names_from_json,
+    shown,
+)
 from temperance.predictions.columns import NewColumn, TableColumns, find_columns, with_new_scores
-from temperance.predictions.core import WRITTEN_ROWS, Extras, Origin, Predictions, binary_names
+from temperance.predictions.core import WRITTEN_ROWS, Extras, Origin, Predictions
 from temperance.predictions.rows import Chunk, Meaning, Taker, in_file, placed
 
 # A column is read through a buffer of this size, rather than as a whole row group at once.
@@ -41,7 +50,7 @@ def read(path: Path, wanted: Wanted) -> Predictions:
     truth = None if columns.labels is None else _describe(schema.field(columns.labels).type, (n,))
     counted = None if columns.weights is None else _describe(schema.field(columns.weights).type, (n,))
     width = k
-    n, k = check_set(columns.name, scores, truth, groups, names, wanted, counted)
+    n, k, _ = check_set(columns.name, scores, truth, groups, names, wanted, counted)
     meaning = Meaning(columns.name, names, wanted)
 
     def read_rows(rows: int) -> Iterator[Chunk]:
@@ -275,9 +284,7 @@ def _scores(batch: Any, columns: TableColumns, k: int, start: int) -> npt.NDArra
     if not columns.is_list:
         return np.stack([_values(batch, column, start) for column in columns.scores], axis=1)
     lists = batch.column(columns.scores[0])
-    counted = lists.value_lengths()
-    # Without need, `fill_null` would import pandas where it is installed, as `to_numpy` below.
-    lengths = np.from_dlpack(counted.fill_null(0) if counted.null_count else counted)
+    lengths = _lengths(lists)
     if (lengths != k).any():
         row = int((lengths != k).argmax())
         raise InputError(
@@ -286,6 +293,17 @@ def _scores(batch: Any, columns: TableColumns, k: int, start: int) -> npt.NDArra
             row=start + row,
         )
     return _to_numpy(lists.flatten(), columns.name, start, per_row=k).reshape(-1, k)
+
+
+def _lengths(lists: Any) -> npt.NDArray[Any]:
+    """How many numbers each list has; 0 where there is none. (rows,)"""
+    types = _pyarrow()[0].types
+    # Where it can be done without, because `value_lengths` imports pyarrow.compute, and `fill_null` pandas.
+    if types.is_fixed_size_list(lists.type) and not lists.null_count:
+        return np.full(len(lists), lists.type.list_size)
+    if (types.is_list(lists.type) or types.is_large_list(lists.type)) and not lists.null_count:
+        return np.diff(np.from_dlpack(lists.offsets))
+    return np.from_dlpack(lists.value_lengths().fill_null(0))
 
 
 def _values(batch: Any, column: str, start: int) -> npt.NDArray[Any]:

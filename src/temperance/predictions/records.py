@@ -15,9 +15,9 @@ import numpy.typing as npt
 
 from temperance.errors import InputError
 from temperance.files import reading
-from temperance.predictions.checks import MARK, Described, Wanted, check_set, shown
+from temperance.predictions.checks import MARK, Described, Wanted, binary_names, check_set, shown
 from temperance.predictions.columns import TableColumns, class_columns, find_columns, with_new_scores
-from temperance.predictions.core import WRITTEN_ROWS, Extras, Origin, Predictions, binary_names
+from temperance.predictions.core import WRITTEN_ROWS, Extras, Origin, Predictions
 from temperance.predictions.rows import Chunk, Meaning, in_file, placed
 
 Record = dict[str, Any]
@@ -35,7 +35,7 @@ def read(path: Path, wanted: Wanted) -> Predictions:
     label = None if columns.labels is None else _describe(first[columns.labels], n)
     groups = None if columns.groups is None else _describe(first[columns.groups], n)
     counted = None if columns.weights is None else _describe(first[columns.weights], n)
-    n, k = check_set(columns.name, Described((n, k), "f", "float64"), label, groups, names, wanted, counted)
+    n, k, _ = check_set(columns.name, Described((n, k), "f", "float64"), label, groups, names, wanted, counted)
     meaning = Meaning(columns.name, names, wanted)
 
     def read_rows(rows: int) -> Iterator[Chunk]:

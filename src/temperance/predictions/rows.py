@@ -12,10 +12,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from temperance.arrays import as_scores, as_weights, to_tensor
+from temperance.arrays import as_scores, as_weights, flatten, to_tensor
 from temperance.errors import InputError
 from temperance.predictions.checks import Text, Wanted
-from temperance.predictions.labels import label_numbers, no_labels
+from temperance.predictions.labels import label_numbers, label_rows, no_labels
 
 Values = Tensor | npt.NDArray[Any]
 
@@ -59,6 +59,13 @@ class Chunk(NamedTuple):
         )
 
 
+def regrouped(chunks: Iterator[Chunk], rows: int) -> Iterator[Chunk]:
+    """The same rows in chunks of this many, so that results do not depend on how they came."""
+    taker = Taker(chunks)
+    while len((chunk := taker.take(rows)).labels):
+        yield chunk
+
+
 class Taker:
     """Rows out of chunks, as many at a time as the caller wants."""
 
@@ -97,16 +104,24 @@ class Meaning:
         first_row: int,
         weights: Values | None = None,
     ) -> Chunk:
-        """Checked rows; `first_row` is the number of the first one."""
+        """Checked rows, of which there is one for each pixel; `first_row` is the number of the first one.
+
+        A group is that of an image: all its pixels have it.
+        """
         positive = self.wanted.positive
-        rows = as_scores(scores if positive is None else self._two_columns(scores, first_row), self.name)
-        numbers = (
-            no_labels(len(rows))
-            if labels is None
-            else label_numbers(labels, rows, self.class_names, positive, first_row=first_row)
-        )
-        counted = None if weights is None else as_weights(weights, (len(rows),), first_row=first_row).to(rows.device)
-        return Chunk(rows, numbers.to(rows.device), None if groups is None else groups.astype(np.str_), counted)
+        given = as_scores(scores if positive is None else self._two_columns(scores, first_row), self.name)
+        rows = flatten(given)
+        if labels is None:
+            numbers = no_labels(len(rows))
+        else:
+            truth = label_rows(labels, tuple(given.shape)) if positive is None else labels.reshape(-1)
+            numbers = label_numbers(truth, rows, self.class_names, self.wanted, first_row=first_row)
+        counted = None
+        if weights is not None:
+            each = to_tensor(weights, "weights").reshape(-1)
+            counted = as_weights(each, (len(rows),), first_row=first_row).to(rows.device)
+        parts = None if groups is None else groups.astype(np.str_).repeat(len(rows) // len(groups))
+        return Chunk(rows, numbers.to(rows.device), parts, counted)
 
     def _two_columns(self, scores: Values, first_row: int) -> Tensor:
         """The scores of the positive class as those of both classes. (rows, 2)"""

@@ -4,6 +4,7 @@ Tensors are numbers, so groups are stored as places in the list `group_names`; w
 """
 
 import json
+import math
 from collections.abc import Iterator
 from itertools import takewhile
 from pathlib import Path
@@ -21,6 +22,7 @@ from temperance.errors import InputError
 from temperance.files import reading
 from temperance.predictions.checks import MARK, Described, Wanted, as_class_names, names_from_json
 from temperance.predictions.core import Extras, Origin, Predictions
+from temperance.predictions.dense import in_shape
 from temperance.predictions.keyed import find_set, open_set
 
 # The floats that NumPy has too.
@@ -104,11 +106,12 @@ def write(path: Path, predictions: Predictions, extras: Extras) -> None:
     tensors = _tensors(predictions)
     metadata = _mark(predictions)
     if predictions.groups is not None:
-        names, places = np.unique(predictions.groups, return_inverse=True)
+        groups = predictions.groups[:: math.prod(predictions.space)]
+        names, places = np.unique(groups, return_inverse=True)
         tensors["groups"] = torch.from_numpy(places.astype(np.int64))
         metadata["group_names"] = json.dumps(names.tolist())
     if predictions.weights is not None:
-        tensors["weights"] = predictions.weights.cpu().contiguous()
+        tensors["weights"] = in_shape(predictions, predictions.weights).cpu().contiguous()
     if predictions.class_names is not None:
         metadata["class_names"] = json.dumps(predictions.class_names)
     for name, array in extras.items():
@@ -135,9 +138,9 @@ def rewrite(origin: Origin, path: Path, predictions: Predictions) -> None:
 
 
 def _tensors(predictions: Predictions) -> dict[str, Tensor]:
-    tensors = {predictions.kind: predictions.scores.contiguous()}
+    tensors = {predictions.kind: in_shape(predictions, predictions.scores).contiguous()}
     if predictions.has_labels:
-        tensors["labels"] = predictions.whole.labels.contiguous()
+        tensors["labels"] = in_shape(predictions, predictions.whole.labels).contiguous()
     return tensors
 
 

@@ -1,18 +1,20 @@
 """A folder of files, or the files that match a pattern, as one set of predictions: one file after the other."""
 
 import glob
+import math
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from temperance.errors import FileError
 from temperance.predictions.checks import shown
 from temperance.predictions.core import Extras, Predictions
 from temperance.predictions.remote import as_url, remote_paths
-from temperance.predictions.rows import Chunk, Taker
+from temperance.predictions.rows import Chunk, regrouped
 
 
 def files_in(path: Path, suffixes: Sequence[str]) -> list[Path] | None:
@@ -64,10 +66,15 @@ def joined(source: Path | str, shards: Sequence[Predictions]) -> Predictions:
     starts = [0, *accumulate(shard.n for shard in shards)]
 
     def read(rows: int) -> Iterator[Chunk]:
-        # As many rows at a time as from one file, so that results do not depend on where files end.
-        taker = Taker(chunk for shard in shards for chunk in shard.chunks(rows))
-        while len((chunk := taker.take(rows)).labels):
-            yield chunk
+        return regrouped((chunk for shard in shards for chunk in shard.chunks(rows)), rows)
+
+    def images() -> npt.NDArray[np.int64]:
+        found, first = [], 0
+        for shard in shards:
+            assert shard._images is not None
+            found.append(first + shard._images())
+            first = int(found[-1].max()) + 1
+        return np.concatenate(found)
 
     def place(row: int) -> str:
         i = bisect_right(starts, row) - 1
@@ -87,6 +94,8 @@ def joined(source: Path | str, shards: Sequence[Predictions]) -> Predictions:
         shards=tuple(shards),
         _place=place,
         has_weights=first.has_weights,
+        space=first.space if all(shard.space == first.space for shard in shards) else (),
+        _images=None if first._images is None else images,
     )
 
 
@@ -99,6 +108,7 @@ def _check_same(one: Predictions, other: Predictions) -> None:
         "has_labels": tuple("labels" if each.has_labels else "no labels" for each in (one, other)),
         "has_groups": tuple("groups" if each.has_groups else "no groups" for each in (one, other)),
         "has_weights": tuple("weights" if each.has_weights else "no weights" for each in (one, other)),
+        "of_pixels": tuple("the pixels of images" if each.of_pixels else "samples (n, k)" for each in (one, other)),
         "split": tuple(f"a {each.split} set" if each.split else "one set" for each in (one, other)),
         "calibrated_by": tuple(f"predictions calibrated by {each.calibrated_by or 'nothing'}" for each in (one, other)),
     }
@@ -117,7 +127,9 @@ def joined_extras(extras: Sequence[Extras], shards: Sequence[Predictions]) -> Ex
         if any(name not in each for each in extras):
             raise FileError(f"{name} is not in every file, so one file cannot hold it; write a folder")
         arrays = [each[name] for each in extras]
-        if all(array.shape[:1] == (shard.n,) for array, shard in zip(arrays, shards, strict=True)):
+        if all(
+            array.shape[:1] == (shard.n // math.prod(shard.space),) for array, shard in zip(arrays, shards, strict=True)
+        ):
             found[name] = np.concatenate(arrays)
         elif all(np.array_equal(arrays[0], array) for array in arrays):
             found[name] = arrays[0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 
+from temperance import showing
 from temperance.jobs.results import Row, shown
 from temperance.metrics import METRICS
 
@@ -13,7 +14,7 @@ PERCENT = "\u00a0%"
 
 def percent(value: float, digits: int = 2) -> str:
     """0.0866 as 8.66 %."""
-    return f"{100 * value:.{digits}f}{PERCENT}"
+    return set_percent_signs(showing.percent(value, digits))
 
 
 def percent_down(value: float) -> str:
@@ -48,9 +49,9 @@ def value_of(row: Row) -> str:
 
 
 def interval_of(row: Row, between: str = "–") -> str:
-    """The interval of a metric, or a dash where none was measured."""
+    """The interval of a metric; nothing where it has none."""
     if math.isnan(row.low):
-        return "–"
+        return ""
     return f"{_typeset(row, row.low).removesuffix(PERCENT)}\u00a0{between} {_typeset(row, row.high)}"
 
 

@@ -1,4 +1,4 @@
-"""Do a network, data, a loss and a recipe go together, and is a run the one that a checkpoint is of?"""
+"""Checks before training: network, data, loss and recipe fit together, and a checkpoint belongs to this run."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def check_together(network: nn.Module, data: ImageData, loss: Loss, recipe: Reci
     if n < size:
         raise InputError(f"batch_size {size} is more than the {n} training images: lower it")
     if size % processes():
-        raise InputError(f"batch_size {size} cannot be shared out evenly to {processes()} processes")
+        raise InputError(f"batch_size {size} cannot be divided evenly among {processes()} processes")
     if loss.reduction == "none":
         raise InputError(f"the loss must give one number to train with; make it {loss.name}(reduction='mean')")
     if recipe.mix is not None and loss.learns_from == "training":

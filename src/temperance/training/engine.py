@@ -20,6 +20,7 @@ from temperance.losses.distributed import all_sum, processes
 from temperance.metrics import accuracy, ece, nll
 from temperance.predictions import Predictions
 from temperance.progress import Progress, no_progress
+from temperance.showing import percent
 from temperance.training.balanced import Balanced, balanced
 from temperance.training.checkpoint import Progressed, load_checkpoint, save_checkpoint
 from temperance.training.checks import check_together, configuration_of
@@ -339,4 +340,4 @@ def told(epoch: int, epochs: int, history: list[dict[str, Any]]) -> str:
     if not history:
         return now
     last = history[-1]
-    return f"{now}  loss {last['loss']:.3f}  val {last['val_accuracy']:.1%}  ECE {last['val_ece']:.1%}"
+    return f"{now}  loss {last['loss']:.3f}  val {percent(last['val_accuracy'], 1)}  ECE {percent(last['val_ece'], 1)}"

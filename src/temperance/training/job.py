@@ -55,7 +55,7 @@ class Job:
     data_options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        as_loss(self.loss, n_samples=1)  # refuses a wrong one before any data is read, and so does
+        as_loss(self.loss, n_samples=1)  # a wrong loss or network is refused before any data is read
         name, settings = parse_entry(self.network)
         check_settings(name, NETWORKS[name].settings, settings)
 

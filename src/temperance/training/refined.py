@@ -1,4 +1,4 @@
-"""What a temperature would leave of the validation loss: the part that a calibrator cannot repair afterwards."""
+"""The validation loss after a temperature: the part that a calibrator cannot repair afterwards."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FOLDS = 5
 
 
 def refined_nll(logits: Tensor, labels: Tensor) -> float:
-    """NLL with a temperature that was fitted to other samples: for each fifth of them to the other four.
+    """NLL with a temperature that was fitted to other samples: each fifth uses that of the other four.
 
     A network that gets surer without getting better has a rising NLL, though a temperature would repair it. With the
     temperature, NLL falls for as long as the predictions improve.

@@ -21,10 +21,9 @@ from torch import Tensor, nn
 from temperance.errors import FileError, InputError, plural
 from temperance.files import atomic_write, read_tensors, reading, write_tensors
 from temperance.jobs.results import Provenance, Tabular
-from temperance.jobs.verdict import percents
 from temperance.metrics import accuracy, ece, nll
 from temperance.predictions import Predictions, read_pair, write_pair
-from temperance.showing import two_columns
+from temperance.showing import percents, two_columns
 from temperance.training.prediction import device_of
 
 if TYPE_CHECKING:
@@ -141,11 +140,11 @@ def hardly_learnt(predictions: Predictions) -> str:
     if found["accuracy"] > min(2 * guessed, guessed + (1 - guessed) / 10) or found["nll"] < 0.9 * entropy:
         return ""
     better = "no better" if found["accuracy"] <= guessed and found["nll"] >= entropy else "hardly better"
-    right, naming = percents(found["accuracy"], guessed)
+    right, naming = percents((found["accuracy"], guessed))
     return (
-        f"It is {better} than guessing. On {predictions.n:,} test samples it is right {right} of the time, and naming "
-        f"the most frequent class every time would be right {naming} of the time; its NLL is {found['nll']:.3f}, and "
-        f"that of giving every sample the frequencies of the classes is {entropy:.3f}. Look at its loss, train longer "
+        f"It is {better} than guessing. On {predictions.n:,} test samples it is right {right} of the time; always "
+        f"predicting the most frequent class would be right {naming} of the time. Its NLL is {found['nll']:.3f}; "
+        f"predicting the class frequencies for every sample would give {entropy:.3f}. Look at the loss, train longer "
         "or change the learning rate. What follows is about its confidence alone."
     )
 

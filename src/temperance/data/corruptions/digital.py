@@ -63,7 +63,7 @@ def elastic_transform(x: Tensor, draw: Draw, height: float, sigma: float, jitter
 
 @corruption("digital", 0.95, 0.9, 0.85, 0.75, 0.65, is_random=False)
 def pixelate(x: Tensor, draw: Draw, factor: float) -> Tensor:
-    """Pixelate: made smaller and as large as before, in blocks."""
+    """Pixelate: shrunk and enlarged again, in blocks."""
     h, w = x.shape[2:]
     there_and_back = (box_matrix(side, int(factor * side)) @ box_matrix(int(factor * side), side) for side in (h, w))
     return filtered(x, *(matrix.to(x.device) for matrix in there_and_back))
@@ -80,7 +80,7 @@ def box_matrix(new: int, old: int) -> Tensor:
 
 @corruption("digital", 80, 65, 58, 50, 40, is_random=False)
 def jpeg_compression(x: Tensor, draw: Draw, quality: int) -> Tensor:
-    """JPEG compression: stored with loss."""
+    """JPEG compression: stored at a low quality."""
     levels = (255 * x).round().byte().permute(0, 2, 3, 1).cpu().numpy()
     stored = np.stack([_through_jpeg(image, quality) for image in levels])
     return torch.from_numpy(stored).to(x.device).permute(0, 3, 1, 2) / 255

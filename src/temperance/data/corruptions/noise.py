@@ -10,7 +10,7 @@ from temperance.data.corruptions.base import Draw, corruption
 
 @corruption("noise", 0.04, 0.06, 0.08, 0.09, 0.10)
 def gaussian_noise(x: Tensor, draw: Draw, deviation: float) -> Tensor:
-    """Gaussian noise: every value is off by as much, as in poor light."""
+    """Gaussian noise: equally strong everywhere, as in poor light."""
     return x + deviation * draw.normal(*x.shape)
 
 
@@ -30,5 +30,5 @@ def impulse_noise(x: Tensor, draw: Draw, share: float) -> Tensor:
 
 @corruption("noise", 0.06, 0.1, 0.12, 0.16, 0.2, in_benchmark=False)
 def speckle_noise(x: Tensor, draw: Draw, deviation: float) -> Tensor:
-    """Speckle noise: the brighter a value, the more it is off."""
+    """Speckle noise: the brighter a value, the stronger the noise."""
     return x + x * deviation * draw.normal(*x.shape)

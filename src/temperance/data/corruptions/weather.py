@@ -78,7 +78,7 @@ def fog(x: Tensor, draw: Draw, amount: float, decay: float) -> Tensor:
 
 @corruption("weather", 0.05, 0.1, 0.15, 0.2, 0.3, is_random=False)
 def brightness(x: Tensor, draw: Draw, amount: float) -> Tensor:
-    """Brightness: overexposed, hue and saturation as they were."""
+    """Brightness: overexposed, with hue and saturation unchanged."""
     # With hue and saturation kept, all channels grow in the proportion in which the largest does.
     value = x.amax(1, keepdim=True)
     brighter = (value + amount).clamp(max=1)

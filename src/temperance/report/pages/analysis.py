@@ -93,7 +93,7 @@ def angles_section(sets: dict[str, Tensor], names: Sequence[str]) -> Markup:
     k = len(names)
     return section(
         "How far apart are the classes?",
-        "The angle between the prototypes of each pair of classes, without what all classes have in common. "
+        "The angle between the prototypes of each pair of classes, after their mean is subtracted. "
         f"{k:,} directions can at best all be {simplex_angle(k):.1f}° apart. Closer pairs are red, pairs further "
         "apart are blue; each matrix has its own scale above it.",
         legend(("bar", "pairs of classes"), (stroke("guide"), "as far apart as possible")),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import PurePath
 from statistics import median_high
 
@@ -61,14 +62,15 @@ def _figure(found: Comparison, title: str, metric: str) -> tuple[str, str, str]:
     """A metric before and after, or once where nothing changes it."""
     old, new = (found.row(metric, method=outcome.label) for outcome in (found.baseline, found.recommended))
     if found.recommended is found.baseline:
-        return title, value_of(old), f"between {interval_of(old, 'and')}"
+        return title, value_of(old), "" if math.isnan(old.low) else f"between {interval_of(old, 'and')}"
     if value_of(old) == value_of(new):
         return title, value_of(old), "the same before and after"
     if metric == "accuracy":
         by = found.recommended.minus(found.baseline, metric)
         notes = [f"{points(by.value)} points,", f"between {points(by.low)} and {points(by.high)}"]
     else:
-        notes = [f"{interval_of(old)} before", f"{interval_of(new)} after"]
+        sides = ((row, when) for row, when in ((old, "before"), (new, "after")) if not math.isnan(row.low))
+        notes = [f"{interval_of(row)} {when}" for row, when in sides]
     return title, moved(value_of(old), value_of(new)), join(tag("span", note) for note in notes)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from temperance.errors import plural
 from temperance.jobs.ood import TITLES, OODComparison, ScoreHistogram
 from temperance.jobs.results import Row
@@ -48,8 +50,8 @@ def ood_page(found: OODComparison) -> str:
 
 
 def _figure(title: str, row: Row) -> tuple[str, str, str]:
-    between = percent_range(row.low, row.high, 1).replace("–", "and")
-    return title, percent(row.value), f"between {between}"
+    bounds = percent_range(row.low, row.high, 1).replace("–", "and")
+    return title, percent(row.value), "" if math.isnan(row.low) else f"between {bounds}"
 
 
 def histograms_section(found: OODComparison) -> Markup:
@@ -108,7 +110,8 @@ def numbers_section(found: OODComparison) -> Markup:
             cells = [noted(name, prose(entry.summary.partition(" (n")[0]))]
             for metric in TITLES:
                 row = found.row(metric, group=group, method=name)
-                cells.append(noted(percent(row.value), percent_range(row.low, row.high, 1)))
+                bounds = "" if math.isnan(row.low) else percent_range(row.low, row.high, 1)
+                cells.append(noted(percent(row.value), bounds))
             rows.append(cells)
         groups.append((title, rows))
     level = found.provenance.settings["level"]

@@ -177,5 +177,5 @@ def make_network(
 
 
 def conv(c_in: int, c_out: int, kernel: int = 3, stride: int = 1) -> nn.Conv2d:
-    """A convolution that keeps the size of the maps, or halves it; the BatchNorm near it has the bias."""
+    """A convolution that keeps the size of the maps, or halves it, without a bias: the BatchNorm next to it has one."""
     return nn.Conv2d(c_in, c_out, kernel, stride, padding=kernel // 2, bias=False)

@@ -1,0 +1,168 @@
+"""How often an interval holds the true value: python -m benchmarks.quality.coverage --out FILE
+
+Logits are drawn at random, and labels from probabilities that are known, so the true value of every metric is known: it
+is that of many rows, each counted once for each label with the label's probability as its weight. Two intervals are
+made of the same resamples: the basic bootstrap for every metric, and the one that is shown.
+
+calibrated      labels as the model says: every error is 0
+over-confident  the logits of the labels are those of the model divided by 1.5
+slightly over   ... divided by 1.1
+steep           over-confident where it is sure, under-confident where it is not
+
+One JSON line for each case, number of samples and metric; lines that are in the file already are not run again.
+"""
+
+import argparse
+import json
+import math
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from benchmarks.quality.table import read
+from temperance.jobs.results import Provenance
+from temperance.metrics import METRICS
+from temperance.metrics.batch import batches
+from temperance.metrics.significance import bounded, combine, deal, resample
+
+Truth = Callable[[Tensor], Tensor]
+
+METRIC_NAMES = (
+    "accuracy",
+    "nll",
+    "brier",
+    "aurc",
+    "ece",
+    "adaptive-ece",
+    "smooth-ece",
+    "classwise-ece",
+    "debiased-ece",
+    "mce",
+)
+SIZES = (100, 300, 1000, 10_000)
+DRAWS, RESAMPLES, ROWS = 100, 200, 200_000
+LEVEL = 0.95
+BINNED = {"debiased-ece": "ece"}  # what it estimates
+
+
+def _tempered(temperature: float) -> Truth:
+    return lambda logits: (logits / temperature).softmax(1)
+
+
+def _steep(logits: Tensor) -> Tensor:
+    sure = logits.softmax(1).amax(1, keepdim=True) > 0.7
+    return torch.where(sure, (logits / 1.6).softmax(1), (logits * 1.6).softmax(1))
+
+
+# name: classes, size of the logits, the true probabilities
+CASES: dict[str, tuple[int, float, Truth]] = {
+    "calibrated": (4, 1.0, _tempered(1)),
+    "calibrated, sure": (10, 6.0, _tempered(1)),
+    "slightly over": (10, 5.0, _tempered(1.1)),
+    "over-confident": (4, 2.0, _tempered(1.5)),
+    "steep": (4, 2.0, _steep),
+}
+
+
+def drawn(case: str, n: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """The probabilities that the model says, and the true ones."""
+    k, size, truth = CASES[case]
+    logits = size * torch.randn(n, k, generator=generator, dtype=torch.float64)
+    return logits.softmax(1), truth(logits)
+
+
+def true_values(case: str) -> dict[str, float]:
+    """Each metric of very many rows, every label counted with its probability."""
+    says, true = drawn(case, ROWS, torch.Generator().manual_seed(1))
+    k = says.shape[1]
+    weights = true.reshape(-1)
+    some = weights > 1e-12
+    rows, labels = says.repeat_interleave(k, 0)[some], torch.arange(k).repeat(ROWS)[some]
+    found = {name: METRICS[BINNED.get(name, name)](rows, labels, weights=weights[some]) for name in METRIC_NAMES}
+    return {name: 0.0 if value < 1e-4 else value for name, value in found.items()}  # what rounding leaves of 0
+
+
+def covered(case: str, n: int, truth: dict[str, float]) -> list[dict[str, Any]]:
+    """For each metric how often an interval holds its true value, how often there is one, and how wide it is."""
+    held: dict[tuple[str, str], list[bool]] = defaultdict(list)
+    widths: dict[tuple[str, str], list[float]] = defaultdict(list)
+    generator = torch.Generator().manual_seed(n)
+    for seed in range(DRAWS):
+        says, true = drawn(case, n, generator)
+        labels = torch.multinomial(true, 1, generator=generator).squeeze(1)
+        requests = [(METRICS[name], {}) for name in METRIC_NAMES]
+        parts = deal(batches(says, labels), n, requests, torch.Generator().manual_seed(seed))
+        for (metric, _), part in zip(requests, parts, strict=True):
+            stats = combine(part)
+            value, draws = metric.value(stats), resample(metric, part, RESAMPLES, torch.Generator().manual_seed(seed))
+            basic, ours = draws.interval(value, metric.range, LEVEL), bounded(metric, stats, value, draws, LEVEL)
+            for rule, found in (("basic", basic), ("ours", ours)):
+                if not math.isnan(found.low):
+                    held[rule, metric.name].append(found.low <= truth[metric.name] <= found.high)
+                    widths[rule, metric.name].append(found.high - found.low)
+    return [
+        {
+            "rule": rule,
+            "metric": name,
+            "truth": round(truth[name], 6),
+            "draws": DRAWS,
+            "shown": len(held[rule, name]),
+            "held": sum(held[rule, name]),
+            "width": round(fmean(widths[rule, name]), 6) if widths[rule, name] else None,
+        }
+        for rule in ("basic", "ours")
+        for name in METRIC_NAMES
+    ]
+
+
+def run(out: Path, sizes: tuple[int, ...] = SIZES) -> None:
+    """Measure what is not in the file yet."""
+    about = Provenance.of({}, {}, seed=0)
+    done = {(row["case"], row["n"]) for row in read(out)}
+    for case in CASES:
+        todo = [n for n in sizes if (case, n) not in done]
+        truth = true_values(case) if todo else {}
+        for n in todo:
+            with out.open("a") as file:
+                for row in covered(case, n, truth):
+                    line = {"case": case, "n": n, **row, "commit": about.commit}
+                    file.write(json.dumps(line) + "\n")
+
+
+def markdown(rows: list[dict[str, Any]]) -> str:
+    """How often the true value is held, for each metric and number of samples: of all cases, and of the worst."""
+    found: dict[tuple[str, str, int], list[dict[str, Any]]] = defaultdict(list)
+    for row in rows:
+        found[row["rule"], row["metric"], row["n"]].append(row)
+    lines = [f"| metric | interval | {' | '.join(f'n = {n:,}' for n in SIZES)} |", "|---" * (2 + len(SIZES)) + "|"]
+    for name in METRIC_NAMES:
+        for rule, words in (("basic", "basic bootstrap"), ("ours", "as shown")):
+            cells = [_cell(found[rule, name, n]) for n in SIZES]
+            lines.append(f"| {METRICS[name].title} | {words} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _cell(rows: list[dict[str, Any]]) -> str:
+    shown = [row for row in rows if 2 * row["shown"] > row["draws"]]
+    if not shown:
+        return "none"
+    rates = [row["held"] / row["shown"] for row in shown]
+    return f"{100 * fmean(rates):.0f} % ({100 * min(rates):.0f} %)"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--sizes", type=int, nargs="+", default=SIZES)
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    run(args.out, tuple(args.sizes))
+
+
+if __name__ == "__main__":
+    main()

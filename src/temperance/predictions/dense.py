@@ -1,0 +1,90 @@
+"""Predictions of every pixel: arrays (n, k, *space) whose rows are pixels, and rows whose label is to be ignored."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+from torch import Tensor
+
+from temperance.errors import InputError
+from temperance.predictions.rows import Chunk, regrouped
+
+if TYPE_CHECKING:
+    from temperance.predictions.core import Predictions
+
+Numbers = npt.NDArray[np.int64]
+
+
+def image_numbers(images: int, space: tuple[int, ...]) -> Callable[[], Numbers] | None:
+    """The image that each row is a pixel of; None where rows are samples of their own."""
+    return (lambda: np.repeat(np.arange(images), math.prod(space))) if space else None
+
+
+def position(space: tuple[int, ...], place: Callable[[int], str]) -> Callable[[int], str]:
+    """What says where a row is: the pixel as it is indexed, or else as `place` says it."""
+    if not space:
+        return place
+
+    def found(row: int) -> str:
+        image, pixel = divmod(row, math.prod(space))
+        return f"position {(image, *(int(i) for i in np.unravel_index(pixel, space)))}"
+
+    return found
+
+
+def in_shape(predictions: Predictions, values: Tensor) -> Tensor:
+    """Scores (rows, k), labels or weights (rows,) in the shape of the arrays that they were read from."""
+    shape = (len(values) // math.prod(predictions.space), *predictions.space)
+    return values.reshape(shape) if values.ndim == 1 else values.reshape(*shape, -1).movedim(-1, 1)
+
+
+def labelled(predictions: Predictions, ignore_index: int) -> Predictions:
+    """The rows whose label is not `ignore_index`; at least one is needed."""
+    found = without(predictions, ignore_index)
+    refuse_none(found, ignore_index)
+    return found
+
+
+def refuse_none(found: Predictions, ignore_index: int) -> None:
+    """Refuse predictions of which no row is left."""
+    if not found.n:
+        raise InputError(
+            f"every label is ignore_index={ignore_index}: there is nothing to measure",
+            flags={f"ignore_index={ignore_index}": f"--ignore-index {ignore_index}"},
+        )
+
+
+def without(predictions: Predictions, ignore_index: int) -> Predictions:
+    """The rows, perhaps none, whose label is not `ignore_index`; found by reading, so that memory does not grow."""
+    predictions.need_labels()
+
+    def kept() -> Numbers:
+        found, first = [], 0
+        for chunk in predictions.chunks():
+            found.append(first + _counted(chunk, ignore_index))
+            first += len(chunk.labels)
+        return np.concatenate(found)
+
+    def read(rows: int) -> Iterator[Chunk]:
+        return regrouped((chunk.take(_counted(chunk, ignore_index)) for chunk in predictions.chunks(rows)), rows)
+
+    n = sum(len(_counted(chunk, ignore_index)) for chunk in predictions.chunks())
+    images = predictions._images
+    return dataclasses.replace(
+        predictions,
+        n=n,
+        space=(),
+        _read=read,
+        _place=lambda row: predictions._place(int(kept()[row])),
+        _images=None if images is None else lambda: images()[kept()],
+    )
+
+
+def _counted(chunk: Chunk, ignore_index: int) -> Numbers:
+    """The rows of a chunk that count."""
+    return np.flatnonzero((chunk.labels != ignore_index).cpu().numpy())
