@@ -232,6 +232,23 @@ def test_wrong_options(good: Path, tmp_path: Path, capsys: pytest.CaptureFixture
     assert "have no groups" in refused(["evaluate", str(no_groups), "--by", "group"], capsys)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["evaluate", "--metrices", "ece"], "evaluate has no option --metrices; did you mean --metrics?"),
+        (["evaluate", "-o", "page.html"], "evaluate has no option -o; did you mean --report FILE.html?"),
+        (["evaluate", "--colour=red"], "evaluate has no option --colour; see temperance evaluate --help"),
+        (["compare", "-o", "page.html"], "-o is for the calibrator; write the page with --report page.html"),
+        (["apply", "good.npz", "more", "-o", "x"], "apply has no use for 'more'; see temperance apply --help"),
+    ],
+)
+def test_options_that_a_command_does_not_have(
+    arguments: list[str], said: str, good: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command, *options = arguments
+    assert refused([command, str(good), *options], capsys).endswith(f"temperance: {said}\n")
+
+
 def test_too_much_memory_is_refused_in_flags(
     good: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,8 +8,9 @@ import os
 import re
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from difflib import get_close_matches
 from typing import Any
 
 from temperance import __version__
@@ -31,7 +32,7 @@ from temperance.cli import (
 )
 from temperance.cli.manual import describe
 from temperance.cli.terminal import transliterate_output
-from temperance.errors import TemperanceError, TemperanceWarning
+from temperance.errors import InputError, TemperanceError, TemperanceWarning
 
 COMMANDS = (
     demo,
@@ -58,7 +59,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         try:
             with seldom_collecting(), warnings_as_sentences():
-                parser().parse_args(arguments, args)
+                known = parser()
+                _, unknown = known.parse_known_args(arguments, args)
+                if unknown:
+                    raise _not_understood(unknown[0], args.command, known)
                 args.run(args)
         finally:
             if sys.stdout is not None:
@@ -131,21 +135,40 @@ def _discard_output() -> None:
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose help fails as any other output does; argparse itself ignores errors of writing."""
+    """A parser whose help fails as any other output does; argparse itself ignores errors of writing.
+
+    commands  the parser of each command
+    """
+
+    commands: Mapping[str, argparse.ArgumentParser]
 
     def _print_message(self, message: str, file: Any = None) -> None:
         print(message, end="", file=file or sys.stderr)
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> Parser:
     """All commands with their options."""
     found = Parser(
         prog="temperance", description="Makes a classifier's confidence mean what it says.", allow_abbrev=False
     )
     found.add_argument("--version", action="version", version=f"temperance {__version__}")
     found.add_argument("--debug", action="store_true", help="show the traceback of an error")
-    commands = found.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    commands = found.add_subparsers(title="commands", dest="command", metavar="COMMAND", required=True)
     for command in COMMANDS:
         command.add_to(commands)
     describe(commands.choices)
+    found.commands = commands.choices
     return found
+
+
+def _not_understood(word: str, command: str, known: Parser) -> InputError:
+    """An error about an argument that a command does not have, with the one that was probably meant."""
+    options = known.commands[command]._option_string_actions
+    name = word.partition("=")[0]
+    meant = get_close_matches(name, options, 1)
+    if name in ("-o", "--output", "--html") and "--report" in options:
+        meant = ["--report FILE.html"]
+    if not word.startswith("-"):
+        return InputError(f"{command} has no use for {word!r}; see temperance {command} --help")
+    instead = f"did you mean {meant[0]}?" if meant else f"see temperance {command} --help"
+    return InputError(f"{command} has no option {name}; {instead}")

@@ -46,6 +46,8 @@ def run(args: argparse.Namespace) -> None:
         return
     check_outputs(args)
     if args.output:
+        if args.output.suffix.lower() == ".html":
+            raise InputError(f"-o is for the calibrator; write the page with --report {args.output}")
         check_calibrator_name(args.output)
     if len(args.test) > 1:
         raise InputError(
