@@ -151,6 +151,17 @@ def test_no_difference_is_not_significant() -> None:
     assert rejected <= 9
 
 
+@pytest.mark.parametrize("n_resamples", [20, 99, 500, 501])
+@pytest.mark.parametrize("share", [1.0, 0.5])
+def test_a_difference_is_significant_where_its_interval_leaves_out_zero(n_resamples: int, share: float) -> None:
+    generator = torch.Generator().manual_seed(0)
+    for value in torch.linspace(-4, 4, 81).tolist():
+        drawn = Draws(value + torch.randn(n_resamples, generator=generator).double().exp() - 1, share)
+        found = drawn.difference(value, 0.95)
+        assert found.low <= found.value <= found.high
+        assert (found.p_value < 0.05) == (found.low > 0 or found.high < 0)
+
+
 def test_settings_are_checked() -> None:
     probs, labels = [[0.9, 0.1], [0.2, 0.8]], [0, 1]
     with pytest.raises(InputError, match="level must lie between 0 and 1"):

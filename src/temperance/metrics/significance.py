@@ -138,11 +138,17 @@ class Draws:
         return Interval(value, min(max(low, bounds[0]), value), max(min(high, bounds[1]), value), level)
 
     def difference(self, value: float, level: float) -> Difference:
-        """The basic bootstrap interval of a difference, and how often chance alone gives one as large."""
+        """The symmetric bootstrap interval of a difference, and how often chance alone gives one as large.
+
+        The interval holds 0 if and only if the p-value is 1 - level or more, given enough resamples for that.
+        """
         of_level(level)
-        low, high = self._reflected(value, level)
-        extreme = int((self._deviations(value).abs() >= abs(value)).sum())
-        return Difference(value, low, high, level, (1 + extreme) / (1 + len(self.values)))
+        sizes = self._deviations(value).abs()
+        extreme = int((sizes >= abs(value)).sum())
+        known = sizes[~sizes.isnan()].sort(descending=True).values
+        rank = max(1, math.ceil((1 - level) * (1 + len(known)) - ROUNDING) - 1)
+        reach = float(known[rank - 1]) if len(known) else math.nan
+        return Difference(value, value - reach, value + reach, level, (1 + extreme) / (1 + len(self.values)))
 
     def _squared(self, value: float, level: float) -> tuple[float, float]:
         squares = self.values[~self.values.isnan()].square()
