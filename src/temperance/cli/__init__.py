@@ -61,8 +61,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             with seldom_collecting(), warnings_as_sentences():
                 known = parser()
                 _, unknown = known.parse_known_args(arguments, args)
+                command = vars(args).pop("command")  # the rest are its own options
                 if unknown:
-                    raise _not_understood(unknown[0], args.command, known)
+                    raise _not_understood(unknown[0], command, known)
                 args.run(args)
         finally:
             if sys.stdout is not None:
