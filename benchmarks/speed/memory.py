@@ -1,7 +1,7 @@
 """What many classes and many bins cost: python -m benchmarks.speed.memory --out benchmarks/results/memory.jsonl
 
 `temperance evaluate FILE --n-bins BINS`, the default table with its intervals, on 64 MB of float16 logits: the more
-classes, the fewer rows. One JSON line for each: peak memory beyond that of a file of ten rows, and all CPU seconds. What
+classes, the fewer rows. One JSON line for each: peak memory beyond that of a file of ten rows, and CPU seconds. What
 would take too much is refused, and its sentence kept.
 """
 
