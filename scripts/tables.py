@@ -33,7 +33,7 @@ from benchmarks.quality import (  # noqa: E402
     shift,
 )
 from benchmarks.quality.table import by_objective, markdown, read  # noqa: E402
-from benchmarks.speed import cost, jobs  # noqa: E402
+from benchmarks.speed import cost, jobs, memory  # noqa: E402
 from benchmarks.speed import losses as loss_speed  # noqa: E402
 from benchmarks.speed import table as peers  # noqa: E402
 
@@ -89,6 +89,8 @@ def table(kind: str, family: str = "") -> str:
         return peers.markdown(read(RESULTS / "speed.jsonl"))
     if kind == "jobs":
         return jobs.markdown(read(RESULTS / "jobs.jsonl"))
+    if kind == "memory":
+        return memory.markdown(read(RESULTS / "memory.jsonl"))
     if kind == "growth":
         return jobs.growth(read(RESULTS / "jobs.jsonl"))
     if kind == "loss_cost":

@@ -129,10 +129,10 @@ def test_no_calibration_is_measured_as_evaluate_measures_it(tmp_path: Path, give
     edges = (9 + rows % 7).double() / 15
     probs[rows] = ((1 - edges) / 9)[:, None]
     probs[rows, rows % 10] = edges
-    values = {"logits": logits} if given == "logits" else {"probs": probs if given == "probs" else probs.float()}
+    scores = {"logits": logits, "probs": probs, "probs in float32": probs.float()}[given]
     fit, test = tmp_path / "fit.npz", tmp_path / "test.npz"
     np.savez(fit, logits=logits[:150], labels=labels[:150])
-    np.savez(test, **values, labels=labels)
+    np.savez(test, labels=labels, **{given.split()[0]: scores.numpy()})  # type: ignore[arg-type]
     found, alone = compare(fit, test, methods=["temperature"], bootstrap=20), evaluate(test, bootstrap=0)
     for name in MEASURED:
         expected = pytest.approx(alone.row(name).value, rel=1e-13)

@@ -20,6 +20,7 @@ from temperance.calibrators import Identity
 from temperance.errors import InputError
 from temperance.metrics import METRICS, ece
 from temperance.predictions import write_predictions
+from temperance.report import write_report
 
 
 def confident(n: int, gap: float, seed: int = 0) -> tuple[Any, Any]:
@@ -44,6 +45,20 @@ def test_rows_are_the_metrics() -> None:
     assert without - {"conditional-ece"} == {metric.name for metric in METRICS if metric.interval == "none"} | {
         "top-k-accuracy"  # of four classes five are always right
     }
+
+
+def test_a_metric_without_an_interval_shows_none(tmp_path: Path) -> None:
+    found = evaluate(*random_predictions(300, 4), from_logits=True, metrics=["ece", "mce"], bootstrap=20)
+    of_ece, of_mce = json.loads(found.to_json())["rows"]
+    assert (of_mce["low"], of_mce["high"]) == (None, None) and of_ece["low"] < of_ece["high"]
+    assert found.to_pandas()["low"].isna().tolist() == [False, True]
+    out = io.StringIO()
+    Console(file=out, width=80).print(found)
+    (told,) = [line.split("│") for line in out.getvalue().splitlines() if line.startswith("│ MCE ")]
+    assert told[3].strip() == ""
+    write_report(found, tmp_path / "page.html")
+    cells = re.findall(r"<td[^>]*>(.*?)</td>", (tmp_path / "page.html").read_text(encoding="utf-8").split(">MCE<")[1])
+    assert cells[1] == ""
 
 
 def test_an_interval_does_not_depend_on_the_other_metrics() -> None:

@@ -28,6 +28,7 @@ from benchmarks.quality.table import read
 from temperance.jobs.results import Provenance
 from temperance.metrics import METRICS
 from temperance.metrics.batch import batches
+from temperance.metrics.gather import Request
 from temperance.metrics.significance import bounded, combine, deal, resample
 
 Truth = Callable[[Tensor], Tensor]
@@ -95,7 +96,7 @@ def covered(case: str, n: int, truth: dict[str, float]) -> list[dict[str, Any]]:
     for seed in range(DRAWS):
         says, true = drawn(case, n, generator)
         labels = torch.multinomial(true, 1, generator=generator).squeeze(1)
-        requests = [(METRICS[name], {}) for name in METRIC_NAMES]
+        requests: list[Request] = [(METRICS[name], {}) for name in METRIC_NAMES]
         parts = deal(batches(says, labels), n, requests, torch.Generator().manual_seed(seed))
         for (metric, _), part in zip(requests, parts, strict=True):
             stats = combine(part)

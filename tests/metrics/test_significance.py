@@ -12,7 +12,7 @@ from temperance.metrics import METRICS, Metric, accuracy, adaptive_ece, classwis
 from temperance.metrics.batch import batches
 from temperance.metrics.bins import Bins
 from temperance.metrics.gather import N_PARTS
-from temperance.metrics.significance import LINEAR_ROWS, Draws, combine, deal, difference, interval, resample
+from temperance.metrics.significance import LINEAR_ROWS, POWERS, Draws, combine, deal, difference, interval, resample
 
 
 def overconfident(n: int, generator: torch.Generator) -> tuple[Any, Any]:
@@ -55,7 +55,7 @@ def test_an_interval_holds_the_value_if_the_metric_can_have_one(name: str) -> No
 
 
 # Kernels, whose cost is quadratic, smooth what happens: their error of a calibrated model does not tend to 0.
-ERRORS = [metric for metric in METRICS if metric.interval == "distance" and not metric.quadratic]
+ERRORS = [metric for metric in METRICS if metric.interval in POWERS and not metric.quadratic]
 
 
 @pytest.mark.parametrize("metric", ERRORS, ids=[metric.name for metric in ERRORS])
@@ -94,7 +94,7 @@ def test_smaller_resamples_of_a_distance_give_about_the_same_interval() -> None:
         around = torch.randn(4000, 2, generator=generator, dtype=torch.float64) * noise / share**0.5
         return Draws((around + torch.tensor([truth, 0.0])).norm(dim=1), share)
 
-    whole, quarter = (drawn(share).interval(truth, (0, 1), 0.95, distance=True) for share in (1.0, 0.25))
+    whole, quarter = (drawn(share).interval(truth, (0, 1), 0.95, power=2) for share in (1.0, 0.25))
     assert (quarter.low, quarter.high) == pytest.approx((whole.low, whole.high), rel=0.05)
 
 

@@ -19,7 +19,7 @@ from temperance.settings import Setting, check_settings, settings_of
 SERIAL_VALUES = 1 << 15
 
 
-IntervalKind = Literal["mean", "distance", "none"]
+IntervalKind = Literal["mean", "distance", "smooth distance", "none"]
 
 
 class Metric:
@@ -193,7 +193,7 @@ def metric(
     proper           least, on average, for the true probabilities
     quadratic        takes time quadratic in n, so intervals use smaller resamples
     interval         how resamples bound it: "mean", what varies about the true value; "distance", which noise makes
-                     larger; "none", where they cannot
+                     larger; "smooth distance", one whose kernel is the wider the more noise; "none", where they cannot
     whole_weights    depends on how many samples there are, so weights must be whole numbers that count them
     """
 

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from temperance.arrays import ArrayLike
 from temperance.errors import InputError, at_least
-from temperance.metrics.base import Metric
+from temperance.metrics.base import IntervalKind, Metric
 from temperance.metrics.batch import Batch, batches
 from temperance.metrics.bins import Bins
 from temperance.metrics.gather import Gatherer, Parts, Request
@@ -34,6 +34,10 @@ FEWEST_IN_BIN = 5
 MOST_FROM_THIN_BINS = 1 / 3
 
 ROUNDING = 1e-12  # resamples that differ by less are equal
+
+# The power of a distance to which noise adds its variance. A kernel whose width is the error itself, σ, lets through
+# noise of variance 1 / (n σ). Of pure noise that is σ², so its σ³ is 1 / n.
+POWERS: dict[IntervalKind, int] = {"distance": 2, "smooth distance": 3}
 
 
 @dataclass(frozen=True)
@@ -123,18 +127,18 @@ class Draws:
         centre = value if self.share == 1 else float(self.values.nanmean())
         return (self.values - centre) * math.sqrt(self.share)
 
-    def interval(self, value: float, bounds: tuple[float, float], level: float, *, distance: bool = False) -> Interval:
+    def interval(self, value: float, bounds: tuple[float, float], level: float, *, power: int = 0) -> Interval:
         """The interval of a mean, or of a distance from 0, cut at its range; it holds the measured value.
 
         A mean has the basic (reflected) bootstrap. Noise adds to a distance: v² ≈ t² + noise for the true t, and
-        d² ≈ v² + noise for a resample's d. So the square is bounded, by 2 v² − mean(d²) and the spread of d². Resamples
-        that do not differ, as those of one sample, bound nothing.
+        d² ≈ v² + noise for a resample's d. So the square, or another `power`, is bounded, by 2 v² − mean(d²) and the
+        spread of d². Resamples that do not differ, as those of one sample, bound nothing.
         """
         of_level(level)
         known = self.values[~self.values.isnan()]
         if len(known) < 2 or float(known.max() - known.min()) < ROUNDING:
             return Interval(value, math.nan, math.nan, level)
-        low, high = self._squared(value, level) if distance else self._reflected(value, level)
+        low, high = self._of_power(value, level, power) if power else self._reflected(value, level)
         return Interval(value, min(max(low, bounds[0]), value), max(min(high, bounds[1]), value), level)
 
     def difference(self, value: float, level: float) -> Difference:
@@ -150,11 +154,11 @@ class Draws:
         reach = float(known[rank - 1]) if len(known) else math.nan
         return Difference(value, value - reach, value + reach, level, (1 + extreme) / (1 + len(self.values)))
 
-    def _squared(self, value: float, level: float) -> tuple[float, float]:
-        squares = self.values[~self.values.isnan()].square()
-        noise = self.share * (float(squares.mean()) - value**2)  # a resample of half the size has twice the noise
-        spread = NormalDist().inv_cdf((1 + level) / 2) * math.sqrt(self.share) * float(squares.std())
-        low, high = (math.sqrt(max(value**2 - noise + sign * spread, 0.0)) for sign in (-1, 1))
+    def _of_power(self, value: float, level: float, power: int) -> tuple[float, float]:
+        found = self.values[~self.values.isnan()] ** power
+        noise = self.share * (float(found.mean()) - value**power)  # a resample of half the size has twice the noise
+        spread = NormalDist().inv_cdf((1 + level) / 2) * math.sqrt(self.share) * float(found.std())
+        low, high = (max(value**power - noise + sign * spread, 0.0) ** (1 / power) for sign in (-1, 1))
         return low, high
 
     def _reflected(self, value: float, level: float) -> tuple[float, float]:
@@ -178,7 +182,7 @@ def bounded(metric: Metric, stats: Statistic, value: float, draws: Draws, level:
     of_level(level)
     if not can_be_bounded(metric, stats):
         return Interval(value, math.nan, math.nan, level)
-    return draws.interval(value, metric.range, level, distance=metric.interval == "distance")
+    return draws.interval(value, metric.range, level, power=POWERS.get(metric.interval, 0))
 
 
 def can_be_bounded(metric: Metric, stats: Statistic) -> bool:

@@ -44,7 +44,7 @@ def residuals(batch: Columns) -> Residuals:
     return Residuals(batch.count, on_grid)
 
 
-@metric(residuals, title="smooth ECE", range=(0, 1), headline=7, percent=True, interval="distance")
+@metric(residuals, title="smooth ECE", range=(0, 1), headline=7, percent=True, interval="smooth distance")
 def smooth_ece(grid: Residuals) -> float:
     """Smooth ECE: calibration error after smoothing with a Gaussian kernel whose width the data choose.
 

@@ -24,7 +24,7 @@ from temperance.errors import InputError
 from temperance.numerics import is_whole
 
 # Values of resampled statistics that are computed at a time.
-SLAB_VALUES = 1 << 21
+SLAB_VALUES = 1 << 19
 
 # Rows that are repeated as their weights say are at most this many.
 MOST_REPEATED = 1 << 26
