@@ -162,8 +162,8 @@ class Comparisons(SeveralSets):
         bounds = "" if math.isnan(low) else f" ({100 * first.rank.level:g} % interval {low:.1f} to {high:.1f})"
         rank, its = ("ranks", "its") if len(equal) == 1 else ("rank", "their")
         text = [
-            f"By NLL, {names} {rank} first over {plural(n, 'set')}: {its} mean rank among {len(self.standings)} methods is "
-            f"{first.rank.value:.1f}{bounds}."
+            f"By NLL, {names} {rank} first over {plural(n, 'set')}: {its} mean rank among {len(self.standings)} "
+            f"methods is {first.rank.value:.1f}{bounds}."
         ]
         if len(equal) == 1 and first.method != BASELINE:
             harmed = round(first.harm.value * n)
