@@ -63,9 +63,9 @@ def best_section(found: Evaluations) -> Markup:
     for metric in [
         name for name in dict.fromkeys((*HEADLINE, *found.metrics)) if name in found.metrics and found.ranks(name)
     ][:3]:
-        first = [name for name, rank in found.ranks(metric).items() if rank == 1]
-        figures.append((f"Best {METRICS[metric].title}", value_of(found.each[first[0]].row(metric)), listed(first)))
-        best.setdefault(listed(first), []).append(METRICS[metric].title)
+        names = [name for name, rank in found.ranks(metric).items() if rank == 1]
+        figures.append((f"Best {METRICS[metric].title}", value_of(found.each[names[0]].row(metric)), listed(names)))
+        best.setdefault(listed(names), []).append(METRICS[metric].title)
     said = "; ".join(f"{name} by {listed(titles)}" for name, titles in best.items())
     first = f"The best of {plural(len(found.names), 'set')}: {said}" if said else found.title
     return answer(f"{first}. Sets of other samples can be easier or harder, whatever the model.", figures)
