@@ -14,11 +14,12 @@ from temperance import compare, compare_each, evaluate, evaluate_each
 from temperance.calibrators import load_calibrator
 from temperance.errors import FileError, InputError
 from temperance.jobs.comparison import Comparison
-from temperance.jobs.kept import reduced
-from temperance.jobs.results import Row
-from temperance.jobs.several import set_names
+from temperance.jobs.kept import Finding, reduced
+from temperance.jobs.results import Provenance, Row
+from temperance.jobs.several import Comparisons, set_names
 from temperance.jobs.standings import standings
 from temperance.predictions import each_file, read_predictions, write_predictions
+from temperance.report.pages.several import evaluations_page
 
 QUICK: dict[str, Any] = {"methods": ["temperature", "vector"], "bootstrap": 20}
 
@@ -40,6 +41,49 @@ def folder(tmp_path: Path) -> Path:
 def without_seconds(rows: tuple[Row, ...]) -> list[str]:
     """Rows as text, in which NaN is equal to NaN."""
     return [str(vars(row) | {"seconds": 0.0}) for row in rows]
+
+
+# ------------------------------------------------------------------------------------------------------- the sentences
+
+
+@pytest.mark.parametrize(
+    ("nlls", "said"),
+    [
+        # of no calibration, temperature and vector, on each set
+        (
+            [(0.5, 0.3, 0.4), (0.5, 0.3, 0.4), (0.2, 0.3, 0.4)],
+            "By NLL, temperature ranks first over 3 sets: its mean rank among 3 methods is 1.3. It has a higher NLL "
+            "than no calibration on 1 of them.",
+        ),
+        (
+            [(0.5, 0.3, 0.4)] * 12,
+            "By NLL, temperature ranks first over 12 sets: its mean rank among 3 methods is 1.0 (95 % interval 1.0 to "
+            "1.0). It has a higher NLL than no calibration on none of them.",
+        ),
+        (
+            [(0.5, 0.3, 0.4), (0.5, 0.4, 0.3)],
+            "By NLL, temperature and vector rank first over 2 sets: their mean rank among 3 methods is 1.5.",
+        ),
+        (
+            [(0.2, 0.3, 0.4)],
+            "By NLL, identity (no calibration) ranks first over 1 set: its mean rank among 3 methods is 1.0.",
+        ),
+    ],
+)
+def test_what_is_said_of_several_comparisons(nlls: list[tuple[float, ...]], said: str) -> None:
+    names = ("identity", "temperature", "vector")
+    findings = {
+        f"set {i}": Finding("", "", "", 3, {name: {"nll": nll} for name, nll in zip(names, each, strict=True)})
+        for i, each in enumerate(nlls)
+    }
+    found = Comparisons((), Provenance.of({}, {}, 0), {}, findings)
+    assert found.verdict == f"{said} The recommendation for a set rests on the tests of that set alone."
+
+
+def test_sets_that_tie_are_all_called_the_best(tmp_path: Path) -> None:
+    paths = [write(tmp_path / "sets" / f"{name}.npz", 0) for name in "ab"]
+    page = evaluations_page(evaluate_each(paths, metrics=["accuracy", "nll"], bootstrap=0))
+    assert "The best of 2 sets: a.npz and b.npz by accuracy and NLL." in page
 
 
 # ----------------------------------------------------------------------------------------------------------- each alone

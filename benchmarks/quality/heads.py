@@ -34,6 +34,7 @@ from temperance.heads.features import Features, FeatureSet, read_features
 from temperance.jobs.results import Provenance
 from temperance.metrics import ece
 from temperance.registry import parse_entry
+from temperance.showing import percent
 
 DISCOUNTS = ("0.85", "0.9", "0.95")
 
@@ -170,9 +171,10 @@ def run(path: Path, out: Path, groups: list[str], methods: list[str], seeds: int
         with out.open("a") as file:
             file.write(json.dumps(row | {"commit": about.commit, "torch": about.versions["torch"]}) + "\n")
         print(
-            f"{row['method']}  seed {row.get('seed')}  accuracy {row['accuracy']:.2%}  NLL {row['nll']:.4f}  ", end=""
+            f"{row['method']}  seed {row.get('seed')}  accuracy {percent(row['accuracy'])}  NLL {row['nll']:.4f}  ",
+            end="",
         )
-        print(f"ECE {row['ece']:.2%}  keep rate {row.get('keep_rate')}  {row.get('seconds', 0)} s", flush=True)
+        print(f"ECE {percent(row['ece'])}  keep rate {row.get('keep_rate')}  {row.get('seconds', 0)} s", flush=True)
 
     if "reference" in groups:
         for row in reference(features, val, test):
@@ -212,10 +214,10 @@ def _cells(rows: list[dict[str, Any]]) -> list[str]:
     spread = f" ± {100 * torch.tensor([row['ece'] for row in rows]).std():.2f}" if len(rows) > 1 else ""
     return [
         "" if math.isnan(mean["keep_rate"]) else f"{mean['keep_rate']:.2f}",
-        f"{mean['accuracy']:.2%}",
+        percent(mean["accuracy"]),
         f"{mean['nll']:.4f}",
-        f"{mean['ece']:.2%}{spread}",
-        f"{mean['ece_scaled']:.2%}",
+        f"{percent(mean['ece'])}{spread}",
+        percent(mean["ece_scaled"]),
     ]
 
 

@@ -104,6 +104,11 @@ def _decimals(values: set[float], least: int) -> int:
     return next((enough for enough in several if len({percent(v, enough) for v in values}) == len(values)), least)
 
 
+def listed(names: Sequence[str]) -> str:
+    """Names as a sentence lists them: a, b and c."""
+    return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
+
+
 def short(value: Any) -> str:
     """A number with four digits; of many numbers how many there are and where they lie.
 

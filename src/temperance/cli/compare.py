@@ -36,7 +36,7 @@ def add_comparing_options(parser: argparse.ArgumentParser, saved: str = "save th
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="methods fitted at the same time (1)")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the split and the resampling (0)")
     parser.add_argument("-o", "--output", type=Path, metavar="CAL", help=saved)
-    parser.add_argument("--refit", action="store_true", help="fit what is saved on everything, TEST included")
+    parser.add_argument("--refit", action="store_true", help="refit the saved calibrator on everything, TEST included")
     add_output_options(parser)
 
 

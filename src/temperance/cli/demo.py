@@ -1,4 +1,4 @@
-"""temperance demo: the main job on predictions that ship with the package."""
+"""temperance demo: compare calibrators on predictions that ship with the package."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SHORT = "temperature,ensemble-temperature,vector,structured-vector,structured-ma
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = commands.add_parser("demo", help="the main job on predictions that ship with the package")
+    parser = commands.add_parser("demo", help="try `compare` on predictions that ship with the package")
     add_comparing_options(parser)
     parser.set_defaults(run=run)
 

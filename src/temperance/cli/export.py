@@ -8,7 +8,7 @@ from pathlib import Path
 from temperance.cli.output import check_outputs
 from temperance.errors import FileError
 
-# How many rows of made-up logits the file is compared with torch on.
+# Rows of made-up logits on which the file is compared with torch.
 COMPARED = 256
 
 
@@ -16,7 +16,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     parser = commands.add_parser(
         "export", help="write a saved calibrator as an ONNX file, logits in, probabilities out"
     )
-    parser.add_argument("calibrator", type=Path, metavar="CAL", help="a file that `temperance fit` saved")
+    parser.add_argument("calibrator", type=Path, metavar="CAL", help="a file that `fit` or `compare` saved")
     parser.add_argument(
         "-o", "--output", type=Path, metavar="FILE.onnx", help="where it goes (default: CAL with the suffix .onnx)"
     )

@@ -34,14 +34,14 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     parser.set_defaults(run=run)
 
     use = commands.add_parser("apply", help="calibrate predictions with a saved calibrator")
-    use.add_argument("calibrator", type=Path, metavar="CAL")
+    use.add_argument("calibrator", type=Path, metavar="CAL", help="a file that `fit` or `compare` saved")
     use.add_argument(
         "predictions", type=Path, metavar="PRED", help="a file or a folder; whatever else it holds is kept"
     )
     use.add_argument("-o", "--output", type=Path, required=True, metavar="OUT", help="a file, or a new folder")
     use.add_argument("--split", choices=("val", "test"), help="which set, in a file with both (default: test)")
     use.add_argument("--prior", metavar="PRIOR", help="as for fit, or adapt: estimate it from these predictions")
-    use.add_argument("--again", action="store_true", help="calibrate predictions that are calibrated already")
+    use.add_argument("--again", action="store_true", help="calibrate even if the predictions are calibrated already")
     add_reading_options(use)
     add_ray_option(use, "calibrate a folder")
     use.set_defaults(run=run_apply)

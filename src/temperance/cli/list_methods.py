@@ -18,7 +18,7 @@ KINDS = ("metrics", "calibrators", "objectives", "losses", "networks", "heads", 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = commands.add_parser(
-        "list", help="name every metric, calibrator, objective, loss, network or head, with its settings and claims"
+        "list", help="list every metric, calibrator, objective, loss, network or head, with its settings and claims"
     )
     parser.add_argument("kind", nargs="?", choices=KINDS, metavar="KIND", help=f"one of {', '.join(KINDS)}")
     parser.add_argument(

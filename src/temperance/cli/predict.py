@@ -11,7 +11,7 @@ from temperance.errors import InputError
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = commands.add_parser("predict", help="the predictions of a trained network for other images")
+    parser = commands.add_parser("predict", help="write the predictions of a trained network for other images")
     parser.add_argument("folder", type=Path, metavar="RUN", help="folder that `temperance train` or `retrain` made")
     parser.add_argument("data", metavar="DATA", help="images as for `temperance train`")
     parser.add_argument(

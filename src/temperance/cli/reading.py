@@ -10,7 +10,7 @@ from temperance.errors import InputError
 
 def add_each_option(parser: argparse.ArgumentParser) -> None:
     """--each, the same for every command that takes several sets."""
-    text = "every file is a set of its own, also in a folder or a pattern (whose files are otherwise one set)"
+    text = "treat every file as its own set, also in a folder or a pattern, whose files are otherwise one set"
     parser.add_argument("--each", action="store_true", help=text)
 
 
@@ -29,13 +29,11 @@ def add_reading_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--binary",
         action="store_true",
-        help="there is one column, `logits` (or scores of a decision function) or `probs`, of the class with label 1",
+        help="one column of `logits` (or scores of a decision function) or `probs`, for the class with label 1",
     )
+    group.add_argument("--positive", metavar="LABEL", help="like --binary, for a class whose label is LABEL")
     group.add_argument(
-        "--positive", metavar="LABEL", help="as --binary, where the label of that class is not 1 but LABEL"
-    )
-    group.add_argument(
-        "--normalise", action="store_true", help="take rounded probabilities, whose rows need not quite sum to 1"
+        "--normalise", action="store_true", help="accept rounded probabilities, whose rows do not quite sum to 1"
     )
 
 

@@ -23,7 +23,7 @@ NAMES = ("sctl", "cts", "acls", "selective-risk", "mac-cal")
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = commands.add_parser("reproduce", help="the tables of the papers, their numbers beside ours")
+    parser = commands.add_parser("reproduce", help="show the tables of the papers beside our numbers")
     parser.add_argument("paper", nargs="?", metavar="PAPER", help=f"one of {', '.join(NAMES)}")
     one = parser.add_mutually_exclusive_group()
     one.add_argument("--table", metavar="N", help="only this table; S1 is Table 1 of a supplement")

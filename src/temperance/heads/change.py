@@ -13,6 +13,7 @@ from temperance.metrics import METRICS
 from temperance.metrics.significance import Difference, difference
 from temperance.metrics.tally import holm
 from temperance.predictions import Predictions
+from temperance.showing import listed
 
 # What a change is judged by, the most important first.
 JUDGED = ("accuracy", "nll", "ece")
@@ -61,12 +62,12 @@ def judgement(found: Mapping[str, Difference]) -> str:
     if not better and not worse:
         return "No clear change."
     if not worse:
-        return f"Better in {_listed(better)}."
+        return f"Better in {_titles(better)}."
     if not better:
-        return f"Worse in {_listed(worse)}."
+        return f"Worse in {_titles(worse)}."
     if is_worse(found):
-        return f"Worse in {_listed(worse)}, though better in {_listed(better)}."
-    return f"Mixed: better in {_listed(better)}, worse in {_listed(worse)}."
+        return f"Worse in {_titles(worse)}, though better in {_titles(better)}."
+    return f"Mixed: better in {_titles(better)}, worse in {_titles(worse)}."
 
 
 def is_worse(found: Mapping[str, Difference]) -> bool:
@@ -87,6 +88,5 @@ def moved_by(name: str, value: float) -> str:
     return f"{100 * value:+.2f}" if METRICS[name].percent else f"{value:+.4f}"
 
 
-def _listed(names: list[str]) -> str:
-    *first, last = (METRICS[name].title for name in names)
-    return f"{', '.join(first)} and {last}" if first else last
+def _titles(names: list[str]) -> str:
+    return listed([METRICS[name].title for name in names])

@@ -220,7 +220,7 @@ def features_from(source: str | Path, *, data: str | None = None, device: str = 
 
 
 def begin_folder(folder: str | Path) -> None:
-    """Make the folder of a retrained classifier; refuse one that already holds one, or a run."""
+    """Make the folder of a retrained classifier; refuse a folder that already holds one, or a run."""
     refuse_taken(Path(folder), "retrain into another folder")
     make_folder(folder)
 

@@ -88,7 +88,7 @@ class Comparison(Results):
 
     @cached_property
     def chance_worse(self) -> dict[str, float]:
-        """The p-value of each method's loss against no calibration, corrected likewise."""
+        """The p-value of each method being worse than no calibration, corrected likewise."""
         return advice.chance_of_loss(self.outcomes)
 
     def level_with_best(self, outcome: Outcome) -> bool:

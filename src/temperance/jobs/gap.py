@@ -3,7 +3,7 @@
 A calibrator g that is fitted to all folds but one is measured on that one. On average it cannot gain more than the best
 possible one, so what it gains bounds the calibration error from below, whatever g is; and nothing depends on bins.
 
-nll, brier  the score before minus the score after, of which the error is the most that any map of the predictions gains
+nll, brier  the score before minus the score after; the calibration error is the most that any map could gain
 top-l2      √ of the same for the squared error of the confidence: at most √E(accuracy − confidence)²
 top-l1      E s (correct − confidence), s the side on which g lies: at most E|accuracy − confidence|
 """
@@ -81,7 +81,7 @@ def calibration_gap(
     correct = (prediction.squeeze(1) == truth).long()
     top = torch.stack([torch.zeros_like(log_odds[0]), log_odds[0]], 1)
     with data.located(), warnings.catch_warnings():
-        # What cannot be learnt from these samples is not gained.
+        # Samples that are too few to learn from make the gain smaller, which keeps the bound true.
         warnings.simplefilter("ignore", TemperanceWarning)
         both = (_cross_fitted(method, z, y, counts, folds, seed) for z, y in ((logits, truth), (top, correct)))
         after, top_after = both

@@ -42,7 +42,7 @@ FEWEST = 50  # samples of either side that intervals need
 class ScoreHistogram:
     """The distribution of a score on the model's own data and on each other set.
 
-    The first and last bins hold what lies beyond the edges, too. `limit` is the score that 95 % of its own data reach.
+    The first and last bins include values beyond the edges. `limit` is the score that 95 % of its own data reach.
     """
 
     score: str

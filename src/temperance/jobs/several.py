@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from temperance.metrics import METRICS
 from temperance.predictions import Predictions, read_predictions
 from temperance.predictions.given import READING, Set
 from temperance.progress import Progress, no_progress
-from temperance.showing import percent
+from temperance.showing import listed, percent
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
@@ -155,13 +156,17 @@ class Comparisons(SeveralSets):
     def verdict(self) -> str:
         """In plain words: which method ranks first, and where it does harm."""
         first, n = self.standings[0], len(self.names)
-        bounds = "" if first.rank.low != first.rank.low else f", between {first.rank.low:.1f} and {first.rank.high:.1f}"
-        harmed = round(first.harm.value * n)
+        equal = [standing.method for standing in self.standings if standing.rank.value == first.rank.value]
+        names = listed([f"{method} (no calibration)" if method == BASELINE else method for method in equal])
+        low, high = first.rank.low, first.rank.high
+        bounds = "" if math.isnan(low) else f" ({100 * first.rank.level:g} % interval {low:.1f} to {high:.1f})"
+        rank, its = ("ranks", "its") if len(equal) == 1 else ("rank", "their")
         text = [
-            f"By NLL, {first.method} ranks first over {plural(n, 'set')}: its mean rank among {len(self.standings)} "
+            f"By NLL, {names} {rank} first over {plural(n, 'set')}: {its} mean rank among {len(self.standings)} "
             f"methods is {first.rank.value:.1f}{bounds}."
         ]
-        if first.method != BASELINE:
+        if len(equal) == 1 and first.method != BASELINE:
+            harmed = round(first.harm.value * n)
             text.append(f"It has a higher NLL than no calibration on {harmed or 'none'} of them.")
         text.append("The recommendation for a set rests on the tests of that set alone.")
         return " ".join(text)

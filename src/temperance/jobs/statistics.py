@@ -153,7 +153,7 @@ def _both(one: str, other: str) -> str:
 
 
 def _check_adds(one: Measuring, other: Measuring) -> None:
-    """Refuse to add statistics that were not measured alike."""
+    """Refuse to add statistics that were not measured in the same way."""
     words: dict[str, Callable[[Measuring], str]] = {
         "metrics": lambda each: f"metrics {', '.join(each.metrics)}",
         "n_bins": lambda each: f"n_bins {each.n_bins}",
@@ -169,4 +169,6 @@ def _check_adds(one: Measuring, other: Measuring) -> None:
     }
     for name, says in words.items():
         if getattr(one, name) != getattr(other, name):
-            raise InputError(f"statistics add if they were measured alike; one has {says(one)}, another {says(other)}")
+            raise InputError(
+                f"statistics add only if they were measured in the same way; one has {says(one)}, another {says(other)}"
+            )

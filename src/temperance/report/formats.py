@@ -60,11 +60,6 @@ def set_percent_signs(text: str) -> str:
     return re.sub(r"(\d) ?%", rf"\1{PERCENT}", text)
 
 
-def listed(names: list[str]) -> str:
-    """Names as a sentence lists them: a, b and c."""
-    return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
-
-
 def duration(seconds: float) -> str:
     """A duration as people say it."""
     if seconds < 90:

@@ -175,7 +175,7 @@ def risk_coverage_section(evaluation: Evaluation) -> Markup:
         "If the model may decline, what error remains?",
         split(
             charts.risk_coverage(curve),
-            "Answering only the surest predictions leaves fewer errors, if confidence ranks them well.",
+            "Answering only the surest predictions leaves fewer errors if confidence ranks them well.",
             legend((stroke("curve"), "this model"), *RISK_KEYS),
             table(("Answered", "Error among them", "Confidence at least"), rows),
         ),

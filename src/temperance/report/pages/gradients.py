@@ -11,7 +11,6 @@ from torch import Tensor
 from temperance.diagnose.gradient import Curve, Distribution, Sweep
 from temperance.errors import one_of
 from temperance.markup import Markup, join, tag
-from temperance.report.formats import listed
 from temperance.report.page import definitions, heading, noted, page, pair, prose, section
 from temperance.report.svg.drawing import (
     FIFTHS,
@@ -25,6 +24,7 @@ from temperance.report.svg.drawing import (
     ticks_between,
 )
 from temperance.report.svg.lines import BOTTOM, TOP, Line, drawn_line, line_chart, line_legend, points, series, y_ticks
+from temperance.showing import listed
 
 AGAINST = ("logit", "probability")
 LOWEST_SLOPE = -6.0  # slopes have no bound at probability 0; what matters is where they are small or change sign
@@ -170,7 +170,7 @@ def rival_page(curves: Mapping[str, Curve], rival: float, about: About) -> str:
     return _page(
         "Losses on wrong predictions",
         f"Another class, the rival, has the probability {rival:g}: where the label has less, the prediction is wrong.",
-        "A loss that knows its rival counts a wrong prediction more than focal loss does.",
+        "A loss that looks at the rival, such as dual focal, counts wrong predictions more than focal loss does.",
         list(curves),
         figures,
         about,
@@ -187,7 +187,7 @@ def distribution_page(found: Distribution, about: About) -> str:
     return _page(
         "The distribution of confidences, smoothed",
         "The au loss weighs a sample by the share of confidences below its own; `cdf_bandwidth` smooths its steps.",
-        "Narrow steps follow the ranks, wide ones flatten the weights.",
+        "A narrow bandwidth follows the ranks, a wide one flattens the weights.",
         list(named),
         [(noted(tag("b", "Share of samples"), "with at most this confidence"), drawn)],
         about,

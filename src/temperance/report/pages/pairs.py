@@ -45,7 +45,7 @@ def risk_coverage_pair(before: Evaluation, after: Evaluation, method: str, remar
         "If the model may decline, what error remains?",
         split(
             charts.risk_coverage(new, old),
-            f"Answering only the surest predictions leaves fewer errors, if confidence ranks them well. {remark}",
+            f"Answering only the surest predictions leaves fewer errors if confidence ranks them well. {remark}",
             legend((stroke("curve was"), "before"), (stroke("curve"), f"after {method}"), *RISK_KEYS),
             table(("Answered", "Error before", "After"), rows),
         ),

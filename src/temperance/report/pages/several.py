@@ -13,7 +13,7 @@ from temperance.jobs.standings import Standing
 from temperance.markup import Markup, join, tag
 from temperance.metrics import METRICS
 from temperance.metrics.significance import Interval
-from temperance.report.formats import listed, percent, percent_range, value_of
+from temperance.report.formats import percent, percent_range, value_of
 from temperance.report.page import (
     SHOWN_ROWS,
     answer,
@@ -30,6 +30,7 @@ from temperance.report.page import (
 from temperance.report.pages.evaluation import provenance_section
 from temperance.report.svg import charts
 from temperance.report.svg.standings import standings_chart
+from temperance.showing import listed
 
 HEADLINE = ("accuracy", "nll", "ece")
 MEANS: dict[str, Callable[[float], str]] = {
@@ -62,10 +63,10 @@ def best_section(found: Evaluations) -> Markup:
     for metric in [
         name for name in dict.fromkeys((*HEADLINE, *found.metrics)) if name in found.metrics and found.ranks(name)
     ][:3]:
-        first = next(name for name, rank in found.ranks(metric).items() if rank == 1)
-        figures.append((f"Best {METRICS[metric].title}", value_of(found.each[first].row(metric)), first))
-        best.setdefault(first, []).append(METRICS[metric].title)
-    said = ", ".join(f"{name} by {listed(titles)}" for name, titles in best.items())
+        names = [name for name, rank in found.ranks(metric).items() if rank == 1]
+        figures.append((f"Best {METRICS[metric].title}", value_of(found.each[names[0]].row(metric)), listed(names)))
+        best.setdefault(listed(names), []).append(METRICS[metric].title)
+    said = "; ".join(f"{name} by {listed(titles)}" for name, titles in best.items())
     first = f"The best of {plural(len(found.names), 'set')}: {said}" if said else found.title
     return answer(f"{first}. Sets of other samples can be easier or harder, whatever the model.", figures)
 
@@ -79,7 +80,7 @@ def places_section(found: Evaluations) -> Markup:
         rows.append([samples, *(_placed(each.row(metric), ranks[metric].get(name)) for metric in found.metrics)])
     return section(
         "How do they compare?",
-        f"In small print: the place among the sets, 1 is the best.{_more(found)}",
+        f"In small print: the rank among the sets, 1 is the best.{_more(found)}",
         table(("Set", *(METRICS[metric].title for metric in found.metrics)), rows, "standings"),
     )
 
@@ -175,7 +176,7 @@ def sets_section(found: Comparisons) -> Markup:
         )
     return section(
         "What should be used for each set?",
-        f"As a comparison of the set alone recommends it, with its tests.{_more(found)}",
+        f"Each recommendation rests on the tests of that set alone.{_more(found)}",
         table(("Set", "NLL", "ECE", "Recommended"), rows, "standings sets"),
     )
 

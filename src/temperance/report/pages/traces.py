@@ -9,9 +9,10 @@ import torch
 
 from temperance.diagnose.traces import Trace, pearson
 from temperance.markup import Markup, tag
-from temperance.report.formats import listed, percent
+from temperance.report.formats import percent
 from temperance.report.page import legend, noted, pair, section, stroke, table
 from temperance.report.svg.lines import Line, line_chart, line_legend, points, scatter_chart
+from temperance.showing import listed
 
 OTHERS = 40  # lines of classes that were not trained on
 COLUMNS = {"total": "Total loss (NLL)", "spread": "Spread of the class losses", "ece": "Calibration error"}
