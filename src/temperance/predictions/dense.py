@@ -44,10 +44,10 @@ def in_shape(predictions: Predictions, values: Tensor) -> Tensor:
 
 
 def labelled(predictions: Predictions, ignore_index: int) -> Predictions:
-    """The rows whose label is not `ignore_index`; at least one is needed."""
+    """The rows whose label is not `ignore_index`, at least one. They are no longer those of a file."""
     found = without(predictions, ignore_index)
     refuse_none(found, ignore_index)
-    return found
+    return dataclasses.replace(found, origin=None, shards=())
 
 
 def refuse_none(found: Predictions, ignore_index: int) -> None:
