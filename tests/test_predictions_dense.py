@@ -191,7 +191,10 @@ def test_errors_name_the_pixel(tmp_path: Path) -> None:
     labels[:] = VOID
     path = save(tmp_path / "in.npz", logits=logits, labels=labels)
     said = run("evaluate", path, "--ignore-index", str(VOID))
-    assert said.code == 2 and "every label is --ignore-index 255: there is nothing to measure" in said.err
+    assert (
+        said.code == 2
+        and "every label is 255, which --ignore-index leaves out: there is nothing to measure" in said.err
+    )
 
 
 def test_what_cannot_be_written_is_refused(tmp_path: Path) -> None:

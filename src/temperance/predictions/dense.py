@@ -55,7 +55,7 @@ def refuse_none(found: Predictions, ignore_index: int) -> None:
     if not found.n:
         raise InputError(
             f"every label is ignore_index={ignore_index}: there is nothing to measure",
-            flags={f"ignore_index={ignore_index}": f"--ignore-index {ignore_index}"},
+            flags={f"is ignore_index={ignore_index}": f"is {ignore_index}, which --ignore-index leaves out"},
         )
 
 
