@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -244,6 +245,17 @@ def test_commands_of_the_page_on_shift_run_and_say_what_it_quotes(run: Run, tmp_
     for quote in quotes:
         assert " ".join(quote.replace("> ", "").split()) in " ".join(said.split())
     assert len(quotes) == 2
+
+
+def test_commands_of_the_page_on_segmentation_run(run: Run, tmp_path: Path) -> None:
+    """On the files that its Python writes."""
+    page = ROOT / "docs" / "tutorials" / "segmentation.md"
+    run_page(run, "\n".join(code_blocks(page, "python")), tmp_path)
+    (tmp_path / "calibrated.npz").unlink()
+    for words in commands(page.read_text()):
+        found = run(command(*words), tmp_path)
+        assert found.code == 0, found.err
+    assert np.load(tmp_path / "calibrated.npz")["probs"].shape == (20, 4, 48, 48)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

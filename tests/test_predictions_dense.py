@@ -148,7 +148,7 @@ def test_folders_of_images_of_different_sizes(tmp_path: Path) -> None:
     calibrated = apply(calibrator, tmp_path / "in")
     write_predictions(tmp_path / "out", calibrated)
     assert np.load(tmp_path / "out" / "b.npz")["probs"].shape == (2, K, 3, W)
-    with pytest.raises(InputError, match="images that differ in size, or some of their pixels, are not one array"):
+    with pytest.raises(InputError, match="images of different sizes are not one array; write a folder"):
         write_predictions(tmp_path / "one.npz", calibrated)
     save(tmp_path / "in" / "c.npz", logits=torch.zeros(2, K), labels=torch.tensor([0, 1]))
     with pytest.raises(FileError, match=r"a\.npz has the pixels of images, but .*c\.npz has samples"):
@@ -168,6 +168,7 @@ def test_folders_of_images_of_different_sizes(tmp_path: Path) -> None:
         ),
         ({"weights": torch.zeros(N)}, "weights must have shape (6, 5, 4), one for each pixel of logits"),
         ({"groups": torch.zeros(N, H, W, dtype=torch.int64)}, "groups must have shape (6,)"),
+        ({"logits": torch.zeros(N, 1, H, W)}, "logits must have a row for each sample and a column for each class"),
         ({"logits": torch.zeros(N, K, 0, W)}, "at least one row and one column; got shape (6, 3, 0, 4)"),
     ],
 )
@@ -190,7 +191,10 @@ def test_errors_name_the_pixel(tmp_path: Path) -> None:
     labels[:] = VOID
     path = save(tmp_path / "in.npz", logits=logits, labels=labels)
     said = run("evaluate", path, "--ignore-index", str(VOID))
-    assert said.code == 2 and "every label is --ignore-index 255: there is nothing to measure" in said.err
+    assert (
+        said.code == 2
+        and "every label is 255, which --ignore-index leaves out: there is nothing to measure" in said.err
+    )
 
 
 def test_what_cannot_be_written_is_refused(tmp_path: Path) -> None:
@@ -203,6 +207,20 @@ def test_what_cannot_be_written_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="labels are not read here"):
         read_predictions(path, labels="ignored", ignore_index=VOID)
     assert list(tmp_path.glob("out*")) == []
+
+
+def test_compare_leaves_out_ignored_rows_of_predictions_too(tmp_path: Path) -> None:
+    logits, labels = images()
+    whole = Predictions.of(logits, labels, from_logits=True)
+    options: dict[str, Any] = {"methods": ["temperature"], "bootstrap": 20}
+    with pytest.raises(InputError, match="pass ignore_index=255"):
+        compare(whole, **options)
+    halves = compare(whole, ignore_index=VOID, **options)
+    assert halves.fit.n + halves.test.n == len(rows_of(logits, labels)[0])
+    two = compare(whole.select(range(60)), whole.select(range(60, N * H * W)), ignore_index=VOID, **options)
+    assert two.fit.n + two.test.n == len(rows_of(logits, labels)[0])
+    write_predictions(tmp_path / "half.csv", halves.test)  # some of the pixels are rows
+    assert torch.equal(read_predictions(tmp_path / "half.csv").scores.float(), halves.test.scores)
 
 
 @pytest.mark.parametrize("suffix", [".npz", ".csv", ".parquet", ".jsonl"])

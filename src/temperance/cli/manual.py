@@ -20,6 +20,7 @@ MANUAL: Mapping[str, tuple[str, tuple[str, ...]]] = {
             "evaluate scores.csv --logits 'logit_*' --label y",
             "evaluate predictions.npz --metrics ece,nll --json",
             "evaluate predictions.parquet --by group",
+            "evaluate masks.npz --ignore-index 255",
             "evaluate predictions.npz --weights importance --gap auto",
         ),
     ),

@@ -174,7 +174,7 @@ def _shape(name: str, shape: tuple[int, ...], *, binary: bool) -> tuple[int, int
                 flags={"positive=…": "--binary"},
             )
         return shape[0], 2, shape[2:] if shape[1:2] == (1,) else shape[1:]
-    if len(shape) == 1 or shape[1:] == (1,):
+    if len(shape) == 1 or shape[1] == 1:
         raise one_column(name, shape, or_else=", or pass positive=1")
     return shape[0], shape[1], shape[2:]
 

@@ -110,9 +110,9 @@ class Predictions:
         Those of every pixel are (n, k, *space) with labels (n, *space); each pixel becomes a row.
         New predictions have no labels; they can be calibrated and written, and searched for unfamiliar data.
 
-        positive   for a binary classifier: `probs` is one column, the score of this label; usually positive=1
-        normalise  take probabilities that were rounded; see `normalised`
-        weights    (n,) how much each sample counts
+        positive      for a binary classifier: `probs` is one column, the score of this label; usually positive=1
+        normalise     take probabilities that were rounded; see `normalised`
+        weights       (n,) how much each sample counts
         ignore_index  leave out rows with this label
         """
         wanted = Wanted(positive=as_positive(positive), ignore_index=ignore_index)

@@ -44,10 +44,10 @@ def in_shape(predictions: Predictions, values: Tensor) -> Tensor:
 
 
 def labelled(predictions: Predictions, ignore_index: int) -> Predictions:
-    """The rows whose label is not `ignore_index`; at least one is needed."""
+    """The rows whose label is not `ignore_index`, at least one. They are no longer those of a file."""
     found = without(predictions, ignore_index)
     refuse_none(found, ignore_index)
-    return found
+    return dataclasses.replace(found, origin=None, shards=())
 
 
 def refuse_none(found: Predictions, ignore_index: int) -> None:
@@ -55,7 +55,7 @@ def refuse_none(found: Predictions, ignore_index: int) -> None:
     if not found.n:
         raise InputError(
             f"every label is ignore_index={ignore_index}: there is nothing to measure",
-            flags={f"ignore_index={ignore_index}": f"--ignore-index {ignore_index}"},
+            flags={f"is ignore_index={ignore_index}": f"is {ignore_index}, which --ignore-index leaves out"},
         )
 
 

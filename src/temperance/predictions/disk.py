@@ -196,9 +196,9 @@ def _check_rows(chosen: Format, predictions: Predictions) -> None:
                 f"rows with the label {read.wanted.ignore_index} were left out, so the file cannot be written again. "
                 "A row needs no label to be calibrated: read the file without ignore_index"
             )
-    if predictions.of_pixels and not predictions.space:
-        raise InputError("images that differ in size, or some of their pixels, are not one array; write a folder")
-    if predictions.of_pixels and chosen not in (npz, safetensors):
+    if predictions.shards and predictions.of_pixels and not predictions.space:
+        raise InputError("images of different sizes are not one array; write a folder")
+    if predictions.space and chosen not in (npz, safetensors):
         raise InputError(
             "a table has a row for each sample, and these are arrays of pixels; write .npz or .safetensors"
         )

@@ -88,7 +88,11 @@ def as_sides(
         if len(test) not in (2, 3):
             raise InputError(f"test must be two arrays, (probs, labels), or three with weights; got {len(test)} things")
         test = as_predictions(*test[:2], weights=test[2] if len(test) == 3 else None, **how)
+    elif isinstance(test, Predictions):
+        test = as_predictions(test, ignore_index=how["ignore_index"])
     if isinstance(fit, str | Path) and labels is None and weights is None:
         # Which part of a file is fitted depends on what else there is; it is read where that is known.
         return fit, test
-    return as_predictions(fit, labels, weights=weights, **(how if not isinstance(fit, Set) else {})), test
+    if isinstance(fit, Set):
+        how = {"ignore_index": how["ignore_index"]}
+    return as_predictions(fit, labels, weights=weights, **how), test
