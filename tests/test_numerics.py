@@ -14,6 +14,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from scipy.optimize import isotonic_regression
 
 from temperance import numerics
 from temperance.metrics import METRICS, ece
@@ -359,10 +360,14 @@ def test_metrics_keep_torch_to_one_thread_and_do_not_depend_on_it(name: str, mon
 
 
 @pytest.mark.parametrize("n", [1, 2, 50, 3000])
-def test_isotonic_is_scipys_however_many_values(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("with_ties", [False, True])
+def test_isotonic_is_scipys_however_many_values(n: int, with_ties: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     generator = torch.Generator().manual_seed(n)
     values = (torch.linspace(0, 1, n) + torch.randn(n, generator=generator)).double()
+    if with_ties:
+        values = (values > 0.5).double()
     weights = torch.randint(1, 5, (n,), generator=generator).double()
-    in_python = numerics.isotonic(values, weights)
-    monkeypatch.setattr(numerics, "FEW", 0)
-    torch.testing.assert_close(in_python, numerics.isotonic(values, weights), rtol=1e-12, atol=1e-12)
+    expected = torch.from_numpy(isotonic_regression(values.numpy(), weights=weights.numpy()).x)
+    for few in (numerics.FEW, 0):
+        monkeypatch.setattr(numerics, "FEW", few)
+        torch.testing.assert_close(numerics.isotonic(values, weights), expected, rtol=1e-12, atol=1e-12)

@@ -273,14 +273,16 @@ FEW = 20_000
 
 def isotonic(values: Tensor, weights: Tensor) -> Tensor:
     """The non-decreasing sequence nearest to `values` in weighted squares, in float64. (n,)"""
-    y, w = values.double().cpu().numpy(), weights.double().cpu().numpy()
+    # Equal neighbours stay equal, and of hits and misses most are.
+    different, place = torch.unique_consecutive(values.double().cpu(), return_inverse=True)
+    y, w = different.numpy(), torch.bincount(place, weights.double().cpu()).numpy()
     if len(y) > FEW:
         from scipy.optimize import isotonic_regression  # here, because it takes longer to import than all of temperance
 
         fitted = isotonic_regression(y, weights=w).x
     else:
         fitted = _pool_adjacent_violators(y, w)
-    return torch.from_numpy(fitted).to(values.device)
+    return torch.from_numpy(fitted)[place].to(values.device)
 
 
 def _pool_adjacent_violators(

@@ -11,7 +11,7 @@ from scipy.optimize import minimize
 
 from conftest import random_predictions
 from temperance.calibrators import GapScaling, Temperature
-from temperance.calibrators.gaps import RANKS, _depths, _edges, _Problem
+from temperance.calibrators.gaps import RANKS, _depths, _edges, _largest, _Problem
 from temperance.metrics import ece, nll
 
 
@@ -51,7 +51,7 @@ def test_the_formula(k: int) -> None:
 
 def test_depths_add_up_to_the_distance_from_the_top() -> None:
     logits = torch.randn(30, 9, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    depths = torch.stack(list(_depths(logits, _edges(logits))), 1)
+    depths = torch.stack(list(_depths(logits, _edges(logits, _largest(logits)))), 1)
     assert depths.shape == (30, 4, 9) and bool((depths >= 0).all())
     assert torch.allclose(depths.sum(1), logits.amax(1, keepdim=True) - logits, atol=1e-12)
 
@@ -59,7 +59,8 @@ def test_depths_add_up_to_the_distance_from_the_top() -> None:
 def test_first_and_second_derivatives() -> None:
     logits, labels = unsure(40, 6)
     described = torch.randn(40, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    problem = _Problem(logits, described, labels, torch.full((40,), 1 / 40, dtype=torch.float64), penalty=2.0 / 40)
+    share = torch.full((40,), 1 / 40, dtype=torch.float64)
+    problem = _Problem(logits, _largest(logits), described, labels, share, penalty=2.0 / 40)
     theta = 0.1 * torch.randn(problem.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     value, gradient, hessian = problem(theta)
     step = 1e-5
@@ -82,7 +83,7 @@ def test_it_finds_the_optimum() -> None:
     standard = ((sureness - found.centre) / found.spread).clamp(-3, 3)
     described = torch.cat([torch.ones(300, 1), standard], 1)
     share = torch.full((300,), 1 / 300, dtype=torch.float64)
-    problem = _Problem(scaled, described, labels, share, penalty=1.0 / 300)
+    problem = _Problem(scaled, _largest(scaled), described, labels, share, penalty=1.0 / 300)
 
     def value(x: Any) -> tuple[float, Any]:
         at, gradient, _ = problem(torch.from_numpy(x).view(problem.shape))
@@ -142,6 +143,8 @@ def test_few_samples_stay_near_temperature_scaling() -> None:
 def test_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     logits, labels = unsure(200, 5)
     whole = GapScaling().fit(logits, labels)
+    expected = whole.predict_proba(logits)
     monkeypatch.setattr("temperance.calibrators.gaps.BLOCK_VALUES", {"cpu": 140})
     pieces = GapScaling().fit(logits, labels)
     assert torch.allclose(pieces.slopes, whole.slopes, atol=1e-9)
+    assert torch.allclose(whole.predict_proba(logits), expected, atol=1e-12)

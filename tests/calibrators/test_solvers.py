@@ -102,6 +102,22 @@ def test_descent_ends_where_scipys_does(with_hessian: bool, low: float | None) -
     assert low is None or 0 < int((found.parameters == low).sum()) < 10
 
 
+@pytest.mark.parametrize("seed", range(12))
+def test_with_its_hessian_a_quadratic_within_bounds_takes_two_evaluations(seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    root, least = (torch.randn(shape, generator=generator, dtype=torch.float64) for shape in ((6, 6), (6,)))
+    square = root @ root.T + torch.eye(6, dtype=torch.float64)
+    evaluated = []
+
+    def value(x: Tensor) -> tuple[float, Tensor]:
+        evaluated.append(x)
+        slope = square @ (x - least)
+        return float((x - least) @ slope) / 2, slope
+
+    found = descend(value, torch.full_like(least, 2.0), 0.0, hessian=lambda: square)
+    assert found.info["converged"] and len(evaluated) == 2
+
+
 def test_a_penalty_is_added() -> None:
     base = problem()
     pulled = Problem(base.objective, scaled, base.inputs, base.labels, penalty=lambda p: 100 * (p - 2).square().sum())

@@ -49,7 +49,8 @@ def test_a_hit_more_in_each_group(groups: list[tuple[int, int]]) -> None:
         more, weight = np.array(hits), np.array(count)
         more[i], weight[i] = more[i] + 1, weight[i] + 1
         expected.append(isotonic_regression(more / weight, weights=weight).x[i])
-    assert with_one_more_hit(hits, count) == pytest.approx(expected, abs=1e-12)
+    found = with_one_more_hit(*(torch.tensor(each, dtype=torch.float64) for each in (hits, count)))
+    assert found.tolist() == pytest.approx(expected, abs=1e-12)
 
 
 def test_samples_that_were_all_hits() -> None:

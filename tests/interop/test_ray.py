@@ -1,6 +1,7 @@
 """On a Ray cluster: the numbers of one process, also if a worker dies, and sentences that name the file and the row."""
 
 import os
+import re
 import shutil
 import signal
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow
+import pyarrow.parquet
 import pytest
 import torch
 
@@ -17,7 +19,7 @@ from commands import run
 from conftest import random_predictions
 from temperance import Predictions, evaluate, read_predictions
 from temperance.calibrators import Temperature
-from temperance.errors import InputError
+from temperance.errors import FileError, InputError
 from temperance.jobs.evaluation import Evaluation
 from temperance.predictions import write_predictions
 
@@ -101,6 +103,29 @@ def test_files_give_what_one_process_gives(shards: Path, monkeypatch: pytest.Mon
         assert found.verdict == expected.verdict and found.title == expected.title
         assert len(found.provenance.inputs) == FILES
     assert found.row("ece").low < found.row("ece").value < found.row("ece").high
+
+
+def in_row_groups(path: Path, logits: torch.Tensor, rows: int) -> Path:
+    """A .parquet file with a column of its own, in row groups of this many rows."""
+    lists = pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(logits.flatten().numpy()), K)
+    table = pyarrow.table({"logits": lists, "label": LABELS.numpy(), "calibrated_by": ["nothing"] * N})
+    pyarrow.parquet.write_table(table, path, row_group_size=rows)
+    return path
+
+
+@pytest.mark.parametrize(("rows", "tasks"), [(70, 4), (1300, 3), (N, 1)])
+def test_a_large_file_is_shared_by_its_row_groups(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int, tasks: int
+) -> None:
+    path = in_row_groups(tmp_path / "all.parquet", LOGITS, rows)
+    monkeypatch.setattr(cluster, "TASK_ROWS", 700)
+    assert len(list(cluster._together(read_predictions(path)))) == tasks
+    same_values(cluster.evaluate(path, bootstrap=50), evaluate(path, bootstrap=50))
+    bad = LOGITS.clone()
+    bad[2345, 2] = torch.nan
+    says = "all.parquet: logits must be finite; row 2345 (counting from 0), class 2 is nan"
+    with pytest.raises(FileError, match=re.escape(says)):
+        cluster.evaluate(in_row_groups(path, bad, rows))
 
 
 def test_a_worker_dies_in_the_middle(shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,13 +20,14 @@ from temperance.calibrators.temperature import (
     TYPICAL,
     Temperature,
     caution_of,
-    divided,
+    centred_rows,
+    derivatives,
     fit_inverse_temperature,
     likeliest_inverse_temperature,
 )
 from temperance.errors import InputError
-from temperance.numerics import chance_below_zero
-from temperance.objectives import counting
+from temperance.numerics import chance_below_zero, one_thread
+from temperance.objectives import Nll, counting
 from temperance.progress import tell
 from temperance.settings import AtLeastTwo, NameOf, Seed
 from temperance.showing import likelihood
@@ -275,23 +276,26 @@ def _chance_of_loss(log_probs: Tensor, plain: Tensor, belief: Tensor, labels: Te
     return chance_below_zero(torch.cat([gained, imagined]), shapes)
 
 
+@one_thread()
 def _chance_of_harm(logits: Tensor, labels: Tensor, counts: Tensor, temperature: float) -> float:
     """The probability that dividing by a temperature raises the NLL, given the samples and the prior.
 
     If labels follow softmax(z / T), it does so where T is nearer to 1 than to the temperature. T has the prior and half
     of the samples' log-likelihood, because labels never quite follow any softmax(z / T).
     """
-    before, after = logits.log_softmax(1), divided(logits, logits.new_tensor(temperature))
-    probs = after.exp()
-    information = float((probs * (after - (probs * after).sum(1, keepdim=True)).square()).sum(1) @ counts) / 2
-    error = (information + _spread(math.log(temperature)) ** -2) ** -0.5
+    rows = list(centred_rows(Nll(), logits, labels, counts))
+    inverse = 1 / temperature
+    nll, _, curvature, *_ = derivatives(rows, inverse)
+    gain = derivatives(rows, 1.0)[0] - nll  # on the samples themselves
+    error = (inverse**2 * curvature / 2 + _spread(math.log(temperature)) ** -2) ** -0.5
     places = math.log(temperature) + error * np.linspace(-4, 4, 17)
     likely, gains = [], []
     for place in places:
-        truth = divided(logits, logits.new_tensor(math.exp(place)))
+        nll, slope, *_ = derivatives(rows, math.exp(-place))
         surprise = ((place - TYPICAL) / _spread(place)) ** 2
-        likely.append((float(truth.gather(1, labels[:, None]).squeeze(1) @ counts) - surprise) / 2)
-        gains.append(float((truth.exp() * (after - before)).sum(1) @ counts))
+        likely.append((-nll - surprise) / 2)
+        # The slope is how far the mean logit under this softmax is above that of the labels.
+        gains.append(gain + (inverse - 1) * slope)
     finely = np.linspace(places[0], places[-1], 1001)
     chances = np.exp(np.interp(finely, places, likely) - max(likely))
     return float(chances[np.interp(finely, places, gains) < 0].sum() / chances.sum())
@@ -316,6 +320,7 @@ def _pool(log_probs: Tensor | list[Tensor], weights: Tensor) -> Tensor:
     return total.log_softmax(1)
 
 
+@one_thread()  # its many small operations would wait for torch's threads
 def _pool_weights(log_probs: Tensor, labels: Tensor, counts: Tensor, start: Tensor | None = None) -> Tensor:
     """The weights w ≥ 0 (m,) with which the pool of (m, n, k) has the least NLL, the imagined samples included.
 

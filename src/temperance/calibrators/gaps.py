@@ -12,6 +12,7 @@ from temperance.calibrators.base import Shared, calibrator
 from temperance.calibrators.ordered import LEAST_GAIN, centred
 from temperance.calibrators.temperature import caution_of, fit_inverse_temperature
 from temperance.calibrators.weights import weighed
+from temperance.numerics import one_thread
 from temperance.objectives import Nll, Objective, ObjectiveName
 from temperance.settings import Positive
 
@@ -73,13 +74,15 @@ class GapScaling(WithObjective):
         inverse, record = fit_inverse_temperature(objective, logits, labels) if self.rescale else (1.0, {})
         self._keep("inverse_temperature", logits.new_tensor(inverse))
         scaled = centred(logits) * inverse
-        sureness = torch.cat([_sureness(rows) for rows in torch.split(scaled, _step(scaled))])
+        top = _largest(scaled)
+        in_blocks = (torch.split(part, _step(scaled)) for part in (scaled, top))
+        sureness = torch.cat([_sureness(*rows) for rows in zip(*in_blocks, strict=True)])
         self._keep("centre", weighed(sureness, weights).mean(0))
         self._keep("spread", weighed((sureness - self.centre).square(), weights).mean(0).sqrt().clamp_min(1e-9))
         described = self._described(sureness)
         if isinstance(objective, Nll):
             share = objective.weights(labels, logits.shape[1])
-            problem = _Problem(scaled, described, labels, share, self.ridge / objective.n_samples(labels))
+            problem = _Problem(scaled, top, described, labels, share, self.ridge / objective.n_samples(labels))
             found, self.info = _newton(problem, logits.new_zeros(problem.shape))
         else:
             found, self.info = _minimise(objective, scaled, described, labels, self.ridge)
@@ -87,8 +90,15 @@ class GapScaling(WithObjective):
         self._keep("slopes", found)
 
     def _calibrate(self, logits: Tensor) -> Tensor:
+        if torch.compiler.is_compiling() or len(logits) <= _step(logits):
+            return self._log_probs(logits)
+        with one_thread():  # its many small operations would wait for torch's threads
+            return torch.cat([self._log_probs(rows) for rows in torch.split(logits, _step(logits))])
+
+    def _log_probs(self, logits: Tensor) -> Tensor:
         scaled = centred(logits) * self.inverse_temperature
-        return _stretched(scaled, self._described(_sureness(scaled)), self.slopes)
+        top = _largest(scaled)
+        return _stretched(scaled, top, self._described(_sureness(scaled, top)), self.slopes)
 
     def _described(self, sureness: Tensor) -> Tensor:
         """φ of each row. (n, 1 + d)"""
@@ -96,26 +106,33 @@ class GapScaling(WithObjective):
         return torch.cat([torch.ones_like(standard[:, :1]), standard], 1)
 
 
-def _stretched(scaled: Tensor, described: Tensor, slopes: Tensor) -> Tensor:
+def _stretched(scaled: Tensor, top: Tensor, described: Tensor, slopes: Tensor) -> Tensor:
     """Log-probabilities of rows whose gaps are multiplied by their factors. (n, k)"""
     gains = (1 + described @ slopes.T).clamp_min(LEAST_GAIN)
     scores = torch.zeros_like(scaled)
-    for gain, depth in zip(gains.T, _depths(scaled, _edges(scaled)), strict=True):
+    for gain, depth in zip(gains.T, _depths(scaled, _edges(scaled, top)), strict=True):
         scores = scores - gain[:, None] * depth
     return scores.log_softmax(1)
 
 
-def _sureness(scaled: Tensor) -> Tensor:
+def _largest(scaled: Tensor) -> Tensor:
+    """The largest logits of each row in falling order, as many as the functions below ask for. (n, at most 5)"""
+    return scaled.topk(min(max(SEEN, RANKS[-1]), scaled.shape[1]), dim=1).values
+
+
+def _sureness(scaled: Tensor, top: Tensor) -> Tensor:
     """The largest log-probabilities of rows whose mean is 0, and their largest logit. (n, d)"""
-    top = scaled.topk(min(SEEN, scaled.shape[1]), dim=1).values
-    return torch.cat([top - scaled.logsumexp(1, keepdim=True), top[:, :1]], 1)
+    return torch.cat([top[:, :SEEN] - scaled.logsumexp(1, keepdim=True), top[:, :1]], 1)
 
 
-def _edges(scaled: Tensor) -> Tensor:
+def _edges(scaled: Tensor, top: Tensor) -> Tensor:
     """The logits at which a factor begins, and the least one, where the last factor ends. (n, g + 1)"""
-    ranks = [rank for rank in RANKS if rank < scaled.shape[1]]
-    top = scaled.topk(ranks[-1], dim=1).values
-    return torch.cat([top[:, [rank - 1 for rank in ranks]], scaled.amin(1, keepdim=True)], 1)
+    return torch.cat([top[:, [rank - 1 for rank in _ranks(scaled)]], scaled.amin(1, keepdim=True)], 1)
+
+
+def _ranks(scaled: Tensor) -> list[int]:
+    """Those of RANKS below which a row has logits."""
+    return [rank for rank in RANKS if rank < scaled.shape[1]]
 
 
 def _depths(scaled: Tensor, edges: Tensor) -> Iterator[Tensor]:
@@ -136,11 +153,11 @@ class _Problem:
     only three sums matter: of p, of p · depth and of p · depth², depth being that in the last group.
     """
 
-    def __init__(self, scaled: Tensor, described: Tensor, labels: Tensor, share: Tensor, penalty: float) -> None:
-        self.edges = _edges(scaled)
-        ranks = [rank for rank in RANKS if rank < scaled.shape[1]]
-        top = scaled.topk(ranks[-1], dim=1).values
-        self.top = torch.stack(list(_depths(top, self.edges)), 2)
+    def __init__(
+        self, scaled: Tensor, top: Tensor, described: Tensor, labels: Tensor, share: Tensor, penalty: float
+    ) -> None:
+        self.edges = _edges(scaled, top)
+        self.top = torch.stack(list(_depths(top[:, : _ranks(scaled)[-1]], self.edges)), 2)
         self.own = torch.cat(list(_depths(scaled.gather(1, labels[:, None]), self.edges)), 1)
         self.deep = (self.edges[:, -2:-1] - scaled).clamp_min_(0)
         self.described = described
@@ -190,6 +207,7 @@ class _Problem:
         return zip(*(torch.split(part, step) for part in parts), strict=True)
 
 
+@one_thread()
 def _newton(problem: _Problem, start: Tensor) -> tuple[Tensor, dict[str, Any]]:
     """Newton's method, with halved steps where a full one does not help."""
     theta = start
@@ -214,11 +232,12 @@ def _minimise(
     objective: Objective, scaled: Tensor, described: Tensor, labels: Tensor, ridge: float
 ) -> tuple[Tensor, dict[str, Any]]:
     """The slopes with the least value of any objective with the ridge."""
-    k, shape = scaled.shape[1], (_edges(scaled).shape[1] - 1, described.shape[1])
+    k, shape = scaled.shape[1], (len(_ranks(scaled)), described.shape[1])
     penalty = ridge * sample_weight(objective, labels, k)
 
     def forward(inputs: Tensor, slopes: Tensor) -> Tensor:
-        return _stretched(inputs[:, :k], inputs[:, k:], slopes.view(shape))
+        rows = inputs[:, :k]
+        return _stretched(rows, _largest(rows), inputs[:, k:], slopes.view(shape))
 
     inputs = torch.cat([scaled, described], 1)
     problem = Problem(objective, forward, inputs, labels, k=k, penalty=lambda slopes: penalty * slopes.square().sum())

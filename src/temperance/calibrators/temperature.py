@@ -166,6 +166,7 @@ def divided(rows: Tensor, temperature: Tensor) -> Tensor:
 # --------------------------------------------------------------------------------------------------------- few samples
 
 
+@one_thread()
 def likeliest_inverse_temperature(objective: Objective, logits: Tensor, labels: Tensor) -> tuple[float, dict[str, Any]]:
     """The s = 1 / T that samples and prior together make likeliest, and the record of how it was found."""
     weight = sample_weight(objective, labels, logits.shape[1])
@@ -258,9 +259,9 @@ def _newton(
     """
     below, above = 0.0, math.inf  # values of s where the slope is known to be negative, and positive
     # Rows that fit into a cache are kept for all steps.
-    kept = list(_centred(objective, logits, labels, weights)) if logits.numel() <= _block_values(logits) else None
+    kept = list(centred_rows(objective, logits, labels, weights)) if logits.numel() <= _block_values(logits) else None
     for steps in range(1, 101):
-        slope, second, *higher = _derivatives(kept or _centred(objective, logits, labels, weights), s)
+        _, slope, second, *higher = derivatives(kept or centred_rows(objective, logits, labels, weights), s)
         believed_slope, believed_second = _slopes_of_prior(s)
         slope, second = slope + prior * believed_slope, second + prior * believed_second
         step = _root(slope, second, *higher)
@@ -285,7 +286,7 @@ def _newton(
     return s, {"converged": at_bound or abs(slope) <= TOLERANCE, "gradient": abs(slope), "steps": steps}
 
 
-def _centred(
+def centred_rows(
     objective: Objective, logits: Tensor, labels: Tensor, weights: Tensor
 ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     """Block by block: the logits minus the largest of their row, the target's score minus that, and the weights."""
@@ -294,8 +295,8 @@ def _centred(
         yield rows - top[:, None], objective.target(rows, y) - top, weights[first : first + len(y)]
 
 
-def _derivatives(centred: Iterable[tuple[Tensor, Tensor, Tensor]], s: float) -> list[float]:
-    """The first four derivatives in s of Σ_i c_i (log Σ_j exp(s z_ij) − s t_i), t the target's score.
+def derivatives(centred: Iterable[tuple[Tensor, Tensor, Tensor]], s: float) -> list[float]:
+    """Σ_i c_i (log Σ_j exp(s z_ij) − s t_i), t the target's score, and its first four derivatives in s.
 
     The derivatives of log Σ exp are the cumulants of z under softmax(s z), here from the moments of x = z − max z.
     """
@@ -308,6 +309,7 @@ def _derivatives(centred: Iterable[tuple[Tensor, Tensor, Tensor]], s: float) -> 
         square = m1 * m1
         cumulants = torch.stack(
             [
+                norm.log() - s * target,
                 m1 - target,
                 m2 - square,
                 m3 - 3 * m1 * m2 + 2 * m1 * square,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Unpack
 
 import torch
@@ -11,8 +10,9 @@ from torch import Tensor
 from temperance.calibrators._fit.curve import CurveCalibrator, groups, interleave, merge_steps, steps
 from temperance.calibrators._fit.reduction import Reduction
 from temperance.calibrators.base import Shared, calibrator
+from temperance.numerics import prefix_sums, true_places
 
-Point = tuple[float, float]
+Point = list[float]
 
 
 @calibrator(family="binary", preserves_argmax=False, takes_weights=True, steady_from=50)
@@ -38,9 +38,9 @@ class VennAbers(CurveCalibrator):
 
     def _fit_curve(self, probs: Tensor, happened: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
         places, count, hits = groups(probs, happened, weights)
-        p1 = places.new_tensor(with_one_more_hit(hits.tolist(), count.tolist()))
+        p1 = with_one_more_hit(hits, count)
         # An added miss is an added hit with outcomes and order reversed.
-        p0 = 1 - places.new_tensor(with_one_more_hit((count - hits).flip(0).tolist(), count.flip(0).tolist())).flip(0)
+        p0 = 1 - with_one_more_hit((count - hits).flip(0), count.flip(0)).flip(0)
 
         # Between two places p_1 is that of the upper place, because the added hit is pooled with the samples above it,
         # and p_0 is that of the lower place. A place itself is a step of its own: the next smaller number is its edge.
@@ -56,31 +56,32 @@ def merged(p0: Tensor, p1: Tensor) -> Tensor:
     return p1 / (1 - p0 + p1)
 
 
-def with_one_more_hit(hits: Sequence[float], count: Sequence[float]) -> list[float]:
-    """For each group of samples, in order, its isotonic value if it had one more hit.
+def with_one_more_hit(hits: Tensor, count: Tensor) -> Tensor:
+    """For each group of samples (m,), in order, its isotonic value if it had one more hit. (m,)
 
     The isotonic value of a group is the slope there of the greatest convex minorant of the points (samples so far, hits
     so far). The added hit is a step (1, 1). It comes first, and then moves up past one group after the other. The slope
     of the minorant above it only grows, so the corners that it has passed are never needed again.
     """
-    x, y = sum(count), sum(hits)
-    corners = [(x, y)]
-    for group_hits, group_count in zip(reversed(hits), reversed(count), strict=True):
-        x, y = x - group_count, y - group_hits
-        _add_corner(corners, (x, y))
-    _add_corner(corners, (-1.0, -1.0))
+    points = torch.stack([prefix_sums(count), prefix_sums(hits)], 1)
+    rate = hits / count
+    turns = true_places(torch.cat([rate.new_ones(1), rate.diff(), rate.new_ones(1)]) != 0)  # no others can be corners
+    corners: list[Point] = []
+    for point in points[turns].flip(0).tolist():
+        _add_corner(corners, point)
+    _add_corner(corners, [-1.0, -1.0])
 
     values = []
     x, y = -1.0, -1.0
-    for group_hits, group_count in zip(hits, count, strict=True):
+    for group_hits, group_count in zip(hits.tolist(), count.tolist(), strict=True):
         first, second = corners[-1], corners[-2]
         slope = (second[1] - first[1]) / (second[0] - first[0])
         values.append(slope)
         x, y = x + group_count, y + group_hits
         if y - first[1] < slope * (x - first[0]):
             corners.pop()
-            _add_corner(corners, (x, y))
-    return values
+            _add_corner(corners, [x, y])
+    return count.new_tensor(values)
 
 
 def _add_corner(corners: list[Point], new: Point) -> None:

@@ -19,6 +19,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -36,6 +37,7 @@ from temperance.predictions.columns import find_columns
 from temperance.predictions.core import Origin
 from temperance.predictions.disk import is_folder_name, reopen, shard_folder
 from temperance.predictions.frames import column_names, of_table
+from temperance.predictions.parquet import n_row_groups
 from temperance.predictions.remote import as_url
 from temperance.progress import Progress, no_progress
 
@@ -45,7 +47,7 @@ try:
 except ImportError:
     raise MissingExtraError("Ray", "ray", "temperance.interop.ray (--ray)") from None
 
-# Small files are measured together, so that a task is worth its overhead.
+# Small files are measured together, so that a task is worth its overhead; parts of large ones have at least this size.
 TASK_ROWS = 1 << 20
 
 # How many tasks wait for each processor of the cluster. Results are taken in order, so some may have to wait.
@@ -86,7 +88,8 @@ def evaluate(
 ) -> Evaluation:
     """As `temperance.evaluate`, for a file, a folder, a pattern or a `ray.data.Dataset`.
 
-    Each file is one task, or some small ones together; of a data set each block is one.
+    Each file is one task, or some small ones together, or one of several parts of a large .parquet file; of a data set
+    each block is one.
 
     address  of the cluster; by default the one that is running or that RAY_ADDRESS names, or else a local one
     options  as `statistics` takes them: metrics, calibrator, n_bins, by_group, columns, positive, ignore_index
@@ -256,17 +259,27 @@ def _origins(data: Predictions) -> list[Origin]:
 
 
 def _together(data: Predictions) -> Iterator[list[Origin]]:
-    """Files one by one, but small ones together."""
+    """Files one by one, but small ones together, and large ones in parts."""
     some: list[Origin] = []
     rows = 0
     for origin, shard in zip(_origins(data), data.shards or (data,), strict=True):
-        some.append(origin)
-        rows += shard.n
-        if rows >= TASK_ROWS:
-            yield some
-            some, rows = [], 0
+        parts = _parts(origin, shard.n)
+        for part in parts:
+            some.append(part)
+            rows += shard.n // len(parts)
+            if rows >= TASK_ROWS:
+                yield some
+                some, rows = [], 0
     if some:
         yield some
+
+
+def _parts(origin: Origin, n: int) -> list[Origin]:
+    """A large .parquet file in parts; a file of another format, and one that is copied to where it is read, whole."""
+    if n < 2 * TASK_ROWS or origin.path.suffix.lower() != ".parquet" or as_url(origin.path):
+        return [origin]
+    m = min(n // TASK_ROWS, n_row_groups(origin.path))
+    return [origin._replace(wanted=replace(origin.wanted, part=(i, m))) for i in range(m)]
 
 
 def _run(

@@ -95,13 +95,17 @@ class ColumnNames:
 
 @dataclass(frozen=True)
 class Wanted:
-    """How the caller wants a file to be read; see `read_predictions`."""
+    """How the caller wants a file to be read; see `read_predictions`.
+
+    part  (i, m): the i-th of m parts of a .parquet file, in which case only its row groups are read
+    """
 
     split: str | None = None
     labels: Labels = "required"
     positive: Positive | None = None
     columns: ColumnNames = ColumnNames()
     ignore_index: int | None = None
+    part: tuple[int, int] = (0, 1)
 
 
 @dataclass(frozen=True)

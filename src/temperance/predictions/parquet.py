@@ -38,10 +38,11 @@ BUFFER_BYTES = 1 << 16
 def read(path: Path, wanted: Wanted) -> Predictions:
     """Open the predictions in a .parquet file."""
     with _open(path) as file:
-        schema, n = file.schema_arrow, file.metadata.num_rows
-        columns = _find_columns(schema, wanted)
+        schema, columns = file.schema_arrow, _find_columns(file.schema_arrow, wanted)
+        part = _row_groups(file, *wanted.part)
+        first, n = _n_rows(file, range(part.start)), _n_rows(file, part)
         k = _list_length(file, columns.scores[0]) if columns.is_list else len(columns.scores)
-        mark = None if columns.mark is None else _only_texts(file, columns.mark)
+        mark = None if columns.mark is None else _only_texts(file, columns.mark, part)
     stored = (schema.metadata or {}).get(b"class_names")
     names = columns.class_names if stored is None else as_class_names(names_from_json("class_names", stored))
     names = binary_names(names, wanted.positive)
@@ -54,9 +55,9 @@ def read(path: Path, wanted: Wanted) -> Predictions:
     meaning = Meaning(columns.name, names, wanted)
 
     def read_rows(rows: int) -> Iterator[Chunk]:
-        start = 0
+        start = first
         with reading(path), placed(in_file), _open(path) as opened:
-            for batch in opened.iter_batches(batch_size=rows, columns=columns.used, use_threads=False):
+            for batch in opened.iter_batches(rows, row_groups=part, columns=columns.used, use_threads=False):
                 yield meaning.chunk(
                     _scores(batch, columns, width, start),
                     None if columns.labels is None else _values(batch, columns.labels, start),
@@ -79,7 +80,7 @@ def read(path: Path, wanted: Wanted) -> Predictions:
         calibrated_by=mark,
         origin=Origin(path, wanted),
         _read=read_rows,
-        _place=in_file,
+        _place=lambda row: in_file(first + row),
         has_weights=counted is not None,
     )
 
@@ -92,10 +93,26 @@ def _find_columns(schema: Any, wanted: Wanted) -> TableColumns:
     return replace(columns, is_list=_is_list(schema.field(columns.scores[0]).type))
 
 
-def _only_texts(file: Any, column: str) -> str | None:
+def n_row_groups(path: Path) -> int:
+    """How many parts a file can be read in."""
+    with reading(path), _open(path) as file:
+        return int(file.metadata.num_row_groups)
+
+
+def _row_groups(file: Any, i: int, m: int) -> range:
+    """The row groups of the i-th of m parts of a file."""
+    n_groups = file.metadata.num_row_groups
+    return range(n_groups * i // m, n_groups * (i + 1) // m)
+
+
+def _n_rows(file: Any, groups: range) -> int:
+    return sum(file.metadata.row_group(i).num_rows for i in groups)
+
+
+def _only_texts(file: Any, column: str, groups: range) -> str | None:
     """The different texts in a column; usually there is one."""
     found: set[str | None] = set()
-    for batch in file.iter_batches(columns=[column]):
+    for batch in file.iter_batches(row_groups=groups, columns=[column]):
         found |= set(batch.column(column).unique().to_pylist())
     return ", ".join(sorted(str(text) for text in found if text)) or None
 

@@ -174,18 +174,19 @@ def _line_search(
         there = np.clip(x + size * direction, lower, upper)
         reached, turned = evaluate(there)
         moved = there - x
+        slope = float(gradient @ moved)
         # A comparison with NaN is false.
-        if reached <= value + 1e-3 * float(gradient @ moved) + ROUNDING * abs(value):
+        if reached <= value + 1e-3 * slope + ROUNDING * abs(value):
             best, too_short = (there, reached, turned), size
-            moved[(there == lower) | (there == upper)] = 0
-            if turned @ moved >= 0.9 * (gradient @ moved):
+            moved[(there == lower) | (there == upper)] = 0  # a longer step would not move these
+            if turned @ moved >= 0.9 * slope:
                 return best
         else:
             too_long = size
         middle = 0.5
         if too_short == 0 and (uphill := float(turned @ moved)) > 0:
             # Where the slope is zero if it changes evenly; of a stream every trial is a pass.
-            middle = min(max(float(gradient @ moved) / (float(gradient @ moved) - uphill), 0.01), 0.5)
+            middle = min(max(slope / (slope - uphill), 0.01), 0.5)
         size = 2 * too_short if too_long == math.inf else too_short + middle * (too_long - too_short)
     return best
 
