@@ -74,7 +74,7 @@ def drawn(z: Tensor, y: Tensor, n: int, draw: int, methods: str) -> tuple[str, f
         found = compare(Predictions.of(z[some], y[some], from_logits=True), methods=chosen)
 
     def of_others(outcome: Outcome) -> float:
-        if outcome is found.baseline:
+        if outcome is found.baseline or outcome.fitted is None:
             return round(nll(z[rest], y[rest], from_logits=True), 5)
         return round(nll(outcome.fitted.predict_proba(z[rest]), y[rest]), 5)
 
