@@ -57,8 +57,13 @@ def without_seconds(rows: tuple[Row, ...]) -> list[str]:
         ),
         (
             [(0.5, 0.3, 0.4)] * 12,
-            "By NLL, temperature ranks first over 12 sets: its mean rank among 3 methods is 1.0 (95 % interval 1.0 to "
-            "1.0). It has a higher NLL than no calibration on none of them.",
+            "By NLL, temperature ranks first over 12 sets: its mean rank among 3 methods is 1.0. It has a higher NLL "
+            "than no calibration on none of them.",
+        ),
+        (
+            [(0.5, 0.3, 0.4)] * 9 + [(0.5, 0.4, 0.3)] * 3,
+            "By NLL, temperature ranks first over 12 sets: its mean rank among 3 methods is 1.2 (95 % interval 1.0 to "
+            "1.5). It has a higher NLL than no calibration on none of them.",
         ),
         (
             [(0.5, 0.3, 0.4), (0.5, 0.4, 0.3)],
