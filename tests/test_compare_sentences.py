@@ -69,7 +69,9 @@ def test_with_a_handful_of_samples_nothing_is_significant(n: int, sharpness: flo
         assert found.recommended is found.baseline
         assert "significant" not in found.verdict
         remarks = " ".join(map(found.remark, found.ranked))
-        assert "worse than none" not in remarks and "behind" not in remarks.replace("not clearly behind the best", "")
+        assert "worse than no calibration" not in remarks and "behind" not in remarks.replace(
+            "not clearly behind the best", ""
+        )
 
 
 def test_few_samples_say_how_many_would_do() -> None:
@@ -210,12 +212,12 @@ def test_the_verdict_says_which_were_passed_over_and_why(base: Comparison) -> No
         "lucky has a lower NLL, which could be chance. Not clearly worse: nearly as good."
     )
     assert [found.remark(outcome) for outcome in found.ranked] == [
-        "a lower accuracy than none",
+        "a lower accuracy than no calibration",
         "gain could be chance, not clearly behind the best",
         "recommended, the lowest NLL that passes",
         "",
         "no calibration",
-        "worse than none",
+        "worse than no calibration",
     ]
 
 
