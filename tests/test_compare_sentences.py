@@ -273,6 +273,14 @@ def test_few_mistakes_put_nobody_behind(base: Comparison) -> None:
     assert not judged(base, best, other, NONE).level_with_best(other)
 
 
+def test_no_calibration_is_behind_if_any_method_is_significantly_better(base: Comparison) -> None:
+    lucky, better = made_up("lucky", 0.85, noise=0.2), made_up("better", 0.9)
+    found = judged(base, lucky, better, NONE)
+    assert found.recommended is better and not found.level_with_best(NONE)
+    assert found.remark(NONE) == "no calibration"
+    assert judged(base, lucky, NONE).remark(NONE) == "recommended, no calibration"
+
+
 def test_few_mistakes_tell_nothing_of_ece() -> None:
     sure = made_up("identity", 1.0, accuracy=0.99)
     assert made_up("higher ece", 0.9, ece=0.2, accuracy=0.99).drawbacks(sure) == ()
