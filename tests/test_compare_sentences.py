@@ -70,7 +70,9 @@ def test_with_a_handful_of_samples_nothing_is_significant(n: int, sharpness: flo
         assert found.recommended is found.baseline
         assert "significant" not in found.verdict
         remarks = " ".join(map(found.remark, found.ranked))
-        assert "worse than none" not in remarks and "behind" not in remarks.replace("not clearly behind the best", "")
+        assert "worse than no calibration" not in remarks and "behind" not in remarks.replace(
+            "not clearly behind the best", ""
+        )
 
 
 def test_few_samples_say_how_many_would_do() -> None:
@@ -212,12 +214,12 @@ def test_the_verdict_says_which_were_passed_over_and_why(base: Comparison) -> No
         "lucky has a lower NLL, which could be chance. Not clearly worse: nearly as good."
     )
     assert [found.remark(outcome) for outcome in found.ranked] == [
-        "a lower accuracy than none",
+        "a lower accuracy than no calibration",
         "gain could be chance, not clearly behind the best",
         "recommended, the lowest NLL that passes",
         "",
         "no calibration",
-        "worse than none",
+        "worse than no calibration",
     ]
 
 
@@ -271,6 +273,14 @@ def test_few_mistakes_put_nobody_behind(base: Comparison) -> None:
     assert not judged(base, best, other, NONE).level_with_best(NONE)  # which `best` is significantly better than
     best, other = (made_up(name, nll, accuracy=0.97) for name, nll in (("best", 0.8), ("other", 0.9)))
     assert not judged(base, best, other, NONE).level_with_best(other)
+
+
+def test_no_calibration_is_behind_if_any_method_is_significantly_better(base: Comparison) -> None:
+    lucky, better = made_up("lucky", 0.85, noise=0.2), made_up("better", 0.9)
+    found = judged(base, lucky, better, NONE)
+    assert found.recommended is better and not found.level_with_best(NONE)
+    assert found.remark(NONE) == "no calibration"
+    assert judged(base, lucky, NONE).remark(NONE) == "recommended, no calibration"
 
 
 def test_few_mistakes_tell_nothing_of_ece() -> None:

@@ -59,7 +59,7 @@ def imbalance(counts: Tensor) -> str:
     found = imbalance_of(counts)
     return found and (
         f"the samples are imbalanced: {found}. "
-        "Say with `prior` (`--prior`) how common the classes are in use: uniform, same as here, or a number for each"
+        "Give the class frequencies in use as `prior` (`--prior`): uniform, same (as here), or a number for each class"
     )
 
 

@@ -231,9 +231,9 @@ def remark(found: Comparison, outcome: Outcome) -> str:
     if outcome is not none and _lower(outcome, none) and found.chance[outcome.label] >= SIGNIFICANT:
         words.append("gain could be chance")
     if found.chance_worse.get(outcome.label, 1.0) < SIGNIFICANT:
-        words.append("worse than none")
+        words.append("worse than no calibration")
     else:
-        words += [f"{drawback} than none" for drawback in outcome.drawbacks(none)]
+        words += [f"{drawback} than no calibration" for drawback in outcome.drawbacks(none)]
     if outcome not in (best, found.ranked[0]) and found.level_with_best(outcome):
         words.append("not clearly behind the best")
     return ", ".join(words)

@@ -92,11 +92,10 @@ class Comparison(Results):
         return advice.chance_of_loss(self.outcomes)
 
     def level_with_best(self, outcome: Outcome) -> bool:
-        """Is its NLL not clearly above the lowest?"""
-        best = self.ranked[0]
+        """Is its NLL not clearly above the lowest? That of no calibration is, if any method is significantly better."""
         is_worse = self.chance_worse.get(outcome.label, 1.0) < SIGNIFICANT
-        is_improved = outcome is self.baseline and self.chance.get(best.label, 1.0) < SIGNIFICANT
-        return not (is_worse or is_improved or advice.clearly_behind(outcome, best))
+        is_improved = outcome is self.baseline and min(self.chance.values(), default=1.0) < SIGNIFICANT
+        return not (is_worse or is_improved or advice.clearly_behind(outcome, self.ranked[0]))
 
     @cached_property
     def before(self) -> Evaluation:

@@ -95,9 +95,11 @@ class OODComparison(Results):
             f"{accepted} of the unfamiliar data.",
         ]
         if len(self.sizes) > 1:
-            ranked = sorted((self.row("auroc", group=name, method=first).value, name) for name in self.sizes)
-            hardest, easiest = (f"{name} ({percent(value, 1)})" for value, name in (ranked[0], ranked[-1]))
-            text.append(f"These are means over {len(ranked)} sets; the hardest is {hardest}, the easiest {easiest}.")
+            areas = sorted((self.row("auroc", group=name, method=first).value, name) for name in self.sizes)
+            (lowest, hardest), (highest, easiest) = areas[0], areas[-1]
+            low, high = percent(lowest, 1), percent(highest, 1)
+            ends = "" if low == high else f"; the hardest is {hardest} ({low}), the easiest {easiest} ({high})"
+            text.append(f"These are means over {len(areas)} sets{ends}.")
         best = self.row("auroc", method=self.best)
         if _ends(best)[0] > _ends(area)[1]:
             text.append(f"The score {best.method} does better: {percent(best.value, 1)} of the time.")
