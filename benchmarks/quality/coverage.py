@@ -142,9 +142,11 @@ def markdown(rows: list[dict[str, Any]]) -> str:
         found[row["rule"], row["metric"], row["n"]].append(row)
     lines = [f"| metric | interval | {' | '.join(f'n = {n:,}' for n in SIZES)} |", "|---" * (2 + len(SIZES)) + "|"]
     for name in METRIC_NAMES:
-        for rule, words in (("basic", "basic bootstrap"), ("ours", "as shown")):
-            cells = [_cell(found[rule, name, n]) for n in SIZES]
-            lines.append(f"| {METRICS[name].title} | {words} | {' | '.join(cells)} |")
+        shown = "basic bootstrap" if METRICS[name].interval == "mean" else "as shown"
+        for rule, words in {"basic": "basic bootstrap", "ours": shown}.items():
+            if rule == "ours" or words != shown:
+                cells = [_cell(found[rule, name, n]) for n in SIZES]
+                lines.append(f"| {METRICS[name].title} | {words} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
