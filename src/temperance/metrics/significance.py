@@ -188,7 +188,7 @@ def bounded(metric: Metric, stats: Statistic, value: float, draws: Draws, level:
 def can_be_bounded(metric: Metric, stats: Statistic) -> bool:
     """Do resamples say how far a metric of these data is off?
 
-    Not where most of an error is from bins of one or two samples: in every resample they are as far off as in the data.
+    Not where much of an error is from bins of a few samples: in every resample they are as far off as in the data.
     """
     if metric.interval == "none":
         return False
