@@ -224,12 +224,12 @@ def test_the_verdict_says_which_were_passed_over_and_why(base: Comparison) -> No
 
 
 def test_the_verdict_where_nothing_helps(base: Comparison) -> None:
-    perhaps, maybe = made_up("perhaps", 0.99, noise=0.1), made_up("maybe", 0.995, noise=0.1)
+    perhaps, maybe = made_up("perhaps", 0.99, noise=0.1), made_up("temperature", 0.995, noise=0.1)
     found = judged(base, perhaps, maybe, NONE)
     assert found.verdict.startswith(
         "Leave it as it is: 1,000 test samples cannot tell whether a calibrator helps. "
-        "perhaps and maybe have a lower NLL, which could be chance. The probability that perhaps does harm, a "
-        "higher NLL on new data, is 12.5 %. If the gain of perhaps is as large as it looks here, about "
+        "perhaps and temperature have a lower NLL, which could be chance. The probability that temperature does harm, "
+        "a higher NLL on new data, is 12.5 %. If the gain of temperature is as large as it looks here, about "
     )
     assert found.verdict.endswith(" test samples would tell.")
     assert judged(base, NONE, made_up("worse", 1.2)).verdict == (

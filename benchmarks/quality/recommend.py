@@ -3,8 +3,8 @@
 Of each set, n samples are drawn at random and compared as `temperance compare` does it: halved, fitted on one half,
 measured on the other. What it recommends is then measured on up to 5,000 of the samples that were left, and so is no
 calibration. With `--calibrated` the labels are drawn from the predicted probabilities, so that there is nothing to
-gain. Beside them is the method of lowest NLL, recommended or not, with the probability of harm that `compare` states of
-it and its NLL on the samples that were left. One JSON line for each set and n; lines that are in the file already are
+gain. Beside them is `temperature`, recommended or not, with the probability of harm that `compare` states of it and its
+NLL on the samples that were left. One JSON line for each set and n; lines that are in the file already are
 not run again. `--table` prints a table.
 """
 
@@ -35,7 +35,7 @@ SIZES = (10, 20, 40, 80, 160, 500)
 SHORT = "temperature,vector,isotonic,histogram"
 MOST = 5000
 
-COLUMNS = ("recommended", "before", "after", "first", "stated", "first_after")
+COLUMNS = ("recommended", "before", "after", "stated", "stated_after")
 EDGES = (0.0, 0.01, 0.05, 0.2, 0.5, 1.0)
 
 Draw = tuple[str, float, float]
@@ -61,10 +61,10 @@ def run(folders: list[Path], out: Path, methods: str, draws: int, sizes: list[in
                 file.write(json.dumps(row | {"commit": about.commit, "torch": about.versions["torch"]}) + "\n")
 
 
-def drawn(z: Tensor, y: Tensor, n: int, draw: int, methods: str) -> tuple[str, float, float, str, float, float]:
-    """What is recommended for n samples, the NLL of others without calibration and with it, and the same of the first.
+def drawn(z: Tensor, y: Tensor, n: int, draw: int, methods: str) -> tuple[str, float, float, float, float]:
+    """What is recommended for n samples, the NLL of others without calibration and with it, and stated harm.
 
-    Harm is stated of the first as `compare` states it: from ten mistakes on; otherwise it is -1.
+    Harm is stated of temperature scaling if it looks better and there are ten mistakes or more; otherwise it is -1.
     """
     order = torch.from_numpy(np.random.default_rng([n, draw]).permutation(len(y)))
     some, rest = order[:n], order[n : n + MOST]
@@ -78,12 +78,11 @@ def drawn(z: Tensor, y: Tensor, n: int, draw: int, methods: str) -> tuple[str, f
             return round(nll(z[rest], y[rest], from_logits=True), 5)
         return round(nll(outcome.fitted.predict_proba(z[rest]), y[rest]), 5)
 
-    first = found.ranked[0]
-    stated = round(first.harm, 5) if found.baseline.mistakes >= FEWEST and first is not found.baseline else -1.0
-    return (
-        *(found.recommended.label, of_others(found.baseline), of_others(found.recommended)),
-        *(first.label, stated, of_others(first)),
-    )
+    favourite = next((outcome for outcome in found.ranked if outcome.label == "temperature"), found.baseline)
+    looks_better = favourite.measured["nll"].value < found.baseline.measured["nll"].value
+    stated = round(favourite.harm, 5) if looks_better and found.baseline.mistakes >= FEWEST else -1.0
+    before, after, stated_after = map(of_others, (found.baseline, found.recommended, favourite))
+    return found.recommended.label, before, after, stated, stated_after
 
 
 def markdown(rows: list[dict[str, Any]]) -> str:
@@ -104,12 +103,12 @@ def markdown(rows: list[dict[str, Any]]) -> str:
 
 
 def stated_markdown(rows: list[dict[str, Any]]) -> str:
-    """How likely the method of lowest NLL was said to do harm, and how often it did on the samples that were left."""
+    """How likely temperature scaling was said to do harm, and how often it did on the samples that were left."""
     cases = [
         (stated, after > before)
         for row in rows
         if "stated" in row
-        for stated, before, after in zip(row["stated"], row["before"], row["first_after"], strict=True)
+        for stated, before, after in zip(row["stated"], row["before"], row["stated_after"], strict=True)
         if stated >= 0
     ]
     lines = ["| stated | cases | stated, mean | it does harm |", "|---|---|---|---|"]
