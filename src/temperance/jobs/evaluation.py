@@ -28,7 +28,7 @@ from temperance.metrics import METRICS, Metric
 from temperance.metrics.bins import Bins, SparseBins
 from temperance.metrics.gather import Parts, Request
 from temperance.metrics.selective import Ranked, RiskCoverage
-from temperance.metrics.significance import bounded, can_be_bounded, resample
+from temperance.metrics.significance import ENOUGH, bounded, can_be_bounded, enough_of_both, resample
 from temperance.metrics.statistic import Statistic
 from temperance.metrics.tally import Tally
 from temperance.numerics import one_thread
@@ -38,6 +38,9 @@ from temperance.predictions.given import as_predictions
 from temperance.progress import Progress, no_progress
 
 # The verdict on samples that have weights.
+# An error of these bins is at least the gap between mean confidence and accuracy, and so are the ends of its interval.
+NOT_BELOW_GAP = ("ece", "rms-ce")
+
 WITH_WEIGHTS = (
     "The samples have weights. A verdict rests on tests for samples that count equally, so there is none here; "
     "the intervals are of the weighted samples."
@@ -251,10 +254,12 @@ def evaluation(
     rows: list[Row] = []
     steps = 2 * len(found.groups) * len(requests)
     for name, group in found.groups.items():
+        right = round(group.n * found.accuracy(name))
+        resamples = bootstrap if enough_of_both(right, group.n) else 0
         for (metric, options), parts in zip(requests, group.parts, strict=True):
             progress(steps // 2 + len(rows), steps, metric.title)
             start = time.perf_counter()
-            value, low, high = measured(metric, parts, options, bootstrap=bootstrap, level=level, seed=seed)
+            value, low, high = measured(metric, parts, options, bootstrap=resamples, level=level, seed=seed)
             row = Row(
                 source=source,
                 split=measuring.split or "",
@@ -278,9 +283,22 @@ def evaluation(
         provenance=Provenance.of(found.inputs, settings, seed),
         class_names=measuring.class_names or tuple(map(str, range(measuring.k))),
         tallies=found.tallies,
-        notes=(*([found.floored.note(nll, n)] if found.floored.n and nll is not None else []), *measuring.notes),
+        notes=(
+            *([found.floored.note(nll, n)] if found.floored.n and nll is not None else []),
+            *(_why_no_intervals(n, found.accuracy(None)) if bootstrap else []),
+            *measuring.notes,
+        ),
         _pictures=pictures,
     )
+
+
+def _why_no_intervals(n: int, accuracy: float) -> list[str]:
+    right = round(n * accuracy)
+    if enough_of_both(right, n):
+        return []
+    fewer, what = min((right, "right"), (n - right, "wrong"))
+    count = f"{fewer or 'none'} {'is' if fewer < 2 else 'are'} {what}"
+    return [f"There are no intervals: they need {ENOUGH} right and {ENOUGH} wrong predictions, and {count}."]
 
 
 def _gap_note(data: Predictions, calibrator: Calibrator | None, method: str, level: float, seed: int) -> str:
@@ -303,4 +321,7 @@ def measured(
             return value, math.nan, math.nan
         draws = resample(metric, parts, bootstrap, torch.Generator().manual_seed(seed), **options)
     found = bounded(metric, parts.whole, value, draws, level)
-    return value, found.low, found.high
+    if metric.name not in NOT_BELOW_GAP or math.isnan(found.low):
+        return value, found.low, found.high
+    _, low, high = measured(METRICS["confidence-gap"], parts, {}, bootstrap=bootstrap, level=level, seed=seed)
+    return value, min(max(found.low, low, -high), value), max(found.high, high, -low)

@@ -24,7 +24,7 @@ from temperance.metrics import METRICS, Metric
 from temperance.metrics.batch import Batch, batches
 from temperance.metrics.gain import Gains, chance_of_harm
 from temperance.metrics.resamples import Resamples
-from temperance.metrics.significance import Difference, Draws, Interval, bounded
+from temperance.metrics.significance import ENOUGH, Difference, Draws, Interval, bounded, enough_of_both
 from temperance.numerics import one_thread
 from temperance.registry import as_entry, parse_entry
 
@@ -32,7 +32,6 @@ BASELINE = "identity"
 MEASURED = ("nll", "ece", "accuracy", "brier", "classwise-ece")
 SIGNIFICANT = 0.05
 LEVEL = 0.95
-ENOUGH = 20  # mistakes, and right predictions, for resamples to tell two methods apart
 
 # Why a method can fail: too few samples, a number beyond float64, a singular matrix, too little memory.
 SINGULAR = torch.linalg.LinAlgError  # type: ignore[attr-defined]
@@ -214,7 +213,7 @@ class Work:
         measured = {}
         for metric, options in requests.items():
             value = metric.value(totals[metric], **options)
-            if metric.name in draws:
+            if metric.name in draws and enough_of_both(int(correct.sum()), len(correct)):
                 measured[metric.name] = bounded(metric, totals[metric], value, draws[metric.name], LEVEL)
             else:
                 measured[metric.name] = Interval(value, math.nan, math.nan, LEVEL)

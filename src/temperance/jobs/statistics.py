@@ -87,6 +87,13 @@ class Statistics:
         """The number of rows."""
         return self.groups[None].n
 
+    def accuracy(self, group: str | None) -> float:
+        """The accuracy in a group, if that is measured, and otherwise that of all rows."""
+        for (metric, options), parts in zip(self.measuring.requests, self.groups[group].parts, strict=True):
+            if metric.name == "accuracy":
+                return metric.value(parts.whole, **options)
+        return float(self.tallies[0].hits.sum() / self.tallies[0].count.sum())
+
     def __add__(self, other: Statistics) -> Statistics:
         return total([self, other])
 

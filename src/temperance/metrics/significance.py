@@ -30,8 +30,11 @@ LINEAR_ROWS = 20_000
 QUADRATIC_ROWS = 1_000
 
 # Resamples cannot judge a bin of fewer samples than this, nor an error of which more than this share is from such bins.
-FEWEST_IN_BIN = 5
+FEWEST_IN_BIN = 10
 MOST_FROM_THIN_BINS = 1 / 3
+
+# Right predictions, and wrong ones. Of fewer, resamples know too little: no resample has a mistake that the data lack.
+ENOUGH = 20
 
 ROUNDING = 1e-12  # resamples that differ by less are equal
 
@@ -74,12 +77,17 @@ def interval(
     seed: int = 0,
     **options: Any,
 ) -> Interval:
-    """A metric with its bootstrap interval; see `Draws.interval`."""
+    """A metric with its bootstrap interval, if it can have one; see `Draws.interval`."""
+    of_level(level)
     generator = torch.Generator().manual_seed(seed)
     found = list(batches(probs, labels, from_logits=from_logits, ignore_index=ignore_index, weights=weights))
-    (parts,) = deal(found, sum(map(len, found)), [(metric, options)], generator)
+    n, right = sum(map(len, found)), sum(int(batch.correct.sum()) for batch in found)
+    (parts,) = deal(found, n, [(metric, options)], generator)
     draws = resample(metric, parts, n_resamples, generator, **options)
-    return bounded(metric, combine(parts), metric.value(combine(parts), **options), draws, level)
+    value = metric.value(combine(parts), **options)
+    if not enough_of_both(right, n):
+        return Interval(value, math.nan, math.nan, level)
+    return bounded(metric, combine(parts), value, draws, level)
 
 
 def difference(
@@ -175,6 +183,11 @@ def of_level(level: float) -> None:
     """Refuse a level that is no probability."""
     if not 0 < level < 1:
         raise InputError(f"level must lie between 0 and 1; got {level!r}")
+
+
+def enough_of_both(right: float, n: int) -> bool:
+    """Are there enough right and wrong predictions for an interval?"""
+    return min(right, n - right) >= ENOUGH
 
 
 def bounded(metric: Metric, stats: Statistic, value: float, draws: Draws, level: float) -> Interval:
