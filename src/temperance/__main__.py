@@ -2,7 +2,7 @@
 
 import sys
 
-from temperance.cli import main
+from temperance.cli import program
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(program())

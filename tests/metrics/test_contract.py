@@ -1,6 +1,8 @@
 """What every registered metric must do, read from the registry: none is exempt by name."""
 
+import gc
 import math
+import weakref
 from collections.abc import Callable
 
 import numpy as np
@@ -13,7 +15,7 @@ from temperance.errors import InputError
 from temperance.metrics import METRICS, Metric, stats
 from temperance.metrics.batch import batches
 from temperance.metrics.bins import Bins, SparseBins
-from temperance.metrics.statistic import Additive, Statistic
+from temperance.metrics.statistic import Additive, RankedSamples, Statistic
 from temperance.metrics.stream import Stream
 
 each_metric = pytest.mark.parametrize("metric", list(METRICS), ids=METRICS.names)
@@ -75,6 +77,21 @@ def test_sparse_bins_give_the_same_number(metric: Metric, monkeypatch: pytest.Mo
     assert isinstance(sparse, SparseBins) and metric.value(sparse) == pytest.approx(whole, abs=1e-12)
     test_statistics_of_parts(metric, from_logits=True)
     test_statistics_of_parts(metric, from_logits=False)
+
+
+@those(lambda metric: isinstance(kind(metric), RankedSamples))
+def test_ordered_rows_are_freed_without_a_look_for_garbage(metric: Metric) -> None:
+    found = metric.stats(*predictions())
+    assert isinstance(found, RankedSamples)
+    drawn = found.redrawn(300, torch.Generator().manual_seed(0), paired=False)
+    metric.value(drawn)
+    held = [weakref.ref(each) for each in (found.ordered, drawn, drawn.ordered)]
+    gc.disable()
+    try:
+        del found, drawn
+        assert [each() for each in held] == [None] * 3
+    finally:
+        gc.enable()
 
 
 @each_metric

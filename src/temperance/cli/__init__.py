@@ -52,18 +52,27 @@ COMMANDS = (
 )
 
 
+def program() -> int:
+    """`main` as a process of its own, which need not look for garbage among the 170,000 objects that torch makes."""
+    gc.set_threshold(100_000)
+    try:
+        return main()
+    finally:
+        gc.freeze()  # whatever is left goes with the process
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the exit code is 0, or 2 for anything the user can put right."""
     transliterate_output()
     args = argparse.Namespace(debug=False)
     try:
         try:
-            with seldom_collecting(), warnings_as_sentences():
-                known = parser()
-                _, unknown = known.parse_known_args(arguments, args)
-                command = vars(args).pop("command")  # the rest are its own options
-                if unknown:
-                    raise _not_understood(unknown[0], command, known)
+            known = parser()
+            _, unknown = known.parse_known_args(arguments, args)
+            command = vars(args).pop("command")  # the rest are its own options
+            if unknown:
+                raise _not_understood(unknown[0], command, known)
+            with warnings_as_sentences():
                 args.run(args)
         finally:
             if sys.stdout is not None:
@@ -88,17 +97,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("temperance: stopped", file=sys.stderr)
         return 130
     return 0
-
-
-@contextmanager
-def seldom_collecting() -> Iterator[None]:
-    """Look for unreachable objects less often: torch makes 170,000 that stay, and each look goes through them."""
-    usual = gc.get_threshold()
-    gc.set_threshold(100_000, *usual[1:])
-    try:
-        yield
-    finally:
-        gc.set_threshold(*usual)
 
 
 @contextmanager

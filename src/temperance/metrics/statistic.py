@@ -14,7 +14,7 @@ import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Self
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -198,16 +198,23 @@ class Samples(Statistic):
 class RankedSamples(Samples):
     """Two numbers and a weight for each row; the metrics go through them in the order of the first. (n,) each"""
 
-    @cached_property
+    # Not a reference to itself: that would keep the rows of every resample until Python looks for such circles.
+    _is_ordered: ClassVar[bool] = False
+
+    @property
     def ordered(self) -> Self:
         """The rows in this order."""
+        return self if self._is_ordered else self._put_in_order
+
+    @cached_property
+    def _put_in_order(self) -> Self:
         return self._sorted()._in_order()
 
     def _sorted(self) -> Self:
         raise NotImplementedError
 
     def _in_order(self) -> Self:
-        self.__dict__["ordered"] = self
+        self.__dict__["_is_ordered"] = True
         return self
 
     @cached_property
