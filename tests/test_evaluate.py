@@ -15,7 +15,7 @@ from rich.console import Console
 
 import temperance
 from conftest import random_predictions
-from temperance import Predictions, evaluate
+from temperance import Predictions, evaluate, interval
 from temperance.calibrators import Identity
 from temperance.errors import InputError
 from temperance.metrics import METRICS, ece
@@ -59,6 +59,31 @@ def test_a_metric_without_an_interval_shows_none(tmp_path: Path) -> None:
     write_report(found, tmp_path / "page.html")
     cells = re.findall(r"<td[^>]*>(.*?)</td>", (tmp_path / "page.html").read_text(encoding="utf-8").split(">MCE<")[1])
     assert cells[1] == ""
+
+
+@pytest.mark.parametrize(("wrong", "said"), [(0, "none is wrong"), (1, "1 is wrong"), (19, "19 are wrong"), (20, "")])
+def test_intervals_need_mistakes(wrong: int, said: str) -> None:
+    """No resample has a mistake that the data lack; and the other way round."""
+    confidence = torch.linspace(0.6, 0.95, 200, dtype=torch.float64)
+    probs = torch.stack([confidence, 1 - confidence], 1)
+    labels = (torch.arange(200) % 10 == 5).cumsum(0).le(wrong) & (torch.arange(200) % 10 == 5)
+    for truth, what in ((labels.long(), "wrong"), ((~labels).long(), "right")):
+        found = evaluate(probs, truth, bootstrap=20)
+        assert [math.isnan(found.row(name).low) for name in ("accuracy", "nll", "ece")] == [bool(said)] * 3
+        notes = [note for note in found.notes if "intervals" in note]
+        assert [note.endswith(f"and {said.replace('wrong', what)}.") for note in notes] == [True] * bool(said)
+        assert math.isnan(interval(METRICS["nll"], probs, truth, n_resamples=20).low) == bool(said)
+
+
+def test_the_interval_of_the_ece_is_not_below_that_of_the_gap() -> None:
+    for seed in range(5):
+        logits, labels = random_predictions(300, 3, seed, sharpness=1.6)
+        found = evaluate(logits, labels, from_logits=True, metrics=["confidence-gap", "ece", "rms-ce"], bootstrap=50)
+        gap = found.row("confidence-gap")
+        for name in ("ece", "rms-ce"):
+            error = found.row(name)
+            assert max(gap.low, -gap.high, 0) <= error.low <= error.value <= error.high
+            assert error.high >= max(gap.high, -gap.low)
 
 
 def test_an_interval_does_not_depend_on_the_other_metrics() -> None:

@@ -103,6 +103,7 @@ CASES: dict[str, tuple[Data, list[str], list[str]]] = {
     ),
     "one sample, surely wrong": (always(1, 1.0, 0.0), [r"^One sample cannot tell\. .* and wrong\. "], ["confident"]),
     "sure and right, few": (always(40, 1.0, 1.0), [f"^40 {TOO_FEW}"], ["No miscalibration"]),
+    "sure and right, enough": (always(300, 1.0, 1.0), [r" within 1\.8 points "], ["It takes about"]),
     "sure and right, many": (
         always(5000, 1.0, 1.0),
         [r"^No miscalibration .* 100\.0 % sure .* right 100\.0 % .* within 0\.2 points "],

@@ -136,7 +136,7 @@ def _one_sample(found: Findings) -> str:
 def _nothing_found(found: Findings) -> str:
     low, high = accuracy_bounds(found.by_confidence, RULED_OUT)
     hidden = max(found.says - low, high - found.says)
-    more = _takes(found) if found.n < found.needed else ""
+    more = _takes(found) if found.n < found.needed and hidden > NOTICEABLE else ""
     if hidden > MUCH:
         sure, right, least, most = percents((found.says,), (found.right,), (low, high))
         return (
