@@ -288,6 +288,26 @@ def test_of_a_pair_the_other_set_is_left_out_and_the_rest_kept(saved: Path, tmp_
         assert found["id"][0] == first and found["seed"] == 7
     said = run("apply", saved, tmp_path / "in.npz", "-o", tmp_path / "out.npz")
     assert "calibrated 40 samples of the test set with temperature" in said.out
+    left_out = "the {0} set is left out; for it: --split {0}, and another file after -o\n"
+    assert said.out.endswith(left_out.format("val"))
+    said = run("apply", saved, tmp_path / "in.npz", "-o", tmp_path / "out.npz", "--split", "val")
+    assert said.out.endswith(left_out.format("test"))
+
+
+def test_where_there_is_no_other_set_none_is_left_out(saved: Path, tmp_path: Path) -> None:
+    np.savez(tmp_path / "test.npz", test_logits=LOGITS, test_labels=LABELS)
+    for path in (tmp_path / "test.npz", plain(tmp_path, ".npz")):
+        said = run("apply", saved, path, "-o", tmp_path / "out.npz")
+        assert said.code == 0 and "left out" not in said.out
+
+
+def test_of_a_folder_of_pairs_the_other_sets_are_named_too(saved: Path, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    for name in "ab":
+        sets = {"val_logits": LOGITS, "val_labels": LABELS, "test_logits": LOGITS, "test_labels": LABELS}
+        np.savez(tmp_path / "in" / f"{name}.npz", **sets)
+    said = run("apply", saved, tmp_path / "in", "-o", tmp_path / "out")
+    assert said.code == 0 and "the val set is left out" in said.out
 
 
 # ---------------------------------------------------------------------------------------------- nothing is overwritten

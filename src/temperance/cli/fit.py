@@ -101,5 +101,7 @@ def run_apply(args: argparse.Namespace) -> None:
         write_predictions(args.output, apply(calibrator, data, again=args.again))
     which = f" of the {data.split} set" if data.split else ""
     print(f"calibrated {plural(data.n, data.row_name)}{which} with {calibrator.name}; probabilities in {args.output}")
+    if data.other_split:
+        print(f"the {data.other_split} set is left out; for it: --split {data.other_split}, and another file after -o")
     if "adapted" in calibrator.info:
         print(calibrator.info["adapted"])
