@@ -1,6 +1,7 @@
 """Fit a calibrator to predictions, and calibrate others with it, once."""
 
 import copy
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from temperance.arrays import ArrayLike, checked_logits
 from temperance.calibrators._fit.streaming import MOST_VALUES, StreamCalibrator
 from temperance.calibrators.base import Calibrator
 from temperance.calibrators.priors import SAME, UNIFORM
-from temperance.errors import FileError, InputError
+from temperance.errors import FileError, InputError, TemperanceWarning
 from temperance.files import reading
 from temperance.predictions import Predictions, read_predictions
 
@@ -26,6 +27,7 @@ def fit(calibrator: Calibrator, data: Predictions) -> Calibrator:
 
     Samples with weights are fitted in memory.
     """
+    warn_calibrated(data)
     if isinstance(calibrator, StreamCalibrator) and data.n * data.k > LARGE and not data.has_weights:
         with data.located():
             return calibrator.fit_stream(LogitBlocks(data), most_values=MOST_VALUES)
@@ -120,3 +122,13 @@ def refuse_calibrated(data: Predictions, remedy: str) -> None:
             f"{data.subject} are calibrated already, by {data.calibrated_by}; {remedy}",
             flags={"pass again=True": "add --again"},
         )
+
+
+def warn_calibrated(data: Predictions) -> None:
+    """Warn that another calibrator corrects these predictions a second time."""
+    if data.calibrated_by is not None:
+        said = (
+            f"{data.subject} were calibrated by {data.calibrated_by}, so another calibrator corrects them a second "
+            "time. To replace the first one, use the predictions as the model gave them"
+        )
+        warnings.warn(said, TemperanceWarning, stacklevel=3)
