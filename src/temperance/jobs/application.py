@@ -2,16 +2,17 @@
 
 import copy
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
 from temperance.arrays import ArrayLike, checked_logits
 from temperance.calibrators._fit.streaming import MOST_VALUES, StreamCalibrator
 from temperance.calibrators.base import Calibrator
-from temperance.calibrators.priors import SAME, UNIFORM
-from temperance.errors import FileError, InputError, TemperanceWarning
+from temperance.calibrators.priors import SAME, UNIFORM, as_prior
+from temperance.errors import FileError, InputError, TemperanceWarning, plural
 from temperance.files import reading
 from temperance.predictions import Predictions, read_predictions
 
@@ -100,19 +101,24 @@ def with_prior(calibrator: Calibrator, prior: str | ArrayLike, data: Predictions
     return corrected
 
 
-def read_prior(given: str) -> str | list[float]:
-    """A prior as it is given on the command line: one of the words, or a file with a number for each class."""
-    if given in (UNIFORM, SAME, ADAPT):
+def read_prior(given: str, k: int, words: Sequence[str] = (UNIFORM, SAME)) -> str | list[float]:
+    """A prior as it is given on the command line: one of the words, or a file with a number for each of k classes."""
+    if given in words:
         return given
-    if not Path(given).exists():
-        raise InputError(f"prior must be uniform, same, adapt or a file of numbers; got {given!r}", flags=FLAG)
+    if not given or not Path(given).exists():
+        raise InputError(f"prior must be {', '.join(words)} or a file of numbers; got {given!r}", flags=FLAG)
     with reading(given):
         try:
-            return [float(word) for word in Path(given).read_text().replace(",", " ").split()]
+            found = [float(word) for word in Path(given).read_text().replace(",", " ").split()]
         except ValueError:
             raise FileError(
                 f"{given} must have a number for each class, with commas, spaces or new lines between them"
             ) from None
+        if len(found) != k:
+            numbers = plural(len(found), "number")
+            raise FileError(f"{given} must have a number for each of the {k} classes; it has {numbers}")
+        as_prior(found, torch.ones(k))  # or the error names the file
+        return found
 
 
 def refuse_calibrated(data: Predictions, remedy: str) -> None:

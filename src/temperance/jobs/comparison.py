@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import torch
 
@@ -30,7 +30,7 @@ from temperance.predictions.core import ARRAYS
 from temperance.predictions.given import Set, as_sides
 from temperance.predictions.rows import Chunk
 from temperance.progress import Progress, listening, no_progress
-from temperance.settings import of_kind
+from temperance.settings import MOST_RESAMPLES, Bounds, of_kind
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
@@ -39,7 +39,7 @@ __all__ = ["Comparison", "Method", "Outcome", "compare", "fit_and_test", "read_f
 
 RunAll = Callable[[Work, Sequence[Method]], Iterator[Outcome]]
 
-FEWEST_RESAMPLES = 20  # with fewer no p-value can be below 0.05
+EnoughResamples = Annotated[int, Bounds(20, MOST_RESAMPLES)]  # with fewer no p-value can be below 0.05
 
 
 @dataclass(frozen=True, repr=False)
@@ -256,7 +256,7 @@ def compare(
     run_all   fits and measures the methods, if that is to happen elsewhere; see `temperance.interop.ray`
     """
     at_least("jobs", jobs, 1)
-    at_least("bootstrap", bootstrap, FEWEST_RESAMPLES)
+    of_kind("bootstrap", bootstrap, EnoughResamples)
     of_kind("n_bins", n_bins, NBins)
     chosen = chosen_methods(methods)
     seed_number(seed)
