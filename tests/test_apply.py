@@ -21,6 +21,7 @@ from conftest import random_predictions
 from temperance.calibrators import Calibrator, Temperature, load_calibrator
 from temperance.errors import FileError, InputError
 from temperance.jobs.application import apply
+from temperance.jobs.blocks import statistics
 from temperance.predictions import Predictions, read_predictions, write_predictions
 
 N, K = 40, 3
@@ -288,6 +289,26 @@ def test_of_a_pair_the_other_set_is_left_out_and_the_rest_kept(saved: Path, tmp_
         assert found["id"][0] == first and found["seed"] == 7
     said = run("apply", saved, tmp_path / "in.npz", "-o", tmp_path / "out.npz")
     assert "calibrated 40 samples of the test set with temperature" in said.out
+    left_out = "the {0} set is left out; for it: --split {0}, and another file after -o\n"
+    assert said.out.endswith(left_out.format("val"))
+    said = run("apply", saved, tmp_path / "in.npz", "-o", tmp_path / "out.npz", "--split", "val")
+    assert said.out.endswith(left_out.format("test"))
+
+
+def test_where_there_is_no_other_set_none_is_left_out(saved: Path, tmp_path: Path) -> None:
+    np.savez(tmp_path / "test.npz", test_logits=LOGITS, test_labels=LABELS)
+    for path in (tmp_path / "test.npz", plain(tmp_path, ".npz")):
+        said = run("apply", saved, path, "-o", tmp_path / "out.npz")
+        assert said.code == 0 and "left out" not in said.out
+
+
+def test_of_a_folder_of_pairs_the_other_sets_are_named_too(saved: Path, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    for name in "ab":
+        sets = {"val_logits": LOGITS, "val_labels": LABELS, "test_logits": LOGITS, "test_labels": LABELS}
+        np.savez(tmp_path / "in" / f"{name}.npz", **sets)
+    said = run("apply", saved, tmp_path / "in", "-o", tmp_path / "out")
+    assert said.code == 0 and "the val set is left out" in said.out
 
 
 # ---------------------------------------------------------------------------------------------- nothing is overwritten
@@ -341,8 +362,31 @@ def test_what_is_calibrated_is_marked_and_not_calibrated_again(saved: Path, tmp_
     for arguments in calls:
         said = run(*arguments, "--calibrator", saved)
         assert said.code == 2 and "by temperature; leave out --calibrator" in said.err
-    # Measuring and fitting are allowed.
-    assert run("evaluate", once, "--bootstrap", "0").code == 0
+
+
+def test_measuring_and_fitting_what_is_calibrated_is_allowed_and_said(saved: Path, tmp_path: Path) -> None:
+    fresh = plain(tmp_path, ".npz")
+    once = applied(saved, fresh, tmp_path / "once.npz")
+    note = "These predictions were calibrated by temperature."
+    said = run("evaluate", once, "--bootstrap", "0", "--json")
+    assert said.code == 0 and json.loads(said.out)["notes"] == [note]
+    assert note in run("evaluate", once, "--bootstrap", "0").out
+    assert note not in run("evaluate", fresh, "--bootstrap", "0").out
+    warning = f"temperance: warning: the predictions in {once} were calibrated by temperature, so another calibrator"
+    compare, fit = ["compare", "--methods", "temperature", "--bootstrap", "20"], ["fit", "temperature"]
+    calls: list[list[Any]] = [[*fit, once], [*compare, once], [*compare, once, fresh], [*compare, fresh, once]]
+    for arguments in calls:
+        out = ["-o", tmp_path / "again.safetensors"] if "fit" in arguments else []
+        said = run(*arguments, *out)
+        assert said.code == 0 and said.err.count(warning) == 1, arguments
+    assert warning not in run(*compare, fresh).err
+
+
+def test_statistics_of_calibrated_and_other_predictions_do_not_add(calibrator: Calibrator) -> None:
+    data = Predictions.of(torch.tensor(LOGITS).softmax(1), LABELS)
+    before, after = (statistics(each, metrics=["nll"]) for each in (data, apply(calibrator, data)))
+    with pytest.raises(InputError, match="calibrated by nothing, another predictions calibrated by temperature"):
+        before + after
 
 
 def test_the_same_from_python(calibrator: Calibrator, tmp_path: Path) -> None:

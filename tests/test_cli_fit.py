@@ -21,7 +21,7 @@ def test_a_prior_of_a_fit(tmp_path: Path) -> None:
     found = load_calibrator(tmp_path / "cal.safetensors")
     assert found.get_params()["prior"] == "uniform" and found.target_prior.tolist() == pytest.approx([1 / 3] * 3)
     said = run("fit", "temperature", path, "-o", tmp_path / "cal.safetensors", "--prior", "adapt")
-    assert said.code == 2 and "temperature: prior must be one of uniform, same" in said.err
+    assert said.code == 2 and "--prior must be uniform, same or a file of numbers; got 'adapt'" in said.err
 
 
 @pytest.mark.parametrize("from_logits", [True, False])

@@ -455,7 +455,7 @@ def test_progress_is_told() -> None:
 def test_wrong_calls() -> None:
     with pytest.raises(InputError, match="jobs must be a whole number of at least 1"):
         compare(over_confident(60), jobs=0)
-    with pytest.raises(InputError, match="bootstrap must be a whole number of at least 20"):
+    with pytest.raises(InputError, match="bootstrap must be a whole number from 20 to 2"):
         compare(over_confident(60), bootstrap=19)
     with pytest.raises(InputError, match="n_bins must be a whole number from 1 to 2"):
         compare(over_confident(60), methods=["temperature"], n_bins=0, bootstrap=20)

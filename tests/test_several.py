@@ -235,6 +235,24 @@ def test_where_no_calibrator_is_recommended_none_is_kept(folder: Path, tmp_path:
         assert (kept / "few.json").exists() and not (kept / "few.safetensors").exists()
 
 
+def test_where_no_calibrator_is_recommended_for_any_set_is_an_error(folder: Path, tmp_path: Path) -> None:
+    kept, few = tmp_path / "kept", tmp_path / "few"
+    few.mkdir()
+    for name in ("a", "b"):
+        write_predictions(few / f"{name}.npz", read_predictions(folder / f"{name}.npz").select(range(12)))
+    for before in ("", "; 2 sets had been compared before"):
+        said = quickly(few, kept)
+        none = "no calibrator is recommended for any of the 2 sets"
+        assert said == (2, said.out, f"temperance: {none}; the measurements are in {kept}{before}\n") and said.out
+        assert {path.name for path in kept.iterdir()} == {"a.json", "b.json"}
+    (few / "bad.csv").write_text("nothing\n1\n")
+    said = quickly(few, kept)
+    assert said.code == 2 and none in said.err and "1 of 3 sets could not be measured" in said.err
+    (few / "bad.csv").unlink()
+    (few / "b.npz").unlink()
+    assert "no calibrator is recommended for the set; the measurements" in quickly(few, tmp_path / "one").err
+
+
 def test_where_comparisons_cannot_be_kept_is_said(folder: Path, tmp_path: Path) -> None:
     assert "-o is a folder; got" in quickly(folder, tmp_path / "cal.safetensors").err
     for inside in (folder, folder / "kept"):

@@ -21,6 +21,8 @@ from temperance.predictions import Predictions, write_predictions
 from temperance.training.recipe import PAPERS, RECIPES
 
 NAMES = ["größte", "naïve", "猫"]
+HUGE = "99999999999999999999"  # more than 64 bits hold
+FIT = ["fit", "temperature", "PATH", "-o", "c.safetensors"]
 
 
 @pytest.fixture
@@ -235,13 +237,33 @@ def test_every_recipe_names_its_paper() -> None:
         (["evaluate", "PATH", "--n-bins", "0"], "--n-bins must be"),
         (["compare", "PATH", "--n-bins", "0"], "--n-bins must be"),
         (["compare", "PATH", "--jobs", "0"], "--jobs must be"),
-        (["ood", "PATH", "PATH", "--bootstrap", "0"], "--bootstrap must be"),
+        (["evaluate", "PATH", "--bootstrap", "1"], "--bootstrap must be 0 or a whole number from 2 to 2^20; got 1"),
+        (["evaluate", "PATH", "--bootstrap", HUGE], "--bootstrap must be 0 or a whole number from 2 to 2^20; got 9"),
+        (["evaluate", "PATH", "--ignore-index", HUGE], "--ignore-index must be a label, which is less than 2^63"),
+        (["compare", "PATH", "--bootstrap", HUGE], "--bootstrap must be a whole number from 20 to 2^20; got 9"),
+        (["ood", "PATH", "PATH", "--bootstrap", "0"], "--bootstrap must be a whole number from 2 to 2^20; got 0"),
+        (["ood", "PATH", "PATH", "--bootstrap", HUGE], "--bootstrap must be"),
+        (["ood", "PATH", "PATH", "--features", "two.txt"], "two.txt: features are read from .npz or .safetensors"),
+        (["retrain", "two.txt", "-o", "out", "--bootstrap", "1"], "--bootstrap must be 0 or a whole number from 2"),
+        (["retrain", "two.txt", "-o", "out", "--copies", "-1"], "--copies must be"),
+        (["retrain", "two.txt", "-o", "out", "--seed", "-1"], "--seed must be"),
+        ([*FIT, "--prior", "two.txt"], "two.txt must have a number for each of the 3 classes; it has 2 numbers"),
+        ([*FIT, "--prior", "less.txt"], "less.txt: prior must be above 0"),
+        ([*FIT, "--prior", ""], "--prior must be uniform, same or a file"),
         (["analyse", "PATH", "-o", "x.html", "--steps", "0"], "--steps must be"),
         (["train", "digits", "-o", "run", "--batch-size", "0"], "--batch-size must be"),
         (["train", "digits", "-o", "run", "--bootstrap", "-1"], "--bootstrap must be"),
+        (
+            ["train", "digits", "-o", "run", "--keep-from", "100"],
+            "--keep-from must be less than the 100 epochs",
+        ),
+        (["train", "digits", "-o", "run", "--crop", HUGE], "--crop must be"),
+        (["train", "digits", "-o", "run", "--size", HUGE], "--size must be"),
+        (["train", "digits", "-o", "run", "--batch-size", "9000"], "--batch-size 9000 is more than the"),
         (["train", "digits", "-o", "run", "--preset", "x"], "--preset must be"),
         (["shift", "run", "--limit", "0"], "--limit must be"),
         (["gradients", "focal", "-o", "x.html", "--classes", "1"], "--classes must be"),
+        (["gradients", "focal", "-o", "x.html", "--classes", HUGE], "--classes must be"),
         (["analyse", "PATH", "-o", "x.pdf"], "a page is saved as .html; call it x.html"),
         (["evaluate", "PATH", "--report", "x.pdf"], "a page is saved as .html; call it x.html"),
         # What is a setting of a method is called what it was called.
@@ -253,5 +275,20 @@ def test_errors_speak_of_flags(
     arguments: list[str], sentence: str, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    Path("two.txt").write_text("0.5 0.5")
+    Path("less.txt").write_text("0.5, -0.5, 1")
     said = run(*(path if argument == "PATH" else argument for argument in arguments))
     assert said.code == 2 and said.err.startswith(f"temperance: {sentence}")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["evaluate", "p.npz", "--n-bins", "many"], "argument --n-bins: expected a whole number; got 'many'"),
+        (["train", "digits", "-o", "run", "--lr", "high"], "argument --lr: expected a number; got 'high'"),
+    ],
+)
+def test_a_mistyped_number(arguments: list[str], sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(arguments)
+    assert sentence in capsys.readouterr().err

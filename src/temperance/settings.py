@@ -75,6 +75,9 @@ PositiveFraction = Annotated[float, Bounds(0, 1, above=True)]
 Count = Annotated[int, Bounds(1)]
 CountOrZero = Annotated[int, Bounds(0)]
 AtLeastTwo = Annotated[int, Bounds(2)]
+MOST_RESAMPLES = 1 << 20
+Resamples = Annotated[int, Bounds(2, MOST_RESAMPLES)]
+ResamplesOrNone = Literal[0] | Resamples
 Seed = Annotated[int, Bounds(0, 1 << 63, below=True)]
 
 # The value of a setting that must be given.

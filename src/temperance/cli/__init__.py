@@ -141,6 +141,12 @@ class Parser(argparse.ArgumentParser):
 
     commands: Mapping[str, argparse.ArgumentParser]
 
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        # So that a mistyped number is refused in the words of all other errors.
+        self.register("type", int, _whole_number)
+        self.register("type", float, _number)
+
     def _print_message(self, message: str, file: Any = None) -> None:
         print(message, end="", file=file or sys.stderr)
 
@@ -158,6 +164,20 @@ def parser() -> Parser:
     describe(commands.choices)
     found.commands = commands.choices
     return found
+
+
+def _whole_number(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"expected a whole number; got {text!r}") from None
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"expected a number; got {text!r}") from None
 
 
 def _not_understood(word: str, command: str, known: Parser) -> InputError:

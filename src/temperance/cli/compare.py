@@ -79,12 +79,20 @@ def rank_each(paths: Sequence[Path], args: argparse.Namespace) -> None:
             each_file(paths), folder=folder, refit=args.refit, progress=tell, **comparing_options(args)
         )
     emit(found, args)
-    if folder:
-        none = sum(finding.recommended == BASELINE for finding in found.findings.values())
+    if not folder:
+        found.raise_failures()
+        return
+    n, none = len(found.findings), sum(finding.recommended == BASELINE for finding in found.findings.values())
+    if none == n:
+        sets = "the set" if n == 1 else f"any of the {n:,} sets"
+        said = [f"no calibrator is recommended for {sets}", f"the measurements are in {folder}"]
+    else:
         said = [f"the recommended calibrators and the measurements are in {folder}"]
         said += [f"for {plural(none, 'set')} none is recommended"] if none else []
-        said += [f"{plural(len(found.kept), 'set')} had been compared before"] if found.kept else []
-        print("; ".join(said), file=sys.stderr)
+    said += [f"{plural(len(found.kept), 'set')} had been compared before"] if found.kept else []
+    if none == n and not found.failures:
+        raise InputError("; ".join(said))
+    print("; ".join(said), file=sys.stderr)
     found.raise_failures()
 
 

@@ -63,9 +63,9 @@ def run(args: argparse.Namespace) -> None:
     written = as_entry(args.method, {"objective": args.objective} if args.objective else {})
     method = Method.parse(":".join([written, *args.set]))
     made = method.make()
-    if args.prior:
-        made.set_params(prior=read_prior(args.prior))
     data = read_for_fitting(args.predictions, **reading_options(args))
+    if args.prior is not None:
+        made.set_params(prior=read_prior(args.prior, data.k))
     with progress_bar() as tell, listening(tell):
         found = fit(made, data)
     found.save(args.output)
@@ -82,7 +82,7 @@ def run_apply(args: argparse.Namespace) -> None:
     check_outputs(args)
 
     from temperance.calibrators import load_calibrator
-    from temperance.jobs.application import apply, read_prior, with_prior
+    from temperance.jobs.application import ADAPT, SAME, UNIFORM, apply, read_prior, with_prior
     from temperance.predictions import check_output, read_predictions, write_predictions
 
     check_output(args.output)
@@ -91,8 +91,8 @@ def run_apply(args: argparse.Namespace) -> None:
     how = reading_options(args) | {"ignore_index": None}
     data = read_predictions(args.predictions, split=args.split, labels="optional", **how)
     refuse_overwriting(args.output, [shard.source for shard in data.shards])
-    if args.prior:
-        calibrator = with_prior(calibrator, read_prior(args.prior), data)
+    if args.prior is not None:
+        calibrator = with_prior(calibrator, read_prior(args.prior, data.k, (UNIFORM, SAME, ADAPT)), data)
     if args.ray is not None:
         from temperance.interop import ray
 
@@ -101,5 +101,7 @@ def run_apply(args: argparse.Namespace) -> None:
         write_predictions(args.output, apply(calibrator, data, again=args.again))
     which = f" of the {data.split} set" if data.split else ""
     print(f"calibrated {plural(data.n, data.row_name)}{which} with {calibrator.name}; probabilities in {args.output}")
+    if data.other_split:
+        print(f"the {data.other_split} set is left out; for it: --split {data.other_split}, and another file after -o")
     if "adapted" in calibrator.info:
         print(calibrator.info["adapted"])

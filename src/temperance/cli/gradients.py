@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from temperance.cli.output import check_outputs, check_page_name
-from temperance.errors import InputError, at_least
+from temperance.errors import InputError
+from temperance.settings import Bounds, of_kind
 
 if TYPE_CHECKING:
     from temperance.losses import Loss
@@ -46,7 +47,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 def run(args: argparse.Namespace) -> None:
     check_outputs(args)
     check_page_name(args.output)
-    at_least("--classes", args.classes, 3)
+    of_kind("classes", args.classes, Annotated[int, Bounds(3, 10_000)])
 
     from temperance.report.html import write_page
 

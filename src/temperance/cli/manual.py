@@ -44,7 +44,8 @@ MANUAL: Mapping[str, tuple[str, tuple[str, ...]]] = {
         ),
     ),
     "apply": (
-        "Calibrates predictions with a saved calibrator. They need no labels, and everything else in the file is kept.",
+        "Calibrates predictions with a saved calibrator. They need no labels, and everything else in the file is kept; "
+        "of a file with val and test parts, one is calibrated and written.",
         (
             "apply cal.safetensors new.npz -o calibrated.npz",
             "apply cal.safetensors predictions/ -o calibrated/",

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from temperance.cli import terminal
 from temperance.cli.output import progress_bar
-from temperance.errors import at_least
+from temperance.settings import ResamplesOrNone, of_kind
 from temperance.showing import percent
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ def run(args: argparse.Namespace) -> None:
     given: dict[str, Any] = vars(args)
     settings = {name: value for name, value in given.items() if name not in OUTSIDE and value is not None}
     job = Job.of(**{**(read_job(args.config) if "config" in given else {}), **settings})
-    at_least("bootstrap", given.get("bootstrap", 0), 0)
+    of_kind("bootstrap", given.get("bootstrap", 0), ResamplesOrNone)
     device = given.get("device") or best_device()
     with progress_bar() as tell:
         found = job.run(

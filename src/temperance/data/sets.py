@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import torch
 import torch.nn.functional as F
@@ -21,6 +22,7 @@ from temperance.errors import FileError, InputError, at_least, one_of
 from temperance.files import PathLike
 from temperance.predictions.checks import shown
 from temperance.progress import Progress, no_progress
+from temperance.settings import Bounds, of_kind
 
 SET_NAMES = (*NAMED, "digits")
 
@@ -98,7 +100,7 @@ def read_images(
         one_of("split", split, SPLITS)
     one_of("val_from", val_from, ("train", "test"))
     if size is not None:
-        at_least("size", size, 1)
+        of_kind("size", size, Annotated[int, Bounds(1, 100_000)])
     if workers is not None:
         at_least("workers", workers, 0)
     found = _find(

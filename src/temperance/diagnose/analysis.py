@@ -23,7 +23,6 @@ from temperance.files import reading
 from temperance.heads.features import read_features
 from temperance.heads.masked import MaskedInference, masked_inference
 from temperance.heads.splitting import USUAL_NAMES
-from temperance.jobs.comparison import logits_of
 from temperance.jobs.evaluation import evaluate
 from temperance.metrics.bins import Bins
 from temperance.predictions import Predictions, read_pair, read_predictions
@@ -206,7 +205,7 @@ def analyse(
         confidence[subject.name] = evaluate(subject.test, metrics=["ece"], bootstrap=0).reliability
         angles |= _angles(subject)
         try:
-            maps[subject.name] = tsne(logits_of(subject.test), subject.test.labels, n=points, seed=seed)
+            maps[subject.name] = tsne(subject.test.logits(), subject.test.labels, n=points, seed=seed)
         except (MissingExtraError, InputError) as error:
             notes.append(f"{subject.name}: no map of the logits, because {error}.")
     first = subjects[0]
@@ -280,14 +279,14 @@ def _angles(subject: Subject) -> dict[str, Tensor]:
         found[f"{subject.name}: classifier weights"] = angles_between(subject.weights)
     labels = subject.test.labels
     if bool((torch.bincount(labels, minlength=subject.test.k) > 0).all()):
-        found[f"{subject.name}: mean logits"] = angles_between(class_means(logits_of(subject.test), labels))
+        found[f"{subject.name}: mean logits"] = angles_between(class_means(subject.test.logits(), labels))
     return found
 
 
 def _some(data: Predictions, seed: int) -> tuple[Tensor, Tensor]:
     """Logits and labels, of a random sample if there are too many."""
     most = max(1000, TRACE_VALUES // data.k)
-    logits, labels = logits_of(data), data.labels
+    logits, labels = data.logits(), data.labels
     if data.n <= most:
         return logits, labels
     chosen = torch.randperm(data.n, generator=torch.Generator().manual_seed(seed))[:most]

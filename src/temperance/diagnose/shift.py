@@ -240,7 +240,7 @@ def under_shift(
     levels = tuple(sorted(set(severities)))
     if not levels or any(isinstance(s, bool) or not isinstance(s, int) or not 1 <= s <= 5 for s in levels):
         raise InputError(
-            f"severities must be whole numbers from 1 to 5; got {tuple(severities)}",
+            f"severities must be whole numbers from 1 to 5; got {', '.join(map(str, severities)) or 'none'}",
             flags={"severities": "--severities"},
         )
     if "jpeg-compression" in chosen:

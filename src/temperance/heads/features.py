@@ -152,6 +152,9 @@ def read_features(path: PathLike) -> Features:
         with reading(path):
             names = json.loads(header["class_names"]) if "class_names" in header else None
     else:
+        with reading(path):
+            if found.suffix != ".npz":
+                raise InputError("features are read from .npz or .safetensors")
         with reading(path), np.load(found, allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}
             names = arrays.pop("class_names", np.array([])).tolist() or None

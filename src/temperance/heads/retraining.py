@@ -28,6 +28,7 @@ from temperance.metrics import METRICS
 from temperance.metrics.significance import Difference
 from temperance.predictions import Predictions, read_pair, write_pair
 from temperance.progress import Progress, no_progress
+from temperance.settings import ResamplesOrNone, of_kind
 from temperance.training.balanced import Balanced
 from temperance.training.job import open_run, usable_device
 from temperance.training.prediction import device_of
@@ -167,6 +168,7 @@ def retrain(
     """
     if features.val is None or features.test is None:
         raise InputError("retraining is judged on held-out data: features need a val and a test part")
+    of_kind("bootstrap", bootstrap, ResamplesOrNone)
     chosen = head if isinstance(head, Head) else make_head(head)
     before = _classifier_of(features, seed)
     replaced = STAND_IN if features.classifier is None else OWN

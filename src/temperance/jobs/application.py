@@ -1,16 +1,18 @@
 """Fit a calibrator to predictions, and calibrate others with it, once."""
 
 import copy
-from collections.abc import Iterator
+import warnings
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
 from temperance.arrays import ArrayLike, checked_logits
 from temperance.calibrators._fit.streaming import MOST_VALUES, StreamCalibrator
 from temperance.calibrators.base import Calibrator
-from temperance.calibrators.priors import SAME, UNIFORM
-from temperance.errors import FileError, InputError
+from temperance.calibrators.priors import SAME, UNIFORM, as_prior
+from temperance.errors import FileError, InputError, TemperanceWarning, plural
 from temperance.files import reading
 from temperance.predictions import Predictions, read_predictions
 
@@ -26,6 +28,7 @@ def fit(calibrator: Calibrator, data: Predictions) -> Calibrator:
 
     Samples with weights are fitted in memory.
     """
+    warn_calibrated(data)
     if isinstance(calibrator, StreamCalibrator) and data.n * data.k > LARGE and not data.has_weights:
         with data.located():
             return calibrator.fit_stream(LogitBlocks(data), most_values=MOST_VALUES)
@@ -98,19 +101,24 @@ def with_prior(calibrator: Calibrator, prior: str | ArrayLike, data: Predictions
     return corrected
 
 
-def read_prior(given: str) -> str | list[float]:
-    """A prior as it is given on the command line: one of the words, or a file with a number for each class."""
-    if given in (UNIFORM, SAME, ADAPT):
+def read_prior(given: str, k: int, words: Sequence[str] = (UNIFORM, SAME)) -> str | list[float]:
+    """A prior as it is given on the command line: one of the words, or a file with a number for each of k classes."""
+    if given in words:
         return given
-    if not Path(given).exists():
-        raise InputError(f"prior must be uniform, same, adapt or a file of numbers; got {given!r}", flags=FLAG)
+    if not given or not Path(given).exists():
+        raise InputError(f"prior must be {', '.join(words)} or a file of numbers; got {given!r}", flags=FLAG)
     with reading(given):
         try:
-            return [float(word) for word in Path(given).read_text().replace(",", " ").split()]
+            found = [float(word) for word in Path(given).read_text().replace(",", " ").split()]
         except ValueError:
             raise FileError(
                 f"{given} must have a number for each class, with commas, spaces or new lines between them"
             ) from None
+        if len(found) != k:
+            numbers = plural(len(found), "number")
+            raise FileError(f"{given} must have a number for each of the {k} classes; it has {numbers}")
+        as_prior(found, torch.ones(k))  # or the error names the file
+        return found
 
 
 def refuse_calibrated(data: Predictions, remedy: str) -> None:
@@ -120,3 +128,13 @@ def refuse_calibrated(data: Predictions, remedy: str) -> None:
             f"{data.subject} are calibrated already, by {data.calibrated_by}; {remedy}",
             flags={"pass again=True": "add --again"},
         )
+
+
+def warn_calibrated(data: Predictions) -> None:
+    """Warn that another calibrator corrects these predictions a second time."""
+    if data.calibrated_by is not None:
+        said = (
+            f"{data.subject} were calibrated by {data.calibrated_by}, so another calibrator corrects them a second "
+            "time. To replace the first one, use the predictions as the model gave them"
+        )
+        warnings.warn(said, TemperanceWarning, stacklevel=3)

@@ -8,7 +8,7 @@ from typing import Any
 
 from temperance.arrays import ArrayLike
 from temperance.calibrators.base import Calibrator
-from temperance.errors import InputError, at_least, plural, seed_number
+from temperance.errors import InputError, plural, seed_number
 from temperance.jobs.evaluation import Evaluation, evaluation
 from temperance.jobs.measuring import statistics_of
 from temperance.jobs.statistics import Statistics, total
@@ -16,6 +16,7 @@ from temperance.metrics.gather import Parts, Request
 from temperance.predictions import Predictions
 from temperance.predictions.checks import Positive
 from temperance.predictions.given import Set, as_predictions
+from temperance.settings import ResamplesOrNone, of_kind
 
 # Rows of a block that decide how it is dealt to parts.
 LOOKED_AT = 1 << 10
@@ -93,7 +94,7 @@ def combine(
     source     a name for the data in tables and reports
     bootstrap  resamples for the intervals; 0 for none
     """
-    at_least("bootstrap", bootstrap, 0)
+    of_kind("bootstrap", bootstrap, ResamplesOrNone)
     seed_number(seed)
     found = total(several)
     if source is None:

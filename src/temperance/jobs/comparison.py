@@ -7,16 +7,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import torch
-from torch import Tensor
 
 from temperance.arrays import ArrayLike, no_weight
 from temperance.calibrators import CALIBRATORS, priors
 from temperance.calibrators.base import Calibrator
 from temperance.errors import InputError, at_least, plural, seed_number
 from temperance.jobs import advice
+from temperance.jobs.application import warn_calibrated
 from temperance.jobs.evaluation import Evaluation, evaluate
 from temperance.jobs.floor import Floored
 from temperance.jobs.measuring import checked_batches
@@ -30,16 +30,16 @@ from temperance.predictions.core import ARRAYS
 from temperance.predictions.given import Set, as_sides
 from temperance.predictions.rows import Chunk
 from temperance.progress import Progress, listening, no_progress
-from temperance.settings import of_kind
+from temperance.settings import MOST_RESAMPLES, Bounds, of_kind
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
 
-__all__ = ["Comparison", "Method", "Outcome", "compare", "fit_and_test", "logits_of", "read_for_fitting"]
+__all__ = ["Comparison", "Method", "Outcome", "compare", "fit_and_test", "read_for_fitting"]
 
 RunAll = Callable[[Work, Sequence[Method]], Iterator[Outcome]]
 
-FEWEST_RESAMPLES = 20  # with fewer no p-value can be below 0.05
+EnoughResamples = Annotated[int, Bounds(20, MOST_RESAMPLES)]  # with fewer no p-value can be below 0.05
 
 
 @dataclass(frozen=True, repr=False)
@@ -130,7 +130,7 @@ class Comparison(Results):
         found, parts = copy.deepcopy(self.recommended.fitted), [self.fit]
         if refit:
             parts = [self.fit, self.test]
-            both = Chunk.join([Chunk(logits_of(part), part.labels, None, part.weights) for part in parts])
+            both = Chunk.join([Chunk(part.logits(), part.labels, None, part.weights) for part in parts])
             found.fit(both.scores, both.labels, weights=both.weights)
         found.info["fitted_on"] = _described(parts)
         return found
@@ -256,7 +256,7 @@ def compare(
     run_all   fits and measures the methods, if that is to happen elsewhere; see `temperance.interop.ray`
     """
     at_least("jobs", jobs, 1)
-    at_least("bootstrap", bootstrap, FEWEST_RESAMPLES)
+    of_kind("bootstrap", bootstrap, EnoughResamples)
     of_kind("n_bins", n_bins, NBins)
     chosen = chosen_methods(methods)
     seed_number(seed)
@@ -268,12 +268,14 @@ def compare(
     }
     first, second = as_sides(fit, labels, test, weights=weights, from_logits=from_logits, **how)
     fit_part, test_part, split = fit_and_test(first, second, seed, **how)
+    for part in (fit_part, test_part):
+        warn_calibrated(part)
     split += ", by their weights" * fit_part.has_weights
     test_part = _counting(test_part)
     work = Work(
-        logits_of(fit_part),
+        fit_part.logits(),
         fit_part.labels,
-        logits_of(test_part),
+        test_part.logits(),
         test_part.labels,
         n_bins,
         bootstrap,
@@ -366,11 +368,6 @@ def _counting(test: Predictions) -> Predictions:
         with test.located():
             raise no_weight()
     return test.select(test.weights > 0)
-
-
-def logits_of(predictions: Predictions) -> Tensor:
-    """The logits, or log-probabilities where a file holds probabilities: to a calibrator they are the same."""
-    return predictions.logits()
 
 
 def _described(parts: Sequence[Predictions]) -> str:

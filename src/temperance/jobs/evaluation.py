@@ -18,7 +18,7 @@ import torch
 
 from temperance.arrays import ArrayLike
 from temperance.calibrators.base import Calibrator, make_calibrator
-from temperance.errors import at_least, plural
+from temperance.errors import plural
 from temperance.jobs.gap import calibration_gap, gap_sentence
 from temperance.jobs.measuring import checked_batches, gathered, statistics_of
 from temperance.jobs.results import Provenance, Results, Row, shown, shown_range
@@ -36,6 +36,7 @@ from temperance.predictions import Predictions
 from temperance.predictions.checks import Positive
 from temperance.predictions.given import as_predictions
 from temperance.progress import Progress, no_progress
+from temperance.settings import ResamplesOrNone, of_kind
 
 # The verdict on samples that have weights.
 # An error of these bins is at least the gap between mean confidence and accuracy, and so are the ends of its interval.
@@ -212,7 +213,7 @@ def evaluate(
         columns=columns,
         weights=weights,
     )
-    at_least("bootstrap", bootstrap, 0)
+    of_kind("bootstrap", bootstrap, ResamplesOrNone)
     found = statistics_of(
         data,
         metrics,

@@ -58,6 +58,7 @@ def statistics_of(
         data.has_weights,
         tuple(metric.name for metric in left_out),
         data.of_pixels,
+        data.calibrated_by,
     )
     requests = measuring.requests
     sizes: dict[str | None, int] = {None: data.n}

@@ -44,6 +44,7 @@ class Measuring:
     weights: bool
     left_out: tuple[str, ...]  # metrics that need whole weights
     of_pixels: bool
+    calibrated_by: str | None  # before they were read
 
     @property
     def requests(self) -> list[Request]:
@@ -56,7 +57,8 @@ class Measuring:
         """What a reader should know about it."""
         why = "Weights that are not whole do not give the number of samples, so these metrics are not measured"
         left_out = f"{why}: {', '.join(self.left_out)}." if self.left_out else ""
-        return tuple(filter(None, (left_out, OF_PIXELS if self.of_pixels else "")))
+        calibrated = f"These predictions were calibrated by {self.calibrated_by}." if self.calibrated_by else ""
+        return tuple(filter(None, (calibrated, left_out, OF_PIXELS if self.of_pixels else "")))
 
 
 @dataclass(frozen=True)
@@ -172,6 +174,7 @@ def _check_adds(one: Measuring, other: Measuring) -> None:
         "class_names": lambda each: f"the classes {', '.join(each.class_names or ('without names',))}",
         "split": lambda each: f"a {each.split} set" if each.split else "one set",
         "weights": lambda each: "weights" if each.weights else "no weights",
+        "calibrated_by": lambda each: f"predictions calibrated by {each.calibrated_by or 'nothing'}",
         "decimals": lambda each: "no rounding" if each.decimals is None else f"{each.decimals} decimals",
     }
     for name, says in words.items():

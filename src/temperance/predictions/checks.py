@@ -107,6 +107,13 @@ class Wanted:
     ignore_index: int | None = None
     part: tuple[int, int] = (0, 1)
 
+    def __post_init__(self) -> None:
+        if self.ignore_index is not None and not -(1 << 63) <= self.ignore_index < 1 << 63:
+            raise InputError(
+                f"ignore_index must be a label, which is less than 2^63; got {self.ignore_index}",
+                flags={"ignore_index": "--ignore-index"},
+            )
+
 
 @dataclass(frozen=True)
 class Described:

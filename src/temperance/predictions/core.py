@@ -90,6 +90,7 @@ class Predictions:
     has_weights: bool = field(default=False, repr=False)
     space: tuple[int, ...] = field(default=(), repr=False)  # (h, w) where rows are all pixels of arrays (n, k, h, w)
     _images: Callable[[], npt.NDArray[np.int64]] | None = field(default=None, repr=False)  # the image of each row
+    other_split: str | None = field(default=None, repr=False)  # the other set of a file with both
 
     @classmethod
     def of(

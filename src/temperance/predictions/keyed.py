@@ -16,6 +16,9 @@ from temperance.predictions.core import Origin, Predictions
 from temperance.predictions.dense import image_numbers, position
 from temperance.predictions.rows import Chunk, Meaning, in_file, placed, regrouped
 
+# The sets of a file that may hold two, and which is the other one.
+OTHER: dict[str | None, str] = {"val": "test", "test": "val"}
+
 
 class ArrayFile(Protocol):
     """An open file: its keys, a description of each array, and the rows of each array, piece by piece."""
@@ -85,7 +88,7 @@ def find_set(keys: Iterable[str], wanted: Wanted) -> SetKeys:
     own = wanted.columns
     split = wanted.split
     if own.scores is None and split is None:
-        splits = [s for s in (None, "test", "val") if any(_prefix(s) + what in known for what in ("logits", "probs"))]
+        splits = [each for each in (None, "test", "val") if _has_scores(known, each)]
         split = splits[0] if splits else None
     prefix = _prefix(split)
     scores = _own_scores(known, own) or _only_one(known, prefix, "logits", "probs")
@@ -102,6 +105,10 @@ def find_set(keys: Iterable[str], wanted: Wanted) -> SetKeys:
     groups = own.is_among(known, "group") or _only_one(known, prefix, "groups", "group")
     weights = own.is_among(known, "weight") or _only_one(known, prefix, "weights", "weight")
     return SetKeys(split, kind, scores, labels, groups, weights)
+
+
+def _has_scores(known: Iterable[str], split: str | None) -> bool:
+    return any(_prefix(split) + kind in known for kind in ("logits", "probs"))
 
 
 def _own_scores(known: list[str], own: ColumnNames) -> str | None:
@@ -134,7 +141,7 @@ def open_set(file: ArrayFile, wanted: Wanted) -> Predictions:
     counted = None if keys.weights is None else file.describe(keys.weights)
     n, k, space = check_set(keys.name, file.describe(keys.scores), truth, groups, names, wanted, counted)
     meaning = Meaning(keys.name, names, wanted)
-
+    other = OTHER.get(keys.split)
     place = position(space, in_file)
 
     def pieces(samples: int) -> Iterator[Chunk]:
@@ -171,4 +178,5 @@ def open_set(file: ArrayFile, wanted: Wanted) -> Predictions:
         has_weights=counted is not None,
         space=space,
         _images=image_numbers(n, space),
+        other_split=other if other and _has_scores(file.keys(), other) else None,
     )

@@ -96,6 +96,7 @@ def joined(source: Path | str, shards: Sequence[Predictions]) -> Predictions:
         has_weights=first.has_weights,
         space=first.space if all(shard.space == first.space for shard in shards) else (),
         _images=None if first._images is None else images,
+        other_split=next((shard.other_split for shard in shards if shard.other_split), None),
     )
 
 

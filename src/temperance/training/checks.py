@@ -19,6 +19,8 @@ from temperance.training.networks import Network
 from temperance.training.prediction import device_of
 from temperance.training.recipe import Recipe
 
+FLAGS = {"batch_size": "--batch-size"}
+
 
 def check_together(network: nn.Module, data: ImageData, loss: Loss, recipe: Recipe) -> None:
     """Refuse what does not go together, before training begins."""
@@ -26,9 +28,9 @@ def check_together(network: nn.Module, data: ImageData, loss: Loss, recipe: Reci
         raise InputError("the network has no parameters to train")
     n, size = len(data.train), recipe.batch_size
     if n < size:
-        raise InputError(f"batch_size {size} is more than the {n} training images: lower it")
+        raise InputError(f"batch_size {size} is more than the {n} training images: lower it", flags=FLAGS)
     if size % processes():
-        raise InputError(f"batch_size {size} cannot be divided evenly among {processes()} processes")
+        raise InputError(f"batch_size {size} cannot be divided evenly among {processes()} processes", flags=FLAGS)
     if loss.reduction == "none":
         raise InputError(f"the loss must give one number to train with; make it {loss.name}(reduction='mean')")
     if recipe.mix is not None and loss.learns_from == "training":

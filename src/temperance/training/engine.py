@@ -200,7 +200,8 @@ class Training:
             clip = "set clip" if recipe.clip is None else f"lower clip ({recipe.clip:g})"
             raise InputError(
                 f"the loss became {mean_loss / steps} in epoch {epoch + 1}: {self.loss.remedy or clip}, or lower the "
-                f"learning rate ({recipe.lr:g})" + ("; the checkpoint of the epoch before is intact" if epoch else "")
+                f"learning rate ({recipe.lr:g})" + ("; the checkpoint of the epoch before is intact" if epoch else ""),
+                flags={"set clip": "set --clip", "lower clip": "lower --clip"},
             )
         balance = {} if self.balanced is None else self.balanced.end_epoch()
         measured = self._validate()

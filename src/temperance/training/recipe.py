@@ -11,11 +11,12 @@ from typing import Annotated, Any, Literal
 import torch
 from torch import nn
 
-from temperance.errors import InputError, one_of
+from temperance.errors import InputError, one_of, plural
 from temperance.losses.mixup import MIT, CutMix, Mixup
 from temperance.registry import Registry
 from temperance.settings import (
     AtLeastTwo,
+    Bounds,
     Count,
     CountOrZero,
     NameOf,
@@ -30,6 +31,8 @@ from temperance.settings import (
 MIXES: Registry[type[Mixup] | type[CutMix] | type[MIT]] = Registry("mix")
 for kind in (Mixup, CutMix, MIT):
     MIXES.add(kind.name, kind)
+
+Pixels = Annotated[int, Bounds(0, 10_000)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +79,7 @@ class Recipe:
     factor: PositiveFraction = 0.1
     warmup: CountOrZero = 0
     clip: Positive | None = 2.0
-    crop: CountOrZero = 4
+    crop: Pixels = 4
     flip: bool = True
     mix: Annotated[str, NameOf("a mix", MIXES.make)] | None = None
     balance: PositiveFraction | None = None
@@ -93,7 +96,10 @@ class Recipe:
         if self.nesterov and not self.momentum:
             raise InputError("nesterov needs a momentum above 0")
         if self.keep_from is not None and self.keep_from >= self.epochs:
-            raise InputError(f"keep_from must be less than the {self.epochs} epochs; got {self.keep_from}")
+            raise InputError(
+                f"keep_from must be less than the {plural(self.epochs, 'epoch')}; got {self.keep_from}",
+                flags={"keep_from": "--keep-from"},
+            )
         object.__setattr__(self, "drops", tuple(self.drops))
 
     @classmethod
