@@ -205,26 +205,25 @@ def estimated_markdown(rows: list[dict[str, Any]]) -> str:
 
 
 def few_markdown(rows: list[dict[str, Any]]) -> str:
-    """For each method, kind of shift, group of sets and number of predictions: the mean over draws and sets."""
-    by_case: dict[tuple[str, str, str, int], list[dict[str, Any]]] = defaultdict(list)
+    """For each kind of shift, group of sets and number of predictions: the mean over draws and sets."""
+    by_case: dict[tuple[str, str, int], dict[str, list[dict[str, Any]]]] = defaultdict(lambda: defaultdict(list))
     for row in rows:
         if row["study"] == "few":
             group = next(name for name, starts in GROUPS.items() if row["set"].startswith(starts))
-            by_case[row["method"], row["shift"], group, row["n"]].append(row)
-    lines = [
-        "| method | shift | sets | predictions | draws | frequencies changed | other shift | NLL before | NLL after |",
-        "|---" * 9 + "|",
-    ]
-    for (method, kind, group, n), found in by_case.items():
-        draws = sum(row["draws"] for row in found)
-        mean = {
-            key: sum(row["draws"] * row[key] for row in found) / draws
-            for key in ("shifted", "other", "before", "after")
-        }
-        lines.append(
-            f"| {method} | {kind} | {len(found)} {group} | {n:,} | {draws} | {100 * mean['shifted']:.1f} % "
-            f"| {100 * mean['other']:.1f} % | {mean['before']:.4f} | {mean['after']:.4f} |"
-        )
+            by_case[row["shift"], group, row["n"]][row["method"]].append(row)
+    methods = [method for method in FEW_METHODS if any(method in found for found in by_case.values())]
+    columns = " | ".join(f"{method}: changed | other shift | NLL" for method in methods)
+    lines = [f"| shift | sets | predictions | {columns} |", "|---" * (3 + 3 * len(methods)) + "|"]
+    for (kind, group, n), found in sorted(by_case.items(), key=lambda each: KINDS.index(each[0][0])):
+        cells = []
+        for method in methods:
+            draws = sum(row["draws"] for row in found[method])
+            shifted, other, before, after = (
+                sum(row["draws"] * row[key] for row in found[method]) / draws
+                for key in ("shifted", "other", "before", "after")
+            )
+            cells.append(f"{100 * shifted:.1f} % | {100 * other:.1f} % | {before:.3f} → {after:.3f}")
+        lines.append(f"| {kind} | {len(found[methods[0]])} {group} | {n:,} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 

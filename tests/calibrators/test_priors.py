@@ -294,6 +294,17 @@ def test_without_a_shift_the_probabilities_stay_as_they_are() -> None:
             assert torch.equal(found.predict_proba(new), before)
 
 
+def test_fewer_rows_than_classes_are_not_adapted_to() -> None:
+    generator = torch.Generator().manual_seed(0)
+    even = torch.ones(100, dtype=torch.float64) / 100
+    found = Identity().fit(*clusters(3000, even, generator))
+    new, _ = clusters(60, torch.eye(100, dtype=torch.float64)[0], generator)
+    before = found.predict_proba(new)
+    shift = found.adapt(new)
+    assert shift.shifted and shift.applied is None and "fewer predictions than classes" in shift.verdict
+    assert torch.equal(found.predict_proba(new), before)
+
+
 def test_a_rare_class_that_is_never_the_likeliest_still_shows_its_shift() -> None:
     """One sample in fifty is positive, and no probability of it exceeds a half."""
     generator = torch.Generator().manual_seed(0)
@@ -316,8 +327,7 @@ def test_the_frequencies_that_are_applied_are_told_and_kept() -> None:
     corrected = with_prior(found, "adapt", data)
     shift = found.adapt(data.logits())
     assert corrected.info["prior"] == shift.applied.tolist() and corrected.info["adapted"] in shift.verdict  # type: ignore[union-attr]
-    assert "Frequencies applied, of the classes that changed most: class 0: 2" in shift.verdict
-    assert shift.verdict.count("in the fit part)") == 3
+    assert "for the classes that changed most: class 0 2" in shift.verdict and shift.verdict.count(" %)") == 3
 
 
 def test_another_kind_of_shift_is_recognised() -> None:

@@ -12,8 +12,8 @@ b  the shifts with which the probabilities are right on average for each class: 
 likeliest (Saerens, Latinne and Decaestecker 2002). The problem is concave, so there is one answer. It needs calibrated
 probabilities (Alexandari, Kundaje and Shrikumar 2020), and b is the correction for each class that they recommend.
 
-The estimate is applied only where a test shows a shift, and is drawn towards the fit part by the share of the
-difference that chance explains. The test compares how often each class is predicted here and in the fit part (Lipton,
+The estimate is applied only where a test shows a shift, and is drawn towards the fit part: all the way at the limit of
+the test, and hardly where that is far exceeded. Fewer rows than classes are never adapted to. The test compares how often each class is predicted here and in the fit part (Lipton,
 Wang and Smola 2018). If nothing changed, the two parts are random shares of one pool, so their differences can be
 simulated exactly, for any number of rows and classes.
 """
@@ -208,7 +208,8 @@ class PriorShift:
     n            the number of predictions
     p_value      how likely a difference like this is if the classes are as common as in the fit part
     p_value_other  how likely the confidences are if nothing but the class frequencies changed
-    applied      the frequencies to correct for, between the fit part's and the likeliest; None where no shift shows (k,)
+    applied      the frequencies to correct for, between those of the fit part and the likeliest (k,); None where no
+                 shift shows, or for fewer predictions than classes
     """
 
     prior: Tensor
@@ -239,22 +240,22 @@ class PriorShift:
     def about_classes(self) -> str:
         """What was found about class frequencies, and what is applied."""
         rows = f"these {self.n:,} predictions"
+        changed = f"the classes are not as common among {rows} as in the fit part"
         if self.applied is None:
-            if self.n < FEW_OF_A_CLASS * len(self.prior):
-                return (
-                    f"{rows} are too few to tell whether class frequencies shifted; probabilities are left as they are"
-                )
-            return f"{rows} show no shift of class frequencies; probabilities are left as they are"
+            if self.shifted:
+                found = f"{changed}, but fewer predictions than classes do not tell how common they are"
+            elif self.n < FEW_OF_A_CLASS * len(self.prior):
+                found = f"{rows} are too few to tell whether class frequencies shifted"
+            else:
+                found = f"{rows} show no shift of class frequencies"
+            return f"{found}; probabilities are left as they are"
         most = (self.applied - self.fit_prior).abs().argsort(descending=True, stable=True)[:TOLD].tolist()
         changes = ", ".join(
-            "class {}: {} ({} in the fit part)".format(
-                j, *percents([float(self.applied[j])], [float(self.fit_prior[j])])
-            )
-            for j in most
+            "class {} {} ({})".format(j, *percents([float(self.applied[j])], [float(self.fit_prior[j])])) for j in most
         )
         return (
-            f"the classes are not as common among {rows} as in the fit part. "
-            f"Frequencies applied, of the classes that changed most: {changes}"
+            f"{changed}. Frequencies applied, in brackets those of the fit part, for the classes that changed most: "
+            f"{changes}"
         )
 
     @property
@@ -287,10 +288,13 @@ def estimate(log_probs: Tensor, logits: Tensor, about: Reference) -> PriorShift:
 
     predicted = torch.bincount(_most_like(logits, about.fit_mean), minlength=len(prior))
     p_value, chance = _compared(predicted, about.fit_predicted)
+    applied = None
     if p_value <= SIGNIFICANT:
-        applied, expected = prior + chance * (fit_prior - prior), prior
+        expected = prior
+        if n >= len(prior):
+            applied = prior + chance**2 * (fit_prior - prior)
     else:
-        applied, expected = None, fit_prior
+        expected = fit_prior
         covariance = (fit_prior.diag() - fit_prior.outer(fit_prior)) / n_fit
     return PriorShift(
         prior=prior,
@@ -325,7 +329,7 @@ def _inverse(relative: Tensor, prior: Tensor, start: Tensor) -> Tensor:
 
 
 def _compared(new: Tensor, before: Tensor) -> tuple[float, float]:
-    """How likely counts (k,) differ this much if both are drawn from one pool, and how much of it chance explains."""
+    """How likely counts (k,) differ this much if both are drawn from one pool, and how much of it may be chance."""
     before = (before * min(1.0, MOST_COUNTED / float(before.sum()))).round().long()
     pool = (new + before).cpu().numpy()
     seen, n = pool > 0, int(new.sum())
@@ -333,7 +337,7 @@ def _compared(new: Tensor, before: Tensor) -> tuple[float, float]:
     expected = n * pool / pool.sum()
     drawn = np.random.default_rng(0).multivariate_hypergeometric(pool, n, size=DRAWS, method="marginals")
     far, by_chance = (((each - expected) ** 2 / expected).sum(-1) for each in (observed, drawn))
-    return _p_value(float(far), by_chance), float(by_chance.mean()) / max(float(far), 1e-300)
+    return _p_value(float(far), by_chance), float(np.quantile(by_chance, 1 - SIGNIFICANT)) / max(float(far), 1e-300)
 
 
 def _other(confidence: Tensor, prior: Tensor, covariance: Tensor, counts: Tensor, edges: Tensor) -> float:
