@@ -13,9 +13,9 @@ likeliest (Saerens, Latinne and Decaestecker 2002). The problem is concave, so t
 probabilities (Alexandari, Kundaje and Shrikumar 2020), and b is the correction for each class that they recommend.
 
 The estimate is applied only where a test shows a shift, and is drawn towards the fit part: all the way at the limit of
-the test, and hardly where that is far exceeded. Fewer rows than classes are never adapted to. The test compares how often each class is predicted here and in the fit part (Lipton,
-Wang and Smola 2018). If nothing changed, the two parts are random shares of one pool, so their differences can be
-simulated exactly, for any number of rows and classes.
+the test, and hardly where that is far exceeded. Fewer rows than classes are never adapted to. The test compares how
+often each class is predicted here and in the fit part (Lipton, Wang and Smola 2018). If nothing changed, the two parts
+are random shares of one pool, so their differences can be simulated exactly, for any number of rows and classes.
 """
 
 from __future__ import annotations
