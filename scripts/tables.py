@@ -67,6 +67,8 @@ def table(kind: str, family: str = "") -> str:
         return shift.told_markdown(read(RESULTS / "shift.jsonl"))
     if kind == "estimated":
         return shift.estimated_markdown(read(RESULTS / "shift.jsonl"))
+    if kind == "adapted_few":
+        return shift.few_markdown(read(RESULTS / "shift.jsonl"))
     if kind == "coverage":
         return coverage.markdown(read(RESULTS / "coverage.jsonl"))
     if kind == "few":

@@ -82,6 +82,29 @@ def test_evaluate_says_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert "Measured without bins" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("wrong", [0, 1, 199, 200], ids=["none wrong", "one wrong", "one right", "none right"])
+@pytest.mark.parametrize("method", ["auto", "temperature"])
+def test_where_all_predictions_are_right_or_wrong_the_rest_is_measured(wrong: int, method: str) -> None:
+    logits, _ = samples(200)
+    labels = logits.argmax(1)
+    labels[:wrong] = logits[:wrong].argmin(1)
+    result = evaluate(Predictions.of(logits, labels, from_logits=True), gap=method, bootstrap=0)
+    assert result.row("accuracy").value == pytest.approx(1 - wrong / 200)
+    assert ("There is no gap of the confidence to measure" in result.notes[-1]) == (wrong in (0, 200))
+    assert "would lower NLL by" in result.notes[-1]
+
+
+def test_labels_of_one_class_have_no_gap() -> None:
+    found = calibration_gap(samples(100)[0], torch.zeros(100, dtype=torch.long), from_logits=True, method="auto")
+    assert found["nll"].value == found["nll"].low == 0
+
+
+def test_the_root_mean_square_is_at_least_the_mean() -> None:
+    for seed in range(20):
+        found = calibration_gap(*samples(60, seed), from_logits=True, method="temperature")
+        assert found["top-l2"].value >= found["top-l1"].value
+
+
 def test_wrong_settings_are_refused() -> None:
     logits, labels = samples(50)
     with pytest.raises(InputError, match="level must lie between 0 and 1"):

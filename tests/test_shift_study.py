@@ -38,3 +38,16 @@ def test_what_is_told_is_tabled_by_method(folder: Path, tmp_path: Path, monkeypa
     rows = read(tmp_path / "out.jsonl")
     assert len(rows) == 6 and {row["prior"] for row in rows} == {"none", "uniform", "adapted"}
     assert shift.told_markdown(rows).count("\n") == 3
+
+
+def test_few_predictions_are_tabled_by_their_number(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shift, "DRAWS", 2)
+    monkeypatch.setattr(shift, "FEW_METHODS", ("temperature",))
+    for _ in range(2):
+        shift.run([folder], tmp_path / "out.jsonl", "few")
+    rows = read(tmp_path / "out.jsonl")
+    assert [(row["shift"], row["n"]) for row in rows][:5] == [*(("none", n) for n in shift.FEW), ("classes", 20)]
+    assert all(row["before"] == row["after"] for row in rows if not row["shifted"])
+    assert shift.few_markdown(rows).count("\n") == 1 + len(rows)

@@ -12,6 +12,10 @@ classes  frequencies drawn at random (a flat Dirichlet distribution): the only k
 hard     of the surer half of the predictions only every second
 noisy    the logits times 0.7, with noise: as for inputs of bad quality
 
+`--study few`: how many predictions it takes. Each draw halves all samples of a set anew, fits to one half, and adapts
+to a few of the other half, without a shift of the classes and with one, so that a false alarm is one of the method and
+not of an unlucky half. The NLL is that of the same few before and after.
+
 One JSON line for each; lines that are in the file already are not run again. Nothing is fitted to or chosen by a test
 part's labels.
 """
@@ -37,6 +41,8 @@ from temperance.metrics import accuracy, ece, nll
 
 DRAWS, ROWS, FEWEST = 20, 2000, 100
 KINDS = ("none", "classes", "hard", "noisy")
+FEW = (20, 100, 300, 1000)
+FEW_METHODS = ("temperature", "structured-vector")
 GROUPS = {"CIFAR-10 and Fashion-MNIST": ("c10_", "fmnist"), "CIFAR-100": ("c100_",), "language models": ("",)}
 
 
@@ -49,10 +55,9 @@ def told(name: str, path: Path, done: set[str]) -> list[dict[str, Any]]:
             continue
         found = make_calibrator(method).fit(fit_z, fit_y)
         for prior in ("none", "uniform", "adapted"):
+            found.set_prior("uniform" if prior == "uniform" else None)
             if prior == "adapted":
                 found.adapt(test_z)
-            else:
-                found.set_prior(None if prior == "none" else prior)
             probs = found.predict_proba(test_z)
             measured = {"nll": nll(probs, test_y), "ece": ece(probs, test_y), "accuracy": accuracy(probs, test_y)}
             rows.append({"set": name, "method": method, "prior": prior, **_rounded(measured)})
@@ -109,8 +114,43 @@ def _estimate(
     }
 
 
+def few(name: str, path: Path, done: set[str]) -> list[dict[str, Any]]:
+    """What adapting to a few predictions of one set says and does."""
+    fit_z, fit_y, test_z, test_y = fit_and_test(path)
+    logits, labels = torch.cat([fit_z, test_z]), torch.cat([fit_y, test_y])
+    half, k = len(labels) // 2, logits.shape[1]
+    rows = []
+    for method in (each for each in FEW_METHODS if each not in done):
+        tried: dict[tuple[str, int], list[dict[str, float]]] = defaultdict(list)
+        for draw in range(DRAWS):
+            generator = torch.Generator().manual_seed(draw)
+            order = torch.randperm(len(labels), generator=generator)
+            found = make_calibrator(method).fit(logits[order[:half]], labels[order[:half]])
+            rest = order[half:]
+            exponential = -torch.rand(k, generator=generator, dtype=torch.float64).clamp_min(1e-12).log()
+            keep = torch.rand(len(rest), generator=generator, dtype=torch.float64) < exponential[labels[rest]] / 3
+            for kind, some in (("none", rest), ("classes", rest[keep])):
+                for n in (n for n in FEW if n <= len(some)):
+                    tried[kind, n].append(_adapted(found, logits[some[:n]], labels[some[:n]]))
+        for (kind, n), each in tried.items():
+            mean = {key: fmean(one[key] for one in each) for key in each[0]}
+            rows.append({"set": name, "method": method, "shift": kind, "draws": len(each), "n": n, **_rounded(mean)})
+    return rows
+
+
+def _adapted(found: Calibrator, logits: Tensor, labels: Tensor) -> dict[str, float]:
+    """What adapting to some predictions says, and their NLL before and after."""
+    before = nll(found.set_prior(None).predict_proba(logits), labels)
+    shift = found.adapt(logits)
+    after = nll(found.predict_proba(logits), labels)
+    return {"shifted": float(shift.shifted), "other": float(shift.other_shift), "before": before, "after": after}
+
+
 def _rounded(values: dict[str, float]) -> dict[str, float]:
     return {name: round(value, 6) for name, value in values.items()}
+
+
+STUDIES = {"told": told, "estimated": estimated, "few": few}
 
 
 def run(folders: list[Path], out: Path, study: str) -> None:
@@ -121,7 +161,7 @@ def run(folders: list[Path], out: Path, study: str) -> None:
     chosen = [each for folder in folders for each in sets(folder)]
     for name, path in track(chosen, description="sets"):
         done = {row["method"] for row in before if row["set"] == name}
-        rows = told(name, path, done) if study == "told" else estimated(name, path, done)
+        rows = STUDIES[study](name, path, done)
         with out.open("a") as file:
             for row in rows:
                 line = {"study": study, **row, "seed": 0, "commit": about.commit, "torch": about.versions["torch"]}
@@ -164,11 +204,34 @@ def estimated_markdown(rows: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+def few_markdown(rows: list[dict[str, Any]]) -> str:
+    """For each kind of shift, group of sets and number of predictions: the mean over draws and sets."""
+    by_case: dict[tuple[str, str, int], dict[str, list[dict[str, Any]]]] = defaultdict(lambda: defaultdict(list))
+    for row in rows:
+        if row["study"] == "few":
+            group = next(name for name, starts in GROUPS.items() if row["set"].startswith(starts))
+            by_case[row["shift"], group, row["n"]][row["method"]].append(row)
+    methods = [method for method in FEW_METHODS if any(method in found for found in by_case.values())]
+    columns = " | ".join(f"{method}: changed | other shift | NLL" for method in methods)
+    lines = [f"| shift | sets | predictions | {columns} |", "|---" * (3 + 3 * len(methods)) + "|"]
+    for (kind, group, n), found in sorted(by_case.items(), key=lambda each: KINDS.index(each[0][0])):
+        cells = []
+        for method in methods:
+            draws = sum(row["draws"] for row in found[method])
+            shifted, other, before, after = (
+                sum(row["draws"] * row[key] for row in found[method]) / draws
+                for key in ("shifted", "other", "before", "after")
+            )
+            cells.append(f"{100 * shifted:.1f} % | {100 * other:.1f} % | {before:.3f} → {after:.3f}")
+        lines.append(f"| {kind} | {len(found[methods[0]])} {group} | {n:,} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folders", type=Path, nargs="+")
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--study", choices=("told", "estimated"), required=True)
+    parser.add_argument("--study", choices=tuple(STUDIES), required=True)
     args = parser.parse_args()
     run(args.folders, args.out, args.study)
 

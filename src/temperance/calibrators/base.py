@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypedDict, TypeVar
 
@@ -37,7 +38,8 @@ AS_LOGITS = "pass log-probabilities, numpy.log(probs)"
 ONE_THREAD_VALUES = 1 << 20
 
 # What is kept of the fit part beside what a method learns from it.
-ABOUT_FIT = ("n_classes", "implied_prior", "fit_counts", "fit_edges", "target_prior")
+REFERENCE = tuple(field.name for field in fields(priors.Reference))
+ABOUT_FIT = ("n_classes", *REFERENCE, "target_prior")
 
 Prior = Literal["uniform", "same"] | list[float]
 
@@ -70,8 +72,6 @@ class Calibrator(Estimator, Shown, HasSettings, nn.Module):
 
     n_classes: Tensor
     implied_prior: Tensor
-    fit_counts: Tensor
-    fit_edges: Tensor
     target_prior: Tensor  # with a prior only
     # The same as a number, which can be read while a network is traced.
     _k: int | None = None
@@ -168,8 +168,9 @@ class Calibrator(Estimator, Shown, HasSettings, nn.Module):
         """Keep what `set_prior` and `adapt` need to know of the fit part; of very many rows some are enough."""
         some = slice(None, None, max(1, logits.numel() // priors.MOST_VALUES))
         rows, counts = logits[some], None if weights is None else weights[some]
-        for name, value in priors.reference(rows, self._calibrate(rows), labels[some], counts).items():
-            self._keep(name, value)
+        found = priors.Reference.of(rows, self._calibrate(rows), labels[some], counts)
+        for name in REFERENCE:
+            self._keep(name, getattr(found, name))
 
     def set_prior(self, prior: str | ArrayLike | None) -> Self:
         """Correct a fitted calibrator for how common the classes are in use; with None or "same" no longer.
@@ -186,22 +187,24 @@ class Calibrator(Estimator, Shown, HasSettings, nn.Module):
     def adapt(self, logits: ArrayLike) -> priors.PriorShift:
         """Estimate from predictions without labels how common the classes are there, and correct for it.
 
-        The result has an interval for every frequency and says whether the frequencies have changed at all, and
-        whether something else has too. In that case the estimate may be wrong, and this warns.
+        The result has an interval for every frequency and says whether the frequencies have changed at all. Only then
+        is anything corrected: otherwise the prior stays as it is. If something else has changed too, this warns.
         """
-        self.set_prior(None)
+        self._check_reference()
         rows = flatten(as_logits(logits)).to(self._device)
         rows = rows.to(working_type(rows.device))
+        about = priors.Reference(*(self._buffers[name] for name in REFERENCE))
         with torch.no_grad():
-            found = priors.estimate(self(rows), rows, self.implied_prior, self.fit_counts, self.fit_edges)
-        self.set_prior(found.prior)
+            found = priors.estimate(self._calibrate(rows), rows, about)
+        if found.applied is not None:
+            self.set_prior(found.applied)
         if found.other_shift:
-            warnings.warn(found.verdict, TemperanceWarning, stacklevel=2)
+            warnings.warn(found.about_rest, TemperanceWarning, stacklevel=2)
         return found
 
     def _check_reference(self) -> None:
         self.k  # noqa: B018  (raises if it is not fitted)
-        if "implied_prior" not in self._buffers:
+        if any(name not in self._buffers for name in REFERENCE):
             raise InputError(f"this {self.name} calibrator was saved without its class frequencies: fit it again")
 
     def forward(self, logits: Tensor) -> Tensor:

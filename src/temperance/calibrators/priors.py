@@ -11,6 +11,11 @@ b  the shifts with which the probabilities are right on average for each class: 
 π′ is given, or estimated from predictions without labels by the EM algorithm: the class frequencies that make them
 likeliest (Saerens, Latinne and Decaestecker 2002). The problem is concave, so there is one answer. It needs calibrated
 probabilities (Alexandari, Kundaje and Shrikumar 2020), and b is the correction for each class that they recommend.
+
+The estimate is applied only where a test shows a shift, and is drawn towards the fit part: all the way at the limit of
+the test, and hardly where that is far exceeded. Fewer rows than classes are never adapted to. The test compares how
+often each class is predicted here and in the fit part (Lipton, Wang and Smola 2018). If nothing changed, the two parts
+are random shares of one pool, so their differences can be simulated exactly, for any number of rows and classes.
 """
 
 from __future__ import annotations
@@ -18,6 +23,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -40,6 +47,15 @@ IMBALANCED, SPARE = 8, 5
 
 # Confidences are compared in this many bins, of equal numbers of samples of the fit part.
 BINS = 10
+
+# Without a shift shown, fewer rows than this for each class are too few to say that there is none.
+FEW_OF_A_CLASS = 5
+
+# The frequencies of this many classes are told, those that changed most.
+TOLD = 3
+
+DRAWS = 999  # of a simulation: the smallest p-value is 0.001
+MOST_COUNTED = 10**8  # of the fit part, in a simulation
 
 SIGNIFICANT = 0.05
 Z95 = 1.959964
@@ -89,24 +105,48 @@ def check_word(prior: object) -> None:
 # ----------------------------------------------------------------------------------------------- what the fit part says
 
 
-def reference(logits: Tensor, log_probs: Tensor, labels: Tensor, weights: Tensor | None = None) -> dict[str, Tensor]:
+@dataclass(frozen=True)
+class Reference:
     """What is kept of the fit part, to be able to say later how other predictions differ from it.
 
     implied_prior  the class frequencies that the calibrated probabilities embody (k,)
     fit_counts     the samples of each class in each bin of the uncalibrated confidence (k, bins)
     fit_edges      where these bins end (bins − 1,)
+    fit_mean       the mean uncalibrated probability of each class (k,)
+    fit_predicted  how many samples are most like each class (k,)
     """
-    confidence = _confidence(logits)
-    shares = torch.arange(1, BINS, dtype=torch.float64, device=logits.device) / BINS
-    edges = torch.quantile(confidence[: 1 << 24], shares)
-    k = log_probs.shape[1]
-    cell = labels * BINS + torch.bucketize(confidence, edges)
-    counts = torch.bincount(cell, weights, minlength=k * BINS).reshape(k, BINS).double()
-    return {"implied_prior": implied_prior(log_probs, labels, weights), "fit_counts": counts, "fit_edges": edges}
+
+    implied_prior: Tensor
+    fit_counts: Tensor
+    fit_edges: Tensor
+    fit_mean: Tensor
+    fit_predicted: Tensor
+
+    @classmethod
+    def of(cls, logits: Tensor, log_probs: Tensor, labels: Tensor, weights: Tensor | None = None) -> Reference:
+        """The reference of a fit part."""
+        confidence = _confidence(logits)
+        shares = torch.arange(1, BINS, dtype=torch.float64, device=logits.device) / BINS
+        edges = torch.quantile(confidence[: 1 << 24], shares)
+        k = log_probs.shape[1]
+        cell = labels * BINS + torch.bucketize(confidence, edges)
+        counts = torch.bincount(cell, weights, minlength=k * BINS).reshape(k, BINS).double()
+        mean = _mean(logits.double().softmax(1), None if weights is None else weights / weights.sum())
+        predicted = torch.bincount(_most_like(logits, mean), weights, minlength=k).double()
+        return cls(implied_prior(log_probs, labels, weights), counts, edges, mean, predicted)
 
 
 def _confidence(logits: Tensor) -> Tensor:
     return logits.double().softmax(1).amax(1)
+
+
+def _most_like(logits: Tensor, mean: Tensor) -> Tensor:
+    """The class whose probability is highest above its mean, so that rare classes are predicted too. (n,)
+
+    By the network alone: the calibrator has seen the labels of the fit part, so its predictions there are not like
+    those of other samples.
+    """
+    return (logits.double().log_softmax(1) - mean.clamp_min(LOG_FLOOR).log()).argmax(1)
 
 
 def implied_prior(log_probs: Tensor, labels: Tensor, weights: Tensor | None = None) -> Tensor:
@@ -168,6 +208,8 @@ class PriorShift:
     n            the number of predictions
     p_value      how likely a difference like this is if the classes are as common as in the fit part
     p_value_other  how likely the confidences are if nothing but the class frequencies changed
+    applied      the frequencies to correct for, between those of the fit part and the likeliest (k,); None where no
+                 shift shows, or for fewer predictions than classes
     """
 
     prior: Tensor
@@ -177,72 +219,92 @@ class PriorShift:
     n: int
     p_value: float
     p_value_other: float
+    applied: Tensor | None
 
     @property
     def shifted(self) -> bool:
         """Are the class frequencies others than in the fit part, by more than chance?"""
-        return self.p_value < SIGNIFICANT
+        return self.p_value <= SIGNIFICANT
 
     @property
     def other_shift(self) -> bool:
         """Did something else change, by more than chance: the inputs, say?"""
-        return self.p_value_other < SIGNIFICANT
+        return self.p_value_other <= SIGNIFICANT
 
     @property
     def verdict(self) -> str:
         """What was found, in plain words."""
-        if self.other_shift:
-            return (
-                f"these {self.n:,} predictions differ from the fit part by more than class frequencies "
-                f"(p = {self.p_value_other:.2g}), so the frequencies found may be wrong. "
-                "Fit on labelled samples like these"
-            )
-        if not self.shifted:
-            return f"the classes may be as common among these {self.n:,} predictions as in the fit part"
-        j = int((self.prior - self.fit_prior).abs().argmax())
-        here, low, high, there = percents(
-            *([float(each[j])] for each in (self.prior, self.low, self.high, self.fit_prior))
+        return self.about_classes + (f". {self.about_rest[0].upper()}{self.about_rest[1:]}" if self.other_shift else "")
+
+    @property
+    def about_classes(self) -> str:
+        """What was found about class frequencies, and what is applied."""
+        rows = f"these {self.n:,} predictions"
+        changed = f"the classes are not as common among {rows} as in the fit part"
+        if self.applied is None:
+            if self.shifted:
+                found = f"{changed}, but fewer predictions than classes do not tell how common they are"
+            elif self.n < FEW_OF_A_CLASS * len(self.prior):
+                found = f"{rows} are too few to tell whether class frequencies shifted"
+            else:
+                found = f"{rows} show no shift of class frequencies"
+            return f"{found}; probabilities are left as they are"
+        most = (self.applied - self.fit_prior).abs().argsort(descending=True, stable=True)[:TOLD].tolist()
+        changes = ", ".join(
+            "class {} {} ({})".format(j, *percents([float(self.applied[j])], [float(self.fit_prior[j])])) for j in most
         )
         return (
-            f"the classes are not as common among these {self.n:,} predictions as in the fit part: class {j} makes up "
-            f"{here} of them ({low} to {high}) and {there} of the fit part"
+            f"{changed}. Frequencies applied, in brackets those of the fit part, for the classes that changed most: "
+            f"{changes}"
+        )
+
+    @property
+    def about_rest(self) -> str:
+        """What was found about everything else, or nothing if only class frequencies changed."""
+        return self.other_shift * (
+            f"these {self.n:,} predictions differ from the fit part by more than class frequencies "
+            f"(p = {self.p_value_other:.2g}): adapting to frequencies is less sure to help. "
+            "A fit on labelled samples like these corrects for all that changed"
         )
 
 
-def estimate(log_probs: Tensor, logits: Tensor, implied: Tensor, counts: Tensor, edges: Tensor) -> PriorShift:
+def estimate(log_probs: Tensor, logits: Tensor, about: Reference) -> PriorShift:
     """The class frequencies of calibrated log-probabilities (n, k) without labels, by EM, with intervals and tests.
 
-    The covariances are those of the likelihood, at the estimate. With A_ij = (p_ij / π_j) / Σ_l π′_l p_il / π_l and
+    The covariance is that of the likelihood, at the estimate. With A_ij = (p_ij / π_j) / Σ_l π′_l p_il / π_l and
     J = mean A Aᵀ, that of the estimate is (J⁻¹ − π′ π′ᵀ) / n for what the new samples leave open, plus
-    D D₀⁻¹ D / n_fit for what the fit part does, with D = J⁻¹ − diag π′ and D₀ the same for the fit part's frequencies.
-    If nothing shifted, the estimate less these has covariance (J⁻¹ − π′ π′ᵀ) (1 / n + 1 / n_fit).
+    (J⁻¹ − diag π′) / n_fit for what the fit part does.
     """
+    implied, counts = about.implied_prior, about.fit_counts
     n, n_fit = len(log_probs), float(counts.sum())
-    seen = counts.sum(1) > 0
     # Of a class without a sample in the fit part nothing is known: next to nothing is left for it.
-    ratios = (log_probs.clamp_min(math.log(LOG_FLOOR)) - implied.log()).exp() * seen
+    ratios = (log_probs.clamp_min(math.log(LOG_FLOOR)) - implied.log()).exp() * (counts.sum(1) > 0)
     prior = _likeliest(ratios, implied)
-    relative = ratios / (ratios @ prior)[:, None]
-    inverse = _inverse(relative.T @ relative / n)
-
     fit_prior = (counts.sum(1) + IMAGINED * implied) / (n_fit + IMAGINED)
-    at_fit = ratios / (ratios @ fit_prior)[:, None]
-    unsure, unsure_at_fit = inverse - prior.diag(), _inverse(at_fit.T @ relative / n) - fit_prior.diag() * seen
+    inverse = _inverse(ratios / (ratios @ prior)[:, None], prior, implied)
+    covariance = (inverse - prior.outer(prior)) / n + (inverse - prior.diag()) / n_fit
     spare = 1 / n  # a class that is not found is not impossible
-    variance = (inverse.diagonal() - prior.square()).clamp_min(0) / n + spare / n
-    variance += (unsure @ _inverse(unsure_at_fit) @ unsure).diagonal().clamp_min(0) / n_fit
-    error = variance.sqrt()
+    error = (covariance.diagonal().clamp_min(0) + spare / n).sqrt()
 
-    slope = (at_fit.mean(0) - 1) * seen
-    squared = float(slope @ _inverse(at_fit.T @ at_fit / n) @ slope)
+    predicted = torch.bincount(_most_like(logits, about.fit_mean), minlength=len(prior))
+    p_value, chance = _compared(predicted, about.fit_predicted)
+    applied = None
+    if p_value <= SIGNIFICANT:
+        expected = prior
+        if n >= len(prior):
+            applied = prior + chance**2 * (fit_prior - prior)
+    else:
+        expected = fit_prior
+        covariance = (fit_prior.diag() - fit_prior.outer(fit_prior)) / n_fit
     return PriorShift(
         prior=prior,
         low=(prior - Z95 * error).clamp_min(0),
         high=(prior + Z95 * error).clamp_max(1),
         fit_prior=fit_prior,
         n=n,
-        p_value=_chi_square(squared / (1 / n + 1 / n_fit), int(seen.sum()) - 1),
-        p_value_other=_other(_confidence(logits), relative, prior, inverse, counts, edges),
+        p_value=p_value,
+        p_value_other=_other(_confidence(logits), expected, covariance, counts, about.fit_edges),
+        applied=applied,
     )
 
 
@@ -257,37 +319,49 @@ def _likeliest(ratios: Tensor, start: Tensor) -> Tensor:
     return prior
 
 
-def _inverse(matrix: Tensor) -> Tensor:
-    """The inverse where there is one, of a matrix that is symmetric up to rounding."""
-    found: Tensor = torch.linalg.pinv((matrix + matrix.T) / 2, rtol=1e-6, hermitian=True)
-    return found
+def _inverse(relative: Tensor, prior: Tensor, start: Tensor) -> Tensor:
+    """J⁻¹, where J has the imagined sample too: so it has an inverse, however few the rows are."""
+    root = prior.sqrt()
+    scaled = relative * root
+    n = len(relative)
+    found: Tensor = torch.linalg.inv((scaled.T @ scaled + (start / prior).diag()) / n)
+    return root[:, None] * found * root
 
 
-def _other(
-    confidence: Tensor, relative: Tensor, prior: Tensor, inverse: Tensor, counts: Tensor, edges: Tensor
-) -> float:
+def _compared(new: Tensor, before: Tensor) -> tuple[float, float]:
+    """How likely counts (k,) differ this much if both are drawn from one pool, and how much of it may be chance."""
+    before = (before * min(1.0, MOST_COUNTED / float(before.sum()))).round().long()
+    pool = (new + before).cpu().numpy()
+    seen, n = pool > 0, int(new.sum())
+    pool, observed = pool[seen], new.cpu().numpy()[seen]
+    expected = n * pool / pool.sum()
+    drawn = np.random.default_rng(0).multivariate_hypergeometric(pool, n, size=DRAWS, method="marginals")
+    far, by_chance = (((each - expected) ** 2 / expected).sum(-1) for each in (observed, drawn))
+    return _p_value(float(far), by_chance), float(np.quantile(by_chance, 1 - SIGNIFICANT)) / max(float(far), 1e-300)
+
+
+def _other(confidence: Tensor, prior: Tensor, covariance: Tensor, counts: Tensor, edges: Tensor) -> float:
     """How likely the confidences are if classes look as they did in the fit part and only their frequencies changed.
 
-    The shares of the bins are compared with those of the fit part, its classes weighed by the new frequencies.
+    The shares of the bins are compared with those of the fit part, its classes weighed by the new frequencies, which
+    are known with this covariance. Errors of the frequencies count as if they were independent of the bins. In truth
+    they make up for a part of each other, so there are fewer false alarms than the p-value says.
     """
     n, bins = len(confidence), counts.shape[1]
     each = counts.sum(1)
-    overall = counts.sum(0) / counts.sum()
-    by_class = (counts + overall) / (each + 1)[:, None]
+    by_class = (counts + counts.sum(0) / counts.sum()) / (each + 1)[:, None]
     expected = prior @ by_class
-    seen = torch.nn.functional.one_hot(torch.bucketize(confidence, edges), bins).to(relative.dtype)
-    # What a sample adds to the difference: its own bin, less what it adds to the estimated frequencies.
-    adds = seen - relative @ (inverse - prior.outer(prior)) @ by_class
-    spread = torch.cov(adds.T) / n
-    spread += (expected.diag() - expected.outer(expected)) * (prior.square() / each.clamp_min(1)).sum()
-    spread += by_class.T @ (inverse - prior.diag()) @ by_class / counts.sum()
-    values, vectors = torch.linalg.eigh(spread)
-    kept = values > 1e-9 * values.max()
-    along = vectors.T @ (seen.mean(0) - expected)
-    return _chi_square(float((along[kept].square() / values[kept]).sum()), int(kept.sum()))
+    one = expected.diag() - expected.outer(expected)  # the covariance of one row's bin
+    unsure = by_class.T @ covariance @ by_class + one * (prior.square() / each.clamp_min(1)).sum()
+    weights = torch.linalg.pinv(one / n + unsure, rtol=1e-6, hermitian=True).cpu().numpy()
+    seen = torch.bincount(torch.bucketize(confidence, edges), minlength=bins).double() / n
+    generator, shares = np.random.default_rng(0), expected.cpu().numpy()
+    drawn = generator.multinomial(n, shares / shares.sum(), size=DRAWS) / n - shares
+    drawn += generator.multivariate_normal(np.zeros(bins), unsure.cpu().numpy(), size=DRAWS, check_valid="ignore")
+    far, by_chance = (((d @ weights) * d).sum(-1) for d in ((seen - expected).cpu().numpy(), drawn))
+    return _p_value(float(far), by_chance)
 
 
-def _chi_square(value: float, freedom: int) -> float:
-    """The probability of a larger value."""
-    half = torch.tensor([freedom / 2, max(value, 0.0) / 2], dtype=torch.float64)
-    return float(torch.special.gammaincc(half[0], half[1]))
+def _p_value(value: float, by_chance: npt.NDArray[np.float64]) -> float:
+    """The share of values as large or larger, this one among them."""
+    return (1 + int((by_chance >= value * (1 - 1e-9)).sum())) / (1 + len(by_chance))

@@ -94,8 +94,9 @@ def with_prior(calibrator: Calibrator, prior: str | ArrayLike, data: Predictions
                 "equally: rename or remove the weights, or give the prior in numbers"
             )
         found = corrected.adapt(data.logits())
-        if not found.other_shift:  # otherwise `adapt` has warned
-            corrected.info["adapted"] = found.verdict
+        corrected.info["adapted"] = found.about_classes
+        if found.applied is not None:
+            corrected.info["prior"] = found.applied.tolist()
     else:
         corrected.set_prior(prior)
     return corrected

@@ -58,7 +58,8 @@ def calibration_gap(
 
     "nll" and "brier" are what `method` lowers these scores by, "top-l1" and "top-l2" the mean and the root mean square
     error of the confidence. All are estimates from below: a better calibrator may find more. The bound is one-sided, by
-    Gaffke's test, which holds for few samples; it treats fits that share samples as independent.
+    Gaffke's test, which holds for few samples; it treats fits that share samples as independent. Where every prediction
+    is right, or every one wrong, there is nothing to learn about the confidence: "top-l1" and "top-l2" are left out.
 
     >>> from temperance.demo import demo_predictions
     >>> found = calibration_gap(demo_predictions()[1], method="temperature")
@@ -95,8 +96,12 @@ def calibration_gap(
     gaps = {
         name: Gap(max(gains.mean, 0.0), max(_lowest(gains, 1 - level), 0.0), level) for name, gains in found.items()
     }
-    root = gaps["top-l2"]
-    return gaps | {"top-l2": replace(root, value=math.sqrt(root.value), low=math.sqrt(root.low))}
+    mean, square = gaps.pop("top-l1"), gaps.pop("top-l2")
+    if bool((correct == correct[0]).all()):
+        return gaps
+    # A root mean square is at least the mean, so whatever shows the mean shows it too.
+    root = replace(square, value=max(math.sqrt(square.value), mean.value), low=math.sqrt(square.low))
+    return gaps | {"top-l1": mean, "top-l2": root}
 
 
 def gap_sentence(gaps: Mapping[str, Gap]) -> str:
@@ -106,16 +111,24 @@ def gap_sentence(gaps: Mapping[str, Gap]) -> str:
     def told(name: str, *, percent: bool) -> str:
         return f"{shown(gaps[name].value, percent=percent)} (at least {shown(gaps[name].low, percent=percent)})"
 
+    confidence = (
+        f"; confidence is off by {told('top-l1', percent=True)} on average and by {told('top-l2', percent=True)} "
+        "in root mean square."
+        if "top-l1" in gaps
+        else ". There is no gap of the confidence to measure, since all predictions are right or all are wrong."
+    )
     return (
         "Measured without bins, by a calibrator on samples that it was not fitted on: calibration would lower NLL by "
-        f"{told('nll', percent=False)} and Brier by {told('brier', percent=False)}; confidence is off by "
-        f"{told('top-l1', percent=True)} on average and by {told('top-l2', percent=True)} in root mean square. "
+        f"{told('nll', percent=False)} and Brier by {told('brier', percent=False)}{confidence} "
         f'Each "at least" is a one-sided {100 * first.level:g} % bound.'
     )
 
 
 def _cross_fitted(method: str, logits: Tensor, labels: Tensor, counts: Tensor | None, folds: int, seed: int) -> Tensor:
-    """Probabilities of each sample by a calibrator that was not fitted on it. (n, k)"""
+    """Probabilities of each sample by a calibrator that was not fitted on it. (n, k)
+
+    Where all samples to fit on have one label, there is nothing to learn: the probabilities stay as they are.
+    """
     n = len(labels)
     order = torch.randperm(n, generator=torch.Generator().manual_seed(seed)).to(labels.device)
     found = torch.empty_like(logits)
@@ -123,6 +136,9 @@ def _cross_fitted(method: str, logits: Tensor, labels: Tensor, counts: Tensor | 
         out = order[i::folds]
         inside = torch.ones(n, dtype=torch.bool, device=labels.device)
         inside[out] = False
+        if len(labels[inside].unique()) < 2:
+            found[out] = logits[out].softmax(1)
+            continue
         weights = None if counts is None else counts[inside]
         found[out] = (
             make_calibrator(method).fit(logits[inside], labels[inside], weights=weights).predict_proba(logits[out])
