@@ -305,8 +305,8 @@ def test_where_there_is_no_other_set_none_is_left_out(saved: Path, tmp_path: Pat
 def test_of_a_folder_of_pairs_the_other_sets_are_named_too(saved: Path, tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     for name in "ab":
-        sets = {"val_logits": LOGITS, "val_labels": LABELS, "test_logits": LOGITS, "test_labels": LABELS}
-        np.savez(tmp_path / "in" / f"{name}.npz", **sets)
+        path = tmp_path / "in" / f"{name}.npz"
+        np.savez(path, val_logits=LOGITS, val_labels=LABELS, test_logits=LOGITS, test_labels=LABELS)
     said = run("apply", saved, tmp_path / "in", "-o", tmp_path / "out")
     assert said.code == 0 and "the val set is left out" in said.out
 
@@ -376,8 +376,7 @@ def test_measuring_and_fitting_what_is_calibrated_is_allowed_and_said(saved: Pat
     compare, fit = ["compare", "--methods", "temperature", "--bootstrap", "20"], ["fit", "temperature"]
     calls: list[list[Any]] = [[*fit, once], [*compare, once], [*compare, once, fresh], [*compare, fresh, once]]
     for arguments in calls:
-        out = ["-o", tmp_path / "again.safetensors"] if "fit" in arguments else []
-        said = run(*arguments, *out)
+        said = run(*arguments, *(("-o", tmp_path / "again.safetensors") if "fit" in arguments else ()))
         assert said.code == 0 and said.err.count(warning) == 1, arguments
     assert warning not in run(*compare, fresh).err
 

@@ -193,7 +193,7 @@ class Calibrator(Estimator, Shown, HasSettings, nn.Module):
         self._check_reference()
         rows = flatten(as_logits(logits)).to(self._device)
         rows = rows.to(working_type(rows.device))
-        about = priors.Reference(*(self._buffers[name] for name in REFERENCE))
+        about = priors.Reference(*(self.get_buffer(name) for name in REFERENCE))
         with torch.no_grad():
             found = priors.estimate(self._calibrate(rows), rows, about)
         if found.applied is not None:

@@ -82,7 +82,8 @@ def run_apply(args: argparse.Namespace) -> None:
     check_outputs(args)
 
     from temperance.calibrators import load_calibrator
-    from temperance.jobs.application import ADAPT, SAME, UNIFORM, apply, read_prior, with_prior
+    from temperance.calibrators.priors import SAME, UNIFORM
+    from temperance.jobs.application import ADAPT, apply, read_prior, with_prior
     from temperance.predictions import check_output, read_predictions, write_predictions
 
     check_output(args.output)
