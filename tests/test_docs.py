@@ -180,6 +180,11 @@ def test_the_first_commands_run(run: Run, tmp_path: Path) -> None:
         found = run(command(*words), tmp_path)
         assert found.code == 0, found.err
     assert {"report.html", "calibrated.csv", "cal.onnx"} <= {path.name for path in tmp_path.iterdir()}
+    [runtime] = code_blocks(start, "py")
+    found = run(runtime + "probs.tofile('probs.bin')", tmp_path)
+    assert found.code == 0, found.err
+    with_temperance = temperance.read_predictions(tmp_path / "calibrated.csv").scores.numpy()
+    np.testing.assert_allclose(np.fromfile(tmp_path / "probs.bin", "f").reshape(200, 100), with_temperance, atol=1e-5)
 
 
 # ----------------------------------------------------------------------------------- the site's page for every method

@@ -20,7 +20,7 @@ from temperance.calibrators import (
     load_calibrator,
     make_calibrator,
 )
-from temperance.calibrators.base import REFERENCE
+from temperance.calibrators.base import FIT_PART
 from temperance.calibrators.priors import LEAST_P_VALUE, implied_prior
 from temperance.errors import InputError, NotFittedError, TemperanceWarning
 from temperance.jobs.application import apply, with_prior
@@ -146,7 +146,7 @@ def test_settings_say_what_is_wrong_with_a_prior() -> None:
 def test_a_file_from_before_there_were_priors_still_loads(tmp_path: Path) -> None:
     logits, labels = mixture(300, EVEN)
     found = Temperature().fit(logits, labels)
-    for name in REFERENCE:
+    for name in FIT_PART:
         del found._buffers[name]
     found.save(tmp_path / "old.safetensors")
     back = load_calibrator(tmp_path / "old.safetensors")

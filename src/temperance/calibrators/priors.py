@@ -107,7 +107,7 @@ def check_word(prior: object) -> None:
 
 
 @dataclass(frozen=True)
-class Reference:
+class FitPart:
     """What is kept of the fit part, to be able to say later how other predictions differ from it.
 
     implied_prior  the class frequencies that the calibrated probabilities embody (k,)
@@ -124,7 +124,7 @@ class Reference:
     fit_predicted: Tensor
 
     @classmethod
-    def of(cls, logits: Tensor, log_probs: Tensor, labels: Tensor, weights: Tensor | None = None) -> Reference:
+    def of(cls, logits: Tensor, log_probs: Tensor, labels: Tensor, weights: Tensor | None = None) -> FitPart:
         """The reference of a fit part."""
         confidence = _confidence(logits)
         shares = torch.arange(1, BINS, dtype=torch.float64, device=logits.device) / BINS
@@ -272,7 +272,7 @@ class PriorShift:
         )
 
 
-def estimate(log_probs: Tensor, logits: Tensor, about: Reference) -> PriorShift:
+def estimate(log_probs: Tensor, logits: Tensor, about: FitPart) -> PriorShift:
     """The class frequencies of calibrated log-probabilities (n, k) without labels, by EM, with intervals and tests.
 
     The covariance is that of the likelihood, at the estimate. With A_ij = (p_ij / π_j) / Σ_l π′_l p_il / π_l and
