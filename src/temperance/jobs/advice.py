@@ -109,7 +109,7 @@ def _lower(outcome: Outcome, other: Outcome) -> bool:
 
 
 def _why_not(found: Comparison, lower: Sequence[Outcome]) -> str:
-    samples = plural(found.test.n, "test sample")
+    samples = plural(found.test.n, f"test {found.test.row_name}")
     if not lower:
         return f": no calibrator has a lower NLL on {samples}."
     if any(found.chance[outcome.label] < SIGNIFICANT for outcome in lower):
@@ -159,11 +159,12 @@ def _needed(found: Comparison, lower: Sequence[Outcome]) -> list[str]:
         return [
             f"{are} wrong, and only mistakes show when a model is too sure: collect samples until {FEWEST} are wrong."
         ]
+    rows = f"{found.test.row_name}s"
     label = next((name for name in FAVOURITES if name in needed), next(iter(needed)))
     if needed[label] > MOST_SAMPLES:
-        return [f"More than {MOST_SAMPLES:,} test samples would be needed to tell."]
+        return [f"More than {MOST_SAMPLES:,} test {rows} would be needed to tell."]
     count = f"{_rounded(needed[label]):,}"
-    return [f"If the gain of {label} is as large as it looks here, about {count} test samples would tell."]
+    return [f"If the gain of {label} is as large as it looks here, about {count} test {rows} would tell."]
 
 
 def _rounded(count: float) -> int:
@@ -178,7 +179,8 @@ def _alternatives(found: Comparison) -> list[str]:
     level = [
         outcome
         for outcome in found.ranked
-        if outcome is not best and passes(outcome, found.baseline, found.chance) and not clearly_behind(outcome, best)
+        if outcome is not best and passes(outcome, found.baseline, found.chance)
+        if outcome.can_be_told_from(best) and not clearly_behind(outcome, best)
     ]
     if not level:
         return []
@@ -238,6 +240,8 @@ def remark(found: Comparison, outcome: Outcome) -> str:
         words.append("worse than no calibration")
     else:
         words += [f"{drawback} than no calibration" for drawback in outcome.drawbacks(none)]
-    if outcome not in (best, found.ranked[0]) and found.level_with_best(outcome):
+    if outcome is not none and outcome.same_as(none):
+        words.append("the same as no calibration")
+    elif outcome not in (best, found.ranked[0]) and found.tells_apart and found.level_with_best(outcome):
         words.append("not clearly behind the best")
     return ", ".join(words)

@@ -49,10 +49,9 @@ def evaluation_page(evaluation: Evaluation) -> str:
     """The page: the answer first, then the pictures, then every number, then how it was made."""
     row = evaluation.rows[0]
     name = PurePath(row.source).name
-    settings, k = evaluation.provenance.settings, len(evaluation.class_names)
-    counted = f"{plural(settings['n'], 'sample')}{' with weights' * settings.get('weights', False)}"
+    k = len(evaluation.class_names)
     parts = [
-        heading("Calibration report", name, [row.split, counted, f"{k:,} classes", row.method]),
+        heading("Calibration report", name, [row.split, evaluation.counted, f"{k:,} classes", row.method]),
         verdict_section(evaluation),
         reliability_section(evaluation),
         histogram_section(evaluation),
@@ -202,7 +201,7 @@ def groups_section(evaluation: Evaluation) -> Markup:
     scale = Scale(min(0.0, *ends), max(ends) or 1.0, 0, 100)
     cells = [
         (
-            noted(row.group, plural(row.n, "sample")),
+            noted(row.group, plural(row.n, evaluation.row_name)),
             _dot_strip(row, whole, scale),
             *(value_of(measured[row.group, name]) for name in names),
         )
