@@ -347,7 +347,7 @@ def test_what_other_inputs_may_have_done_is_not_said_of_the_classes() -> None:
     found = Temperature().fit(logits, labels)
     noisy = mixture(1500, EVEN, 1)[0]
     noisy[:, 0] -= 1.5
-    with pytest.warns(TemperanceWarning, match="so adapting to frequencies is less sure to help. A fit on"):
+    with pytest.warns(TemperanceWarning, match="so adapting to frequencies may do harm. A fit on"):
         shift = found.adapt(noisy)
     assert shift.shifted and shift.verdict.startswith("the classes seem not to be as common among these 1,500")
 

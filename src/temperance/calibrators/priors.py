@@ -264,10 +264,10 @@ class PriorShift:
     def about_rest(self) -> str:
         """What was found about everything else, or nothing if only class frequencies changed."""
         sign = "=" if self.p_value_other > LEAST_P_VALUE else "≤"
-        less_sure = ", so adapting to frequencies is less sure to help" if self.applied is not None else ""
+        danger = ", so adapting to frequencies may do harm" if self.applied is not None else ""
         return self.other_shift * (
             f"these {self.n:,} predictions differ from the fit part by something other than class frequencies "
-            f"(p {sign} {self.p_value_other:.2g}){less_sure}. "
+            f"(p {sign} {self.p_value_other:.2g}){danger}. "
             "A fit on labelled samples like these corrects for all that changed"
         )
 
