@@ -68,6 +68,12 @@ def code_blocks(page: Path, language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", page.read_text(), re.DOTALL)
 
 
+def quotations(page: Path) -> list[str]:
+    """What a page quotes, each on one line."""
+    found = re.findall(r"(?:^> .*\n)+", page.read_text(), re.MULTILINE)
+    return [" ".join(quote.replace("> ", "").split()) for quote in found]
+
+
 # Runs a page's program, and says at the end what was printed by which line.
 RECORDER = """
 import builtins, json, sys
@@ -109,6 +115,10 @@ def numbers(text: str) -> list[tuple[float, float]]:
     return found
 
 
+def without_numbers(text: str) -> str:
+    return " ".join(NUMBER.sub("#", text).split())
+
+
 def is_printed(value: float, slack: float, printed: list[tuple[float, float]]) -> bool:
     return any(abs(value - other) <= slack + 1e-9 for other, _ in printed)
 
@@ -118,7 +128,7 @@ def test_python_blocks_run(page: Path, run: Run, tmp_path: Path) -> None:
     """The Python of a page runs from top to bottom as one program, in an empty folder.
 
     A number in a comment beside `print` is what that line prints. A number in a tutorial's quotations and tables is
-    printed somewhere on its page.
+    printed somewhere on its page, and so are the words of its quotations, up to three dots.
     """
     program = "\n".join(code_blocks(page, "python"))
     if "interop.onnx" in program and os.environ.get("CI") != "true":
@@ -134,10 +144,13 @@ def test_python_blocks_run(page: Path, run: Run, tmp_path: Path) -> None:
             shown = numbers(printed[i])
             assert all(is_printed(*number, shown) for number in numbers(beside[1])), f"{line} prints {printed[i]}"
     if page.parent.name == "tutorials":
-        shown = numbers("\n".join(printed.values()))
+        said = "\n".join(printed.values())
+        shown = numbers(said)
         for line in page.read_text().splitlines():
             if line.startswith(("> ", "| ")):
                 assert all(is_printed(*number, shown) for number in numbers(line)), f"not printed: {line}"
+        for part in " … ".join(quotations(page)).split("…"):
+            assert without_numbers(part) in without_numbers(said), f"not printed: {part}"
 
 
 @pytest.mark.parametrize("page", TUTORIALS, ids=lambda page: page.stem)
@@ -249,10 +262,8 @@ def test_commands_of_the_page_on_shift_run_and_say_what_it_quotes(run: Run, tmp_
         found = run(command(*words), tmp_path)
         assert found.code == 0, found.err
         said += found.out
-    quotes = re.findall(r"(?:^> .*\n)+", page.read_text(), re.MULTILINE)
-    for quote in quotes:
-        assert " ".join(quote.replace("> ", "").split()) in " ".join(said.split())
-    assert len(quotes) == 2
+    quotes = quotations(page)
+    assert len(quotes) == 2 and all(quote in " ".join(said.split()) for quote in quotes)
 
 
 def test_commands_of_the_page_on_segmentation_run(run: Run, tmp_path: Path) -> None:

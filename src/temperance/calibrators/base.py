@@ -38,8 +38,8 @@ AS_LOGITS = "pass log-probabilities, numpy.log(probs)"
 ONE_THREAD_VALUES = 1 << 20
 
 # What is kept of the fit part beside what a method learns from it.
-REFERENCE = tuple(field.name for field in fields(priors.Reference))
-ABOUT_FIT = ("n_classes", *REFERENCE, "target_prior")
+FIT_PART = tuple(field.name for field in fields(priors.FitPart))
+ABOUT_FIT = ("n_classes", *FIT_PART, "target_prior")
 
 Prior = Literal["uniform", "same"] | list[float]
 
@@ -168,8 +168,8 @@ class Calibrator(Estimator, Shown, HasSettings, nn.Module):
         """Keep what `set_prior` and `adapt` need to know of the fit part; of very many rows some are enough."""
         some = slice(None, None, max(1, logits.numel() // priors.MOST_VALUES))
         rows, counts = logits[some], None if weights is None else weights[some]
-        found = priors.Reference.of(rows, self._calibrate(rows), labels[some], counts)
-        for name in REFERENCE:
+        found = priors.FitPart.of(rows, self._calibrate(rows), labels[some], counts)
+        for name in FIT_PART:
             self._keep(name, getattr(found, name))
 
     def set_prior(self, prior: str | ArrayLike | None) -> Self:
@@ -177,7 +177,7 @@ class Calibrator(Estimator, Shown, HasSettings, nn.Module):
 
         A prior can change predictions, whatever the method: what becomes more common is predicted more often.
         """
-        self._check_reference()
+        self._check_fit_part()
         if prior is None or (isinstance(prior, str) and prior == priors.SAME):
             self._buffers.pop("target_prior", None)
         else:
@@ -190,10 +190,10 @@ class Calibrator(Estimator, Shown, HasSettings, nn.Module):
         The result has an interval for every frequency and says whether the frequencies have changed at all. Only then
         is anything corrected: otherwise the prior stays as it is. If something else has changed too, this warns.
         """
-        self._check_reference()
+        self._check_fit_part()
         rows = flatten(as_logits(logits)).to(self._device)
         rows = rows.to(working_type(rows.device))
-        about = priors.Reference(*(self.get_buffer(name) for name in REFERENCE))
+        about = priors.FitPart(*(self.get_buffer(name) for name in FIT_PART))
         with torch.no_grad():
             found = priors.estimate(self._calibrate(rows), rows, about)
         if found.applied is not None:
@@ -202,9 +202,9 @@ class Calibrator(Estimator, Shown, HasSettings, nn.Module):
             warnings.warn(found.about_rest, TemperanceWarning, stacklevel=2)
         return found
 
-    def _check_reference(self) -> None:
+    def _check_fit_part(self) -> None:
         self.k  # noqa: B018  (raises if it is not fitted)
-        if any(name not in self._buffers for name in REFERENCE):
+        if any(name not in self._buffers for name in FIT_PART):
             raise InputError(f"this {self.name} calibrator was saved without its class frequencies: fit it again")
 
     def forward(self, logits: Tensor) -> Tensor:

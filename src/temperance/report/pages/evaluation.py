@@ -221,10 +221,11 @@ def groups_section(evaluation: Evaluation) -> Markup:
 
 def _dot_strip(row: Row, whole: Row, scale: Scale) -> Markup:
     """A dot with its interval, and the line of all samples together."""
-    marks = [mark("line", scale(whole.value))]
+    words, marks = value_of(row), [mark("line", scale(whole.value))]
     if not math.isnan(row.low):
+        words += f" ({interval_of(row)})"
         marks.append(mark("range", scale(row.low), scale(row.high)))
-    return strip(interval_of(row), *marks, mark("point", scale(row.value)))
+    return strip(words, *marks, mark("point", scale(row.value)))
 
 
 def metrics_section(evaluation: Evaluation) -> Markup:
