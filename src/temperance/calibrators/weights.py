@@ -26,6 +26,8 @@ def counted_rows(
     `given` are the logits as they came, (n, k, *space).
     """
     labelled = torch.ones_like(labels, dtype=torch.bool) if ignore_index is None else labels.ne(ignore_index)
+    if not bool(labelled.any()):
+        raise InputError(f"every label is ignore_index={ignore_index}: there is nothing to fit")
     if weights is None:
         return (rows, labels, None) if ignore_index is None else (rows[labelled], labels[labelled], None)
     counts = as_weights(weights, (given.shape[0], *given.shape[2:])).reshape(-1).to(labels.device)
