@@ -311,6 +311,13 @@ def test_few_mistakes_name_no_alternative(base: Comparison) -> None:
     outcomes = (best, other, sure)
     found = dataclasses.replace(base, outcomes=outcomes, recommended=advice.recommended(outcomes, sure))
     assert found.recommended is best and "Not clearly worse" not in found.verdict
+    assert "probability that it does harm" in found.verdict  # there are 10 mistakes
+
+
+def test_fewer_than_ten_mistakes_state_no_probability_of_harm(base: Comparison) -> None:
+    sure, best = made_up("identity", 1.0, accuracy=0.991), made_up("best", 0.8, accuracy=0.991)
+    found = dataclasses.replace(base, outcomes=(best, sure), recommended=advice.recommended((best, sure), sure))
+    assert found.verdict.startswith("Use best: ") and "does harm" not in found.verdict
 
 
 def test_labels_of_one_class_are_noted() -> None:

@@ -20,6 +20,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from temperance.calibrators.auto import FEWEST_MISTAKES
 from temperance.errors import plural
 from temperance.jobs.outcomes import BASELINE, SIGNIFICANT, Outcome
 from temperance.metrics import METRICS
@@ -34,10 +35,6 @@ FAVOURITES = ("auto", "temperature")
 
 # A simpler method has at most half as many parameters, and fewer by at least this number.
 SIMPLER = 10
-
-# With fewer mistakes, the probability of harm and the number of samples needed would be guesses: they are not stated.
-# Of methods that looked better on samples without a mistake, nine in ten did harm.
-FEWEST = 10
 
 
 def shares(labels: Sequence[str]) -> dict[str, float]:
@@ -99,8 +96,9 @@ def verdict(found: Comparison) -> str:
     p_value = max(1, math.ceil(1000 * found.chance[best.label])) / 1000
     corrected = ", corrected for the number of methods" if len(found.chance) > 1 else ""
     head = f"Use {best.label}: it is significantly better than no calibration (p ≤ {p_value:g}{corrected})."
-    harm = f"The probability that it does harm, a higher NLL on new data, is {likelihood(best.harm)}."
-    return " ".join([head, harm, _change(found), *_passed_over(found, lower), *_alternatives(found)])
+    return " ".join(
+        [head, *_harm(found, best, "it"), _change(found), *_passed_over(found, lower), *_alternatives(found)]
+    )
 
 
 def _lower(outcome: Outcome, other: Outcome) -> bool:
@@ -131,16 +129,22 @@ def _passed_over(found: Comparison, lower: Sequence[Outcome]) -> list[str]:
     ]
 
 
+def _harm(found: Comparison, outcome: Outcome, name: str) -> list[str]:
+    """How likely a method is to do harm, where there are mistakes enough to say it."""
+    if found.baseline.mistakes < FEWEST_MISTAKES:
+        return []
+    return [f"The probability that {name} does harm, a higher NLL on new data, is {likelihood(outcome.harm)}."]
+
+
 def _risk(found: Comparison, lower: Sequence[Outcome]) -> list[str]:
-    """How likely the favourite is to do harm, where its gain could be chance and there are mistakes.
+    """How likely the favourite is to do harm, where its gain could be chance.
 
     Of the method of lowest NLL that would be too low: it was chosen because it looks good on these samples.
     """
     favourite = next((outcome for name in FAVOURITES for outcome in lower if outcome.label == name), None)
-    if favourite is None or found.chance[favourite.label] < SIGNIFICANT or found.baseline.mistakes < FEWEST:
+    if favourite is None or found.chance[favourite.label] < SIGNIFICANT:
         return []
-    harm = likelihood(favourite.harm)
-    return [f"The probability that {favourite.label} does harm, a higher NLL on new data, is {harm}."]
+    return _harm(found, favourite, favourite.label)
 
 
 def _needed(found: Comparison, lower: Sequence[Outcome]) -> list[str]:
@@ -153,12 +157,11 @@ def _needed(found: Comparison, lower: Sequence[Outcome]) -> list[str]:
     }
     if not needed:
         return []
-    if found.baseline.mistakes < FEWEST:
+    if found.baseline.mistakes < FEWEST_MISTAKES:
         wrong = found.baseline.mistakes
         are = "No prediction is" if not wrong else f"Only {plural(wrong, 'prediction')} {'is' if wrong == 1 else 'are'}"
-        return [
-            f"{are} wrong, and only mistakes show when a model is too sure: collect samples until {FEWEST} are wrong."
-        ]
+        more = f"collect samples until {FEWEST_MISTAKES} are wrong"
+        return [f"{are} wrong, and only mistakes show when a model is too sure: {more}."]
     rows = f"{found.test.row_name}s"
     label = next((name for name in FAVOURITES if name in needed), next(iter(needed)))
     if needed[label] > MOST_SAMPLES:
