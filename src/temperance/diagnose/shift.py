@@ -246,12 +246,12 @@ def under_shift(
     """
     seed_number(seed)
     chosen = tuple(CORRUPTIONS[each].name for each in corruptions) or usual_corruptions(part)
-    levels = tuple(sorted(set(severities)))
-    if not levels or any(isinstance(s, bool) or not isinstance(s, int) or not 1 <= s <= 5 for s in levels):
+    if not severities or any(isinstance(s, bool) or not isinstance(s, int) or not 1 <= s <= 5 for s in severities):
         raise InputError(
             f"severities must be whole numbers from 1 to 5; got {', '.join(map(str, severities)) or 'none'}",
             flags={"severities": "--severities"},
         )
+    levels = tuple(sorted(set(severities)))
     if "jpeg-compression" in chosen:
         pillow("jpeg-compression")  # refused now, not after the other corruptions
     device = device_of(network)
