@@ -221,7 +221,7 @@ class HasSettings:
 
 def changed_settings(method: HasSettings) -> dict[str, Any]:
     """The settings that differ from their defaults."""
-    defaults = {name: setting.default for name, setting in settings_of(type(method)).items()}
+    defaults = defaults_of(type(method))
     return {name: value for name, value in method.get_params(deep=False).items() if value != defaults[name]}
 
 

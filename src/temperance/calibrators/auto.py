@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from temperance.arrays import CORE_BLOCK_VALUES, block_rows
 from temperance.calibrators._fit.descent import descend
-from temperance.calibrators._fit.regression import BLOCK_VALUES
 from temperance.calibrators.base import Calibrator, Shared, calibrator, make_calibrator
 from temperance.calibrators.gaps import GapScaling
 from temperance.calibrators.linear import ROUGHLY
@@ -356,8 +356,7 @@ class _PoolProblem:
     def __init__(self, log_probs: Tensor, labels: Tensor, counts: Tensor) -> None:
         self.log_probs, self.each = log_probs, counts / counts.sum()
         self.more = 1 + IMAGINED / float(counts.sum())
-        values = BLOCK_VALUES.get(log_probs.device.type, BLOCK_VALUES["cpu"])
-        rows = max(1, values // log_probs[:, 0].numel())
+        rows = block_rows(log_probs[:, 0].numel(), log_probs.device, CORE_BLOCK_VALUES)
         self.slices = [slice(i, i + rows) for i in range(0, len(labels), rows)]
         of_labels = log_probs.gather(2, labels.expand(log_probs.shape[:2])[:, :, None]).squeeze(2)
         self.target = of_labels @ self.each

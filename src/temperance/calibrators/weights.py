@@ -11,8 +11,8 @@ from temperance.numerics import is_whole
 MOST_REPEATED = 1 << 26
 
 
-def one_of(weights: ArrayLike | None, sample_weight: ArrayLike | None) -> ArrayLike | None:
-    """The weights by their name here or by scikit-learn's; both at once are refused."""
+def either(weights: ArrayLike | None, sample_weight: ArrayLike | None) -> ArrayLike | None:
+    """The weights by either of their names, ours or scikit-learn's; both at once are refused."""
     if weights is not None and sample_weight is not None:
         raise InputError("weights and sample_weight are two names of the same argument; pass one of them")
     return sample_weight if weights is None else weights

@@ -21,8 +21,8 @@ from temperance.data.files import pillow
 from temperance.errors import InputError, at_least, plural, seed_number
 from temperance.jobs.results import Provenance, Results, Row, shown
 from temperance.metrics import METRICS, debiased_ece
+from temperance.metrics.gain import holm
 from temperance.metrics.significance import Difference, difference
-from temperance.metrics.tally import holm
 from temperance.progress import Progress, no_progress
 from temperance.showing import percent
 from temperance.training.prediction import device_of, predict
@@ -166,8 +166,8 @@ class Shift(Results):
     def _word(self) -> str:
         """Does the calibration error grow or shrink by more than chance, and under how many of the corruptions?"""
         n, changes = self.rows[0].n, list(self.changes.values())
-        p_values = torch.tensor([change.p_value for change in changes], dtype=torch.float64)
-        sure = ((holm(p_values) <= SIGNIFICANT) & (n >= FEWEST)).tolist()
+        p_values = holm([change.p_value for change in changes])
+        sure = [p_value <= SIGNIFICANT and n >= FEWEST for p_value in p_values]
         grows, shrinks = (
             sum(found and (change.value > 0) is up for found, change in zip(sure, changes, strict=True))
             for up in (True, False)

@@ -6,12 +6,10 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 
-import torch
-
 from temperance.jobs.outcomes import MEASURED, SIGNIFICANT
 from temperance.metrics import METRICS
+from temperance.metrics.gain import holm
 from temperance.metrics.significance import Difference, difference
-from temperance.metrics.tally import holm
 from temperance.predictions import Predictions
 from temperance.showing import listed
 
@@ -39,7 +37,7 @@ def differences(before: Predictions, after: Predictions, *, bootstrap: int, seed
             by = metric(new, labels, from_logits=True) - metric(old, labels, from_logits=True)
             found[name] = Difference(by, math.nan, math.nan, LEVEL, math.nan)
     if bootstrap >= FEWEST_RESAMPLES:
-        p_values = holm(torch.tensor([found[name].p_value for name in JUDGED], dtype=torch.float64)).tolist()
+        p_values = holm([found[name].p_value for name in JUDGED])
         for name, p_value in zip(JUDGED, p_values, strict=True):
             found[name] = replace(found[name], p_value=p_value if after.n >= FEWEST_SAMPLES else 1.0)
     return found
