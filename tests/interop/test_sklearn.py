@@ -351,6 +351,7 @@ def test_more_accuracy_is_better(cancer: Split) -> None:
 
 
 def test_display(cancer: Split) -> None:
+    pandas = pytest.importorskip("pandas", reason="pandas is not installed")
     X, X_test, y, y_test = cancer
     found = GaussianNB().fit(X, y)
     probs = found.predict_proba(X_test)
