@@ -196,6 +196,9 @@ def test_every_entry_of_every_registry_has_its_page() -> None:
     assert wanted == {path for path in made if not path.endswith("index.md")}
     assert all(f"registry:{kind}" in (ROOT / "mkdocs.yml").read_text() for kind in KINDS)
     assert not [path for path, text in made.items() if "## Settings" not in text and not path.endswith("index.md")]
+    for kind in KINDS:  # a reader finds a name in the alphabet
+        names = [Path(path).stem for path in made if path.startswith(f"reference/{kind}/")]
+        assert names == ["index", *sorted(names[1:])]
 
 
 @pytest.mark.parametrize("kind", ["metrics", "calibrators", "objectives", "losses", "heads"])

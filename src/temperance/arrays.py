@@ -31,6 +31,9 @@ NO_LABEL = (255, -100)
 # Rows are taken in blocks of about this many values, so that the passes over a block after the first find it in cache.
 BLOCK_VALUES = {"cpu": 1 << 19, "cuda": 1 << 26}
 
+# Of a block that is read a dozen times or more: it should stay in a core's own cache.
+CORE_BLOCK_VALUES = {"cpu": 1 << 17, "cuda": 1 << 26}
+
 
 def to_tensor(values: ArrayLike, name: str) -> Tensor:
     """Any array as a detached tensor on its own device, without a copy where that is possible."""
@@ -306,7 +309,7 @@ def as_probs(values: ArrayLike) -> Tensor:
 
 def checked_logits(scores: Tensor, *, from_logits: bool, first_row: int = 0) -> Tensor:
     """Rows of logits, or of probabilities as log-probabilities, after a check: to a calibrator they are the same."""
-    step = max(1, BLOCK_VALUES["cpu"] // scores.shape[1])
+    step = block_rows(scores.shape[1], scores.device)
     for start in range(0, len(scores), step):
         rows = scores[start : start + step]
         if from_logits:
@@ -336,6 +339,11 @@ def unflatten(rows: Tensor, shape: torch.Size) -> Tensor:
     return rows if len(shape) == 2 else rows.reshape(shape[0], *shape[2:], -1).movedim(-1, 1)
 
 
+def block_rows(width: int, device: torch.device, values: Mapping[str, int] = BLOCK_VALUES) -> int:
+    """How many rows of `width` values make a block of about as many `values` as the device takes at once."""
+    return max(1, values.get(device.type, values["cpu"]) // width)
+
+
 def blocks(
     scores: Tensor, labels: Tensor, *, ignore_index: int | None = None, step: int | None = None
 ) -> Iterator[tuple[Tensor, Tensor, int]]:
@@ -352,7 +360,7 @@ def weighted_blocks(
 ) -> Iterator[tuple[Tensor, Tensor, Tensor | None, int]]:
     """As `blocks`, with the weights of the labels where there are weights."""
     if step is None:
-        step = max(1, BLOCK_VALUES.get(scores.device.type, BLOCK_VALUES["cpu"]) // scores[0].numel())
+        step = block_rows(scores[0].numel(), scores.device)
     for start in range(0, len(scores), step):
         rows, y = flatten(scores[start : start + step]), labels[start : start + step].reshape(-1)
         w = None if weights is None else weights[start : start + step].reshape(-1)

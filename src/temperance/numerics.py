@@ -100,6 +100,11 @@ def first_places(rows: Tensor, values: Tensor) -> Tensor:
     return torch.where(rows == values[:, None], torch.arange(rows.shape[1], device=rows.device), rows.shape[1]).amin(1)
 
 
+def bin_edges(n_bins: int, device: torch.device | None = None) -> Tensor:
+    """The edges of bins of equal width, each the float64 nearest to i / n_bins, as those of linspace are not."""
+    return torch.arange(n_bins + 1, dtype=torch.float64, device=device) / n_bins
+
+
 def bin_sums(values: Tensor, hits: Tensor, edges: Tensor, *, closed: str) -> tuple[Tensor, Tensor, Tensor] | None:
     """How many values lie in each bin of equal width, their sum, and how many of them hit; None if not compiled.
 

@@ -1,6 +1,7 @@
 """Choosing and combining: what Auto promises, and kernel logistic regression."""
 
 import math
+import warnings
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -264,6 +265,22 @@ def test_harm_is_unlikely_where_calibrating_is_needed() -> None:
     assert found.info["verdict"] == (
         "The probability that calibrating does harm, a higher NLL on new data, is less than 0.1 %."
     )
+
+
+@pytest.mark.parametrize("wrong", [0, 1, 9, 10])
+def test_the_probability_of_harm_is_stated_from_ten_mistakes_on(wrong: int) -> None:
+    logits, _ = random_predictions(200, 3, sharpness=4.0)
+    labels = logits.argmax(1)
+    labels[:wrong] = (labels[:wrong] + 1) % 3
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", TemperanceWarning)
+        found = Auto().fit(logits, labels).info
+    said = found["verdict"]
+    assert (" %" in said) == (wrong == 10)
+    if wrong < 10:
+        count = f"{wrong} mistake{'s' * (wrong != 1)} in 200 samples {'is' if wrong == 1 else 'are'} too few to "
+        assert count in said and said.endswith("Collect samples until 10 are predicted wrong.")
+        assert said.startswith("Probabilities are left as they are: ") == (found["harm"] >= TOO_LIKELY)
 
 
 def test_a_shift_of_class_frequencies_costs_no_more_than_the_frequencies_explain() -> None:

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from temperance.arrays import CORE_BLOCK_VALUES, block_rows
 from temperance.calibrators._fit.descent import descend
-from temperance.calibrators._fit.regression import BLOCK_VALUES
 from temperance.calibrators.base import Calibrator, Shared, calibrator, make_calibrator
 from temperance.calibrators.gaps import GapScaling
 from temperance.calibrators.linear import ROUGHLY
@@ -25,7 +25,7 @@ from temperance.calibrators.temperature import (
     fit_inverse_temperature,
     likeliest_inverse_temperature,
 )
-from temperance.errors import InputError
+from temperance.errors import InputError, plural
 from temperance.numerics import chance_below_zero, one_thread
 from temperance.objectives import Nll, counting
 from temperance.progress import tell
@@ -56,6 +56,9 @@ HELD_OUT = 5_000
 # Calibrating that does harm with this probability is not done.
 TOO_LIKELY = 1 / 3
 
+# With fewer mistakes a probability of harm is a guess, and so it is not stated.
+FEWEST_MISTAKES = 10
+
 # A member that weighs less than this share of the heaviest is left out, and so is the last step if trusted less.
 NEGLIGIBLE = 0.005
 
@@ -84,9 +87,10 @@ class Auto(Calibrator):
     be fitted to the data (too few samples, say) are left out, with the reason. Like every method that tells classes
     apart it learns how common they are: where that differs from the use, give it a `prior`.
 
-    members  the methods to choose from
+    members  the methods to choose from, by default gap-scaling, structured-vector, structured-matrix and
+             kernel-logistic; temperature scaling is always among them
     folds    parts of the cross-validation
-    seed     of the parts
+    seed     of the random numbers that deal samples to the parts
     """
 
     weights: Tensor
@@ -145,7 +149,7 @@ class Auto(Calibrator):
         steps = ("identity", "temperature", "pool", "pool and gap-scaling")
         self.info = {
             "harm": harm,
-            "verdict": _verdict(harm),
+            "verdict": _verdict(harm, *_mistakes(logits, labels, all_counts)),
             "weights": {name: share[name] for name in sorted(members, key=share.__getitem__, reverse=True)},
             "trust": trust,
             "held_out_nll": {name: _mean_and_error(each, counts)[0] for name, each in losses.items()},
@@ -306,8 +310,19 @@ def _spread(log_temperature: float) -> float:
     return SPREAD_ABOVE if log_temperature > TYPICAL else SPREAD_BELOW
 
 
-def _verdict(harm: float) -> str:
+def _mistakes(logits: Tensor, labels: Tensor, counts: Tensor) -> tuple[int, int]:
+    """How many samples that count are predicted wrong, and how many there are."""
+    return int(((logits.argmax(1) != labels) & (counts > 0)).sum()), int((counts > 0).sum())
+
+
+def _verdict(harm: float, wrong: int, n: int) -> str:
     """What the probability of harm is, and what was done about it."""
+    if wrong < FEWEST_MISTAKES:
+        few = f"{plural(wrong, 'mistake')} in {plural(n, 'sample')} {'is' if wrong == 1 else 'are'} too few to"
+        said = f"{few} say how likely calibrating is to do harm, a higher NLL on new data"
+        if harm >= TOO_LIKELY:
+            said = f"Probabilities are left as they are: {few} show that calibrating helps"
+        return f"{said}. Collect samples until {FEWEST_MISTAKES} are predicted wrong."
     if harm < TOO_LIKELY:
         return f"The probability that calibrating does harm, a higher NLL on new data, is {likelihood(harm)}."
     return f"Probabilities are left as they are: with a probability of {likelihood(harm)} calibrating would do harm."
@@ -342,8 +357,7 @@ class _PoolProblem:
     def __init__(self, log_probs: Tensor, labels: Tensor, counts: Tensor) -> None:
         self.log_probs, self.each = log_probs, counts / counts.sum()
         self.more = 1 + IMAGINED / float(counts.sum())
-        values = BLOCK_VALUES.get(log_probs.device.type, BLOCK_VALUES["cpu"])
-        rows = max(1, values // log_probs[:, 0].numel())
+        rows = block_rows(log_probs[:, 0].numel(), log_probs.device, CORE_BLOCK_VALUES)
         self.slices = [slice(i, i + rows) for i in range(0, len(labels), rows)]
         of_labels = log_probs.gather(2, labels.expand(log_probs.shape[:2])[:, :, None]).squeeze(2)
         self.target = of_labels @ self.each

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from temperance.arrays import ArrayLike, as_labels, as_logits, as_scores, flatten, refuse_probs, unflatten
 from temperance.calibrators import priors
 from temperance.calibrators.estimator import Estimator, names_of, numbered
-from temperance.calibrators.weights import counted_rows, one_of, repeated
+from temperance.calibrators.weights import counted_rows, either, repeated
 from temperance.errors import InputError, NotFittedError, TemperanceWarning, amount
 from temperance.numerics import one_thread, working_type
 from temperance.registry import Registry, first_line, plain_name
@@ -124,7 +124,7 @@ class Calibrator(Estimator, Shown, HasSettings, nn.Module):
         `sample_weight` is scikit-learn's name for them.
         """
         self.check_settings()
-        weights = one_of(weights, sample_weight)
+        weights = either(weights, sample_weight)
         scores = as_scores(logits, "logits")
         home = scores.device
         exact = home if working_type(home) == torch.float64 else torch.device("cpu")
@@ -313,7 +313,8 @@ class Calibrator(Estimator, Shown, HasSettings, nn.Module):
             raise InputError(f"{self.name} needs at least {self.min_samples} samples to fit; got {n}")
         if int(labels.min()) == int(labels.max()):
             raise InputError(
-                f"{self.name} needs labels of at least two classes to fit; got only class {int(labels[0])}"
+                f"{self.name} needs labels of at least two classes to fit; every label is class {int(labels[0])}. If "
+                "you expected others, look at where the labels come from"
             )
         refuse_probs(logits, AS_LOGITS)
 

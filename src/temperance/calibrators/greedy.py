@@ -10,9 +10,11 @@ from typing import Literal, Unpack
 import torch
 from torch import Tensor
 
+from temperance.arrays import block_rows
 from temperance.calibrators.base import Calibrator, Shared, calibrator
-from temperance.calibrators.temperature import caution_of, fit_inverse_temperature
+from temperance.calibrators.temperature import caution_of, divided, fit_inverse_temperature
 from temperance.errors import InputError
+from temperance.numerics import bin_edges
 from temperance.objectives import Nll
 from temperance.settings import Count, CountOrZero, Positive
 
@@ -129,7 +131,7 @@ class ClassTemperatureGreedy(Calibrator):
         } | doubt
 
     def _calibrate(self, logits: Tensor) -> Tensor:
-        return (logits / self.temperatures).log_softmax(1)
+        return divided(logits, self.temperatures)
 
     def _values(self) -> Tensor:
         """The grid, ascending."""
@@ -310,8 +312,7 @@ def _confidence(scaled: Tensor) -> Tensor:
 
 def _exact_bin(confidence: Tensor, n_bins: int) -> Tensor:
     """The equal-width bin (lo, hi] of each confidence."""
-    edges = torch.arange(n_bins + 1, dtype=torch.float64, device=confidence.device) / n_bins
-    return (torch.searchsorted(edges, confidence) - 1).clamp_(0, n_bins - 1)
+    return (torch.searchsorted(bin_edges(n_bins, confidence.device), confidence) - 1).clamp_(0, n_bins - 1)
 
 
 def _just_below(values: Tensor, *, where: Tensor) -> Tensor:
@@ -321,4 +322,4 @@ def _just_below(values: Tensor, *, where: Tensor) -> Tensor:
 
 def _split(rows: Tensor, width: int) -> tuple[Tensor, ...]:
     """Rows in blocks that stay in cache if each row needs `width` values."""
-    return torch.split(rows, max(1, BLOCK_VALUES.get(rows.device.type, BLOCK_VALUES["cpu"]) // width))
+    return torch.split(rows, block_rows(width, rows.device, BLOCK_VALUES))

@@ -28,6 +28,9 @@ ROUGHLY = 1e-4
 # From the strongest penalty down the NLL falls, then the map overfits: stop when it is this much above the lowest.
 WORSE = 1.01
 
+# The logarithm of the smallest normal float64.
+LOG_TINY = math.log(torch.finfo(torch.float64).tiny)
+
 # No penalty is weaker than this, so that the bias of a class without samples stays finite.
 RIDGE = 1e-6
 
@@ -226,9 +229,6 @@ class Dirichlet(MatrixOdir):
 
     def _features(self, logits: Tensor) -> Tensor:
         return logits.log_softmax(1).clamp_min(LOG_TINY)
-
-
-LOG_TINY = -708.3964185322641  # the logarithm of the smallest normal float64
 
 
 class Scaled:

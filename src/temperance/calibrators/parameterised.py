@@ -12,7 +12,7 @@ from torch.nn.functional import linear
 from temperance.calibrators._fit.descent import Solution
 from temperance.calibrators._fit.solvers import Parametric, Problem, Solver, minimise, sample_weight, train
 from temperance.calibrators.base import Shared, calibrator
-from temperance.calibrators.temperature import HIGH, LOW, caution_of, fit_inverse_temperature
+from temperance.calibrators.temperature import HIGH, LOW, caution_of, divided, fit_inverse_temperature
 from temperance.errors import InputError
 from temperance.objectives import ObjectiveName
 from temperance.settings import NonNegative, Seed
@@ -152,7 +152,7 @@ class ParameterisedTemperature(Parametric):
         return _positive(_network(features, [getattr(self, name) for name in self._names()]))
 
     def _calibrate(self, logits: Tensor) -> Tensor:
-        return (logits / self.temperatures(logits)).log_softmax(1)
+        return divided(logits, self.temperatures(logits))
 
     def _names(self) -> list[str]:
         n_layers = len(PRESETS[self.preset].hidden) + 1

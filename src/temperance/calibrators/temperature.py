@@ -7,7 +7,7 @@ from typing import Any, Literal, Unpack
 import torch
 from torch import Tensor
 
-from temperance.arrays import blocks
+from temperance.arrays import CORE_BLOCK_VALUES, block_rows, blocks
 from temperance.calibrators._fit.descent import TOLERANCE
 from temperance.calibrators._fit.solvers import (
     Parametric,
@@ -43,8 +43,6 @@ ENOUGH_INFORMATION = UNSURE**-2
 # over all rows are then enough.
 EVERY, ENOUGH_ROWS = (32, 8), 500
 
-# A block is read a dozen times or more, so it should fit into the processor's nearest large cache.
-BLOCK_VALUES = {"cpu": 1 << 17, "cuda": 1 << 26}
 LOG2_E = math.log2(math.e)
 
 
@@ -211,11 +209,14 @@ def _too_few(logits: Tensor, labels: Tensor) -> str:
     n, right = len(labels), int((logits.argmax(1) == labels).sum())
     if right == n:
         reason = f"the {n} samples contain no mistake, so they fit best if every prediction is made certain"
+        remedy = "fit on more samples, until some are predicted wrong"
     elif right == 0:
         reason = f"none of the {n} samples is predicted right, so they fit best if every prediction is made a guess"
+        remedy = "fit on more samples, until some are predicted right"
     else:
         reason = f"the {n} samples say little about how sure predictions should be"
-    return f"{reason}. A prior decides instead; fit on more samples"
+        remedy = "fit on more samples"
+    return f"{reason}. What is usual for other models, a temperature around 1.5, was taken into account; {remedy}"
 
 
 # --------------------------------------------------------------------------------------------------- convex objectives
@@ -259,7 +260,7 @@ def _newton(
     """
     below, above = 0.0, math.inf  # values of s where the slope is known to be negative, and positive
     # Rows that fit into a cache are kept for all steps.
-    kept = list(centred_rows(objective, logits, labels, weights)) if logits.numel() <= _block_values(logits) else None
+    kept = list(centred_rows(objective, logits, labels, weights)) if len(logits) <= _block_rows(logits) else None
     for steps in range(1, 101):
         _, slope, second, *higher = derivatives(kept or centred_rows(objective, logits, labels, weights), s)
         believed_slope, believed_second = _slopes_of_prior(s)
@@ -370,13 +371,9 @@ def _best_of_grid(
 
 
 def near_blocks(logits: Tensor, labels: Tensor) -> Iterator[tuple[Tensor, Tensor, int]]:
-    """Rows, labels and the number of the first row, in blocks that stay in the nearest cache."""
+    """Rows, labels and the number of the first row, in blocks that stay in a core's own cache."""
     return blocks(logits, labels, step=_block_rows(logits))
 
 
 def _block_rows(logits: Tensor) -> int:
-    return max(1, _block_values(logits) // logits.shape[1])
-
-
-def _block_values(logits: Tensor) -> int:
-    return BLOCK_VALUES.get(logits.device.type, BLOCK_VALUES["cpu"])
+    return block_rows(logits.shape[1], logits.device, CORE_BLOCK_VALUES)

@@ -11,8 +11,8 @@ from temperance.numerics import is_whole
 MOST_REPEATED = 1 << 26
 
 
-def one_of(weights: ArrayLike | None, sample_weight: ArrayLike | None) -> ArrayLike | None:
-    """The weights by their name here or by scikit-learn's; both at once are refused."""
+def either(weights: ArrayLike | None, sample_weight: ArrayLike | None) -> ArrayLike | None:
+    """The weights by either of their names, ours or scikit-learn's; both at once are refused."""
     if weights is not None and sample_weight is not None:
         raise InputError("weights and sample_weight are two names of the same argument; pass one of them")
     return sample_weight if weights is None else weights
@@ -26,6 +26,8 @@ def counted_rows(
     `given` are the logits as they came, (n, k, *space).
     """
     labelled = torch.ones_like(labels, dtype=torch.bool) if ignore_index is None else labels.ne(ignore_index)
+    if not bool(labelled.any()):
+        raise InputError(f"every label is ignore_index={ignore_index}: there is nothing to fit")
     if weights is None:
         return (rows, labels, None) if ignore_index is None else (rows[labelled], labels[labelled], None)
     counts = as_weights(weights, (given.shape[0], *given.shape[2:])).reshape(-1).to(labels.device)

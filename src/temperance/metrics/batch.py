@@ -101,7 +101,8 @@ class Columns:
     def nll(self) -> Tensor:
         """(n,) minus the log-probability of the label, in float64."""
         if self.from_logits:
-            return self.normaliser.log().add_(self.top).sub_(self.label_score)
+            # The logits first: their difference is exact or nearly so, and a small logarithm keeps its digits.
+            return (self.top.double() - self.label_score).add_(self.normaliser.log())
         return -self.label_score.double().clamp_min(LOG_FLOOR).log()
 
     @cached_property

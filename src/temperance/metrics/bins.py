@@ -17,6 +17,7 @@ from torch import Tensor
 
 from temperance.errors import InputError
 from temperance.metrics.statistic import Additive, in_bytes, in_slabs, weighted
+from temperance.numerics import bin_edges
 
 # Up to this many bins are laid out for a picture.
 DRAWN_BINS = 1 << 24
@@ -284,11 +285,6 @@ class SparseClassBins(SparseBins):
         hits = torch.zeros_like(count).index_copy_(0, first.cell // n_bins, first.hits)
         every = Cells(torch.arange(k, device=count.device) * n_bins, count, confidence, hits)
         return Cells(*(torch.cat(pair) for pair in zip(every, others, strict=True)))
-
-
-def bin_edges(n_bins: int) -> Tensor:
-    """Edges of equal-width bins, each as close to i / n_bins as a float64 can be (linspace is not)."""
-    return torch.arange(n_bins + 1, dtype=torch.float64) / n_bins
 
 
 def bin_index(confidence: Tensor, n_bins: int, closed: str) -> Tensor:

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
+from temperance.arrays import block_rows
 from temperance.errors import InputError
 from temperance.metrics.base import metric
 from temperance.metrics.stats import FullRows, TopLabels, full_rows, top_labels
@@ -107,7 +108,7 @@ def _others(left: Tensor, right: Tensor) -> Iterator[Tensor]:
     n = len(left)
     if n < 2:
         raise InputError("a kernel estimate leaves each sample out in turn, so it needs at least 2 samples; got 1")
-    step = max(1, TILE_VALUES.get(left.device.type, TILE_VALUES["cpu"]) // n)
+    step = block_rows(n, left.device, TILE_VALUES)
     # Without a gradient one tile serves all: freed ones between small results are not reused, and add up to n × n.
     reused = None if step >= n or left.requires_grad or right.requires_grad else left.new_empty(step, n)
     for start in range(0, n, step):

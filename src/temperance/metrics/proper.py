@@ -38,7 +38,7 @@ def brier_sums(batch: Batch, *, mean_over_classes: bool = False) -> Sums:
 
     mean_over_classes  divide by the number of classes
     """
-    squared = batch.probs.square().sum(1) - 2 * batch.label_prob + 1
+    squared = (batch.probs.square().sum(1) - 2 * batch.label_prob + 1).clamp_min(0)  # rounding can leave less than 0
     return summed(batch, squared / batch.k if mean_over_classes else squared)
 
 

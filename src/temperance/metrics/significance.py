@@ -84,10 +84,10 @@ def interval(
     n, right = sum(map(len, found)), sum(int(batch.correct.sum()) for batch in found)
     (parts,) = deal(found, n, [(metric, options)], generator)
     draws = resample(metric, parts, n_resamples, generator, **options)
-    value = metric.value(combine(parts), **options)
+    value = metric.value(parts.whole, **options)
     if not enough_of_both(right, n):
         return Interval(value, math.nan, math.nan, level)
-    return bounded(metric, combine(parts), value, draws, level)
+    return bounded(metric, parts.whole, value, draws, level)
 
 
 def difference(
@@ -114,7 +114,7 @@ def difference(
         generator = torch.Generator().manual_seed(seed)
         found = list(batches(probs, labels, from_logits=from_logits, ignore_index=ignore_index, weights=weights))
         (parts,) = deal(found, sum(map(len, found)), [(metric, options)], generator)
-        values.append(metric.value(combine(parts), **options))
+        values.append(metric.value(parts.whole, **options))
         draws.append(resample(metric, parts, n_resamples, generator, paired=True, **options))
     return draws[0].minus(draws[1]).difference(values[0] - values[1], level)
 
@@ -190,6 +190,15 @@ def enough_of_both(right: float, n: int) -> bool:
     return min(right, n - right) >= ENOUGH
 
 
+def not_enough(right: int, n: int) -> str:
+    """What is missing for an interval, in words, or nothing if nothing is."""
+    if enough_of_both(right, n):
+        return ""
+    fewer, what = min((right, "right"), (n - right, "wrong"))
+    count = f"{fewer or 'none'} {'is' if fewer < 2 else 'are'} {what}"
+    return f"{ENOUGH} right and {ENOUGH} wrong predictions, and {count}"
+
+
 def bounded(metric: Metric, stats: Statistic, value: float, draws: Draws, level: float) -> Interval:
     """A metric's value with its interval, if it can have one."""
     of_level(level)
@@ -222,11 +231,6 @@ def deal(
     return gatherer.results()
 
 
-def combine(parts: Parts) -> Statistic:
-    """The statistic of all parts together."""
-    return parts.whole
-
-
 def resample(
     metric: Metric,
     parts: Parts,
@@ -249,11 +253,11 @@ def resample(
         share = size / len(rows)
         drawn = (rows.redrawn(size, generator, paired=paired) for _ in range(n_resamples))
     elif isinstance(parts.stats, Additive):
-        drawn, share = parts.stats.resampled(_part_weights(parts.n_parts, n_resamples, generator)), 1.0
+        drawn, share = parts.stats.resampled(part_weights(parts.n_parts, n_resamples, generator)), 1.0
     return Draws(torch.tensor([metric.value(stats, **options) for stats in drawn], dtype=torch.float64), share)
 
 
-def _part_weights(n_parts: int, n_resamples: int, generator: torch.Generator | None) -> Tensor:
+def part_weights(n_parts: int, n_resamples: int, generator: torch.Generator | None) -> Tensor:
     """How often each part is drawn in each resample. (n_resamples, n_parts)"""
     chosen = torch.randint(n_parts, (n_resamples, n_parts), generator=generator)
     weights = torch.zeros(chosen.shape, dtype=torch.float64)

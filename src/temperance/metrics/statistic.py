@@ -298,6 +298,7 @@ class Running:
         return bool(self._several)
 
     def __iter__(self) -> Iterator[Statistic]:
+        self._is_own = False  # whoever iterates may keep the first
         return iter(self._several)
 
 

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from temperance.metrics.batch import Batch, Columns, narrow
-from temperance.metrics.bins import Bins, Cells, SparseBins, SparseClassBins, bin_edges, bin_index, unless_rounding
+from temperance.metrics.bins import Bins, Cells, SparseBins, SparseClassBins, bin_index, unless_rounding
 from temperance.metrics.statistic import Additive, RankedSamples, Samples
-from temperance.numerics import bin_sums, stable_order, stable_sort, true_places
+from temperance.numerics import bin_edges, bin_sums, stable_order, stable_sort, true_places
 from temperance.settings import Bounds
 
 # Up to this many bins, parts included, are kept even where they are empty.

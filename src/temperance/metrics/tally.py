@@ -17,6 +17,7 @@ from torch import Tensor
 
 from temperance.metrics.batch import Batch
 from temperance.metrics.bins import bin_index
+from temperance.metrics.gain import holm
 from temperance.metrics.statistic import Additive
 
 BINS = 15  # as the default of ECE
@@ -142,21 +143,8 @@ def significant(tally: Tally, level: float) -> Tensor:
     """Which entries are off by more than chance, corrected for the number of those that have predictions. (m,)"""
     tested = tally.count > 0
     found = torch.zeros_like(tested)
-    found[tested] = holm(chance(tally)[tested]) <= level
+    found[tested] = torch.tensor(holm(chance(tally)[tested].tolist())) <= level
     return found
-
-
-def holm(p_values: Tensor) -> Tensor:
-    """P-values corrected for their number: where nothing is there, any is below a level with a chance of that level.
-
-    Holm, A simple sequentially rejective multiple test procedure, 1979. (m,)
-
-    >>> holm(torch.tensor([0.04, 0.01, 0.9]))
-    tensor([0.0800, 0.0300, 0.9000])
-    """
-    ranked, order = p_values.sort()
-    raised = (ranked * torch.arange(len(ranked), 0, -1)).cummax(0).values.clamp_max(1)
-    return torch.empty_like(raised).scatter_(0, order, raised)
 
 
 def calibration_error(by_confidence: Tally) -> float:
