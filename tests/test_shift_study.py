@@ -66,7 +66,7 @@ def test_what_the_pages_say_of_the_study_is_in_its_results() -> None:
 
     def of_few(key: str, kind: str, n: int, method: str = shift.FEW_METHODS[0]) -> float:
         mine = [r for r in few if (r["shift"], r["n"], r["method"]) == (kind, n, method) and r["set"] in models]
-        return sum(row["draws"] * row[key] for row in mine) / sum(row["draws"] for row in mine)
+        return float(sum(row["draws"] * row[key] for row in mine) / sum(row["draws"] for row in mine))
 
     models = tuple({row["set"] for row in rows if not row["set"].startswith(("c10_", "c100_", "fmnist"))})
     assert len(rows) == 34 * len(shift.KINDS) and len(models) == 9
