@@ -17,7 +17,7 @@ from temperance.numerics import one_thread
 # Blocks of logits (n, k) and labels (n,). Each `iter` of it begins again.
 Source = Iterable[tuple[Any, Any]]
 
-# Of a stream of more values some rows are kept, from its beginning to its end, up to this many values.
+# At most this many values of a stream are kept in memory: rows from all over it, evenly spaced.
 MOST_VALUES = 1 << 22
 
 
@@ -25,7 +25,7 @@ MOST_VALUES = 1 << 22
 class Streamed:
     """A stream of rows, and what the first pass found: how many there are of each class (k,), and some of them.
 
-    every   each how many-th row was kept; 1 if all were
+    every   one row in this many was kept; 1 if all were
     """
 
     source: Source
