@@ -326,11 +326,11 @@ def chance_below_zero(values: Tensor, shapes: Tensor) -> float:
     worst = -float(x.min())
     if worst < SAME:
         return 0.0
-    found = tail(x / worst, a)
+    found = saddlepoint_tail(x / worst, a)
     return math.erfc(float(a @ x) / math.sqrt(2 * float(a @ np.square(x)))) / 2 if found is None else found
 
 
-def tail(x: npt.NDArray[np.float64], shapes: npt.NDArray[np.float64]) -> float | None:
+def saddlepoint_tail(x: npt.NDArray[np.float64], shapes: npt.NDArray[np.float64]) -> float | None:
     """The same for x ≥ −1, by Lugannani and Rice's saddlepoint formula (1980), within a few percent.
 
     None if it is above one half, or so close to it that the formula has a pole.

@@ -37,7 +37,7 @@ AS_LOGITS = "pass log-probabilities, numpy.log(probs)"
 # wait for each other after each of them: seldom worth it, and on a busy machine many times slower than the work.
 ONE_THREAD_VALUES = 1 << 20
 
-# What is kept of the fit part beside what a method learns from it.
+# What is kept of the fit part besides what a method learns from it.
 FIT_PART = tuple(field.name for field in fields(priors.FitPart))
 ABOUT_FIT = ("n_classes", *FIT_PART, "target_prior")
 

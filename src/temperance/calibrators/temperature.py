@@ -58,7 +58,7 @@ class Temperature(StreamCalibrator, Parametric):
     small. Where the standard error of ln T is above 0.8, a prior around T = 1.5 takes part, and `fit` warns.
 
     smoothing  "laplace" bounds what a confident mistake costs: p becomes (n p + 1) / (n + k), as if each of the k
-               classes had been seen once more beside n samples, those it was fitted to
+               classes had been seen once more than in the n samples of the fit
 
     >>> logits = [[4.0, 0.0, 0.0], [0.0, 4.0, 0.0], [4.0, 0.0, 0.0], [0.0, 0.0, 4.0]]
     >>> round(float(Temperature().fit(logits, [0, 1, 1, 2]).temperature), 6)
