@@ -33,11 +33,11 @@ QUADRATIC_ROWS = 1_000
 DRAWN_VALUES = 1 << 21
 FEWEST_ROWS = 500
 
-# Resamples cannot judge a bin of fewer samples than this, nor an error of which more than this share is from such bins.
+# Resamples cannot judge a bin of fewer samples, nor an error of which such bins make up more than this share.
 FEWEST_IN_BIN = 10
 MOST_FROM_THIN_BINS = 1 / 3
 
-# Right predictions, and wrong ones. Of fewer, resamples know too little: no resample has a mistake that the data lack.
+# An interval takes this many right and as many wrong predictions: no resample has a mistake that the data lack.
 ENOUGH = 20
 
 ROUNDING = 1e-12  # resamples that differ by less are equal
@@ -185,7 +185,7 @@ class Draws:
 
 
 def of_level(level: float) -> None:
-    """Refuse a level that is no probability."""
+    """Refuse a level that is not between 0 and 1."""
     if not 0 < level < 1:
         raise InputError(f"level must lie between 0 and 1; got {level!r}")
 
@@ -213,9 +213,9 @@ def bounded(metric: Metric, stats: Statistic, value: float, draws: Draws, level:
 
 
 def can_be_bounded(metric: Metric, stats: Statistic) -> bool:
-    """Do resamples say how far a metric of these data is off, and in a time that people wait?
+    """Do resamples show how far off a metric of these data is, and in a time that people wait?
 
-    Not where much of an error is from bins of a few samples: in every resample they are as far off as in the data.
+    Not where much of an error comes from bins of a few samples: every resample has them as far off as the data.
     """
     if metric.interval == "none" or (isinstance(stats, Samples) and _most_rows(metric, stats) < FEWEST_ROWS):
         return False
