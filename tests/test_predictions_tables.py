@@ -194,7 +194,7 @@ def test_csv_values_that_are_not_numbers_stay_what_they_are(tmp_path: Path) -> N
         ("\n\n\n", "and label; found nothing"),
         ("probs_0;probs_1;label\n0.1;0.9;1\n", "found probs_0;probs_1;label. Cells must be separated by commas"),
         ("probs_0, probs_1, label\n0.1,0.9,1\n", "Leave out the spaces around names"),
-        ("Probs_0,Probs_1,Label\n0.1,0.9,1\n", "Names are written in small letters"),
+        ("Probs_0,Probs_1,Label\n0.1,0.9,1\n", "Names are in lower case"),
         ("probs_0,probs_1,label", "at least one row"),
         ("probs_0,probs_1,label\n0.1,0_0.9,1\n", "probs_1 must be a number in each line; line 2 has '0_0.9'"),
         ("probs_7,probs_9,label\n0.1,0.9,7\n", "classes must be numbered 0 … 1; found probs_7, probs_9. If these"),

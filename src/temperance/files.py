@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 PathLike = str | os.PathLike[str]
 
-# The names of files that a path holds a copy of: sentences name these.
+# Local copies of remote files, with the URLs that errors name instead.
 COPIES: dict[Path, str] = {}
 
 # The system's errors for a full disk, a file that is too large and a used-up quota.
@@ -42,7 +42,7 @@ def atomic_write(path: PathLike) -> Iterator[Path]:
         temporary.touch(exist_ok=False)
         new_mode = stat.S_IMODE(temporary.stat().st_mode)
         yield temporary
-        # Some writers replace the file by one that only its owner may read.
+        # Some writers replace the file with one that only its owner may read.
         temporary.chmod(new_mode if kept_mode is None else kept_mode)
 
 
@@ -115,7 +115,7 @@ def make_folder(path: PathLike) -> None:
 
 
 def _mode_of_replaceable(path: PathLike, target: Path) -> int | None:
-    """The permissions of the file that is about to be replaced, if there is one, after making sure that it may be."""
+    """The permissions of the file at the target, if there is one; refuses a target that cannot be replaced."""
     if not target.parent.is_dir():
         raise FileError(f"{path} cannot be written: there is no folder {target.parent}; create it first")
     if not target.exists():
@@ -208,5 +208,5 @@ def _reason(error: Exception) -> str:
 
 
 def _printable(text: str) -> str:
-    """Text out of a file may hold line breaks and terminal commands; here they are only shown."""
+    """Text from a file, with its line breaks and terminal commands written out as escapes."""
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)

@@ -50,11 +50,14 @@ class Head(HasSettings, nn.Module):
     same every time. It computes in float32 on the features' device, and the seed decides every random draw. After a fit
     `history` has a row for each epoch, `info` what else was learnt, and `seconds` the time that it took.
 
-    momentum, weight_decay  of the optimiser
-    epochs, batch_size  the length of the training; each epoch has its own order of samples
-    optimiser           "sgd" (with `momentum`) or "adam", with `weight_decay` added to the gradient as in torch
-    lr, schedule        "constant", or "cosine" from lr down to 0
-    clip                largest norm of the gradient; None: no limit
+    epochs        number of passes over the training samples, each in an order of its own
+    batch_size    samples in a step
+    optimiser     "sgd" (with `momentum`) or "adam"
+    lr            learning rate at the start
+    momentum      of SGD
+    weight_decay  times the weights, added to the gradient as in torch
+    schedule      of the learning rate: "constant", or "cosine" from lr down to 0
+    clip          largest norm of the gradient; None: no limit
 
     Settings are checked when a head is made, and again by `fit`, before any data is used.
     """

@@ -235,9 +235,9 @@ def write_retrained(
     data: str | None = None,
     anyway: bool = False,
 ) -> bool:
-    """Write the head, its log, its predictions and where it came from to a folder. Was the head written?
+    """Write the head, its log, its predictions and its origin to a folder; return whether the head was written.
 
-    source  the run that was retrained; a file of features counts as none
+    source  the folder of the run that was retrained; anything else, such as a file of features, is not recorded
     data    where the images of the run are, if they have moved
     anyway  write the head even if it is worse than the classifier that it replaces
     """

@@ -40,7 +40,7 @@ class ArrayFile(Protocol):
         ...
 
     def groups(self, key: str, rows: int) -> Iterator[npt.NDArray[Any]]:
-        """The same for groups, as text or integers."""
+        """The groups in order, as text or integers, `rows` rows at a time."""
         ...
 
 
@@ -72,8 +72,8 @@ class SetKeys(NamedTuple):
     def carried(self, keys: Iterable[str]) -> dict[str, str]:
         """The name of each key in a file that has only this set; keys of the other set are left out."""
         known = list(keys)
-        other = {"val": "test_", "test": "val_"}.get(self.split or "")
-        mine = [key for key in known if other is None or not key.startswith(other)]
+        other = OTHER.get(self.split)
+        mine = [key for key in known if other is None or not key.startswith(_prefix(other))]
         plain = {key: key.removeprefix(self.prefix) for key in mine}
         found = {key: name if name == key or name not in known else key for key, name in plain.items()}
         for key, name in found.items():
@@ -92,7 +92,7 @@ def find_set(keys: Iterable[str], wanted: Wanted) -> SetKeys:
         split = splits[0] if splits else None
     prefix = _prefix(split)
     scores = _own_scores(known, own) or _only_one(known, prefix, "logits", "probs")
-    labels = own.is_among(known, "label") or _only_one(known, prefix, "labels", "label")
+    labels = own.named(known, "label") or _only_one(known, prefix, "labels", "label")
     if wanted.labels == "ignored":
         labels = None
     is_required = wanted.labels == "required"
@@ -102,8 +102,8 @@ def find_set(keys: Iterable[str], wanted: Wanted) -> SetKeys:
         pairs = "" if prefix else ", or " + ", ".join(f"{part}_{name}" for part in ("val", "test") for name in names)
         raise InputError(f"expected {prefix}logits (or {prefix}probs){truth}{pairs}; found {shown(known)}")
     kind = own.kind if own.scores is not None else scores.removeprefix(prefix)
-    groups = own.is_among(known, "group") or _only_one(known, prefix, "groups", "group")
-    weights = own.is_among(known, "weight") or _only_one(known, prefix, "weights", "weight")
+    groups = own.named(known, "group") or _only_one(known, prefix, "groups", "group")
+    weights = own.named(known, "weight") or _only_one(known, prefix, "weights", "weight")
     return SetKeys(split, kind, scores, labels, groups, weights)
 
 

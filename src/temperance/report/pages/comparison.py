@@ -153,7 +153,7 @@ def remark(found: Comparison, outcome: Outcome) -> str:
 
 
 def _reach(found: Comparison, outcome: Outcome) -> tuple[float, float]:
-    """The interval of its NLL, given the NLL of the best."""
+    """The interval of a method's NLL, given the NLL of the best: that of their difference, added to it."""
     best = found.ranked[0]
     by = outcome.minus(best, "nll")
     return best.measured["nll"].value + by.low, best.measured["nll"].value + by.high
