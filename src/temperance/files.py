@@ -179,17 +179,22 @@ def reading(path: PathLike) -> Iterator[None]:
 
 def write_tensors(path: PathLike, tensors: Mapping[str, Tensor], header: Mapping[str, str]) -> None:
     """Write tensors and a header of text to one .safetensors file, whole or not at all."""
+    # A copy of each, because the format refuses tensors that share memory, as tied weights do.
+    held = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+    with atomic_write(path) as temporary:
+        save_tensors(temporary, held, header)
+
+
+def save_tensors(path: Path, tensors: Mapping[str, Tensor], header: Mapping[str, str]) -> None:
+    """Write tensors, which must not share memory, and a header of text to one .safetensors file."""
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
-    # A copy of each: the format knows no two names for one tensor, which tied weights would be.
-    held = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
-    with atomic_write(path) as temporary:
-        try:
-            save_file(held, temporary, metadata=dict(header))
-        except SafetensorError as error:
-            # The library wraps the system's errors, a full disk among them, in its own kind.
-            raise OSError(str(error)) from error
+    try:
+        save_file(dict(tensors), path, metadata=dict(header))
+    except SafetensorError as error:
+        # The library wraps the system's errors, a full disk among them, in its own kind.
+        raise OSError(str(error)) from error
 
 
 def read_tensors(path: PathLike) -> tuple[dict[str, Tensor], dict[str, str]]:

@@ -32,7 +32,7 @@ from temperance.settings import ResamplesOrNone, of_kind
 from temperance.training.balanced import Balanced
 from temperance.training.job import open_run, usable_device
 from temperance.training.prediction import device_of
-from temperance.training.run import FORMAT, HEAD, Run, refuse_taken, write_log
+from temperance.training.run import FORMAT, HEAD, LOG, Run, refuse_taken, write_log
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
@@ -245,7 +245,7 @@ def write_retrained(
     deployed = anyway or not found.worse
     if deployed:
         found.head.save(place / HEAD)
-    write_log(place / "log.jsonl", found.history)
+    write_log(place / LOG, found.history)
     write_pair(place / "predictions.npz", found.predictions["val"], found.predictions["test"])
     about = {
         "temperance_retrained": FORMAT,

@@ -250,6 +250,14 @@ def binary_names(names: tuple[str, ...] | None, positive: Positive | None) -> tu
     return (f"not {positive}", positive) if names is None and isinstance(positive, str) and positive else names
 
 
+def only_one(known: Iterable[str], *names: str) -> str | None:
+    """The one of several spellings of a name that is known, if any; two of them are refused."""
+    found = [name for name in names if name in known]
+    if len(found) > 1:
+        raise InputError(f"there is both {found[0]} and {found[1]}; keep one")
+    return found[0] if found else None
+
+
 def names_from_json(name: str, text: str | bytes) -> list[str]:
     """A list of names from a file's metadata."""
     try:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from temperance.errors import InputError
-from temperance.predictions.checks import MARK, ColumnNames, Wanted, as_class_names, shown
+from temperance.predictions.checks import MARK, ColumnNames, Wanted, as_class_names, only_one, shown
 from temperance.predictions.core import Predictions
 
 
@@ -54,7 +54,7 @@ def find_columns(names: Iterable[str], wanted: Wanted) -> TableColumns:
         raise InputError(f"the column {shown([repr(twice)])} occurs more than once; keep one")
     own = wanted.columns
     what, scores = _score_columns(known) if own.scores is None else (own.kind, own.matching(known))
-    labels = None if wanted.labels == "ignored" else own.named(known, "label") or _only_one(known, "label", "labels")
+    labels = None if wanted.labels == "ignored" else own.named(known, "label") or only_one(known, "label", "labels")
     if not scores or (labels is None and wanted.labels == "required"):
         raise _missing(known, scores, wanted)
     is_list, class_names = False, None
@@ -75,8 +75,8 @@ def find_columns(names: Iterable[str], wanted: Wanted) -> TableColumns:
             raise InputError(f"there is both the column {what} and {other}; keep the lists or the single columns")
     else:
         scores, class_names = _in_class_order({column: column.removeprefix(f"{what}_") for column in scores})
-    groups = own.named(known, "group") or _only_one(known, "group", "groups")
-    weights = own.named(known, "weight") or _only_one(known, "weight", "weights")
+    groups = own.named(known, "group") or only_one(known, "group", "groups")
+    weights = own.named(known, "weight") or only_one(known, "weight", "weights")
     mark = MARK if MARK in known else None
     return TableColumns(what == "logits", tuple(scores), is_list, labels, groups, mark, class_names, weights)
 
@@ -115,13 +115,6 @@ def _score_columns(known: list[str]) -> tuple[str, list[str]]:
     if logits and probs:
         raise InputError(f"there is both {logits[0]} and {probs[0]}; keep logits or probs")
     return ("logits", logits) if logits else ("probs", probs)
-
-
-def _only_one(known: list[str], *names: str) -> str | None:
-    found = [name for name in names if name in known]
-    if len(found) > 1:
-        raise InputError(f"there is both the column {found[0]} and {found[1]}; keep one")
-    return found[0] if found else None
 
 
 def _in_own_order(columns: list[str], own: ColumnNames) -> tuple[list[str], tuple[str, ...] | None]:

@@ -26,7 +26,7 @@ def image_numbers(images: int, space: tuple[int, ...]) -> Callable[[], Numbers] 
 
 
 def position(space: tuple[int, ...], place: Callable[[int], str]) -> Callable[[int], str]:
-    """A function that names the place of a row: the index of its pixel, or without a space what `place` gives."""
+    """A function that names the place of a row: the index of its pixel, or what `place` gives for a sample."""
     if not space:
         return place
 

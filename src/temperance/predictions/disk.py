@@ -225,7 +225,7 @@ def _write_folder(path: PathLike, predictions: Predictions) -> None:
 
 @contextmanager
 def shard_folder(path: PathLike, predictions: Predictions) -> Iterator[list[Path]]:
-    """A file to write for each that was read, with the same names, in a new folder that appears when all are there."""
+    """A path to write to for each file that was read, of the same name, in a folder that appears at the end."""
     if not predictions.shards:
         raise FileError(
             f"{path} must be a file in one of the formats {', '.join(FORMATS)}; a folder is written for a folder"

@@ -16,6 +16,7 @@ from temperance.metrics.tally import clopper_pearson
 
 LEVEL = 0.95  # of the interval around each bin's accuracy
 MOST_BARS = 50  # in one picture; finer bins are merged
+GAP_WIDTH = 0.5  # of a gap, as a share of its bin: the bar of the accuracy stays visible behind it
 
 
 # ---------------------------------------------------------------------------------------------------------------- bins

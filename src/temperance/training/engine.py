@@ -31,7 +31,7 @@ from temperance.training.processes import own_share, process_group, rank, wait
 from temperance.training.randomness import own_randomness, reproducible, seed_of
 from temperance.training.recipe import Recipe
 from temperance.training.refined import refined_nll
-from temperance.training.run import Run, read_weights, refuse_taken, write_log, write_run, write_weights
+from temperance.training.run import LOG, Run, read_weights, refuse_taken, write_log, write_run, write_weights
 
 # Steps between two updates of the progress bar.
 TELL_EVERY = 20
@@ -153,7 +153,7 @@ class Training:
                     if folder is not None and rank() == 0:
                         write_weights(folder / "best.safetensors", kept)
             if folder is not None and rank() == 0:
-                write_log(folder / "log.jsonl", history)
+                write_log(folder / LOG, history)
                 save_checkpoint(
                     folder / "checkpoint.safetensors",
                     self.network,

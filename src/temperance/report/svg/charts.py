@@ -13,7 +13,7 @@ from temperance.markup import Markup, join, tag
 from temperance.metrics.bins import Bins
 from temperance.metrics.selective import RiskCoverage
 from temperance.report.formats import PERCENT, digits_for, percent, percent_range, points
-from temperance.report.numbers import Bar, bars, highest_risk, thinned
+from temperance.report.numbers import GAP_WIDTH, Bar, bars, highest_risk, thinned
 from temperance.report.svg.drawing import (
     FIFTHS,
     INNER,
@@ -32,7 +32,6 @@ from temperance.report.svg.drawing import (
     ticks_between,
 )
 
-GAP_WIDTH = 0.5  # of a gap, as a share of its bin: the bar of the accuracy stays visible behind it
 SMALLEST_SHARE = 1e-4  # of the largest class error; smaller errors are drawn at the left edge
 
 
