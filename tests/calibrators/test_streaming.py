@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from conftest import random_predictions
-from temperance.calibrators import CALIBRATORS, Calibrator, make_calibrator
+from temperance.calibrators import CALIBRATORS, Calibrator, Temperature, make_calibrator
 from temperance.calibrators._fit.streaming import StreamCalibrator, Streamed
 from temperance.errors import InputError
 from temperance.metrics import nll
@@ -185,4 +185,4 @@ def test_dense_blocks_and_ignored_labels_are_rows_like_others() -> None:
             for key, value in second.learnt.items():
                 torch.testing.assert_close(first.learnt[key], value, rtol=1e-6, atol=1e-9)
     with pytest.raises(InputError, match="rows with a label"):
-        first.fit_stream([(dense[:10], marked[:400].reshape(10, 8, 5))], ignore_index=255)
+        Temperature().fit_stream([(dense[:10], marked[:400].reshape(10, 8, 5))], ignore_index=255)
