@@ -83,6 +83,7 @@ def test_memory_does_not_grow_where_the_statistic_does_not() -> None:
 def test_ignored_labels_pickling_and_wrong_settings() -> None:
     logits, labels = random_predictions(50, 4, seed=0)
     found = CalibrationMetric("nll", from_logits=True, ignore_index=255)
+    found.update(logits[:5], torch.full((5,), 255))
     found.update(logits, labels.clone().index_fill_(0, torch.arange(10), 255))
     again = pickle.loads(pickle.dumps(found))
     assert float(again.compute()) == pytest.approx(METRICS["nll"](logits[10:], labels[10:], from_logits=True))

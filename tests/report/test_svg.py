@@ -12,7 +12,7 @@ from pages import Page
 from temperance.diagnose.analysis import angles_between, simplex_angle
 from temperance.diagnose.traces import Trace, posthoc_trace
 from temperance.report.pages.analysis import hue
-from temperance.report.pages.traces import OTHERS, class_losses, scatter
+from temperance.report.pages.traces import OTHERS, class_losses, scatter, toy_section
 from temperance.report.svg.angles import angle_histogram, angle_matrix, between_classes, closest_pairs, png
 from temperance.report.svg.lines import COLOURS, DASHES, MOST_POINTS, Line, line_chart, series
 
@@ -36,6 +36,13 @@ def test_a_png_holds_its_pixels() -> None:
 
 def test_colours_of_classes_differ() -> None:
     assert len({hue(j, 100) for j in range(100)}) == 100
+
+
+def test_losses_that_are_all_zero_have_no_share() -> None:
+    labels = torch.arange(20) % 4
+    toy = posthoc_trace(1000.0 * torch.eye(4)[labels], labels, layer="vector", worst_classes=2, steps=2)
+    page = Page(toy_section(toy, "abcd"))
+    assert "–" in page.text and "nan" not in page.text
 
 
 def test_many_lines_can_be_told_apart() -> None:

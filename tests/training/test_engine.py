@@ -142,6 +142,11 @@ def test_the_best_network_is_kept(keep: Any, measure: str, keep_from: int | None
     assert nll(val.scores, val.labels, from_logits=True) == pytest.approx(best["val_nll"], abs=1e-5)
 
 
+def test_refined_nll_of_a_single_sample_is_its_nll() -> None:
+    logits, labels = torch.tensor([[1.0, 3.0]]), torch.tensor([0])
+    assert refined_nll(logits, labels) == pytest.approx(nll(logits, labels, from_logits=True))
+
+
 def test_refined_nll_does_not_mind_how_sure_a_network_is() -> None:
     logits, labels = random_predictions(1000, 5, seed=0)
     found = refined_nll(logits, labels)

@@ -68,7 +68,9 @@ class CalibrationMetric(torchmetrics.Metric):
         self.add_state("statistics", default=[], dist_reduce_fx="cat")
 
     def update(self, preds: Tensor, target: Tensor) -> None:
-        """Take in predictions (n, k) or (n, k, …) and labels."""
+        """Take in predictions (n, k) or (n, k, …) and labels; a batch whose labels are all ignored changes nothing."""
+        if self.ignore_index is not None and bool((target == self.ignore_index).all()):
+            return
         found = self.metric.stats(
             preds, target, from_logits=self.from_logits, ignore_index=self.ignore_index, **self.options
         )

@@ -15,6 +15,8 @@ FOLDS = 5
 def refined_nll(logits: Tensor, labels: Tensor) -> float:
     """NLL with a temperature that was fitted to other samples: each fifth uses that of the other four.
 
+    A single sample has no others, and keeps its NLL.
+
     A network that gets surer without getting better has a rising NLL, though a temperature would repair it. With the
     temperature, NLL falls for as long as the predictions improve.
 
@@ -27,6 +29,8 @@ def refined_nll(logits: Tensor, labels: Tensor) -> float:
     """
     rows = logits.double()
     folds = min(FOLDS, len(rows))
+    if folds < 2:
+        return nll(rows, labels, from_logits=True)
     fold = torch.arange(len(rows), device=rows.device) % folds
     scaled = torch.empty_like(rows)
     for i in range(folds):

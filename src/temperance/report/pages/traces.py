@@ -89,7 +89,7 @@ def toy_section(toy: Trace | None, names: Sequence[str]) -> Markup:
             f"{float(toy.total[row]):.4f}",
             f"{float(toy.spread[row]):.4f}",
             percent(float(toy.ece[row])),
-            percent(_share(toy, row), 1),
+            _share(toy, row),
         )
         for name, row in (("A", a), ("B", b))
     ]
@@ -107,10 +107,11 @@ def toy_section(toy: Trace | None, names: Sequence[str]) -> Markup:
     )
 
 
-def _share(trace: Trace, row: int) -> float:
-    """The share of the class losses that is in the classes trained on."""
+def _share(trace: Trace, row: int) -> str:
+    """The share of the class losses that is in the classes trained on; a dash where all losses are 0."""
     mine = [trace.classes.index(j) for j in trace.trained if j in trace.classes]
-    return float(trace.class_losses[row, mine].sum() / trace.class_losses[row].sum())
+    total = float(trace.class_losses[row].sum())
+    return percent(float(trace.class_losses[row, mine].sum()) / total, 1) if total else "–"
 
 
 def class_losses(trace: Trace, names: Sequence[str], at: Sequence[tuple[float, str]]) -> Markup:
