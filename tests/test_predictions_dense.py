@@ -206,7 +206,7 @@ def test_errors_name_the_pixel(tmp_path: Path) -> None:
     said = run("evaluate", path, "--ignore-index", str(VOID))
     assert (
         said.code == 2
-        and "every label is 255, which --ignore-index leaves out: there is nothing to measure" in said.err
+        and f"{path}: every label is 255, which --ignore-index leaves out: there is nothing to measure" in said.err
     )
 
 

@@ -53,10 +53,11 @@ def labelled(predictions: Predictions, ignore_index: int) -> Predictions:
 def refuse_none(found: Predictions, ignore_index: int) -> None:
     """Refuse predictions without a row that is not ignored."""
     if not found.n:
-        raise InputError(
-            f"every label is ignore_index={ignore_index}: there is nothing to measure",
-            flags={f"is ignore_index={ignore_index}": f"is {ignore_index}, which --ignore-index leaves out"},
-        )
+        with found.located():
+            raise InputError(
+                f"every label is ignore_index={ignore_index}: there is nothing to measure",
+                flags={f"is ignore_index={ignore_index}": f"is {ignore_index}, which --ignore-index leaves out"},
+            )
 
 
 def without(predictions: Predictions, ignore_index: int) -> Predictions:

@@ -87,8 +87,9 @@ def read_predictions(
     if ignore_index is not None:
         # Files whose labels are all ignored are left out; without any others they are refused.
         files = [file for file in files if file.n] or files[:1]
-        refuse_none(files[0], ignore_index)
     found = files[0] if paths is None else joined(as_url(path) or path, files)
+    if ignore_index is not None:
+        refuse_none(found, ignore_index)
     return found.normalised() if normalise else found
 
 
