@@ -68,7 +68,7 @@ def pages(shown: Callable[[str, str], str] = lambda kind, name: "") -> Iterator[
     """
     notes = tomllib.loads((DOCS / "methods.toml").read_text())
     for kind in KINDS:
-        entries = described(kind)
+        entries = sorted(described(kind), key=lambda entry: str(entry["name"]))  # so that a reader finds a name
         yield f"reference/{kind}/index.md", index(kind, entries)
         for entry in entries:
             name = entry["name"]
@@ -240,7 +240,7 @@ def uses(kind: str, name: str, thing: Any) -> tuple[str, str]:
         return python, f"temperance retrain run --head {name} -o retrained"
     if kind == "networks":
         python = "from temperance.training import make_network\n\n"
-        python += f'network = make_network("{name}", classes=10, image_size=32)'
+        python += f'network = make_network(\n    "{name}", classes=10, image_size=32\n)'
         return python, f"temperance train images/ --network {name} -o run"
     if kind == "recipes":
         python = f'from temperance.training import RECIPES\n\nrecipe = RECIPES["{name}"]'

@@ -20,9 +20,10 @@ from conftest import ROOT, random_predictions
 from temperance.calibrators import CALIBRATORS, Temperature
 from temperance.calibrators.base import Calibrator
 from temperance.errors import InputError, TemperanceError, plural
-from temperance.jobs.comparison import Comparison, compare, fit_and_test, read_for_fitting
+from temperance.jobs.comparison import Comparison, compare
 from temperance.jobs.evaluation import evaluate
 from temperance.jobs.outcomes import MEASURED, Method, Outcome
+from temperance.jobs.sides import fit_and_test, read_for_fitting
 from temperance.metrics import METRICS
 from temperance.predictions import Predictions, write_predictions
 from temperance.registry import parse_entry
@@ -459,3 +460,22 @@ def test_wrong_calls() -> None:
         compare(over_confident(60), bootstrap=19)
     with pytest.raises(InputError, match="n_bins must be a whole number from 1 to 2"):
         compare(over_confident(60), methods=["temperature"], n_bins=0, bootstrap=20)
+
+
+def test_options_that_no_set_can_use_are_refused(tmp_path: Path) -> None:
+    data, other = over_confident(), over_confident(seed=1)
+    path = tmp_path / "p.npz"
+    write_predictions(path, data)
+    options: list[dict[str, Any]] = [{"positive": 1}, {"normalise": True}, {"columns": {"label": "y"}}]
+    for option in options:
+        for sets in ((data,), (data, other)):
+            with pytest.raises(InputError, match="a Predictions says what it holds"):
+                compare(*sets, methods=["temperature"], bootstrap=20, **option)
+    for given in (data, path):
+        with pytest.raises(InputError, match="says whether it holds logits"):
+            compare(given, methods=["temperature"], bootstrap=20, from_logits=True)
+    # Here they are for the other set.
+    arrays = other.scores, other.labels
+    for given in (data, path):
+        found = compare(given, test=arrays, from_logits=True, methods=["temperature"], bootstrap=20)
+        assert found.test.from_logits and found.test.n == other.n

@@ -15,6 +15,7 @@ from temperance.jobs.outcomes import Method, Outcome
 from temperance.metrics.gain import Gains
 from temperance.metrics.significance import Draws, Interval
 from temperance.predictions import Predictions
+from temperance.report.pages.comparison import comparison_page
 
 METHODS = ["temperature", "structured-vector", "isotonic"]
 
@@ -281,6 +282,51 @@ def test_no_calibration_is_behind_if_any_method_is_significantly_better(base: Co
     assert found.recommended is better and not found.level_with_best(NONE)
     assert found.remark(NONE) == "no calibration"
     assert judged(base, lucky, NONE).remark(NONE) == "recommended, no calibration"
+
+
+def test_where_nothing_can_be_told_nothing_is_said_of_the_best() -> None:
+    found = compared(predictions(40, 4.0, seed=1))
+    assert not found.tells_apart and "behind" not in " ".join(map(found.remark, found.ranked))
+    assert found.notes == (
+        "There are no intervals, and methods cannot be told apart: that takes 20 right and 20 "
+        "wrong predictions, and 2 are wrong.",
+    )
+    for outcome in found.ranked:
+        by = outcome.minus(found.baseline, "nll")
+        assert np.isnan([by.low, by.high]).all() and by.p_value == 1
+    page = comparison_page(found)
+    assert "Perhaps level with the best" in page and "interval of the difference" not in page
+    assert "nan" not in page.split("</style>")[1].split("<script")[0]
+
+
+def test_a_method_that_changes_nothing_is_called_the_same(base: Comparison) -> None:
+    same, better = made_up("auto", 1.0), made_up("better", 0.9)
+    assert judged(base, better, same, NONE).remark(same) == "the same as no calibration"
+    assert judged(base, NONE, same).remark(same) == "the same as no calibration"
+
+
+def test_few_mistakes_name_no_alternative(base: Comparison) -> None:
+    sure = made_up("identity", 1.0, accuracy=0.99)
+    best, other = (made_up(name, nll, accuracy=0.99) for name, nll in (("best", 0.8), ("other", 0.81)))
+    outcomes = (best, other, sure)
+    found = dataclasses.replace(base, outcomes=outcomes, recommended=advice.recommended(outcomes, sure))
+    assert found.recommended is best and "Not clearly worse" not in found.verdict
+    assert "probability that it does harm" in found.verdict  # there are 10 mistakes
+
+
+def test_fewer_than_ten_mistakes_state_no_probability_of_harm(base: Comparison) -> None:
+    sure, best = made_up("identity", 1.0, accuracy=0.991), made_up("best", 0.8, accuracy=0.991)
+    found = dataclasses.replace(base, outcomes=(best, sure), recommended=advice.recommended((best, sure), sure))
+    assert found.verdict.startswith("Use best: ") and "does harm" not in found.verdict
+
+
+def test_labels_of_one_class_are_noted() -> None:
+    logits, labels = random_predictions(80, 3)
+    data = Predictions.of(logits, labels, from_logits=True)
+    others = Predictions.of(logits + 1e-3, torch.full_like(labels, 2), from_logits=True)
+    (note, *_) = compare(data, others, methods=["temperature"], bootstrap=20).notes
+    assert note.startswith("Every label of the part to measure on is class 2, so nothing shows how often the other ")
+    assert compare(others, methods=["temperature"], bootstrap=20).notes[0].startswith("Every label is class 2, so ")
 
 
 def test_few_mistakes_tell_nothing_of_ece() -> None:

@@ -217,3 +217,22 @@ def test_what_evaluate_says_of_real_predictions(pattern: str, shared_data: Path)
         probs = data.scores.double().softmax(1) if data.from_logits else data.scores
         names = [f"class {name}" if name.isdigit() else name for name in data.class_names or map(str, range(data.k))]
         checked(evaluate(data, bootstrap=0, metrics=["ece"]).verdict, Facts.of(probs, data.labels, names))
+
+
+def test_many_bins_are_those_of_the_metrics_alone() -> None:
+    many, few = (evaluate(*off_by(500, 0.1), n_bins=n_bins, bootstrap=0) for n_bins in (1000, 100))
+    assert " in 100 bins" in many.verdict and many.row("ece").params["metric"]["n_bins"] == 1000
+    assert many.notes == (
+        "The metrics have 1,000 bins. The verdict and the calibration error that it names have 100: with more, few "
+        "bins would have enough samples for a test.",
+    )
+    assert few.notes == ()
+
+
+def test_labels_of_one_class_are_noted() -> None:
+    probs, labels = off_by(60, 0.1)
+    names = ["cat", "dog", "eel", "fox", "gnu"]
+    found = evaluate(Predictions.of(probs, torch.full_like(labels, 3), class_names=names), bootstrap=0)
+    assert found.notes[0].startswith("Every label is fox, so nothing shows how often the other classes occur.")
+    assert evaluate(probs, labels, bootstrap=0).notes == ()
+    assert evaluate(probs[:3], [0, 0, 0], bootstrap=0).notes == ()  # by chance

@@ -109,6 +109,19 @@ def test_calibrated_pixels_keep_their_shape_and_void_ones_are_calibrated_too(tmp
     assert run("evaluate", tmp_path / f"same{suffix}", "--ignore-index", str(VOID)).code == 0
 
 
+def test_sentences_speak_of_pixels(tmp_path: Path) -> None:
+    logits, labels = images(void=False)
+    data = Predictions.of(logits, labels, from_logits=True)
+    found = evaluate(data, bootstrap=0)
+    assert found.title == f"arrays · {N * H * W} pixels · {K} classes" and "sample" not in found.verdict
+    ranked = compare(data, methods=["temperature"], bootstrap=20)
+    assert f"{N * H * W // 2} test pixels" in ranked.verdict and "sample" not in ranked.verdict
+    path = save(tmp_path / "both.npz", val_logits=logits, val_labels=labels, test_logits=logits + 1, test_labels=labels)
+    each = f"{N * H * W} {{}} pixels"
+    said = compare(path, methods=["temperature"], bootstrap=20).split
+    assert said == f"fitted on its {each.format('val')}, measured on its {each.format('test')}"
+
+
 def test_groups_are_of_images_and_weights_of_pixels(tmp_path: Path) -> None:
     logits, labels = images(void=False)
     places, weights = np.array(["a", "b", "a", "b", "b", "c"]), np.arange(N * H * W).reshape(N, H, W) % 3

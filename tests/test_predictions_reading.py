@@ -139,6 +139,7 @@ def test_binary_arrays() -> None:
         ([0.5, 0.5], [0, 1], {"positive": "a"}, "positive='a' is text, but the labels are numbers"),
         ([0.5, 0.5], [0, 1], {"positive": 0.5}, "positive must be a label"),
         ([0.5, 0.5], [0, 1], {"positive": [1]}, "positive must be a label"),
+        ([0.5, 0.5], [0, 1], {"positive": float("inf")}, "positive must be a label"),
         ([0.5, 0.5], [[0, 1], [1, 0]], {"positive": 1}, r"labels must have shape \(2,\)"),
         ([0.5, 0.5], [0, 1], {}, r"stack both columns: numpy.stack\(\[1 - p, p\], axis=1\), or pass positive=1$"),
         ([[0.5], [0.5]], [0, 0], {}, "or pass positive=1$"),

@@ -7,6 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import numpy as np
 import pytest
 
+from temperance.calibrators import Auto
 from temperance.errors import InputError
 from temperance.losses import ACLS, MDCA, Focal, make_loss
 from temperance.registry import as_entry, parse_entry
@@ -51,7 +52,9 @@ class Method:
 
 
 def test_none_is_named_once() -> None:
-    assert settings_of(Focal)["reduction"].allowed == "one of mean, sum, none"
+    assert settings_of(Focal)["reduction"].allowed == "mean, sum or none"
+    assert settings_of(Auto)["members"].allowed == "a list of names of calibrators or none"
+    assert settings_of(Auto)["prior"].allowed == "uniform, same, a list of numbers or none"
     assert make_loss("focal:reduction=none").reduction == Focal(reduction="none").reduction == "none"
 
 
@@ -83,7 +86,7 @@ KINDS: list[tuple[Any, list[object], list[object], str]] = [
     (bool, [True, False], [0, 1, "true", None], "true or false"),
     (str, ["a"], [1, None, True], "a name"),
     (Literal["mean", "sum"], ["mean"], ["max", 1, None, np.array(["mean"])], "one of mean, sum"),
-    (Literal["mean", "max"] | None, [None, "max"], ["none", 0], "one of mean, max or none"),
+    (Literal["mean", "max"] | None, [None, "max"], ["none", 0], "mean, max or none"),
     (Positive | Literal["auto"] | None, [None, 2, "auto"], [0, "car"], "a number above 0, auto or none"),
     (tuple[float, ...], [(1, 2.0), [1]], ["12", (1, "a"), 3], "a list of numbers"),
     (tuple[Positive, ...], [(1, 2.0), []], [(1, 0)], "a list of numbers above 0"),

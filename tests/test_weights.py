@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from commands import run
 from conftest import random_predictions
 from temperance import compare, compare_each, evaluate, evaluate_each
 from temperance.calibrators import Temperature
@@ -132,7 +133,25 @@ def test_compare_weighs_both_sides() -> None:
         assert outcome.gains.mean == pytest.approx(mean, abs=1e-9)
     # Repeated samples look like more of them, and so like more evidence than there is.
     assert found.chance["temperature"] >= repeated.chance["temperature"]
-    assert found.calibrator(refit=True).info["fitted_on"].startswith(f"{N + found.test.n:,} samples")
+    assert found.calibrator(refit=True).info["fitted_on"].startswith(f"{2 * found.test.n:,} samples")
+
+
+def test_samples_without_weight_are_counted_nowhere(tmp_path: Path) -> None:
+    logits, labels, weights = weighted()
+    weights[:50], weights[50:] = 0, weights[50:].clamp_min(1)
+    groups = ["a", "b"] * (N // 2)
+    data = Predictions.of(logits, labels, from_logits=True, weights=weights, groups=groups)
+    found = evaluate(data, bootstrap=20, by_group=True)
+    assert found.title == f"arrays · {N - 50} samples with weights above 0 · {data.k} classes"
+    assert {row.n for row in found.rows if not row.group} == {N - 50}
+    assert {row.n for row in found.rows if row.group} == {(N - 50) // 2}
+    ranked = compare(data, methods=["temperature"], bootstrap=20)
+    half = (N - 50) // 2
+    assert ranked.title == f"arrays · {half} samples with weights above 0 · {data.k} classes"
+    assert ranked.split == f"split at random: fitted on {half} samples, measured on the other {half}, by their weights"
+    write_predictions(tmp_path / "p.npz", data)
+    said = run("fit", "temperature", tmp_path / "p.npz", "-o", tmp_path / "c.safetensors")
+    assert said.out.startswith(f"fitted temperature on {N - 50} samples with weights above 0; saved in ")
 
 
 def test_equal_weights_make_the_same_comparison() -> None:
@@ -156,9 +175,8 @@ def test_the_page_of_weighted_samples(tmp_path: Path) -> None:
     found = evaluate(logits, labels, from_logits=True, weights=0.01 * weights, bootstrap=20)
     write_report(found, tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text()
-    assert (
-        "400 samples with weights" in page and "Clopper" not in page and "nan" not in page.split("</style>")[1][:20000]
-    )
+    assert f"{int((weights > 0).sum())} samples with weights above 0" in page and "Clopper" not in page
+    assert "nan" not in page.split("</style>")[1][:20000]
     assert math.isclose(float(found.reliability.n), 0.01 * float(weights.sum()))
 
 

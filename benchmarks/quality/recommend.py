@@ -24,7 +24,7 @@ from torch import Tensor
 
 from benchmarks.quality.data import fit_and_test, sets
 from benchmarks.quality.table import read
-from temperance.jobs.advice import FEWEST
+from temperance.calibrators.auto import FEWEST_MISTAKES
 from temperance.jobs.comparison import Outcome, compare
 from temperance.jobs.results import Provenance
 from temperance.metrics import nll
@@ -80,7 +80,7 @@ def drawn(z: Tensor, y: Tensor, n: int, draw: int, methods: str) -> tuple[str, f
 
     favourite = next((outcome for outcome in found.ranked if outcome.label == "temperature"), found.baseline)
     looks_better = favourite.measured["nll"].value < found.baseline.measured["nll"].value
-    stated = round(favourite.harm, 5) if looks_better and found.baseline.mistakes >= FEWEST else -1.0
+    stated = round(favourite.harm, 5) if looks_better and found.baseline.mistakes >= FEWEST_MISTAKES else -1.0
     before, after, stated_after = map(of_others, (found.baseline, found.recommended, favourite))
     return found.recommended.label, before, after, stated, stated_after
 

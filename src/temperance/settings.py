@@ -97,8 +97,12 @@ class Setting:
     def allowed(self) -> str:
         """What it may be, in words."""
         kinds = _alternatives(self.kind)
-        names = [name for kind in kinds if get_origin(kind) is Literal for name in get_args(kind)]
-        *others, last = (_in_words(kind) for kind in kinds if kind is not NoneType or "none" not in names)
+        if len(kinds) == 1:
+            return _in_words(self.kind)
+        found: list[str] = []
+        for kind in kinds:
+            found += map(str, get_args(kind)) if get_origin(kind) is Literal else [_in_words(kind)]
+        *others, last = dict.fromkeys(found)  # "none" may be a choice, too
         return f"{', '.join(others)} or {last}" if others else last
 
     @property
@@ -267,6 +271,8 @@ def _in_words(kind: Any) -> str:
     if inspect.isclass(origin or kind) and issubclass(origin or kind, Sequence):
         item = get_args(kind)[0]
         plain, rule = get_args(item) if get_origin(item) is Annotated else (item, "")
+        if isinstance(rule, NameOf):
+            return f"a list of names of {rule.thing.partition(' ')[2]}s"
         return f"a list of {'names' if plain is str else 'numbers'}{rule}"
     return f"a {kind.__name__.lower()}"
 

@@ -21,7 +21,7 @@ STYLE = (
     ".temperance caption{text-align:left;padding:.2em 0}"
     ".temperance th,.temperance td{padding:.15em .8em;text-align:right;white-space:nowrap;"
     "background:none;color:inherit}"
-    ".temperance th:first-child,.temperance td:first-child,.temperance .text{text-align:left}"
+    ".temperance tr>:first-child,.temperance tr>td.text,.temperance tr>th.text{text-align:left}"
     ".temperance td.text{white-space:normal}.temperance td:first-child{white-space:nowrap}"
     ".temperance thead th{border-bottom:1px solid currentColor}"
     ".temperance p{max-width:50em;margin:.5em 0}"

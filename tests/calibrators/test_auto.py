@@ -1,6 +1,7 @@
 """Choosing and combining: what Auto promises, and kernel logistic regression."""
 
 import math
+import warnings
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -10,13 +11,12 @@ import torch
 
 from conftest import random_predictions
 from temperance.calibrators import Auto, KernelLogistic, Temperature, auto, load_calibrator, make_calibrator
+from temperance.calibrators._fit.pool import IMAGINED, pool_weights
 from temperance.calibrators.auto import (
-    IMAGINED,
     MEMBERS,
     TOO_LIKELY,
     _chance_of_harm,
     _chance_of_loss,
-    _pool_weights,
 )
 from temperance.calibrators.temperature import SPREAD_ABOVE, SPREAD_BELOW, TYPICAL
 from temperance.errors import FileError, TemperanceWarning
@@ -266,6 +266,22 @@ def test_harm_is_unlikely_where_calibrating_is_needed() -> None:
     )
 
 
+@pytest.mark.parametrize("wrong", [0, 1, 9, 10])
+def test_the_probability_of_harm_is_stated_from_ten_mistakes_on(wrong: int) -> None:
+    logits, _ = random_predictions(200, 3, sharpness=4.0)
+    labels = logits.argmax(1)
+    labels[:wrong] = (labels[:wrong] + 1) % 3
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", TemperanceWarning)
+        found = Auto().fit(logits, labels).info
+    said = found["verdict"]
+    assert (" %" in said) == (wrong == 10)
+    if wrong < 10:
+        count = f"{wrong} mistake{'s' * (wrong != 1)} in 200 samples {'is' if wrong == 1 else 'are'} too few to "
+        assert count in said and said.endswith("Collect samples until 10 are predicted wrong.")
+        assert said.startswith("Probabilities are left as they are: ") == (found["harm"] >= TOO_LIKELY)
+
+
 def test_a_shift_of_class_frequencies_costs_no_more_than_the_frequencies_explain() -> None:
     """What is right for all frequencies stays right: it must not have been traded for those of the fit."""
     fit, test = bent_by_sureness(4000), bent_by_sureness(12000, 1)
@@ -278,7 +294,7 @@ def test_a_shift_of_class_frequencies_costs_no_more_than_the_frequencies_explain
 def test_the_weights_are_the_best_ones() -> None:
     logits, labels = random_predictions(500, 3, sharpness=3.0)
     log_probs = torch.stack([logits, logits.flip(1), -logits]).log_softmax(2)
-    found = _pool_weights(log_probs, labels, torch.ones(500).double())
+    found = pool_weights(log_probs, labels, torch.ones(500).double())
 
     def value(weights: torch.Tensor) -> float:
         pooled = torch.einsum("m,mnk->nk", weights, log_probs).log_softmax(1)

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from rich.console import Console
 from torch import Tensor, nn
 
 from commands import refused
@@ -128,7 +129,17 @@ def test_without_pillow_jpeg_is_refused_before_any_work(part: Images, monkeypatc
 
     with pytest.raises(MissingExtraError, match=r"jpeg-compression needs Pillow: pip install 'temperance\[images\]'"):
         under_shift(Colours(), part, mean=MEAN, std=STD, progress=forbidden)
-    assert len(under_shift(Colours(), part, mean=MEAN, std=STD, corruptions=["contrast"], severities=[1]).rows) == 9
+    assert len(under_shift(Colours(), part, mean=MEAN, std=STD, corruptions=["contrast"], severities=[1]).rows) == 6
+
+
+def test_one_corruption_has_no_mean(part: Images) -> None:
+    found = under_shift(Colours(), part, mean=MEAN, std=STD, corruptions=["fog"], severities=[2])
+    assert {row.group for row in found.rows} == {"", "fog:2"}
+    assert found.value("ece", severity=2) == found.value("ece", "fog", 2)
+    printed = io.StringIO()
+    Console(file=printed, width=80).print(found)
+    for said in (printed.getvalue(), shift_page(found).split("</style>")[1].split("<script")[0]):
+        assert "mean" not in said and "1 corruptions" not in said and "1 severities" not in said
 
 
 def test_the_network_stays_in_its_mode(part: Images) -> None:
@@ -146,7 +157,7 @@ def test_some_of_a_part(part: Images) -> None:
 def test_bad_input(part: Images) -> None:
     with pytest.raises(InputError, match="no corruption named 'gauss-noise'; did you mean gaussian-noise"):
         under_shift(Colours(), part, corruptions=["gauss-noise"], mean=MEAN, std=STD)
-    for severities in ((), (0,), (6,), (1.5,), (True,)):
+    for severities in ((), (0,), (6,), (1.5,), (True,), ("a", 1)):
         with pytest.raises(InputError, match="severities must be whole numbers from 1 to 5"):
             under_shift(Colours(), part, severities=severities, mean=MEAN, std=STD)  # type: ignore[arg-type]
 
@@ -267,7 +278,7 @@ def test_json_and_moved_data(run_folder: Path, tmp_path: Path, capsys: pytest.Ca
     options = ["--corruptions", "contrast", "--severities", "2", "--data", str(moved), "--device", "cpu", "--json"]
     assert main(["shift", str(run_folder), *options]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert found["provenance"]["settings"]["n"] == 60 and len(found["rows"]) == 9
+    assert found["provenance"]["settings"]["n"] == 60 and len(found["rows"]) == 6
 
 
 def test_wrong_input_is_a_sentence(run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

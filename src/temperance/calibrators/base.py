@@ -313,7 +313,8 @@ class Calibrator(Estimator, Shown, HasSettings, nn.Module):
             raise InputError(f"{self.name} needs at least {plural(self.min_samples, 'sample')} to fit; got {n}")
         if int(labels.min()) == int(labels.max()):
             raise InputError(
-                f"{self.name} needs labels of at least two classes to fit; got only class {int(labels[0])}"
+                f"{self.name} needs labels of at least two classes to fit; every label is class {int(labels[0])}. If "
+                "you expected others, look at where the labels come from"
             )
         refuse_probs(logits, AS_LOGITS)
 

@@ -54,7 +54,8 @@ FEW_OF_A_CLASS = 5
 # The frequencies of this many classes are told, those that changed most.
 TOLD = 3
 
-DRAWS = 999  # of a simulation: the smallest p-value is 0.001
+DRAWS = 999  # of a simulation
+LEAST_P_VALUE = 1 / (1 + DRAWS)
 MOST_COUNTED = 10**8  # of the fit part, in a simulation
 
 SIGNIFICANT = 0.05
@@ -240,14 +241,15 @@ class PriorShift:
     def about_classes(self) -> str:
         """What was found about class frequencies, and what is applied."""
         rows = f"these {self.n:,} predictions"
-        changed = f"the classes are not as common among {rows} as in the fit part"
+        are_not = "seem not to be" if self.other_shift else "are not"
+        changed = f"the classes {are_not} as common among {rows} as in the fit part"
         if self.applied is None:
             if self.shifted:
                 found = f"{changed}, but fewer predictions than classes do not tell how common they are"
             elif self.n < FEW_OF_A_CLASS * len(self.prior):
                 found = f"{rows} are too few to tell whether class frequencies shifted"
             else:
-                found = f"{rows} show no shift of class frequencies"
+                found = f"{rows} show no shift of class frequencies from the fit part"
             return f"{found}; probabilities are left as they are"
         most = (self.applied - self.fit_prior).abs().argsort(descending=True, stable=True)[:TOLD].tolist()
         changes = ", ".join(
@@ -261,9 +263,11 @@ class PriorShift:
     @property
     def about_rest(self) -> str:
         """What was found about everything else, or nothing if only class frequencies changed."""
+        sign = "=" if self.p_value_other > LEAST_P_VALUE else "≤"
+        danger = ", so adapting to frequencies may do harm" if self.applied is not None else ""
         return self.other_shift * (
-            f"these {self.n:,} predictions differ from the fit part by more than class frequencies "
-            f"(p = {self.p_value_other:.2g}): adapting to frequencies is less sure to help. "
+            f"these {self.n:,} predictions differ from the fit part by something other than class frequencies "
+            f"(p {sign} {self.p_value_other:.2g}){danger}. "
             "A fit on labelled samples like these corrects for all that changed"
         )
 

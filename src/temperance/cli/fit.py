@@ -53,8 +53,8 @@ def run(args: argparse.Namespace) -> None:
 
     from temperance.calibrators import CALIBRATORS
     from temperance.jobs.application import fit, read_prior
-    from temperance.jobs.comparison import read_for_fitting
     from temperance.jobs.outcomes import Method
+    from temperance.jobs.sides import counted, read_for_fitting
     from temperance.registry import as_entry
     from temperance.showing import short
 
@@ -69,7 +69,8 @@ def run(args: argparse.Namespace) -> None:
     with progress_bar() as tell, listening(tell):
         found = fit(made, data)
     found.save(args.output)
-    print(f"fitted {method.label} on {plural(data.n, data.row_name)}; saved in {args.output}")
+    rows = counted(data.n, data.row_name, weights=data.has_weights)
+    print(f"fitted {method.label} on {rows}; saved in {args.output}")
     if "verdict" in found.info:
         print(found.info["verdict"])
     whole = {name: value.tolist() for name, value in found.learnt.items() if "." not in name}

@@ -194,7 +194,8 @@ def _train_and_test(found: Source, split: str, test_fraction: float | None) -> t
         rename = ", or name the validation part test if it is to be tested on" if found.val is not None else ""
         raise InputError(
             f"{found.name} has no test part; give test_fraction, for instance 0.2, to hold one out of the training "
-            f"part{rename}"
+            f"part{rename}",
+            flags={"give test_fraction, for instance 0.2,": "write test_fraction = 0.2 in a file for --config"},
         )
     return _held_out(found.train, test_fraction, split, seed=0)
 

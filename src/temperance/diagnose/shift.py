@@ -18,7 +18,7 @@ from temperance.calibrators.base import Calibrator
 from temperance.data import ImageBatch, Moves, Part
 from temperance.data.corruptions import CORRUPTIONS, corrupt
 from temperance.data.files import pillow
-from temperance.errors import InputError, at_least, seed_number
+from temperance.errors import InputError, at_least, plural, seed_number
 from temperance.jobs.results import Provenance, Results, Row, shown
 from temperance.metrics import METRICS, debiased_ece
 from temperance.metrics.gain import holm
@@ -85,8 +85,8 @@ class Corrupted:
 class Shift(Results):
     """ECE, accuracy and NLL for each corruption and severity, before and after calibration where there is one.
 
-    The `group` of a row is the corruption and its severity, such as "fog:3"; "mean:3" is the mean over corruptions, and
-    no group is the images as they are.
+    The `group` of a row is the corruption and its severity, such as "fog:3"; "mean:3" is the mean over several
+    corruptions, and no group is the images as they are.
     """
 
     corruptions: tuple[str, ...]
@@ -100,6 +100,8 @@ class Shift(Results):
 
     def value(self, metric: str, corruption: str = MEAN, severity: int = 0, method: str | None = None) -> float:
         """A metric under one corruption or the mean over all, by default before calibration; severity 0 is none."""
+        if corruption == MEAN and len(self.corruptions) == 1:
+            (corruption,) = self.corruptions
         group = f"{corruption}:{severity}" if severity else ""
         return self._values[metric, group, method or self.methods[0]]
 
@@ -114,6 +116,10 @@ class Shift(Results):
             found.setdefault(CORRUPTIONS[name].family, []).append(name)
         return found
 
+    def groups(self) -> dict[str, list[str]]:
+        """The rows of a table: the corruptions by family, and the mean over several."""
+        return self.families() | ({"all": [MEAN]} if len(self.corruptions) > 1 else {})
+
     @property
     def worst(self) -> str:
         """The corruption with the largest ECE at the highest severity, after calibration where there is one."""
@@ -123,10 +129,14 @@ class Shift(Results):
     @property
     def title(self) -> str:
         """What was corrupted, and in how many ways."""
-        settings = self.provenance.settings
-        kinds, steps = len(self.corruptions), len(self.severities)
-        counts = f"{kinds} corruption{'s' * (kinds > 1)} · {steps} {'severities' if steps > 1 else 'severity'}"
-        return f"{settings['name']} · {settings['n']:,} images · {counts}"
+        return " · ".join([self.provenance.settings["name"], *self.counts])
+
+    @property
+    def counts(self) -> list[str]:
+        """How many images, corruptions and severities, in words."""
+        steps = len(self.severities)
+        severities = f"{steps} {'severities' if steps > 1 else 'severity'}"
+        return [plural(self.provenance.settings["n"], "image"), plural(len(self.corruptions), "corruption"), severities]
 
     @property
     def verdict(self) -> str:
@@ -201,8 +211,7 @@ class Shift(Results):
         for severity in self.severities:
             table.add_column(str(severity), justify="right", no_wrap=True)
         clean = shown(self.value("ece", method=method), percent=True)
-        groups = [*self.families().values(), [MEAN]]
-        for names in groups:
+        for names in self.groups().values():
             for name in names:
                 cells = (shown(self.value("ece", name, s, method), percent=True) for s in self.severities)
                 table.add_row(name, clean, *cells, end_section=name == names[-1], style="bold" if name == MEAN else "")
@@ -237,12 +246,12 @@ def under_shift(
     """
     seed_number(seed)
     chosen = tuple(CORRUPTIONS[each].name for each in corruptions) or usual_corruptions(part)
-    levels = tuple(sorted(set(severities)))
-    if not levels or any(isinstance(s, bool) or not isinstance(s, int) or not 1 <= s <= 5 for s in levels):
+    if not severities or any(isinstance(s, bool) or not isinstance(s, int) or not 1 <= s <= 5 for s in severities):
         raise InputError(
             f"severities must be whole numbers from 1 to 5; got {', '.join(map(str, severities)) or 'none'}",
             flags={"severities": "--severities"},
         )
+    levels = tuple(sorted(set(severities)))
     if "jpeg-compression" in chosen:
         pillow("jpeg-compression")  # refused now, not after the other corruptions
     device = device_of(network)
@@ -286,7 +295,8 @@ def under_shift(
             seed=seed,
             n_bins=n_bins,
         )
-    rows += _means(rows, levels, methods)
+    if len(chosen) > 1:
+        rows += _means(rows, levels, methods)
     progress(steps, steps, "done")
     settings = {
         "name": name,

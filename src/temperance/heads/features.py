@@ -291,4 +291,8 @@ def _count_classes(
         raise InputError(" and ".join(f"{what} has {k} classes" for what, k in counts.items()) + "; they must agree")
     if counts:
         return next(iter(counts.values()))
-    return 1 + max(int(to_tensor(y, f"{part}_labels").max()) for part, y in labels.items())
+    given = {f"{part}_labels": to_tensor(y, f"{part}_labels") for part, y in labels.items()}
+    for name, numbers in given.items():
+        if not numbers.numel():
+            raise InputError(f"{name} must have a label for each sample; got none")
+    return 1 + max(int(numbers.max()) for numbers in given.values())

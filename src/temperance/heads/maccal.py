@@ -98,7 +98,7 @@ class MaCCal(Head):
 
     Presets: the rows of the paper's ablation (Table 5), its masked retraining for Fig. 1 ("motivation"), and
     "kept-accuracy": the network's own classifier, averaged over 100 masks, with the keep rate found on held-out
-    features. docs/heads.md has the numbers of every reading and preset.
+    features. The guide to heads has the numbers of every reading and preset.
     """
 
     weights: Tensor

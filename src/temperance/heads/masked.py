@@ -5,15 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from temperance.errors import InputError, at_least, positive_fraction
+from temperance.errors import InputError, at_least
 from temperance.heads.features import Features
 from temperance.heads.loop import generator_of
+from temperance.settings import Bounds, of_kind
 
 Activation = Callable[[Tensor], Tensor]
 
@@ -166,7 +167,7 @@ def masked_inference(
     at_least("batch_size", batch_size, 1)
     at_least("n_bins", n_bins, 1)
     for ratio in ratios:
-        positive_fraction("1 − ratio", 1 - ratio)
+        of_kind("a masking ratio", ratio, Annotated[float, Bounds(0, 1, below=True)])
     rows = {"train": features.train, "val": features.val, "test": features.test}.get(part)
     if rows is None:
         raise InputError(f"there are no features of a part {part!r}; give {part}_features and {part}_labels")

@@ -20,6 +20,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -50,15 +51,15 @@ except ImportError:
 # Small files are measured together, so that a task is worth its overhead; parts of large ones have at least this size.
 TASK_ROWS = 1 << 20
 
-# How many tasks wait for each processor of the cluster. Results are taken in order, so some may have to wait.
+# How many tasks wait for each processor of the cluster: results are taken in order, so finished ones wait for others.
 WAITING = 3
 
-# Seconds that tasks which are no longer needed have to come to an end.
-LONGEST_END = 60.0
+# Seconds that cancelled tasks have to stop.
+STOP_SECONDS = 60.0
 
 
 class Failed(NamedTuple):
-    """An error of a worker, to be raised here: Ray's own would bury its sentence in a traceback."""
+    """An error of a worker, to be raised in this process."""
 
     kind: type[TemperanceError]
     message: str
@@ -162,8 +163,8 @@ def compare(*sets: Any, address: str | None = None, **options: Any) -> Compariso
 # ----------------------------------------------------------------------------------------------------- what workers do
 
 
-def _sentence(task: Callable[..., Any]) -> Callable[..., Any]:
-    """The task, whose errors are returned."""
+def _errors_returned(task: Callable[..., Any]) -> Callable[..., Any]:
+    """The task, with its errors as return values: Ray would bury their sentence in a traceback."""
 
     @functools.wraps(task)
     def run(*given: Any) -> Any:
@@ -175,17 +176,17 @@ def _sentence(task: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-@_sentence
+@_errors_returned
 def _measure(origins: Sequence[Origin], how: dict[str, Any]) -> Statistics:
     return total(blocks.statistics(reopen(origin), **how) for origin in origins)
 
 
-@_sentence
+@_errors_returned
 def _calibrate(calibrator: Calibrator, origin: Origin, target: Path, again: bool) -> None:
     write_predictions(target, application.apply(calibrator, reopen(origin), again=again))
 
 
-@_sentence
+@_errors_returned
 def _fit(work: Work, method: Method) -> Outcome:
     return work.run(method)
 
@@ -195,7 +196,7 @@ def _measured_table(table: Any, how: dict[str, Any]) -> dict[str, list[Any]]:
     return {"found": [_measure_block(table, how)] if table.num_rows else []}
 
 
-@_sentence
+@_errors_returned
 def _measure_block(table: Any, how: dict[str, Any]) -> Statistics:
     return blocks.statistics(table, **how)
 
@@ -285,25 +286,24 @@ def _parts(origin: Origin, n: int) -> list[Origin]:
 def _run(
     task: Callable[..., Any], calls: Sequence[tuple[Any, ...]], progress: Progress = no_progress, what: str = ""
 ) -> Iterator[Any]:
-    """What the tasks return, in the order of the calls. A few wait for each processor, the others have not begun."""
+    """What the tasks return, in the order of the calls. At any time only a few tasks wait for each processor."""
     remote = ray.remote(task)
     most = WAITING * max(1, int(ray.cluster_resources().get("CPU", 1)))
     waiting: deque[Any] = deque()
+    remaining = iter(calls)
     try:
-        for i in range(len(calls) + most):
-            if i < len(calls):
-                waiting.append(remote.remote(*calls[i]))
-            if waiting and (len(waiting) > most or i >= len(calls)):
-                yield _value(ray.get(waiting.popleft()))
-                progress(i - most + 1, len(calls), what)
+        for done in range(1, len(calls) + 1):
+            waiting.extend(remote.remote(*call) for call in islice(remaining, most + 1 - len(waiting)))
+            yield _value(ray.get(waiting.popleft()))
+            progress(done, len(calls), what)
     except ray.exceptions.RayError as error:
         raise TemperanceError(f"a task was lost on the Ray cluster: {' '.join(str(error).split())[:300]}") from error
     finally:
         for each in waiting:
             ray.cancel(each)
         if waiting:
-            # Those that run must have ended before their folder is removed.
-            ray.wait(list(waiting), num_returns=len(waiting), timeout=LONGEST_END)
+            # Running tasks must have stopped before their folder is removed.
+            ray.wait(list(waiting), num_returns=len(waiting), timeout=STOP_SECONDS)
 
 
 def _value(returned: Any) -> Any:

@@ -380,7 +380,7 @@ class ReliabilityDisplay:
     def plot(self, ax: Any = None) -> Self:
         """Draw it with matplotlib, on a new figure if there is no `ax`."""
         self.ax_ = draw_reliability(self.bins, ax)
-        self.figure_ = self.ax_.get_figure(root=True)
+        self.figure_ = self.ax_.figure.figure  # of a subfigure the whole; get_figure(root=True) needs matplotlib 3.10
         if self.name:
             self.ax_.set_title(f"{self.name}\n{self.ax_.get_title(loc='left')}", fontsize="medium", loc="left")
         return self

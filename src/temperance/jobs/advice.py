@@ -20,6 +20,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from temperance.calibrators.auto import FEWEST_MISTAKES
 from temperance.errors import plural
 from temperance.jobs.outcomes import BASELINE, SIGNIFICANT, Outcome
 from temperance.metrics import METRICS
@@ -34,10 +35,6 @@ FAVOURITES = ("auto", "temperature")
 
 # A simpler method has at most half as many parameters, and fewer by at least this number.
 SIMPLER = 10
-
-# With fewer mistakes, the probability of harm and the number of samples needed would be guesses: they are not stated.
-# Of methods that looked better on samples without a mistake, nine in ten did harm.
-FEWEST = 10
 
 
 def shares(labels: Sequence[str]) -> dict[str, float]:
@@ -99,8 +96,9 @@ def verdict(found: Comparison) -> str:
     p_value = max(1, math.ceil(1000 * found.chance[best.label])) / 1000
     corrected = ", corrected for the number of methods" if len(found.chance) > 1 else ""
     head = f"Use {best.label}: it is significantly better than no calibration (p ≤ {p_value:g}{corrected})."
-    harm = f"The probability that it does harm, a higher NLL on new data, is {likelihood(best.harm)}."
-    return " ".join([head, harm, _change(found), *_passed_over(found, lower), *_alternatives(found)])
+    return " ".join(
+        [head, *_harm(found, best, "it"), _change(found), *_passed_over(found, lower), *_alternatives(found)]
+    )
 
 
 def _lower(outcome: Outcome, other: Outcome) -> bool:
@@ -109,7 +107,7 @@ def _lower(outcome: Outcome, other: Outcome) -> bool:
 
 
 def _why_not(found: Comparison, lower: Sequence[Outcome]) -> str:
-    samples = plural(found.test.n, "test sample")
+    samples = plural(found.test.n, f"test {found.test.row_name}")
     if not lower:
         return f": no calibrator has a lower NLL on {samples}."
     if any(found.chance[outcome.label] < SIGNIFICANT for outcome in lower):
@@ -131,16 +129,22 @@ def _passed_over(found: Comparison, lower: Sequence[Outcome]) -> list[str]:
     ]
 
 
+def _harm(found: Comparison, outcome: Outcome, name: str) -> list[str]:
+    """How likely a method is to do harm, where there are mistakes enough to say it."""
+    if found.baseline.mistakes < FEWEST_MISTAKES:
+        return []
+    return [f"The probability that {name} does harm, a higher NLL on new data, is {likelihood(outcome.harm)}."]
+
+
 def _risk(found: Comparison, lower: Sequence[Outcome]) -> list[str]:
-    """How likely the favourite is to do harm, where its gain could be chance and there are mistakes.
+    """How likely the favourite is to do harm, where its gain could be chance.
 
     Of the method of lowest NLL that would be too low: it was chosen because it looks good on these samples.
     """
     favourite = next((outcome for name in FAVOURITES for outcome in lower if outcome.label == name), None)
-    if favourite is None or found.chance[favourite.label] < SIGNIFICANT or found.baseline.mistakes < FEWEST:
+    if favourite is None or found.chance[favourite.label] < SIGNIFICANT:
         return []
-    harm = likelihood(favourite.harm)
-    return [f"The probability that {favourite.label} does harm, a higher NLL on new data, is {harm}."]
+    return _harm(found, favourite, favourite.label)
 
 
 def _needed(found: Comparison, lower: Sequence[Outcome]) -> list[str]:
@@ -153,17 +157,17 @@ def _needed(found: Comparison, lower: Sequence[Outcome]) -> list[str]:
     }
     if not needed:
         return []
-    if found.baseline.mistakes < FEWEST:
+    if found.baseline.mistakes < FEWEST_MISTAKES:
         wrong = found.baseline.mistakes
         are = "No prediction is" if not wrong else f"Only {plural(wrong, 'prediction')} {'is' if wrong == 1 else 'are'}"
-        return [
-            f"{are} wrong, and only mistakes show when a model is too sure: collect samples until {FEWEST} are wrong."
-        ]
+        more = f"collect samples until {FEWEST_MISTAKES} are wrong"
+        return [f"{are} wrong, and only mistakes show when a model is too sure: {more}."]
+    rows = f"{found.test.row_name}s"
     label = next((name for name in FAVOURITES if name in needed), next(iter(needed)))
     if needed[label] > MOST_SAMPLES:
-        return [f"More than {MOST_SAMPLES:,} test samples would be needed to tell."]
+        return [f"More than {MOST_SAMPLES:,} test {rows} would be needed to tell."]
     count = f"{_rounded(needed[label]):,}"
-    return [f"If the gain of {label} is as large as it looks here, about {count} test samples would tell."]
+    return [f"If the gain of {label} is as large as it looks here, about {count} test {rows} would tell."]
 
 
 def _rounded(count: float) -> int:
@@ -178,7 +182,8 @@ def _alternatives(found: Comparison) -> list[str]:
     level = [
         outcome
         for outcome in found.ranked
-        if outcome is not best and passes(outcome, found.baseline, found.chance) and not clearly_behind(outcome, best)
+        if outcome is not best and passes(outcome, found.baseline, found.chance)
+        if outcome.can_be_told_from(best) and not clearly_behind(outcome, best)
     ]
     if not level:
         return []
@@ -238,6 +243,8 @@ def remark(found: Comparison, outcome: Outcome) -> str:
         words.append("worse than no calibration")
     else:
         words += [f"{drawback} than no calibration" for drawback in outcome.drawbacks(none)]
-    if outcome not in (best, found.ranked[0]) and found.level_with_best(outcome):
+    if outcome is not none and outcome.same_as(none):
+        words.append("the same as no calibration")
+    elif outcome not in (best, found.ranked[0]) and found.tells_apart and found.level_with_best(outcome):
         words.append("not clearly behind the best")
     return ", ".join(words)

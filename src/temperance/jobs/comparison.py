@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import torch
 
-from temperance.arrays import ArrayLike, no_weight
+from temperance.arrays import ArrayLike
 from temperance.calibrators import CALIBRATORS, priors
 from temperance.calibrators.base import Calibrator
 from temperance.errors import InputError, at_least, plural, seed_number
@@ -22,9 +22,12 @@ from temperance.jobs.floor import Floored
 from temperance.jobs.measuring import checked_batches
 from temperance.jobs.outcomes import BASELINE, SIGNIFICANT, Method, Outcome, Work
 from temperance.jobs.results import Provenance, Results, Row, shown
-from temperance.jobs.statistics import OF_PIXELS
+from temperance.jobs.sides import counted, fit_and_test
+from temperance.jobs.statistics import ENOUGH_LABELS, OF_PIXELS, one_class
+from temperance.jobs.verdict import as_class
+from temperance.metrics.significance import not_enough
 from temperance.metrics.stats import NBins
-from temperance.predictions import Predictions, read_pair, read_predictions
+from temperance.predictions import Predictions
 from temperance.predictions.checks import Positive
 from temperance.predictions.core import ARRAYS
 from temperance.predictions.given import Set, as_sides
@@ -35,7 +38,7 @@ from temperance.settings import MOST_RESAMPLES, Bounds, of_kind
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
 
-__all__ = ["Comparison", "Method", "Outcome", "compare", "fit_and_test", "read_for_fitting"]
+__all__ = ["Comparison", "Method", "Outcome", "compare"]
 
 RunAll = Callable[[Work, Sequence[Method]], Iterator[Outcome]]
 
@@ -59,7 +62,8 @@ class Comparison(Results):
     @property
     def title(self) -> str:
         """The test file's name and size."""
-        return f"{Path(self.test.source).name} · {plural(self.test.n, self.test.row_name)} · {self.test.k} classes"
+        rows = counted(self.test.n, self.test.row_name, weights=self.test.has_weights)
+        return f"{Path(self.test.source).name} · {rows} · {self.test.k} classes"
 
     @property
     def baseline(self) -> Outcome:
@@ -96,6 +100,11 @@ class Comparison(Results):
         is_worse = self.chance_worse.get(outcome.label, 1.0) < SIGNIFICANT
         is_improved = outcome is self.baseline and min(self.chance.values(), default=1.0) < SIGNIFICANT
         return not (is_worse or is_improved or advice.clearly_behind(outcome, self.ranked[0]))
+
+    @property
+    def tells_apart(self) -> bool:
+        """Are there enough right and wrong predictions to say which methods are level with the best?"""
+        return self.baseline.can_be_told_from(self.ranked[0])
 
     @cached_property
     def before(self) -> Evaluation:
@@ -142,13 +151,34 @@ class Comparison(Results):
 
     @cached_property
     def notes(self) -> tuple[str, ...]:
-        """What a reader should know: labels with a probability of zero, an imbalanced part to fit on, pixels."""
+        """What a reader should know: labels of one class or with a probability of zero, too few mistakes, pixels …"""
         floored = Floored.of(self.test, calibrated=False)
         if not self.test.from_logits:
             for _ in floored.counted(checked_batches(self.test)):
                 pass
         zeros = floored.note(self.baseline.measured["nll"].value, self.test.n) if floored.n else ""
-        return tuple(filter(None, (zeros, self._imbalance, OF_PIXELS if self.test.of_pixels else "")))
+        pixels = OF_PIXELS if self.test.of_pixels else ""
+        return tuple(filter(None, (zeros, self._one_class, self._untold, self._imbalance, pixels)))
+
+    @property
+    def _one_class(self) -> str:
+        """A sentence about parts whose labels are all of one class."""
+        known = {"to fit on": self.fit.labels.aminmax(), "to measure on": self.test.labels.aminmax()}
+        alone = {name: int(labels.min) for name, labels in known.items() if int(labels.min) == int(labels.max)}
+        if not alone or self.test.n < ENOUGH_LABELS:
+            return ""
+        part, label = next(iter(alone.items()))
+        both = list(alone.values()) == [label, label]
+        name = self.test.class_names[label] if self.test.class_names else str(label)
+        return one_class(as_class(name), "" if both else f" of the part {part}")
+
+    @property
+    def _untold(self) -> str:
+        """A sentence about right or wrong predictions that are too few to tell methods apart."""
+        missing = not_enough(self.test.n - self.baseline.mistakes, self.test.n)
+        if not self.any_fitted or self.tells_apart or not missing:
+            return ""
+        return f"There are no intervals, and methods cannot be told apart: that takes {missing}."
 
     @property
     def _imbalance(self) -> str:
@@ -271,7 +301,6 @@ def compare(
     for part in (fit_part, test_part):
         warn_calibrated(part)
     split += ", by their weights" * fit_part.has_weights
-    test_part = _counting(test_part)
     work = Work(
         fit_part.logits(),
         fit_part.labels,
@@ -313,61 +342,6 @@ def chosen_methods(methods: Sequence[str]) -> list[Method]:
     """The methods to fit, without duplicates and without the baseline, which is always fitted."""
     named = [Method.parse(text) for text in methods] or [Method(name, {}) for name in CALIBRATORS.names]
     return list({method.label: method for method in named if method.name != BASELINE}.values())
-
-
-def fit_and_test(fit: Set, test: Set | None, seed: int, **how: Any) -> tuple[Predictions, Predictions, str]:
-    """The part to fit on, the part to measure on, and a sentence that says how they came about."""
-    if test is not None:
-        fit_part = fit if isinstance(fit, Predictions) else read_for_fitting(fit, **how)
-        test_part = test if isinstance(test, Predictions) else read_predictions(test, **how)
-        _check_pair(fit_part, test_part)
-        return (
-            fit_part,
-            test_part,
-            f"fitted on {plural(fit_part.n, fit_part.row_name)}, measured on {test_part.n:,} others",
-        )
-    whole = fit if isinstance(fit, Predictions) else read_predictions(fit, **how)
-    if not isinstance(fit, Predictions) and whole.split is not None:
-        val, held_out = read_pair(fit, **how)
-        _check_pair(val, held_out)
-        fitted, measured = plural(val.n, "val sample"), plural(held_out.n, "test sample")
-        return val, held_out, f"fitted on its {fitted}, measured on its {measured}"
-    first, second = whole.halves(seed)
-    what = "its images split at random" if whole.of_pixels else "split at random"
-    return first, second, f"{what}: fitted on {plural(first.n, whole.row_name)}, measured on the other {second.n:,}"
-
-
-def read_for_fitting(path: str | Path, **how: Any) -> Predictions:
-    """The predictions of a file; if it holds two sets, those to fit on."""
-    found = read_predictions(path, **how)
-    return found if found.split is None else read_predictions(path, "val", **how)
-
-
-def _check_pair(fit: Predictions, test: Predictions) -> None:
-    if fit.has_weights != test.has_weights:
-        only = "fit" if fit.has_weights else "test"
-        raise InputError(f"either both sets must have weights, or neither; got weights in the {only} set only")
-    if fit.k != test.k:
-        raise InputError(f"the two sets must have the same classes; got {fit.k} and {test.k}")
-    for j, (one, other) in enumerate(zip(fit.class_names or (), test.class_names or (), strict=False)):
-        if one != other:
-            raise InputError(
-                f"the two sets must have the same classes; class {j} is {one!r} in one, {other!r} in the other"
-            )
-    if fit.fingerprint == test.fingerprint:
-        raise InputError(
-            "the two sets are the same; a calibrator must be measured on other samples than it was fitted on"
-        )
-
-
-def _counting(test: Predictions) -> Predictions:
-    """The samples that count: those whose weight is above 0."""
-    if test.weights is None or bool((test.weights > 0).all()):
-        return test
-    if not bool(test.weights.any()):
-        with test.located():
-            raise no_weight()
-    return test.select(test.weights > 0)
 
 
 def _described(parts: Sequence[Predictions]) -> str:

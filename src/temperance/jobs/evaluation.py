@@ -18,19 +18,19 @@ import torch
 
 from temperance.arrays import ArrayLike
 from temperance.calibrators.base import Calibrator, make_calibrator
-from temperance.errors import plural
 from temperance.jobs.gap import calibration_gap, gap_sentence
 from temperance.jobs.measuring import checked_batches, gathered, statistics_of
 from temperance.jobs.results import Provenance, Results, Row, shown, shown_range
-from temperance.jobs.statistics import Statistics
-from temperance.jobs.verdict import verdict
+from temperance.jobs.sides import counted
+from temperance.jobs.statistics import ENOUGH_LABELS, Statistics, one_class
+from temperance.jobs.verdict import as_class, verdict
 from temperance.metrics import METRICS, Metric
 from temperance.metrics.bins import Bins, SparseBins
 from temperance.metrics.gather import Parts, Request
 from temperance.metrics.selective import Ranked, RiskCoverage
-from temperance.metrics.significance import ENOUGH, bounded, can_be_bounded, enough_of_both, resample
+from temperance.metrics.significance import bounded, can_be_bounded, enough_of_both, not_enough, resample
 from temperance.metrics.statistic import Statistic
-from temperance.metrics.tally import Tally
+from temperance.metrics.tally import MOST_BINS, Tally
 from temperance.numerics import one_thread
 from temperance.predictions import Predictions
 from temperance.predictions.checks import Positive
@@ -118,9 +118,19 @@ class Evaluation(Results):
     @property
     def title(self) -> str:
         """The file's name and size."""
+        return f"{Path(self.rows[0].source).name} · {self.counted} · {self.provenance.settings['k']} classes"
+
+    @property
+    def counted(self) -> str:
+        """How many samples were measured, in words."""
         settings = self.provenance.settings
-        counted = f"{plural(settings['n'], 'sample')}{' with weights' * settings.get('weights', False)}"
-        return f"{Path(self.rows[0].source).name} · {counted} · {settings['k']} classes"
+        return counted(settings["n"], self.row_name, weights=settings.get("weights", False))
+
+    @property
+    def row_name(self) -> str:
+        """What a row is: a sample, or a pixel."""
+        name: str = self.provenance.settings.get("rows", "sample")
+        return name
 
     @property
     def verdict(self) -> str:
@@ -128,7 +138,9 @@ class Evaluation(Results):
 
         Its tests are for samples that count equally, so with weights there is none.
         """
-        return WITH_WEIGHTS if self.provenance.settings.get("weights") else verdict(*self.tallies, self.class_names)
+        if self.provenance.settings.get("weights"):
+            return WITH_WEIGHTS
+        return verdict(*self.tallies, self.class_names, f"{self.row_name}s")
 
     def to_json(self, **extra: Any) -> str:
         return super().to_json(verdict=self.verdict, notes=self.notes, **extra)
@@ -227,7 +239,7 @@ def evaluate(
 
     def measure(requests: Sequence[Request]) -> list[Parts]:
         with one_thread(where=calibrator is None):
-            return gathered(checked_batches(data, calibrator=calibrator), data.n, requests)
+            return list(gathered(checked_batches(data, calibrator=calibrator), data.n, requests).parts)
 
     measured = evaluation(
         found, data.source, bootstrap=bootstrap, level=level, seed=seed, measure=measure, progress=progress
@@ -276,30 +288,39 @@ def evaluation(
             )
             rows.append(row)
     progress(steps, steps, "done")
-    settings = {"n_bins": measuring.n_bins, "bootstrap": bootstrap, "level": level, "n": n, "k": measuring.k}
+    settings: dict[str, Any] = {
+        "n_bins": measuring.n_bins,
+        "bootstrap": bootstrap,
+        "level": level,
+        "n": n,
+        "k": measuring.k,
+    }
     settings |= {"weights": True} if measuring.weights else {}
+    settings |= {"rows": "pixel"} if measuring.of_pixels else {}
+    names = measuring.class_names or tuple(map(str, range(measuring.k)))
+    missing = not_enough(round(n * found.accuracy(None)), n)
     nll = next((row.value for row in rows if row.metric == "nll"), None)
     return Evaluation(
         rows=tuple(rows),
         provenance=Provenance.of(found.inputs, settings, seed),
-        class_names=measuring.class_names or tuple(map(str, range(measuring.k))),
+        class_names=names,
         tallies=found.tallies,
         notes=(
             *([found.floored.note(nll, n)] if found.floored.n and nll is not None else []),
-            *(_why_no_intervals(n, found.accuracy(None)) if bootstrap else []),
+            *([one_class(as_class(names[int(found.labels.low)]))] if n >= ENOUGH_LABELS and found.labels.one else []),
+            *([f"There are no intervals: they need {missing}."] if bootstrap and missing else []),
+            *([_bins_note(measuring.n_bins)] if measuring.n_bins > MOST_BINS and not measuring.weights else []),
             *measuring.notes,
         ),
         _pictures=pictures,
     )
 
 
-def _why_no_intervals(n: int, accuracy: float) -> list[str]:
-    right = round(n * accuracy)
-    if enough_of_both(right, n):
-        return []
-    fewer, what = min((right, "right"), (n - right, "wrong"))
-    count = f"{fewer or 'none'} {'is' if fewer < 2 else 'are'} {what}"
-    return [f"There are no intervals: they need {ENOUGH} right and {ENOUGH} wrong predictions, and {count}."]
+def _bins_note(n_bins: int) -> str:
+    return (
+        f"The metrics have {n_bins:,} bins. The verdict and the calibration error that it names have {MOST_BINS}: with "
+        "more, few bins would have enough samples for a test."
+    )
 
 
 def _gap_note(data: Predictions, calibrator: Calibrator | None, method: str, level: float, seed: int) -> str:

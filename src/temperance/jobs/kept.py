@@ -12,9 +12,10 @@ from typing import Any
 import temperance
 from temperance.errors import InputError
 from temperance.files import PathLike, atomic_write, reading
-from temperance.jobs.comparison import Comparison, chosen_methods, compare, fit_and_test
+from temperance.jobs.comparison import Comparison, chosen_methods, compare
 from temperance.jobs.outcomes import BASELINE
 from temperance.jobs.results import Provenance, Results, Row
+from temperance.jobs.sides import fit_and_test
 from temperance.predictions.disk import FORMATS
 from temperance.predictions.given import READING, Set
 from temperance.predictions.shards import suffix_of

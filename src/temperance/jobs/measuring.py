@@ -12,10 +12,10 @@ from temperance.arrays import checked_logits
 from temperance.calibrators.base import Calibrator
 from temperance.errors import InputError, seed_number
 from temperance.jobs.floor import Floored
-from temperance.jobs.statistics import Group, Measuring, Statistics
+from temperance.jobs.statistics import Group, LabelRange, Measuring, Statistics
 from temperance.metrics import METRICS, Metric
 from temperance.metrics.batch import Batch, batches
-from temperance.metrics.gather import Gatherer, Parts, Request
+from temperance.metrics.gather import Gatherer, Request
 from temperance.metrics.stats import NBins
 from temperance.metrics.tally import Tally, tallied
 from temperance.numerics import is_whole, one_thread
@@ -66,17 +66,18 @@ def statistics_of(
         sizes.update(group_sizes(data))
     tallies: list[Tally] = []
     floored = Floored.of(data, calibrated=calibrator is not None)
+    labels = LabelRange()
     groups: dict[str | None, Group] = {}
     for group, n in sizes.items():
         progress(len(groups), 2 * len(sizes), f"reading {data.source}")
         found = data.locating(checked_batches(data, group=group, calibrator=calibrator))
         if group is None:
-            found = tallied(floored.counted(found), tallies, n_bins)
+            found = tallied(labels.seen(floored.counted(found)), tallies, n_bins)
         generator = torch.Generator().manual_seed(seed) if intervals else None
         with data.located(), one_thread(where=calibrator is None):  # a calibrator may use all threads
-            groups[group] = Group(n, tuple(gathered(found, n, requests, generator, of_block=of_block)))
+            groups[group] = gathered(found, n, requests, generator, of_block=of_block)
     inputs = {data.source: data.fingerprint}
-    return Statistics(measuring, groups, (tallies[0], tallies[1]), floored, inputs)
+    return Statistics(measuring, groups, (tallies[0], tallies[1]), floored, labels, inputs)
 
 
 def gathered(
@@ -86,14 +87,17 @@ def gathered(
     generator: torch.Generator | None = None,
     *,
     of_block: bool = False,
-) -> list[Parts]:
-    """For each metric the statistic of n rows, in one pass; with a generator, of parts that the rows are dealt to."""
+) -> Group:
+    """For each metric the statistic of n rows, in one pass; with a generator, of parts that the rows are dealt to.
+
+    Rows of weight 0 do not count.
+    """
     in_parts = generator is not None
     # Rows are sorted once all blocks are there.
     gatherer = Gatherer(requests, n, in_parts=in_parts, as_came=of_block, of_block=of_block, generator=generator)
     for batch in found:
         gatherer.add(batch)
-    return gatherer.results()
+    return Group(gatherer.n_seen, tuple(gatherer.results()))
 
 
 def group_sizes(data: Predictions) -> dict[str, int]:

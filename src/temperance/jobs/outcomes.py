@@ -22,7 +22,7 @@ from temperance.calibrators.base import Calibrator, make_calibrator
 from temperance.errors import TemperanceError, TemperanceWarning
 from temperance.metrics import METRICS, Metric
 from temperance.metrics.batch import Batch, batches
-from temperance.metrics.gain import Gains, chance_of_harm
+from temperance.metrics.gain import ROUNDING, Gains, chance_of_harm
 from temperance.metrics.resamples import Resamples
 from temperance.metrics.significance import ENOUGH, Difference, Draws, Interval, bounded, enough_of_both
 from temperance.numerics import one_thread
@@ -93,13 +93,21 @@ class Outcome:
     def minus(self, other: Outcome, metric: str) -> Difference:
         """The difference of a metric between this method and another, on the same samples.
 
-        With few mistakes, or few right predictions, resampling knows little about them, and whatever it finds could
-        be chance: the p-value is 1.
+        Where the two cannot be told apart, whatever resampling finds could be chance: the p-value is 1, and there is no
+        interval.
         """
         value = self.measured[metric].value - other.measured[metric].value
         found = self.draws[metric].minus(other.draws[metric]).difference(value, LEVEL)
+        return found if self.can_be_told_from(other) else replace(found, low=math.nan, high=math.nan, p_value=1.0)
+
+    def can_be_told_from(self, other: Outcome) -> bool:
+        """Are there enough mistakes, and right predictions, of one of the two? Of few resampling knows too little."""
         rarer = min(max(self.mistakes, other.mistakes), max(self.n - self.mistakes, other.n - other.mistakes))
-        return found if rarer >= ENOUGH else replace(found, p_value=1.0)
+        return rarer >= ENOUGH
+
+    def same_as(self, other: Outcome) -> bool:
+        """Are their numbers the same but for rounding?"""
+        return all(abs(found.value - other.measured[name].value) < ROUNDING for name, found in self.measured.items())
 
     @property
     def n(self) -> int:

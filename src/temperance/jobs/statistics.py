@@ -6,13 +6,15 @@ numbers, so that they depend on how the rows were cut only by rounding.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import math
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 from temperance.errors import InputError
 from temperance.jobs.floor import Floored
 from temperance.metrics import METRICS
+from temperance.metrics.batch import Batch
 from temperance.metrics.gather import KEPT_BYTES, ROW_BYTES, Parts, Request, statistic_key
 from temperance.metrics.statistic import RankedSamples, Running, Samples, in_bytes
 from temperance.metrics.tally import Tally
@@ -61,9 +63,43 @@ class Measuring:
         return tuple(filter(None, (calibrated, left_out, OF_PIXELS if self.of_pixels else "")))
 
 
+@dataclass
+class LabelRange:
+    """The lowest and the highest label."""
+
+    low: float = math.inf
+    high: float = -math.inf
+
+    @property
+    def one(self) -> bool:
+        """Are all labels of one class?"""
+        return self.low == self.high
+
+    def __add__(self, other: LabelRange) -> LabelRange:
+        return LabelRange(min(self.low, other.low), max(self.high, other.high))
+
+    def seen(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+        """The same batches; their labels are looked at on the way."""
+        for batch in batches:
+            low, high = batch.labels.aminmax()
+            self.low, self.high = min(self.low, int(low)), max(self.high, int(high))
+            yield batch
+
+
+ENOUGH_LABELS = 10  # fewer are often of one class by chance
+
+
+def one_class(name: str, of_what: str = "") -> str:
+    """A sentence about labels that are all of one class."""
+    return (
+        f"Every label{of_what} is {name}, so nothing shows how often the other classes occur. If you expected others, "
+        "look at where the labels come from: a wrong column, or a part of sorted data."
+    )
+
+
 @dataclass(frozen=True)
 class Group:
-    """How many rows, and for each metric their statistic."""
+    """How many rows that count, and for each metric their statistic."""
 
     n: int
     parts: tuple[Parts, ...]
@@ -82,11 +118,12 @@ class Statistics:
     groups: dict[str | None, Group]
     tallies: tuple[Tally, Tally]
     floored: Floored
+    labels: LabelRange
     inputs: dict[str, str]
 
     @property
     def n(self) -> int:
-        """The number of rows."""
+        """The number of rows; of rows with weights, those of a weight above 0."""
         return self.groups[None].n
 
     def accuracy(self, group: str | None) -> float:
@@ -112,10 +149,11 @@ def total(several: Iterable[Statistics]) -> Statistics:
             first = each
             keys = [statistic_key(*request) for request in first.measuring.requests]
             tallies, inputs, floored = each.tallies, dict(each.inputs), replace(each.floored)
+            labels = each.labels
         else:
             _check_adds(first.measuring, each.measuring)
             tallies = (tallies[0] + each.tallies[0], tallies[1] + each.tallies[1])
-            floored = floored + each.floored
+            floored, labels = floored + each.floored, labels + each.labels
             for source, fingerprint in each.inputs.items():
                 inputs[source] = _both(inputs[source], fingerprint) if source in inputs else fingerprint
         for name, group in each.groups.items():
@@ -123,7 +161,7 @@ def total(several: Iterable[Statistics]) -> Statistics:
     if first is None:
         raise InputError("there are no statistics to combine")
     groups = {name: sums[name].group(keys, first.measuring) for name in sorted(sums, key=lambda name: name or "")}
-    return Statistics(first.measuring, {None: groups.pop(None), **groups}, tallies, floored, inputs)
+    return Statistics(first.measuring, {None: groups.pop(None), **groups}, tallies, floored, labels, inputs)
 
 
 class RunningGroup:

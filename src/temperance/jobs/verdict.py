@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -42,19 +42,19 @@ REPAIR_IT = "To repair it without retraining, run `temperance compare` on held-o
 LEAVE_IT = "An error this small seldom needs repair."
 
 
-def verdict(by_confidence: Tally, by_class: Tally, class_names: Sequence[str]) -> str:
+def verdict(by_confidence: Tally, by_class: Tally, class_names: Sequence[str], rows: str = "samples") -> str:
     """One paragraph: over- or under-confident, by how much, where, which classes, and what to do."""
-    found = Findings.of(by_confidence, by_class)
+    found = replace(Findings.of(by_confidence, by_class), rows=rows)
     if found.n == 1:
         return _one_sample(found)
     if not found.anything:
         return _nothing_found(found)
-    names = [f"class {name}" if name.isdigit() else name for name in class_names]
+    names = [as_class(name) for name in class_names]
     averages = [(found.says, found.right)] if found.average else [(found.says,), (found.right,)]
     sure, right, error = percents(*averages, (found.error,))
     parts = [
         _head(found),
-        f"On {found.n:,} samples the model is {sure} sure on average and right {right} of the time, with an "
+        f"On {found.n:,} {rows} the model is {sure} sure on average and right {right} of the time, with an "
         f"expected calibration error of {error} in {plural(len(found.bins), 'bin')}.",
         *_places(found),
         _classes(found, names),
@@ -76,6 +76,7 @@ class Findings:
     positive: int  # 1 if the second of two classes gets too much probability
     error: float
     error_by_chance: float
+    rows: str = "samples"
 
     @classmethod
     def of(cls, by_confidence: Tally, by_class: Tally) -> Findings:
@@ -121,6 +122,11 @@ class Findings:
         return most < LITTLE and most < (1 - self.right) / 10
 
 
+def as_class(name: str) -> str:
+    """A class in a sentence: class 3, or its own name."""
+    return f"class {name}" if name.isdigit() else name
+
+
 def _signs(tally: Tally, found: Tensor) -> Tensor:
     return torch.where(found, tally.gap.sign(), 0).int()
 
@@ -140,7 +146,7 @@ def _nothing_found(found: Findings) -> str:
     if hidden > MUCH:
         sure, right, least, most = percents((found.says,), (found.right,), (low, high))
         return (
-            f"{found.n:,} samples are too few to tell. The model is {sure} sure on average and right "
+            f"{found.n:,} {found.rows} are too few to tell. The model is {sure} sure on average and right "
             f"{right} of the time; its true accuracy may lie anywhere from {least} to {most} "
             f"({percent(RULED_OUT, 0)} interval). {more}"
         ).strip()
@@ -150,14 +156,15 @@ def _nothing_found(found: Findings) -> str:
         by_luck = ""
     points = math.ceil(1000 * hidden) / 10
     return (
-        f"No miscalibration found in {found.n:,} samples. The model is {sure} sure on average and right {right} of the "
-        f"time; its true accuracy is within {points:.1f} points of that mean confidence ({percent(RULED_OUT, 0)} "
-        f"interval). Its expected calibration error in {plural(len(found.bins), 'bin')} is {error}. {by_luck}{more}"
+        f"No miscalibration found in {found.n:,} {found.rows}. The model is {sure} sure on average and right {right} "
+        f"of the time; its true accuracy is within {points:.1f} points of that mean confidence "
+        f"({percent(RULED_OUT, 0)} interval). Its expected calibration error in {plural(len(found.bins), 'bin')} is "
+        f"{error}. {by_luck}{more}"
     ).strip()
 
 
 def _takes(found: Findings) -> str:
-    return f"It takes about {found.needed:,} samples to see an average error of {100 * NOTICEABLE:.0f} points."
+    return f"It takes about {found.needed:,} {found.rows} to see an average error of {100 * NOTICEABLE:.0f} points."
 
 
 # -------------------------------------------------------------------------------------------------- something was found
@@ -241,4 +248,4 @@ def _positive(found: Findings, names: Sequence[str]) -> str:
     given = positive_tally(found.by_class)
     says, is_label = percents((float(given.says), float(given.right)), digits=2)
     less, more = ("", "only ") if found.positive > 0 else ("only ", "")
-    return f"The mean probability of {names[1]} is {less}{says}, but {more}{is_label} of the samples belong to it."
+    return f"The mean probability of {names[1]} is {less}{says}, but {more}{is_label} of the {found.rows} belong to it."

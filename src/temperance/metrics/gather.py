@@ -82,7 +82,7 @@ class Gatherer:
         self._n_parts: dict[Any, int] = {}
         self._n, self._in_parts, self._as_came, self._generator = n, in_parts, as_came, generator
         self._most_parts = N_PARTS if of_block else min(n, N_PARTS)
-        self._seen, self._offset = 0, 0
+        self.n_seen, self._offset = 0, 0  # rows so far
         if of_block and in_parts:
             # Short blocks must not all begin with the same part.
             self._offset = int(torch.randint(N_PARTS, (), generator=generator))
@@ -90,7 +90,7 @@ class Gatherer:
 
     def add(self, batch: Batch) -> None:
         """Take in more rows."""
-        self._seen += len(batch)
+        self.n_seen += len(batch)
         for metric in self._metrics:
             metric.check_weights(batch)
         if not self._n_parts:
@@ -162,7 +162,7 @@ class Gatherer:
         running.add(found)
         if isinstance(found, Additive) and running.nbytes > STATISTIC_BYTES / 8:
             # Refused as soon as it is clear that it will be too large.
-            expected = min(running.nbytes * self._n // self._seen, found.most_bytes(max(n_parts, 1)))
+            expected = min(running.nbytes * self._n // self.n_seen, found.most_bytes(max(n_parts, 1)))
             self._refuse_above(2 * STATISTIC_BYTES, key, expected)
             self._refuse_above(STATISTIC_BYTES, key, running.nbytes, expected)
 

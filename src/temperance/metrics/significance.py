@@ -191,6 +191,15 @@ def enough_of_both(right: float, n: int) -> bool:
     return min(right, n - right) >= ENOUGH
 
 
+def not_enough(right: int, n: int) -> str:
+    """What is missing for an interval, in words, or nothing if nothing is."""
+    if enough_of_both(right, n):
+        return ""
+    fewer, what = min((right, "right"), (n - right, "wrong"))
+    count = f"{fewer or 'none'} {'is' if fewer < 2 else 'are'} {what}"
+    return f"{ENOUGH} right and {ENOUGH} wrong predictions, and {count}"
+
+
 def bounded(metric: Metric, stats: Statistic, value: float, draws: Draws, level: float) -> Interval:
     """A metric's value with its interval, if it can have one."""
     of_level(level)

@@ -239,7 +239,7 @@ def as_positive(value: object) -> Positive | None:
         return value
     try:
         whole = int(value)  # type: ignore[call-overload]
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         whole = None
     if whole is None or whole != value:
         raise InputError(f"positive must be a label, a whole number or text; got {value!r}")

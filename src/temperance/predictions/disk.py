@@ -185,6 +185,8 @@ def _write_file(chosen: Format, path: Path, predictions: Predictions) -> None:
     for name in found:
         if name in taken:
             raise InputError(f"{name} is in the way of the new {name}; rename or remove it")
+        if _is_table(chosen) and name.startswith(("logits_", "probs_")):
+            raise InputError(f"{name} would be read as a column of scores; rename or remove it")
     chosen.write(path, predictions, found)
 
 
@@ -198,10 +200,14 @@ def _check_rows(chosen: Format, predictions: Predictions) -> None:
             )
     if predictions.shards and predictions.of_pixels and not predictions.space:
         raise InputError("images of different sizes are not one array; write a folder")
-    if predictions.space and chosen not in (npz, safetensors):
+    if predictions.space and _is_table(chosen):
         raise InputError(
             "a table has a row for each sample, and these are arrays of pixels; write .npz or .safetensors"
         )
+
+
+def _is_table(chosen: Format) -> bool:
+    return chosen not in (npz, safetensors)
 
 
 def extras_of(predictions: Predictions) -> Extras:

@@ -84,15 +84,17 @@ def as_sides(
         labels, test = None, labels
     if test is not None and not isinstance(test, Set | tuple):
         raise InputError("test must be a file, a Predictions or a pair of arrays, (probs, labels)")
+    # A Predictions says what it holds, so how arrays and files are read must be meant for the other set.
+    none_else = isinstance(fit, Predictions) and (test is None or isinstance(test, Predictions))
+    own = how if none_else else {"ignore_index": how["ignore_index"]}
+    no_arrays = isinstance(fit, Set) and not isinstance(test, tuple)
     if isinstance(test, tuple):
         if len(test) not in (2, 3):
             raise InputError(f"test must be two arrays, (probs, labels), or three with weights; got {len(test)} things")
         test = as_predictions(*test[:2], weights=test[2] if len(test) == 3 else None, **how)
     elif isinstance(test, Predictions):
-        test = as_predictions(test, ignore_index=how["ignore_index"])
-    if isinstance(fit, str | Path) and labels is None and weights is None:
+        test = as_predictions(test, **own)
+    if isinstance(fit, str | Path) and labels is None and weights is None and not (how["from_logits"] and no_arrays):
         # Which part of a file is fitted depends on what else there is; it is read where that is known.
         return fit, test
-    if isinstance(fit, Set):
-        how = {"ignore_index": how["ignore_index"]}
-    return as_predictions(fit, labels, weights=weights, **how), test
+    return as_predictions(fit, labels, weights=weights, **(own if isinstance(fit, Predictions) else how)), test

@@ -24,9 +24,7 @@ from temperance.predictions.checks import MARK, Described, Wanted, as_class_name
 from temperance.predictions.core import Extras, Origin, Predictions
 from temperance.predictions.dense import in_shape
 from temperance.predictions.keyed import find_set, open_set
-
-# The floats that NumPy has too.
-NUMPY_FLOATS = (torch.float16, torch.float32, torch.float64)
+from temperance.predictions.rows import as_numpy
 
 # NumPy's letters for the kinds of number that safetensors has; its types are written like F32, BF16, I64, BOOL.
 KINDS = {"F": "f", "BF": "f", "I": "i", "U": "u", "BOOL": "b", "C": "c"}
@@ -92,13 +90,12 @@ def read(path: Path, wanted: Wanted) -> Predictions:
 
 
 def extras(origin: Origin) -> Extras:
-    """The tensors that are not predictions, as NumPy's arrays; bfloat16 and float8 become float32."""
+    """The tensors that are not predictions, as NumPy arrays."""
     with reading(origin.path):
         file = SafetensorsFile(origin.path)
         keys = find_set(file.keys(), origin.wanted)
-        found = {name: file.whole(key) for key, name in keys.carried(file.keys()).items() if key not in keys.of_set}
-    small = {name for name, tensor in found.items() if tensor.is_floating_point() and tensor.dtype not in NUMPY_FLOATS}
-    return {name: (tensor.float() if name in small else tensor).numpy() for name, tensor in found.items()}
+        carried = keys.carried(file.keys()).items()
+        return {name: as_numpy(file.whole(key)) for key, name in carried if key not in keys.of_set}
 
 
 def write(path: Path, predictions: Predictions, extras: Extras) -> None:

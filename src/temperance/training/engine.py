@@ -331,7 +331,8 @@ def enough_memory(recipe: Recipe, folder: Path | None) -> Iterator[None]:
         kept = "" if folder is None else f"; the last checkpoint in {folder} is intact"
         raise DeviceError(
             f"the GPU has too little memory for batches of {recipe.batch_size}: lower batch_size, or use "
-            f"precision=bfloat16{kept}"
+            f"precision=bfloat16{kept}",
+            flags={"batch_size": "--batch-size", "precision=bfloat16": "--precision bfloat16"},
         ) from error
 
 

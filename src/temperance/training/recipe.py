@@ -39,17 +39,21 @@ Pixels = Annotated[int, Bounds(0, 10_000)]
 class Recipe:
     """How to train.
 
-    lr, weight_decay    learning rate at the start, and the weight of the squared weights
-    momentum, nesterov  of SGD
-    factor              what a drop leaves of the learning rate
-    epochs, batch_size  a batch is shared by all processes; an incomplete last batch of an epoch is dropped
-    optimiser     "sgd" or "adamw"; momentum and nesterov belong to SGD
+    epochs        how often every image is seen
+    batch_size    images in a step, shared by all processes; an incomplete last batch of an epoch is dropped
+    optimiser     "sgd" or "adamw"
+    lr            learning rate at the start
+    momentum      of SGD
+    nesterov      whether SGD's momentum is Nesterov's
+    weight_decay  how strongly weights are pulled towards 0
     schedule      "steps": multiply the learning rate by `factor` at each of `drops`; "cosine": down to 0; "constant"
     drops         epochs (whole numbers), or shares of all epochs (below 1)
+    factor        what a drop leaves of the learning rate
     warmup        number of epochs in which the learning rate rises to its first value
     clip          largest norm of the gradient: a steep penalty, such as that of ACLS, would otherwise break down in its
                   first steps; None: no limit
-    crop, flip    crop at random after adding a black border of `crop` pixels; mirror half of the images
+    crop          crop at random after adding a black border of this many pixels
+    flip          whether half of the images are mirrored
     mix           "mixup:alpha=1.0", "cutmix" or "mit": train on mixtures of images
     balance       train a second, fixed classifier beside the network's own, and mix both so that confidence in training
                   is this share of accuracy (BalCAL), such as 0.95

@@ -35,6 +35,15 @@ from temperance.report.pages.evaluation import (
 from temperance.report.pages.pairs import metrics_pair, reliability_pair, risk_coverage_pair
 from temperance.report.svg.drawing import Scale
 
+BARS = (
+    " A bar says how far a method is from the best, sample by sample; if it reaches the line of the best, the two are "
+    "level."
+)
+BELOW = "Below NLL and ECE are 95\u00a0% intervals. "
+OVERLAP = (
+    "The intervals of two methods can overlap although one is clearly better, because both were measured on the same "
+    "samples. "
+)
 SAME_ORDER = "A calibrator that keeps the order of the predictions leaves this curve as it is."
 
 
@@ -67,7 +76,9 @@ def _figure(found: Comparison, title: str, metric: str) -> tuple[str, str, str]:
         return title, value_of(old), "the same before and after"
     if metric == "accuracy":
         by = found.recommended.minus(found.baseline, metric)
-        notes = [f"{points(by.value)} points,", f"between {points(by.low)} and {points(by.high)}"]
+        notes = [f"{points(by.value)} points"]
+        if not math.isnan(by.low):
+            notes = [f"{notes[0]},", f"between {points(by.low)} and {points(by.high)}"]
     else:
         sides = ((row, when) for row, when in ((old, "before"), (new, "after")) if not math.isnan(row.low))
         notes = [f"{interval_of(row)} {when}" for row, when in sides]
@@ -80,11 +91,12 @@ def _figure(found: Comparison, title: str, metric: str) -> tuple[str, str, str]:
 def ranking_section(found: Comparison) -> Markup:
     """Every method, the lowest NLL first: those level with it, those behind it, and those that failed."""
     scale = nll_scale(found)
+    first = "Level with the best" if found.tells_apart else "Perhaps level with the best"
     level = [outcome for outcome in found.ranked if found.level_with_best(outcome)]
     behind = [outcome for outcome in found.ranked if not found.level_with_best(outcome)]
     groups = [
         (title, [_ranked(found, outcome, scale) for outcome in outcomes])
-        for title, outcomes in (("Level with the best", level), ("Behind the best", behind))
+        for title, outcomes in ((first, level), ("Behind the best", behind))
         if outcomes
     ]
     failures = [(outcome.label, outcome.failure) for outcome in found.outcomes if outcome.failure]
@@ -99,17 +111,15 @@ def ranking_section(found: Comparison) -> Markup:
     )
     return section(
         "How did the methods do?",
-        "All methods were fitted on the same samples and measured on the same others. The lowest NLL comes first. "
-        "A bar says how far a method is from the best, sample by sample; if it reaches the line of the best, the "
-        "two are level.",
+        "All methods were fitted on the same samples and measured on the same others. The lowest NLL comes first."
+        + BARS * found.tells_apart,
         legend(*_keys(found, scale)),
         grouped_table(columns, groups, "ranking"),
         tag(
             "p",
             "Below the accuracy is its change in points. ",
-            tag("span", "Below NLL and ECE are 95\u00a0% intervals. ", class_="on-wide-screens"),
-            "The intervals of two methods can overlap although one is clearly better, because both were measured on "
-            "the same samples. The best of many methods owes a little to luck.",
+            *([tag("span", BELOW, class_="on-wide-screens"), OVERLAP] if found.tells_apart else []),
+            "The best of many methods owes a little to luck.",
             class_="aside",
         ),
         table(("Could not be fitted", "Why"), failures, "failures") if failures else Markup(),
@@ -117,11 +127,8 @@ def ranking_section(found: Comparison) -> Markup:
 
 
 def _keys(found: Comparison, scale: Scale) -> list[tuple[str, str]]:
-    keys = [
-        ("point", "NLL"),
-        ("range", "95\u00a0% interval of the difference from the best"),
-        ("upright", "the best"),
-    ]
+    difference = [("range", "95\u00a0% interval of the difference from the best")] if found.tells_apart else []
+    keys = [("point", "NLL"), *difference, ("upright", "the best")]
     if _inside(found.baseline, scale):
         keys.append(("line", "no calibration"))
     if not all(_inside(outcome, scale) for outcome in found.ranked):
@@ -153,9 +160,11 @@ def remark(found: Comparison, outcome: Outcome) -> str:
 
 
 def _reach(found: Comparison, outcome: Outcome) -> tuple[float, float]:
-    """The interval of its NLL, given the NLL of the best."""
+    """The interval of its NLL, given the NLL of the best; only the NLL where there is no interval."""
     best = found.ranked[0]
     by = outcome.minus(best, "nll")
+    if math.isnan(by.low):
+        return outcome.measured["nll"].value, outcome.measured["nll"].value
     return best.measured["nll"].value + by.low, best.measured["nll"].value + by.high
 
 
@@ -186,7 +195,9 @@ def _nll_strip(found: Comparison, outcome: Outcome, scale: Scale) -> Markup:
     if _inside(found.baseline, scale):
         marks.append(mark("line", scale(found.baseline.measured["nll"].value)))
     by = outcome.minus(best, "nll")
-    words = f"{by.value:.4f} above the best, between {signed(by.low, 4)} and {signed(by.high, 4)}"
+    words = f"{by.value:.4f} above the best"
+    if not math.isnan(by.low):
+        words += f", between {signed(by.low, 4)} and {signed(by.high, 4)}"
     if not _inside(outcome, scale):
         return strip(f"{words}: beyond the scale", *marks, mark("beyond", 100))
     low, high = map(scale, _reach(found, outcome))

@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping
 from pathlib import PurePath
 
+import torch
+
 from temperance.errors import amount, plural
 from temperance.jobs.evaluation import Evaluation
 from temperance.jobs.results import Provenance, Row, shown
@@ -13,6 +15,7 @@ from temperance.markup import Markup, join, tag
 from temperance.metrics import METRICS
 from temperance.metrics.binned import ece
 from temperance.metrics.bins import Bins
+from temperance.metrics.selective import RiskCoverage
 from temperance.report.formats import interval_of, percent, percent_down, percent_range, value_of
 from temperance.report.numbers import bars, merged_bins
 from temperance.report.page import (
@@ -49,10 +52,9 @@ def evaluation_page(evaluation: Evaluation) -> str:
     """The page: the answer first, then the pictures, then every number, then how it was made."""
     row = evaluation.rows[0]
     name = PurePath(row.source).name
-    settings, k = evaluation.provenance.settings, len(evaluation.class_names)
-    counted = f"{plural(settings['n'], 'sample')}{' with weights' * settings.get('weights', False)}"
+    k = len(evaluation.class_names)
     parts = [
-        heading("Calibration report", name, [row.split, counted, f"{k:,} classes", row.method]),
+        heading("Calibration report", name, [row.split, evaluation.counted, f"{k:,} classes", row.method]),
         verdict_section(evaluation),
         reliability_section(evaluation),
         histogram_section(evaluation),
@@ -150,9 +152,8 @@ def reliability_table(bins: Bins) -> Markup:
 
 
 def histogram_section(evaluation: Evaluation) -> Markup:
-    surest_first = evaluation.risk_coverage.threshold
-    n = len(surest_first)
-    half, most = (float(surest_first[_at_least(share, n) - 1]) for share in (0.5, 0.9))
+    curve = evaluation.risk_coverage
+    half, most = (float(curve.threshold[fewest(curve, share) - 1]) for share in (0.5, 0.9))
     return section(
         "How sure is the model?",
         split(
@@ -166,10 +167,11 @@ def histogram_section(evaluation: Evaluation) -> Markup:
 
 def risk_coverage_section(evaluation: Evaluation) -> Markup:
     curve = evaluation.risk_coverage
-    n = len(curve.coverage)
+    last = torch.tensor(answered(curve)) - 1
+    columns = (each[last].tolist() for each in (curve.coverage, curve.risk, curve.threshold))
     rows = [
-        (percent(m / n, 0), percent(float(curve.risk[m - 1])), percent_down(float(curve.threshold[m - 1])))
-        for m in answered(n)
+        (percent(coverage, 0), percent(risk), percent_down(threshold))
+        for coverage, risk, threshold in zip(*columns, strict=True)
     ]
     return section(
         "If the model may decline, what error remains?",
@@ -182,9 +184,14 @@ def risk_coverage_section(evaluation: Evaluation) -> Markup:
     )
 
 
-def answered(n: int) -> list[int]:
-    """How many of n samples are answered at each coverage in the table, all of them first."""
-    return sorted({_at_least(share, n) for share in COVERAGES}, reverse=True)
+def answered(curve: RiskCoverage) -> list[int]:
+    """How many of the surest samples are answered at each coverage in the table, all of them first."""
+    return sorted({fewest(curve, share) for share in COVERAGES}, reverse=True)
+
+
+def fewest(curve: RiskCoverage, share: float) -> int:
+    """The fewest of the surest samples that make up this share, of the weight where there are weights."""
+    return int((curve.coverage < share - 1e-9).sum()) + 1
 
 
 def groups_section(evaluation: Evaluation) -> Markup:
@@ -202,7 +209,7 @@ def groups_section(evaluation: Evaluation) -> Markup:
     scale = Scale(min(0.0, *ends), max(ends) or 1.0, 0, 100)
     cells = [
         (
-            noted(row.group, plural(row.n, "sample")),
+            noted(row.group, plural(row.n, evaluation.row_name)),
             _dot_strip(row, whole, scale),
             *(value_of(measured[row.group, name]) for name in names),
         )
@@ -260,8 +267,3 @@ def provenance_section(provenance: Provenance) -> Markup:
 
 def _listed(values: Mapping[str, object]) -> str:
     return ", ".join(f"{name} {value}" for name, value in values.items())
-
-
-def _at_least(share: float, n: int) -> int:
-    """The fewest of n samples that make up this share."""
-    return math.ceil(share * n - 1e-9)

@@ -11,6 +11,7 @@ from temperance.report.page import answer, folded, grouped_table, heading, moved
 from temperance.report.pages.evaluation import provenance_section
 from temperance.report.svg.lines import Line, line_chart, line_legend
 
+RANGE = " The line is the mean over the corruptions; the shaded area reaches from the least to the most harmful one."
 TITLES = {"ece": "Calibration error", "accuracy": "Accuracy", "nll": "NLL"}
 
 
@@ -22,15 +23,9 @@ def shift_page(found: Shift) -> str:
         clean, worse = (_written(metric, found.value(metric, severity=s, method=method)) for s in (0, strongest))
         figures.append((TITLES[metric], moved(clean, worse), f"clean, and at severity {strongest}"))
     settings = found.provenance.settings
-    about = [
-        f"{settings['n']:,} images",
-        f"{len(found.corruptions)} corruptions",
-        f"{len(found.severities)} severities",
-        method,
-    ]
     return page(
         f"{settings['name']} – calibration under corruption",
-        heading("Calibration under corruption", settings["name"], about),
+        heading("Calibration under corruption", settings["name"], [*found.counts, method]),
         answer(found.verdict, figures),
         severity_section(found),
         family_section(found),
@@ -63,8 +58,7 @@ def severity_section(found: Shift) -> Markup:
     keys = [Line(method, [], i) for i, method in enumerate(found.methods)]
     return section(
         "How does it hold up?",
-        "Severity 0 is the clean images. The line is the mean over the corruptions; the shaded area reaches from "
-        "the least to the most harmful one.",
+        f"Severity 0 is the clean images.{RANGE * (len(found.corruptions) > 1)}",
         line_legend(keys) if len(keys) > 1 else Markup(),
         pair(*figures),
     )
@@ -139,7 +133,7 @@ def number_table(found: Shift, metric: str, method: str) -> Markup:
 
     severities = [0, *found.severities]
     groups = []
-    for title, names in [*found.families().items(), ("all", [MEAN])]:
+    for title, names in found.groups().items():
         rows = []
         for name in names:
             note = prose(CORRUPTIONS[name].summary) if name in CORRUPTIONS else "over the corruptions"

@@ -1,0 +1,71 @@
+"""The samples to fit on, the samples to measure on, and how the two came about."""
+
+from pathlib import Path
+from typing import Any
+
+from temperance.arrays import no_weight
+from temperance.errors import InputError, plural
+from temperance.predictions import Predictions, read_pair, read_predictions
+from temperance.predictions.given import Set
+
+
+def fit_and_test(fit: Set, test: Set | None, seed: int, **how: Any) -> tuple[Predictions, Predictions, str]:
+    """The part to fit on, the part to measure on, and a sentence that says how they came about."""
+    if test is not None:
+        fit_part = counting(fit) if isinstance(fit, Predictions) else read_for_fitting(fit, **how)
+        test_part = counting(test if isinstance(test, Predictions) else read_predictions(test, **how))
+        _check_pair(fit_part, test_part)
+        return (
+            fit_part,
+            test_part,
+            f"fitted on {plural(fit_part.n, fit_part.row_name)}, measured on {test_part.n:,} others",
+        )
+    whole = fit if isinstance(fit, Predictions) else read_predictions(fit, **how)
+    if not isinstance(fit, Predictions) and whole.split is not None:
+        val, held_out = map(counting, read_pair(fit, **how))
+        _check_pair(val, held_out)
+        fitted, measured = (plural(part.n, f"{part.split} {part.row_name}") for part in (val, held_out))
+        return val, held_out, f"fitted on its {fitted}, measured on its {measured}"
+    whole = counting(whole)
+    first, second = whole.halves(seed)
+    what = "its images split at random" if whole.of_pixels else "split at random"
+    return first, second, f"{what}: fitted on {plural(first.n, whole.row_name)}, measured on the other {second.n:,}"
+
+
+def read_for_fitting(path: str | Path, **how: Any) -> Predictions:
+    """The predictions of a file that count; if it holds two sets, those to fit on."""
+    found = read_predictions(path, **how)
+    return counting(found if found.split is None else read_predictions(path, "val", **how))
+
+
+def _check_pair(fit: Predictions, test: Predictions) -> None:
+    if fit.has_weights != test.has_weights:
+        only = "fit" if fit.has_weights else "test"
+        raise InputError(f"either both sets must have weights, or neither; got weights in the {only} set only")
+    if fit.k != test.k:
+        raise InputError(f"the two sets must have the same classes; got {fit.k} and {test.k}")
+    for j, (one, other) in enumerate(zip(fit.class_names or (), test.class_names or (), strict=False)):
+        if one != other:
+            raise InputError(
+                f"the two sets must have the same classes; class {j} is {one!r} in one, {other!r} in the other"
+            )
+    if fit.fingerprint == test.fingerprint:
+        raise InputError(
+            "the two sets are the same; a calibrator must be measured on other samples than it was fitted on"
+        )
+
+
+def counting(data: Predictions) -> Predictions:
+    """The rows that count: where there are weights, those of a weight above 0."""
+    weights = data.weights if data.has_weights else None
+    if weights is None or bool((weights > 0).all()):
+        return data
+    if not bool(weights.any()):
+        with data.located():
+            raise no_weight()
+    return data.select(weights > 0)
+
+
+def counted(n: int, row_name: str, *, weights: bool) -> str:
+    """How many rows, and of rows with weights which: 950 samples with weights above 0."""
+    return f"{plural(n, row_name)}{' with weights above 0' * weights}"
