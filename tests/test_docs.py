@@ -2,6 +2,7 @@
 
 import doctest
 import importlib
+import io
 import json
 import os
 import pkgutil
@@ -10,6 +11,7 @@ import shlex
 import subprocess
 import sys
 import tomllib
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -339,6 +341,18 @@ def test_tests_that_the_docs_name_are_there() -> None:
 def test_pictures_are_small() -> None:
     for picture in (ROOT / "docs" / "pictures").iterdir():
         assert picture.stat().st_size < 120_000
+
+
+def test_the_wheel_is_as_large_as_the_docs_say() -> None:
+    """A wheel is a zip archive of the package."""
+    wheel = io.BytesIO()
+    with zipfile.ZipFile(wheel, "w", zipfile.ZIP_DEFLATED) as archive:
+        for path in (ROOT / "src" / "temperance").rglob("*"):
+            if path.is_file() and path.suffix != ".pyc":
+                archive.write(path)
+    for page in ("README.md", "docs/index.md"):
+        [said] = re.findall(r"The wheel has ([\d.]+) MB", (ROOT / page).read_text())
+        assert wheel.tell() / 1e6 == pytest.approx(float(said), abs=0.1), page
 
 
 def test_import_is_light() -> None:

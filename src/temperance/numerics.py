@@ -257,8 +257,9 @@ def _as_single(values: Tensor) -> npt.NDArray[np.float32] | None:
 
 
 def prefix_sums(values: Tensor) -> Tensor:
-    """The sums of the first 0, 1, …, n values, booleans as counts. (n + 1,)"""
-    total = values.new_zeros(len(values) + 1, dtype=torch.float64 if values.is_floating_point() else torch.int64)
+    """The sums of the first 0, 1, …, n values or rows, booleans as counts. (n + 1, …)"""
+    kind = torch.float64 if values.is_floating_point() else torch.int64
+    total = values.new_zeros(len(values) + 1, *values.shape[1:], dtype=kind)
     torch.cumsum(values, 0, dtype=total.dtype, out=total[1:])
     return total
 

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -30,7 +31,10 @@ from torch import Tensor
 
 from temperance.arrays import LOG_FLOOR, ArrayLike
 from temperance.errors import InputError
-from temperance.showing import percents
+from temperance.showing import Shown, percents, two_columns
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderResult
 
 UNIFORM, SAME = "uniform", "same"
 
@@ -199,8 +203,8 @@ def _newton_step(probs: Tensor, lacking: Tensor, share: Tensor | None) -> Tensor
 # ------------------------------------------------------------------------------------------- what new predictions say
 
 
-@dataclass(frozen=True)
-class PriorShift:
+@dataclass(frozen=True, repr=False)
+class PriorShift(Shown):
     """How common the classes are among predictions without labels, and whether that is all that changed.
 
     prior        the class frequencies that make the predictions likeliest (k,)
@@ -221,6 +225,15 @@ class PriorShift:
     p_value: float
     p_value_other: float
     applied: Tensor | None
+
+    @property
+    def title(self) -> str:
+        return f"class frequencies of {self.n:,} predictions"
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        entries = {name: each.tolist() if isinstance(each, Tensor) else each for name, each in vars(self).items()}
+        yield from two_columns(self.title, entries)
+        yield self.verdict
 
     @property
     def shifted(self) -> bool:
@@ -244,7 +257,9 @@ class PriorShift:
         are_not = "seem not to be" if self.other_shift else "are not"
         changed = f"the classes {are_not} as common among {rows} as in the fit part"
         if self.applied is None:
-            if self.shifted:
+            if self.n == 1:
+                found = "one prediction is too few to tell whether class frequencies shifted"
+            elif self.shifted:
                 found = f"{changed}, but fewer predictions than classes do not tell how common they are"
             elif self.n < FEW_OF_A_CLASS * len(self.prior):
                 found = f"{rows} are too few to tell whether class frequencies shifted"

@@ -11,6 +11,8 @@ from temperance.metrics.stats import FullRows, TopLabels, full_rows, top_labels
 from temperance.numerics import is_whole, prefix_sums, stable_order, stable_sort
 from temperance.settings import Count, Fraction
 
+BLOCK_VALUES = 1 << 18  # probabilities that are sorted at a time
+
 Rule = Literal["sorted", "interp", "quantile-left"]
 
 
@@ -52,6 +54,8 @@ def classwise_adaptive_ece(
     rule     how the bins are cut: see `adaptive_ece`
     classes  "all", or "present": only those that are a label of some sample
     """
+    if rule == "sorted" and samples.weights is None and classes == "all":
+        return float(_class_errors(samples, n_bins, -1.0).mean())
     if rule != "sorted":
         samples = samples.repeated()
     counted = torch.bincount(samples.labels, minlength=samples.probs.shape[1]).tolist()
@@ -76,6 +80,9 @@ def tace(samples: FullRows, *, n_bins: Count = 15, rule: Rule = "sorted", thresh
     >>> round(tace(probs, [0, 1, 1], n_bins=1), 6)  # the third class has no probability above the threshold
     0.266667
     """
+    if rule == "sorted" and samples.weights is None:
+        found = _class_errors(samples, n_bins, threshold)
+        return float(found.nanmean()) if not bool(found.isnan().all()) else 0.0
     if rule != "sorted":
         samples = samples.repeated()
     errors = []
@@ -84,6 +91,26 @@ def tace(samples: FullRows, *, n_bins: Count = 15, rule: Rule = "sorted", thresh
         if bool(above.any()):
             errors.append(_class_error(samples.select(above), j, n_bins, rule))
     return sum(errors) / len(errors) if errors else 0.0
+
+
+def _class_errors(samples: FullRows, n_bins: int, threshold: float) -> Tensor:
+    """For each class the error of its probability where that is above a threshold; NaN where it never is. (k,)"""
+    n, k = samples.probs.shape
+    width = max(1, BLOCK_VALUES // n)
+    return torch.cat([_block_errors(samples, slice(j, j + width), n_bins, threshold) for j in range(0, k, width)])
+
+
+def _block_errors(samples: FullRows, classes: slice, n_bins: int, threshold: float) -> Tensor:
+    value, order = samples.probs[:, classes].sort(dim=0, stable=True)
+    j = torch.arange(samples.probs.shape[1], device=value.device)[classes]
+    total = prefix_sums((samples.labels[order] == j).double().sub_(value))
+    above = (value > threshold).sum(0)
+    # Runs as `even_cuts` has them, of the samples above the threshold, which come last; further cuts repeat the last.
+    bins = above.clamp_max(n_bins).clamp_min(1)
+    index = torch.arange(int(bins.max()) + 1, device=value.device)[:, None].minimum(bins)
+    cuts = len(value) - above + index * (above // bins) + index.minimum(above % bins)
+    error: Tensor = total.gather(0, cuts).diff(dim=0).abs().sum(0)
+    return error / above
 
 
 def _class_error(samples: FullRows, j: int, n_bins: int, rule: Rule) -> float:
