@@ -26,14 +26,14 @@ def pool_weights(log_probs: Tensor, labels: Tensor, counts: Tensor, start: Tenso
 
     The imagined samples are labelled as the first member predicts.
     """
-    problem = _Problem(log_probs, labels, counts)
+    problem = _PoolProblem(log_probs, labels, counts)
     even = torch.full_like(problem.target, 1 / len(log_probs))
     return descend(
         problem, even if start is None else start, low=0.0, still=1e-9, hessian=lambda: problem.hessian
     ).parameters
 
 
-class _Problem:
+class _PoolProblem:
     """The NLL of a pool as a function of its weights (m,); it remembers the Hessian of its last evaluation."""
 
     hessian: Tensor
