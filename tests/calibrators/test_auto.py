@@ -11,13 +11,12 @@ import torch
 
 from conftest import random_predictions
 from temperance.calibrators import Auto, KernelLogistic, Temperature, auto, load_calibrator, make_calibrator
+from temperance.calibrators._fit.pool import IMAGINED, pool_weights
 from temperance.calibrators.auto import (
-    IMAGINED,
     MEMBERS,
     TOO_LIKELY,
     _chance_of_harm,
     _chance_of_loss,
-    _pool_weights,
 )
 from temperance.calibrators.temperature import SPREAD_ABOVE, SPREAD_BELOW, TYPICAL
 from temperance.errors import FileError, TemperanceWarning
@@ -295,7 +294,7 @@ def test_a_shift_of_class_frequencies_costs_no_more_than_the_frequencies_explain
 def test_the_weights_are_the_best_ones() -> None:
     logits, labels = random_predictions(500, 3, sharpness=3.0)
     log_probs = torch.stack([logits, logits.flip(1), -logits]).log_softmax(2)
-    found = _pool_weights(log_probs, labels, torch.ones(500).double())
+    found = pool_weights(log_probs, labels, torch.ones(500).double())
 
     def value(weights: torch.Tensor) -> float:
         pooled = torch.einsum("m,mnk->nk", weights, log_probs).log_softmax(1)

@@ -8,8 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from temperance.arrays import CORE_BLOCK_VALUES, block_rows
-from temperance.calibrators._fit.descent import descend
+from temperance.calibrators._fit.pool import IMAGINED, pool, pool_weights
 from temperance.calibrators.base import Calibrator, Shared, calibrator, make_calibrator
 from temperance.calibrators.gaps import GapScaling
 from temperance.calibrators.linear import ROUGHLY
@@ -36,11 +35,6 @@ from temperance.showing import likelihood
 # networks, kernels of other widths, a parabola, a smoothed temperature) changed the NLL by less than 0.1 % on real
 # predictions.
 MEMBERS = ("gap-scaling", "structured-vector", "structured-matrix", "kernel-logistic")
-
-# The weights are fitted to the samples and to this many imagined ones, labelled as temperature scaling predicts. So a
-# member that does well on a few samples by chance gets less weight, and no weight is infinite. The imagined samples
-# also take part in the probability of harm.
-IMAGINED = 10
 
 # The ridge of the last step. It is far stronger than that of `gap-scaling` alone, since little is left to repair.
 LAST_RIDGE = 100.0
@@ -123,7 +117,7 @@ class Auto(Calibrator):
         held_out = fold < n_out
         rows, truth, counts = logits[held_out], labels[held_out], all_counts[held_out]
         # 2, and both steps on all folds but one
-        weights = _pool_weights(log_probs, truth, counts)
+        weights = pool_weights(log_probs, truth, counts)
         again = self._dealt(len(truth)).to(logits.device)
         combined, fitted = _cross_combined(log_probs, truth, counts, again, weights)
         found = {"identity": rows.log_softmax(1)} | dict(zip(names, log_probs, strict=True)) | combined
@@ -141,7 +135,7 @@ class Auto(Calibrator):
             harm += unknown * _chance_of_harm(rows, truth, counts, float(plain.temperature))
         # 3, as far as it is trusted
         if trust >= NEGLIGIBLE and harm < TOO_LIKELY:
-            self.last = _fitted_last_step(_pool(log_probs, weights), truth, counts)
+            self.last = _fitted_last_step(pool(log_probs, weights), truth, counts)
             self.last.slopes *= trust
         share = dict(zip(names, _pulled_back(weights, trust).tolist(), strict=True))
         if harm >= TOO_LIKELY:
@@ -165,7 +159,7 @@ class Auto(Calibrator):
 
     def _calibrate(self, logits: Tensor) -> Tensor:
         members = [self._modules[name] for name in sorted(self._modules) if name != "last"]
-        pooled = _pool([m._calibrate(logits) for m in members if isinstance(m, Calibrator)], self.weights)
+        pooled = pool([m._calibrate(logits) for m in members if isinstance(m, Calibrator)], self.weights)
         return self.last._calibrate(pooled) if "last" in self._modules else pooled
 
     def _restore(self, tensors: dict[str, Tensor]) -> None:
@@ -253,17 +247,17 @@ def _cross_combined(
     log_probs: Tensor, labels: Tensor, counts: Tensor, fold: Tensor, start: Tensor
 ) -> tuple[dict[str, Tensor], Steps]:
     """Log-probabilities after the pool and after gap scaling, both fitted to the other folds, and what was fitted."""
-    pool, last = torch.empty_like(log_probs[0]), torch.empty_like(log_probs[0])
+    after_pool, after_last = torch.empty_like(log_probs[0]), torch.empty_like(log_probs[0])
     steps = []
     for out in range(int(fold.max()) + 1):
         inside, outside = fold != out, fold == out
-        weights = _pool_weights(log_probs, labels, counts * inside, start)
-        pooled = _pool(log_probs, weights)
+        weights = pool_weights(log_probs, labels, counts * inside, start)
+        pooled = pool(log_probs, weights)
         step = _fitted_last_step(pooled[inside], labels[inside], counts[inside])
-        pool[outside] = pooled[outside]
-        last[outside] = step._calibrate(pool[outside])
+        after_pool[outside] = pooled[outside]
+        after_last[outside] = step._calibrate(pooled[outside])
         steps.append((weights, step))
-    return {"pool": pool, "pool and gap-scaling": last}, steps
+    return {"pool": after_pool, "pool and gap-scaling": after_last}, steps
 
 
 def _cross_trusted(log_probs: Tensor, fold: Tensor, steps: Steps, trust: float) -> Tensor:
@@ -271,12 +265,12 @@ def _cross_trusted(log_probs: Tensor, fold: Tensor, steps: Steps, trust: float) 
     found = torch.empty_like(log_probs[0])
     for out, (weights, step) in enumerate(steps):
         step.slopes *= trust
-        found[fold == out] = step._calibrate(_pool(log_probs[:, fold == out], _pulled_back(weights, trust)))
+        found[fold == out] = step._calibrate(pool(log_probs[:, fold == out], _pulled_back(weights, trust)))
     return found
 
 
 def _pulled_back(weights: Tensor, trust: float) -> Tensor:
-    """The weights times the trust, and the rest of the trust for temperature scaling, the first member."""
+    """The weights times the trust, and 1 − trust more for temperature scaling, the first member."""
     pulled = trust * weights
     pulled[0] += 1 - trust
     return pulled
@@ -339,60 +333,6 @@ def _verdict(harm: float, wrong: int, n: int) -> str:
     if harm < TOO_LIKELY:
         return f"The probability that calibrating does harm, a higher NLL on new data, is {likelihood(harm)}."
     return f"Probabilities are left as they are: with a probability of {likelihood(harm)} calibrating would do harm."
-
-
-def _pool(log_probs: Tensor | list[Tensor], weights: Tensor) -> Tensor:
-    """log p ∝ Σ_m w_m log p_m."""
-    total = torch.zeros_like(log_probs[0])
-    for found, weight in zip(log_probs, weights, strict=True):
-        total.addcmul_(found, weight)
-    return total.log_softmax(1)
-
-
-@one_thread()  # its many small operations would wait for torch's threads
-def _pool_weights(log_probs: Tensor, labels: Tensor, counts: Tensor, start: Tensor | None = None) -> Tensor:
-    """The weights w ≥ 0 (m,) with which the pool of (m, n, k) has the least NLL, the imagined samples included.
-
-    The imagined samples are labelled as the first member predicts.
-    """
-    problem = _PoolProblem(log_probs, labels, counts)
-    even = torch.full_like(problem.target, 1 / len(log_probs))
-    return descend(
-        problem, even if start is None else start, low=0.0, still=1e-9, hessian=lambda: problem.hessian
-    ).parameters
-
-
-class _PoolProblem:
-    """The NLL of a pool as a function of its weights (m,); it remembers the Hessian of its last evaluation."""
-
-    hessian: Tensor
-
-    def __init__(self, log_probs: Tensor, labels: Tensor, counts: Tensor) -> None:
-        self.log_probs, self.each = log_probs, counts / counts.sum()
-        self.more = 1 + IMAGINED / float(counts.sum())
-        rows = block_rows(log_probs[:, 0].numel(), log_probs.device, CORE_BLOCK_VALUES)
-        self.slices = [slice(i, i + rows) for i in range(0, len(labels), rows)]
-        of_labels = log_probs.gather(2, labels.expand(log_probs.shape[:2])[:, :, None]).squeeze(2)
-        self.target = of_labels @ self.each
-        for s in self.slices:
-            believed = (log_probs[0, s].exp() * log_probs[:, s]).sum(2)
-            self.target += (self.more - 1) * (believed @ self.each[s])
-
-    def __call__(self, weights: Tensor) -> tuple[float, Tensor]:
-        """The value and its gradient."""
-        value, gradient, self.hessian = 0.0, torch.zeros_like(weights), torch.zeros_like(weights.diag())
-        for s in self.slices:
-            found, each = self.log_probs[:, s], self.each[s]
-            scores = torch.tensordot(weights, found, 1)
-            normaliser = scores.logsumexp(1)
-            likely = found * scores.sub_(normaliser[:, None]).exp_()
-            mean = likely.sum(2)
-            value += float(normaliser @ each)
-            gradient += mean @ each
-            squares = likely.mul_(each[:, None]).flatten(1) @ found.flatten(1).T
-            self.hessian += squares - (mean * each) @ mean.T
-        self.hessian *= self.more
-        return self.more * value - float(weights @ self.target), self.more * gradient - self.target
 
 
 def _nll(log_probs: Tensor, labels: Tensor) -> Tensor:
