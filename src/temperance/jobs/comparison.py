@@ -63,7 +63,7 @@ class Comparison(Results):
     def title(self) -> str:
         """The test file's name and size."""
         rows = counted(self.test.n, self.test.row_name, weights=self.test.has_weights)
-        return f"{Path(self.test.source).name} · {rows} · {self.test.k} classes"
+        return f"{Path(self.test.source).name} · {rows} · {self.test.k:,} classes"
 
     @property
     def baseline(self) -> Outcome:
@@ -179,7 +179,8 @@ class Comparison(Results):
         missing = not_enough(self.test.n - self.baseline.mistakes, self.test.n)
         if not self.any_fitted or self.tells_apart or not missing:
             return ""
-        return f"There are no intervals, and nobody knows which methods are level with the best: that takes {missing}."
+        untold = "which methods are level with the best cannot be told"
+        return f"There are no intervals, and {untold}: that takes {missing}."
 
     @property
     def _imbalance(self) -> str:

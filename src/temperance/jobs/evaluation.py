@@ -39,10 +39,7 @@ from temperance.progress import Progress, no_progress
 from temperance.settings import ResamplesOrNone, of_kind
 
 # The verdict on samples that have weights.
-WITH_WEIGHTS = (
-    "The samples have weights. A verdict rests on tests for samples that count equally, so there is none here; "
-    "the intervals are of the weighted samples."
-)
+WITH_WEIGHTS = "The samples have weights. A verdict rests on tests for samples that count equally: there is none here"
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
@@ -115,7 +112,7 @@ class Evaluation(Results):
     @property
     def title(self) -> str:
         """The file's name and size."""
-        return f"{Path(self.rows[0].source).name} · {self.counted} · {self.provenance.settings['k']} classes"
+        return f"{Path(self.rows[0].source).name} · {self.counted} · {self.provenance.settings['k']:,} classes"
 
     @property
     def counted(self) -> str:
@@ -136,7 +133,8 @@ class Evaluation(Results):
         Its tests are for samples that count equally, so with weights there is none.
         """
         if self.provenance.settings.get("weights"):
-            return WITH_WEIGHTS
+            has_intervals = any(not math.isnan(row.low) for row in self.rows)
+            return f"{WITH_WEIGHTS}{'; the intervals are of the weighted samples' * has_intervals}."
         return verdict(*self.tallies, self.class_names, f"{self.row_name}s")
 
     def to_json(self, **extra: Any) -> str:
