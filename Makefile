@@ -3,7 +3,7 @@
 #   make test   every check: style, types, tests
 # What continuous integration runs besides:
 #   make units     numerical tests, computed as on processors with other vector units
-#   make oldest    the fast tests with the oldest versions of what temperance needs
+#   make oldest    the fast tests, and those of scikit-learn, with the oldest versions of what temperance needs
 #   make docs      the documentation site in site/; a broken link or a page without its place is an error
 #   make package   wheel and source archive, each installed where there is no compiler, and used; wheels also for ARM,
 #                  where there is a compiler for it (gcc-aarch64-linux-gnu), and audited
@@ -56,10 +56,10 @@ units: $(VENV)/.tests
 
 # Warnings of old versions are not ours to mend.
 oldest: $(VENV)-oldest/.tests
-	OMP_NUM_THREADS=1 $(VENV)-oldest/bin/python $(PYTEST) -q -m 'not slow and not exhaustive' -W default $(FAST)
+	OMP_NUM_THREADS=1 $(VENV)-oldest/bin/python $(PYTEST) -q -m 'not slow and not exhaustive' -W default $(FAST) tests/interop/test_sklearn.py
 
 $(VENV)-oldest/.tests: $(VENV)-oldest/.torch pyproject.toml
-	$(VENV)-oldest/bin/$(subst constraints,constraints-oldest,$(PINNED)) --editable '.[report,parquet,images,analysis]' pytest pytest-xdist hypothesis
+	$(VENV)-oldest/bin/$(subst constraints,constraints-oldest,$(PINNED)) --editable '.[report,parquet,images,sklearn]' pytest pytest-xdist hypothesis
 	touch $@
 
 docs: $(VENV)/.docs

@@ -48,6 +48,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages that are made here."""
     made = {**dict(pages(shown)), **dict(api_pages())}
     made |= {path: _moved((ROOT / name).read_text()) for name, path in OUTSIDE.items()}
+    made["changelog.md"] = "---\nsearch: {exclude: true}\n---\n\n" + made["changelog.md"]  # it mentions everything
     made |= {"reference/commands.md": commands_page(), "stylesheets/pictures.css": style()}
     for path, content in made.items():
         files.append(File.generated(config, path, content=content))

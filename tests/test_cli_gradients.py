@@ -43,7 +43,7 @@ def test_the_page_says_what_is_shown(tmp_path: Path) -> None:
         (["focal:gamma"], "written key=value"),
         (["focal:gamma=-1"], "gamma must be a number"),
         (["focal", "--figure", "cdf"], "the figure cdf is of the au loss"),
-        (["focal", "--classes", "1"], "--classes must be a whole number of at least 3"),
+        (["focal", "--classes", "1"], "--classes must be a whole number from 3 to 10000"),
     ],
 )
 def test_mistakes_are_one_sentence(

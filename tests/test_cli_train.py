@@ -305,7 +305,7 @@ def test_what_hardly_learnt_is_said_before_anything_else(images: Path, tmp_path:
         ),
         (("nowhere", "--lr", "-1"), "--lr must be a number of at least 0; got -1.0"),
         (("digits", "--preset", "cifra"), "preset must be one of"),
-        (("digits", "--batch-size", "100000"), "batch_size 100000 is more than"),
+        (("digits", "--batch-size", "100000"), "--batch-size 100000 is more than"),
         (("digits", "--device", "tpu"), "the device 'tpu' cannot be used here"),
         (("nowhere", "--mix", "blend"), "there is no mix named 'blend'"),
         (("cifar10",), "download"),

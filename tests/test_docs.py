@@ -2,6 +2,7 @@
 
 import doctest
 import importlib
+import io
 import json
 import os
 import pkgutil
@@ -10,6 +11,7 @@ import shlex
 import subprocess
 import sys
 import tomllib
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -68,6 +70,12 @@ def code_blocks(page: Path, language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", page.read_text(), re.DOTALL)
 
 
+def quotations(page: Path) -> list[str]:
+    """What a page quotes, each on one line."""
+    found = re.findall(r"(?:^> .*\n)+", page.read_text(), re.MULTILINE)
+    return [" ".join(quote.replace("> ", "").split()) for quote in found]
+
+
 # Runs a page's program, and says at the end what was printed by which line.
 RECORDER = """
 import builtins, json, sys
@@ -109,6 +117,10 @@ def numbers(text: str) -> list[tuple[float, float]]:
     return found
 
 
+def without_numbers(text: str) -> str:
+    return " ".join(NUMBER.sub("#", text).split())
+
+
 def is_printed(value: float, slack: float, printed: list[tuple[float, float]]) -> bool:
     return any(abs(value - other) <= slack + 1e-9 for other, _ in printed)
 
@@ -118,7 +130,7 @@ def test_python_blocks_run(page: Path, run: Run, tmp_path: Path) -> None:
     """The Python of a page runs from top to bottom as one program, in an empty folder.
 
     A number in a comment beside `print` is what that line prints. A number in a tutorial's quotations and tables is
-    printed somewhere on its page.
+    printed somewhere on its page, and so are the words of its quotations, up to three dots.
     """
     program = "\n".join(code_blocks(page, "python"))
     if "interop.onnx" in program and os.environ.get("CI") != "true":
@@ -134,10 +146,13 @@ def test_python_blocks_run(page: Path, run: Run, tmp_path: Path) -> None:
             shown = numbers(printed[i])
             assert all(is_printed(*number, shown) for number in numbers(beside[1])), f"{line} prints {printed[i]}"
     if page.parent.name == "tutorials":
-        shown = numbers("\n".join(printed.values()))
+        said = "\n".join(printed.values())
+        shown = numbers(said)
         for line in page.read_text().splitlines():
             if line.startswith(("> ", "| ")):
                 assert all(is_printed(*number, shown) for number in numbers(line)), f"not printed: {line}"
+        for part in " … ".join(quotations(page)).split("…"):
+            assert without_numbers(part) in without_numbers(said), f"not printed: {part}"
 
 
 @pytest.mark.parametrize("page", TUTORIALS, ids=lambda page: page.stem)
@@ -167,6 +182,11 @@ def test_the_first_commands_run(run: Run, tmp_path: Path) -> None:
         found = run(command(*words), tmp_path)
         assert found.code == 0, found.err
     assert {"report.html", "calibrated.csv", "cal.onnx"} <= {path.name for path in tmp_path.iterdir()}
+    [runtime] = code_blocks(start, "py")
+    found = run(runtime + "probs.tofile('probs.bin')", tmp_path)
+    assert found.code == 0, found.err
+    with_temperance = temperance.read_predictions(tmp_path / "calibrated.csv").scores.numpy()
+    np.testing.assert_allclose(np.fromfile(tmp_path / "probs.bin", "f").reshape(200, 100), with_temperance, atol=1e-5)
 
 
 # ----------------------------------------------------------------------------------- the site's page for every method
@@ -178,6 +198,9 @@ def test_every_entry_of_every_registry_has_its_page() -> None:
     assert wanted == {path for path in made if not path.endswith("index.md")}
     assert all(f"registry:{kind}" in (ROOT / "mkdocs.yml").read_text() for kind in KINDS)
     assert not [path for path, text in made.items() if "## Settings" not in text and not path.endswith("index.md")]
+    for kind in KINDS:  # a reader finds a name in the alphabet
+        names = [Path(path).stem for path in made if path.startswith(f"reference/{kind}/")]
+        assert names == ["index", *sorted(names[1:])]
 
 
 @pytest.mark.parametrize("kind", ["metrics", "calibrators", "objectives", "losses", "heads"])
@@ -241,10 +264,8 @@ def test_commands_of_the_page_on_shift_run_and_say_what_it_quotes(run: Run, tmp_
         found = run(command(*words), tmp_path)
         assert found.code == 0, found.err
         said += found.out
-    quotes = re.findall(r"(?:^> .*\n)+", page.read_text(), re.MULTILINE)
-    for quote in quotes:
-        assert " ".join(quote.replace("> ", "").split()) in " ".join(said.split())
-    assert len(quotes) == 2
+    quotes = quotations(page)
+    assert len(quotes) == 2 and all(quote in " ".join(said.split()) for quote in quotes)
 
 
 def test_commands_of_the_page_on_segmentation_run(run: Run, tmp_path: Path) -> None:
@@ -320,6 +341,18 @@ def test_tests_that_the_docs_name_are_there() -> None:
 def test_pictures_are_small() -> None:
     for picture in (ROOT / "docs" / "pictures").iterdir():
         assert picture.stat().st_size < 120_000
+
+
+def test_the_wheel_is_as_large_as_the_docs_say() -> None:
+    """A wheel is a zip archive of the package."""
+    wheel = io.BytesIO()
+    with zipfile.ZipFile(wheel, "w", zipfile.ZIP_DEFLATED) as archive:
+        for path in (ROOT / "src" / "temperance").rglob("*"):
+            if path.is_file() and path.suffix != ".pyc":
+                archive.write(path)
+    for page in ("README.md", "docs/index.md"):
+        [said] = re.findall(r"The wheel has ([\d.]+) MB", (ROOT / page).read_text())
+        assert wheel.tell() / 1e6 == pytest.approx(float(said), abs=0.1), page
 
 
 def test_import_is_light() -> None:

@@ -18,8 +18,8 @@ from scipy.optimize import isotonic_regression
 
 from temperance import numerics
 from temperance.metrics import METRICS, ece
-from temperance.metrics.bins import bin_edges
 from temperance.numerics import (
+    bin_edges,
     bin_sums,
     first_places,
     one_thread,

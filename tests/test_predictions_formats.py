@@ -159,6 +159,13 @@ def test_a_file_that_loses_rows_after_it_was_opened(tmp_path: Path, suffix: str)
         list(opened.chunks(7))
 
 
+@pytest.mark.parametrize("suffix", [".parquet", ".csv", ".jsonl"])
+def test_an_array_whose_name_a_table_gives_to_scores_is_refused(tmp_path: Path, suffix: str) -> None:
+    np.savez(tmp_path / "in.npz", probs=[[0.5, 0.5]], labels=[0], probs_0=[1.0])
+    with pytest.raises(InputError, match="probs_0 would be read as a column of scores"):
+        write_predictions(tmp_path / f"out{suffix}", read_predictions(tmp_path / "in.npz"))
+
+
 @pytest.mark.parametrize("suffix", [".safetensors", ".parquet", ".csv"])
 def test_names_that_are_not_unicode(tmp_path: Path, suffix: str) -> None:
     lone = Predictions.of([[0.5, 0.5]], [0], class_names=["a", "\ud800"], groups=["\ud800"])

@@ -99,13 +99,19 @@ def test_apply_keeps_everything_else(saved: Path, tmp_path: Path, suffix: str) -
 
 
 def test_pt_and_npy_are_calibrated_into_another_format(saved: Path, tmp_path: Path) -> None:
-    torch.save(
-        {"logits": torch.tensor(LOGITS), "labels": torch.tensor(LABELS), "id": torch.arange(N)}, tmp_path / "in.pt"
-    )
+    others = {
+        "id": torch.arange(N),
+        "embedding": torch.ones(N, 2, dtype=torch.bfloat16),
+        "bias": torch.zeros(3, requires_grad=True),
+        "network": "resnet18",
+    }
+    torch.save({"logits": torch.tensor(LOGITS), "labels": torch.tensor(LABELS), **others}, tmp_path / "in.pt")
     np.save(tmp_path / "logits.npy", LOGITS)
     assert run("apply", saved, tmp_path / "in.pt", "-o", tmp_path / "out.npz").code == 0
     with np.load(tmp_path / "out.npz") as found:
         assert found["id"].tolist() == list(range(N)) and found["probs"].shape == (N, K)
+        assert found["embedding"].tolist() == [[1, 1]] * N and found["bias"].tolist() == [0, 0, 0]
+        assert str(found["network"]) == "resnet18"
     assert run("apply", saved, tmp_path / "logits.npy", "-o", tmp_path / "new.npz").code == 0
     assert "read, not written" in run("apply", saved, tmp_path / "in.pt", "-o", tmp_path / "out.pt").err
 
@@ -139,6 +145,12 @@ def test_records_that_are_refused(tmp_path: Path, text: str, sentence: str) -> N
     (tmp_path / "in.jsonl").write_text(text)
     with pytest.raises(FileError, match=sentence):
         temperance.evaluate(tmp_path / "in.jsonl", bootstrap=0)
+
+
+def test_records_of_another_length_are_refused_in_any_chunk(tmp_path: Path) -> None:
+    (tmp_path / "in.jsonl").write_text('{"logits": [1, 2], "label": 0}\n{"logits": [1, 2, 3], "label": 0}\n')
+    with pytest.raises(FileError, match="must be 2 numbers in each record; row 1 "):
+        list(read_predictions(tmp_path / "in.jsonl").chunks(rows=1))
 
 
 @pytest.mark.parametrize("suffix", [".tsv", ".jsonl"])
@@ -202,6 +214,7 @@ def test_tables_have_names_of_their_own() -> None:
         (pandas.DataFrame({"logits": [[1.0, 2.0], [1.0]], "label": [0, 1]}), {}, "a list of 2 numbers.*row 1 has 1"),
         (pandas.DataFrame({"logits": [[1.0, 2.0], None], "label": [0, 1]}), {}, "has no value in row 1"),
         (pandas.DataFrame({"logits": [1.0, 2.0], "label": [0, 1]}), {}, "must hold a list of numbers"),
+        (pandas.DataFrame({"logits": [], "label": []}, dtype=object), {}, "the table has no rows"),
         (pandas.DataFrame(WIDE), {"from_logits": True}, "a table brings its own labels"),
         (LOGITS, {"labels": LABELS, "columns": {"logits": "x"}}, "arrays have none"),
     ],

@@ -139,6 +139,7 @@ def test_binary_arrays() -> None:
         ([0.5, 0.5], [0, 1], {"positive": "a"}, "positive='a' is text, but the labels are numbers"),
         ([0.5, 0.5], [0, 1], {"positive": 0.5}, "positive must be a label"),
         ([0.5, 0.5], [0, 1], {"positive": [1]}, "positive must be a label"),
+        ([0.5, 0.5], [0, 1], {"positive": float("inf")}, "positive must be a label"),
         ([0.5, 0.5], [[0, 1], [1, 0]], {"positive": 1}, r"labels must have shape \(2,\)"),
         ([0.5, 0.5], [0, 1], {}, r"stack both columns: numpy.stack\(\[1 - p, p\], axis=1\), or pass positive=1$"),
         ([[0.5], [0.5]], [0, 0], {}, "or pass positive=1$"),
@@ -210,7 +211,7 @@ def test_exact_zeros_are_noted_too() -> None:
     assert note.startswith("1 label has a probability of 0") and "on the other 3 samples it is 0.4621" in note
     assert evaluate(probs, [0, 1, 1, 0], bootstrap=0).notes == ()
     assert evaluate(probs, [0, 0, 1, 0], bootstrap=0, metrics=["ece"]).notes == ()
-    assert "on the other 0 samples" in evaluate([[1.0, 0.0]], [1], bootstrap=0).notes[0]
+    assert evaluate([[1.0, 0.0]], [1], bootstrap=0).notes[0].endswith("counts as 1e-12. So NLL is 27.63.")
     assert evaluate(np.log(np.array(probs) + 1e-30), [0, 0, 1, 0], from_logits=True, bootstrap=0).notes == ()
 
 

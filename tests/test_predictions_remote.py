@@ -56,7 +56,7 @@ def test_every_format(suffix: str, memory: Any, tmp_path: Path) -> None:
 def test_folders_and_patterns(memory: Any, tmp_path: Path) -> None:
     for i, (logits, labels) in enumerate(zip(LOGITS.chunk(3), LABELS.chunk(3), strict=True)):
         put(memory, tmp_path, f"memory://bucket/part-{i}.npz", logits, labels)
-    for note in ("notes.txt", "_SUCCESS.npz", ".part-0.npz"):
+    for note in ("notes.txt", "_SUCCESS.npz", ".part-0.npz", "_delta_log/0.json"):
         memory.pipe_file(f"memory://bucket/{note}", b"nothing")
     expected = evaluate(LOGITS, LABELS, from_logits=True, bootstrap=0).row("nll").value
     for url in ("memory://bucket", "memory://bucket/", "memory://bucket/part-*.npz"):

@@ -99,6 +99,18 @@ def test_apply_writes_files_of_the_same_names(saved: Path, tmp_path: Path, suffi
     assert "calibrated already" in run("apply", saved, out, "-o", tmp_path / "twice").err
 
 
+def test_rounded_files_are_calibrated_into_a_folder(saved: Path, tmp_path: Path) -> None:
+    """The first file has fewer decimals than the second, which decide for both."""
+    for name, probs in (("a", [[0.3, 0.3, 0.3]]), ("b", [[0.333, 0.333, 0.333]])):
+        (tmp_path / "in").mkdir(exist_ok=True)
+        write_predictions(tmp_path / "in" / f"{name}.npz", Predictions.of(probs, [0]))
+    said = run("apply", saved, tmp_path / "in", "--normalise", "-o", tmp_path / "out")
+    assert said.code == 2 and "a.npz" in said.err and "to 3 decimals" in said.err
+    write_predictions(tmp_path / "in" / "a.npz", Predictions.of([[0.5, 0.25, 0.249]], [0]))
+    assert run("apply", saved, tmp_path / "in", "--normalise", "-o", tmp_path / "out").code == 0
+    assert read_predictions(tmp_path / "out").scores.sum(1).tolist() == pytest.approx([1, 1], abs=1e-12)
+
+
 @pytest.mark.parametrize("suffix", SUFFIXES)
 def test_apply_writes_one_file(saved: Path, tmp_path: Path, suffix: str) -> None:
     folder, out = shards(tmp_path / "all", ".parquet"), tmp_path / f"out{suffix}"

@@ -21,7 +21,7 @@ from temperance.heads.change import JUDGED, differences, judgement
 from temperance.jobs.ood import compare_ood, told_apart
 from temperance.jobs.results import Row
 from temperance.metrics import accuracy, debiased_ece, ece
-from temperance.metrics.tally import holm
+from temperance.metrics.gain import holm
 from temperance.training.prediction import predict
 from temperance.training.run import hardly_learnt
 from verdicts import PERCENT, same
@@ -149,7 +149,7 @@ def test_what_shift_says(sure: float, n: int) -> None:
     assert said[5] == names[values.index(max(values))]
     same(said[6], max(values))
     tests = [difference(debiased_ece, logits, clean, labels, from_logits=True) for logits in worse]
-    sure_ones = holm(torch.tensor([each.p_value for each in tests])) <= 0.05
+    sure_ones = [p_value <= 0.05 for p_value in holm([each.p_value for each in tests])]
     for word, sign in (("grows", 1), ("shrinks", -1)):
         count = sum(bool(passed) and sign * each.value > 0 for passed, each in zip(sure_ones, tests, strict=True))
         assert (word in head) == (count > 0 and n >= 50), head

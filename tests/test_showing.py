@@ -66,6 +66,14 @@ def test_a_result_is_short_in_words_and_a_table_in_a_notebook(result: Tabular) -
     assert "<table>" in text
 
 
+def test_class_frequencies_are_short_in_words_and_a_table_in_a_notebook() -> None:
+    logits, labels = random_predictions(300, 40)
+    found = Temperature().fit(logits, labels).adapt(logits)
+    assert repr(found) == "<PriorShift: class frequencies of 300 predictions>"
+    check_html(found._repr_html_())
+    assert found.verdict in found._repr_html_() and "40 numbers" in found._repr_html_()
+
+
 def test_html_is_escaped() -> None:
     """A name of the samples is <script>alert(1)</script>."""
     text = samples.evaluation()._repr_html_()

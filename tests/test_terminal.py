@@ -27,7 +27,7 @@ FIT = ["fit", "temperature", "PATH", "-o", "c.safetensors"]
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    logits, labels = random_predictions(60, 3, sharpness=4.0)
+    logits, labels = random_predictions(200, 3, sharpness=4.0)
     found = Predictions.of(logits, labels, from_logits=True, class_names=NAMES)
     write_predictions(tmp_path / "p.npz", found)
     return tmp_path / "p.npz"

@@ -29,7 +29,7 @@ from temperance.jobs.results import Provenance
 from temperance.metrics import METRICS
 from temperance.metrics.batch import batches
 from temperance.metrics.gather import Request
-from temperance.metrics.significance import bounded, combine, deal, resample
+from temperance.metrics.significance import bounded, deal, resample
 
 Truth = Callable[[Tensor], Tensor]
 
@@ -99,7 +99,7 @@ def covered(case: str, n: int, truth: dict[str, float]) -> list[dict[str, Any]]:
         requests: list[Request] = [(METRICS[name], {}) for name in METRIC_NAMES]
         parts = deal(batches(says, labels), n, requests, torch.Generator().manual_seed(seed))
         for (metric, _), part in zip(requests, parts, strict=True):
-            stats = combine(part)
+            stats = part.whole
             value, draws = metric.value(stats), resample(metric, part, RESAMPLES, torch.Generator().manual_seed(seed))
             basic, ours = draws.interval(value, metric.range, LEVEL), bounded(metric, stats, value, draws, LEVEL)
             for rule, found in (("basic", basic), ("ours", ours)):

@@ -45,7 +45,7 @@ from temperance.losses import LOSSES
 from temperance.metrics import METRICS
 from temperance.metrics.batch import batches
 from temperance.metrics.detection import auroc
-from temperance.metrics.significance import Difference, Draws, combine, deal, resample
+from temperance.metrics.significance import Difference, Draws, deal, resample
 from temperance.registry import as_entry, parse_entry
 from temperance.settings import defaults_of
 from temperance.training import Job, train
@@ -241,7 +241,7 @@ def measured(probs: Tensor, labels: Tensor, n_resamples: int = RESAMPLES) -> dic
     found = {}
     for metric, parts in zip(metrics, dealt, strict=True):
         draws = resample(metric, parts, n_resamples, _generator())
-        found[metric.name] = Measured(metric.value(combine(parts)), draws)
+        found[metric.name] = Measured(metric.value(parts.whole), draws)
     return found | {FAILURES: failure_auroc(probs, labels, n_resamples)}
 
 

@@ -5,7 +5,8 @@ fitted to the val part and measured on the test part, without a prior, with the 
 part's logits without their labels.
 
 `--study estimated`: `auto` is fitted to the fit part of each set. Of its test part 20 samples are drawn with each kind
-of shift, and the class frequencies of each are estimated from its logits alone:
+of shift, and the class frequencies of each are estimated from its logits alone. The NLL is that of the same samples
+before and after adapting to them:
 
 none     the classes as common as in the whole set
 classes  frequencies drawn at random (a flat Dirichlet distribution): the only kind that EM knows
@@ -35,6 +36,7 @@ from torch import Tensor
 from benchmarks.quality.data import fit_and_test, sets
 from benchmarks.quality.table import read
 from temperance.calibrators import CALIBRATORS, Calibrator, make_calibrator
+from temperance.calibrators.priors import PriorShift
 from temperance.errors import TemperanceWarning
 from temperance.jobs.results import Provenance
 from temperance.metrics import accuracy, ece, nll
@@ -74,12 +76,9 @@ def estimated(name: str, path: Path, done: set[str]) -> list[dict[str, Any]]:
     rows = []
     for kind in KINDS:
         tried = [_estimate(found, kind, test_z, test_y, together / together.sum(), draw) for draw in range(DRAWS)]
-        mean = {
-            key: fmean(each[key] for each in tried if each) for key in ("n", "error", "covered", "shifted", "other")
-        }
-        rows.append(
-            {"set": name, "method": "auto", "shift": kind, "draws": len([e for e in tried if e]), **_rounded(mean)}
-        )
+        large = [each for each in tried if each]
+        mean = {key: fmean(each[key] for each in large) for key in large[0]}
+        rows.append({"set": name, "method": "auto", "shift": kind, "draws": len(large), **_rounded(mean)})
     return rows
 
 
@@ -99,18 +98,18 @@ def _estimate(
         confidence = logits.softmax(1).amax(1)
         keep = torch.where(confidence > confidence.median(), keep / 2, keep)
     drawn = torch.rand(len(labels), generator=generator, dtype=torch.float64) < keep
-    rows = logits[drawn][torch.randperm(int(drawn.sum()), generator=generator)][:ROWS]
+    order = torch.randperm(int(drawn.sum()), generator=generator)[:ROWS]
+    rows, truth = logits[drawn][order], labels[drawn][order]
     if len(rows) < FEWEST:
         return {}
     if kind == "noisy":
         rows = 0.7 * rows + 0.3 * logits.std() * torch.randn(rows.shape, generator=generator, dtype=torch.float64)
-    shift = found.adapt(rows)
+    shift, said_and_done = _adapted(found, rows, truth)
     return {
         "n": shift.n,
         "error": float((shift.prior - frequencies).abs().mean()),
         "covered": float(((shift.low <= frequencies) & (frequencies <= shift.high)).double().mean()),
-        "shifted": float(shift.shifted),
-        "other": float(shift.other_shift),
+        **said_and_done,
     }
 
 
@@ -131,19 +130,20 @@ def few(name: str, path: Path, done: set[str]) -> list[dict[str, Any]]:
             keep = torch.rand(len(rest), generator=generator, dtype=torch.float64) < exponential[labels[rest]] / 3
             for kind, some in (("none", rest), ("classes", rest[keep])):
                 for n in (n for n in FEW if n <= len(some)):
-                    tried[kind, n].append(_adapted(found, logits[some[:n]], labels[some[:n]]))
+                    tried[kind, n].append(_adapted(found, logits[some[:n]], labels[some[:n]])[1])
         for (kind, n), each in tried.items():
             mean = {key: fmean(one[key] for one in each) for key in each[0]}
             rows.append({"set": name, "method": method, "shift": kind, "draws": len(each), "n": n, **_rounded(mean)})
     return rows
 
 
-def _adapted(found: Calibrator, logits: Tensor, labels: Tensor) -> dict[str, float]:
-    """What adapting to some predictions says, and their NLL before and after."""
+def _adapted(found: Calibrator, logits: Tensor, labels: Tensor) -> tuple[PriorShift, dict[str, float]]:
+    """What adapting to some predictions finds; what its tests say, and the NLL before and after."""
     before = nll(found.set_prior(None).predict_proba(logits), labels)
     shift = found.adapt(logits)
     after = nll(found.predict_proba(logits), labels)
-    return {"shifted": float(shift.shifted), "other": float(shift.other_shift), "before": before, "after": after}
+    said = {"shifted": float(shift.shifted), "other": float(shift.other_shift)}
+    return shift, said | {"before": before, "after": after}
 
 
 def _rounded(values: dict[str, float]) -> dict[str, float]:
@@ -192,14 +192,16 @@ def estimated_markdown(rows: list[dict[str, Any]]) -> str:
             group = next(name for name, starts in GROUPS.items() if row["set"].startswith(starts))
             by_case[row["shift"], group].append(row)
     lines = [
-        "| shift | sets | predictions | error of a frequency | in its interval | frequencies changed | other shift |",
-        "|---" * 7 + "|",
+        "| shift | sets | predictions | error of a frequency | in its interval | classes changed | other shift | NLL |",
+        "|---" * 8 + "|",
     ]
     for (kind, group), found in sorted(by_case.items(), key=lambda each: KINDS.index(each[0][0])):
-        mean = {key: fmean(row[key] for row in found) for key in ("n", "error", "covered", "shifted", "other")}
+        n, error, covered, shifted, other, before, after = (
+            fmean(row[key] for row in found) for key in ("n", "error", "covered", "shifted", "other", "before", "after")
+        )
         lines.append(
-            f"| {kind} | {len(found)} {group} | {mean['n']:,.0f} | {100 * mean['error']:.2f} % "
-            f"| {100 * mean['covered']:.0f} % | {100 * mean['shifted']:.1f} % | {100 * mean['other']:.1f} % |"
+            f"| {kind} | {len(found)} {group} | {n:,.0f} | {100 * error:.2f} % | {100 * covered:.0f} % "
+            f"| {100 * shifted:.1f} % | {100 * other:.1f} % | {before:.3f} → {after:.3f} |"
         )
     return "\n".join(lines)
 

@@ -241,13 +241,17 @@ def exponent(pairs: Sequence[tuple[float, float]]) -> float:
 def markdown(rows: list[dict[str, Any]]) -> str:
     """Each job as it was last measured; seconds on the clock only where the machine had no other work.
 
+    The first row is `import torch`, which is in no other one's CPU seconds: it says how fast the machine was.
+
     >>> row = {"job": "a", "name": "apply", "n": 5000, "k": 10, "suffix": ".npz", "peer": None, "how": "quiet"}
-    >>> row |= {"cpu": 1.25, "floor": 0.0101, "peak_mb": 250.0, "wall": 2.0, "load": 0.2, "cores": 2}
-    >>> print(markdown([row, row | {"how": "busy", "wall": 4.2}]).splitlines()[2])
+    >>> row |= {"torch_cpu": 1.5, "cpu": 1.25, "floor": 0.0101, "peak_mb": 250.0, "wall": 2.0, "load": 0.2, "cores": 2}
+    >>> print(markdown([row, row | {"how": "busy", "wall": 4.2}]).splitlines()[3])
     | apply | 5,000 × 10 | 1.25 | 0.010 | 250 | 2.0 | 2.1 | 0 |
     """
     heads = ["job", "n × k", "CPU s", "least s", "peak MB", "clock s", "busy, times", "load"]
     lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    torch_alone = np.median([row["torch_cpu"] for row in rows if row["how"] == "quiet"])
+    lines.append(f"| `import torch` | | {torch_alone:.2f} |" + " |" * (len(heads) - 3))
     busy_rows = {row["job"]: row for row in rows if row["how"] == "busy"}
     for row in rows:
         if row["how"] != "quiet":

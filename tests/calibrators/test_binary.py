@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from scipy.special import expit, logit, logsumexp, softmax
 
 from conftest import random_predictions
+from temperance import arrays
 from temperance.calibrators import CALIBRATORS, Isotonic, Platt, load_calibrator, make_calibrator
-from temperance.calibrators._fit import reduction as reduction_module
 from temperance.calibrators._fit.curve import CurveCalibrator, look_up, merge_steps, steps
 from temperance.calibrators._fit.reduction import (
     BinaryCalibrator,
@@ -253,7 +253,7 @@ def test_blocks_make_no_difference(monkeypatch: pytest.MonkeyPatch) -> None:
     for reduction in REDUCTIONS:
         whole = Platt(reduction=reduction).fit(logits, labels).predict_proba(logits)
         with monkeypatch.context() as patch:
-            patch.setattr(reduction_module, "BLOCK_VALUES", {"cpu": 700})
+            patch.setitem(arrays.BLOCK_VALUES, "cpu", 700)
             parts = Platt(reduction=reduction).fit(logits, labels).predict_proba(logits)
         assert torch.allclose(whole, parts, atol=1e-12)
 

@@ -53,6 +53,8 @@ def test_fit_takes_every_kind_of_input(method: Method) -> None:
     marked = torch.cat([labels, torch.full((20,), 255)]).reshape(13, 20)
     padded = torch.cat([logits, torch.zeros(20, 4)]).reshape(13, 20, 4).movedim(-1, 1)
     assert torch.equal(method().fit(padded, marked, ignore_index=255).predict_proba(logits), probs)
+    with pytest.raises(InputError, match="every label is ignore_index=255: there is nothing to fit"):
+        method().fit(padded, torch.full_like(marked, 255), ignore_index=255)
 
 
 @each

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 
 from conftest import random_predictions
+from temperance import arrays
 from temperance.calibrators import GapScaling, Temperature
 from temperance.calibrators.gaps import RANKS, _depths, _edges, _largest, _Problem
 from temperance.metrics import ece, nll
@@ -144,7 +145,7 @@ def test_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     logits, labels = unsure(200, 5)
     whole = GapScaling().fit(logits, labels)
     expected = whole.predict_proba(logits)
-    monkeypatch.setattr("temperance.calibrators.gaps.BLOCK_VALUES", {"cpu": 140})
+    monkeypatch.setitem(arrays.CORE_BLOCK_VALUES, "cpu", 140)
     pieces = GapScaling().fit(logits, labels)
     assert torch.allclose(pieces.slopes, whole.slopes, atol=1e-9)
     assert torch.allclose(whole.predict_proba(logits), expected, atol=1e-12)

@@ -10,6 +10,7 @@ from scipy.optimize import minimize
 from torch import Tensor
 
 from conftest import random_predictions
+from temperance import arrays
 from temperance.calibrators import make_calibrator
 from temperance.calibrators._fit import regression
 from temperance.calibrators._fit.maps import Diagonal, Full, Map
@@ -194,7 +195,7 @@ def problem_of(kind: Map, n: int = 60, k: int = 4) -> Regression:
 @pytest.mark.parametrize("kind", [Diagonal(), Full()])
 @pytest.mark.parametrize("block", [1 << 20, 30])
 def test_gradient_and_hessian_against_differences(kind: Map, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(regression.BLOCK_VALUES, "cpu", block)
+    monkeypatch.setitem(arrays.CORE_BLOCK_VALUES, "cpu", block)
     problem = problem_of(kind)
     generator = torch.Generator().manual_seed(0)
     at = problem.centre + 0.3 * torch.randn(problem.centre.shape, generator=generator, dtype=torch.float64)
@@ -228,7 +229,7 @@ def test_preconditioner_is_symmetric_positive_and_near_the_inverse(kind: Map, ev
 @pytest.mark.parametrize("kind", [Diagonal(), Full()])
 @pytest.mark.parametrize("block", [1 << 20, 30])
 def test_the_whole_hessian_gives_newtons_step(kind: Map, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(regression.BLOCK_VALUES, "cpu", block)
+    monkeypatch.setitem(arrays.CORE_BLOCK_VALUES, "cpu", block)
     problem = problem_of(kind)
     _, gradient = problem(problem.centre)
     torch.testing.assert_close(problem.hessian_times(problem.newton_step(gradient)), -gradient, rtol=1e-8, atol=1e-12)

@@ -20,8 +20,8 @@ from temperance.calibrators import (
     load_calibrator,
     make_calibrator,
 )
-from temperance.calibrators.base import REFERENCE
-from temperance.calibrators.priors import DRAWS, implied_prior
+from temperance.calibrators.base import FIT_PART
+from temperance.calibrators.priors import LEAST_P_VALUE, implied_prior
 from temperance.errors import InputError, NotFittedError, TemperanceWarning
 from temperance.jobs.application import apply, with_prior
 from temperance.metrics import nll
@@ -146,7 +146,7 @@ def test_settings_say_what_is_wrong_with_a_prior() -> None:
 def test_a_file_from_before_there_were_priors_still_loads(tmp_path: Path) -> None:
     logits, labels = mixture(300, EVEN)
     found = Temperature().fit(logits, labels)
-    for name in REFERENCE:
+    for name in FIT_PART:
         del found._buffers[name]
     found.save(tmp_path / "old.safetensors")
     back = load_calibrator(tmp_path / "old.safetensors")
@@ -287,6 +287,7 @@ def test_without_a_shift_the_probabilities_stay_as_they_are() -> None:
         for rows, says in (
             (new, "these 600 predictions show no shift of class frequencies"),
             (new[:15], "these 15 predictions are too few to tell"),
+            (new[:1], "one prediction is too few to tell"),
         ):
             shift = found.adapt(rows)
             assert shift.applied is None and shift.verdict.startswith(says)
@@ -334,10 +335,22 @@ def test_another_kind_of_shift_is_recognised() -> None:
     logits, labels = mixture(3000, EVEN)
     found = Temperature().fit(logits, labels)
     blurred = 0.5 * mixture(1500, EVEN, 1)[0]
-    with pytest.warns(TemperanceWarning, match="differ from the fit part by more than class frequencies"):
+    with pytest.warns(TemperanceWarning, match="differ from the fit part by something other than class frequencies"):
         shift = found.adapt(blurred)
-    assert shift.other_shift and shift.p_value_other == 1 / (1 + DRAWS)
-    assert "differ from the fit part by more than class frequencies" in shift.verdict and "less sure" in shift.verdict
+    assert shift.other_shift and shift.p_value_other == LEAST_P_VALUE
+    assert "show no shift of class frequencies from the fit part" in shift.verdict
+    assert "other than class frequencies (p ≤ 0.001). A fit on" in shift.verdict
+
+
+def test_what_other_inputs_may_have_done_is_not_said_of_the_classes() -> None:
+    """Noise makes one class look like another, as if it were rarer; nothing happened to the classes."""
+    logits, labels = mixture(3000, EVEN)
+    found = Temperature().fit(logits, labels)
+    noisy = mixture(1500, EVEN, 1)[0]
+    noisy[:, 0] -= 1.5
+    with pytest.warns(TemperanceWarning, match="so adapting to frequencies may do harm. A fit on"):
+        shift = found.adapt(noisy)
+    assert shift.shifted and shift.verdict.startswith("the classes seem not to be as common among these 1,500")
 
 
 def test_applying_with_a_prior_leaves_the_calibrator_as_it_is() -> None:

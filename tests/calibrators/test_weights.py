@@ -37,7 +37,9 @@ def fitted(
         return made.fit(logits, labels, weights=weights)
 
 
-def check_same(one: Calibrator, other: Calibrator, logits: torch.Tensor) -> None:
+def check_same(one: Calibrator, other: Calibrator) -> None:
+    """The same map on samples it was not fitted on: at those it was, a curve of steps depends on the last bit."""
+    logits, _ = random_predictions(150, one.k, seed=1)
     assert torch.allclose(one.predict_proba(logits), other.predict_proba(logits), atol=2e-5)
     assert torch.allclose(one.implied_prior, other.implied_prior, atol=1e-4)
 
@@ -48,7 +50,7 @@ def test_whole_weights_are_repeated_samples(name: str, k: int) -> None:
     logits, labels, weights = samples(k)
     rows = torch.repeat_interleave(weights)
     repeated = fitted(name, logits[rows], labels[rows])
-    check_same(fitted(name, logits, labels, weights=weights), repeated, logits)
+    check_same(fitted(name, logits, labels, weights=weights), repeated)
 
 
 @pytest.mark.parametrize("reduction", ["one-versus-rest", "top-label"])
@@ -57,7 +59,7 @@ def test_whole_weights_in_every_reduction(name: str, reduction: str) -> None:
     logits, labels, weights = samples(3, seed=1)
     rows = torch.repeat_interleave(weights)
     repeated = fitted(name, logits[rows], labels[rows], reduction=reduction)
-    check_same(fitted(name, logits, labels, weights=weights, reduction=reduction), repeated, logits)
+    check_same(fitted(name, logits, labels, weights=weights, reduction=reduction), repeated)
 
 
 # The released optimiser takes a thousand steps: with an objective of rows, of all rows together, and one that adapts.
@@ -82,7 +84,7 @@ def test_only_the_proportions_of_other_weights_matter(name: str) -> None:
     logits = 3 * logits  # so sure that auto does not leave them as they are
     weights = 0.05 + torch.rand(150, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
     found = fitted(name, logits, labels, weights=weights)
-    check_same(found, fitted(name, logits, labels, weights=7.3 * weights), logits)
+    check_same(found, fitted(name, logits, labels, weights=7.3 * weights))
     if found.learnt:
         plain = fitted(name, logits, labels)
         assert not torch.allclose(found.predict_proba(logits), plain.predict_proba(logits), atol=1e-4)
@@ -92,7 +94,7 @@ def test_only_the_proportions_of_other_weights_matter(name: str) -> None:
 @pytest.mark.parametrize("each", [1.0, 0.3])
 def test_equal_weights_change_nothing(name: str, each: float) -> None:
     logits, labels, _ = samples(3, seed=4)
-    check_same(fitted(name, logits, labels, weights=torch.full((150,), each)), fitted(name, logits, labels), logits)
+    check_same(fitted(name, logits, labels, weights=torch.full((150,), each)), fitted(name, logits, labels))
 
 
 @pytest.mark.parametrize("name", [*names, "auto"])
@@ -122,7 +124,7 @@ def test_whole_weights_in_other_objectives_of_gap_scaling(objective: str) -> Non
     logits, labels, weights = samples(3, seed=2)
     rows = torch.repeat_interleave(weights)
     repeated = fitted("gap-scaling", logits[rows], labels[rows], objective=objective)
-    check_same(fitted("gap-scaling", logits, labels, weights=weights, objective=objective), repeated, logits)
+    check_same(fitted("gap-scaling", logits, labels, weights=weights, objective=objective), repeated)
 
 
 def test_whole_weights_count_in_smoothing() -> None:

@@ -86,8 +86,9 @@ def test_a_set_is_fetched_once(server: Server, cache: Path) -> None:
 def test_nothing_is_fetched_without_permission(server: Server, cache: Path) -> None:
     with pytest.raises(
         FileError, match=rf"cifar10 is not in .*; pass download=True to fetch {NAME} \(163 MB\) from http"
-    ):
+    ) as refused:
         read_images("cifar10", cache=cache)
+    assert refused.value.flags == {"pass download=True": "add --download"}
     assert server.requests == []
     assert not cache.exists()
 

@@ -271,3 +271,10 @@ def test_cross_entropy_is_the_measure_of_weights() -> None:
     found = against_probability(CrossEntropy())
     assert torch.allclose(found.weight, torch.ones_like(found.weight))
     assert torch.allclose(found.slope, -1 / found.prob)
+
+
+@pytest.mark.parametrize("name", ["focal:gamma=0", "focal:gamma=0.5", "focal", "flsd", "inverse-focal"])
+def test_formulas_at_probabilities_of_exactly_0_and_1(name: str) -> None:
+    logits = torch.tensor([[800.0, 0.0, 0.0], [0.0, 800.0, 0.0]])
+    found = gradients(name, logits, torch.tensor([0, 0]), source="formula")
+    assert found.f.abs().tolist() == [[0, 0, 0], [0, 0, 0]]

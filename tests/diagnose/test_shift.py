@@ -157,7 +157,7 @@ def test_some_of_a_part(part: Images) -> None:
 def test_bad_input(part: Images) -> None:
     with pytest.raises(InputError, match="no corruption named 'gauss-noise'; did you mean gaussian-noise"):
         under_shift(Colours(), part, corruptions=["gauss-noise"], mean=MEAN, std=STD)
-    for severities in ((), (0,), (6,), (1.5,), (True,)):
+    for severities in ((), (0,), (6,), (1.5,), (True,), ("a", 1)):
         with pytest.raises(InputError, match="severities must be whole numbers from 1 to 5"):
             under_shift(Colours(), part, severities=severities, mean=MEAN, std=STD)  # type: ignore[arg-type]
 

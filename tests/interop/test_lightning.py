@@ -88,3 +88,8 @@ def test_what_validation_step_must_return_is_said(tmp_path: Path) -> None:
 def test_a_wrong_method_is_refused_before_training() -> None:
     with pytest.raises(InputError, match="temprature"):
         CalibrationCallback("temprature")
+
+
+def test_a_training_without_validation_is_refused_before_it_begins(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="pass validation data to fit"):
+        fitted(tmp_path, Tiny(), CalibrationCallback(), limit_val_batches=0)

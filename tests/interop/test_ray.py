@@ -86,6 +86,16 @@ class Deadly(Temperature):
         return super().predict_proba(logits)
 
 
+class Told:
+    """Remembers how far a job said it was."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[int, int]] = []
+
+    def __call__(self, done: int, steps: int, what: str) -> None:
+        self.calls.append((done, steps))
+
+
 def same_values(found: Evaluation, expected: Evaluation) -> None:
     assert [row.metric for row in found.rows] == [row.metric for row in expected.rows]
     for one, other in zip(found.rows, expected.rows, strict=True):
@@ -96,9 +106,11 @@ def same_values(found: Evaluation, expected: Evaluation) -> None:
 
 def test_files_give_what_one_process_gives(shards: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = evaluate(shards, bootstrap=50)
-    for task_rows in (cluster.TASK_ROWS, 200):
+    for task_rows, tasks in ((cluster.TASK_ROWS, 1), (200, 15)):
         monkeypatch.setattr(cluster, "TASK_ROWS", task_rows)
-        found = cluster.evaluate(shards, bootstrap=50)
+        told = Told()
+        found = cluster.evaluate(shards, bootstrap=50, progress=told)
+        assert told.calls == [(done, tasks) for done in range(1, tasks + 1)]
         same_values(found, expected)
         assert found.verdict == expected.verdict and found.title == expected.title
         assert len(found.provenance.inputs) == FILES

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from temperance.calibrators import Temperature, load_calibrator
+from temperance.errors import InputError, TemperanceWarning
 from temperance.metrics import ece
 
 pytestmark = [
@@ -18,6 +19,7 @@ pytestmark = [
 
 transformers: Any = pytest.importorskip("transformers", reason="transformers is not installed")
 pytest.importorskip("accelerate", reason="accelerate is not installed")
+from temperance.interop.held_out import HeldOut  # noqa: E402
 from temperance.interop.transformers import TrainerCalibration  # noqa: E402
 
 
@@ -51,27 +53,25 @@ class Samples(Dataset[dict[str, Tensor]]):
         return {"inputs": self.inputs[i], "labels": self.labels[i]}
 
 
-def test_a_run_logs_metrics_and_leaves_a_calibrator_and_a_report(tmp_path: Path) -> None:
-    torch.manual_seed(0)
-    model, held_out, calibration = Tiny(), Samples(400, 1), TrainerCalibration("temperature", metrics=["ece"])
+def made(folder: Path, calibration: TrainerCalibration, *, eval_strategy: str = "epoch", **more: Any) -> Any:
     arguments = transformers.TrainingArguments(
-        output_dir=str(tmp_path),
+        output_dir=str(folder),
         num_train_epochs=2,
-        eval_strategy="epoch",
+        eval_strategy=eval_strategy,
         save_strategy="no",
         report_to=[],
         use_cpu=True,
         disable_tqdm=True,
         learning_rate=0.05,
     )
-    trainer = transformers.Trainer(
-        model=model,
-        args=arguments,
-        train_dataset=Samples(128, 0),
-        eval_dataset=held_out,
-        compute_metrics=calibration.compute_metrics,
-        callbacks=[calibration],
-    )
+    given = {"model": Tiny(), "eval_dataset": Samples(50, 1), "compute_metrics": calibration.compute_metrics, **more}
+    return transformers.Trainer(args=arguments, train_dataset=Samples(128, 0), callbacks=[calibration], **given)
+
+
+def test_a_run_logs_metrics_and_leaves_a_calibrator_and_a_report(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model, held_out, calibration = Tiny(), Samples(400, 1), TrainerCalibration("temperature", metrics=["ece"])
+    trainer = made(tmp_path, calibration, model=model, eval_dataset=held_out)
     trainer.train()
     with torch.no_grad():
         logits = model.layer(held_out.inputs)
@@ -83,6 +83,18 @@ def test_a_run_logs_metrics_and_leaves_a_calibrator_and_a_report(tmp_path: Path)
     assert isinstance(saved, Temperature)
     assert float(saved.temperature) == pytest.approx(float(expected.temperature), rel=1e-5)
     assert "<h1>" in (tmp_path / "calibration.html").read_text(encoding="utf-8")
+
+
+def test_a_training_without_evaluations_is_refused_before_it_begins(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match='eval_strategy="epoch"'):
+        made(tmp_path, TrainerCalibration(), eval_strategy="no").train()
+    with pytest.raises(InputError, match="pass its compute_metrics to Trainer"):
+        made(tmp_path, TrainerCalibration(), compute_metrics=None).train()
+
+
+def test_a_training_that_ends_before_its_first_evaluation_is_not_lost(tmp_path: Path) -> None:
+    with pytest.warns(TemperanceWarning, match="no calibrator was fitted"):
+        assert HeldOut("temperature", ["ece"]).finish(tmp_path) is None
 
 
 class Prediction(NamedTuple):

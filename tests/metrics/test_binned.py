@@ -26,8 +26,9 @@ from temperance.metrics import (
     nll,
     rms_ce,
 )
-from temperance.metrics.bins import Bins, bin_edges, bin_index
+from temperance.metrics.bins import Bins, bin_index
 from temperance.metrics.classwise import bin_under_over, class_errors, class_over, class_under
+from temperance.numerics import bin_edges
 
 TINY = 2e-6  # the golden numbers are rounded to six decimals
 

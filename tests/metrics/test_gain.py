@@ -107,3 +107,4 @@ def test_corrected_p_values() -> None:
     assert holm([0.02, 0.01, 0.2], [0.5, 0.25, 0.25]) == pytest.approx([0.04, 0.04, 0.2])
     assert holm([0.9, 0.9], [0.5, 0.5]) == [1.0, 1.0]
     assert holm([], []) == []
+    assert holm([0.01, 0.04, 0.03, 0.5]) == pytest.approx([0.04, 0.09, 0.09, 0.5])

@@ -1,4 +1,6 @@
-"""Top-k accuracy: a slow reference with ties, scikit-learn, limits."""
+"""Top-k accuracy: a slow reference with ties, scikit-learn, limits. Proper scores of nearly certain predictions."""
+
+import math
 
 import numpy as np
 import pytest
@@ -6,7 +8,7 @@ import torch
 
 from conftest import random_predictions
 from temperance.errors import InputError
-from temperance.metrics import accuracy, top_k_accuracy
+from temperance.metrics import accuracy, brier, nll, top_k_accuracy
 
 
 def slow_top(probs: np.ndarray[tuple[int, int], np.dtype[np.float64]], labels: list[int], top: int) -> float:
@@ -43,3 +45,12 @@ def test_scikit_learn_agrees() -> None:
     for top in (2, 5):
         theirs = metrics.top_k_accuracy_score(labels.numpy(), logits.numpy(), k=top, labels=range(10))
         assert top_k_accuracy(logits, labels, from_logits=True, top=top) == pytest.approx(theirs, abs=1e-12)
+
+
+@pytest.mark.parametrize("top", [5.0, 20.0, 30.0, 36.0])
+def test_nearly_certain_logits_lose_no_digits(top: float) -> None:
+    logits, labels = [[top, 0.0, 0.0], [0.0, top, 0.0]], [0, 1]
+    assert nll(logits, labels, from_logits=True) == pytest.approx(math.log1p(2 * math.exp(-top)), abs=3e-16)
+    rest = 1 / (2 + math.exp(top))
+    assert brier(logits, labels, from_logits=True) == pytest.approx(6 * rest**2, abs=5e-16)
+    assert brier(logits, labels, from_logits=True) >= 0

@@ -12,7 +12,7 @@ from temperance.metrics import METRICS, Metric, accuracy, adaptive_ece, classwis
 from temperance.metrics.batch import batches
 from temperance.metrics.bins import Bins
 from temperance.metrics.gather import N_PARTS
-from temperance.metrics.significance import LINEAR_ROWS, POWERS, Draws, combine, deal, difference, interval, resample
+from temperance.metrics.significance import LINEAR_ROWS, POWERS, Draws, deal, difference, interval, resample
 
 
 def overconfident(n: int, generator: torch.Generator) -> tuple[Any, Any]:
@@ -103,7 +103,7 @@ def test_dealt_parts_are_all_of_the_data() -> None:
     found = list(batches(logits, labels, from_logits=True))
     for metric in (ece, nll, adaptive_ece):
         (parts,) = deal(found, 3000, [(metric, {})], torch.Generator().manual_seed(0))
-        assert metric.value(combine(parts)) == pytest.approx(metric(logits, labels, from_logits=True), abs=1e-12)
+        assert metric.value(parts.whole) == pytest.approx(metric(logits, labels, from_logits=True), abs=1e-12)
         assert parts.n_parts == (0 if metric is adaptive_ece else N_PARTS)
 
 

@@ -11,7 +11,7 @@ import torch
 
 from conftest import random_predictions
 from temperance.errors import InputError
-from temperance.metrics import METRICS, classwise_ece, ece
+from temperance.metrics import METRICS, Metric, classwise_ece, ece
 from temperance.metrics.stream import Stream
 
 
@@ -36,6 +36,17 @@ def test_streams_survive_pickling(name: str) -> None:
     logits, labels = random_predictions(30, 3)
     stream.update(logits, labels, from_logits=True)
     assert pickle.loads(pickle.dumps(stream)).value == stream.value
+
+
+@pytest.mark.parametrize("metric", [ece, classwise_ece])
+def test_a_sum_of_streams_stays_as_it_is_when_one_goes_on(metric: Metric) -> None:
+    first, empty = Stream(metric), Stream(metric)
+    for seed in range(3):
+        first.update(*random_predictions(50, 5, seed), from_logits=True)
+    both = first + empty
+    before = both.value
+    first.update(*random_predictions(50, 5, 3), from_logits=True)
+    assert both.value == before
 
 
 def test_only_like_streams_add() -> None:

@@ -20,7 +20,6 @@ from temperance.metrics.tally import (
     class_tally,
     confidence_tally,
     error_by_chance,
-    holm,
     positive_tally,
     samples_needed,
     significant,
@@ -120,9 +119,7 @@ def test_certainty() -> None:
     assert chance(tally_of(torch.full((5,), 1 + 1e-7, dtype=torch.float64), torch.tensor([5]))).tolist() == [1]
 
 
-def test_holm() -> None:
-    values = torch.tensor([0.01, 0.04, 0.03, 0.5], dtype=torch.float64)
-    assert holm(values).tolist() == pytest.approx([0.04, 0.09, 0.09, 0.5])
+def test_empty_entries_are_no_tests() -> None:
     # Entries without predictions are not counted as tests.
     alone = tally_of(torch.full((40,), 0.9, dtype=torch.float64), torch.tensor([30]))
     empty = Tally(*(torch.zeros(99, dtype=each.dtype) for each in alone.tensors().values()))

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from report.browser import Browser
-from report.samples import PAGES
+from report.samples import PAGES, evaluation
 
 WIDTHS = (320, 375, 768, 1280)
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
@@ -141,3 +141,16 @@ def test_a_search_finds_classes(browser: Browser, tmp_path: Path) -> None:
     assert names and all("number 12" in name for name in names)
     assert browser.run("document.querySelector('.searchable .stacked').getAttribute('aria-label')").endswith("too low")
     assert browser.run(typed % "no such class") == "0 of 0 shown" and browser.run(rows) == []
+
+
+def test_text_in_a_notebook_is_on_the_left(browser: Browser, tmp_path: Path) -> None:
+    """Jupyter's own rule puts every cell on the right."""
+    jupyter = ":not(.jp-RenderedMarkdown).jp-RenderedHTMLCommon td { text-align: right }"
+    path = tmp_path / "notebook.html"
+    path.write_text(
+        f"<meta charset=utf-8><style>{jupyter}</style>"
+        f"<div class=jp-RenderedHTMLCommon>{evaluation()._repr_html_()}</div>"
+    )
+    browser.open(path)
+    align = "[...document.querySelectorAll('tbody tr:first-child td')].map((e) => getComputedStyle(e).textAlign)"
+    assert browser.run(align) == ["left", "right", "right", "left"]

@@ -18,6 +18,7 @@ from pages import Page
 from report.samples import many_classes
 from temperance.errors import FileError
 from temperance.jobs.evaluation import Evaluation, evaluate
+from temperance.jobs.several import evaluate_each
 from temperance.markup import Markup, join, tag
 from temperance.metrics import METRICS
 from temperance.metrics.classwise import class_errors
@@ -25,7 +26,8 @@ from temperance.predictions import Predictions
 from temperance.report import write_report
 from temperance.report.formats import value_of
 from temperance.report.numbers import bars, worst_classes
-from temperance.report.pages.evaluation import evaluation_page
+from temperance.report.pages.evaluation import COVERAGES, evaluation_page
+from temperance.report.pages.several import reliabilities_section
 from temperance.report.svg import charts
 from temperance.report.svg.drawing import Plot, RootScale, Scale, decades, root_ticks, round_ticks
 
@@ -121,6 +123,31 @@ def test_bars_stand_at_the_height_of_the_frequency(evaluation: Evaluation) -> No
         assert rect["y"] + rect["height"] == pytest.approx(bottom, abs=0.02)
         assert y == pytest.approx(bottom - height, abs=0.02)
         assert x == pytest.approx(left + bar.confidence * (right - left), abs=0.02)
+
+
+def test_answered_shares_are_those_of_the_weight() -> None:
+    """Half of the samples have nearly no weight: half of the weight is not half of the samples."""
+    logits, labels = random_predictions(400, 4)
+    surest_last = logits.softmax(1).amax(1).argsort()
+    weights = torch.full((400,), 1.37).index_fill(0, surest_last[200:], 0.013)
+    found = evaluate(Predictions.of(logits, labels, from_logits=True, weights=weights), bootstrap=0)
+    curve = found.risk_coverage
+    page = Page(evaluation_page(found))
+    (rows,) = (rows[1:] for _, rows in page.tables if rows[0][0] == "Answered")
+    for (answered, error, _), share in zip(rows, COVERAGES, strict=True):
+        m = int((curve.coverage >= share - 1e-9).int().argmax())
+        assert answered == f"{100 * float(curve.coverage[m]):.0f}\u00a0%"
+        assert error == f"{100 * float(curve.risk[m]):.2f}\u00a0%"
+    half = float(curve.threshold[int((curve.coverage >= 0.5).int().argmax())])
+    assert f"Half of the predictions are at least {math.floor(1e4 * half) / 100:.2f}\u00a0% sure" in page.text
+
+
+def test_merged_bins_of_several_sets_stay_in_their_frame() -> None:
+    logits, labels = random_predictions(500, 4)
+    sets = {name: Predictions.of(logits, labels, from_logits=True) for name in ("one", "other")}
+    page = Page(reliabilities_section(evaluate_each(sets, n_bins=200, bootstrap=0)))
+    heights = [float(a["height"] or 0) for a, _ in page.all("rect", "bar") if float(a["y"] or 0) > 400]
+    assert heights and max(heights) <= 60.01
 
 
 def test_the_bar_of_the_accuracy_shows_behind_the_gap(evaluation: Evaluation) -> None:

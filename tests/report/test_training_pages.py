@@ -24,7 +24,7 @@ from temperance.jobs.results import Provenance
 from temperance.predictions import Predictions
 from temperance.report import write_report
 from temperance.report.formats import duration
-from temperance.report.pages.training import retraining_page, run_page
+from temperance.report.pages.training import retraining_page, run_page, training_section
 from temperance.report.svg.lines import Line, line_chart, unbroken
 from temperance.training.run import Run
 
@@ -255,3 +255,10 @@ def test_the_replaced_classifier_is_named(pair: Pair) -> None:
     assert f"in place of {STAND_IN}" in found.verdict and "without a classifier of their network" in found.verdict
     (about,) = Page(retraining_page(found)).all("p", "about")
     assert f"before: {STAND_IN}" in about[1]
+
+
+def test_a_column_that_is_never_finite_is_not_drawn() -> None:
+    page = Page(training_section(history(3, val_loss=math.nan, val_ece=math.nan)))
+    captions = [text for _, text in page.all("figcaption")] + [text for _, text in page.all("b")]
+    assert "Loss" in captions and "Calibration error" not in captions
+    assert "nan" not in page.text.lower()

@@ -11,7 +11,7 @@ from temperance.calibrators._fit.curve import TINY, CurveCalibrator, GroupedCurv
 from temperance.calibrators._fit.reduction import Reduction
 from temperance.calibrators.base import Shared, calibrator
 from temperance.calibrators.parametric import fit_platt
-from temperance.numerics import is_whole, prefix_sums
+from temperance.numerics import bin_edges, is_whole, prefix_sums
 from temperance.settings import Count
 
 # Bayesian binning averages over numbers of bins from a tenth of the cube root of n to ten times it, and its prior has
@@ -57,7 +57,7 @@ class HistogramBinning(GroupedCurve):
             cuts = mass_cuts(places, count, self.n_bins)
             edges = midpoints(places)[cuts]
         else:
-            edges = torch.arange(self.n_bins + 1, dtype=places.dtype, device=places.device) / self.n_bins
+            edges = bin_edges(self.n_bins, places.device)
             cuts = torch.searchsorted(places, edges, right=True)
             cuts[0], cuts[-1] = 0, len(places)
         empty = cuts.diff() == 0

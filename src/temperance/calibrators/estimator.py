@@ -1,4 +1,4 @@
-"""What scikit-learn asks of an estimator. It is not imported unless it asks."""
+"""What scikit-learn asks of an estimator; scikit-learn itself is imported only where it is in use."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from temperance.arrays import ArrayLike, as_array, as_labels, as_scores, as_weights, flatten, no_weight
-from temperance.calibrators.weights import one_of
+from temperance.calibrators.weights import either
 from temperance.errors import InputError
 from temperance.numerics import first_places
 
@@ -54,7 +54,7 @@ class Estimator:
         found = self._predicted(logits)
         truth = as_labels(numbered(labels, self.class_names), as_scores(logits, "logits"))
         right = (found == truth).double()
-        weights = one_of(weights, sample_weight)
+        weights = either(weights, sample_weight)
         if weights is None:
             return float(right.mean())
         counts = as_weights(weights, tuple(right.shape)).to(right.device)

@@ -6,6 +6,7 @@ from typing import Any, Unpack
 import torch
 from torch import Tensor
 
+from temperance.arrays import CORE_BLOCK_VALUES, block_rows
 from temperance.calibrators._fit.descent import TOLERANCE
 from temperance.calibrators._fit.solvers import Problem, WithObjective, minimise, sample_weight
 from temperance.calibrators.base import Shared, calibrator
@@ -20,10 +21,9 @@ from temperance.settings import Positive
 RANKS = (1, 2, 3, 5)
 # How many of the largest log-probabilities tell how sure a row is.
 SEEN = 4
-# Rows further out than this many standard deviations are treated like rows at it: nothing was learnt beyond.
+# Features are clipped at this many standard deviations: nothing was learnt beyond.
 REACH = 3.0
 
-BLOCK_VALUES = {"cpu": 1 << 17, "cuda": 1 << 26}
 MAX_STEPS = 50
 MAX_HALVINGS = 30
 
@@ -143,7 +143,7 @@ def _depths(scaled: Tensor, edges: Tensor) -> Iterator[Tensor]:
 
 def _step(rows: Tensor) -> int:
     """How many rows to take at once, so that what is computed from them stays in cache."""
-    return max(1, BLOCK_VALUES.get(rows.device.type, BLOCK_VALUES["cpu"]) // rows.shape[1])
+    return block_rows(rows.shape[1], rows.device, CORE_BLOCK_VALUES)
 
 
 class _Problem:

@@ -10,13 +10,15 @@ from typing import Literal, Unpack
 import torch
 from torch import Tensor
 
+from temperance.arrays import block_rows
 from temperance.calibrators.base import Calibrator, Shared, calibrator
-from temperance.calibrators.temperature import caution_of, fit_inverse_temperature
+from temperance.calibrators.temperature import caution_of, divided, fit_inverse_temperature
 from temperance.errors import InputError
+from temperance.numerics import bin_edges
 from temperance.objectives import Nll
 from temperance.settings import Count, CountOrZero, Positive
 
-# Only an ECE that is lower by more than this is lower: it comes from the same rows, so a smaller change is rounding.
+# An ECE counts as lower only if it is lower by more than this: on the same rows, a smaller difference is rounding.
 SLACK = 1e-12
 
 # A confidence this close to a bin edge, in bins, is computed again in the metric's way: rounding decides its bin.
@@ -25,6 +27,7 @@ NEAR_EDGE = 1e-9
 # Candidates × rows (or rows × classes) are taken in blocks of about this many values, which stay in cache.
 BLOCK_VALUES = {"cpu": 1 << 16, "cuda": 1 << 25}
 
+# How many values of the grid on either side a local search tries.
 LOCAL_REACH = 2
 
 
@@ -94,11 +97,11 @@ class ClassTemperatureGreedy(Calibrator):
 
     def _fit(self, logits: Tensor, labels: Tensor) -> None:
         n, k = logits.shape
-        grid, doubt = self._values().to(logits.device), {}
+        grid, caution = self._values().to(logits.device), {}
         if bool((logits.argmax(1) == labels).all()):
             # The least ECE is then at an end of any grid.
             inverse, record = fit_inverse_temperature(Nll(), logits, labels)
-            grid, doubt = logits.new_tensor([1 / inverse]), caution_of(record)
+            grid, caution = logits.new_tensor([1 / inverse]), caution_of(record)
         first, best = _best_single(logits, labels, grid, self.n_bins)
         scan = _Scan(logits, labels, grid[first].expand(k).clone(), self.n_bins)
         chosen = [first] * k
@@ -126,10 +129,10 @@ class ClassTemperatureGreedy(Calibrator):
             "ece": eces,
             "accuracy": [count / n for count in counts],
             "converged": converged,
-        } | doubt
+        } | caution
 
     def _calibrate(self, logits: Tensor) -> Tensor:
-        return (logits / self.temperatures).log_softmax(1)
+        return divided(logits, self.temperatures)
 
     def _values(self) -> Tensor:
         """The grid, ascending."""
@@ -310,8 +313,7 @@ def _confidence(scaled: Tensor) -> Tensor:
 
 def _exact_bin(confidence: Tensor, n_bins: int) -> Tensor:
     """The equal-width bin (lo, hi] of each confidence."""
-    edges = torch.arange(n_bins + 1, dtype=torch.float64, device=confidence.device) / n_bins
-    return (torch.searchsorted(edges, confidence) - 1).clamp_(0, n_bins - 1)
+    return (torch.searchsorted(bin_edges(n_bins, confidence.device), confidence) - 1).clamp_(0, n_bins - 1)
 
 
 def _just_below(values: Tensor, *, where: Tensor) -> Tensor:
@@ -321,4 +323,4 @@ def _just_below(values: Tensor, *, where: Tensor) -> Tensor:
 
 def _split(rows: Tensor, width: int) -> tuple[Tensor, ...]:
     """Rows in blocks that stay in cache if each row needs `width` values."""
-    return torch.split(rows, max(1, BLOCK_VALUES.get(rows.device.type, BLOCK_VALUES["cpu"]) // width))
+    return torch.split(rows, block_rows(width, rows.device, BLOCK_VALUES))

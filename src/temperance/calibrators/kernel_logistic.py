@@ -11,6 +11,7 @@ from temperance.calibrators._fit.maps import Full
 from temperance.calibrators._fit.regression import fit_map
 from temperance.calibrators.base import Calibrator, Shared, calibrator
 from temperance.calibrators.linear import ROUGHLY
+from temperance.calibrators.ordered import centred
 from temperance.calibrators.temperature import caution_of, fit_inverse_temperature
 from temperance.calibrators.weights import weighed
 from temperance.objectives import counting
@@ -88,7 +89,7 @@ class KernelLogistic(Calibrator):
 
     def _scaled(self, logits: Tensor) -> Tensor:
         """Temperature-scaled logits whose rows have mean 0: a constant added to all classes means nothing."""
-        return (logits - logits.mean(1, keepdim=True)) * self.inverse_temperature
+        return centred(logits) * self.inverse_temperature
 
     def _described(self, scaled: Tensor) -> Tensor:
         standard = (scaled - self.centre) / self.spread

@@ -28,6 +28,9 @@ ROUGHLY = 1e-4
 # From the strongest penalty down the NLL falls, then the map overfits: stop when it is this much above the lowest.
 WORSE = 1.01
 
+# The logarithm of the smallest normal float64.
+LOG_TINY = math.log(torch.finfo(torch.float64).tiny)
+
 # No penalty is weaker than this, so that the bias of a class without samples stays finite.
 RIDGE = 1e-6
 
@@ -90,7 +93,7 @@ class Vector(StreamCalibrator, Ridged):
             return self.kind.scores(x, free.view_as(centre)).log_softmax(1)
 
         def penalty(free: Tensor) -> Tensor:
-            # As strong beside the weights of the rows as if these summed to one.
+            # Scaled by the weights of the rows, so that it is as strong as if they summed to one.
             total = objective.class_weights_of(stream.counts) @ stream.counts.double()
             return ridge * total * (free.view_as(centre) - centre).square().sum()
 
@@ -226,9 +229,6 @@ class Dirichlet(MatrixOdir):
 
     def _features(self, logits: Tensor) -> Tensor:
         return logits.log_softmax(1).clamp_min(LOG_TINY)
-
-
-LOG_TINY = -708.3964185322641  # the logarithm of the smallest normal float64
 
 
 class Scaled:

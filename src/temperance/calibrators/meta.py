@@ -9,10 +9,10 @@ from torch import Tensor
 
 from temperance.calibrators._fit.curve import look_up
 from temperance.calibrators.base import Calibrator, Shared, calibrator
-from temperance.calibrators.temperature import caution_of, fit_inverse_temperature
+from temperance.calibrators.temperature import caution_of, divided, fit_inverse_temperature
 from temperance.errors import InputError
 from temperance.numerics import isotonic
-from temperance.objectives import make_objective
+from temperance.objectives import Nll
 from temperance.settings import PositiveFraction, Seed
 
 # One sample in ten finds the threshold, at most this many; the rest finds the temperature.
@@ -33,13 +33,13 @@ class EntropyThreshold(Calibrator):
         sure = entropy(logits) <= threshold
         inverse = 1.0
         if bool(sure.any()):
-            inverse, record = fit_inverse_temperature(make_objective("nll"), logits[sure], labels[sure])
+            inverse, record = fit_inverse_temperature(Nll(), logits[sure], labels[sure])
             self.info |= caution_of(record)
         self._keep("threshold", logits.new_tensor(threshold))
         self._keep("temperature", logits.new_tensor(1 / inverse))
 
     def _calibrate(self, logits: Tensor) -> Tensor:
-        scaled = (logits / self.temperature).log_softmax(1)
+        scaled = divided(logits, self.temperature)
         uniform = -scaled.new_tensor(logits.shape[1]).log()
         return torch.where((entropy(logits) <= self.threshold)[:, None], scaled, uniform)
 

@@ -12,7 +12,7 @@ from torch.nn.functional import linear
 from temperance.calibrators._fit.descent import Solution
 from temperance.calibrators._fit.solvers import Parametric, Problem, Solver, minimise, sample_weight, train
 from temperance.calibrators.base import Shared, calibrator
-from temperance.calibrators.temperature import HIGH, LOW, caution_of, fit_inverse_temperature
+from temperance.calibrators.temperature import HIGH, LOW, caution_of, divided, fit_inverse_temperature
 from temperance.errors import InputError
 from temperance.objectives import ObjectiveName
 from temperance.settings import NonNegative, Seed
@@ -63,7 +63,7 @@ class ParameterisedTemperature(Parametric):
             "smart": one layer of 16 that sees only the margin z_(1) − z_(2), of SMART, with its objective if
             `objective="soft-ece"`; its authors take a softplus where we take the absolute value
     solver  "exact" is L-BFGS with a line search towards a local optimum, with a prior for small weights without which
-            it overfits; "released" the Adam of the preset's authors, without, for "smart" with a rate of our own
+            it overfits; "released" is the Adam of the preset's authors, without that prior; the rate of "smart" is ours
     weight_decay  of the released Adam: the SCTL paper prints 0.002, and its program takes 0
     seed    of the first weights
 
@@ -152,7 +152,7 @@ class ParameterisedTemperature(Parametric):
         return _positive(_network(features, [getattr(self, name) for name in self._names()]))
 
     def _calibrate(self, logits: Tensor) -> Tensor:
-        return (logits / self.temperatures(logits)).log_softmax(1)
+        return divided(logits, self.temperatures(logits))
 
     def _names(self) -> list[str]:
         n_layers = len(PRESETS[self.preset].hidden) + 1

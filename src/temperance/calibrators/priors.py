@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -30,7 +31,10 @@ from torch import Tensor
 
 from temperance.arrays import LOG_FLOOR, ArrayLike
 from temperance.errors import InputError
-from temperance.showing import percents
+from temperance.showing import Shown, percents, two_columns
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderResult
 
 UNIFORM, SAME = "uniform", "same"
 
@@ -54,7 +58,8 @@ FEW_OF_A_CLASS = 5
 # The frequencies of this many classes are told, those that changed most.
 TOLD = 3
 
-DRAWS = 999  # of a simulation: the smallest p-value is 0.001
+DRAWS = 999  # of a simulation
+LEAST_P_VALUE = 1 / (1 + DRAWS)
 MOST_COUNTED = 10**8  # of the fit part, in a simulation
 
 SIGNIFICANT = 0.05
@@ -106,7 +111,7 @@ def check_word(prior: object) -> None:
 
 
 @dataclass(frozen=True)
-class Reference:
+class FitPart:
     """What is kept of the fit part, to be able to say later how other predictions differ from it.
 
     implied_prior  the class frequencies that the calibrated probabilities embody (k,)
@@ -123,7 +128,7 @@ class Reference:
     fit_predicted: Tensor
 
     @classmethod
-    def of(cls, logits: Tensor, log_probs: Tensor, labels: Tensor, weights: Tensor | None = None) -> Reference:
+    def of(cls, logits: Tensor, log_probs: Tensor, labels: Tensor, weights: Tensor | None = None) -> FitPart:
         """The reference of a fit part."""
         confidence = _confidence(logits)
         shares = torch.arange(1, BINS, dtype=torch.float64, device=logits.device) / BINS
@@ -198,8 +203,8 @@ def _newton_step(probs: Tensor, lacking: Tensor, share: Tensor | None) -> Tensor
 # ------------------------------------------------------------------------------------------- what new predictions say
 
 
-@dataclass(frozen=True)
-class PriorShift:
+@dataclass(frozen=True, repr=False)
+class PriorShift(Shown):
     """How common the classes are among predictions without labels, and whether that is all that changed.
 
     prior        the class frequencies that make the predictions likeliest (k,)
@@ -222,6 +227,15 @@ class PriorShift:
     applied: Tensor | None
 
     @property
+    def title(self) -> str:
+        return f"class frequencies of {self.n:,} predictions"
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        entries = {name: each.tolist() if isinstance(each, Tensor) else each for name, each in vars(self).items()}
+        yield from two_columns(self.title, entries)
+        yield self.verdict
+
+    @property
     def shifted(self) -> bool:
         """Are the class frequencies others than in the fit part, by more than chance?"""
         return self.p_value <= SIGNIFICANT
@@ -240,14 +254,17 @@ class PriorShift:
     def about_classes(self) -> str:
         """What was found about class frequencies, and what is applied."""
         rows = f"these {self.n:,} predictions"
-        changed = f"the classes are not as common among {rows} as in the fit part"
+        are_not = "seem not to be" if self.other_shift else "are not"
+        changed = f"the classes {are_not} as common among {rows} as in the fit part"
         if self.applied is None:
-            if self.shifted:
+            if self.n == 1:
+                found = "one prediction is too few to tell whether class frequencies shifted"
+            elif self.shifted:
                 found = f"{changed}, but fewer predictions than classes do not tell how common they are"
             elif self.n < FEW_OF_A_CLASS * len(self.prior):
                 found = f"{rows} are too few to tell whether class frequencies shifted"
             else:
-                found = f"{rows} show no shift of class frequencies"
+                found = f"{rows} show no shift of class frequencies from the fit part"
             return f"{found}; probabilities are left as they are"
         most = (self.applied - self.fit_prior).abs().argsort(descending=True, stable=True)[:TOLD].tolist()
         changes = ", ".join(
@@ -261,14 +278,16 @@ class PriorShift:
     @property
     def about_rest(self) -> str:
         """What was found about everything else, or nothing if only class frequencies changed."""
+        sign = "=" if self.p_value_other > LEAST_P_VALUE else "≤"
+        danger = ", so adapting to frequencies may do harm" if self.applied is not None else ""
         return self.other_shift * (
-            f"these {self.n:,} predictions differ from the fit part by more than class frequencies "
-            f"(p = {self.p_value_other:.2g}): adapting to frequencies is less sure to help. "
+            f"these {self.n:,} predictions differ from the fit part by something other than class frequencies "
+            f"(p {sign} {self.p_value_other:.2g}){danger}. "
             "A fit on labelled samples like these corrects for all that changed"
         )
 
 
-def estimate(log_probs: Tensor, logits: Tensor, about: Reference) -> PriorShift:
+def estimate(log_probs: Tensor, logits: Tensor, about: FitPart) -> PriorShift:
     """The class frequencies of calibrated log-probabilities (n, k) without labels, by EM, with intervals and tests.
 
     The covariance is that of the likelihood, at the estimate. With A_ij = (p_ij / π_j) / Σ_l π′_l p_il / π_l and

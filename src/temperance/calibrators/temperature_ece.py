@@ -7,8 +7,15 @@ from torch import Tensor
 
 from temperance.calibrators.base import Calibrator, Shared, calibrator
 from temperance.calibrators.temperature import caution_of, divided, fit_inverse_temperature, near_blocks
+from temperance.numerics import bin_edges
 from temperance.objectives import Nll
 from temperance.settings import Count
+
+# Whole numbers over ten, each the nearest float64; adding 0.1 again and again would drift.
+GRID = torch.arange(1, 101, dtype=torch.float64) / 10
+
+# Two temperatures whose errors differ by less than this are equally good.
+ROUNDING = 1e-12
 
 
 @calibrator(family="temperature", preserves_argmax=True, steady_from=200)
@@ -17,7 +24,7 @@ class TemperatureEce(Calibrator):
 
     T from 0.1, 0.2, …, 10, and the smallest of equally good ones. ECE jumps when a sample changes its bin, so a finer
     grid or a search would follow noise; and the T with the least ECE on the fitted data is not quite the best on new
-    data. At an end of the grid, where samples without a mistake lead, there is no least ECE: T is then that of
+    data. Samples without a mistake lead to an end of the grid, where there is no least ECE; T is then that of
     `temperature`, and `fit` warns.
 
     n_bins  bins of the ECE
@@ -50,16 +57,9 @@ class TemperatureEce(Calibrator):
         return divided(logits, self.temperature)
 
 
-# Whole numbers over ten, each the nearest float64; adding 0.1 again and again would drift.
-GRID = torch.arange(1, 101, dtype=torch.float64) / 10
-
-# Two temperatures whose errors differ by less than this are equally good.
-ROUNDING = 1e-12
-
-
 def ece_of_temperatures(logits: Tensor, labels: Tensor, temperatures: Tensor, n_bins: int) -> Tensor:
     """The ECE on these rows of each temperature, in one pass over the rows. (t,)"""
-    edges = torch.arange(n_bins + 1, dtype=torch.float64, device=logits.device) / n_bins
+    edges = bin_edges(n_bins, logits.device)
     shift = torch.arange(len(temperatures), device=logits.device)[:, None] * n_bins
     # Correctness minus confidence, summed over each bin: the ECE is the sum of their absolute values over n.
     gaps = torch.zeros(len(temperatures) * n_bins, dtype=torch.float64, device=logits.device)

@@ -7,12 +7,12 @@ from temperance.arrays import ArrayLike, as_weights, no_weight
 from temperance.errors import InputError
 from temperance.numerics import is_whole
 
-# Samples that are repeated as their weights say are at most this many.
+# Repeating rows as their weights say makes at most this many.
 MOST_REPEATED = 1 << 26
 
 
-def one_of(weights: ArrayLike | None, sample_weight: ArrayLike | None) -> ArrayLike | None:
-    """The weights by their name here or by scikit-learn's; both at once are refused."""
+def either(weights: ArrayLike | None, sample_weight: ArrayLike | None) -> ArrayLike | None:
+    """The weights by either of their names, ours or scikit-learn's; both at once are refused."""
     if weights is not None and sample_weight is not None:
         raise InputError("weights and sample_weight are two names of the same argument; pass one of them")
     return sample_weight if weights is None else weights
@@ -26,19 +26,22 @@ def counted_rows(
     `given` are the logits as they came, (n, k, *space).
     """
     labelled = torch.ones_like(labels, dtype=torch.bool) if ignore_index is None else labels.ne(ignore_index)
+    if not bool(labelled.any()):
+        raise InputError(f"every label is ignore_index={ignore_index}: there is nothing to fit")
     if weights is None:
         return (rows, labels, None) if ignore_index is None else (rows[labelled], labels[labelled], None)
     counts = as_weights(weights, (given.shape[0], *given.shape[2:])).reshape(-1).to(labels.device)
     kept = labelled & (counts > 0)
     if not bool(kept.any()):
         raise no_weight()
-    return rows[kept], labels[kept], _numbers(counts[kept])
+    return rows[kept], labels[kept], _sample_counts(counts[kept])
 
 
-def _numbers(weights: Tensor) -> Tensor:
-    """Weights that sum to a number of samples: whole ones as they are, others to that of equal weight that vary alike.
+def _sample_counts(weights: Tensor) -> Tensor:
+    """Weights as numbers of samples: whole ones as they are, others scaled to sum to (Σw)² / Σw². (n,)
 
-    So a prior that counts as some samples keeps its meaning. (n,)
+    That is the number of equally weighted samples whose mean varies as much, so a prior that counts as some samples
+    keeps its meaning.
     """
     return weights if is_whole(weights) else weights * (weights.sum() / weights.square().sum())
 
@@ -49,7 +52,7 @@ def weighed(values: Tensor, weights: Tensor | None) -> Tensor:
 
 
 def repeated(name: str, weights: Tensor) -> Tensor:
-    """Each row's number as often as its weight says, for a method of this name that takes whole weights only."""
+    """The index of each row as often as its weight says, for a method of this name that takes whole weights only."""
     remedy = "Use a method and an objective that allow any weights, such as auto, or temperature with nll"
     if not is_whole(weights):
         raise InputError(

@@ -43,4 +43,5 @@ def run(args: argparse.Namespace) -> None:
     apart = difference(args.output, None, calibrator, made_up.to(kind))
     print(f"exported {calibrator.name} for {calibrator.k} classes; saved in {args.output}")
     print(f"  takes logits (n, {calibrator.k}) in {args.type} and gives probs (n, {calibrator.k})")
+    print("  fitted to probabilities, it takes their logarithms in place of logits")
     print(f"  in onnxruntime its probabilities differ from torch's by at most {apart:.1g}")

@@ -67,14 +67,14 @@ def find_set(name: str, cache: Path, *, download: bool, progress: Progress = no_
     """The path of a named set in the cache folder; if it is not there, it is downloaded."""
     archive = ARCHIVES[NAMED[name]]
     packed, unpacked = cache / archive.name, cache / archive.folder
-    for found in (unpacked, packed):
-        if found.exists() and found.suffix != ".zip":
-            return found
+    if unpacked.exists():
+        return unpacked
     if not packed.exists():
         if not download:
             raise FileError(
                 f"{name} is not in {cache}; pass download=True to fetch {archive.name} ({archive.megabytes} MB) from "
-                f"{archive.url}, or name the folder that holds it"
+                f"{archive.url}, or name the folder that holds it",
+                flags={"pass download=True": "add --download"},
             )
         fetch(archive, cache, progress)
     return _unpacked(packed, unpacked, progress) if packed.suffix == ".zip" else packed

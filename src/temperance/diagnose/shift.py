@@ -19,10 +19,11 @@ from temperance.data import ImageBatch, Moves, Part
 from temperance.data.corruptions import CORRUPTIONS, corrupt
 from temperance.data.files import pillow
 from temperance.errors import InputError, at_least, plural, seed_number
+from temperance.jobs.outcomes import SIGNIFICANT
 from temperance.jobs.results import Provenance, Results, Row, shown
 from temperance.metrics import METRICS, debiased_ece
+from temperance.metrics.gain import holm
 from temperance.metrics.significance import Difference, difference
-from temperance.metrics.tally import holm
 from temperance.progress import Progress, no_progress
 from temperance.showing import percent
 from temperance.training.prediction import device_of, predict
@@ -37,12 +38,10 @@ MEASURED = ("ece", "accuracy", "nll")
 MEAN = "mean"  # over the corruptions
 BEFORE = "uncalibrated"
 
-# A change is reported if its p-value, corrected for the number of corruptions, is at most this.
-SIGNIFICANT = 0.05
 RESAMPLES = 500
 FEWEST = 50  # images that a bootstrap test needs
 
-# A change that is certainly smaller than this is reported as such.
+# If every interval lies within this, the change is reported as smaller.
 NOTICEABLE = 0.02
 
 
@@ -157,17 +156,17 @@ class Shift(Results):
         )
         if several:
             found += f"; it is largest under {self.worst}, {percent(self.value('ece', self.worst, strongest, last), 1)}"
-        text = [self._word(), f"{found}."]
+        text = [self._change(), f"{found}."]
         if len(self.methods) > 1:
             before, after = (percent(self._over_all("ece", method), 1) for method in self.methods)
             text.append(f"Over all corruptions and severities {last} takes it from {before} to {after}.")
         return " ".join(text)
 
-    def _word(self) -> str:
+    def _change(self) -> str:
         """Does the calibration error grow or shrink by more than chance, and under how many of the corruptions?"""
         n, changes = self.rows[0].n, list(self.changes.values())
-        p_values = torch.tensor([change.p_value for change in changes], dtype=torch.float64)
-        sure = ((holm(p_values) <= SIGNIFICANT) & (n >= FEWEST)).tolist()
+        p_values = holm([change.p_value for change in changes])
+        sure = [p_value < SIGNIFICANT and n >= FEWEST for p_value in p_values]
         grows, shrinks = (
             sum(found and (change.value > 0) is up for found, change in zip(sure, changes, strict=True))
             for up in (True, False)
@@ -246,12 +245,12 @@ def under_shift(
     """
     seed_number(seed)
     chosen = tuple(CORRUPTIONS[each].name for each in corruptions) or usual_corruptions(part)
-    levels = tuple(sorted(set(severities)))
-    if not levels or any(isinstance(s, bool) or not isinstance(s, int) or not 1 <= s <= 5 for s in levels):
+    if not severities or any(isinstance(s, bool) or not isinstance(s, int) or not 1 <= s <= 5 for s in severities):
         raise InputError(
             f"severities must be whole numbers from 1 to 5; got {', '.join(map(str, severities)) or 'none'}",
             flags={"severities": "--severities"},
         )
+    levels = tuple(sorted(set(severities)))
     if "jpeg-compression" in chosen:
         pillow("jpeg-compression")  # refused now, not after the other corruptions
     device = device_of(network)

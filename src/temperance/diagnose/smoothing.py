@@ -120,16 +120,18 @@ def focal(loss: Focal | FLSD | InverseFocal, rows: Rows) -> Smoothing:
 
     Table 2 treats these as constants.
     """
-    p = torch.exp(-rows.nll)
+    nll, p = rows.nll, torch.exp(-rows.nll)
     if isinstance(loss, InverseFocal):
-        g = (1 + p) ** loss.gamma + loss.gamma * (1 + p) ** (loss.gamma - 1) * p * p.log()
+        g = (1 + p) ** loss.gamma - loss.gamma * (1 + p) ** (loss.gamma - 1) * p * nll
     else:
         gamma = torch.full_like(p, loss.gamma)
         if isinstance(loss, FLSD):
             gamma = torch.where(p < loss.below, loss.low_gamma, gamma)
         g = (1 - p) ** gamma
         if not (isinstance(loss, Focal) and loss.detach_weight):
-            g = g - gamma * (1 - p) ** (gamma - 1) * p * p.log()
+            # −p log p / (1 − p), without a quotient of zeros at p = 1 or a logarithm of zero at p = 0.
+            ratio = torch.where(nll > 0, nll / torch.expm1(nll), 1)
+            g = g * (1 + gamma * ratio)
     return Smoothing.of_slope((g - 1)[:, None] * (rows.probs - rows.one_hot), rows.prediction, _everywhere(rows))
 
 

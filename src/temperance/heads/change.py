@@ -6,12 +6,10 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 
-import torch
-
 from temperance.jobs.outcomes import MEASURED, SIGNIFICANT
 from temperance.metrics import METRICS
+from temperance.metrics.gain import holm
 from temperance.metrics.significance import Difference, difference
-from temperance.metrics.tally import holm
 from temperance.predictions import Predictions
 from temperance.showing import listed
 
@@ -27,24 +25,19 @@ def differences(before: Predictions, after: Predictions, *, bootstrap: int, seed
 
     The p-values of the metrics that a change is judged by are corrected for their number.
     """
+    old, new, labels = before.logits(), after.logits(), after.labels
     found = {}
     for name in MEASURED:
         metric = METRICS[name]
-        old, new = (metric(side.scores, side.labels, from_logits=side.from_logits) for side in (before, after))
-        found[name] = Difference(new - old, math.nan, math.nan, LEVEL, math.nan)
         if bootstrap >= FEWEST_RESAMPLES:
             found[name] = difference(
-                metric,
-                after.scores,
-                before.scores,
-                after.labels,
-                from_logits=True,
-                level=LEVEL,
-                n_resamples=bootstrap,
-                seed=seed,
+                metric, new, old, labels, from_logits=True, level=LEVEL, n_resamples=bootstrap, seed=seed
             )
+        else:
+            by = metric(new, labels, from_logits=True) - metric(old, labels, from_logits=True)
+            found[name] = Difference(by, math.nan, math.nan, LEVEL, math.nan)
     if bootstrap >= FEWEST_RESAMPLES:
-        p_values = holm(torch.tensor([found[name].p_value for name in JUDGED], dtype=torch.float64)).tolist()
+        p_values = holm([found[name].p_value for name in JUDGED])
         for name, p_value in zip(JUDGED, p_values, strict=True):
             found[name] = replace(found[name], p_value=p_value if after.n >= FEWEST_SAMPLES else 1.0)
     return found

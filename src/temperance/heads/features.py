@@ -170,18 +170,18 @@ def read_features(path: PathLike) -> Features:
 
 
 def write_features(path: PathLike, features: Features) -> None:
-    """Write features to a .npz or .safetensors file, in one step."""
+    """Write features to a .npz or .safetensors file, whole or not at all."""
     found = Path(path)
     arrays = {name: tensor.cpu() for name, tensor in features.arrays().items()}
     if found.suffix == ".safetensors":
         names = {"class_names": json.dumps(features.class_names)} if features.class_names else {}
         write_tensors(found, arrays, names)
     elif found.suffix == ".npz":
-        found_arrays: dict[str, Any] = {name: tensor.numpy() for name, tensor in arrays.items()}
+        written: dict[str, Any] = {name: tensor.numpy() for name, tensor in arrays.items()}
         if features.class_names:
-            found_arrays["class_names"] = np.array(features.class_names)
+            written["class_names"] = np.array(features.class_names)
         with atomic_write(path) as temporary, temporary.open("wb") as handle:
-            np.savez(handle, **found_arrays)
+            np.savez(handle, **written)
     else:
         raise InputError(f"features are written to .npz or .safetensors; got {found.name}")
 
@@ -291,4 +291,8 @@ def _count_classes(
         raise InputError(" and ".join(f"{what} has {k} classes" for what, k in counts.items()) + "; they must agree")
     if counts:
         return next(iter(counts.values()))
-    return 1 + max(int(to_tensor(y, f"{part}_labels").max()) for part, y in labels.items())
+    given = {f"{part}_labels": to_tensor(y, f"{part}_labels") for part, y in labels.items()}
+    for name, numbers in given.items():
+        if not numbers.numel():
+            raise InputError(f"{name} must have a label for each sample; got none")
+    return 1 + max(int(numbers.max()) for numbers in given.values())

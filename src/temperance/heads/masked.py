@@ -5,15 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from temperance.errors import InputError, at_least, positive_fraction
+from temperance.errors import InputError, at_least
 from temperance.heads.features import Features
 from temperance.heads.loop import generator_of
+from temperance.settings import Bounds, of_kind
 
 Activation = Callable[[Tensor], Tensor]
 
@@ -31,8 +32,8 @@ class UsedWeights(NamedTuple):
 class Layout:
     """One or two linear layers with all their numbers in one vector: first the weights, then the biases.
 
-    With one vector a mask is one draw and one product, and an optimiser step is one kernel. At this size the
-    number of operations takes the time, not their size.
+    With one vector a mask is one draw and one product, and an optimiser step is one kernel. At this size the time
+    depends on the number of operations, not on their size.
     """
 
     sizes: tuple[int, ...]  # inputs, hidden units if there are any, outputs
@@ -113,7 +114,7 @@ def moved_rate(rate: float, confidence: float, accuracy: float, acc_discount: fl
 
 
 def zero_of(rising: Callable[[float], float], low: float, high: float, *, tolerance: float = 1e-3) -> float:
-    """Where a rising function is zero, by bisection; the nearer end if it is not zero in between.
+    """Where a rising function is zero, by bisection; if it is zero nowhere in between, the nearer end.
 
     >>> round(zero_of(lambda x: x - 0.3, 0, 1), 2)
     0.3
@@ -166,7 +167,7 @@ def masked_inference(
     at_least("batch_size", batch_size, 1)
     at_least("n_bins", n_bins, 1)
     for ratio in ratios:
-        positive_fraction("1 − ratio", 1 - ratio)
+        of_kind("a masking ratio", ratio, Annotated[float, Bounds(0, 1, below=True)])
     rows = {"train": features.train, "val": features.val, "test": features.test}.get(part)
     if rows is None:
         raise InputError(f"there are no features of a part {part!r}; give {part}_features and {part}_labels")

@@ -1,7 +1,8 @@
-"""What the callbacks of training libraries share: the metrics of held-out predictions, and what is left at the end."""
+"""Shared by callbacks of training libraries: metrics of held-out predictions, a calibrator and a report at the end."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import torch
 from torch import Tensor
 
 from temperance.calibrators import Calibrator, make_calibrator
-from temperance.errors import InputError
+from temperance.errors import InputError, TemperanceWarning
 from temperance.files import make_folder
 from temperance.jobs.comparison import compare
 from temperance.jobs.measuring import chosen_metrics
@@ -24,7 +25,7 @@ MEASURED = ("ece", "nll", "brier", "confidence-gap")
 
 
 class HeldOut:
-    """The latest predictions on held-out data, and what is made of them.
+    """The latest predictions on held-out data, their metrics, and the calibrator that is fitted to them.
 
     method   the calibrator that is fitted at the end, such as "temperature" or "auto"
     metrics  names of metrics
@@ -36,6 +37,11 @@ class HeldOut:
         self.method, self.metrics = method, tuple(metrics)
         self._latest: Predictions | None = None
 
+    @property
+    def is_empty(self) -> bool:
+        """Has nothing been predicted yet?"""
+        return self._latest is None
+
     def measured(self, logits: Tensor, labels: Tensor, prefix: str = "") -> dict[str, float]:
         """The metrics of these predictions (n, k), by name; the predictions are kept until the next come."""
         self._latest = Predictions.of(logits, labels, from_logits=True)
@@ -44,13 +50,16 @@ class HeldOut:
             for metric in chosen_metrics(self.metrics)
         }
 
-    def finish(self, folder: str | Path) -> Calibrator:
+    def finish(self, folder: str | Path) -> Calibrator | None:
         """Fit the calibrator to the latest predictions and write it to a folder, with a report.
 
-        The report fits it on one half and measures it on the other; the calibrator that is kept is fitted on all.
+        The report fits it on one half and measures it on the other; the calibrator that is kept is fitted on all. If
+        nothing was predicted there is a warning: an error would end a training that is otherwise complete.
         """
         if self._latest is None:
-            raise InputError("there are no held-out predictions to fit a calibrator to: validate at least once")
+            said = "no calibrator was fitted: the training ended before its first validation"
+            warnings.warn(said, TemperanceWarning, stacklevel=2)
+            return None
         make_folder(folder)
         fitted = make_calibrator(self.method).fit(self._latest.logits(), self._latest.labels)
         fitted.save(Path(folder) / CALIBRATOR)

@@ -52,6 +52,13 @@ class CalibrationCallback(Callback):  # type: ignore[misc]
         self._held_out = HeldOut(method, metrics)
         self._batches: list[tuple[Tensor, Tensor]] = []
 
+    def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
+        if not trainer.enable_validation:
+            raise InputError(
+                "CalibrationCallback fits a calibrator to what is validated during training: pass validation data to "
+                "fit, give the module a validation_step, and do not set limit_val_batches to 0"
+            )
+
     def on_validation_epoch_start(self, trainer: Any, pl_module: Any) -> None:
         self._batches = []
 

@@ -6,8 +6,8 @@
     found = cluster.evaluate(ray.data.read_parquet("s3://bucket/predictions/"))
 
 Files are read by the workers, so they must lie where every machine sees them under the same name. A task that was lost
-with its worker is run again. What comes back is small, and is added up in the order of the files, so that a result does
-not depend on how many workers there were.
+with its worker is run again. The statistics that come back are small. They are added up in the order of the files, so
+that a result does not depend on the number of workers.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -50,15 +51,15 @@ except ImportError:
 # Small files are measured together, so that a task is worth its overhead; parts of large ones have at least this size.
 TASK_ROWS = 1 << 20
 
-# How many tasks wait for each processor of the cluster. Results are taken in order, so some may have to wait.
+# How many tasks wait for each processor of the cluster: results are taken in order, so finished ones wait for others.
 WAITING = 3
 
-# Seconds that tasks which are no longer needed have to come to an end.
-LONGEST_END = 60.0
+# Seconds that cancelled tasks have to stop.
+STOP_SECONDS = 60.0
 
 
 class Failed(NamedTuple):
-    """An error of a worker, to be raised here: Ray's own would bury its sentence in a traceback."""
+    """An error of a worker, to be raised in this process."""
 
     kind: type[TemperanceError]
     message: str
@@ -88,8 +89,7 @@ def evaluate(
 ) -> Evaluation:
     """As `temperance.evaluate`, for a file, a folder, a pattern or a `ray.data.Dataset`.
 
-    Each file is one task, or some small ones together, or one of several parts of a large .parquet file; of a data set
-    each block is one.
+    A task measures a file, several small files, or a part of a large .parquet file; of a data set, a block.
 
     address  of the cluster; by default the one that is running or that RAY_ADDRESS names, or else a local one
     options  as `statistics` takes them: metrics, calibrator, n_bins, by_group, columns, positive, ignore_index
@@ -125,8 +125,8 @@ def apply(
 ) -> Any:
     """As `temperance.apply`: a folder is written as a new folder `output`, file by file, whole or not at all.
 
-    A `ray.data.Dataset` becomes another one, with `probs` in place of its scores, and needs no output. Nothing is
-    computed before it is used.
+    A `ray.data.Dataset` becomes another one, with `probs` in place of its scores, and needs no output. It is computed
+    when it is used.
     """
     reading: dict[str, Any] = {"columns": columns, "positive": positive}
     if isinstance(data, ray.data.Dataset):
@@ -162,8 +162,8 @@ def compare(*sets: Any, address: str | None = None, **options: Any) -> Compariso
 # ----------------------------------------------------------------------------------------------------- what workers do
 
 
-def _sentence(task: Callable[..., Any]) -> Callable[..., Any]:
-    """The task, whose errors are returned."""
+def _errors_returned(task: Callable[..., Any]) -> Callable[..., Any]:
+    """The task, with its errors as return values: Ray would bury their sentence in a traceback."""
 
     @functools.wraps(task)
     def run(*given: Any) -> Any:
@@ -175,27 +175,27 @@ def _sentence(task: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-@_sentence
+@_errors_returned
 def _measure(origins: Sequence[Origin], how: dict[str, Any]) -> Statistics:
     return total(blocks.statistics(reopen(origin), **how) for origin in origins)
 
 
-@_sentence
+@_errors_returned
 def _calibrate(calibrator: Calibrator, origin: Origin, target: Path, again: bool) -> None:
     write_predictions(target, application.apply(calibrator, reopen(origin), again=again))
 
 
-@_sentence
+@_errors_returned
 def _fit(work: Work, method: Method) -> Outcome:
     return work.run(method)
 
 
 def _measured_table(table: Any, how: dict[str, Any]) -> dict[str, list[Any]]:
-    """A block of a data set; one without rows is nothing."""
+    """The statistics of a block of a data set; an empty block has none."""
     return {"found": [_measure_block(table, how)] if table.num_rows else []}
 
 
-@_sentence
+@_errors_returned
 def _measure_block(table: Any, how: dict[str, Any]) -> Statistics:
     return blocks.statistics(table, **how)
 
@@ -222,7 +222,7 @@ def _calibrated_table(table: Any, calibrator: Calibrator, reading: dict[str, Any
 
 @contextmanager
 def _cluster(address: str | None) -> Iterator[None]:
-    """A cluster to run on: the one that is running, or one that is left again."""
+    """A cluster to run on: the one this process uses already, or one that it leaves at the end."""
     if ray.is_initialized():
         yield
         return
@@ -251,7 +251,7 @@ def _origins(data: Predictions) -> list[Origin]:
     if any(shard.origin is None for shard in shards):
         raise InputError("Ray's workers read files; give a path, or a ray.data.Dataset")
     return [
-        # What is elsewhere is fetched by the worker that reads it.
+        # A remote file is fetched by the worker that reads it.
         Origin(Path(shard.source) if as_url(shard.source) else shard.origin.path.resolve(), shard.origin.wanted)
         for shard in shards
         if shard.origin is not None
@@ -259,7 +259,7 @@ def _origins(data: Predictions) -> list[Origin]:
 
 
 def _together(data: Predictions) -> Iterator[list[Origin]]:
-    """Files one by one, but small ones together, and large ones in parts."""
+    """The files of each task: small ones together, large ones in parts."""
     some: list[Origin] = []
     rows = 0
     for origin, shard in zip(_origins(data), data.shards or (data,), strict=True):
@@ -275,7 +275,7 @@ def _together(data: Predictions) -> Iterator[list[Origin]]:
 
 
 def _parts(origin: Origin, n: int) -> list[Origin]:
-    """A large .parquet file in parts; a file of another format, and one that is copied to where it is read, whole."""
+    """A large .parquet file in parts; a remote file, and one of another format, as a whole."""
     if n < 2 * TASK_ROWS or origin.path.suffix.lower() != ".parquet" or as_url(origin.path):
         return [origin]
     m = min(n // TASK_ROWS, n_row_groups(origin.path))
@@ -285,25 +285,24 @@ def _parts(origin: Origin, n: int) -> list[Origin]:
 def _run(
     task: Callable[..., Any], calls: Sequence[tuple[Any, ...]], progress: Progress = no_progress, what: str = ""
 ) -> Iterator[Any]:
-    """What the tasks return, in the order of the calls. A few wait for each processor, the others have not begun."""
+    """What the tasks return, in the order of the calls. At any time only a few tasks wait for each processor."""
     remote = ray.remote(task)
     most = WAITING * max(1, int(ray.cluster_resources().get("CPU", 1)))
     waiting: deque[Any] = deque()
+    remaining = iter(calls)
     try:
-        for i in range(len(calls) + most):
-            if i < len(calls):
-                waiting.append(remote.remote(*calls[i]))
-            if waiting and (len(waiting) > most or i >= len(calls)):
-                yield _value(ray.get(waiting.popleft()))
-                progress(i - most + 1, len(calls), what)
+        for done in range(1, len(calls) + 1):
+            waiting.extend(remote.remote(*call) for call in islice(remaining, most + 1 - len(waiting)))
+            yield _value(ray.get(waiting.popleft()))
+            progress(done, len(calls), what)
     except ray.exceptions.RayError as error:
         raise TemperanceError(f"a task was lost on the Ray cluster: {' '.join(str(error).split())[:300]}") from error
     finally:
         for each in waiting:
             ray.cancel(each)
         if waiting:
-            # Those that run must have ended before their folder is removed.
-            ray.wait(list(waiting), num_returns=len(waiting), timeout=LONGEST_END)
+            # Running tasks must have stopped before their folder is removed.
+            ray.wait(list(waiting), num_returns=len(waiting), timeout=STOP_SECONDS)
 
 
 def _value(returned: Any) -> Any:

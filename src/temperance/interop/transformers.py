@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from temperance.calibrators import Calibrator
-from temperance.errors import MissingExtraError
+from temperance.errors import InputError, MissingExtraError
 from temperance.interop.held_out import MEASURED, HeldOut, as_rows
 
 try:
@@ -30,8 +30,8 @@ class TrainerCalibration(TrainerCallback):  # type: ignore[misc]
     folder        where calibrator.safetensors and calibration.html go; by default `output_dir`
     ignore_index  labels to ignore, such as those of special tokens
 
-    Sequence classification gives logits (n, k), token classification (n, length, k). After `train`, `calibrator` is the
-    fitted one.
+    `Trainer` has to evaluate during training: `eval_strategy="epoch"`. Sequence classification gives logits (n, k),
+    token classification (n, length, k). After `train`, `calibrator` is the fitted one.
     """
 
     def __init__(
@@ -52,6 +52,20 @@ class TrainerCalibration(TrainerCallback):  # type: ignore[misc]
         logits = torch.as_tensor(found[0] if isinstance(found, tuple) else found)
         logits = torch.movedim(logits, -1, 1)
         return self._held_out.measured(*as_rows(logits, torch.as_tensor(prediction.label_ids), self.ignore_index))
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **more: Any) -> None:
+        if args.eval_strategy == "no":
+            raise InputError(
+                "TrainerCalibration fits a calibrator to what is evaluated during training: pass an eval_dataset to "
+                'Trainer, and eval_strategy="epoch" to TrainingArguments'
+            )
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, **more: Any) -> None:
+        if self._held_out.is_empty:
+            raise InputError(
+                "TrainerCalibration has seen no predictions: pass its compute_metrics to Trainer, and labels in "
+                "eval_dataset"
+            )
 
     def on_train_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:
         if state.is_world_process_zero:

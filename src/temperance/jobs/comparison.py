@@ -179,8 +179,7 @@ class Comparison(Results):
         missing = not_enough(self.test.n - self.baseline.mistakes, self.test.n)
         if not self.any_fitted or self.tells_apart or not missing:
             return ""
-        untold = "which methods are level with the best cannot be told"
-        return f"There are no intervals, and {untold}: that takes {missing}."
+        return f"There are no intervals, and methods cannot be told apart: that takes {missing}."
 
     @property
     def _imbalance(self) -> str:

@@ -23,7 +23,7 @@ def adaptive_ece(samples: TopLabels, *, n_bins: Count = 15, rule: Rule = "sorted
     Σ_b n_b / n · |accuracy(b) − confidence(b)| (Nguyen and O'Connor, 2015). Programs cut the bins differently:
 
     rule="sorted"         the sorted samples in min(n_bins, n) runs, the first n mod n_bins of them one longer; samples
-                          of one confidence may be parted, in the order they came
+                          of equal confidence may be separated, in the order of the data
     rule="interp"         edges interpolated between the sorted confidences, bins (lo, hi], as in the programs of focal
                           calibration, MbLS, ACLS and AdaFocal: every sample at the lowest confidence is left out, while
                           the sum is still divided by n
@@ -150,7 +150,7 @@ def _error_of_runs(value: Tensor, happened: Tensor, cuts: Tensor) -> float:
 def _cuts(ranked: Tensor, n_bins: int, rule: str) -> Tensor:
     """Where the sorted values are cut into bins. (n_bins + 1,), or fewer where there are fewer samples"""
     n = len(ranked)
-    # With more bins than samples the rules that interpolate have empty ones: as many as samples say the same.
+    # With more bins than samples, "sorted" has one bin for each sample; the other rules leave bins empty.
     return even_cuts(n, min(n_bins, n)) if rule == "sorted" else _edge_cuts(ranked, n_bins, rule)
 
 
@@ -179,9 +179,9 @@ def _edge_cuts(ranked: Tensor, n_bins: int, rule: str) -> Tensor:
 def ece_sweep(samples: TopLabels) -> float:
     """Sweep ECE: adaptive ECE with as many bins as possible while accuracy still rises with confidence.
 
-    Bins of equally many samples, the largest number b of them such that the accuracies never fall from one bin to the
-    next with b or any fewer bins (Roelofs, Cain, Shlens and Mozer, 2022), whose estimate of a calibrated model's
-    error is less biased than that of a fixed number. Here with absolute gaps, as ECE; the paper also squares them.
+    Bins hold equally many samples. Their number b is the largest for which, with b or any fewer bins, the accuracy
+    never falls from one bin to the next (Roelofs, Cain, Shlens and Mozer, 2022). For a calibrated model this is less
+    biased than a fixed number of bins. Gaps are absolute, as in ECE; the paper also squares them.
     """
     value, correct = samples.ordered.confidence, samples.ordered.correct
     return _error_of_runs(value, correct, even_cuts(len(correct), _most_rising_bins(correct.cpu())))

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from temperance.metrics.bins import bin_index
-from temperance.metrics.significance import Draws
+from temperance.metrics.significance import Draws, part_weights
 
 N_PARTS = 200  # a standard error is known within about 5 %
 
@@ -34,9 +34,7 @@ class Resamples:
         """Resamples of n samples, which all count equally unless `counts` (n,) are given."""
         generator = torch.Generator().manual_seed(seed)
         n_parts = min(n, N_PARTS)
-        chosen = torch.randint(n_parts, (n_resamples, n_parts), generator=generator)
-        weights = torch.zeros(chosen.shape, dtype=torch.float64)
-        weights.scatter_add_(1, chosen, torch.ones_like(weights))
+        weights = part_weights(n_parts, n_resamples, generator)
         counts = torch.ones(n, dtype=torch.float64) if counts is None else counts
         return cls(torch.randperm(n, generator=generator) % n_parts, weights, counts)
 

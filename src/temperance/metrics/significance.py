@@ -33,11 +33,11 @@ QUADRATIC_ROWS = 1_000
 DRAWN_VALUES = 1 << 21
 FEWEST_ROWS = 500
 
-# Resamples cannot judge a bin of fewer samples than this, nor an error of which more than this share is from such bins.
+# Resamples cannot judge a bin of fewer samples, nor an error of which such bins make up more than this share.
 FEWEST_IN_BIN = 10
 MOST_FROM_THIN_BINS = 1 / 3
 
-# Right predictions, and wrong ones. Of fewer, resamples know too little: no resample has a mistake that the data lack.
+# An interval takes this many right and as many wrong predictions: no resample has a mistake that the data lack.
 ENOUGH = 20
 
 ROUNDING = 1e-12  # resamples that differ by less are equal
@@ -88,11 +88,11 @@ def interval(
     found = list(batches(probs, labels, from_logits=from_logits, ignore_index=ignore_index, weights=weights))
     n, right = sum(map(len, found)), sum(int(batch.correct.sum()) for batch in found)
     (parts,) = deal(found, n, [(metric, options)], generator)
-    value = metric.value(combine(parts), **options)
-    if not enough_of_both(right, n) or not can_be_bounded(metric, combine(parts)):
+    value = metric.value(parts.whole, **options)
+    if not enough_of_both(right, n) or not can_be_bounded(metric, parts.whole):
         return Interval(value, math.nan, math.nan, level)
     draws = resample(metric, parts, n_resamples, generator, **options)
-    return bounded(metric, combine(parts), value, draws, level)
+    return bounded(metric, parts.whole, value, draws, level)
 
 
 def difference(
@@ -119,7 +119,7 @@ def difference(
         generator = torch.Generator().manual_seed(seed)
         found = list(batches(probs, labels, from_logits=from_logits, ignore_index=ignore_index, weights=weights))
         (parts,) = deal(found, sum(map(len, found)), [(metric, options)], generator)
-        values.append(metric.value(combine(parts), **options))
+        values.append(metric.value(parts.whole, **options))
         draws.append(resample(metric, parts, n_resamples, generator, paired=True, **options))
     return draws[0].minus(draws[1]).difference(values[0] - values[1], level)
 
@@ -185,7 +185,7 @@ class Draws:
 
 
 def of_level(level: float) -> None:
-    """Refuse a level that is no probability."""
+    """Refuse a level that is not between 0 and 1."""
     if not 0 < level < 1:
         raise InputError(f"level must lie between 0 and 1; got {level!r}")
 
@@ -213,9 +213,9 @@ def bounded(metric: Metric, stats: Statistic, value: float, draws: Draws, level:
 
 
 def can_be_bounded(metric: Metric, stats: Statistic) -> bool:
-    """Do resamples say how far a metric of these data is off, and in a time that people wait?
+    """Do resamples show how far off a metric of these data is, and in a time that people wait?
 
-    Not where much of an error is from bins of a few samples: in every resample they are as far off as in the data.
+    Not where much of an error comes from bins of a few samples: every resample has them as far off as the data.
     """
     if metric.interval == "none" or (isinstance(stats, Samples) and _most_rows(metric, stats) < FEWEST_ROWS):
         return False
@@ -234,11 +234,6 @@ def deal(
     for batch in found:
         gatherer.add(batch)
     return gatherer.results()
-
-
-def combine(parts: Parts) -> Statistic:
-    """The statistic of all parts together."""
-    return parts.whole
 
 
 def resample(
@@ -263,7 +258,7 @@ def resample(
         share = size / len(rows)
         drawn = (rows.redrawn(size, generator, paired=paired) for _ in range(n_resamples))
     elif isinstance(parts.stats, Additive):
-        drawn, share = parts.stats.resampled(_part_weights(parts.n_parts, n_resamples, generator)), 1.0
+        drawn, share = parts.stats.resampled(part_weights(parts.n_parts, n_resamples, generator)), 1.0
     return Draws(torch.tensor([metric.value(stats, **options) for stats in drawn], dtype=torch.float64), share)
 
 
@@ -273,7 +268,7 @@ def _most_rows(metric: Metric, rows: Samples) -> int:
     return min(most, max(1, 8 * DRAWN_VALUES * len(rows) // rows.nbytes))
 
 
-def _part_weights(n_parts: int, n_resamples: int, generator: torch.Generator | None) -> Tensor:
+def part_weights(n_parts: int, n_resamples: int, generator: torch.Generator | None) -> Tensor:
     """How often each part is drawn in each resample. (n_resamples, n_parts)"""
     chosen = torch.randint(n_parts, (n_resamples, n_parts), generator=generator)
     weights = torch.zeros(chosen.shape, dtype=torch.float64)

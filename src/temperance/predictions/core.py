@@ -31,7 +31,7 @@ from temperance.predictions.checks import (
 )
 from temperance.predictions.dense import image_numbers, labelled, position
 from temperance.predictions.rounding import decimals_of, unrounded
-from temperance.predictions.rows import Chunk, Meaning, in_array, placed
+from temperance.predictions.rows import Chunk, Meaning, in_array, in_memory, placed
 
 # A chunk of predictions takes about this much memory (in float64), unless the caller says how many rows it wants.
 CHUNK_BYTES = 1 << 25
@@ -108,11 +108,11 @@ class Predictions:
     ) -> Predictions:
         """Predictions from arrays: (n, k) probabilities (or logits), (n,) labels, (n,) groups of text or integers.
 
-        Those of every pixel are (n, k, *space) with labels (n, *space); each pixel becomes a row.
-        New predictions have no labels; they can be calibrated and written, and searched for unfamiliar data.
+        Predictions of every pixel are (n, k, *space) with labels (n, *space); each pixel becomes a row. Predictions
+        without labels can be calibrated and written, and searched for unfamiliar data.
 
         positive      for a binary classifier: `probs` is one column, the score of this label; usually positive=1
-        normalise     take probabilities that were rounded; see `normalised`
+        normalise     accept probabilities that were rounded; see `normalised`
         weights       (n,) how much each sample counts
         ignore_index  leave out rows with this label
         """
@@ -172,14 +172,10 @@ class Predictions:
         Rows of a file are calibrated as they are read. Rows in memory are calibrated now.
         """
 
-        def read(rows: int) -> Iterator[Chunk]:
-            first = 0
-            with self.located():
-                for chunk in self.chunks(rows):
-                    logits = checked_logits(chunk.scores, from_logits=self.from_logits, first_row=first)
-                    yield chunk._replace(scores=probs(logits))
-                    first += len(chunk.labels)
+        def calibrated(scores: Tensor, first_row: int) -> Tensor:
+            return probs(checked_logits(scores, from_logits=self.from_logits, first_row=first_row))
 
+        read = self._reader(calibrated)
         return dataclasses.replace(
             self,
             from_logits=False,
@@ -190,10 +186,10 @@ class Predictions:
         )
 
     def normalised(self) -> Predictions:
-        """The same with probabilities that sum to 1, where rounding is why they did not.
+        """The same predictions with probabilities that sum to 1, where they do not because they were rounded.
 
-        First their `decimals` are found. Zeros become so small that those of a row add up to at most half a unit of the
-        last decimal. Then each row is divided by its sum.
+        First the number of `decimals` is found. Then zeros are replaced by a number so small that those of a row add up
+        to at most half a unit of the last decimal, and each row is divided by its sum.
         """
         if self.from_logits:
             with self.located():
@@ -201,16 +197,28 @@ class Predictions:
                     "normalise is for probabilities, and these are logits; leave it out",
                     flags={"normalise": "--normalise"},
                 )
-        decimals = max(decimals_of(chunk.scores) for chunk in self.chunks())
+        return self._rounded_to(max(decimals_of(chunk.scores) for chunk in self.chunks()))
+
+    def _rounded_to(self, decimals: int) -> Predictions:
+        """`normalised`, with a known number of decimals; that of a folder holds for all its files."""
+        return dataclasses.replace(
+            self,
+            decimals=decimals,
+            shards=tuple(shard._rounded_to(decimals) for shard in self.shards),
+            _read=self._reader(lambda scores, first_row: unrounded(scores, decimals, first_row=first_row)),
+        )
+
+    def _reader(self, changed: Callable[[Tensor, int], Tensor]) -> Callable[[int], Iterator[Chunk]]:
+        """A reader of the same rows with other scores; `changed` gets scores and the number of their first row."""
 
         def read(rows: int) -> Iterator[Chunk]:
             first = 0
             with self.located():
                 for chunk in self.chunks(rows):
-                    yield chunk._replace(scores=unrounded(chunk.scores, decimals, first_row=first))
+                    yield chunk._replace(scores=changed(chunk.scores, first))
                     first += len(chunk.labels)
 
-        return dataclasses.replace(self, _read=read, decimals=decimals)
+        return read
 
     def chunks(self, rows: int | None = None) -> Iterator[Chunk]:
         """The predictions in order as (scores, labels, groups, weights), at most `rows` at a time, or about 32 MB."""
@@ -384,13 +392,3 @@ class Predictions:
             ],
         }
         self.__dict__["fingerprint"] = hashlib.sha256(json.dumps(content).encode()).hexdigest()
-
-
-def in_memory(held: Chunk) -> Callable[[int], Iterator[Chunk]]:
-    """A reader of rows that are in memory."""
-
-    def read(rows: int) -> Iterator[Chunk]:
-        for start in range(0, len(held.scores), rows):
-            yield held.slice(start, start + rows)
-
-    return read

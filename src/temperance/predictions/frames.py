@@ -1,6 +1,6 @@
 """Tables in memory as predictions: DataFrames, Arrow tables, Hugging Face data sets, dictionaries of arrays.
 
-They are known by what they have, names of columns and columns by name, so that no library is imported for them.
+They are recognised by their interface, names of columns and columns by name, so that no library is imported for them.
 """
 
 from collections.abc import Mapping
@@ -30,6 +30,8 @@ def column_names(given: object) -> list[str] | None:
 def of_table(given: Any, names: list[str], wanted: Wanted, *, normalise: bool = False) -> Predictions:
     """The predictions in a table: columns `logits_0`, `logits_1`, … or lists `logits`, and `label`, perhaps `group`."""
     columns = find_columns(names, wanted)
+    if not len(given[columns.scores[0]]):
+        raise InputError("the table has no rows; at least one is needed")
     scores = [_column(given, name) for name in columns.scores]
     if wanted.positive is None and columns.is_list and scores[0].ndim < 2:
         raise InputError(

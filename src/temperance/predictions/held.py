@@ -17,6 +17,7 @@ from temperance.files import reading
 from temperance.predictions.checks import ColumnNames, Described, Wanted, as_class_names, described
 from temperance.predictions.core import Extras, Origin, Predictions
 from temperance.predictions.keyed import find_set, open_set
+from temperance.predictions.rows import as_numpy
 
 SUFFIXES = (".npy", ".pt", ".pth")
 ONLY_READ = f"{', '.join(SUFFIXES)} files are read, not written; write .npz or .safetensors"
@@ -32,7 +33,7 @@ class HeldArrays:
         return list(self._arrays)
 
     def describe(self, key: str) -> Described:
-        return described(self._array(key))
+        return described(self.array(key))
 
     def class_names(self) -> tuple[str, ...] | None:
         names = self._arrays.get("class_names")
@@ -42,7 +43,7 @@ class HeldArrays:
         return str(self._arrays[key]) if key in self._arrays else None
 
     def pieces(self, key: str, rows: int) -> Iterator[Tensor | npt.NDArray[Any]]:
-        array = self._array(key)
+        array = self.array(key)
         for start in range(0, len(array), rows):
             piece = array[start : start + rows]
             yield piece if isinstance(piece, Tensor) else np.array(piece)
@@ -50,11 +51,13 @@ class HeldArrays:
     def groups(self, key: str, rows: int) -> Iterator[npt.NDArray[Any]]:
         yield from map(np.asarray, self.pieces(key, rows))
 
-    def _array(self, key: str) -> Tensor | npt.NDArray[Any]:
+    def array(self, key: str) -> Tensor | npt.NDArray[Any]:
+        """An array or a text of any shape, whole."""
         value = self._arrays[key]
         if isinstance(value, Tensor | np.ndarray):
             return value
-        is_text = isinstance(value, list) and all(isinstance(entry, str) for entry in value)
+        texts = value if isinstance(value, list) else [value]
+        is_text = all(isinstance(entry, str) for entry in texts)
         return np.array(value, np.str_) if is_text else to_tensor(value, key)
 
 
@@ -110,12 +113,13 @@ def extras(origin: Origin) -> Extras:
     with reading(origin.path):
         file = HeldArrays(origin.path, _load(origin.path))
         keys = find_set(file.keys(), origin.wanted)
-        carried = {key: name for key, name in keys.carried(file.keys()).items() if key not in keys.of_set}
-        return {name: np.asarray(file._array(key)) for key, name in carried.items()}
+        carried = keys.carried(file.keys()).items()
+        found = {name: file.array(key) for key, name in carried if key not in keys.of_set}
+    return {name: as_numpy(array) if isinstance(array, Tensor) else array for name, array in found.items()}
 
 
 def write(path: Path, predictions: Predictions, extras: Extras) -> None:
-    """Refused: an array has no room for labels and for who calibrated it."""
+    """Refused: an array has no room for labels or the name of a calibrator."""
     raise InputError(ONLY_READ)
 
 

@@ -20,7 +20,6 @@ import numpy as np
 import numpy.lib.format as npy
 import numpy.typing as npt
 import torch
-from torch import Tensor
 
 from temperance.errors import InputError
 from temperance.files import reading
@@ -28,6 +27,7 @@ from temperance.predictions.checks import MARK, Described, Wanted, as_class_name
 from temperance.predictions.core import WRITTEN_ROWS, Extras, Origin, Predictions
 from temperance.predictions.dense import in_shape
 from temperance.predictions.keyed import find_set, open_set
+from temperance.predictions.rows import as_numpy
 
 # Deflated data never expands by more than this factor; a member that claims to is damaged.
 DEFLATE_LIMIT = 1032
@@ -193,18 +193,18 @@ def rewrite(origin: Origin, path: Path, predictions: Predictions) -> None:
 def _labels(origin: Origin) -> npt.NDArray[Any]:
     """The two labels of a binary classifier, as numbers of the classes that are written."""
     found = read(origin.path, origin.wanted)
-    return _as_numpy(in_shape(found, torch.cat([chunk.labels for chunk in found.chunks()])))
+    return as_numpy(in_shape(found, torch.cat([chunk.labels for chunk in found.chunks()])))
 
 
 def _arrays(predictions: Predictions, prefix: str = "") -> dict[str, npt.NDArray[Any]]:
     """The scores, and labels, groups, weights and the calibrator's name where there are any."""
-    arrays = {prefix + predictions.kind: _as_numpy(in_shape(predictions, predictions.scores))}
+    arrays = {prefix + predictions.kind: as_numpy(in_shape(predictions, predictions.scores))}
     if predictions.has_labels:
-        arrays[f"{prefix}labels"] = _as_numpy(in_shape(predictions, predictions.whole.labels))
+        arrays[f"{prefix}labels"] = as_numpy(in_shape(predictions, predictions.whole.labels))
     if predictions.groups is not None:
         arrays[f"{prefix}groups"] = predictions.groups[:: math.prod(predictions.space)]
     if predictions.weights is not None:
-        arrays[f"{prefix}weights"] = _as_numpy(in_shape(predictions, predictions.weights))
+        arrays[f"{prefix}weights"] = as_numpy(in_shape(predictions, predictions.weights))
     if predictions.calibrated_by is not None:
         arrays[prefix + MARK] = np.array(predictions.calibrated_by)
     return arrays
@@ -221,17 +221,11 @@ def _save(path: Path, arrays: dict[str, npt.NDArray[Any]]) -> None:
             _add(archive, name, array)
 
 
-def _as_numpy(values: Tensor) -> npt.NDArray[Any]:
-    """A tensor as NumPy's array; it has no bfloat16, but float32 holds its values exactly."""
-    found: npt.NDArray[Any] = (values.float() if values.dtype == torch.bfloat16 else values).cpu().numpy()
-    return found
-
-
 def _add_scores(archive: ZipFile, name: str, predictions: Predictions, compression: int) -> None:
     """Write scores as they are read, so that only some rows, or whole images, are ever held."""
     pixels = math.prod(predictions.space)
     chunks = predictions.chunks(max(1, WRITTEN_ROWS // pixels) * pixels)
-    pieces = (_as_numpy(in_shape(predictions, chunk.scores)) for chunk in chunks)
+    pieces = (as_numpy(in_shape(predictions, chunk.scores)) for chunk in chunks)
     first = next(pieces)
     shape = (predictions.n // pixels, *first.shape[1:])
     header = {"descr": npy.dtype_to_descr(first.dtype), "fortran_order": False, "shape": shape}

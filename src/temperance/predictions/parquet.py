@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from temperance.errors import InputError, MissingExtraError
 from temperance.files import reading
@@ -29,7 +28,7 @@ from temperance.predictions.checks import (
 )
 from temperance.predictions.columns import NewColumn, TableColumns, find_columns, with_new_scores
 from temperance.predictions.core import WRITTEN_ROWS, Extras, Origin, Predictions
-from temperance.predictions.rows import Chunk, Meaning, Taker, in_file, placed
+from temperance.predictions.rows import Chunk, Meaning, Taker, as_numpy, in_file, placed
 
 # A column is read through a buffer of this size, rather than as a whole row group at once.
 BUFFER_BYTES = 1 << 16
@@ -118,7 +117,7 @@ def _only_texts(file: Any, column: str, groups: range) -> str | None:
 
 
 def extras(origin: Origin) -> Extras:
-    """The columns that are not predictions, as NumPy's arrays."""
+    """The columns that are not predictions, as NumPy arrays."""
     with reading(origin.path), _open(origin.path) as file:
         schema = file.schema_arrow
         names = _find_columns(schema, origin.wanted).others(schema.names)
@@ -155,9 +154,7 @@ def _batches(predictions: Predictions, others: dict[str, Any]) -> Iterator[Any]:
     start = 0
     for chunk in predictions.chunks(WRITTEN_ROWS):
         size = len(chunk.labels)
-        # Parquet has no bfloat16; float32 holds its values exactly.
-        scores = chunk.scores.float() if chunk.scores.dtype == torch.bfloat16 else chunk.scores
-        arrays = {predictions.kind: _lists(scores.cpu().contiguous().numpy())}
+        arrays = {predictions.kind: _lists(as_numpy(chunk.scores))}
         if predictions.has_labels:
             arrays["label"] = pyarrow.array(chunk.labels.cpu().numpy())
         if chunk.groups is not None:
@@ -315,7 +312,7 @@ def _scores(batch: Any, columns: TableColumns, k: int, start: int) -> npt.NDArra
 def _lengths(lists: Any) -> npt.NDArray[Any]:
     """How many numbers each list has; 0 where there is none. (rows,)"""
     types = _pyarrow()[0].types
-    # Where it can be done without, because `value_lengths` imports pyarrow.compute, and `fill_null` pandas.
+    # `value_lengths` imports pyarrow.compute, and `fill_null` pandas: most columns can do without them.
     if types.is_fixed_size_list(lists.type) and not lists.null_count:
         return np.full(len(lists), lists.type.list_size)
     if (types.is_list(lists.type) or types.is_large_list(lists.type)) and not lists.null_count:

@@ -32,6 +32,7 @@ def read(path: Path, wanted: Wanted) -> Predictions:
         marks |= {str(record.get(columns.mark) or "")} if columns.mark else set()
     names = binary_names(columns.class_names, wanted.positive)
     k = len(first[columns.scores[0]]) if columns.is_list else len(columns.scores)
+    score = Described((n, k) if columns.is_list else (n,), "f", "float64")
     label = None if columns.labels is None else _describe(first[columns.labels], n)
     groups = None if columns.groups is None else _describe(first[columns.groups], n)
     counted = None if columns.weights is None else _describe(first[columns.weights], n)
@@ -42,13 +43,13 @@ def read(path: Path, wanted: Wanted) -> Predictions:
         records, start = _records(path), 0
         with reading(path), placed(in_file):
             while block := list(islice(records, rows)):
-                scores = [_values(block, name, start) for name in columns.scores]
+                scores = [_values(block, name, start, score) for name in columns.scores]
                 yield meaning.chunk(
-                    scores[0].reshape(len(block), -1) if columns.is_list else np.stack(scores, axis=1),
-                    None if columns.labels is None else _values(block, columns.labels, start, label),
-                    None if columns.groups is None else _values(block, columns.groups, start, groups),
+                    scores[0] if columns.is_list else np.stack(scores, axis=1),
+                    _values(block, columns.labels, start, label) if columns.labels and label else None,
+                    _values(block, columns.groups, start, groups) if columns.groups and groups else None,
                     start,
-                    None if columns.weights is None else _values(block, columns.weights, start),
+                    _values(block, columns.weights, start, counted) if columns.weights and counted else None,
                 )
                 start += len(block)
 
@@ -108,7 +109,7 @@ def _columns(path: Path, wanted: Wanted) -> tuple[Record, TableColumns]:
     has_list = isinstance(first[columns.scores[0]], list)
     if columns.is_list and not has_list:
         raise InputError(
-            f"{columns.scores[0]} must be a list of numbers in each record, and is none in the first. "
+            f"{columns.scores[0]} must be a list of numbers in each record; in the first it is not. "
             "If it is the score of a binary classifier's positive class, pass positive=1",
             flags={"pass positive=1": "add --binary"},
         )
@@ -123,26 +124,25 @@ def _describe(value: object, n: int) -> Described:
     return Described((n,), kind, type(value).__name__)
 
 
-def _values(block: list[Record], name: str, start: int, like: Described | None = None) -> npt.NDArray[Any]:
-    """A column of some records: text if the first one has text, else numbers or lists of them."""
-    is_text = like is not None and like.kind == "U"
-    first: npt.NDArray[Any] | None = None
-    for row, record in enumerate(block):
+def _values(block: list[Record], name: str, start: int, like: Described) -> npt.NDArray[Any]:
+    """A column of some records, each value of the type and the length of that in the file's first record."""
+    is_text, shape = like.kind == "U", like.shape[1:]
+    dtype = np.str_ if is_text else np.float64
+    for row, record in enumerate(block, start):
         value = record.get(name)
         try:
-            found = np.array(value, np.str_ if is_text else np.float64)
+            fits = isinstance(value, str) == is_text and np.array(value, dtype).shape == shape
         except (TypeError, ValueError):
-            found = np.array(None)
-        first = found if first is None else first
-        if value is None or found.dtype.kind == "O" or isinstance(value, str) != is_text or found.shape != first.shape:
-            expected = "text" if is_text else f"{first.size} numbers" if first.ndim else "a number"
+            fits = False
+        if value is None or not fits:
+            expected = "text" if is_text else f"{shape[0]} numbers" if shape else "a number"
             what = "nothing" if value is None else shown([json.dumps(value)])
-            raise InputError(f"{name} must be {expected} in each record; row {start + row} has {what}", row=start + row)
-    return np.array([record[name] for record in block], np.str_ if is_text else np.float64)
+            raise InputError(f"{name} must be {expected} in each record; row {row} has {what}", row=row)
+    return np.array([record[name] for record in block], dtype)
 
 
 def extras(origin: Origin) -> Extras:
-    """The entries that are not predictions, as NumPy's arrays."""
+    """The entries that are not predictions, as NumPy arrays."""
     with reading(origin.path):
         first, columns = _columns(origin.path, origin.wanted)
         cells: dict[str, list[Any]] = {name: [] for name in columns.others(first)}

@@ -27,12 +27,20 @@ def remote_paths(url: str) -> list[Path] | None:
     """The files of a remote folder, or those that match a pattern, as URLs; None if this is one file."""
     system, inside = _opened(url)
     if system.isdir(inside):
-        found = [name for name in system.find(inside) if Path(name).name[0] not in "._"]
+        found = [name for name in system.find(inside) if not is_hidden(Path(name.removeprefix(inside).lstrip("/")))]
     elif any(sign in inside for sign in "*?["):
         found = system.glob(inside)
     else:
         return None
     return [Path(system.unstrip_protocol(name)) for name in sorted(found)]
+
+
+def is_hidden(inside: Path) -> bool:
+    """Does the name of a file in a folder, or of a folder on the way to it, begin with a dot or an underscore?
+
+    Such files are notes that other programs leave.
+    """
+    return any(part[0] in "._" for part in inside.parts)
 
 
 def local_copy(url: str) -> Path:

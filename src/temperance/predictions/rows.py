@@ -19,6 +19,9 @@ from temperance.predictions.labels import label_numbers, label_rows, no_labels
 
 Values = Tensor | npt.NDArray[Any]
 
+# The floats that NumPy has too.
+NUMPY_FLOATS = (torch.float16, torch.float32, torch.float64)
+
 
 class Chunk(NamedTuple):
     """Some rows: scores (rows, k), labels (rows,) as int64; groups (rows,) as text and weights (rows,) where given.
@@ -59,15 +62,25 @@ class Chunk(NamedTuple):
         )
 
 
+def in_memory(held: Chunk) -> Callable[[int], Iterator[Chunk]]:
+    """A reader of rows that are in memory."""
+
+    def read(rows: int) -> Iterator[Chunk]:
+        for start in range(0, len(held.scores), rows):
+            yield held.slice(start, start + rows)
+
+    return read
+
+
 def regrouped(chunks: Iterator[Chunk], rows: int) -> Iterator[Chunk]:
-    """The same rows in chunks of this many, so that results do not depend on how they came."""
+    """The same rows in chunks of this size, so that results do not depend on how they were read."""
     taker = Taker(chunks)
     while len((chunk := taker.take(rows)).labels):
         yield chunk
 
 
 class Taker:
-    """Rows out of chunks, as many at a time as the caller wants."""
+    """Takes any number of rows at a time out of chunks of other sizes."""
 
     def __init__(self, chunks: Iterator[Chunk]) -> None:
         self._chunks, self._held = chunks, list[Chunk]()
@@ -86,7 +99,7 @@ class Taker:
 
 @dataclass(frozen=True)
 class Meaning:
-    """The meaning of a set's values: logits or probabilities, of all classes or of the positive one, and its names."""
+    """What a set's values mean: logits or probabilities, of all classes or of the positive one, and the class names."""
 
     name: str  # what errors call the scores; it ends in "logits" or "probs"
     class_names: tuple[str, ...] | None
@@ -104,9 +117,9 @@ class Meaning:
         first_row: int,
         weights: Values | None = None,
     ) -> Chunk:
-        """Checked rows, of which there is one for each pixel; `first_row` is the number of the first one.
+        """Checked rows, one for each sample or pixel; `first_row` is the number of the first one.
 
-        A group is that of an image: all its pixels have it.
+        All pixels of an image have its group.
         """
         positive = self.wanted.positive
         given = as_scores(scores if positive is None else self._two_columns(scores, first_row), self.name)
@@ -142,13 +155,20 @@ class Meaning:
         return torch.stack([1 - column, column], dim=1)
 
 
+def as_numpy(values: Tensor) -> npt.NDArray[Any]:
+    """A tensor as a NumPy array; bfloat16 and float8, which NumPy does not have, become float32."""
+    has_type = not values.is_floating_point() or values.dtype in NUMPY_FLOATS
+    found: npt.NDArray[Any] = (values if has_type else values.float()).detach().cpu().numpy()
+    return found
+
+
 def in_array(row: int) -> str:
-    """A place in memory, as it is indexed."""
+    """The place of a row in an array, as it is indexed."""
     return f"row {row}"
 
 
 def in_file(row: int) -> str:
-    """A place in a file of arrays."""
+    """The place of a row in a file of arrays."""
     return f"row {row} (counting from 0)"
 
 

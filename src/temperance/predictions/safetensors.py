@@ -13,20 +13,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors import safe_open
 from torch import Tensor
 
 from temperance.arrays import to_tensor
 from temperance.errors import InputError
-from temperance.files import reading
+from temperance.files import reading, save_tensors
 from temperance.predictions.checks import MARK, Described, Wanted, as_class_names, names_from_json
 from temperance.predictions.core import Extras, Origin, Predictions
 from temperance.predictions.dense import in_shape
 from temperance.predictions.keyed import find_set, open_set
-
-# The floats that NumPy has too.
-NUMPY_FLOATS = (torch.float16, torch.float32, torch.float64)
+from temperance.predictions.rows import as_numpy
 
 # NumPy's letters for the kinds of number that safetensors has; its types are written like F32, BF16, I64, BOOL.
 KINDS = {"F": "f", "BF": "f", "I": "i", "U": "u", "BOOL": "b", "C": "c"}
@@ -92,13 +89,12 @@ def read(path: Path, wanted: Wanted) -> Predictions:
 
 
 def extras(origin: Origin) -> Extras:
-    """The tensors that are not predictions, as NumPy's arrays; bfloat16 and float8 become float32."""
+    """The tensors that are not predictions, as NumPy arrays."""
     with reading(origin.path):
         file = SafetensorsFile(origin.path)
         keys = find_set(file.keys(), origin.wanted)
-        found = {name: file.whole(key) for key, name in keys.carried(file.keys()).items() if key not in keys.of_set}
-    small = {name for name, tensor in found.items() if tensor.is_floating_point() and tensor.dtype not in NUMPY_FLOATS}
-    return {name: (tensor.float() if name in small else tensor).numpy() for name, tensor in found.items()}
+        carried = keys.carried(file.keys()).items()
+        return {name: as_numpy(file.whole(key)) for key, name in carried if key not in keys.of_set}
 
 
 def write(path: Path, predictions: Predictions, extras: Extras) -> None:
@@ -118,7 +114,7 @@ def write(path: Path, predictions: Predictions, extras: Extras) -> None:
         if array.dtype.kind not in "fiub":
             raise InputError(f"a .safetensors holds numbers only, and {name} is {array.dtype}; write .npz or .parquet")
         tensors[name] = to_tensor(array, name).contiguous()
-    _save(path, tensors, metadata)
+    save_tensors(path, tensors, metadata)
 
 
 def rewrite(origin: Origin, path: Path, predictions: Predictions) -> None:
@@ -134,7 +130,7 @@ def rewrite(origin: Origin, path: Path, predictions: Predictions) -> None:
             elif key != keys.scores:
                 tensors[name] = file.whole(key)
     metadata = {key: text for key, text in file.metadata.items() if key != keys.prefix + MARK}
-    _save(path, tensors, metadata | _mark(predictions))
+    save_tensors(path, tensors, metadata | _mark(predictions))
 
 
 def _tensors(predictions: Predictions) -> dict[str, Tensor]:
@@ -146,11 +142,3 @@ def _tensors(predictions: Predictions) -> dict[str, Tensor]:
 
 def _mark(predictions: Predictions) -> dict[str, str]:
     return {} if predictions.calibrated_by is None else {MARK: predictions.calibrated_by}
-
-
-def _save(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:
-    try:
-        save_file(tensors, path, metadata=metadata)
-    except SafetensorError as error:
-        # The library wraps the system's errors, a full disk among them, in its own kind.
-        raise OSError(str(error)) from error

@@ -13,15 +13,12 @@ import numpy.typing as npt
 from temperance.errors import FileError
 from temperance.predictions.checks import shown
 from temperance.predictions.core import Extras, Predictions
-from temperance.predictions.remote import as_url, remote_paths
+from temperance.predictions.remote import as_url, is_hidden, remote_paths
 from temperance.predictions.rows import Chunk, regrouped
 
 
 def files_in(path: Path, suffixes: Sequence[str]) -> list[Path] | None:
-    """The files of a folder and of its sub-folders, or those that match a pattern, sorted; None if this is one file.
-
-    Hidden files, and those whose name begins with an underscore, are notes that other programs leave.
-    """
+    """The files of a folder and of its sub-folders, or those that match a pattern, sorted; None if this is one file."""
     url = as_url(path)
     if url is not None:
         found = remote_paths(url)
@@ -29,7 +26,7 @@ def files_in(path: Path, suffixes: Sequence[str]) -> list[Path] | None:
             return None
     elif path.is_dir():
         inside = sorted(path.rglob("*"), key=lambda file: file.relative_to(path).as_posix())
-        found = [file for file in inside if not any(part[0] in "._" for part in file.relative_to(path).parts)]
+        found = [file for file in inside if not is_hidden(file.relative_to(path))]
     elif glob.has_magic(str(path)) and not path.exists():
         found = [Path(name) for name in sorted(glob.glob(str(path), recursive=True))]  # noqa: PTH207
     else:

@@ -19,7 +19,7 @@ from temperance.training.networks import Network
 from temperance.training.prediction import device_of
 from temperance.training.recipe import Recipe
 
-FLAGS = {"batch_size": "--batch-size"}
+FLAGS = {"batch_size": "--batch-size", "leave out mix": "leave out --mix", "balance compares": "--balance compares"}
 
 
 def check_together(network: nn.Module, data: ImageData, loss: Loss, recipe: Recipe) -> None:
@@ -34,9 +34,13 @@ def check_together(network: nn.Module, data: ImageData, loss: Loss, recipe: Reci
     if loss.reduction == "none":
         raise InputError(f"the loss must give one number to train with; make it {loss.name}(reduction='mean')")
     if recipe.mix is not None and loss.learns_from == "training":
-        raise InputError(f"{loss.name} learns from predictions on training images, not on mixtures: leave out mix")
+        raise InputError(
+            f"{loss.name} learns from predictions on training images, not on mixtures: leave out mix", flags=FLAGS
+        )
     if recipe.mix is not None and recipe.balance is not None:
-        raise InputError("balance compares confidence with accuracy on training images, not on mixtures: leave out mix")
+        raise InputError(
+            "balance compares confidence with accuracy on training images, not on mixtures: leave out mix", flags=FLAGS
+        )
     height, width, channels = data.train.shape
     with torch.no_grad():
         was_training = network.training

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from temperance.arrays import BLOCK_VALUES
+from temperance.arrays import block_rows
 from temperance.calibrators.base import Calibrator, Shared
 
 Reduction = Literal["one-versus-rest", "pooled", "top-label"]
@@ -63,7 +63,7 @@ class BinaryCalibrator(Calibrator):
 
     def _fit_weighted(self, logits: Tensor, labels: Tensor, weights: Tensor | None) -> None:
         log_odds, happened = self._problems(logits, labels)
-        step = max(1, _block_values(logits) // log_odds.shape[1])
+        step = block_rows(log_odds.shape[1], logits.device)
         counts = torch.ones_like(log_odds[0]) if weights is None else weights.repeat(log_odds.shape[1] // len(weights))
         parts = [
             self._fit_binary(*some, counts)
@@ -75,7 +75,7 @@ class BinaryCalibrator(Calibrator):
     def _calibrate(self, logits: Tensor) -> Tensor:
         if torch.compiler.is_compiling():  # for any number of rows
             return self._lift(logits)
-        step = max(1, _block_values(logits) // logits.shape[1])
+        step = block_rows(logits.shape[1], logits.device)
         return torch.cat([self._lift(rows) for rows in torch.split(logits, step)])
 
     def _problems(self, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
@@ -134,7 +134,3 @@ def stack_ragged(rows: list[Tensor]) -> Tensor:
         return torch.stack(rows)
     longest = max(len(row) for row in rows)
     return torch.stack([torch.cat([row, row[-1:].expand(longest - len(row))]) for row in rows])
-
-
-def _block_values(logits: Tensor) -> int:
-    return BLOCK_VALUES.get(logits.device.type, BLOCK_VALUES["cpu"])

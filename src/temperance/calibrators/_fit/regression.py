@@ -13,14 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from temperance.arrays import CORE_BLOCK_VALUES, block_rows
 from temperance.calibrators._fit.descent import TOLERANCE, Solution
 from temperance.calibrators._fit.logistic import solve_ridged
 from temperance.calibrators._fit.maps import Linear, Map
 from temperance.calibrators._fit.solvers import Problem, minimise, settle
 from temperance.objectives import Objective
-
-# Rows are taken in blocks of about this many values, which stay in a core's own cache between passes.
-BLOCK_VALUES = {"cpu": 1 << 17, "cuda": 1 << 26}
 
 MAX_STEPS = 100
 MAX_PRODUCTS = 250
@@ -58,8 +56,8 @@ class Regression:
         self.k = kind.classes(centre)
         self.probs = self.x.new_empty(len(x), self.k)
         # A block yields a gradient of its own, so it should hold more values than there are parameters.
-        values = max(BLOCK_VALUES.get(x.device.type, BLOCK_VALUES["cpu"]), 2 * centre.numel())
-        rows = max(1, values // max(self.k, x.shape[1]))
+        width = max(self.k, x.shape[1])
+        rows = max(block_rows(width, x.device, CORE_BLOCK_VALUES), 2 * centre.numel() // width)
         self._slices = [slice(i, i + rows) for i in range(0, len(x), rows)]
         self._every = max(1, len(x) // max(HESSIAN_ROWS, HESSIAN_ROWS_PER_FEATURE * x.shape[1]))
         self._hessian_x = self.x[:: self._every].contiguous()

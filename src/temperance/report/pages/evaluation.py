@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping
 from pathlib import PurePath
 
+import torch
+
 from temperance.errors import amount, plural
 from temperance.jobs.evaluation import Evaluation
 from temperance.jobs.results import Provenance, Row, shown
@@ -13,6 +15,7 @@ from temperance.markup import Markup, join, tag
 from temperance.metrics import METRICS
 from temperance.metrics.binned import ece
 from temperance.metrics.bins import Bins
+from temperance.metrics.selective import RiskCoverage
 from temperance.report.formats import interval_of, percent, percent_down, percent_range, value_of
 from temperance.report.numbers import bars, merged_bins
 from temperance.report.page import (
@@ -83,7 +86,7 @@ def verdict_section(evaluation: Evaluation, warning: str = "") -> Markup:
 
 
 def _in_bins(evaluation: Evaluation) -> Markup:
-    """The interval of the calibration error, and in how many bins it was measured: it depends on them."""
+    """The interval of the calibration error and the number of bins, on which the error depends."""
     notes = (_bounds(evaluation, "ece"), f"in {plural(len(evaluation.reliability.count), 'bin')}")
     return join(tag("span", note) for note in notes if note)
 
@@ -149,9 +152,8 @@ def reliability_table(bins: Bins) -> Markup:
 
 
 def histogram_section(evaluation: Evaluation) -> Markup:
-    surest_first = evaluation.risk_coverage.threshold
-    n = len(surest_first)
-    half, most = (float(surest_first[_at_least(share, n) - 1]) for share in (0.5, 0.9))
+    curve = evaluation.risk_coverage
+    half, most = (float(curve.threshold[fewest(curve, share) - 1]) for share in (0.5, 0.9))
     return section(
         "How sure is the model?",
         split(
@@ -165,10 +167,11 @@ def histogram_section(evaluation: Evaluation) -> Markup:
 
 def risk_coverage_section(evaluation: Evaluation) -> Markup:
     curve = evaluation.risk_coverage
-    n = len(curve.coverage)
+    last = torch.tensor(answered(curve)) - 1
+    columns = (each[last].tolist() for each in (curve.coverage, curve.risk, curve.threshold))
     rows = [
-        (percent(m / n, 0), percent(float(curve.risk[m - 1])), percent_down(float(curve.threshold[m - 1])))
-        for m in answered(n)
+        (percent(coverage, 0), percent(risk), percent_down(threshold))
+        for coverage, risk, threshold in zip(*columns, strict=True)
     ]
     return section(
         "If the model may decline, what error remains?",
@@ -181,9 +184,14 @@ def risk_coverage_section(evaluation: Evaluation) -> Markup:
     )
 
 
-def answered(n: int) -> list[int]:
-    """How many of n samples are answered at each coverage in the table, all of them first."""
-    return sorted({_at_least(share, n) for share in COVERAGES}, reverse=True)
+def answered(curve: RiskCoverage) -> list[int]:
+    """How many of the surest samples are answered at each coverage in the table, all of them first."""
+    return sorted({fewest(curve, share) for share in COVERAGES}, reverse=True)
+
+
+def fewest(curve: RiskCoverage, share: float) -> int:
+    """The fewest of the surest samples that make up this share, of the weight where there are weights."""
+    return int((curve.coverage < share - 1e-9).sum()) + 1
 
 
 def groups_section(evaluation: Evaluation) -> Markup:
@@ -220,10 +228,11 @@ def groups_section(evaluation: Evaluation) -> Markup:
 
 def _dot_strip(row: Row, whole: Row, scale: Scale) -> Markup:
     """A dot with its interval, and the line of all samples together."""
-    marks = [mark("line", scale(whole.value))]
+    words, marks = value_of(row), [mark("line", scale(whole.value))]
     if not math.isnan(row.low):
+        words += f" ({interval_of(row)})"
         marks.append(mark("range", scale(row.low), scale(row.high)))
-    return strip(interval_of(row), *marks, mark("point", scale(row.value)))
+    return strip(words, *marks, mark("point", scale(row.value)))
 
 
 def metrics_section(evaluation: Evaluation) -> Markup:
@@ -241,7 +250,7 @@ def named_metric(row: Row) -> Markup:
 
 
 def provenance_section(provenance: Provenance) -> Markup:
-    """What it takes to measure it again."""
+    """Everything that is needed to measure it again."""
     entries = [
         ("Measured", provenance.created),
         ("Command", provenance.command),
@@ -258,8 +267,3 @@ def provenance_section(provenance: Provenance) -> Markup:
 
 def _listed(values: Mapping[str, object]) -> str:
     return ", ".join(f"{name} {value}" for name, value in values.items())
-
-
-def _at_least(share: float, n: int) -> int:
-    """The fewest of n samples that make up this share."""
-    return math.ceil(share * n - 1e-9)

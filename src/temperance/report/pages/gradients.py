@@ -82,7 +82,7 @@ def smoothing_chart(sweeps: Mapping[str, Sweep], against: str, title: str, x_tit
     return picture(
         foot + 42,
         f"{title}: f of {', '.join(sweeps)} over {x_title}.",
-        label(LEFT - 6, TOP + 8, "f", anchor="end"),
+        label(2, (TOP + BOTTOM) / 2, "f", anchor="start"),
         plot.y_axis(ticks, number_text),
         plot.framed(*lines),
         label(LEFT - 6, (BOTTOM + 14 + foot) / 2 + 4, "C", anchor="end"),
@@ -106,7 +106,7 @@ def limits(values: Sequence[Tensor]) -> tuple[float, float]:
 
 
 def _stretches(xs: Sequence[float], holds: Sequence[bool]) -> list[tuple[float, float]]:
-    """Where a condition holds without a break, from and to."""
+    """The first and the last x of each unbroken stretch where a condition holds."""
     found = []
     for here, stretch in groupby(zip(xs, holds, strict=True), key=lambda each: each[1]):
         if here:

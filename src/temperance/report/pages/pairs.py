@@ -13,6 +13,7 @@ from temperance.report.page import Cell, folded, legend, noted, pair, section, s
 from temperance.report.pages.evaluation import (
     RISK_KEYS,
     answered,
+    fewest,
     named_metric,
     reliability_explained,
     reliability_table,
@@ -39,8 +40,11 @@ def reliability_pair(before: Evaluation, after: Evaluation, method: str) -> Mark
 def risk_coverage_pair(before: Evaluation, after: Evaluation, method: str, remark: str = "") -> Markup:
     """Two risk-coverage curves in one picture; `remark` is added to the explanation."""
     old, new = before.risk_coverage, after.risk_coverage
-    n = len(new.coverage)
-    rows = [(percent(m / n, 0), percent(float(old.risk[m - 1])), percent(float(new.risk[m - 1]))) for m in answered(n)]
+    rows = []
+    for m in answered(new):
+        share = float(new.coverage[m - 1])
+        risks = (float(old.risk[fewest(old, share) - 1]), float(new.risk[m - 1]))
+        rows.append((percent(share, 0), *map(percent, risks)))
     return section(
         "If the model may decline, what error remains?",
         split(

@@ -1,4 +1,4 @@
-"""The pages of several sets: what was measured of each, side by side, and where methods stand over all of them."""
+"""The pages of several sets: their measurements side by side, and how methods rank over all of them."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from temperance.markup import Markup, join, tag
 from temperance.metrics import METRICS
 from temperance.metrics.significance import Interval
 from temperance.report.formats import percent, percent_range, value_of
+from temperance.report.numbers import bars
 from temperance.report.page import (
     SHOWN_ROWS,
     answer,
@@ -91,7 +92,7 @@ def _placed(row: Row, rank: int | None) -> Markup:
 
 def reliabilities_section(found: Evaluations) -> Markup:
     """The reliability diagram of every set, with the first sentence of its verdict."""
-    most = max(int(each.reliability.count.max()) for each in found.each.values())
+    most = max(bar.count for each in found.each.values() for bar in bars(each.reliability))
     figures = []
     for name, each in list(found.each.items())[:SHOWN_ROWS]:
         caption = join([tag("b", name), tag("small", first_sentence(each.verdict))])

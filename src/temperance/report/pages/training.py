@@ -24,7 +24,7 @@ from temperance.report.pages.evaluation import (
     verdict_section,
 )
 from temperance.report.pages.pairs import metrics_pair, reliability_pair, risk_coverage_pair
-from temperance.report.svg.lines import Line, line_chart, line_legend
+from temperance.report.svg.lines import Line, finite, line_chart, line_legend
 from temperance.training.run import Run, hardly_learnt
 
 History = Sequence[Mapping[str, Any]]
@@ -106,11 +106,11 @@ def figure(
     from_zero: bool = False,
     first: int = 0,
 ) -> list[tuple[Markup, Markup]]:
-    """Columns of a history over its epochs, with a legend; nothing if no row has them."""
+    """Columns of a history over its epochs, with a legend; nothing if no row has a finite value."""
     lines = []
     for i, (column, name) in enumerate(columns.items()):
         known = [(row["epoch"], row[column]) for row in history if row.get(column) is not None]
-        if known:
+        if any(map(finite, known)):
             lines.append(Line(name, known, first + i))
     if not lines:
         return []

@@ -127,7 +127,7 @@ def scatter_chart(
     x = roomy(min(xs), max(xs), LEFT, RIGHT)
     y = y_scale(min(heights), max(heights), from_zero=from_zero)
     plot = Plot(x, y)
-    clouds = [plot.dot(a, b, f"point {series(group.number)}") for group in groups for a, b in group.points]
+    clouds = [plot.dot(*p, f"point {series(group.number)}") for group in groups for p in group.points if finite(p)]
     parts = [tag("g", *clouds, class_="cloud")]
     if level:
         parts.append(plot.line([(x.low, level[0]), (x.high, level[0])], "guide"))
