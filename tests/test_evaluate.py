@@ -18,6 +18,7 @@ from conftest import random_predictions
 from temperance import Predictions, evaluate, interval
 from temperance.calibrators import Identity
 from temperance.errors import InputError
+from temperance.jobs.statistics import NOT_BELOW_GAP
 from temperance.metrics import METRICS, ece
 from temperance.predictions import write_predictions
 from temperance.report import write_report
@@ -232,3 +233,18 @@ def test_labels_that_all_have_a_probability_of_zero() -> None:
     assert note.startswith("2 labels have a probability of 0") and "other" not in note
     (note,) = evaluate([[1.0, 0.0]] * 2, [1, 0], bootstrap=0, metrics=["nll"]).notes
     assert note.endswith("; on the other 1 sample it is 0.")
+
+
+@pytest.mark.parametrize("sharpness", [3.0, 0.4])
+def test_errors_and_their_intervals_are_not_below_the_gap(sharpness: float) -> None:
+    logits, labels = random_predictions(600, 4, sharpness=sharpness)
+    names = sorted(NOT_BELOW_GAP)
+    found = evaluate(logits, labels, from_logits=True, metrics=["confidence-gap", *names], bootstrap=60)
+    gap = found.row("confidence-gap")
+    low, high = sorted((abs(gap.low), abs(gap.high))) if gap.low * gap.high > 0 else (0.0, max(-gap.low, gap.high))
+    for name in names:
+        row = found.row(name)
+        assert row.value >= abs(gap.value) - 1e-9
+        assert row.low >= min(low, row.value) - 1e-9 and row.high >= high - 1e-9, name
+        (alone,) = evaluate(logits, labels, from_logits=True, metrics=[name], bootstrap=60).rows
+        assert (alone.low, alone.high) == (row.low, row.high)

@@ -145,6 +145,8 @@ def test_samples_without_weight_are_counted_nowhere(tmp_path: Path) -> None:
     assert found.title == f"arrays · {N - 50} samples with weights above 0 · {data.k} classes"
     assert {row.n for row in found.rows if not row.group} == {N - 50}
     assert {row.n for row in found.rows if row.group} == {(N - 50) // 2}
+    assert found.verdict.endswith("there is none here; the intervals are of the weighted samples.")
+    assert evaluate(data, bootstrap=0).verdict.endswith("there is none here.")
     ranked = compare(data, methods=["temperature"], bootstrap=20)
     half = (N - 50) // 2
     assert ranked.title == f"arrays · {half} samples with weights above 0 · {data.k} classes"

@@ -63,7 +63,7 @@ class Comparison(Results):
     def title(self) -> str:
         """The test file's name and size."""
         rows = counted(self.test.n, self.test.row_name, weights=self.test.has_weights)
-        return f"{Path(self.test.source).name} · {rows} · {self.test.k} classes"
+        return f"{Path(self.test.source).name} · {rows} · {self.test.k:,} classes"
 
     @property
     def baseline(self) -> Outcome:

@@ -22,7 +22,7 @@ from temperance.jobs.gap import calibration_gap, gap_sentence
 from temperance.jobs.measuring import checked_batches, gathered, statistics_of
 from temperance.jobs.results import Provenance, Results, Row, shown, shown_range
 from temperance.jobs.sides import counted
-from temperance.jobs.statistics import ENOUGH_LABELS, Statistics, one_class
+from temperance.jobs.statistics import ENOUGH_LABELS, NOT_BELOW_GAP, Statistics, one_class
 from temperance.jobs.verdict import as_class, verdict
 from temperance.metrics import METRICS, Metric
 from temperance.metrics.bins import Bins, SparseBins
@@ -39,13 +39,7 @@ from temperance.progress import Progress, no_progress
 from temperance.settings import ResamplesOrNone, of_kind
 
 # The verdict on samples that have weights.
-# An error of these bins is at least the gap between mean confidence and accuracy, and so are the ends of its interval.
-NOT_BELOW_GAP = ("ece", "rms-ce")
-
-WITH_WEIGHTS = (
-    "The samples have weights. A verdict rests on tests for samples that count equally, so there is none here; "
-    "the intervals are of the weighted samples."
-)
+WITH_WEIGHTS = "The samples have weights. A verdict rests on tests for samples that count equally: there is none here"
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
@@ -118,7 +112,7 @@ class Evaluation(Results):
     @property
     def title(self) -> str:
         """The file's name and size."""
-        return f"{Path(self.rows[0].source).name} · {self.counted} · {self.provenance.settings['k']} classes"
+        return f"{Path(self.rows[0].source).name} · {self.counted} · {self.provenance.settings['k']:,} classes"
 
     @property
     def counted(self) -> str:
@@ -139,7 +133,8 @@ class Evaluation(Results):
         Its tests are for samples that count equally, so with weights there is none.
         """
         if self.provenance.settings.get("weights"):
-            return WITH_WEIGHTS
+            has_intervals = any(not math.isnan(row.low) for row in self.rows)
+            return f"{WITH_WEIGHTS}{'; the intervals are of the weighted samples' * has_intervals}."
         return verdict(*self.tallies, self.class_names, f"{self.row_name}s")
 
     def to_json(self, **extra: Any) -> str:
@@ -269,10 +264,16 @@ def evaluation(
     for name, group in found.groups.items():
         right = round(group.n * found.accuracy(name))
         resamples = bootstrap if enough_of_both(right, group.n) else 0
-        for (metric, options), parts in zip(requests, group.parts, strict=True):
+        gap = None
+        if len(requests) > len(measuring.metrics):
+            (by, with_bins), gap_parts = requests[-1], group.parts[-1]
+            gap = measured(by, gap_parts, with_bins, bootstrap=resamples, level=level, seed=seed)
+        for (metric, options), parts in zip(requests[: len(measuring.metrics)], group.parts, strict=False):
             progress(steps // 2 + len(rows), steps, metric.title)
             start = time.perf_counter()
             value, low, high = measured(metric, parts, options, bootstrap=resamples, level=level, seed=seed)
+            if gap is not None and metric.name in NOT_BELOW_GAP and not math.isnan(low + gap[1]):
+                low, high = min(max(low, gap[1], -gap[2]), value), max(high, gap[2], -gap[1])
             row = Row(
                 source=source,
                 split=measuring.split or "",
@@ -343,7 +344,4 @@ def measured(
             return value, math.nan, math.nan
         draws = resample(metric, parts, bootstrap, torch.Generator().manual_seed(seed), **options)
     found = bounded(metric, parts.whole, value, draws, level)
-    if metric.name not in NOT_BELOW_GAP or math.isnan(found.low):
-        return value, found.low, found.high
-    _, low, high = measured(METRICS["confidence-gap"], parts, {}, bootstrap=bootstrap, level=level, seed=seed)
-    return value, min(max(found.low, low, -high), value), max(found.high, high, -low)
+    return value, found.low, found.high

@@ -25,6 +25,10 @@ OF_PIXELS = (
     "rely on differences that show on several sets of images."
 )
 
+# Errors that are at least as large as the gap between mean confidence and accuracy: their bins, or what they smooth
+# with, hold every sample once. So the ends of their intervals are not below those of the gap's.
+NOT_BELOW_GAP = frozenset(("ece", "rms-ce", "adaptive-ece", "ece-sweep", "conditional-ece", "smooth-ece", "ks"))
+
 # Fingerprints of blocks of one source are added up, as numbers of 256 bits.
 FINGERPRINTS = 1 << 256
 
@@ -50,8 +54,10 @@ class Measuring:
 
     @property
     def requests(self) -> list[Request]:
-        """The metrics with their settings."""
+        """The metrics with their settings, and after them the gap, where intervals need it."""
         found = [METRICS[name] for name in self.metrics]
+        if self.intervals and not NOT_BELOW_GAP.isdisjoint(self.metrics):
+            found.append(METRICS["confidence-gap"])
         return [(metric, {"n_bins": self.n_bins} if "n_bins" in metric.options else {}) for metric in found]
 
     @property
@@ -182,11 +188,11 @@ class RunningGroup:
     def group(self, keys: list[Any], measuring: Measuring) -> Group:
         """The statistics of everything so far."""
         found = {}
-        for name, key in zip(measuring.metrics, keys, strict=True):
+        for (metric, _), key in zip(measuring.requests, keys, strict=True):
             running = self._running[key]
             if isinstance(next(iter(running)), Samples) and running.nbytes > KEPT_BYTES + ROW_BYTES * self._n:
                 raise InputError(
-                    f"{name} keeps its rows, which would take {in_bytes(running.nbytes)} for {self._n:,} rows; "
+                    f"{metric.name} keeps its rows, which would take {in_bytes(running.nbytes)} for {self._n:,} rows; "
                     "leave it out, or measure fewer rows"
                 )
             if key not in found:
