@@ -144,7 +144,7 @@ def ordered() -> Figure:
 
 
 def selective() -> Figure:
-    """Where the entropy is above the threshold nothing is said."""
+    """Rows whose entropy is above a threshold become uniform."""
     figure, left, right = halves()
     draw_map(left, ["meta-mis", "meta-acc"])
     probs, predicted = network()
@@ -220,7 +220,7 @@ def truth() -> Tensor:
 
 
 def shares() -> list[Bar]:
-    """How often the network is right when it is so sure."""
+    """The bins of the network's confidence: how often it is right in each."""
     return bars(ece.stats(network()[0], truth(), n_bins=N_BINS))
 
 
@@ -283,7 +283,7 @@ def draw_map(where: Map, names: Sequence[str]) -> None:
 
 
 def dots(ax: Axes) -> None:
-    """How often the network is right when it is so sure, with 95 % intervals."""
+    """How often the network is right at each confidence, with 95 % intervals."""
     found = [bar for bar in shares() if bar.count >= FEWEST]
     accuracy = [bar.accuracy for bar in found]
     spread = [[bar.accuracy - bar.low for bar in found], [bar.high - bar.accuracy for bar in found]]

@@ -136,7 +136,7 @@ def _docstring(kind: str, thing: Any) -> str:
 
 
 def guide_of(kind: str, entry: dict[str, Any]) -> str:
-    """The page, written by hand, that explains an entry among its like."""
+    """The hand-written page that explains an entry among others of its family."""
     family = entry["claims"].get("family")
     return f"calibrators/{family}.md" if kind == "calibrators" and family else ABOUT[kind][1]
 
@@ -198,7 +198,7 @@ def definitions(block: str) -> str:
 
 
 def plain(text: str) -> str:
-    """Text whose signs Markdown would take for its own."""
+    """Text with the characters escaped that mean something in Markdown."""
     return re.sub(r"\b([A-Z])\*(?=\W)", r"\1\\*", text.replace("<", "&lt;").replace("|", "&#124;"))
 
 
@@ -215,7 +215,7 @@ def side_by_side(kind: str, name: str, thing: Any) -> str:
 
 
 def uses(kind: str, name: str, thing: Any) -> tuple[str, str]:
-    """The Python and the command that use an entry. The tests run the one and parse the other."""
+    """How an entry is used in Python and on the command line. The tests run the first and parse the second."""
     called = getattr(thing, "__name__", "")
     if kind == "metrics":
         python = f"from temperance.metrics import {called}\n\n{called}(probs, labels)"

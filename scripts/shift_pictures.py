@@ -78,7 +78,7 @@ def method() -> Auto:
 
 
 def frequencies(generator: torch.Generator) -> Tensor:
-    """Drawn from all that there are: shares of a stick broken at random."""
+    """Class frequencies, drawn uniformly from all that sum to 1: a stick broken at random places."""
     cuts = torch.rand(GROUPS - 1, generator=generator).sort().values
     return torch.cat([cuts.new_zeros(1), cuts, cuts.new_ones(1)]).diff()
 

@@ -5,7 +5,7 @@ The tests check that it was run.
 
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -46,61 +46,48 @@ LOSS_FAMILIES = {
     "selective": ("aurc", "au", "crl"),
 }
 
+# What benchmarks found: the name of a table, the file of results, and what makes the table of its rows.
+FOUND: dict[str, tuple[str, Callable[[list[dict[str, Any]]], str]]] = {
+    "quality": ("quality.jsonl", markdown),
+    "by_objective": ("objectives.jsonl", by_objective),
+    "headline": ("leaderboard.jsonl", leaderboard.headline),
+    "harm": ("leaderboard.jsonl", leaderboard.harm_markdown),
+    "head_results": ("heads.jsonl", heads.markdown),
+    "long_tail": ("longtail.jsonl", longtail.markdown),
+    "published": ("published.jsonl", published.markdown),
+    "told": ("shift.jsonl", shift.told_markdown),
+    "estimated": ("shift.jsonl", shift.estimated_markdown),
+    "adapted_few": ("shift.jsonl", shift.few_markdown),
+    "coverage": ("coverage.jsonl", coverage.markdown),
+    "few": ("few.jsonl", few.markdown),
+    "robust": ("robust.jsonl", robust.markdown),
+    "recommended": ("recommend.jsonl", recommend.markdown),
+    "recommended_harm": ("recommend.jsonl", recommend.stated_markdown),
+    "loss_results": ("losses.jsonl", losses.markdown),
+    "speed": ("speed.jsonl", peers.markdown),
+    "jobs": ("jobs.jsonl", jobs.markdown),
+    "growth": ("jobs.jsonl", jobs.growth),
+    "memory": ("memory.jsonl", memory.markdown),
+    "classifiers": ("classifiers.jsonl", classifiers.markdown),
+    "digits": ("digits.jsonl", digits.markdown),
+}
+FOUND_BY_FAMILY: dict[str, tuple[str, Callable[[list[dict[str, Any]], str], str]]] = {
+    "leaderboard": ("leaderboard.jsonl", leaderboard.markdown),
+    "harm_by": ("harm.jsonl", harm.markdown),
+    "cost": ("cost.jsonl", cost.markdown),
+}
+
 
 def table(kind: str, family: str = "") -> str:
     """The entries of a registry, all or those of a family, or what a benchmark found, as a Markdown table."""
-    if kind == "quality":
-        return markdown(read(RESULTS / "quality.jsonl"))
-    if kind == "leaderboard":
-        return leaderboard.markdown(read(RESULTS / "leaderboard.jsonl"), family)
-    if kind == "headline":
-        return leaderboard.headline(read(RESULTS / "leaderboard.jsonl"))
-    if kind == "head_results":
-        return heads.markdown(read(RESULTS / "heads.jsonl"))
-    if kind == "long_tail":
-        return longtail.markdown(read(RESULTS / "longtail.jsonl"))
-    if kind == "by_objective":
-        return by_objective(read(RESULTS / "objectives.jsonl"))
-    if kind == "published":
-        return published.markdown(read(RESULTS / "published.jsonl"))
-    if kind == "told":
-        return shift.told_markdown(read(RESULTS / "shift.jsonl"))
-    if kind == "estimated":
-        return shift.estimated_markdown(read(RESULTS / "shift.jsonl"))
-    if kind == "adapted_few":
-        return shift.few_markdown(read(RESULTS / "shift.jsonl"))
-    if kind == "coverage":
-        return coverage.markdown(read(RESULTS / "coverage.jsonl"))
-    if kind == "few":
-        return few.markdown(read(RESULTS / "few.jsonl"))
-    if kind == "harm":
-        return leaderboard.harm_markdown(read(RESULTS / "leaderboard.jsonl"))
-    if kind == "harm_by":
-        return harm.markdown(read(RESULTS / "harm.jsonl"), family)
-    if kind == "robust":
-        return robust.markdown(read(RESULTS / "robust.jsonl"))
-    if kind == "recommended":
-        return recommend.markdown(read(RESULTS / "recommend.jsonl"))
-    if kind == "recommended_harm":
-        return recommend.stated_markdown(read(RESULTS / "recommend.jsonl"))
-    if kind == "loss_results":
-        return losses.markdown(read(RESULTS / "losses.jsonl"))
-    if kind == "cost":
-        return cost.markdown(read(RESULTS / "cost.jsonl"), family)
-    if kind == "speed":
-        return peers.markdown(read(RESULTS / "speed.jsonl"))
-    if kind == "jobs":
-        return jobs.markdown(read(RESULTS / "jobs.jsonl"))
-    if kind == "memory":
-        return memory.markdown(read(RESULTS / "memory.jsonl"))
-    if kind == "growth":
-        return jobs.growth(read(RESULTS / "jobs.jsonl"))
+    if kind in FOUND:
+        file, as_table = FOUND[kind]
+        return as_table(read(RESULTS / file))
+    if kind in FOUND_BY_FAMILY:
+        file, of_family = FOUND_BY_FAMILY[kind]
+        return of_family(read(RESULTS / file), family)
     if kind == "loss_cost":
         return loss_speed.markdown(read(RESULTS / "steps.jsonl"), LOSS_FAMILIES[family])
-    if kind == "classifiers":
-        return classifiers.markdown(read(RESULTS / "classifiers.jsonl"))
-    if kind == "digits":
-        return digits.markdown(read(RESULTS / "digits.jsonl"))
     if kind == "evidence":
         return evidence.table(family)
     if kind == "loss_settings":

@@ -37,7 +37,7 @@ from temperance.training.run import headline
 
 
 def stored(predictions: Predictions) -> Predictions:
-    """The predictions in half precision, which may tie two classes that float32 tells apart: hardly ever, please."""
+    """The predictions in half precision, unless ties between classes would change the accuracy noticeably."""
     half = predictions.scores.half()
     found = Predictions.of(half, predictions.labels, from_logits=True, class_names=predictions.class_names)
     drift = abs(headline(found)["accuracy"] - headline(predictions)["accuracy"])

@@ -136,8 +136,32 @@ def test_no_calibration_is_measured_as_evaluate_measures_it(tmp_path: Path, give
     np.savez(test, labels=labels, **{given.split()[0]: scores.numpy()})  # type: ignore[arg-type]
     found, alone = compare(fit, test, methods=["temperature"], bootstrap=20), evaluate(test, bootstrap=0)
     for name in MEASURED:
+        if (name, given) == ("nll", "logits"):
+            continue  # which has a floor here, as that of every calibrator; see the next test
         expected = pytest.approx(alone.row(name).value, rel=1e-13)
         assert found.row(name, method="identity").value == expected and found.before.row(name).value == expected
+
+
+def test_nll_has_one_floor_for_all_methods() -> None:
+    """Of logits, too: a label of probability 1e-30 counts as 1e-12, whatever is done to the logits."""
+    logits, labels = random_predictions(200, 3, sharpness=2.0)
+    logits[:7] = -70.0
+    logits[range(7), (labels[:7] + 1) % 3] = 0.0
+    data = Predictions.of(logits, labels, from_logits=True)
+    found = compare(data, methods=["temperature", "histogram"], bootstrap=20)
+    test = found.test
+    floored = test.logits().softmax(1).gather(1, test.labels[:, None]).clamp_min(1e-12).log().neg()
+    n = int((floored > 27).sum())
+    assert n and found.baseline.measured["nll"].value == pytest.approx(float(floored.mean()))
+    assert found.before.row("nll").value == found.baseline.measured["nll"].value
+    assert evaluate(test, metrics=["nll"], bootstrap=0).row("nll").value > float(floored.mean()) + 1e-3
+    for outcome in found.ranked:
+        assert outcome.gains is not None
+        by = found.baseline.measured["nll"].value - outcome.measured["nll"].value
+        assert outcome.gains.mean == pytest.approx(by, abs=1e-9)
+    have = "1 label has" if n == 1 else f"{n} labels have"
+    assert found.notes[0].startswith(f"{have} a probability of 0, or below 1e-12, which NLL counts as 1e-12. So ")
+    assert found.notes[0].endswith("`temperance evaluate` has no such floor for logits.")
 
 
 def test_gains_are_what_each_sample_gains_over_no_calibration(found: Comparison) -> None:

@@ -25,7 +25,7 @@ SUM_TOLERANCE = {torch.float16: 1e-2, torch.bfloat16: 5e-2, torch.float32: 1e-3,
 # A probability of zero counts as this in logarithms. Logits need no such floor.
 LOG_FLOOR = 1e-12
 
-# Labels that mark pixels or tokens without one: in masks, and in torch.
+# The usual marks of pixels and tokens without a label: in masks, and in torch.
 NO_LABEL = (255, -100)
 
 # Rows are taken in blocks of about this many values, so that the passes over a block after the first find it in cache.
@@ -143,7 +143,7 @@ def as_labels(
 
 
 def as_weights(weights: ArrayLike, shape: tuple[int, ...], *, first_row: int = 0) -> Tensor:
-    """How much each label of shape (n, *space) counts, in float64: finite numbers, none below 0. Same shape."""
+    """The weight of each label of shape (n, *space) in float64: finite, at least 0. Same shape."""
     given = to_tensor(weights, "weights")
     if given.ndim == len(shape) + 1 and given.shape[-1] == 1:
         given = given.squeeze(-1)
@@ -159,7 +159,7 @@ def as_weights(weights: ArrayLike, shape: tuple[int, ...], *, first_row: int = 0
 
 
 def no_weight() -> InputError:
-    """The error for rows of which none counts."""
+    """The error if no row has a weight above 0."""
     return InputError("every weight is 0: there is nothing to measure. At least one must be above 0")
 
 
@@ -240,7 +240,7 @@ def check_probs(rows: Tensor, labels: Tensor | None = None, *, first_row: int = 
     total = rows.sum(1, dtype=torch.float64)
     bad = ((rows.amin(1) < -1e-6) | ((total - 1).abs() > tolerance)).nonzero()
     if not len(bad):
-        return found  # only the quick sum was that far off
+        return found  # only the sum in the type of the rows was that far off
     if rows.shape[1] == 1:
         raise one_column("probs", shape_of(rows))
     i = int(bad[0])
@@ -340,7 +340,7 @@ def unflatten(rows: Tensor, shape: torch.Size) -> Tensor:
 
 
 def block_rows(width: int, device: torch.device, values: Mapping[str, int] = BLOCK_VALUES) -> int:
-    """How many rows of `width` values make a block of about as many `values` as the device takes at once."""
+    """How many rows of `width` values make a block; `values` has its size for each type of device."""
     return max(1, values.get(device.type, values["cpu"]) // width)
 
 

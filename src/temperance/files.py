@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 PathLike = str | os.PathLike[str]
 
-# The names of files that a path holds a copy of: sentences name these.
+# Local copies of remote files, with the URLs that errors name instead.
 COPIES: dict[Path, str] = {}
 
 # The system's errors for a full disk, a file that is too large and a used-up quota.
@@ -42,7 +42,7 @@ def atomic_write(path: PathLike) -> Iterator[Path]:
         temporary.touch(exist_ok=False)
         new_mode = stat.S_IMODE(temporary.stat().st_mode)
         yield temporary
-        # Some writers replace the file by one that only its owner may read.
+        # Some writers replace the file with one that only its owner may read.
         temporary.chmod(new_mode if kept_mode is None else kept_mode)
 
 
@@ -115,7 +115,7 @@ def make_folder(path: PathLike) -> None:
 
 
 def _mode_of_replaceable(path: PathLike, target: Path) -> int | None:
-    """The permissions of the file that is about to be replaced, if there is one, after making sure that it may be."""
+    """The permissions of the file at the target, if there is one; refuses a target that cannot be replaced."""
     if not target.parent.is_dir():
         raise FileError(f"{path} cannot be written: there is no folder {target.parent}; create it first")
     if not target.exists():
@@ -179,17 +179,22 @@ def reading(path: PathLike) -> Iterator[None]:
 
 def write_tensors(path: PathLike, tensors: Mapping[str, Tensor], header: Mapping[str, str]) -> None:
     """Write tensors and a header of text to one .safetensors file, whole or not at all."""
+    # A copy of each, because the format refuses tensors that share memory, as tied weights do.
+    held = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+    with atomic_write(path) as temporary:
+        save_tensors(temporary, held, header)
+
+
+def save_tensors(path: Path, tensors: Mapping[str, Tensor], header: Mapping[str, str]) -> None:
+    """Write tensors, which must not share memory, and a header of text to one .safetensors file."""
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
-    # A copy of each: the format knows no two names for one tensor, which tied weights would be.
-    held = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
-    with atomic_write(path) as temporary:
-        try:
-            save_file(held, temporary, metadata=dict(header))
-        except SafetensorError as error:
-            # The library wraps the system's errors, a full disk among them, in its own kind.
-            raise OSError(str(error)) from error
+    try:
+        save_file(dict(tensors), path, metadata=dict(header))
+    except SafetensorError as error:
+        # The library wraps the system's errors, a full disk among them, in its own kind.
+        raise OSError(str(error)) from error
 
 
 def read_tensors(path: PathLike) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -208,5 +213,5 @@ def _reason(error: Exception) -> str:
 
 
 def _printable(text: str) -> str:
-    """Text out of a file may hold line breaks and terminal commands; here they are only shown."""
+    """Text from a file, with its line breaks and terminal commands written out as escapes."""
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)

@@ -16,7 +16,7 @@ class Markup(str):
 
 
 def join(parts: Iterable[str], between: str = "") -> Markup:
-    """Pieces in a row."""
+    """All parts as one piece of markup, with `between` between them."""
     return Markup(escaped(between).join(map(escaped, parts)))
 
 

@@ -26,7 +26,7 @@ class Compiled(NamedTuple):
 
 
 def _compiled() -> dict[torch.dtype, Compiled]:
-    """What was compiled on installation, by the type of value: nothing where there was no C compiler."""
+    """The compiled functions by type of value; empty if there was no C compiler at installation."""
     try:
         library = ctypes.CDLL(str(Path(__file__).with_name("_rows.so")))
         rows, first, bins = ((library[f"{name}_float32"], library[f"{name}_float64"]) for name in Compiled._fields)
@@ -47,31 +47,29 @@ def _compiled() -> dict[torch.dtype, Compiled]:
 COMPILED = _compiled()
 TURNS = 4  # as in _rows.c
 
-# This many values are worth waking another thread for.
+# Only for more values than this is it worth waking another thread.
 LARGE = 1 << 19
-
-LOOKED_AT = 1 << 10
 
 
 class RowExtremes(NamedTuple):
-    """What a look at rows of numbers shows. NaN in a row makes the sums NaN; its top and its hit then mean nothing."""
+    """The extremes of rows of numbers. NaN in a row makes the sums NaN; the row's top and hit then mean nothing."""
 
     top: Tensor  # (n,) the largest value of each row
     low: float  # the smallest value of all
     lightest: float  # the smallest sum of a row
     heaviest: float  # the largest sum of a row
-    hit: Tensor | None  # (n,) bool: is the row's label the first of its largest values? None if that was not looked at
+    hit: Tensor | None  # (n,) bool: is the row's label the first of its largest values? None if not determined
 
 
 def read_once(rows: Tensor) -> bool:
-    """Does `row_extremes` read these rows only once, and make nothing of their size?"""
+    """Does `row_extremes` read these rows in a single pass, without temporaries of their size?"""
     return rows.ndim == 2 and rows.dtype in COMPILED and rows.device.type == "cpu" and rows.is_contiguous()
 
 
 def row_extremes(rows: Tensor, labels: Tensor | None = None) -> RowExtremes:
-    """The extremes of rows (n, k), and which labels they hit if that costs nothing extra.
+    """The extremes of rows (n, k), and which rows hit their label where that costs nothing extra.
 
-    Compiled where it can be: reading 50,000 × 1000 values from memory takes longer than anything done to them.
+    The compiled code reads the rows once: reading 50,000 × 1000 values from memory takes longer than any arithmetic.
     """
     if not read_once(rows):
         return RowExtremes(rows.amax(1), float(rows.amin()), *bounds(rows.sum(1).double()), None)
@@ -81,22 +79,22 @@ def row_extremes(rows: Tensor, labels: Tensor | None = None) -> RowExtremes:
     truth = None if labels is None else labels.contiguous()
     next_row = ctypes.c_ssize_t(0)
 
-    def look() -> None:
+    def scan() -> None:
         inputs = (rows.data_ptr(), None if truth is None else truth.data_ptr(), n, k)
         outputs = (tensor.data_ptr() for tensor in (top, low, total, hit))
         COMPILED[rows.dtype].rows(*inputs, *outputs, ctypes.byref(next_row))
 
-    with_helpers(look, workers() - 1 if rows.numel() > LARGE else 0)
+    with_helpers(scan, workers() - 1 if rows.numel() > LARGE else 0)
     return RowExtremes(top, bounds(low)[0], *bounds(total), None if truth is None else hit)
 
 
 def first_places(rows: Tensor, values: Tensor) -> Tensor:
-    """The first place of each row (n, k) that holds its value (n,), one of those in the row. (n,) int64"""
+    """The first column of each row (n, k) that holds the given value (n,), which the row must contain. (n,) int64"""
     if read_once(rows):
         places, values = rows.new_empty(len(rows), dtype=torch.int64), values.contiguous()
         COMPILED[rows.dtype].first(rows.data_ptr(), values.data_ptr(), *rows.shape, places.data_ptr())
         return places
-    # Torch's argmax may give any of several.
+    # Not argmax: torch does not promise the first of several.
     return torch.where(rows == values[:, None], torch.arange(rows.shape[1], device=rows.device), rows.shape[1]).amin(1)
 
 
@@ -106,9 +104,9 @@ def bin_edges(n_bins: int, device: torch.device | None = None) -> Tensor:
 
 
 def bin_sums(values: Tensor, hits: Tensor, edges: Tensor, *, closed: str) -> tuple[Tensor, Tensor, Tensor] | None:
-    """How many values lie in each bin of equal width, their sum, and how many of them hit; None if not compiled.
+    """The number of values in each bin of equal width, their sum, and the number of hits; None if not compiled.
 
-    Bins are (lo, hi] if `closed` is "right", [lo, hi) if "left"; what is beyond 0 or 1 counts to the first or last.
+    Bins are (lo, hi] if `closed` is "right", [lo, hi) if "left"; values beyond 0 or 1 fall into the first or last bin.
     """
     if values.device.type != "cpu" or values.dtype not in COMPILED:
         return None
@@ -131,11 +129,11 @@ def working_type(device: torch.device) -> torch.dtype:
 
 @contextmanager
 def one_thread(*, where: bool = True) -> Iterator[None]:
-    """Let torch use one thread in this block, for thousands of operations too small to be worth waking another.
+    """Limit torch to one thread in this block, for thousands of operations too small to share.
 
-    Only the calling thread is limited. Torch keeps a number of threads for each thread, and one for the process that
-    new threads start with; it sets both at once. So another thread sets the one for the process back right away, and
-    nothing that starts during the block is left with one thread for good.
+    Only the calling thread is limited. Torch keeps a thread count for each thread and a default for new ones, and
+    `set_num_threads` sets both. So another thread restores the default right away, and no thread that starts during
+    the block keeps a count of one for good.
     """
     before = 1
     try:
@@ -153,12 +151,12 @@ def one_thread(*, where: bool = True) -> Iterator[None]:
             _outside.threads = None
 
 
-# How many threads torch had outside of `one_thread`, for each thread that is inside.
+# Torch's thread count outside of `one_thread`, for each thread that is inside.
 _outside = local()
 
 
 def workers() -> int:
-    """How many threads share the work that is cut into blocks: as many as torch may use outside of `one_thread`."""
+    """How many threads may share work that comes in blocks: torch's thread count outside of `one_thread`."""
     return getattr(_outside, "threads", None) or torch.get_num_threads()
 
 
@@ -175,9 +173,9 @@ def _pool(process: int) -> ThreadPoolExecutor:
 
 
 def with_helpers(work: Callable[[], object], helpers: int) -> None:
-    """Call `work`, which takes its share until nothing is left to do, here and in some other threads.
+    """Call `work`, which takes chunks until none is left, in this thread and in as many others as `helpers`.
 
-    A helper that has not come to start by the end, because the machine is busy, is not waited for. Torch does wait.
+    A helper that has not started by the end, because the machine is busy, is cancelled. Torch would wait for it.
     """
     found = [_pool(os.getpid()).submit(work) for _ in range(helpers)]
     work()
@@ -189,7 +187,7 @@ def with_helpers(work: Callable[[], object], helpers: int) -> None:
 def bounds(values: Tensor) -> tuple[float, float]:
     """The smallest and the largest value; NaN if there is one."""
     if values.device.type == "cpu":
-        # By NumPy, on one thread: to wake torch's takes longer than to look, and very much longer on a busy machine.
+        # By NumPy, on one thread: waking torch's threads takes longer than the search, on a busy machine far longer.
         array = values.numpy()
         return array.min().item(), array.max().item()
     low, high = values.aminmax()
@@ -197,18 +195,18 @@ def bounds(values: Tensor) -> tuple[float, float]:
 
 
 def true_places(mask: Tensor) -> Tensor:
-    """Where a mask of any shape is true, as places in its flattened form. (m,)"""
+    """The indices at which a mask of any shape, flattened, is true. (m,)"""
     if mask.device.type == "cpu":
         return torch.from_numpy(np.flatnonzero(mask.numpy()))  # several times as fast as torch
     return mask.reshape(-1).nonzero().squeeze(1)
 
 
 def stable_order(values: Tensor) -> Tensor:
-    """The indices that sort `values`, equal ones in the order they came. (n,)"""
+    """The indices that sort `values`; equal values keep their order. (n,)"""
     single = _as_single(values)
     if single is None:
         return torch.argsort(values, stable=True)
-    # A float32 and an index make one int64 that sorts like the pair, and whole numbers are what NumPy sorts fastest.
+    # A float32 and its index fit into one int64 that sorts like the pair, and NumPy sorts integers fastest.
     bits = (single + np.float32(0)).view(np.int32)  # −0.0 becomes 0.0, which equals it
     bits ^= (bits >> 31) & np.int32(0x7FFFFFFF)  # the bits of negative numbers count down
     keys = bits.astype(np.int64)
@@ -220,26 +218,30 @@ def stable_order(values: Tensor) -> Tensor:
 
 
 def stable_sort(values: Tensor, flags: Tensor, *, last_first: bool = False) -> tuple[Tensor, Tensor]:
-    """Values (n,) in ascending order and the booleans (n,) that belong to them.
+    """Values (n,) in ascending order, and their booleans (n,) in the same order.
 
-    Equal ones are in the order they came, or with `last_first` in the opposite one.
+    Equal values keep their order, or with `last_first` are reversed.
     """
     if values.device.type == "cpu" and values.dtype == torch.float64 and _as_single(values) is None:
         low, high = bounds(values)
         if low >= 0 and high < 2:
-            # The bits of such numbers sort like the numbers and leave two of their own free, of which one takes the
-            # flag. NumPy sorts whole numbers ten times as fast as it finds the order of others.
+            # The bits of such numbers sort like the numbers, and their two highest are 0: shifted by one, they have
+            # room for the flag. NumPy sorts integers ten times as fast as it finds the order of floats.
             keys = (values.numpy() + 0.0).view(np.int64)  # −0.0 becomes 0.0
             keys <<= 1
             keys |= flags.numpy()
             keys.sort()
             sorted_flags = (keys & 1).astype(np.bool_)
             keys >>= 1
-            # Equal numbers with equal flags cannot be told apart. If others are equal, their order matters.
+            # Equal numbers with equal flags are interchangeable; with different flags their order matters.
             if not ((keys[1:] == keys[:-1]) & (sorted_flags[1:] != sorted_flags[:-1])).any():
                 return torch.from_numpy(keys.view(np.float64)), torch.from_numpy(sorted_flags)
     order = len(values) - 1 - stable_order(values.flip(0)) if last_first else stable_order(values)
     return values[order], flags[order]
+
+
+# Whether float32 is exact is tried on this many values first: nearly always they decide it.
+TRIED_FIRST = 1 << 10
 
 
 def _as_single(values: Tensor) -> npt.NDArray[np.float32] | None:
@@ -248,15 +250,16 @@ def _as_single(values: Tensor) -> npt.NDArray[np.float32] | None:
         return None
     array = values.numpy()
     with np.errstate(over="ignore"):
-        if not np.array_equal(array[:LOOKED_AT].astype(np.float32), array[:LOOKED_AT]):
-            return None  # nearly always the first few tell
+        if not np.array_equal(array[:TRIED_FIRST].astype(np.float32), array[:TRIED_FIRST]):
+            return None
         single = array.astype(np.float32)
     return single if np.array_equal(single, array) else None
 
 
 def prefix_sums(values: Tensor) -> Tensor:
-    """The sums of the first 0, 1, …, n values, booleans as counts. (n + 1,)"""
-    total = values.new_zeros(len(values) + 1, dtype=torch.float64 if values.is_floating_point() else torch.int64)
+    """The sums of the first 0, 1, …, n values or rows, booleans as counts. (n + 1, …)"""
+    kind = torch.float64 if values.is_floating_point() else torch.int64
+    total = values.new_zeros(len(values) + 1, *values.shape[1:], dtype=kind)
     torch.cumsum(values, 0, dtype=total.dtype, out=total[1:])
     return total
 
@@ -267,18 +270,18 @@ def is_whole(values: Tensor) -> bool:
 
 
 def root(values: Tensor, p: float = 2) -> Tensor:
-    """values^{1/p} of values of at least 0, with a finite gradient: below 1e-10 a straight line to 0."""
+    """values^(1/p) for values ≥ 0, with a finite gradient: below 1e-10 it is a straight line to 0."""
     smallest = 1e-10
     return torch.where(values > smallest, values.clamp_min(smallest).pow(1 / p), values * smallest ** (1 / p - 1))
 
 
-# Importing SciPy takes longer than it takes to fit this many values in Python.
+# Up to this many values, fitting in Python takes less time than importing SciPy.
 FEW = 20_000
 
 
 def isotonic(values: Tensor, weights: Tensor) -> Tensor:
-    """The non-decreasing sequence nearest to `values` in weighted squares, in float64. (n,)"""
-    # Equal neighbours stay equal, and of hits and misses most are.
+    """The non-decreasing sequence with the least weighted squared distance from `values`, in float64. (n,)"""
+    # Equal neighbours stay equal, so they are fitted as one. Among hits and misses most neighbours are equal.
     different, place = torch.unique_consecutive(values.double().cpu(), return_inverse=True)
     y, w = different.numpy(), torch.bincount(place, weights.double().cpu()).numpy()
     if len(y) > FEW:
@@ -295,16 +298,16 @@ def _pool_adjacent_violators(
 ) -> npt.NDArray[np.float64]:
     """The same in Python: a value below the mean of the block before it joins that block."""
     means: list[float] = []
-    heavy: list[float] = []
+    masses: list[float] = []
     sizes: list[int] = []
     for mean, weight in zip(values.tolist(), weights.tolist(), strict=True):
         size = 1
         while means and means[-1] >= mean:
-            before, other = means.pop(), heavy.pop()
+            before, other = means.pop(), masses.pop()
             mean, weight = (other * before + weight * mean) / (other + weight), other + weight
             size += sizes.pop()
         means.append(mean)
-        heavy.append(weight)
+        masses.append(weight)
         sizes.append(size)
     return np.repeat(means, sizes)
 
@@ -324,12 +327,12 @@ def chance_below_zero(values: Tensor, shapes: Tensor) -> float:
     worst = -float(x.min())
     if worst < SAME:
         return 0.0
-    found = tail(x / worst, a)
+    found = saddlepoint_tail(x / worst, a)
     return math.erfc(float(a @ x) / math.sqrt(2 * float(a @ np.square(x)))) / 2 if found is None else found
 
 
-def tail(x: npt.NDArray[np.float64], shapes: npt.NDArray[np.float64]) -> float | None:
-    """The same for x ≥ −1, by Lugannani and Rice's saddlepoint formula (1980), within some percent.
+def saddlepoint_tail(x: npt.NDArray[np.float64], shapes: npt.NDArray[np.float64]) -> float | None:
+    """The same for x ≥ −1, by Lugannani and Rice's saddlepoint formula (1980), within a few percent.
 
     None if it is above one half, or so close to it that the formula has a pole.
     """
@@ -343,7 +346,7 @@ def tail(x: npt.NDArray[np.float64], shapes: npt.NDArray[np.float64]) -> float |
 
 
 def _steepest(x: npt.NDArray[np.float64], shapes: npt.NDArray[np.float64]) -> float:
-    """The c in [0, 1) at which Σ a_i log(1 + c x_i), a concave function, is largest; the least x is −1."""
+    """The c in [0, 1) at which Σ a_i log(1 + c x_i), a concave function, is largest; the smallest x is −1."""
     low, high, c = 0.0, 1.0, 0.0
     while high - low > 1e-12:
         share = x / (1 + c * x)

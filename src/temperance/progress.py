@@ -1,4 +1,4 @@
-"""How a long job says where it is."""
+"""The progress of long jobs."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-# Called with (steps done, steps in all, what is being done); the command line hangs a progress bar on it.
+# Called with (steps done, steps in all, what is being done); the command line draws a progress bar.
 Progress = Callable[[int, int, str], None]
 
 
 def no_progress(done: int, steps: int, what: str) -> None:
-    """Say nothing."""
+    """Ignore it."""
 
 
 _listener: ContextVar[Progress] = ContextVar("listener", default=no_progress)
@@ -19,7 +19,7 @@ _listener: ContextVar[Progress] = ContextVar("listener", default=no_progress)
 
 @contextmanager
 def listening(progress: Progress) -> Iterator[None]:
-    """Let `progress` hear what is said by `tell` in this block, deep inside of a fit."""
+    """In this block `tell` calls `progress`, from however deep inside a fit."""
     before = _listener.set(progress)
     try:
         yield
@@ -28,5 +28,5 @@ def listening(progress: Progress) -> Iterator[None]:
 
 
 def tell(done: int, steps: int, what: str) -> None:
-    """Say where a job is to whoever is listening."""
+    """Report progress to the innermost `listening` block; without one nothing happens."""
     _listener.get()(done, steps, what)

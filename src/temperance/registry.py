@@ -46,7 +46,7 @@ class Registry(Generic[E]):
         return list(self._entries)
 
     def make(self, text: str, **settings: Any) -> Any:
-        """Make what is written as on the command line, `focal:gamma=2`, with more settings by name."""
+        """Make what `text` names as on the command line, `focal:gamma=2`, with further settings by keyword."""
         name, written = parse_entry(text)
         entry: Any = self[name]
         given, table = {**written, **folded(settings)}, settings_of(entry)
@@ -103,7 +103,7 @@ def folded(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def as_entry(name: str, settings: Mapping[str, Any]) -> str:
-    """What `parse_entry` reads as this name and these settings.
+    """The text that `parse_entry` reads as this name and these settings.
 
     >>> as_entry("acls", {"base": "focal:gamma=2", "margin": 10})
     'acls:base=focal:base.gamma=2:margin=10'

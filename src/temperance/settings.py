@@ -54,7 +54,7 @@ def _limit(value: float) -> str:
 
 @dataclass(frozen=True)
 class NameOf:
-    """Which names make sense: those of a thing that `find` finds; it refuses any other in a sentence."""
+    """Which names make sense: those that `find` accepts; it raises an InputError for any other."""
 
     thing: str
     find: Callable[[str], object]
@@ -107,7 +107,7 @@ class Setting:
 
     @property
     def names_a_method(self) -> bool:
-        """Is it another method, which may have settings of its own?"""
+        """Does it name another method, which may have settings of its own?"""
         return any(kind is str or get_args(kind)[:1] == (str,) for kind in _alternatives(self.kind))
 
     def check(self, value: object) -> None:
@@ -198,7 +198,7 @@ class HasSettings:
     """A method whose settings are checked whenever it is made."""
 
     name: ClassVar[str]
-    # Of settings that a class passes on to its parent.
+    # Defaults of its own for settings that a class passes on to its parent.
     other_defaults: ClassVar[Mapping[str, Any]] = {}
 
     def __new__(cls, *args: Any, **settings: Any) -> Self:

@@ -88,8 +88,8 @@ def likelihood(value: float) -> str:
 def percents(*groups: Sequence[float], digits: int = 1) -> list[str]:
     """The shares of a sentence, all with the same number of decimals.
 
-    There are up to two more than `digits` where these tell the shares of a group from each other, from 0 % or from
-    100 %.
+    They have up to two decimals more than `digits` where these tell the shares of a group from each other, from 0 % or
+    from 100 %.
 
     >>> percents((0.9999, 0.995), (0.02,))
     ['99.99 %', '99.50 %', '2.00 %']
@@ -110,7 +110,7 @@ def listed(names: Sequence[str]) -> str:
 
 
 def short(value: Any) -> str:
-    """A number with four digits; of many numbers how many there are and where they lie.
+    """A number with four digits; of many numbers their count and their range.
 
     >>> short([1.0, 2.5, 3.25, 4.0])
     '4 numbers, 1 … 4'

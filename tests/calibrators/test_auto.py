@@ -370,3 +370,16 @@ def test_a_strong_ridge_leaves_temperature_scaling_and_an_intercept() -> None:
 def test_kernel_logistic_reports_its_end() -> None:
     found = KernelLogistic().fit(*random_predictions(400, 3))
     assert found.info["converged"] and found.info["gradient"] < 1e-2
+
+
+def test_a_class_may_be_missing_among_the_samples_held_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    # As with thousands of samples, of which one part is held out.
+    monkeypatch.setattr("temperance.calibrators.auto.HELD_OUT", 20)
+    logits = 3 * torch.randn(100, 2, generator=torch.Generator().manual_seed(0)) + torch.tensor([3.0, 0.0])
+    fold = Auto()._dealt(100)
+    labels = torch.zeros(100, dtype=torch.int64)
+    labels[int((fold == 1).nonzero()[0])] = 1
+    assert int(labels[fold == 0].sum()) == 0
+    found = Auto(prior="same").fit(logits, labels)
+    assert found.info["trust"] > 0.1 and "last" in found._modules
+    assert found.predict_proba(logits).isfinite().all()

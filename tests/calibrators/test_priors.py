@@ -287,6 +287,7 @@ def test_without_a_shift_the_probabilities_stay_as_they_are() -> None:
         for rows, says in (
             (new, "these 600 predictions show no shift of class frequencies"),
             (new[:15], "these 15 predictions are too few to tell"),
+            (new[:1], "one prediction is too few to tell"),
         ):
             shift = found.adapt(rows)
             assert shift.applied is None and shift.verdict.startswith(says)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from conftest import random_predictions
-from temperance.calibrators import CALIBRATORS, Calibrator, make_calibrator
+from temperance.calibrators import CALIBRATORS, Calibrator, Temperature, make_calibrator
 from temperance.calibrators._fit.streaming import StreamCalibrator, Streamed
 from temperance.errors import InputError
 from temperance.metrics import nll
@@ -168,3 +168,21 @@ def test_wrong_streams() -> None:
         made: Any = make_calibrator(entry)
         with pytest.raises(InputError, match=says):
             made.fit_stream(Blocks(LOGITS, LABELS), most_values=FEW)
+
+
+def test_dense_blocks_and_ignored_labels_are_rows_like_others() -> None:
+    dense = LOGITS[:1200].reshape(30, 8, 5, K).movedim(-1, 1)
+    marked = torch.where(torch.arange(1200) % 7 == 0, 255, LABELS[:1200])
+    marked[:400] = 255
+    kept = marked != 255
+    blocks, plain = Blocks(dense, marked.reshape(30, 8, 5), size=10), [(LOGITS[:1200][kept], marked[kept])]
+    for most in (FEW, 500):
+        for name in STREAMED:
+            first, second = make_calibrator(name), make_calibrator(name)
+            assert isinstance(first, StreamCalibrator) and isinstance(second, StreamCalibrator)
+            first.fit_stream(blocks, ignore_index=255, most_values=most)
+            second.fit_stream(plain, most_values=most)
+            for key, value in second.learnt.items():
+                torch.testing.assert_close(first.learnt[key], value, rtol=1e-6, atol=1e-9)
+    with pytest.raises(InputError, match="rows with a label"):
+        Temperature().fit_stream([(dense[:10], marked[:400].reshape(10, 8, 5))], ignore_index=255)

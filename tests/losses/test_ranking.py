@@ -178,3 +178,9 @@ def test_crl_with_the_margin_condition_pulls_from_both_sides(vectors: Any) -> No
     assert mean[0].tolist() == pytest.approx([top + (second + third) / 2, -second / 2, -third / 2 - top], abs=1e-6)
     released = slope(CRLMargin(margin=2.0, variant="released"), logits, labels) - slope(CrossEntropy(), logits, labels)
     assert released[0].tolist() == pytest.approx([top, -second, -third], abs=1e-6)
+
+
+def test_losses_whose_logits_drift_say_what_to_change() -> None:
+    for made in (ACLS(detach=True), ACLSRanking(n_samples=3, detach=True), CRLMargin(detach=True)):
+        assert made.remedy is not None and f"set detach=False in {made.name}" in made.remedy
+    assert ACLS().remedy is ACLSRanking(n_samples=3).remedy is CRLMargin().remedy is None

@@ -8,7 +8,7 @@ import torch
 
 from conftest import random_predictions
 from temperance.errors import InputError
-from temperance.metrics import METRICS, Metric, accuracy, adaptive_ece, classwise_ece, ece, nll
+from temperance.metrics import METRICS, Metric, accuracy, adaptive_ece, classwise_ece, ece, nll, tace
 from temperance.metrics.batch import batches
 from temperance.metrics.bins import Bins
 from temperance.metrics.gather import N_PARTS
@@ -174,3 +174,12 @@ def test_seeded_results_repeat() -> None:
     logits, labels = random_predictions(300, 4)
     first, second, other = (interval(ece, logits, labels, from_logits=True, seed=seed) for seed in (3, 3, 4))
     assert first == second != other
+
+
+def test_rows_that_are_too_long_to_resample_have_no_interval() -> None:
+    """50 resamples of the probabilities of thousands of classes would take minutes."""
+    for k, bounded in ((2000, True), (5000, False)):
+        logits, labels = random_predictions(60, k, sharpness=0.1)
+        labels[:30] = logits[:30].argmax(1)
+        found = interval(tace, logits, labels, from_logits=True, n_resamples=3, threshold=1e-4)
+        assert math.isnan(found.low) != bounded and found.value > 0

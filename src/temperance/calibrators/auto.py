@@ -32,33 +32,35 @@ from temperance.progress import tell
 from temperance.settings import AtLeastTwo, NameOf, Seed
 from temperance.showing import likelihood
 
-# From few parameters to many; temperature scaling is always in the pool too. Others beside them (ODIR, order-preserving
-# networks, kernels of other widths) changed the NLL by less than 0.1 % in cross-validation on real predictions.
+# From few parameters to many; temperature scaling is always in the pool too. Further ones (ODIR, order-preserving
+# networks, kernels of other widths, a parabola, a smoothed temperature) changed the NLL by less than 0.1 % on real
+# predictions.
 MEMBERS = ("gap-scaling", "structured-vector", "structured-matrix", "kernel-logistic")
 
-# The weights are fitted to the samples and to this many imagined ones, labelled as temperature scaling predicts: a
-# member that does well on a few samples by chance gets less weight, and none gets an infinite one. They
+# The weights are fitted to the samples and to this many imagined ones, labelled as temperature scaling predicts. So a
+# member that does well on a few samples by chance gets less weight, and no weight is infinite. The imagined samples
 # also take part in the probability of harm.
 IMAGINED = 10
 
 # The ridge of the last step. It is far stronger than that of `gap-scaling` alone, since little is left to repair.
 LAST_RIDGE = 100.0
 
-# Most of a gain or a loss comes from mistakes. With 6 the pool is trusted by half of the probability that it helps, and
-# with 20 the probability of harm rests by half on what samples gained that nothing was fitted on.
+# Most of a gain or a loss comes from mistakes, so few of them are weak evidence. With 6 mistakes the trust in the pool
+# is half of the probability that it helps. With 20, one half of the probability of harm comes from held-out samples,
+# the other from what samples and prior say about the temperature.
 FEW_FOR_POOL, FEW_FOR_HARM = 6, 20
 
-# Predictions of this many samples are enough for a few weights and the slopes of the last step: of more samples only as
-# many folds are left out in turn as it takes to have them.
+# Held-out predictions of this many samples are enough to fit a few weights and the slopes of the last step. With more
+# samples, only as many folds are left out in turn as give this many.
 HELD_OUT = 5_000
 
-# Calibrating that does harm with this probability is not done.
+# If the probability of harm is at least this, nothing is calibrated.
 TOO_LIKELY = 1 / 3
 
 # With fewer mistakes a probability of harm is a guess, and so it is not stated.
 FEWEST_MISTAKES = 10
 
-# A member that weighs less than this share of the heaviest is left out, and so is the last step if trusted less.
+# A member whose weight is below this share of the largest is left out, and so is the last step if trusted less.
 NEGLIGIBLE = 0.005
 
 
@@ -67,24 +69,24 @@ class Auto(Calibrator):
     """Chooses and combines calibrators by cross-validation and says what it chose: the one to take if in doubt.
 
     1. Each member is fitted `folds` times, each time leaving out a part of the samples, and predicts that part. So is
-       temperature scaling, with a prior that keeps samples without mistakes from asking for certainty. Of many samples
-       only as many parts are left out in turn as it takes to predict 5,000.
+       temperature scaling, with a prior, so that samples without a mistake do not make it certain. With many samples,
+       only as many parts are left out in turn as give 5,000 predictions.
     2. Pool: these predictions are combined, log p ∝ Σ_m w_m log p_m with w ≥ 0, the weights chosen for the least NLL: a
        convex problem. A member that does not help gets weight 0 and is left out.
     3. Gap scaling (`gap-scaling`), with a strong penalty, is fitted to the pooled predictions: the members tell classes
        apart, it learns how sure to be.
-    4. Both steps are repeated on all folds but one and judged on that one. The result is trusted by the probability
-       that its NLL is lower than that of temperature scaling, times mistakes / (mistakes + 6): the rest pulls weights
-       and slopes back to temperature scaling, all the way if there is not one mistake to learn from.
-    5. What comes out is judged likewise beside no calibration. With few mistakes that says little, and what samples and
-       prior say of the temperature counts too. Where calibrating raises the NLL with a probability of a third or more,
-       probabilities are left as they are.
-    6. The members in use are fitted again on everything.
+    4. Both steps are repeated on all folds but one and judged on that one. The trust in the result is the
+       probability that its NLL is lower than that of temperature scaling, times mistakes / (mistakes + 6). Weights and
+       slopes are pulled back to temperature scaling by 1 − trust, all the way if there is no mistake to learn from.
+    5. The outcome is compared with no calibration in the same way. With few mistakes that says little, so what samples
+       and prior say about the temperature counts too. If the probability that calibrating raises the NLL is a third or
+       more, probabilities are left as they are.
+    6. The members in use are fitted again on all samples.
 
     `info` has the probability of `harm` and a `verdict` that says it in words, the weights, the trust, the
     cross-validated NLL of every member and step, and the gain of each step with its standard error. Members that cannot
     be fitted to the data (too few samples, say) are left out, with the reason. Like every method that tells classes
-    apart it learns how common they are: where that differs from the use, give it a `prior`.
+    apart it learns how common they are; if that is different in use, give it a `prior`.
 
     members  the methods to choose from, by default gap-scaling, structured-vector, structured-matrix and
              kernel-logistic; temperature scaling is always among them
@@ -112,34 +114,39 @@ class Auto(Calibrator):
         self._fit_weighted(logits, labels, None)
 
     def _fit_weighted(self, logits: Tensor, labels: Tensor, weights: Tensor | None) -> None:
+        # The numbers are those of the steps above.
         all_counts = torch.ones_like(logits[:, 0]) if weights is None else weights
+        # 1
         fold = self._dealt(len(labels)).to(logits.device)
         n_out = _folds_left_out(fold)
         names, log_probs, failures = self._cross_fitted(logits, labels, all_counts, fold, n_out)
         held_out = fold < n_out
         rows, truth, counts = logits[held_out], labels[held_out], all_counts[held_out]
+        # 2, and both steps on all folds but one
         weights = _pool_weights(log_probs, truth, counts)
-
         again = self._dealt(len(truth)).to(logits.device)
         combined, fitted = _cross_combined(log_probs, truth, counts, again, weights)
         found = {"identity": rows.log_softmax(1)} | dict(zip(names, log_probs, strict=True)) | combined
         losses = {name: _nll(each, truth) for name, each in found.items()}
+        # 4
         belief, plain = log_probs[0], _plain(logits, labels, all_counts)
         mistakes = float((belief.argmax(1) != truth).double() @ counts)
         better = 1 - _chance_of_loss(combined["pool and gap-scaling"], belief, belief, truth, counts)
         trust = better * mistakes / (mistakes + FEW_FOR_POOL)
         trusted = _cross_trusted(log_probs, again, fitted, trust)
+        # 5
         unknown = FEW_FOR_HARM / (mistakes + FEW_FOR_HARM)
         harm = (1 - unknown) * _chance_of_loss(trusted, found["identity"], belief, truth, counts)
         if unknown >= NEGLIGIBLE:
             harm += unknown * _chance_of_harm(rows, truth, counts, float(plain.temperature))
+        # 3, as far as it is trusted
         if trust >= NEGLIGIBLE and harm < TOO_LIKELY:
-            self.last = _last_step()
-            self.last._fit_rows(_pool(log_probs, weights), truth, counts)
+            self.last = _fitted_last_step(_pool(log_probs, weights), truth, counts)
             self.last.slopes *= trust
         share = dict(zip(names, _pulled_back(weights, trust).tolist(), strict=True))
         if harm >= TOO_LIKELY:
             share = {"identity": 1.0}
+        # 6
         members = sorted(name for name in share if share[name] >= NEGLIGIBLE * max(share.values()))
         for i, name in enumerate(members):
             tell(n_out * len(names) + i, (n_out + 1) * len(names), f"auto: {name} on all samples")
@@ -172,7 +179,7 @@ class Auto(Calibrator):
             raise InputError("its weights are not those that its info names; fit it again")
 
     def _dealt(self, n: int) -> Tensor:
-        """The fold of each sample, at random and even."""
+        """The fold of each sample, at random; the sizes of folds differ by one at most."""
         order = torch.randperm(n, generator=torch.Generator().manual_seed(self.seed))
         fold = torch.empty(n, dtype=torch.int64)
         fold[order] = torch.arange(n) % min(self.folds, n)
@@ -181,7 +188,7 @@ class Auto(Calibrator):
     def _cross_fitted(
         self, logits: Tensor, labels: Tensor, counts: Tensor, fold: Tensor, n_out: int
     ) -> tuple[list[str], Tensor, dict[str, str]]:
-        """Members, their log-probabilities (m, n, k) of the folds they were not fitted on, and why others have none."""
+        """The members, their log-probabilities (m, n, k) of the folds left out, and why other members have none."""
         names = list(dict.fromkeys(("temperature", *(self.members or MEMBERS))))
         parts = fold[fold < n_out]
         found = logits.new_empty(len(names), len(parts), logits.shape[1])
@@ -219,7 +226,7 @@ def _member(name: str, logits: Tensor, labels: Tensor, counts: Tensor, *, tolera
 
 
 def _plain(logits: Tensor, labels: Tensor, counts: Tensor) -> Temperature:
-    """Temperature scaling, the measure of all others: it always has its prior."""
+    """Temperature scaling, which the others are measured against; it always has its prior."""
     found = Temperature()
     inverse, _ = likeliest_inverse_temperature(counting("nll", counts), logits, labels)
     found._keep("temperature", logits.new_tensor(1 / inverse))
@@ -229,6 +236,14 @@ def _plain(logits: Tensor, labels: Tensor, counts: Tensor) -> Temperature:
 
 def _last_step() -> GapScaling:
     return GapScaling(ridge=LAST_RIDGE, rescale=False)
+
+
+def _fitted_last_step(log_probs: Tensor, labels: Tensor, counts: Tensor) -> GapScaling:
+    step = _last_step()
+    # Not `_fit_rows`, which would refuse labels of a single class: a rare one may be missing among those held out.
+    step._fit_weighted(log_probs, labels, counts)
+    step._keep("n_classes", torch.tensor(log_probs.shape[1], device=log_probs.device))
+    return step
 
 
 Steps = list[tuple[Tensor, GapScaling]]
@@ -243,9 +258,8 @@ def _cross_combined(
     for out in range(int(fold.max()) + 1):
         inside, outside = fold != out, fold == out
         weights = _pool_weights(log_probs, labels, counts * inside, start)
-        pooled, step = _pool(log_probs, weights), _last_step()
-        # Not `fit`: one class alone is enough here.
-        step._fit_weighted(pooled[inside], labels[inside], counts[inside])
+        pooled = _pool(log_probs, weights)
+        step = _fitted_last_step(pooled[inside], labels[inside], counts[inside])
         pool[outside] = pooled[outside]
         last[outside] = step._calibrate(pool[outside])
         steps.append((weights, step))
@@ -262,7 +276,7 @@ def _cross_trusted(log_probs: Tensor, fold: Tensor, steps: Steps, trust: float) 
 
 
 def _pulled_back(weights: Tensor, trust: float) -> Tensor:
-    """As much of the weights as is trusted, and temperature scaling for the rest."""
+    """The weights times the trust, and the rest of the trust for temperature scaling, the first member."""
     pulled = trust * weights
     pulled[0] += 1 - trust
     return pulled
@@ -339,7 +353,7 @@ def _pool(log_probs: Tensor | list[Tensor], weights: Tensor) -> Tensor:
 def _pool_weights(log_probs: Tensor, labels: Tensor, counts: Tensor, start: Tensor | None = None) -> Tensor:
     """The weights w ≥ 0 (m,) with which the pool of (m, n, k) has the least NLL, the imagined samples included.
 
-    These are labelled as the first member predicts.
+    The imagined samples are labelled as the first member predicts.
     """
     problem = _PoolProblem(log_probs, labels, counts)
     even = torch.full_like(problem.target, 1 / len(log_probs))
@@ -386,7 +400,7 @@ def _nll(log_probs: Tensor, labels: Tensor) -> Tensor:
 
 
 def _mean_and_error(values: Tensor, counts: Tensor) -> list[float]:
-    """The mean and its standard error, of samples of which each counts as many times."""
+    """The mean and its standard error, where each sample counts as often as `counts` (n,) says."""
     n = counts.sum()
     mean = values @ counts / n
     return [float(mean), float(((values - mean).square() @ counts / (n - 1) / n).sqrt())]

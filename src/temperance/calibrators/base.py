@@ -21,7 +21,7 @@ from temperance.arrays import ArrayLike, as_labels, as_logits, as_scores, flatte
 from temperance.calibrators import priors
 from temperance.calibrators.estimator import Estimator, names_of, numbered
 from temperance.calibrators.weights import counted_rows, either, repeated
-from temperance.errors import InputError, NotFittedError, TemperanceWarning, amount
+from temperance.errors import InputError, NotFittedError, TemperanceWarning, amount, plural
 from temperance.numerics import one_thread, working_type
 from temperance.registry import Registry, first_line, plain_name
 from temperance.settings import HasSettings, changed_settings, check_settings, settings_of
@@ -37,7 +37,7 @@ AS_LOGITS = "pass log-probabilities, numpy.log(probs)"
 # wait for each other after each of them: seldom worth it, and on a busy machine many times slower than the work.
 ONE_THREAD_VALUES = 1 << 20
 
-# What is kept of the fit part beside what a method learns from it.
+# What is kept of the fit part besides what a method learns from it.
 FIT_PART = tuple(field.name for field in fields(priors.FitPart))
 ABOUT_FIT = ("n_classes", *FIT_PART, "target_prior")
 
@@ -73,7 +73,7 @@ class Calibrator(Estimator, Shown, HasSettings, nn.Module):
     n_classes: Tensor
     implied_prior: Tensor
     target_prior: Tensor  # with a prior only
-    # The same as a number, which can be read while a network is traced.
+    # `n_classes` as a Python number, which can be read while a network is traced.
     _k: int | None = None
     # Where it computes: known before it is fitted, so that what it loads goes to the same place.
     _device: torch.device = torch.device("cpu")
@@ -98,7 +98,7 @@ class Calibrator(Estimator, Shown, HasSettings, nn.Module):
 
     @property
     def _one_by_one(self) -> str:
-        """What of it counts samples one by one, by name, so that it takes whole weights only; empty if nothing does."""
+        """The name of what counts samples one by one and so takes whole weights only; empty if nothing does."""
         return "" if self.takes_weights else self.name
 
     def _calibrate(self, logits: Tensor) -> Tensor:
@@ -119,8 +119,8 @@ class Calibrator(Estimator, Shown, HasSettings, nn.Module):
         """Learn from logits (n, k) or (n, k, *space) and labels that the network was not trained on.
 
         Labels are class numbers, or text: then the columns are the sorted classes, as in scikit-learn.
-        `weights` say how much each label counts: a whole number as that many equal samples, 0 as none. Where some are
-        not whole, only their proportions matter, and they stand for as many samples as vary as much, (Σw)² / Σw².
+        `weights` say how much each label counts: a whole number as that many equal samples, 0 as none. If some are
+        not whole, only their proportions matter, and together they count as (Σw)² / Σw² samples.
         `sample_weight` is scikit-learn's name for them.
         """
         self.check_settings()
@@ -143,7 +143,7 @@ class Calibrator(Estimator, Shown, HasSettings, nn.Module):
         """Say what must not be trusted, after a fit to this many samples of each class."""
         cautions = [self.info.get("caution"), priors.imbalance(counts) if self.prior is None else None]
         for caution in filter(None, cautions):
-            # Without its name, so that Python shows it once where many methods are fitted to the same samples.
+            # Without the method's name, so that Python shows it once if many methods are fitted to the same samples.
             warnings.warn(caution, TemperanceWarning, stacklevel=3)
         return self
 
@@ -173,9 +173,9 @@ class Calibrator(Estimator, Shown, HasSettings, nn.Module):
             self._keep(name, getattr(found, name))
 
     def set_prior(self, prior: str | ArrayLike | None) -> Self:
-        """Correct a fitted calibrator for how common the classes are in use; with None or "same" no longer.
+        """Correct a fitted calibrator for how common the classes are in use; None or "same" removes the correction.
 
-        A prior can change predictions, whatever the method: what becomes more common is predicted more often.
+        A prior can change predictions, whatever the method: a class that becomes more common is predicted more often.
         """
         self._check_fit_part()
         if prior is None or (isinstance(prior, str) and prior == priors.SAME):
@@ -292,7 +292,7 @@ class Calibrator(Estimator, Shown, HasSettings, nn.Module):
         return self
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *more: Any) -> None:
-        """As any layer does, except that one of another shape, or not fitted, takes over what a fitted one learnt."""
+        """As any layer does, except that a calibrator of another shape, or not fitted, takes over what was saved."""
         given = {name.removeprefix(prefix): value for name, value in state_dict.items() if name.startswith(prefix)}
         if given and _shapes(given) != _shapes(self.state_dict()):
             device = self._device
@@ -310,7 +310,7 @@ class Calibrator(Estimator, Shown, HasSettings, nn.Module):
         if k < 2:
             raise InputError(f"{self.name} needs at least two classes to fit; the logits have {k}")
         if n < self.min_samples:
-            raise InputError(f"{self.name} needs at least {self.min_samples} samples to fit; got {n}")
+            raise InputError(f"{self.name} needs at least {plural(self.min_samples, 'sample')} to fit; got {n}")
         if int(labels.min()) == int(labels.max()):
             raise InputError(
                 f"{self.name} needs labels of at least two classes to fit; every label is class {int(labels[0])}. If "

@@ -1,4 +1,4 @@
-"""What scikit-learn asks of an estimator. It is not imported unless it asks."""
+"""What scikit-learn asks of an estimator; scikit-learn itself is imported only where it is in use."""
 
 from __future__ import annotations
 

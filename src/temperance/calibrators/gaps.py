@@ -21,7 +21,7 @@ from temperance.settings import Positive
 RANKS = (1, 2, 3, 5)
 # How many of the largest log-probabilities tell how sure a row is.
 SEEN = 4
-# Rows further out than this many standard deviations are treated like rows at it: nothing was learnt beyond.
+# Features are clipped at this many standard deviations: nothing was learnt beyond.
 REACH = 3.0
 
 MAX_STEPS = 50

@@ -18,7 +18,7 @@ from temperance.numerics import bin_edges
 from temperance.objectives import Nll
 from temperance.settings import Count, CountOrZero, Positive
 
-# Only an ECE that is lower by more than this is lower: it comes from the same rows, so a smaller change is rounding.
+# An ECE counts as lower only if it is lower by more than this: on the same rows, a smaller difference is rounding.
 SLACK = 1e-12
 
 # A confidence this close to a bin edge, in bins, is computed again in the metric's way: rounding decides its bin.
@@ -27,6 +27,7 @@ NEAR_EDGE = 1e-9
 # Candidates × rows (or rows × classes) are taken in blocks of about this many values, which stay in cache.
 BLOCK_VALUES = {"cpu": 1 << 16, "cuda": 1 << 25}
 
+# How many values of the grid on either side a local search tries.
 LOCAL_REACH = 2
 
 
@@ -96,11 +97,11 @@ class ClassTemperatureGreedy(Calibrator):
 
     def _fit(self, logits: Tensor, labels: Tensor) -> None:
         n, k = logits.shape
-        grid, doubt = self._values().to(logits.device), {}
+        grid, caution = self._values().to(logits.device), {}
         if bool((logits.argmax(1) == labels).all()):
             # The least ECE is then at an end of any grid.
             inverse, record = fit_inverse_temperature(Nll(), logits, labels)
-            grid, doubt = logits.new_tensor([1 / inverse]), caution_of(record)
+            grid, caution = logits.new_tensor([1 / inverse]), caution_of(record)
         first, best = _best_single(logits, labels, grid, self.n_bins)
         scan = _Scan(logits, labels, grid[first].expand(k).clone(), self.n_bins)
         chosen = [first] * k
@@ -128,7 +129,7 @@ class ClassTemperatureGreedy(Calibrator):
             "ece": eces,
             "accuracy": [count / n for count in counts],
             "converged": converged,
-        } | doubt
+        } | caution
 
     def _calibrate(self, logits: Tensor) -> Tensor:
         return divided(logits, self.temperatures)

@@ -93,7 +93,7 @@ class Vector(StreamCalibrator, Ridged):
             return self.kind.scores(x, free.view_as(centre)).log_softmax(1)
 
         def penalty(free: Tensor) -> Tensor:
-            # As strong beside the weights of the rows as if these summed to one.
+            # Scaled by the weights of the rows, so that it is as strong as if they summed to one.
             total = objective.class_weights_of(stream.counts) @ stream.counts.double()
             return ridge * total * (free.view_as(centre) - centre).square().sum()
 

@@ -63,7 +63,7 @@ class ParameterisedTemperature(Parametric):
             "smart": one layer of 16 that sees only the margin z_(1) − z_(2), of SMART, with its objective if
             `objective="soft-ece"`; its authors take a softplus where we take the absolute value
     solver  "exact" is L-BFGS with a line search towards a local optimum, with a prior for small weights without which
-            it overfits; "released" the Adam of the preset's authors, without, for "smart" with a rate of our own
+            it overfits; "released" is the Adam of the preset's authors, without that prior; the rate of "smart" is ours
     weight_decay  of the released Adam: the SCTL paper prints 0.002, and its program takes 0
     seed    of the first weights
 

@@ -257,7 +257,9 @@ class PriorShift(Shown):
         are_not = "seem not to be" if self.other_shift else "are not"
         changed = f"the classes {are_not} as common among {rows} as in the fit part"
         if self.applied is None:
-            if self.shifted:
+            if self.n == 1:
+                found = "one prediction is too few to tell whether class frequencies shifted"
+            elif self.shifted:
                 found = f"{changed}, but fewer predictions than classes do not tell how common they are"
             elif self.n < FEW_OF_A_CLASS * len(self.prior):
                 found = f"{rows} are too few to tell whether class frequencies shifted"

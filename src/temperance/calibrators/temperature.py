@@ -54,11 +54,11 @@ class Temperature(StreamCalibrator, Parametric):
     one optimum in 1 / T is found by safeguarded Newton steps. Order, and so accuracy, never changes. Where T makes no
     difference, because all logits are equal, it is 1.
 
-    The trap: samples without a mistake ask for T = 0, and a few with one mistake for a T that is hardly better. Where
-    the standard error of ln T is above 0.8 a prior helps to choose T, around 1.5, and `fit` warns.
+    The trap: samples without a mistake are fitted best by T = 0, and a few with a single mistake by a T nearly as
+    small. Where the standard error of ln T is above 0.8, a prior around T = 1.5 takes part, and `fit` warns.
 
     smoothing  "laplace" bounds what a confident mistake costs: p becomes (n p + 1) / (n + k), as if each of the k
-               classes had been seen once more beside n samples, those it was fitted to
+               classes had been seen once more than in the n samples of the fit
 
     >>> logits = [[4.0, 0.0, 0.0], [0.0, 4.0, 0.0], [4.0, 0.0, 0.0], [0.0, 0.0, 4.0]]
     >>> round(float(Temperature().fit(logits, [0, 1, 1, 2]).temperature), 6)
@@ -135,8 +135,8 @@ def fit_inverse_temperature(
 def stream_inverse_temperature(objective: Callable[[], Objective], stream: Streamed) -> tuple[float, dict[str, Any]]:
     """As `fit_inverse_temperature`, for more rows than memory holds, which always determine the temperature.
 
-    `objective` makes one: the rows that are in memory show where to begin, except for an objective that chooses its
-    weights by what it sees on the way.
+    `objective` makes a fresh one. The rows in memory give the starting point, unless the objective renews its weights
+    on the way.
     """
     start, whole = 1.0, objective()
     if not whole.adapts:
@@ -225,6 +225,7 @@ def _too_few(logits: Tensor, labels: Tensor) -> str:
 def _convex(
     objective: Objective, logits: Tensor, labels: Tensor, *, prior: float = 0.0
 ) -> tuple[float, dict[str, Any]]:
+    """The s of least value for a convex objective, with a prior of this weight, and the record of how it was found."""
     n, k = logits.shape
     record: dict[str, Any] = {}
 
@@ -360,12 +361,13 @@ def _any_shape(objective: Objective, logits: Tensor, labels: Tensor) -> tuple[fl
 def _best_of_grid(
     objective: Objective, forward: Callable[[Tensor, Tensor], Tensor], logits: Tensor, labels: Tensor
 ) -> Tensor:
+    """The best ln s of a coarse grid over [0.01, 100], judged on some rows."""
     every = max(1, len(logits) // (4 * ENOUGH_ROWS))
     some = Problem(objective, forward, logits[::every], labels[::every])
     grid = torch.arange(-18, 19, dtype=torch.float64, device=logits.device) / 18 * math.log(S_HIGH)
     weights = objective.weights(labels, logits.shape[1])[::every]
     values = torch.stack([weights @ some.losses(u) for u in grid])
-    # The middle one of equal ones: T = 1 where it makes no difference.
+    # Of equal values the one nearest to the middle: T = 1 where it makes no difference.
     middle_first = (torch.arange(37) - 18).abs().argsort(stable=True)
     return grid[middle_first][values[middle_first].argmin()]
 

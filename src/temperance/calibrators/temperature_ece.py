@@ -24,7 +24,7 @@ class TemperatureEce(Calibrator):
 
     T from 0.1, 0.2, …, 10, and the smallest of equally good ones. ECE jumps when a sample changes its bin, so a finer
     grid or a search would follow noise; and the T with the least ECE on the fitted data is not quite the best on new
-    data. At an end of the grid, where samples without a mistake lead, there is no least ECE: T is then that of
+    data. Samples without a mistake lead to an end of the grid, where there is no least ECE; T is then that of
     `temperature`, and `fit` warns.
 
     n_bins  bins of the ECE

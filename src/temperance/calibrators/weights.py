@@ -7,7 +7,7 @@ from temperance.arrays import ArrayLike, as_weights, no_weight
 from temperance.errors import InputError
 from temperance.numerics import is_whole
 
-# Samples that are repeated as their weights say are at most this many.
+# Repeating rows as their weights say makes at most this many.
 MOST_REPEATED = 1 << 26
 
 
@@ -34,13 +34,14 @@ def counted_rows(
     kept = labelled & (counts > 0)
     if not bool(kept.any()):
         raise no_weight()
-    return rows[kept], labels[kept], _numbers(counts[kept])
+    return rows[kept], labels[kept], _sample_counts(counts[kept])
 
 
-def _numbers(weights: Tensor) -> Tensor:
-    """Weights that sum to a number of samples: whole ones as they are, others to that of equal weight that vary alike.
+def _sample_counts(weights: Tensor) -> Tensor:
+    """Weights as numbers of samples: whole ones as they are, others scaled to sum to (Σw)² / Σw². (n,)
 
-    So a prior that counts as some samples keeps its meaning. (n,)
+    That is the number of equally weighted samples whose mean varies as much, so a prior that counts as some samples
+    keeps its meaning.
     """
     return weights if is_whole(weights) else weights * (weights.sum() / weights.square().sum())
 
@@ -51,7 +52,7 @@ def weighed(values: Tensor, weights: Tensor | None) -> Tensor:
 
 
 def repeated(name: str, weights: Tensor) -> Tensor:
-    """Each row's number as often as its weight says, for a method of this name that takes whole weights only."""
+    """The index of each row as often as its weight says, for a method of this name that takes whole weights only."""
     remedy = "Use a method and an objective that allow any weights, such as auto, or temperature with nll"
     if not is_whole(weights):
         raise InputError(

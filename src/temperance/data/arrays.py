@@ -20,7 +20,7 @@ DIGITS_TESTED = 360  # a fifth
 
 
 def read_npz(path: Path) -> Source:
-    """Images and labels of the parts train, test and val, the last two if they are there."""
+    """Images and labels of the part train, and of val and test if they are there."""
     with reading(path), np.load(path) as arrays:
         names = as_class_names(arrays["class_names"].tolist()) if "class_names" in arrays else None
         train = _part(arrays, "train", names)
@@ -58,7 +58,7 @@ def _part(arrays: Mapping[str, npt.NDArray[Any]], part: str, names: tuple[str, .
 
 
 def read_digits() -> Source:
-    """The 1,797 handwritten digits of 8 × 8 pixels that come with scikit-learn; a fifth of them is tested on."""
+    """The 1,797 handwritten digits of 8 × 8 pixels that come with scikit-learn; a fifth of them is the test part."""
     try:
         from sklearn.datasets import load_digits
     except ImportError:

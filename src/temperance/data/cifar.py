@@ -70,7 +70,7 @@ LAYOUTS = (
 
 
 def find_cifar(folder: Path) -> tuple[Path, CifarLayout] | None:
-    """The folder of official files that this one is, or has in it."""
+    """The folder with official files, which is this one or inside it, and their layout."""
     for layout in LAYOUTS:
         for found in (folder, folder / layout.folder):
             if all((found / name).is_file() for name in layout.files):
@@ -159,7 +159,7 @@ def _unpickled(data: bytes) -> dict[bytes, Any]:
 
 
 class _Array:
-    """An array of bytes in a pickle, put together here instead of by NumPy, which would take any type and size."""
+    """Stands in for NumPy's array in a pickle and takes nothing but bytes; NumPy would take any type and size."""
 
     def __init__(self, *_: object) -> None:
         self.values: Bytes = np.empty(0, np.uint8)
@@ -172,7 +172,7 @@ class _Array:
 
 
 class _ByteType:
-    """NumPy's type of a byte in a pickle; no other type is made."""
+    """Stands in for NumPy's dtype in a pickle and takes no type but bytes."""
 
     def __init__(self, name: object, *_: object) -> None:
         if name not in ("u1", b"u1"):

@@ -14,9 +14,9 @@ from temperance.errors import FileError, InputError
 from temperance.files import reading
 from temperance.predictions.checks import shown
 
-SUFFIXES = frozenset(".bmp .gif .jpeg .jpg .pgm .png .ppm .tif .tiff .webp".split())  # noqa: SIM905 (quoted, unreadable)
+SUFFIXES = frozenset((".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"))
 
-# Makes a part of paths and labels.
+# A function of paths and labels that makes a part.
 Maker = Callable[[list[str], list[int]], Files]
 
 
@@ -53,8 +53,7 @@ def read_image_folder(folder: Path, *, size: int | None, workers: int) -> Source
     for name in others:
         if not (folder / name).is_dir():
             continue
-        there = _class_folders(folder / name)
-        if unknown := set(there) - set(classes):
+        if unknown := set(_class_folders(folder / name)) - set(classes):
             raise FileError(
                 f"{folder / name} has a folder {min(unknown)!r}, but {folder / 'train'} has none of that name: a class "
                 "that is never trained on cannot be predicted"
@@ -64,7 +63,7 @@ def read_image_folder(folder: Path, *, size: int | None, workers: int) -> Source
 
 
 def _maker(size: int | None, workers: int, first: Path) -> Maker:
-    """A function that makes parts of one image size: the given size, or that of the first image in a folder."""
+    """A function that makes parts whose images have the given size, or that of the first image in a folder."""
     pillow()
     sides = (size, size) if size is not None else image_size(_images(first)[0])
 

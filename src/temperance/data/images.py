@@ -88,7 +88,7 @@ def normalised(pixels: Tensor, mean: Tensor | Sequence[float], std: Tensor | Seq
 
 
 class Part(Protocol):
-    """The samples of one part of a data set, to train on or to predict."""
+    """One part of a data set: samples to train on or to predict."""
 
     @property
     def labels(self) -> Tensor:

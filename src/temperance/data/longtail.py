@@ -35,8 +35,8 @@ def long_tail_counts(n_max: int, k: int, ratio: float) -> list[int]:
 def long_tailed(labels: ArrayLike, ratio: float, seed: int = 0) -> Tensor:
     """The numbers of the samples in a long-tailed subset, in ascending order: class 0 is the most frequent.
 
-    n_max is the largest that every class can serve; with equally many samples in each class it is that number. The
-    subset serves images and predictions alike; `hold_out(labels[index], 0.5)` halves it as the paper does.
+    n_max is the largest for which every class has enough samples: if all classes have the same number, that number. The
+    subset is of images or of predictions; `hold_out(labels[index], 0.5)` halves it as the paper does.
 
     >>> long_tailed([0, 0, 0, 0, 1, 1, 1, 1], 0.5).shape
     torch.Size([6])
@@ -54,7 +54,7 @@ def long_tailed(labels: ArrayLike, ratio: float, seed: int = 0) -> Tensor:
     k = len(there)
     at_least("the number of classes of a long tail", k, 2)
     positive_fraction("the ratio of a long tail", ratio)
-    # A class with a few samples more than it needs does not lengthen the tail; one with fewer shortens all of it.
+    # A class with more samples than it needs does not lengthen the tail; one with fewer shortens all of it.
     n_max = int(min(have / ratio ** (i / (k - 1)) for i, have in enumerate(there.tolist())) + 1e-9)
     draw = np.random.default_rng(seed)
     chosen = [

@@ -84,13 +84,13 @@ def read_images(
                    so that networks trained on different splits are tested on the same images
     size           height and width that all images are to have: their shorter side is made to fit and the middle of
                    the longer one kept; by default they stay as they are, and image files must be of one size
-    long_tail      keep a long-tailed subset of the training part of this ratio, drawn with seed 0; half of it is
-                   validated on in the literature: val_fraction=0.5
+    long_tail      keep a long-tailed subset of the training part, of this ratio, drawn with seed 0; the literature
+                   validates on half of it: val_fraction=0.5
     download       download a named set if it is not in the cache
     cache          the folder of downloaded sets, by default ~/.cache/temperance
     in_memory      decode all image files now; by default if they take no more than 2 GB
     workers        threads that decode image files; 0 for none beside the caller
-    progress       called with (done, steps, what) while something takes long
+    progress       called with (done, steps, what) during long steps
 
     >>> data = read_images("digits")
     >>> len(data.train), len(data.val), len(data.test), data.k, data.train.shape

@@ -54,7 +54,7 @@ def _number(amount: float, n: int) -> int:
         raise InputError(
             f"of {n} samples a fraction between 0 and 1 or a whole number below {n} can be held out; got {amount!r}"
         )
-    # A half counts up, and so does one that rounding of the product left just below.
+    # A half is rounded up, also where the product came out just below it.
     held = int(amount * n + 0.5 + 1e-9) if is_fraction else int(amount)
     if not 0 < held < n:
         raise InputError(f"holding out {amount!r} of {n} samples leaves one side empty; choose another fraction")
@@ -91,7 +91,7 @@ def _plp(labels: Numbers, held: int, seed: int) -> tuple[Numbers, Numbers]:
     return order[:-held], order[-held:]
 
 
-# How a split draws, and its seed.
+# The function that draws each split, and its default seed.
 SPLITS: dict[str, tuple[Callable[[Numbers, int, int], tuple[Numbers, Numbers]], int]] = {
     "random": (_random, 0),
     "stratified": (_stratified, 0),

@@ -6,7 +6,6 @@ error during a post-hoc training, SCTL's Figures 1, 3 and 4, come from `temperan
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,7 +18,6 @@ from torch import Tensor
 from temperance.arrays import ArrayLike, as_labels, as_logits, flatten, shape_of, to_tensor
 from temperance.diagnose.traces import Trace, posthoc_trace
 from temperance.errors import FileError, InputError, MissingExtraError, at_least
-from temperance.files import reading
 from temperance.heads.features import read_features
 from temperance.heads.masked import MaskedInference, masked_inference
 from temperance.heads.splitting import USUAL_NAMES
@@ -27,7 +25,7 @@ from temperance.jobs.evaluation import evaluate
 from temperance.metrics.bins import Bins
 from temperance.predictions import Predictions, read_pair, read_predictions
 from temperance.progress import Progress, no_progress
-from temperance.training.run import read_weights
+from temperance.training.run import LOG, read_log, read_weights
 
 # What the page of an analysis trains a calibrator with, and for how long.
 OBJECTIVES = ("nll", "label-smoothing", "focal", "class-scaled")
@@ -235,8 +233,7 @@ def _subject(source: str | Path | Predictions, seed: int, how: Mapping[str, Any]
     if not (place / "predictions.npz").exists():
         raise FileError(f"{place} is not the folder of a run that has finished: it has no predictions.npz")
     fit, test = read_pair(place / "predictions.npz")
-    with reading(place / "log.jsonl"):
-        history = [json.loads(line) for line in (place / "log.jsonl").read_text(encoding="utf-8").splitlines()]
+    history = read_log(place / LOG)
     weights = None
     if (place / "network.safetensors").exists():
         weights = _classifier_in(read_weights(place / "network.safetensors"), test.k)

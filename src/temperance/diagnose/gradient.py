@@ -1,4 +1,4 @@
-"""What a loss does to the logits: its gradient as label smoothing, and its shape over a range of predictions.
+"""The gradient of a loss in the logits as label smoothing, and the shape of a loss over a range of predictions.
 
 `gradients(loss, logits, labels)` analyses any loss by autograd, or by formula where one is known; `sweep` and
 `against_probability` do so along a line of predictions, for pictures (`temperance gradients`, `temperance.report`).
@@ -69,7 +69,7 @@ class Sweep:
 
 
 def probe(name: str, *, k: int = 10, **settings: Any) -> Loss:
-    """A loss to analyse: one with a memory has seen the reference batch."""
+    """A loss to analyse; if it has a memory, it has seen the `overconfident_batch`."""
     if LOSSES[name].needs_indices:
         settings.setdefault("n_samples", REFERENCE_SIZE + 1)
     loss = make_loss(name, **settings)

@@ -19,6 +19,7 @@ from temperance.data import ImageBatch, Moves, Part
 from temperance.data.corruptions import CORRUPTIONS, corrupt
 from temperance.data.files import pillow
 from temperance.errors import InputError, at_least, plural, seed_number
+from temperance.jobs.outcomes import SIGNIFICANT
 from temperance.jobs.results import Provenance, Results, Row, shown
 from temperance.metrics import METRICS, debiased_ece
 from temperance.metrics.gain import holm
@@ -37,12 +38,10 @@ MEASURED = ("ece", "accuracy", "nll")
 MEAN = "mean"  # over the corruptions
 BEFORE = "uncalibrated"
 
-# A change is reported if its p-value, corrected for the number of corruptions, is at most this.
-SIGNIFICANT = 0.05
 RESAMPLES = 500
 FEWEST = 50  # images that a bootstrap test needs
 
-# A change that is certainly smaller than this is reported as such.
+# If every interval lies within this, the change is reported as smaller.
 NOTICEABLE = 0.02
 
 
@@ -157,17 +156,17 @@ class Shift(Results):
         )
         if several:
             found += f"; it is largest under {self.worst}, {percent(self.value('ece', self.worst, strongest, last), 1)}"
-        text = [self._word(), f"{found}."]
+        text = [self._change(), f"{found}."]
         if len(self.methods) > 1:
             before, after = (percent(self._over_all("ece", method), 1) for method in self.methods)
             text.append(f"Over all corruptions and severities {last} takes it from {before} to {after}.")
         return " ".join(text)
 
-    def _word(self) -> str:
+    def _change(self) -> str:
         """Does the calibration error grow or shrink by more than chance, and under how many of the corruptions?"""
         n, changes = self.rows[0].n, list(self.changes.values())
         p_values = holm([change.p_value for change in changes])
-        sure = [p_value <= SIGNIFICANT and n >= FEWEST for p_value in p_values]
+        sure = [p_value < SIGNIFICANT and n >= FEWEST for p_value in p_values]
         grows, shrinks = (
             sum(found and (change.value > 0) is up for found, change in zip(sure, changes, strict=True))
             for up in (True, False)

@@ -20,7 +20,7 @@ from temperance.objectives import make_objective
 
 @dataclass(frozen=True)
 class Layer:
-    """A trainable layer on the logits: its first parameters, which change nothing, and its function."""
+    """A trainable layer on the logits: the parameters it starts with, which change nothing, and its function."""
 
     start: Callable[[int], Tensor]
     forward: Callable[[Tensor, Tensor], Tensor]

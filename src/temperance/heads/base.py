@@ -1,7 +1,7 @@
 """What a head is: a classifier that is trained on the frozen features of a network and replaces its own.
 
 A method writes `_build` (its parameters), `_begin` (their first values), `_logits` (what is trained) and `_deployed`
-(what is used). Where it needs them it also writes `_check_settings`, `_objective`, `_after_step` and `_end_epoch`.
+(what is deployed). Where it needs them it also writes `_check_settings`, `_objective`, `_after_step` and `_end_epoch`.
 `Head` does the rest: the loop, the losses, the files and the checks.
 """
 
@@ -50,11 +50,14 @@ class Head(HasSettings, nn.Module):
     same every time. It computes in float32 on the features' device, and the seed decides every random draw. After a fit
     `history` has a row for each epoch, `info` what else was learnt, and `seconds` the time that it took.
 
-    momentum, weight_decay  of the optimiser
-    epochs, batch_size  the length of the training; each epoch has its own order of samples
-    optimiser           "sgd" (with `momentum`) or "adam", with `weight_decay` added to the gradient as in torch
-    lr, schedule        "constant", or "cosine" from lr down to 0
-    clip                largest norm of the gradient; None: no limit
+    epochs        number of passes over the training samples, each in an order of its own
+    batch_size    samples in a step
+    optimiser     "sgd" (with `momentum`) or "adam"
+    lr            learning rate at the start
+    momentum      of SGD
+    weight_decay  times the weights, added to the gradient as in torch
+    schedule      of the learning rate: "constant", or "cosine" from lr down to 0
+    clip          largest norm of the gradient; None: no limit
 
     Settings are checked when a head is made, and again by `fit`, before any data is used.
     """
@@ -126,11 +129,11 @@ class Head(HasSettings, nn.Module):
         return {}
 
     def _deployed(self, features: Tensor) -> Tensor:
-        """Logits of the head as it is used."""
+        """Logits of the deployed head."""
         raise NotImplementedError
 
     def _finish(self, features: Features, generator: torch.Generator) -> None:
-        """Turn what was trained into what is used."""
+        """Turn the trained parameters into those that are deployed."""
 
     # What everyone calls.
 
@@ -177,9 +180,7 @@ class Head(HasSettings, nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """Logits (n, k) of features (n, d)."""
-        if self._shape is None:
-            raise NotFittedError(f"this {self.name} head is not fitted yet: call fit(features) first")
-        d, _ = self._shape
+        d, _ = self._fitted_shape
         if features.ndim != 2 or features.shape[1] != d:
             raise InputError(f"this head was fitted on {d} features a sample; these are {shape_of(features)}")
         return self._deployed(features.float())
@@ -187,9 +188,14 @@ class Head(HasSettings, nn.Module):
     @property
     def k(self) -> int:
         """The number of classes it was fitted on."""
+        return self._fitted_shape[1]
+
+    @property
+    def _fitted_shape(self) -> tuple[int, int]:
+        """The numbers of features and classes."""
         if self._shape is None:
             raise NotFittedError(f"this {self.name} head is not fitted yet: call fit(features) first")
-        return self._shape[1]
+        return self._shape
 
     @property
     def caveat(self) -> str:

@@ -170,18 +170,18 @@ def read_features(path: PathLike) -> Features:
 
 
 def write_features(path: PathLike, features: Features) -> None:
-    """Write features to a .npz or .safetensors file, in one step."""
+    """Write features to a .npz or .safetensors file, whole or not at all."""
     found = Path(path)
     arrays = {name: tensor.cpu() for name, tensor in features.arrays().items()}
     if found.suffix == ".safetensors":
         names = {"class_names": json.dumps(features.class_names)} if features.class_names else {}
         write_tensors(found, arrays, names)
     elif found.suffix == ".npz":
-        found_arrays: dict[str, Any] = {name: tensor.numpy() for name, tensor in arrays.items()}
+        written: dict[str, Any] = {name: tensor.numpy() for name, tensor in arrays.items()}
         if features.class_names:
-            found_arrays["class_names"] = np.array(features.class_names)
+            written["class_names"] = np.array(features.class_names)
         with atomic_write(path) as temporary, temporary.open("wb") as handle:
-            np.savez(handle, **found_arrays)
+            np.savez(handle, **written)
     else:
         raise InputError(f"features are written to .npz or .safetensors; got {found.name}")
 

@@ -17,13 +17,13 @@ from temperance.heads.masked import Layout, UsedWeights, lower, moved_rate, step
 from temperance.losses import Loss
 from temperance.settings import Count, Fraction, Positive, PositiveFraction
 
-# How a head that was trained with masks is used.
+# How a head that was trained with masks can be deployed.
 Way = Literal["scaled", "full", "last_mask", "mc_masks"]
 
-# A search for the keep rate begins here at the lowest: a rate of 0 keeps nothing.
+# The lowest keep rate that a search tries: a rate of 0 keeps nothing.
 LOWEST_RATE = 0.01
 
-# Confidence and discounted accuracy this far apart after the last epoch: the keep rate has not settled.
+# The keep rate has not settled if confidence and discounted accuracy are this far apart after the last epoch.
 UNSETTLED = 0.02
 
 # Table 5 of the paper; each row adds to the one before.
@@ -36,8 +36,8 @@ ABLATION: dict[str, dict[str, Any]] = {
     "decaying-sparsity": {},
 }
 
-# What keeps the accuracy and gives the best probabilities: the network's own classifier, not trained any further, and
-# the mean over many masks of it, with the keep rate at which confidence equals accuracy on held-out features.
+# Keeps the accuracy and gives the best probabilities: the network's own classifier, not trained any further, averaged
+# over many masks, with the keep rate at which confidence equals accuracy on held-out features.
 KEPT_ACCURACY = {
     "width": None,
     "start": "classifier",

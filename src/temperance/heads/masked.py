@@ -32,8 +32,8 @@ class UsedWeights(NamedTuple):
 class Layout:
     """One or two linear layers with all their numbers in one vector: first the weights, then the biases.
 
-    With one vector a mask is one draw and one product, and an optimiser step is one kernel. At this size the
-    number of operations takes the time, not their size.
+    With one vector a mask is one draw and one product, and an optimiser step is one kernel. At this size the time
+    depends on the number of operations, not on their size.
     """
 
     sizes: tuple[int, ...]  # inputs, hidden units if there are any, outputs
@@ -114,7 +114,7 @@ def moved_rate(rate: float, confidence: float, accuracy: float, acc_discount: fl
 
 
 def zero_of(rising: Callable[[float], float], low: float, high: float, *, tolerance: float = 1e-3) -> float:
-    """Where a rising function is zero, by bisection; the nearer end if it is not zero in between.
+    """Where a rising function is zero, by bisection; if it is zero nowhere in between, the nearer end.
 
     >>> round(zero_of(lambda x: x - 0.3, 0, 1), 2)
     0.3

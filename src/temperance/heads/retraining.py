@@ -32,7 +32,7 @@ from temperance.settings import ResamplesOrNone, of_kind
 from temperance.training.balanced import Balanced
 from temperance.training.job import open_run, usable_device
 from temperance.training.prediction import device_of
-from temperance.training.run import FORMAT, HEAD, Run, refuse_taken, write_log
+from temperance.training.run import FORMAT, HEAD, LOG, Run, refuse_taken, write_log
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
@@ -235,9 +235,9 @@ def write_retrained(
     data: str | None = None,
     anyway: bool = False,
 ) -> bool:
-    """Write the head, its log, its predictions and where it came from to a folder. Was the head written?
+    """Write the head, its log, its predictions and its origin to a folder; return whether the head was written.
 
-    source  the run that was retrained; a file of features counts as none
+    source  the folder of the run that was retrained; anything else, such as a file of features, is not recorded
     data    where the images of the run are, if they have moved
     anyway  write the head even if it is worse than the classifier that it replaces
     """
@@ -245,7 +245,7 @@ def write_retrained(
     deployed = anyway or not found.worse
     if deployed:
         found.head.save(place / HEAD)
-    write_log(place / "log.jsonl", found.history)
+    write_log(place / LOG, found.history)
     write_pair(place / "predictions.npz", found.predictions["val"], found.predictions["test"])
     about = {
         "temperance_retrained": FORMAT,

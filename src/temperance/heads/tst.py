@@ -77,7 +77,7 @@ class TST(_TwoStage):
     Linear(d, 3 Z), ReLU, Linear(3 Z, Z), Linear(Z, k); Z is `latent`.
 
     latent  Z, units of the middle layer
-    keep  "best": of all epochs the one with the lowest validation NLL, as the program does; "last"
+    keep    "best": of all epochs the one with the lowest validation NLL, as the program does; "last"
 
     By default it trains as the released program does (Adam 1e-4, batches of 256); the MaC-Cal paper compares itself
     with SGD 0.1 (preset "mac-cal-paper"). The program leaves the frozen body's BatchNorm in training mode; features
@@ -102,7 +102,7 @@ class VTST(_TwoStage):
 
     latent   Z, units of the middle layer
     n_draws  draws of ε that predictions average over
-    keep  "best": of all epochs the one with the lowest validation NLL, as the program does; "last"
+    keep     "best": of all epochs the one with the lowest validation NLL, as the program does; "last"
 
     It trains as TST does.
     """

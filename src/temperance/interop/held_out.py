@@ -1,4 +1,4 @@
-"""What the callbacks of training libraries share: the metrics of held-out predictions, and what is left at the end."""
+"""Shared by callbacks of training libraries: metrics of held-out predictions, a calibrator and a report at the end."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MEASURED = ("ece", "nll", "brier", "confidence-gap")
 
 
 class HeldOut:
-    """The latest predictions on held-out data, and what is made of them.
+    """The latest predictions on held-out data, their metrics, and the calibrator that is fitted to them.
 
     method   the calibrator that is fitted at the end, such as "temperature" or "auto"
     metrics  names of metrics

@@ -122,7 +122,7 @@ def _model_and_example(
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the exporter's warnings, which are about its own deprecated parts and packages that it does not need."""
+    """Silence the exporter's warnings, which are about its own deprecated parts and packages that it does not need."""
     log = logging.getLogger("torch.onnx")
     level = log.level
     log.setLevel(logging.ERROR)

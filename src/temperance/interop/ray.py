@@ -6,8 +6,8 @@
     found = cluster.evaluate(ray.data.read_parquet("s3://bucket/predictions/"))
 
 Files are read by the workers, so they must lie where every machine sees them under the same name. A task that was lost
-with its worker is run again. What comes back is small, and is added up in the order of the files, so that a result does
-not depend on how many workers there were.
+with its worker is run again. The statistics that come back are small. They are added up in the order of the files, so
+that a result does not depend on the number of workers.
 """
 
 from __future__ import annotations
@@ -89,8 +89,7 @@ def evaluate(
 ) -> Evaluation:
     """As `temperance.evaluate`, for a file, a folder, a pattern or a `ray.data.Dataset`.
 
-    Each file is one task, or some small ones together, or one of several parts of a large .parquet file; of a data set
-    each block is one.
+    A task measures a file, several small files, or a part of a large .parquet file; of a data set, a block.
 
     address  of the cluster; by default the one that is running or that RAY_ADDRESS names, or else a local one
     options  as `statistics` takes them: metrics, calibrator, n_bins, by_group, columns, positive, ignore_index
@@ -126,8 +125,8 @@ def apply(
 ) -> Any:
     """As `temperance.apply`: a folder is written as a new folder `output`, file by file, whole or not at all.
 
-    A `ray.data.Dataset` becomes another one, with `probs` in place of its scores, and needs no output. Nothing is
-    computed before it is used.
+    A `ray.data.Dataset` becomes another one, with `probs` in place of its scores, and needs no output. It is computed
+    when it is used.
     """
     reading: dict[str, Any] = {"columns": columns, "positive": positive}
     if isinstance(data, ray.data.Dataset):
@@ -192,7 +191,7 @@ def _fit(work: Work, method: Method) -> Outcome:
 
 
 def _measured_table(table: Any, how: dict[str, Any]) -> dict[str, list[Any]]:
-    """A block of a data set; one without rows is nothing."""
+    """The statistics of a block of a data set; an empty block has none."""
     return {"found": [_measure_block(table, how)] if table.num_rows else []}
 
 
@@ -223,7 +222,7 @@ def _calibrated_table(table: Any, calibrator: Calibrator, reading: dict[str, Any
 
 @contextmanager
 def _cluster(address: str | None) -> Iterator[None]:
-    """A cluster to run on: the one that is running, or one that is left again."""
+    """A cluster to run on: the one this process uses already, or one that it leaves at the end."""
     if ray.is_initialized():
         yield
         return
@@ -252,7 +251,7 @@ def _origins(data: Predictions) -> list[Origin]:
     if any(shard.origin is None for shard in shards):
         raise InputError("Ray's workers read files; give a path, or a ray.data.Dataset")
     return [
-        # What is elsewhere is fetched by the worker that reads it.
+        # A remote file is fetched by the worker that reads it.
         Origin(Path(shard.source) if as_url(shard.source) else shard.origin.path.resolve(), shard.origin.wanted)
         for shard in shards
         if shard.origin is not None
@@ -260,7 +259,7 @@ def _origins(data: Predictions) -> list[Origin]:
 
 
 def _together(data: Predictions) -> Iterator[list[Origin]]:
-    """Files one by one, but small ones together, and large ones in parts."""
+    """The files of each task: small ones together, large ones in parts."""
     some: list[Origin] = []
     rows = 0
     for origin, shard in zip(_origins(data), data.shards or (data,), strict=True):
@@ -276,7 +275,7 @@ def _together(data: Predictions) -> Iterator[list[Origin]]:
 
 
 def _parts(origin: Origin, n: int) -> list[Origin]:
-    """A large .parquet file in parts; a file of another format, and one that is copied to where it is read, whole."""
+    """A large .parquet file in parts; a remote file, and one of another format, as a whole."""
     if n < 2 * TASK_ROWS or origin.path.suffix.lower() != ".parquet" or as_url(origin.path):
         return [origin]
     m = min(n // TASK_ROWS, n_row_groups(origin.path))

@@ -62,9 +62,9 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
     n_jobs     how many folds are fitted at a time
     ensemble   False, for code written for `CalibratedClassifierCV`; True is refused
 
-    A fitted one has `estimator_`, `calibrator_` and `classes_`, the order of the columns. Where an estimator counts
-    votes, what no tree or neighbour voted for is not impossible: if it gives probabilities of zero, they count as half
-    its smallest positive one, but at least 1e-12 (`log_floor_` is the logarithm).
+    A fitted one has `estimator_`, `calibrator_` and `classes_`, the order of the columns. A probability of zero counts
+    as half the smallest positive one, but at least 1e-12 (`log_floor_` is its logarithm): where trees or neighbours
+    vote, a class without a vote is not impossible.
 
     >>> from sklearn.datasets import load_iris
     >>> from sklearn.naive_bayes import GaussianNB
@@ -238,7 +238,7 @@ def _both_columns(found: Array, classes: Array, response: str, pair: Any) -> Arr
 
 
 def _log_floor(log_probs: Array) -> float:
-    """What the logarithm of a zero counts as."""
+    """The logarithm that a probability of zero gets."""
     positive = log_probs[np.isfinite(log_probs)]
     votes = positive.min() - np.log(2) if len(positive) < log_probs.size else -np.inf
     return float(max(votes, np.log(LOG_FLOOR)))
@@ -261,7 +261,7 @@ def _numbers(labels: Any, classes: Array) -> Array:
 class Scorer:
     """A metric as scikit-learn's model selection takes it: `scorer(estimator, X, y)`, where more is better.
 
-    A metric of which less is better has a minus sign, as in `neg_log_loss`.
+    A metric of which less is better gets a minus sign, as in `neg_log_loss`.
     """
 
     metric: Metric
@@ -278,7 +278,7 @@ class Scorer:
         return replace(self, request=sample_weight)
 
     def get_metadata_routing(self) -> Any:
-        """Whether it wants `sample_weight`, as scikit-learn's routing reads it."""
+        """Whether it wants `sample_weight`, for scikit-learn's routing."""
         return weights_request(repr(self), score=self.request)
 
     def __repr__(self) -> str:
@@ -286,7 +286,7 @@ class Scorer:
 
 
 def scorer(name: str, **options: Any) -> Scorer:
-    """Any metric with a better and a worse, by its plain name, for `scoring=` of cross_val_score or GridSearchCV.
+    """Any metric of which less or more is better, by its name, for `scoring=` of cross_val_score or GridSearchCV.
 
     >>> scorer("ece", n_bins=10)
     scorer('ece', n_bins=10)
@@ -324,7 +324,7 @@ def _labelled(y: Any, probs: Any, classes: Array) -> tuple[Array, Array]:
 
 @dataclass
 class ReliabilityDisplay:
-    """The reliability diagram of a classifier, as a picture and as a table, in the habit of `CalibrationDisplay`.
+    """The reliability diagram of a classifier, as a picture and as a table, in the style of `CalibrationDisplay`.
 
     It shows the probability of the predicted class against how often it was right, with exact 95 % intervals (Clopper
     and Pearson), for any number of classes. Made by `from_estimator` or `from_predictions`; `plot` draws it and sets

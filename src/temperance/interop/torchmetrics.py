@@ -28,7 +28,7 @@ try:
 except ImportError:
     raise MissingExtraError("torchmetrics", "torchmetrics", "temperance.interop.torchmetrics") from None
 
-# What the tensors of statistics are made of; all of it fits into float64.
+# The types of tensors in statistics; float64 holds the values of all of them.
 TYPES = (torch.int64, torch.float64, torch.float32, torch.bool)
 
 MOST_PARTS = 64  # statistics of batches that wait to be added up

@@ -120,10 +120,10 @@ class Comparison(Results):
         options = {name: self.provenance.settings[name] for name in ("n_bins", "bootstrap")}
         calibrator = None if outcome is self.baseline else outcome.fitted
         found = evaluate(self.test, calibrator=calibrator, seed=self.provenance.seed, **options)
-        # Each number has one interval: that of the ranking, if there is one.
+        # A number that the ranking has is the same here, with its interval.
         ranked = {name: each for name, each in outcome.measured.items() if name in outcome.draws}
         rows = (
-            replace(row, low=ranked[row.metric].low, high=ranked[row.metric].high) if row.metric in ranked else row
+            replace(row, value=each.value, low=each.low, high=each.high) if (each := ranked.get(row.metric)) else row
             for row in found.rows
         )
         return replace(found, rows=tuple(rows))
@@ -153,10 +153,11 @@ class Comparison(Results):
     def notes(self) -> tuple[str, ...]:
         """What a reader should know: labels of one class or with a probability of zero, too few mistakes, pixels …"""
         floored = Floored.of(self.test, calibrated=False)
-        if not self.test.from_logits:
-            for _ in floored.counted(checked_batches(self.test)):
-                pass
+        for _ in floored.counted(checked_batches(self.test), logits=True):
+            pass
         zeros = floored.note(self.baseline.measured["nll"].value, self.test.n) if floored.n else ""
+        if zeros and self.test.from_logits:
+            zeros += " `temperance evaluate` has no such floor for logits."
         pixels = OF_PIXELS if self.test.of_pixels else ""
         return tuple(filter(None, (zeros, self._one_class, self._untold, self._imbalance, pixels)))
 

@@ -17,7 +17,7 @@ from temperance.predictions.rounding import zero_at
 
 @dataclass
 class Floored:
-    """The labels whose probability is zero and counts as `floor`. With logits there are none.
+    """The labels whose probability is zero and counts as `floor`. `evaluate` has none with logits.
 
     weight  of these labels: their number where samples have no weights
     nll     their summed NLL
@@ -39,17 +39,17 @@ class Floored:
         sums = (getattr(self, name) + getattr(other, name) for name in ("weight", "nll", "total"))
         return Floored(self.floor, self.n + other.n, *sums)
 
-    def counted(self, batches: Iterator[Batch]) -> Iterator[Batch]:
-        """The same batches; their labels are counted on the way."""
+    def counted(self, batches: Iterator[Batch], *, logits: bool = False) -> Iterator[Batch]:
+        """The same batches; their labels are counted on the way, and with `logits` also those of logits."""
         # Rows were divided by their sum after zeros were replaced, which moves them a little.
         limit = LOG_FLOOR if self.floor == LOG_FLOOR else 1.5 * self.floor
         for batch in batches:
-            if not batch.from_logits:
+            if logits or not batch.from_logits:
                 floored = batch.label_prob < limit
                 if bool(floored.any()):
                     self.n += int(floored.sum())
                     self.weight += float(batch.sum(floored))
-                    self.nll += float(batch.sum(torch.where(floored, batch.nll, 0)))
+                    self.nll += float(batch.sum(torch.where(floored, batch.nll.clamp_max(-math.log(LOG_FLOOR)), 0)))
                 self.total += float(batch.count)
             yield batch
 

@@ -174,17 +174,14 @@ class Work:
             ) from error
 
     def _rows(self, found: Calibrator) -> Iterator[Batch]:
-        """The test part as a calibrator makes it; without calibration as it was given, as `evaluate` measures it.
+        """The test part as a calibrator makes it, always probabilities, so that NLL has the same floor for all methods.
 
-        To take the logarithm of probabilities and go back would move some of them over the edge of a bin.
+        Probabilities that were given are measured as they are: to take their logarithm and go back would move some of
+        them over the edge of a bin.
         """
-        if found.name != BASELINE:
-            scores, from_logits = found.predict_proba(self.test_logits), False
-        elif self.test_probs is not None:
-            scores, from_logits = self.test_probs, False
-        else:
-            scores, from_logits = self.test_logits, True
-        return batches(scores, self.test_labels, from_logits=from_logits, weights=self._counts)
+        given = self.test_probs if found.name == BASELINE else None
+        probs = found.predict_proba(self.test_logits) if given is None else given
+        return batches(probs, self.test_labels, weights=self._counts)
 
     def _measure(self, blocks: Iterable[Batch]) -> tuple[dict[str, Interval], dict[str, Draws], Gains, float, int]:
         """All metrics, in one pass over the test part; gains, the chance of harm, and the number of wrong predictions.

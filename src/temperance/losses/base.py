@@ -26,7 +26,7 @@ WHOLE = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 
 class TorchOptions(TypedDict, total=False):
-    """What every loss takes beside its own settings, as `nn.CrossEntropyLoss` does."""
+    """What every loss takes besides its own settings, as `nn.CrossEntropyLoss` does."""
 
     weight: Tensor | None
     ignore_index: int
@@ -60,7 +60,7 @@ class Loss(HasSettings, nn.Module):
     equals_cross_entropy_at: ClassVar[Mapping[str, Any] | None]
     hyper_parameters: ClassVar[tuple[Used, ...]]
 
-    # What to change if training with this loss breaks down, besides the learning rate.
+    # What to change, besides the learning rate, if training with this loss breaks down.
     remedy: str | None = None
     # Which predictions `update` needs; None for a loss without a memory.
     learns_from: str | None

@@ -83,9 +83,9 @@ class MMCE(BatchLevel, Regulariser):
         if self.form == "weighted":
             n_right = (kept & correct).sum()
             n_wrong = kept.sum() - n_right
-            n_like_it = torch.where(correct, n_right, n_wrong).clamp_min(1)
+            n_alike = torch.where(correct, n_right, n_wrong).clamp_min(1)
             both = (n_right > 0) & (n_wrong > 0)
-            amounts = both * residual / (n_like_it.square() if self.double_norm else n_like_it)
+            amounts = both * residual / (n_alike.square() if self.double_norm else n_alike)
         else:
             amounts = residual / kept.sum().clamp_min(1)
         squared = laplacian_energy(amounts, confidence).clamp_min(0)

@@ -133,7 +133,7 @@ class InverseFocal(Loss):
         if gamma > REVERSAL_GAMMA and not allow_reversal:
             raise InputError(
                 f"gamma of the inverse focal loss should be at most {REVERSAL_GAMMA:.6f}; got {gamma}, with which "
-                "it pushes the label's probability down in places. If that is meant, pass allow_reversal=True"
+                "it pushes the label's probability down in places. If you want that, pass allow_reversal=True"
             )
         self.gamma = gamma
         self.allow_reversal = allow_reversal

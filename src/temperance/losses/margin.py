@@ -70,10 +70,11 @@ def distances(z: Tensor, *, variant: str, detach: bool) -> tuple[Tensor, Tensor]
     return (top - lowest).squeeze(1), top - z
 
 
-def check_detach(detach: bool, variant: str) -> None:
-    """Refuse settings of `distances` that do not go together."""
+def detach_remedy(name: str, detach: bool, variant: str) -> str | None:
+    """What to change if training with these settings of `distances` breaks down; settings that clash are refused."""
     if detach and variant == "released":
         raise InputError('detach belongs to variant="paper"; the released program holds z_top constant by itself')
+    return f"set detach=False in {name}, whose logits drift without end otherwise" if detach else None
 
 
 def acls_penalty(
@@ -127,8 +128,8 @@ class ACLS(Regulariser):
                  margin (Table 5, "AR only"); "conditional": ReLU without the square (Table 5, "CR only")
     aggregation  "mean" over the k − 1 other classes, as in the program; "sum", a literal reading of eq. 13
     variant      "paper", or "released": in the program the first term is ReLU(z_top − margin)², without the minimum,
-                 and z_top is held constant in the second. That form depends on a shift of all logits. Results differ:
-                 say which one was used
+                 and z_top is held constant in the second. That form is not invariant to a shift of all logits. Results
+                 differ: say which one was used
     detach       hold the minimum constant in the first term and z_top in the second. Then the gradient has the pattern
                  of eq. 12, which lowers the top logit and raises each far one. For gradient analysis only: these
                  gradients do not sum to 0, all logits drift without end, and training breaks down
@@ -152,7 +153,7 @@ class ACLS(Regulariser):
         **options: Unpack[TorchOptions],
     ) -> None:
         super().__init__(base=base, **options)
-        check_detach(detach, variant)
+        self.remedy = detach_remedy(self.name, detach, variant)
         self.margin = margin
         self.pos_weight = pos_weight
         self.neg_weight = neg_weight
@@ -160,8 +161,6 @@ class ACLS(Regulariser):
         self.aggregation = aggregation
         self.variant = variant
         self.detach = detach
-        if detach:
-            self.remedy = "set detach=False in acls, whose logits drift without end otherwise"
 
     def _penalty(self, rows: Rows) -> Tensor:
         return acls_penalty(

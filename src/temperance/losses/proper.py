@@ -24,7 +24,7 @@ class CrossEntropy(Loss):
     Every other loss is measured against it, and penalties are added to it unless they are given another base. With
     target probabilities y it is −Σ_j y_j log p_j.
 
-    label_smoothing  as `nn.CrossEntropyLoss` has it: that part of a target is spread evenly over all classes, and class
+    label_smoothing  as in `nn.CrossEntropyLoss`: the share of a target that is spread evenly over all classes; class
                      weights apply to each class of the softened target
 
     >>> import torch

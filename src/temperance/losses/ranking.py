@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from temperance.errors import InputError
 from temperance.losses.base import Loss, Regulariser, TorchOptions, Used, loss
 from temperance.losses.distributed import BatchLevel
-from temperance.losses.margin import Aggregation, Variant, acls_penalty, check_detach, distances
+from temperance.losses.margin import Aggregation, Variant, acls_penalty, detach_remedy, distances
 from temperance.losses.rows import Rows
 from temperance.losses.selective import SCORES, ScoreName
 from temperance.settings import Count, NonNegative
@@ -94,7 +94,7 @@ class RankingLoss(BatchLevel, Regulariser):
     def _update(self, rows: Rows) -> None:
         super()._update(rows)
         assert rows.indices is not None
-        # In the next epoch, samples that other processes saw may be our own.
+        # Samples that another process saw in this epoch may be our own in the next.
         _, (indices, right) = self._all_rows(rows.indices, rows.correct & rows.kept)
         self.record.add(indices, right)
 
@@ -186,7 +186,7 @@ class ACLSRanking(RankingLoss):
         **options: Unpack[TorchOptions],
     ) -> None:
         super().__init__(n_samples=n_samples, base=base, **options)
-        check_detach(detach, variant)
+        self.remedy = detach_remedy(self.name, detach, variant)
         self.margin = margin
         self.pos_weight = pos_weight
         self.neg_weight = neg_weight
@@ -242,7 +242,7 @@ class CRLMargin(Regulariser):
         **options: Unpack[TorchOptions],
     ) -> None:
         super().__init__(base=base, **options)
-        check_detach(detach, variant)
+        self.remedy = detach_remedy(self.name, detach, variant)
         self.margin = margin
         self.strength = strength
         self.aggregation = aggregation

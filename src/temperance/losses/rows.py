@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-# Less than any sum of class weights, and more than 0 in float32.
+# Smaller than any sum of class weights that is not 0, and above 0 in float32.
 TINY = 1e-30
 
 

@@ -41,7 +41,7 @@ def _negative_entropy(rows: Rows) -> Tensor:
     return 1 - rows.entropy / math.log(rows.k) if rows.k > 1 else torch.ones_like(rows.nll)
 
 
-# From 0 to 1 each.
+# Each from 0 to 1.
 SCORES: dict[str, Callable[[Rows], Tensor]] = {
     "msp": _msp,
     "margin": _margin,
@@ -60,7 +60,7 @@ class Reweighted(BatchLevel, Regulariser):
         if self.variant == "paper":
             return SCORES[self.score](rows)
         if self.score == "negative-entropy":
-            return torch.ones_like(rows.nll)  # what the program's wrong sign leaves of it
+            return torch.ones_like(rows.nll)  # the program's wrong sign makes every score 1
         return SCORES[self.score](Rows(rows.probs, rows.labels))  # softmax of the probabilities
 
     def _weights(self, rows: Rows) -> Tensor:
@@ -137,7 +137,7 @@ def soft_cdf(scores: Tensor, counts: Tensor, bandwidth: float) -> Tensor:
 
 def quantile(scores: Tensor, kept: Tensor, share: float) -> Tensor:
     """The quantile of the scores that are kept, interpolated as NumPy does. (n,), (n,) → ()"""
-    # Scores are at most 1. Those that are not kept come last, and one more, so that there is always one to find.
+    # Scores are at most 1. Those that are not kept come last, with one more, so that the index always exists.
     ordered = F.pad(scores.where(kept, 2), (0, 1), value=2).sort(stable=True).values
     position = share * (kept.sum(dtype=scores.dtype) - 1).clamp_min(0)
     below = position.floor()

@@ -11,6 +11,8 @@ from temperance.metrics.stats import FullRows, TopLabels, full_rows, top_labels
 from temperance.numerics import is_whole, prefix_sums, stable_order, stable_sort
 from temperance.settings import Count, Fraction
 
+BLOCK_VALUES = 1 << 18  # probabilities that are sorted at a time
+
 Rule = Literal["sorted", "interp", "quantile-left"]
 
 
@@ -21,7 +23,7 @@ def adaptive_ece(samples: TopLabels, *, n_bins: Count = 15, rule: Rule = "sorted
     Σ_b n_b / n · |accuracy(b) − confidence(b)| (Nguyen and O'Connor, 2015). Programs cut the bins differently:
 
     rule="sorted"         the sorted samples in min(n_bins, n) runs, the first n mod n_bins of them one longer; samples
-                          of one confidence may be parted, in the order they came
+                          of equal confidence may be separated, in the order of the data
     rule="interp"         edges interpolated between the sorted confidences, bins (lo, hi], as in the programs of focal
                           calibration, MbLS, ACLS and AdaFocal: every sample at the lowest confidence is left out, while
                           the sum is still divided by n
@@ -52,6 +54,8 @@ def classwise_adaptive_ece(
     rule     how the bins are cut: see `adaptive_ece`
     classes  "all", or "present": only those that are a label of some sample
     """
+    if rule == "sorted" and samples.weights is None and classes == "all":
+        return float(_class_errors(samples, n_bins, -1.0).mean())
     if rule != "sorted":
         samples = samples.repeated()
     counted = torch.bincount(samples.labels, minlength=samples.probs.shape[1]).tolist()
@@ -76,6 +80,9 @@ def tace(samples: FullRows, *, n_bins: Count = 15, rule: Rule = "sorted", thresh
     >>> round(tace(probs, [0, 1, 1], n_bins=1), 6)  # the third class has no probability above the threshold
     0.266667
     """
+    if rule == "sorted" and samples.weights is None:
+        found = _class_errors(samples, n_bins, threshold)
+        return float(found.nanmean()) if not bool(found.isnan().all()) else 0.0
     if rule != "sorted":
         samples = samples.repeated()
     errors = []
@@ -84,6 +91,26 @@ def tace(samples: FullRows, *, n_bins: Count = 15, rule: Rule = "sorted", thresh
         if bool(above.any()):
             errors.append(_class_error(samples.select(above), j, n_bins, rule))
     return sum(errors) / len(errors) if errors else 0.0
+
+
+def _class_errors(samples: FullRows, n_bins: int, threshold: float) -> Tensor:
+    """For each class the error of its probability where that is above a threshold; NaN where it never is. (k,)"""
+    n, k = samples.probs.shape
+    width = max(1, BLOCK_VALUES // n)
+    return torch.cat([_block_errors(samples, slice(j, j + width), n_bins, threshold) for j in range(0, k, width)])
+
+
+def _block_errors(samples: FullRows, classes: slice, n_bins: int, threshold: float) -> Tensor:
+    value, order = samples.probs[:, classes].sort(dim=0, stable=True)
+    j = torch.arange(samples.probs.shape[1], device=value.device)[classes]
+    total = prefix_sums((samples.labels[order] == j).double().sub_(value))
+    above = (value > threshold).sum(0)
+    # Runs as `even_cuts` has them, of the samples above the threshold, which come last; further cuts repeat the last.
+    bins = above.clamp_max(n_bins).clamp_min(1)
+    index = torch.arange(int(bins.max()) + 1, device=value.device)[:, None].minimum(bins)
+    cuts = len(value) - above + index * (above // bins) + index.minimum(above % bins)
+    error: Tensor = total.gather(0, cuts).diff(dim=0).abs().sum(0)
+    return error / above
 
 
 def _class_error(samples: FullRows, j: int, n_bins: int, rule: Rule) -> float:
@@ -123,7 +150,7 @@ def _error_of_runs(value: Tensor, happened: Tensor, cuts: Tensor) -> float:
 def _cuts(ranked: Tensor, n_bins: int, rule: str) -> Tensor:
     """Where the sorted values are cut into bins. (n_bins + 1,), or fewer where there are fewer samples"""
     n = len(ranked)
-    # With more bins than samples the rules that interpolate have empty ones: as many as samples say the same.
+    # With more bins than samples, "sorted" has one bin for each sample; the other rules leave bins empty.
     return even_cuts(n, min(n_bins, n)) if rule == "sorted" else _edge_cuts(ranked, n_bins, rule)
 
 
@@ -152,9 +179,9 @@ def _edge_cuts(ranked: Tensor, n_bins: int, rule: str) -> Tensor:
 def ece_sweep(samples: TopLabels) -> float:
     """Sweep ECE: adaptive ECE with as many bins as possible while accuracy still rises with confidence.
 
-    Bins of equally many samples, the largest number b of them such that the accuracies never fall from one bin to the
-    next with b or any fewer bins (Roelofs, Cain, Shlens and Mozer, 2022), whose estimate of a calibrated model's
-    error is less biased than that of a fixed number. Here with absolute gaps, as ECE; the paper also squares them.
+    Bins hold equally many samples. Their number b is the largest for which, with b or any fewer bins, the accuracy
+    never falls from one bin to the next (Roelofs, Cain, Shlens and Mozer, 2022). For a calibrated model this is less
+    biased than a fixed number of bins. Gaps are absolute, as in ECE; the paper also squares them.
     """
     value, correct = samples.ordered.confidence, samples.ordered.correct
     return _error_of_runs(value, correct, even_cuts(len(correct), _most_rising_bins(correct.cpu())))

@@ -14,10 +14,9 @@ from temperance.numerics import is_whole, one_thread
 from temperance.registry import Registry, first_line, plain_name
 from temperance.settings import Setting, check_settings, settings_of
 
-# Torch gives operations on more values than this to several threads. They wait for each other after each one, which on
-# a busy machine takes many times as long as the work.
+# Torch gives operations on more values than this to several threads. They wait for each other after each, which on a
+# busy machine takes many times as long as the work.
 SERIAL_VALUES = 1 << 15
-
 
 IntervalKind = Literal["mean", "distance", "smooth distance", "none"]
 
@@ -135,7 +134,7 @@ class Metric:
 
     @property
     def claims(self) -> dict[str, Any]:
-        """What is said of it in the registry; the tests verify it."""
+        """What the registry says about it; the tests verify it."""
         names = ("range", "lower_is_better", "perfect", "headline", "percent", "proper", "quadratic", "interval")
         return {name: getattr(self, name) for name in (*names, "whole_weights")}
 
@@ -186,14 +185,14 @@ def metric(
     """Register a metric: the decorated function is its value, `of_batch` the statistic that it is a value of.
 
     range            every value lies in it
-    lower_is_better  None for a test statistic or a p-value, which has no better
-    perfect          the value when every sample is predicted rightly with probability one
+    lower_is_better  None where neither is better: a test statistic, a p-value
+    perfect          the value when every label is predicted with probability one
     headline         its place in the short table; 0 if it has none
     percent          shown multiplied by 100
     proper           least, on average, for the true probabilities
     quadratic        takes time quadratic in n, so intervals use smaller resamples
     interval         how resamples bound it: "mean", what varies about the true value; "distance", which noise makes
-                     larger; "smooth distance", one whose kernel is the wider the more noise; "none", where they cannot
+                     larger; "smooth distance", a distance whose kernel widens with the noise; "none", where they cannot
     whole_weights    depends on how many samples there are, so weights must be whole numbers that count them
     """
 

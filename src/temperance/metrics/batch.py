@@ -29,12 +29,11 @@ Statistic = TypeVar("Statistic", bound=Callable[..., Any])
 # Two probabilities can both be the largest only up to one half, plus what rounding adds.
 TIE_LIMIT = 0.5 + 1e-2
 
-
 # Rows that are checked at once where each is read only once: they need not stay in cache.
 TALL_ROWS = 1 << 20
 
-# Rows of a batch for narrow statistics. Torch gives longer columns to several threads. That gains little, and on a busy
-# machine, where threads wait for each other, it costs far more than the work itself.
+# Rows of a batch for narrow statistics. Torch gives longer columns to several threads, which gains little and on a busy
+# machine, where threads wait for each other, costs far more than the work.
 SERIAL_ROWS = 1 << 15
 
 NARROW: set[Callable[..., Any]] = set()
@@ -84,7 +83,7 @@ class Columns:
         return {name: getattr(self, name) for name in names}
 
     def deal(self, part: Tensor | None, n_parts: int) -> None:
-        """Put each row into the part that `part` (n,) names, or all of them into none."""
+        """Assign each row to the part that `part` (n,) names; None undoes that."""
         self.part, self.n_parts = (None, 1) if part is None else (part % n_parts, n_parts)
 
     @cached_property
@@ -94,7 +93,7 @@ class Columns:
 
     @property
     def own_confidence(self) -> Tensor:
-        """(n,) the same in the type it came in: bins of float32 values are found faster."""
+        """(n,) the confidence in the type it came in: the bins of float32 values are found faster."""
         return self.confidence if self.from_logits else self.top
 
     @cached_property
@@ -139,7 +138,7 @@ class Columns:
 
     def tally(self, index: Tensor, size: int, values: Tensor | None = None) -> Tensor:
         """How many rows have each index below `size`, or the sum of their values in float64. (size,)"""
-        # bincount forgets the type of its weights when there are none.
+        # Without rows bincount gives int64, whatever the type of its weights.
         weights = self.weights if values is None else self.weighed(values).double()
         if self.part is None:
             found = torch.bincount(index, weights, minlength=size)
@@ -150,7 +149,7 @@ class Columns:
 
 
 class Joined:
-    """The columns of batches one after the other, in memory that is taken once: up to `most` rows."""
+    """The columns of batches one after the other, up to `most` rows, in memory that is allocated once."""
 
     def __init__(self, first: Columns, most: int) -> None:
         self._like, self._most, self._held = first, most, 0

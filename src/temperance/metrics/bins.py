@@ -1,8 +1,7 @@
 """Bins of confidence: the statistic behind calibration errors and reliability diagrams.
 
 Counts are int64 and sums float64: a float32 count stops at 16,777,216. With weights a count is their sum, in float64.
-Where there are so many bins that most are
-empty, because there are many classes, only those that hold a sample are kept.
+With many classes most bins are empty; then only those that hold a sample are kept.
 """
 
 from __future__ import annotations
@@ -22,10 +21,10 @@ from temperance.numerics import bin_edges
 # Up to this many bins are laid out for a picture.
 DRAWN_BINS = 1 << 24
 
-# Sparse bins are not combined before this many bytes have come.
+# Sparse bins wait until there are this many bytes of them before they are combined.
 WAITING_BYTES = 1 << 20
 
-# What a difference of two sums of weights may be off by, of their size.
+# The rounding error of a difference of two sums of weights, relative to the sums.
 ROUNDING = 1e-12
 
 
@@ -80,8 +79,8 @@ def unless_empty(count: Tensor) -> Tensor:
     return torch.where(count > 0, count, 1) if count.is_floating_point() else count.clamp_min(1)
 
 
-def unless_rounding(left: Tensor, n: Tensor) -> Tensor:
-    """Is what is left of a count more than rounding can leave? Sums of weights are rounded, counts are not."""
+def above_rounding(left: Tensor, n: Tensor) -> Tensor:
+    """Where what is left of n is more than rounding: sums of weights are rounded, counts are exact."""
     return left > ROUNDING * n if left.is_floating_point() else torch.ones_like(left, dtype=torch.bool)
 
 
@@ -112,7 +111,7 @@ class Cells(NamedTuple):
 
 @dataclass(frozen=True)
 class OccupiedBins(Bins):
-    """The bins that hold a sample, in one row: what a value is computed from where most are empty. (m,)
+    """The bins that hold a sample, in one row; a metric is computed from these where most bins are empty. (m,)
 
     It does not add.
     """
@@ -126,7 +125,7 @@ class OccupiedBins(Bins):
 
 @dataclass(frozen=True)
 class SparseBins(Additive):
-    """As `Bins`, for so many bins, parts included, that most are empty: only those that hold a sample are kept.
+    """As `Bins`, where most bins, parts included, are empty: only those that hold a sample are kept.
 
     cell                     (m,) which bins, in ascending order; those of a class or a part follow each other
     count, confidence, hits  (m,)
@@ -280,7 +279,7 @@ class SparseClassBins(SparseBins):
         of_class = others.cell // n_bins
         count = self.rows - torch.bincount(of_class, others.counts.double(), minlength=k).to(self.rows.dtype)
         confidence = self.total[0] - torch.bincount(of_class, others.confidence, minlength=k)
-        some = unless_rounding(count, self.rows)
+        some = above_rounding(count, self.rows)
         count, confidence = count * some, confidence * some
         hits = torch.zeros_like(count).index_copy_(0, first.cell // n_bins, first.hits)
         every = Cells(torch.arange(k, device=count.device) * n_bins, count, confidence, hits)

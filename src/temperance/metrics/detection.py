@@ -34,7 +34,7 @@ class OODResult:
 
     auroc   probability that an in-distribution sample scores higher; 0.5 is chance, 1 perfect
     fpr95   share of out-of-distribution samples accepted when 95 % of the others are; 0 is perfect
-    aupr_in, aupr_out   average precision with either side as what is looked for; chance is its share of the samples
+    aupr_in, aupr_out   average precision with either side as the positive class; chance is its share of the samples
     """
 
     auroc: float
@@ -52,7 +52,7 @@ def detection(id_scores: ArrayLike, ood_scores: ArrayLike) -> Detection:
 
 
 def auroc(id_scores: ArrayLike, ood_scores: ArrayLike) -> float:
-    """Area under the ROC curve: how often an in-distribution sample scores higher than another; equal counts half.
+    """Area under the ROC curve: how often an in-distribution sample scores above one from outside; a tie counts half.
 
     >>> auroc([0.99, 0.95, 0.9, 0.8, 0.6], [0.97, 0.7, 0.5, 0.4])
     0.75
@@ -73,11 +73,11 @@ def fpr_at_tpr(id_scores: ArrayLike, ood_scores: ArrayLike, *, tpr: float = 0.95
 
 
 def aupr(id_scores: ArrayLike, ood_scores: ArrayLike, *, positive: str = "in") -> float:
-    """Area under the precision-recall curve, as average precision: the mean precision at each sample looked for.
+    """Area under the precision-recall curve, as average precision: the mean precision at each positive sample.
 
     Σ (recall gained) · precision, over the thresholds from the surest on; samples of equal score come together.
-    positive="in" looks for in-distribution samples, the highest scores first; "out" for the others, the lowest first.
-    Unlike AUROC it depends on how many samples either side has: chance is the share of those looked for.
+    positive="in" makes in-distribution samples positive, the highest scores first; "out" the others, the lowest first.
+    Unlike AUROC it depends on how many samples either side has: chance is the share of positive samples.
 
     >>> round(aupr([0.99, 0.95, 0.9, 0.8, 0.6], [0.97, 0.7, 0.5, 0.4]), 6)
     0.78619
@@ -150,7 +150,7 @@ def detection_draws(
 
 
 def _average_precision(score: Tensor, wanted: Tensor, other: Tensor) -> Tensor:
-    """Average precision of scores (n,), for rows of how often each sample counts as one looked for or not. (rows,)"""
+    """Average precision of scores (n,), for each row of counts (rows, n) of wanted and of other samples. (rows,)"""
     ranked, order = score.sort(descending=True)
     last = torch.cat([ranked[1:] != ranked[:-1], torch.ones_like(ranked[:1], dtype=torch.bool)])  # of its equals
     found = wanted[:, order].cumsum(1)[:, last]
@@ -160,7 +160,7 @@ def _average_precision(score: Tensor, wanted: Tensor, other: Tensor) -> Tensor:
 
 
 def _drawn(n: int, times: int, generator: torch.Generator | None) -> Tensor:
-    """How often each of n samples is drawn in so many resamples. (times, n) in float64"""
+    """How often each of n samples is drawn, in this many resamples. (times, n) in float64"""
     rows = [torch.randint(n, (n,), generator=generator).bincount(minlength=n) for _ in range(times)]
     return torch.stack(rows).double()
 

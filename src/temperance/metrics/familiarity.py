@@ -1,4 +1,4 @@
-"""Scores of features: how familiar a sample is, by where its features lie beside those of the training data.
+"""Scores of features: how familiar a sample is, by where its features lie relative to the training data.
 
 Higher is more familiar, as with confidence scores. Each is fitted to a `Reference`, and is an entry of
 `FEATURE_SCORES`.
@@ -118,9 +118,9 @@ def knn(reference: Reference, *, neighbours: Count = 50) -> Familiarity:
 
 @_registered(needs_classifier=True)
 def vim(reference: Reference, *, dimensions: Count | None = None) -> Familiarity:
-    """Virtual-logit matching: the energy of the logits, less what of the features the training data does not span.
+    """Virtual-logit matching: the energy of the logits, minus the part of the features that training data do not span.
 
-    ln Σ_j exp(z_j) − α ‖x⊥‖ (Wang et al., 2022). x⊥ is the part of x − o outside of the first `dimensions` principal
+    ln Σ_j exp(z_j) − α ‖x⊥‖ (Wang et al., 2022). x⊥ is the part of x − o outside the first `dimensions` principal
     directions of the training features; o = −W⁺b is where the logits are 0, or as close to it as they get; α makes the
     mean of α ‖x⊥‖ over the training data that of the largest logit. By default there are 1000 dimensions for 2048
     features or more, 512 for 768 or more, and half as many as features for fewer.

@@ -1,22 +1,22 @@
 """Is one set of predictions better than another, or could it be chance? A test that holds for few samples.
 
 A sample gains what other predictions lower its NLL by: log q(y) − log p(y) for its label y. Most samples gain or lose a
-little; a few, the mistakes, gain or lose much. A bootstrap or a t-test knows nothing of mistakes that happened not to
-be among the samples, so it takes whatever is surer for better.
+little; a few, the mistakes, gain or lose much. A bootstrap or a t-test knows nothing of mistakes that happen to be
+missing from the samples, so it favours whatever is surer.
 
-What it does not know can be bounded. Whatever its label had been, a sample could not have gained less than the least of
-log q(j) − log p(j) over the classes j, and the predictions tell that. Gaffke's test (2005) needs such a bound and
-nothing else. It adds one imagined sample that loses as much as any label of any sample could, and draws the weights of
-all samples at random, uniformly among those that sum to one. The p-value is how often the weighted mean is below zero.
+Mistakes that are missing can be bounded. Whatever its label, a sample could not have gained less than the least of
+log q(j) − log p(j) over the classes j, which the predictions give. Gaffke's test (2005) needs such a bound and nothing
+else. It adds one imagined sample that loses as much as any label of any sample could, and draws the weights of all
+samples at random, uniformly among those that sum to one. The p-value is how often the weighted mean is below zero.
 
 For gains that take two values this is the exact binomial test. That it is valid for all others is a conjecture, which
-has held wherever it was tried. To be surer gains a little and can lose much, so only many samples show that it helps;
-to be less sure can lose a little only, so a few mistakes do.
+has held wherever it was tried. Surer predictions gain a little and can lose much, so it takes many samples to show that
+they help. Less sure ones can lose only a little, so a few mistakes are enough.
 
-The bound is that of the samples at hand, so there must be some: with fewer than ten nothing is found.
+The bound comes from the samples at hand. With fewer than ten of them the p-value is 1.
 
-A p-value says how surprising the gains are if there is nothing to gain. `chance_of_harm` says how likely it is that
-there is a loss: that takes an opinion on what is usual.
+A p-value says how surprising the gains are if there is nothing to gain. `chance_of_harm` says how likely a loss is,
+which takes a prior.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from temperance.numerics import chance_below_zero, tail
+from temperance.numerics import chance_below_zero, saddlepoint_tail
 
 FEWEST_SAMPLES = 10
 MOST_SAMPLES = 10_000_000  # if more are needed, it does not matter how many
@@ -57,14 +57,14 @@ class Gains:
         """How likely gains like these are if on average there is none; with `times` as many samples of the same kind.
 
         The random weights are exponential numbers divided by their sum, so this is the chance that Σ x_i E_i − E_0 is
-        below zero, for gains x in units of the largest loss. Lugannani and Rice's formula gives it within some percent,
-        on the side of caution.
+        below zero, for gains x in units of the largest loss. Lugannani and Rice's formula gives it within a few
+        percent, on the side of caution.
         """
         worst = -self.least
         if len(self.values) * times < FEWEST_SAMPLES or worst < ROUNDING:
             return 1.0
         x = np.append(np.maximum(self.values.double().cpu().numpy() / worst, -1.0), -1.0)
-        found = tail(x, np.append(np.full(len(x) - 1, times), 1.0))
+        found = saddlepoint_tail(x, np.append(np.full(len(x) - 1, times), 1.0))
         return 1.0 if found is None else found
 
     def samples_needed(self, level: float) -> float:
@@ -85,7 +85,7 @@ def chance_of_harm(gains: Tensor, if_right: float) -> float:
     """The probability that samples of the same kind lose on average, given what these gain.
 
     That is a Bayesian bootstrap in closed form: how often the mean is below zero if samples are weighted at random.
-    Some imagined samples take part. They gain `if_right`, the mean gain if the labels followed the first predictions,
+    Some imagined samples take part. Each gains `if_right`, the mean gain if the labels followed the first predictions,
     which is never above zero.
     """
     values = torch.cat([gains.double().cpu(), torch.tensor([if_right], dtype=torch.float64)])

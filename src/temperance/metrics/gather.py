@@ -23,7 +23,7 @@ from temperance.metrics.base import Metric
 from temperance.metrics.batch import NARROW, Batch, Columns, Joined
 from temperance.metrics.statistic import Additive, RankedSamples, Running, Statistic, in_bytes
 
-N_PARTS = 500
+N_PARTS = 500  # that rows are dealt to
 FEWEST_PARTS = 40  # with fewer an interval says little
 SPREAD = 8  # how many batches of a long file contribute to each part
 
@@ -117,7 +117,7 @@ class Gatherer:
         return found.ordered if isinstance(found, RankedSamples) and not self._as_came else found
 
     def _parts_for(self, key: Any, row: Batch) -> int:
-        """How many parts a statistic can have; 0 for one that is not dealt."""
+        """How many parts a statistic can have; 0 if its rows are not dealt to parts."""
         of_batch, options = key
         found = of_batch(row, **dict(options))
         if not isinstance(found, Additive):
@@ -136,7 +136,7 @@ class Gatherer:
         self._offset += pieces
 
     def _join(self, batch: Batch) -> None:
-        """Have narrow statistics look at many rows at once, or at those of a long batch."""
+        """Give narrow statistics many rows at once: those of several short batches, or of one long batch."""
         if self._waiting is None:
             self._waiting = Joined(batch, min(JOINED_ROWS, self._n))
         if not self._waiting.add(batch):
@@ -161,7 +161,7 @@ class Gatherer:
         batch.part = part
         running.add(found)
         if isinstance(found, Additive) and running.nbytes > STATISTIC_BYTES / 8:
-            # Refused as soon as it is clear that it becomes too large.
+            # Refused as soon as it is clear that it will be too large.
             expected = min(running.nbytes * self._n // self.n_seen, found.most_bytes(max(n_parts, 1)))
             self._refuse_above(2 * STATISTIC_BYTES, key, expected)
             self._refuse_above(STATISTIC_BYTES, key, running.nbytes, expected)

@@ -18,7 +18,7 @@ from temperance.metrics.statistic import Additive
 from temperance.metrics.stats import TopLabels, top_labels
 from temperance.numerics import prefix_sums
 
-# Brownian motion on [0, 1] goes further than this but for a chance below 1e-50.
+# The chance that Brownian motion on [0, 1] stays within this is below 1e-50.
 SURELY_EXCEEDED = 0.1
 
 # ----------------------------------------------------------------------------------------------- cumulative differences

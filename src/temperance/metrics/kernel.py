@@ -6,7 +6,7 @@ How often each label comes with a prediction f_i is estimated from the other sam
 
 where k(·; f_j) is the density of a Dirichlet distribution with α = f_j / bandwidth + 1, which stays on the simplex; for
 the probability f of one event a Beta distribution, which is that of (f, 1 − f). Time grows with n², memory with n: the
-kernel is taken some rows at a time. What takes and gives tensors here is differentiable, so that a loss can use it.
+kernel is computed some rows at a time. The functions of tensors are differentiable, so that a loss can use them.
 """
 
 import math
@@ -26,7 +26,7 @@ from temperance.settings import Bounds, Positive
 # Predictions are kept this far from the edge of the simplex, where the kernel's logarithm is infinite.
 MARGIN = 1e-9
 
-# The kernel is taken for as many rows at once as make this many values, which stay in cache.
+# The kernel is computed for as many rows at once as make this many values, which stay in cache.
 TILE_VALUES = {"cpu": 1 << 19, "cuda": 1 << 25}
 
 Bandwidth = Positive | Literal["loo"]
@@ -60,7 +60,7 @@ def two_sided(value: Tensor) -> Tensor:
 
 
 def neighbour_weights(points: Tensor, bandwidth: float, *, counted: Tensor | None = None) -> Iterator[Tensor]:
-    """How much each other point counts around a point (n, d): some at a time, good until the next. (rows, n) each
+    """The weights of all other points around each point (n, d), some rows at a time, valid until the next. (rows, n)
 
     log k(f_i; f_j) = Σ_c (α_jc − 1) ln f_ic − ln B(α_j) is one matrix product. Weights are relative to the largest of
     their row, so that their sum is at least 1 however far away the other points are, and then divided by that sum.
@@ -75,14 +75,14 @@ def neighbour_weights(points: Tensor, bandwidth: float, *, counted: Tensor | Non
         highest = log_kernel.detach().amax(1, keepdim=True).clamp_min(torch.finfo(points.dtype).min)
         weights = log_kernel.sub_(highest).exp_()
         total = weights.sum(1, keepdim=True).clamp_min(0.5)
-        # Where there is one tile only, someone may derive it.
+        # A single tile may be differentiated, so it must not be changed in place.
         tiled = len(weights) < len(points) and not weights.requires_grad
         yield weights.div_(total) if tiled else weights / total
 
 
 def _of_each_label(weights: Tensor, labels: Tensor, k: int) -> Tensor:
     """The sum of the weights of each label's samples. (rows, n), (n,) → (rows, k)"""
-    if weights.is_cuda:  # where numbers would be added in an order that changes from run to run
+    if weights.is_cuda:  # where index_add sums in an order that changes from run to run
         return weights @ one_hot(labels, k).to(weights.dtype)
     return weights.new_zeros(len(weights), k).index_add(1, labels, weights)
 
@@ -104,12 +104,12 @@ def _log_norm(points: Tensor, bandwidth: float) -> Tensor:
 
 
 def _others(left: Tensor, right: Tensor) -> Iterator[Tensor]:
-    """left @ right.T some rows at a time, −∞ where a sample meets itself; good until the next. (rows, n) each"""
+    """left @ right.T some rows at a time, −∞ where a sample meets itself; valid until the next. (rows, n)"""
     n = len(left)
     if n < 2:
         raise InputError("a kernel estimate leaves each sample out in turn, so it needs at least 2 samples; got 1")
     step = block_rows(n, left.device, TILE_VALUES)
-    # Without a gradient one tile serves all: freed ones between small results are not reused, and add up to n × n.
+    # Without a gradient one tile serves all rows: freed tiles between small results are not reused and add up to n × n.
     reused = None if step >= n or left.requires_grad or right.requires_grad else left.new_empty(step, n)
     for start in range(0, n, step):
         rows = left[start : start + step]
@@ -148,7 +148,7 @@ def kde_ece(samples: TopLabels, *, p: Power = 1, bandwidth: Bandwidth = 0.02) ->
     return float(binary_error(samples.confidence, samples.correct, chosen, p=p))
 
 
-# One correct sample in a class of its own has no neighbour that tells so, hence no value for perfect predictions here.
+# No value for perfect predictions: a sample that is alone in its class has no neighbour to show that it is right.
 @metric(
     full_rows,
     title="KDE marginal CE",

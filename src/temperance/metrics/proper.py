@@ -75,7 +75,7 @@ def top_k_accuracy(sums: Sums) -> float:
 def nll(sums: Sums) -> float:
     """Negative log-likelihood, also log-loss or cross-entropy: a proper score, in nats.
 
-    Exact from logits. From probabilities, values below 1e-12 are taken for 1e-12, so a sample costs at most 27.6.
+    Exact from logits. From probabilities, values below 1e-12 count as 1e-12, so a sample costs at most 27.6.
 
     >>> round(nll([[0.9, 0.1], [0.8, 0.2]], [0, 1]), 6)
     0.857399

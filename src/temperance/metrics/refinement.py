@@ -77,7 +77,7 @@ def nll_calibration(samples: TopLabels) -> float:
     """What the confidence's log-loss would gain from the best repair after training that keeps its order.
 
     As `brier_calibration`, with −ln(probability of what happened): confident mistakes weigh far more. Probabilities
-    below 1e-12 are taken for 1e-12, so a mistake costs at most 27.6, also from logits.
+    below 1e-12 count as 1e-12, so a mistake costs at most 27.6, also from logits.
     """
     return split(samples, nll_total)[0]
 

@@ -79,7 +79,7 @@ def msp(probs: Tensor) -> Tensor:
 def margin(probs: Tensor) -> Tensor:
     """The largest probability minus the second largest. (n, k) → (n,) in [0, 1]
 
-    With a single class the second is taken for 0.
+    With a single class the second counts as 0.
     """
     if probs.shape[1] == 1:
         return probs[:, 0]

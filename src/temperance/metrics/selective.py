@@ -39,13 +39,13 @@ class Ranked(RankedSamples):
     weights: Tensor | None = None
 
     def _sorted(self) -> Self:
-        # The surest last, because that takes less memory. Read from there, equal ones are as they came.
+        # The surest last, because that takes less memory. Read backwards, equal scores keep the order of the data.
         if self.loss.dtype == torch.bool and self.weights is None:
             return type(self)(*stable_sort(self.score, self.loss, last_first=True))
         return self.select(stable_order(-self.score).flip(0))
 
     def settled(self) -> Self:
-        """With whole weights every sample that they count, so that none is kept in part; else the rows."""
+        """With whole weights all samples that they count, so that none is kept in part; else the rows."""
         return self.repeated() if self.weights is not None and is_whole(self.weights) else self
 
 
@@ -99,14 +99,14 @@ def _risk(samples: Ranked, ties: str) -> Tensor:
     """The mean loss of the surest sample alone, of the surest two, and so on. (n,)"""
     loss, weights = samples.ordered.loss, samples.ordered.weights
     total = (loss if weights is None else loss * weights).flip(0).cumsum(0, dtype=torch.float64)
-    kept = _kept(samples)  # not before: of millions of rows each of these takes much memory
+    kept = _kept(samples)  # not earlier: with millions of rows each of these takes much memory
     if ties == "mean":
         total = _straight_within_ties(total, kept, samples.ordered.score.flip(0))
     return total.div_(kept)
 
 
 def _kept(samples: Ranked) -> Tensor:
-    """How many samples the surest sample alone is, the surest two, and so on, or their weight. (n,)"""
+    """How many samples are kept at each point of the curve, 1 … n, or their weight. (n,)"""
     weights = samples.ordered.weights
     if weights is not None:
         return weights.flip(0).cumsum(0)

@@ -26,14 +26,18 @@ from temperance.metrics.bins import Bins
 from temperance.metrics.gather import Gatherer, Parts, Request
 from temperance.metrics.statistic import Additive, Samples, Statistic
 
+# The most rows of a resample, and the most numbers. Where rows are so long that a resample would have too few of them,
+# as the probabilities of thousands of classes are, there is no interval.
 LINEAR_ROWS = 20_000
 QUADRATIC_ROWS = 1_000
+DRAWN_VALUES = 1 << 21
+FEWEST_ROWS = 500
 
-# Resamples cannot judge a bin of fewer samples than this, nor an error of which more than this share is from such bins.
+# Resamples cannot judge a bin of fewer samples, nor an error of which such bins make up more than this share.
 FEWEST_IN_BIN = 10
 MOST_FROM_THIN_BINS = 1 / 3
 
-# Right predictions, and wrong ones. Of fewer, resamples know too little: no resample has a mistake that the data lack.
+# An interval takes this many right and as many wrong predictions: no resample has a mistake that the data lack.
 ENOUGH = 20
 
 ROUNDING = 1e-12  # resamples that differ by less are equal
@@ -79,14 +83,15 @@ def interval(
 ) -> Interval:
     """A metric with its bootstrap interval, if it can have one; see `Draws.interval`."""
     of_level(level)
+    at_least("n_resamples", n_resamples, 2)
     generator = torch.Generator().manual_seed(seed)
     found = list(batches(probs, labels, from_logits=from_logits, ignore_index=ignore_index, weights=weights))
     n, right = sum(map(len, found)), sum(int(batch.correct.sum()) for batch in found)
     (parts,) = deal(found, n, [(metric, options)], generator)
-    draws = resample(metric, parts, n_resamples, generator, **options)
     value = metric.value(parts.whole, **options)
-    if not enough_of_both(right, n):
+    if not enough_of_both(right, n) or not can_be_bounded(metric, parts.whole):
         return Interval(value, math.nan, math.nan, level)
+    draws = resample(metric, parts, n_resamples, generator, **options)
     return bounded(metric, parts.whole, value, draws, level)
 
 
@@ -180,7 +185,7 @@ class Draws:
 
 
 def of_level(level: float) -> None:
-    """Refuse a level that is no probability."""
+    """Refuse a level that is not between 0 and 1."""
     if not 0 < level < 1:
         raise InputError(f"level must lie between 0 and 1; got {level!r}")
 
@@ -208,11 +213,11 @@ def bounded(metric: Metric, stats: Statistic, value: float, draws: Draws, level:
 
 
 def can_be_bounded(metric: Metric, stats: Statistic) -> bool:
-    """Do resamples say how far a metric of these data is off?
+    """Do resamples show how far off a metric of these data is, and in a time that people wait?
 
-    Not where much of an error is from bins of a few samples: in every resample they are as far off as in the data.
+    Not where much of an error comes from bins of a few samples: every resample has them as far off as the data.
     """
-    if metric.interval == "none":
+    if metric.interval == "none" or (isinstance(stats, Samples) and _most_rows(metric, stats) < FEWEST_ROWS):
         return False
     bins = stats.settled()
     if metric.interval == "mean" or not isinstance(bins, Bins) or bins.count.is_floating_point():
@@ -248,13 +253,19 @@ def resample(
     at_least("n_resamples", n_resamples, 2)
     drawn: Iterable[Statistic]
     if isinstance(parts.stats, Samples):
-        rows, most = parts.stats, QUADRATIC_ROWS if metric.quadratic else LINEAR_ROWS
-        size = min(len(rows), most)
+        rows = parts.stats
+        size = min(len(rows), _most_rows(metric, rows))
         share = size / len(rows)
         drawn = (rows.redrawn(size, generator, paired=paired) for _ in range(n_resamples))
     elif isinstance(parts.stats, Additive):
         drawn, share = parts.stats.resampled(part_weights(parts.n_parts, n_resamples, generator)), 1.0
     return Draws(torch.tensor([metric.value(stats, **options) for stats in drawn], dtype=torch.float64), share)
+
+
+def _most_rows(metric: Metric, rows: Samples) -> int:
+    """The most rows of a resample."""
+    most = QUADRATIC_ROWS if metric.quadratic else LINEAR_ROWS
+    return min(most, max(1, 8 * DRAWN_VALUES * len(rows) // rows.nbytes))
 
 
 def part_weights(n_parts: int, n_resamples: int, generator: torch.Generator | None) -> Tensor:

@@ -23,10 +23,10 @@ from temperance.arrays import no_weight
 from temperance.errors import InputError
 from temperance.numerics import is_whole
 
-# Values of resampled statistics that are computed at a time.
+# This many values of resampled statistics are computed at a time.
 SLAB_VALUES = 1 << 19
 
-# Rows that are repeated as their weights say are at most this many.
+# Repeating rows as their weights say makes at most this many.
 MOST_REPEATED = 1 << 26
 
 
@@ -105,7 +105,7 @@ class Additive(Statistic):
 
     @property
     def worth_waiting_for(self) -> int:
-        """How many bytes should have come before they are combined."""
+        """How many bytes to collect before they are combined."""
         return 0
 
     @property
@@ -114,11 +114,11 @@ class Additive(Statistic):
 
     @property
     def fixed_values(self) -> int:
-        """How many numbers it has whatever the rows are, if it is not of parts."""
+        """How many numbers one part has, whatever the rows are."""
         return sum(tensor.numel() for tensor in self.tensors().values())
 
     def most_bytes(self, n_parts: int) -> int:
-        """The memory that it can come to, whatever rows are added, if it is of this many parts."""
+        """The most memory that this many parts can take, whatever rows are added."""
         return self.nbytes
 
     def whole(self) -> Self:
@@ -196,9 +196,9 @@ class Samples(Statistic):
 
 @dataclass(frozen=True)
 class RankedSamples(Samples):
-    """Two numbers and a weight for each row; the metrics go through them in the order of the first. (n,) each"""
+    """Two numbers and a weight for each row, which metrics read in the order of the first. (n,) each"""
 
-    # Not a reference to itself: that would keep the rows of every resample until Python looks for such circles.
+    # Not a reference to itself: such a cycle would keep the rows of every resample until Python collects garbage.
     _is_ordered: ClassVar[bool] = False
 
     @property
@@ -219,7 +219,7 @@ class RankedSamples(Samples):
 
     @cached_property
     def _has_ties(self) -> bool:
-        """Are there rows with the same place in the order that differ?"""
+        """Do any rows differ that are equal in the order?"""
         key, value, *_ = self.ordered.tensors().values()
         return bool(((key[1:] == key[:-1]) & (value[1:] != value[:-1])).any())
 
@@ -239,15 +239,15 @@ class RankedSamples(Samples):
 class Running:
     """Statistics that are added up as they come, with few copies.
 
-    Rows of which it is known how many will come (`n`) are put in place. Additive statistics are added in place, once as
-    many have come as are worth it.
+    If it is known how many rows will come (`n`), they are written to their place. Additive statistics are added in
+    place, once there are enough of them.
     """
 
     def __init__(self, n: int | None = None) -> None:
         self._several: list[Statistic] = []
         self._n, self._filled = n, 0
         self._waiting = 0
-        self._is_own = False  # may the first be changed, or does someone else hold it?
+        self._is_own = False  # may the first be changed in place? Not if a caller holds it, too
 
     def add(self, found: Statistic) -> None:
         """Take in the statistic of more rows."""

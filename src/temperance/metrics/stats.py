@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from temperance.metrics.batch import Batch, Columns, narrow
-from temperance.metrics.bins import Bins, Cells, SparseBins, SparseClassBins, bin_index, unless_rounding
+from temperance.metrics.bins import Bins, Cells, SparseBins, SparseClassBins, above_rounding, bin_index
 from temperance.metrics.statistic import Additive, RankedSamples, Samples
 from temperance.numerics import bin_edges, bin_sums, stable_order, stable_sort, true_places
 from temperance.settings import Bounds
@@ -57,7 +57,7 @@ def _binned(batch: Columns, index: Tensor, shape: tuple[int, ...]) -> Bins | Spa
         values = (batch.weighed(each) for each in (torch.ones_like(hits), batch.confidence, hits))
         cells = Cells.merge([batch.parts * size + index], *([each] for each in values))
         return SparseBins(*cells, torch.tensor(shape, device=index.device))
-    # Misses and hits side by side: to count both at once takes less time than to pick out the hits.
+    # Counting misses and hits side by side takes less time than picking out the hits.
     both = batch.tally(index.add(batch.correct, alpha=size), 2 * size)
     missed, hits = both[..., :size], both[..., size:]
     of_parts = both.shape[:-1]
@@ -89,11 +89,11 @@ def class_bins(batch: Batch, *, n_bins: NBins = 15, closed: Side = "right") -> B
     confidence = torch.bincount(cell, batch.weighed(value, row), minlength=batch.n_parts * size)
     hits = torch.bincount(label_cell, batch.weights, minlength=batch.n_parts * size)
     count, confidence, hits = (values.reshape(-1, k, n_bins) for values in (count, confidence, hits))
-    # Sums of nothing are int64.
+    # Without rows bincount gives int64.
     count, confidence = count if batch.weights is None else count.double(), confidence.double()
     n = batch.count.reshape(-1, 1)
     others, total = count.sum(-1), _row_sums(batch, probs, batch.parts, batch.n_parts)
-    some = unless_rounding(n - others, n)
+    some = above_rounding(n - others, n)
     count[..., 0] += (n - others) * some
     confidence[..., 0] += (total - confidence.sum(-1)) * some
     return Bins(count, confidence, hits) if batch.part is not None else Bins(count[0], confidence[0], hits[0])

@@ -1,4 +1,4 @@
-"""Predictions and how they came out, added up, and an exact question about them: could so many hits be chance?
+"""Predictions and their outcomes, added up, and an exact question about them: could this many hits be chance?
 
 If a model's confidence is right, the hits of any set of its predictions are a sum of independent events, each with a
 chance of its confidence c: a Poisson-binomial number with mean Σc and variance Σc(1 − c). Four sums are enough to test
@@ -88,7 +88,7 @@ def _tallied(batch: Batch, index: Tensor, size: int) -> Tally:
 
 
 def tallied(found: Iterable[Batch], into: list[Tally], n_bins: int = BINS) -> Iterator[Batch]:
-    """The batches as they are; on their way they are added up in `into`, by confidence and by class."""
+    """Pass the batches on unchanged, and add them up in `into`, by confidence and by class."""
     for batch in found:
         new = [confidence_tally(batch, min(n_bins, MOST_BINS)), class_tally(batch)]
         into[:] = [old + more for old, more in zip(into, new, strict=True)] if into else new
@@ -122,7 +122,7 @@ def chance(tally: Tally) -> Tensor:
 
 
 def _tails(n: Tensor, mean: Tensor, squares: Tensor, events: Tensor) -> tuple[Tensor, Tensor]:
-    """The chances of at least and of at most so many events, from the sums of their chances and of the squares."""
+    """The chances of at least and of at most this many events, from the sums of their chances and of the squares."""
     from scipy.special import betainc
 
     # Rounding may bring sums a little below 0; the number of trials that match them is at most n.
@@ -153,7 +153,7 @@ def calibration_error(by_confidence: Tally) -> float:
 
 
 def error_by_chance(by_confidence: Tally, level: float) -> float:
-    """What the ECE of a calibrated model that is as sure exceeds with a chance of at most `level`, by simulation."""
+    """The ECE that a calibrated model with these confidences exceeds with a chance of `level`, by simulation."""
     full = by_confidence.of(by_confidence.count > 0)
     shape = (DRAWS, len(full.count))
     count, rate = full.count.double().expand(shape), full.says.clamp(0, 1).expand(shape)
@@ -184,7 +184,7 @@ def clopper_pearson(hits: Tensor, count: Tensor, level: float) -> tuple[Tensor, 
 
 
 def samples_needed(tally: Tally, error: float, level: float) -> int:
-    """How many predictions like these show an average error by a test at `level` four times in five, to two digits."""
+    """How many predictions like these show a mean `error` in four of five tests at `level`, to two digits."""
     from scipy.special import ndtri
 
     # Where the model is never in doubt, its mistakes are what varies.

@@ -14,9 +14,9 @@ from temperance.settings import HasSettings, NameOf
 class Objective(HasSettings):
     """A differentiable function of log-probabilities and labels; one is made for each fit.
 
-    `objective(log_probs, labels)` looks at the losses, renews the weights and gives the value: one step of a plain
-    training loop. A solver that keeps the weights still or walks over blocks of rows takes the parts: `losses` of the
-    rows of a block, their `weights`, and `reweigh` when it is time.
+    `objective(log_probs, labels)` renews the weights from the losses and returns the value: one step of a plain
+    training loop. A solver that holds the weights constant, or goes through blocks of rows, calls the parts: `losses`
+    of the rows of a block, their `weights`, and `reweigh` between solutions.
     """
 
     summary: ClassVar[str]
@@ -29,8 +29,8 @@ class Objective(HasSettings):
     counts: Tensor | None = None
     # The weight of a row depends on its class alone, so that it is known without the other rows.
     weighs_classes: bool = True
-    # A calibration error of all rows together, which they share evenly and blocks do not sum to. It is for maps that
-    # keep the order of the classes.
+    # A calibration error of all rows together: it is not a sum over rows, and `losses` gives its value for every row.
+    # It is for maps that keep the order of the classes.
     whole: ClassVar[bool]
 
     def __call__(self, log_probs: Tensor, labels: Tensor) -> Tensor:
@@ -83,7 +83,7 @@ def objective(*, convex: bool, whole: bool = False, name: str | None = None) -> 
     """Register an objective with its claims.
 
     convex  it is linear in the log-probabilities while its weights stand
-    whole   it is a calibration error of all rows together, no sum over rows
+    whole   it is a calibration error of all rows together, not a sum over rows
     """
 
     def register(cls: Kind) -> Kind:
@@ -108,7 +108,7 @@ def make_objective(name: str, **settings: Any) -> Objective:
 
 
 def counting(name: str, counts: Tensor | None) -> Objective:
-    """A fresh objective by its plain name, whose rows stand for that many samples each (n,)."""
+    """A fresh objective by its plain name, in which a row counts as many samples as `counts` (n,) says."""
     made = make_objective(name)
     made.counts = counts
     return made
@@ -119,7 +119,7 @@ ObjectiveName = Annotated[str, NameOf("an objective", make_objective)]
 
 
 def largest_change(before: Tensor | None, after: Tensor) -> float:
-    """How much weights changed, relative to the largest of them."""
+    """The largest change of a weight, relative to the largest weight."""
     if before is None:
         return math.inf
     return float((after - before).abs().amax() / after.abs().amax().clamp_min(1e-300))

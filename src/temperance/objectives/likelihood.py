@@ -36,8 +36,8 @@ class ClassBalancedNll(Objective):
 class SmoothedNll(Objective):
     """Cross-entropy with a softened label: the target gives `smoothing` evenly to all classes.
 
-    The target is (1 − ε) · one-hot + ε / k, torch's convention; those who spread theirs over the k − 1 wrong classes
-    mean the same by ε (k − 1) / k. Its optimum is deliberately less sure than the data: as a way to fit a calibrator
+    The target is (1 − ε) · one-hot + ε / k, torch's convention; spreading ε (k − 1) / k over the k − 1 wrong classes
+    gives the same target. Its optimum is deliberately less sure than the data: as a way to fit a calibrator
     it over-softens.
 
     smoothing  ε, the share that the label gives away
@@ -67,11 +67,11 @@ class BrierScore(Objective):
 class FocalNll(Objective):
     """Focal loss: −(1 − p)^gamma · log p of the label, which lets well-fitted samples count less.
 
-    `detach_weight=True` takes (1 − p)^gamma for a fixed weight in each step, as the SCTL authors' program does; then
-    the objective is linear in log p between two looks at the weights. Its optimum is less sure than the data.
+    `detach_weight=True` treats (1 − p)^gamma as a constant in each step, as the SCTL authors' program does; then
+    the objective is linear in log p until the weights are renewed. Its optimum is less sure than the data.
 
     gamma          how fast a sample's weight falls as its label becomes probable; 0 is cross-entropy
-    detach_weight  take the weight for a constant in each step
+    detach_weight  treat the weight as a constant in each step
 
     Lin et al., Focal loss for dense object detection, 2017; Mukhoti et al., Calibrating deep neural networks using
     focal loss, 2020.

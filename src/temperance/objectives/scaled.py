@@ -59,7 +59,7 @@ class ClassScaled(Objective):
         self.beta = self.FIRST_BETA if beta is None else beta
         self.class_weights = torch.empty(0, dtype=torch.float64)
         self._first_losses = self.class_weights
-        self._looks = 0
+        self._renewals = 0
 
     def __call__(self, log_probs: Tensor, labels: Tensor) -> Tensor:
         k = log_probs.shape[1]
@@ -95,14 +95,14 @@ class ClassScaled(Objective):
 
     def _renew(self, reached: Tensor, present: Tensor) -> float:
         k = len(present)
-        if self._looks == 0:
+        if self._renewals == 0:
             self._first_losses = reached
-        elif self._looks == 1:
+        elif self._renewals == 1:
             self.alpha, self.beta = self._choose(self._first_losses, reached, k)
-        before = 1 + self.class_weights if self._looks else None
+        before = 1 + self.class_weights if self._renewals else None
         self.class_weights = torch.zeros(k, dtype=torch.float64, device=reached.device)
         self.class_weights[present] = scale(self._normalised(reached), self.alpha, self.beta)
-        self._looks += 1
+        self._renewals += 1
         return largest_change(before, 1 + self.class_weights)
 
     def _normalised(self, losses: Tensor) -> Tensor:

@@ -25,7 +25,6 @@ Positive = int | str
 # The key, column or metadata entry that says which calibrator made a file's probabilities.
 MARK = "calibrated_by"
 
-
 # The columns or keys that a caller can name.
 COLUMNS = ("logits", "probs", "label", "group", "weight")
 
@@ -46,7 +45,7 @@ class ColumnNames:
         for key, name in (names or {}).items():
             one_of("columns", key, COLUMNS)
             if not isinstance(name, str) or not name:
-                raise InputError(f"columns must name the column of each; {key} is {name!r}")
+                raise InputError(f"columns must give the name of a column for each key; {key} is {name!r}")
         found = cls(**(names or {}))
         if found.logits is not None and found.probs is not None:
             raise InputError(
@@ -64,7 +63,7 @@ class ColumnNames:
     def kind(self) -> str:
         return "probs" if self.probs else "logits"
 
-    def is_among(self, known: list[str], what: str) -> str | None:
+    def named(self, known: list[str], what: str) -> str | None:
         """The column that the caller named as label, group or weight, if one was named."""
         name: str | None = getattr(self, what)
         if name is not None and name not in known:
@@ -125,7 +124,7 @@ class Described:
 
 
 def described(values: Tensor | npt.NDArray[Any]) -> Described:
-    """The same for an array in memory."""
+    """The description of an array in memory."""
     if isinstance(values, Tensor):
         kinds = {torch.bool: "b"} | dict.fromkeys((torch.uint8, torch.uint16, torch.uint32, torch.uint64), "u")
         other = "f" if values.is_floating_point() else "c" if values.is_complex() else "i"
@@ -142,7 +141,7 @@ def check_set(
     wanted: Wanted,
     weights: Described | None = None,
 ) -> tuple[int, int, tuple[int, ...]]:
-    """Check that all of it can belong to one set of samples; return its numbers of samples and classes, and its space.
+    """Check that these arrays can be one set of samples; return the numbers of samples and classes, and the space.
 
     The space is () for scores (n, k), and (h, w) for those of every pixel, (n, k, h, w).
     """
@@ -222,7 +221,7 @@ def _check_labels(
 
 def as_class_names(names: Iterable[Any]) -> tuple[str, ...]:
     """Class names as different, non-empty strings."""
-    # A string is itself a sequence of strings, which is rarely meant.
+    # A string would pass as a sequence of names of one letter.
     given = [names] if isinstance(names, str) else list(names)
     if not given or not all(isinstance(name, str) and name for name in given):
         raise InputError(f"class_names must be non-empty strings, one for each class; got {shown(map(repr, given))}")
@@ -251,6 +250,14 @@ def binary_names(names: tuple[str, ...] | None, positive: Positive | None) -> tu
     return (f"not {positive}", positive) if names is None and isinstance(positive, str) and positive else names
 
 
+def only_one(known: Iterable[str], *names: str) -> str | None:
+    """The one of several spellings of a name that is known, if any; two of them are refused."""
+    found = [name for name in names if name in known]
+    if len(found) > 1:
+        raise InputError(f"there is both {found[0]} and {found[1]}; keep one")
+    return found[0] if found else None
+
+
 def names_from_json(name: str, text: str | bytes) -> list[str]:
     """A list of names from a file's metadata."""
     try:
@@ -263,7 +270,7 @@ def names_from_json(name: str, text: str | bytes) -> list[str]:
 
 
 def shown(names: Iterable[str], limit: int = 12) -> str:
-    """A list for a sentence; a long one is cut short, and so is a long entry, which a broken file can have."""
+    """Names as a sentence lists them: a long list is cut short, and so is a long name, which a broken file can have."""
     known = [name if len(name) <= 40 else f"{name[:40]}…" for name in names]
     rest = f", … ({len(known)} in all)" if len(known) > limit else ""
     return ", ".join(known[:limit]) + rest if known else "nothing"

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from temperance.errors import InputError
-from temperance.predictions.checks import MARK, ColumnNames, Wanted, as_class_names, shown
+from temperance.predictions.checks import MARK, ColumnNames, Wanted, as_class_names, only_one, shown
 from temperance.predictions.core import Predictions
 
 
@@ -54,7 +54,7 @@ def find_columns(names: Iterable[str], wanted: Wanted) -> TableColumns:
         raise InputError(f"the column {shown([repr(twice)])} occurs more than once; keep one")
     own = wanted.columns
     what, scores = _score_columns(known) if own.scores is None else (own.kind, own.matching(known))
-    labels = None if wanted.labels == "ignored" else own.is_among(known, "label") or _only_one(known, "label", "labels")
+    labels = None if wanted.labels == "ignored" else own.named(known, "label") or only_one(known, "label", "labels")
     if not scores or (labels is None and wanted.labels == "required"):
         raise _missing(known, scores, wanted)
     is_list, class_names = False, None
@@ -75,8 +75,8 @@ def find_columns(names: Iterable[str], wanted: Wanted) -> TableColumns:
             raise InputError(f"there is both the column {what} and {other}; keep the lists or the single columns")
     else:
         scores, class_names = _in_class_order({column: column.removeprefix(f"{what}_") for column in scores})
-    groups = own.is_among(known, "group") or _only_one(known, "group", "groups")
-    weights = own.is_among(known, "weight") or _only_one(known, "weight", "weights")
+    groups = own.named(known, "group") or only_one(known, "group", "groups")
+    weights = own.named(known, "weight") or only_one(known, "weight", "weights")
     mark = MARK if MARK in known else None
     return TableColumns(what == "logits", tuple(scores), is_list, labels, groups, mark, class_names, weights)
 
@@ -103,7 +103,7 @@ def _hint(known: list[str]) -> str:
     if any(name != name.strip() for name in known):
         return ". Leave out the spaces around names"
     if any(name != name.lower() for name in known):
-        return ". Names are written in small letters"
+        return ". Names are in lower case"
     return ""
 
 
@@ -117,15 +117,8 @@ def _score_columns(known: list[str]) -> tuple[str, list[str]]:
     return ("logits", logits) if logits else ("probs", probs)
 
 
-def _only_one(known: list[str], *names: str) -> str | None:
-    found = [name for name in names if name in known]
-    if len(found) > 1:
-        raise InputError(f"there is both the column {found[0]} and {found[1]}; keep one")
-    return found[0] if found else None
-
-
 def _in_own_order(columns: list[str], own: ColumnNames) -> tuple[list[str], tuple[str, ...] | None]:
-    """The caller's columns; what a pattern's star stands for is the class."""
+    """The caller's columns in the order of their classes; the star of a pattern stands for the class."""
     pattern = own.scores or ""
     if len(columns) == 1:
         raise InputError(
@@ -207,7 +200,7 @@ def with_new_scores(
 
 
 def class_columns(predictions: Predictions) -> tuple[str, ...]:
-    """What the columns of scores are named after."""
+    """The names of the classes in the names of columns: their own, or their numbers."""
     numbers = tuple(map(str, range(predictions.k)))
     classes = predictions.class_names or numbers
     if classes != numbers and any(map(is_whole_number, classes)):

@@ -108,11 +108,11 @@ class Predictions:
     ) -> Predictions:
         """Predictions from arrays: (n, k) probabilities (or logits), (n,) labels, (n,) groups of text or integers.
 
-        Those of every pixel are (n, k, *space) with labels (n, *space); each pixel becomes a row.
-        New predictions have no labels; they can be calibrated and written, and searched for unfamiliar data.
+        Predictions of every pixel are (n, k, *space) with labels (n, *space); each pixel becomes a row. Predictions
+        without labels can be calibrated and written, and searched for unfamiliar data.
 
         positive      for a binary classifier: `probs` is one column, the score of this label; usually positive=1
-        normalise     take probabilities that were rounded; see `normalised`
+        normalise     accept probabilities that were rounded; see `normalised`
         weights       (n,) how much each sample counts
         ignore_index  leave out rows with this label
         """
@@ -186,7 +186,7 @@ class Predictions:
         )
 
     def normalised(self) -> Predictions:
-        """The same with probabilities that sum to 1, where rounding is why they did not.
+        """The same predictions with probabilities that sum to 1, where they do not because they were rounded.
 
         First the number of `decimals` is found. Then zeros are replaced by a number so small that those of a row add up
         to at most half a unit of the last decimal, and each row is divided by its sum.

@@ -39,17 +39,17 @@ REAL = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?([eE][-+]?\d+)?|-?inf|nan")
 def read(path: Path, wanted: Wanted) -> Predictions:
     """Open the predictions in a .csv file."""
     header, columns = _columns(path, wanted)
-    # Weights are numbers in each line, as scores are: the last of them.
+    # Weights are parsed with the scores, as their last column.
     numbers = (*columns.scores, *([] if columns.weights is None else [columns.weights]))
     table = Table(path, header, numbers, columns.labels, columns.groups)
-    # One pass counts the rows, by one column, and reads the calibrator's name.
+    # One pass counts the rows, by one column, and reads the calibrator's name in place of groups.
     counted = table._replace(scores=columns.scores[:1] if columns.labels is None else (), groups=columns.mark)
     n, marks = 0, set[str]()
     for piece in pieces(counted):
         n += len(piece.scores)
         marks |= set() if piece.groups is None else set(piece.groups.tolist())
     names = binary_names(columns.class_names, wanted.positive)
-    # Whether a label is a number or a name is seen when it is read.
+    # Whether labels are numbers or names is known when they are read.
     truth = None if columns.labels is None else Described((n,), "i", "text")
     n, k, _ = check_set(columns.name, Described((n, len(columns.scores)), "f", "float64"), truth, None, names, wanted)
     meaning = Meaning(columns.name, names, wanted)

@@ -155,7 +155,7 @@ def separator(path: Path) -> str:
 
 
 def _first_other_line(path: Path) -> int:
-    """The first line that is not UTF-8. (The reader decodes blocks, and does not know.)"""
+    """The first line that is not UTF-8. (The reader decodes whole blocks, so its error does not say.)"""
     with gzip.open(path) if _is_gz(path) else path.open("rb") as handle:
         for number, line in enumerate(handle, 1):
             try:

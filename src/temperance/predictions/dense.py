@@ -26,7 +26,7 @@ def image_numbers(images: int, space: tuple[int, ...]) -> Callable[[], Numbers] 
 
 
 def position(space: tuple[int, ...], place: Callable[[int], str]) -> Callable[[int], str]:
-    """What says where a row is: the pixel as it is indexed, or else as `place` says it."""
+    """A function that names the place of a row: the index of its pixel, or what `place` gives for a sample."""
     if not space:
         return place
 
@@ -44,14 +44,14 @@ def in_shape(predictions: Predictions, values: Tensor) -> Tensor:
 
 
 def labelled(predictions: Predictions, ignore_index: int) -> Predictions:
-    """The rows whose label is not `ignore_index`, at least one. They are no longer those of a file."""
+    """The rows whose label is not `ignore_index`, at least one. Their `origin` is dropped: a copy would lack rows."""
     found = without(predictions, ignore_index)
     refuse_none(found, ignore_index)
     return dataclasses.replace(found, origin=None, shards=())
 
 
 def refuse_none(found: Predictions, ignore_index: int) -> None:
-    """Refuse predictions of which no row is left."""
+    """Refuse predictions without a row that is not ignored."""
     if not found.n:
         raise InputError(
             f"every label is ignore_index={ignore_index}: there is nothing to measure",
@@ -66,14 +66,14 @@ def without(predictions: Predictions, ignore_index: int) -> Predictions:
     def kept() -> Numbers:
         found, first = [], 0
         for chunk in predictions.chunks():
-            found.append(first + _counted(chunk, ignore_index))
+            found.append(first + _kept_rows(chunk, ignore_index))
             first += len(chunk.labels)
         return np.concatenate(found)
 
     def read(rows: int) -> Iterator[Chunk]:
-        return regrouped((chunk.take(_counted(chunk, ignore_index)) for chunk in predictions.chunks(rows)), rows)
+        return regrouped((chunk.take(_kept_rows(chunk, ignore_index)) for chunk in predictions.chunks(rows)), rows)
 
-    n = sum(len(_counted(chunk, ignore_index)) for chunk in predictions.chunks())
+    n = sum(len(_kept_rows(chunk, ignore_index)) for chunk in predictions.chunks())
     images = predictions._images
     return dataclasses.replace(
         predictions,
@@ -85,6 +85,6 @@ def without(predictions: Predictions, ignore_index: int) -> Predictions:
     )
 
 
-def _counted(chunk: Chunk, ignore_index: int) -> Numbers:
-    """The rows of a chunk that count."""
+def _kept_rows(chunk: Chunk, ignore_index: int) -> Numbers:
+    """The numbers of a chunk's rows that are not ignored."""
     return np.flatnonzero((chunk.labels != ignore_index).cpu().numpy())

@@ -85,7 +85,7 @@ def read_predictions(
     paths = shard_paths(path, tuple(FORMATS))
     files = [_read_file(each, wanted) for each in ([path] if paths is None else paths)]
     if ignore_index is not None:
-        # A file without any label is nothing to measure, but others of its folder may have some.
+        # Files whose labels are all ignored are left out; without any others they are refused.
         files = [file for file in files if file.n] or files[:1]
         refuse_none(files[0], ignore_index)
     found = files[0] if paths is None else joined(as_url(path) or path, files)
@@ -102,7 +102,7 @@ def _read_file(path: Path, wanted: Wanted) -> Predictions:
 
 
 def reopen(origin: Origin) -> Predictions:
-    """A file again, as it was opened before, perhaps in another process."""
+    """Open a file again as it was opened before, perhaps by another process."""
     return _read_file(origin.path, origin.wanted)
 
 
@@ -225,7 +225,7 @@ def _write_folder(path: PathLike, predictions: Predictions) -> None:
 
 @contextmanager
 def shard_folder(path: PathLike, predictions: Predictions) -> Iterator[list[Path]]:
-    """A file to write for each that was read, with the same names, in a new folder that appears when all are there."""
+    """A path to write to for each file that was read, of the same name, in a folder that appears at the end."""
     if not predictions.shards:
         raise FileError(
             f"{path} must be a file in one of the formats {', '.join(FORMATS)}; a folder is written for a folder"
@@ -240,7 +240,7 @@ def shard_folder(path: PathLike, predictions: Predictions) -> Iterator[list[Path
         for target in targets:
             target.parent.mkdir(parents=True, exist_ok=True)
         yield targets
-        # What a process that was killed had begun to write.
+        # Remove what a killed process left unfinished.
         for left in {file for file in temporary.rglob("*") if file.is_file()}.difference(targets):
             left.unlink()
 

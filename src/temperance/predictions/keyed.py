@@ -11,7 +11,7 @@ from torch import Tensor
 
 from temperance.errors import InputError
 from temperance.files import reading
-from temperance.predictions.checks import MARK, ColumnNames, Described, Wanted, binary_names, check_set, shown
+from temperance.predictions.checks import MARK, ColumnNames, Described, Wanted, binary_names, check_set, only_one, shown
 from temperance.predictions.core import Origin, Predictions
 from temperance.predictions.dense import image_numbers, position
 from temperance.predictions.rows import Chunk, Meaning, in_file, placed, regrouped
@@ -40,7 +40,7 @@ class ArrayFile(Protocol):
         ...
 
     def groups(self, key: str, rows: int) -> Iterator[npt.NDArray[Any]]:
-        """The same for groups, as text or integers."""
+        """The groups in order, as text or integers, `rows` rows at a time."""
         ...
 
 
@@ -72,8 +72,8 @@ class SetKeys(NamedTuple):
     def carried(self, keys: Iterable[str]) -> dict[str, str]:
         """The name of each key in a file that has only this set; keys of the other set are left out."""
         known = list(keys)
-        other = {"val": "test_", "test": "val_"}.get(self.split or "")
-        mine = [key for key in known if other is None or not key.startswith(other)]
+        other = OTHER.get(self.split)
+        mine = [key for key in known if other is None or not key.startswith(_prefix(other))]
         plain = {key: key.removeprefix(self.prefix) for key in mine}
         found = {key: name if name == key or name not in known else key for key, name in plain.items()}
         for key, name in found.items():
@@ -91,8 +91,8 @@ def find_set(keys: Iterable[str], wanted: Wanted) -> SetKeys:
         splits = [each for each in (None, "test", "val") if _has_scores(known, each)]
         split = splits[0] if splits else None
     prefix = _prefix(split)
-    scores = _own_scores(known, own) or _only_one(known, prefix, "logits", "probs")
-    labels = own.is_among(known, "label") or _only_one(known, prefix, "labels", "label")
+    scores = _own_scores(known, own) or only_one(known, f"{prefix}logits", f"{prefix}probs")
+    labels = own.named(known, "label") or only_one(known, f"{prefix}labels", f"{prefix}label")
     if wanted.labels == "ignored":
         labels = None
     is_required = wanted.labels == "required"
@@ -102,8 +102,8 @@ def find_set(keys: Iterable[str], wanted: Wanted) -> SetKeys:
         pairs = "" if prefix else ", or " + ", ".join(f"{part}_{name}" for part in ("val", "test") for name in names)
         raise InputError(f"expected {prefix}logits (or {prefix}probs){truth}{pairs}; found {shown(known)}")
     kind = own.kind if own.scores is not None else scores.removeprefix(prefix)
-    groups = own.is_among(known, "group") or _only_one(known, prefix, "groups", "group")
-    weights = own.is_among(known, "weight") or _only_one(known, prefix, "weights", "weight")
+    groups = own.named(known, "group") or only_one(known, f"{prefix}groups", f"{prefix}group")
+    weights = own.named(known, "weight") or only_one(known, f"{prefix}weights", f"{prefix}weight")
     return SetKeys(split, kind, scores, labels, groups, weights)
 
 
@@ -123,13 +123,6 @@ def _own_scores(known: list[str], own: ColumnNames) -> str | None:
 
 def _prefix(split: str | None) -> str:
     return f"{split}_" if split else ""
-
-
-def _only_one(known: list[str], prefix: str, *names: str) -> str | None:
-    found = [prefix + name for name in names if prefix + name in known]
-    if len(found) > 1:
-        raise InputError(f"there is both {found[0]} and {found[1]}; keep one")
-    return found[0] if found else None
 
 
 def open_set(file: ArrayFile, wanted: Wanted) -> Predictions:

@@ -312,7 +312,7 @@ def _scores(batch: Any, columns: TableColumns, k: int, start: int) -> npt.NDArra
 def _lengths(lists: Any) -> npt.NDArray[Any]:
     """How many numbers each list has; 0 where there is none. (rows,)"""
     types = _pyarrow()[0].types
-    # Where it can be done without, because `value_lengths` imports pyarrow.compute, and `fill_null` pandas.
+    # `value_lengths` imports pyarrow.compute, and `fill_null` pandas: most columns can do without them.
     if types.is_fixed_size_list(lists.type) and not lists.null_count:
         return np.full(len(lists), lists.type.list_size)
     if (types.is_list(lists.type) or types.is_large_list(lists.type)) and not lists.null_count:

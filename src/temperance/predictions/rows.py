@@ -99,7 +99,7 @@ class Taker:
 
 @dataclass(frozen=True)
 class Meaning:
-    """The meaning of a set's values: logits or probabilities, of all classes or of the positive one, and its names."""
+    """What a set's values mean: logits or probabilities, of all classes or of the positive one, and the class names."""
 
     name: str  # what errors call the scores; it ends in "logits" or "probs"
     class_names: tuple[str, ...] | None
@@ -117,9 +117,9 @@ class Meaning:
         first_row: int,
         weights: Values | None = None,
     ) -> Chunk:
-        """Checked rows, of which there is one for each pixel; `first_row` is the number of the first one.
+        """Checked rows, one for each sample or pixel; `first_row` is the number of the first one.
 
-        A group is that of an image: all its pixels have it.
+        All pixels of an image have its group.
         """
         positive = self.wanted.positive
         given = as_scores(scores if positive is None else self._two_columns(scores, first_row), self.name)
@@ -163,12 +163,12 @@ def as_numpy(values: Tensor) -> npt.NDArray[Any]:
 
 
 def in_array(row: int) -> str:
-    """A place in memory, as it is indexed."""
+    """The place of a row in an array, as it is indexed."""
     return f"row {row}"
 
 
 def in_file(row: int) -> str:
-    """A place in a file of arrays."""
+    """The place of a row in a file of arrays."""
     return f"row {row} (counting from 0)"
 
 

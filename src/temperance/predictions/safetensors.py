@@ -13,13 +13,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors import safe_open
 from torch import Tensor
 
 from temperance.arrays import to_tensor
 from temperance.errors import InputError
-from temperance.files import reading
+from temperance.files import reading, save_tensors
 from temperance.predictions.checks import MARK, Described, Wanted, as_class_names, names_from_json
 from temperance.predictions.core import Extras, Origin, Predictions
 from temperance.predictions.dense import in_shape
@@ -115,7 +114,7 @@ def write(path: Path, predictions: Predictions, extras: Extras) -> None:
         if array.dtype.kind not in "fiub":
             raise InputError(f"a .safetensors holds numbers only, and {name} is {array.dtype}; write .npz or .parquet")
         tensors[name] = to_tensor(array, name).contiguous()
-    _save(path, tensors, metadata)
+    save_tensors(path, tensors, metadata)
 
 
 def rewrite(origin: Origin, path: Path, predictions: Predictions) -> None:
@@ -131,7 +130,7 @@ def rewrite(origin: Origin, path: Path, predictions: Predictions) -> None:
             elif key != keys.scores:
                 tensors[name] = file.whole(key)
     metadata = {key: text for key, text in file.metadata.items() if key != keys.prefix + MARK}
-    _save(path, tensors, metadata | _mark(predictions))
+    save_tensors(path, tensors, metadata | _mark(predictions))
 
 
 def _tensors(predictions: Predictions) -> dict[str, Tensor]:
@@ -143,11 +142,3 @@ def _tensors(predictions: Predictions) -> dict[str, Tensor]:
 
 def _mark(predictions: Predictions) -> dict[str, str]:
     return {} if predictions.calibrated_by is None else {MARK: predictions.calibrated_by}
-
-
-def _save(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:
-    try:
-        save_file(tensors, path, metadata=metadata)
-    except SafetensorError as error:
-        # The library wraps the system's errors, a full disk among them, in its own kind.
-        raise OSError(str(error)) from error

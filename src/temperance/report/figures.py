@@ -20,7 +20,7 @@ from temperance.metrics.binned import ece
 from temperance.metrics.bins import Bins, SparseBins
 from temperance.metrics.selective import RiskCoverage
 from temperance.metrics.statistic import Statistic
-from temperance.report.numbers import Bar, bars, highest_risk, thinned, worst_classes
+from temperance.report.numbers import GAP_WIDTH, Bar, bars, highest_risk, thinned, worst_classes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 PLAIN, GUIDE = "#b0b9c5", "#7d838c"
 OVER, UNDER = "#c8452f", "#2a6fbb"
 PALE = {OVER: "#ebbcb3", UNDER: "#b3cde8"}  # of a gap that could be chance
-GAP_WIDTH = 0.5  # of a gap, as a share of its bin: the bar of the accuracy stays visible behind it
 
 
 def draw_reliability(bins: Statistic, ax: Axes | None = None) -> Axes:

@@ -16,6 +16,7 @@ from temperance.metrics.tally import clopper_pearson
 
 LEVEL = 0.95  # of the interval around each bin's accuracy
 MOST_BARS = 50  # in one picture; finer bins are merged
+GAP_WIDTH = 0.5  # of a gap, as a share of its bin: the bar of the accuracy stays visible behind it
 
 
 # ---------------------------------------------------------------------------------------------------------------- bins
@@ -50,9 +51,9 @@ class Bar:
 def bars(bins: Bins) -> list[Bar]:
     """The bins that are not empty, in order; neighbours are merged where there are more than `MOST_BARS`."""
     merged = merged_bins(bins)
-    first = torch.arange(len(bins.count)) // merged
+    bar_of = torch.arange(len(bins.count)) // merged
     count, confidence, hits = (
-        t.new_zeros(int(first[-1]) + 1).index_add_(0, first.to(t.device), t)
+        t.new_zeros(int(bar_of[-1]) + 1).index_add_(0, bar_of.to(t.device), t)
         for t in (bins.count, bins.confidence, bins.hits)
     )
     edges = [*bins.edges[:-1:merged].tolist(), 1.0]
@@ -66,7 +67,7 @@ def bars(bins: Bins) -> list[Bar]:
 
 
 def merged_bins(bins: Bins) -> int:
-    """How many neighbouring bins a bar stands for."""
+    """The number of neighbouring bins that a bar stands for."""
     return math.ceil(len(bins.count) / MOST_BARS)
 
 

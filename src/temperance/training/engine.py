@@ -31,7 +31,7 @@ from temperance.training.processes import own_share, process_group, rank, wait
 from temperance.training.randomness import own_randomness, reproducible, seed_of
 from temperance.training.recipe import Recipe
 from temperance.training.refined import refined_nll
-from temperance.training.run import Run, read_weights, refuse_taken, write_log, write_run, write_weights
+from temperance.training.run import LOG, Run, read_weights, refuse_taken, write_log, write_run, write_weights
 
 # Steps between two updates of the progress bar.
 TELL_EVERY = 20
@@ -153,7 +153,7 @@ class Training:
                     if folder is not None and rank() == 0:
                         write_weights(folder / "best.safetensors", kept)
             if folder is not None and rank() == 0:
-                write_log(folder / "log.jsonl", history)
+                write_log(folder / LOG, history)
                 save_checkpoint(
                     folder / "checkpoint.safetensors",
                     self.network,
@@ -189,7 +189,7 @@ class Training:
         with own_randomness(self.device, seed_of(recipe.seed, epoch, rank())):
             for step, batch in enumerate(self.train_part.batches(mine, size, device=self.device, moves=moves)):
                 if step % TELL_EVERY == 0:
-                    progress(epoch * steps + step, recipe.epochs * steps, told(epoch, recipe.epochs, history))
+                    progress(epoch * steps + step, recipe.epochs * steps, bar_text(epoch, recipe.epochs, history))
                 value, right = self._step(epoch, batch, generator)
                 total += value
                 hits += right
@@ -324,7 +324,7 @@ def begin_folder(folder: Path, *, resume: bool) -> None:
 
 @contextmanager
 def enough_memory(recipe: Recipe, folder: Path | None) -> Iterator[None]:
-    """Turn a GPU's out-of-memory error into a sentence."""
+    """Turn a GPU's out-of-memory error into one that says what to do."""
     try:
         yield
     except torch.cuda.OutOfMemoryError as error:
@@ -336,7 +336,7 @@ def enough_memory(recipe: Recipe, folder: Path | None) -> Iterator[None]:
         ) from error
 
 
-def told(epoch: int, epochs: int, history: list[dict[str, Any]]) -> str:
+def bar_text(epoch: int, epochs: int, history: list[dict[str, Any]]) -> str:
     """Epoch, loss, accuracy and ECE, for the progress bar."""
     now = f"epoch {epoch + 1}/{epochs}"
     if not history:

@@ -55,7 +55,8 @@ class Job:
     data_options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        as_loss(self.loss, n_samples=1)  # a wrong loss or network is refused before any data is read
+        # A wrong loss or network is refused before any data is read.
+        as_loss(self.loss, n_samples=1)
         name, settings = parse_entry(self.network)
         check_settings(name, NETWORKS[name].settings, settings)
 
@@ -140,7 +141,7 @@ def read_job(path: str | Path) -> dict[str, Any]:
 
 
 def open_run(folder: str | Path, *, data: str | None = None, device: str = "cpu") -> tuple[Run, ImageData]:
-    """A finished run with its network, and its data; `data` is their new place if they have moved."""
+    """A finished run with its network, and its data; `data` is where the data is now, if it has moved."""
     job = _job_of(Path(folder), data)
     found = job.read_data()
     return read_run(folder, job.make_network(found).to(usable_device(device))), found
@@ -162,7 +163,7 @@ def open_network(folder: str | Path, shape: tuple[int, int, int], *, device: str
 
 
 def _job_of(place: Path, data: str | None = None) -> Job:
-    """The job of a finished run; `data` is the new place of its images if they have moved."""
+    """The job of a finished run; `data` is where its images are now, if they have moved."""
     about = read_about(place)
     if "job" not in about["details"]:
         raise InputError(f"{place} was trained from Python: read_run(folder, network) opens it")

@@ -39,33 +39,32 @@ Pixels = Annotated[int, Bounds(0, 10_000)]
 class Recipe:
     """How to train.
 
-    epochs        how often every image is seen
-    batch_size    images in a step, shared by all processes; an incomplete last batch of an epoch is dropped
-    optimiser     "sgd" or "adamw"
-    lr            learning rate at the start
-    momentum      of SGD
-    nesterov      whether SGD's momentum is Nesterov's
-    weight_decay  how strongly weights are pulled towards 0
-    schedule      "steps": multiply the learning rate by `factor` at each of `drops`; "cosine": down to 0; "constant"
-    drops         epochs (whole numbers), or shares of all epochs (below 1)
-    factor        what a drop leaves of the learning rate
-    warmup        number of epochs in which the learning rate rises to its first value
-    clip          largest norm of the gradient: a steep penalty, such as that of ACLS, would otherwise break down in its
-                  first steps; None: no limit
-    crop          crop at random after adding a black border of this many pixels
-    flip          whether half of the images are mirrored
-    mix           "mixup:alpha=1.0", "cutmix" or "mit": train on mixtures of images
-    balance       train a second, fixed classifier beside the network's own, and mix both so that confidence in training
-                  is this share of accuracy (BalCAL), such as 0.95
-    freeze        number of groups in which the network is frozen while it trains, from the classifier down (PLP)
-    keep          "last": the network of the last epoch; "best": the one with the lowest validation loss; "refined": the
-                  one with the lowest validation NLL after a temperature, to be calibrated afterwards
-    keep_from     number of epochs after which "best" and "refined" begin to look; by default a third of all, or 40 if
-                  that is less
-    precision     "float32" or "bfloat16" (autocast); predictions are always float32
-    compile       compile the network, which takes about a minute and pays where epochs are long
+    epochs         number of passes over the training images; an incomplete last batch of an epoch is dropped
+    batch_size     images in a step, over all processes
+    optimiser      "sgd" or "adamw"
+    lr             learning rate at the start
+    momentum       of SGD
+    nesterov       use Nesterov's momentum with SGD
+    weight_decay   strength of the penalty on squared weights; with AdamW decoupled from the gradient
+    schedule       "steps": multiply the learning rate by `factor` at each of `drops`; "cosine": down to 0; "constant"
+    drops          epochs (whole numbers), or shares of all epochs (below 1)
+    factor         what the learning rate is multiplied by at a drop
+    warmup         number of epochs in which the learning rate rises to its first value
+    clip           largest norm of the gradient: a steep penalty, such as that of ACLS, would otherwise break down in
+                   its first steps; None: no limit
+    crop           crop at random after adding a black border of this many pixels; 0: do not crop
+    flip           mirror half of the images at random
+    mix            "mixup:alpha=1.0", "cutmix" or "mit": train on mixtures of images
+    balance        train a second, fixed classifier beside the network's own, and mix both so that confidence in
+                   training is this share of accuracy (BalCAL), such as 0.95
+    freeze         number of groups in which the network is frozen while it trains, from the classifier down (PLP)
+    keep           "last": the network of the last epoch; "best": the one with the lowest validation loss; "refined":
+                   the one with the lowest validation NLL after a temperature, to be calibrated afterwards
+    keep_from      number of epochs that "best" and "refined" skip; by default a third of all, at most 40
+    precision      "float32" or "bfloat16" (autocast); predictions are always float32
+    compile        compile the network, which takes about a minute and pays where epochs are long
     deterministic  the same bits on every run on a GPU, at the price of speed; a CPU always gives them
-    seed          of the order of images, crops, flips, mixtures and dropout
+    seed           of the order of images, crops, flips, mixtures and dropout
 
     >>> Recipe(epochs=350, drops=(150, 250)).lr_at(150)
     0.01

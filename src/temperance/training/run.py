@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
 
 FORMAT = 1
+LOG = "log.jsonl"  # in the folder of a run or of a retrained classifier
 HEAD = "head.safetensors"  # in the folder of a retrained classifier
 
 
@@ -90,8 +91,7 @@ def read_run(folder: str | Path, network: nn.Module) -> Run:
         raise InputError(
             f"the weights in {place} are of another network: {str(error).splitlines()[-1].strip()}"
         ) from error
-    with reading(place / "log.jsonl"):
-        history = [json.loads(line) for line in (place / "log.jsonl").read_text(encoding="utf-8").splitlines()]
+    history = read_log(place / LOG)
     val, test = read_pair(place / "predictions.npz")
     mean, std = (tuple(about[name]) for name in ("mean", "std"))
     return Run(network, mean, std, history, {"val": val, "test": test}, place, about["details"])
@@ -153,6 +153,12 @@ def write_log(path: Path, history: list[dict[str, Any]]) -> None:
     """Write one line for each epoch."""
     with atomic_write(path) as temporary:
         temporary.write_text("".join(f"{json.dumps(row)}\n" for row in history), encoding="utf-8")
+
+
+def read_log(path: Path) -> list[dict[str, Any]]:
+    """The rows of a log, one for each epoch."""
+    with reading(path):
+        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
 def write_weights(path: Path, weights: Mapping[str, Tensor]) -> None:

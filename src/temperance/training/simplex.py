@@ -39,7 +39,7 @@ def class_scale(labels: Tensor, k: int) -> Tensor:
 
 
 def balanced_share(linear: Tensor, even: Tensor, confidence: float) -> float:
-    """The share λ at which λ · linear + (1 − λ) · even has this mean confidence; 1 where linear has less.
+    """The share λ at which λ · linear + (1 − λ) · even has this mean confidence; 1 if linear alone has less.
 
     >>> linear, even = torch.tensor([[4.0, 0.0], [0.0, 4.0]]), torch.eye(2)
     >>> round(balanced_share(linear, even, 0.9), 3)

@@ -19,8 +19,8 @@ TINY = torch.finfo(torch.float64).tiny
 # the data can tell, and its file would be a copy of the data.
 RESOLUTION = 1e-3
 
-
-# Log-odds of a stream are counted in cells from minus to plus this, as many for a problem and for all.
+# The log-odds of a stream are counted in cells between minus and plus this, with limits on the number of cells of a
+# problem and of all problems.
 FARTHEST = 32.0
 MOST_CELLS, TOTAL_CELLS = 1 << 16, 1 << 24
 
@@ -92,7 +92,7 @@ class GroupedCurve(StreamCalibrator, CurveCalibrator):
 
 
 class LogOddsCells:
-    """Samples of m binary problems, counted in cells of log-odds, the width of which is `self.width`.
+    """Samples of m binary problems, counted in cells of log-odds of equal `width`.
 
     Samples in one cell count as one group at their mean probability. A cell is at most 1/1024 wide, which is a
     difference of 0.00025 in probability, unless there are more than 256 problems.

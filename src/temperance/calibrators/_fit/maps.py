@@ -33,7 +33,7 @@ class Map(Protocol):
         """The features whose weighted sum is the score of a class, or one set if all share it. (n, k or 1, q)"""
 
     def by_class(self, parameters: Tensor) -> Tensor:
-        """The parameters with the weights of each class in a row (k, q); from there it leads back again."""
+        """The parameters with the weights of each class in a row (k, q). It is its own inverse."""
 
     def preconditioner(self, problem: Regression) -> Linear:
         """An approximate inverse of the Hessian, where the problem was evaluated last."""

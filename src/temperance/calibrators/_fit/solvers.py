@@ -95,7 +95,7 @@ class Parametric(WithObjective):
         self.solver = solver
 
     def _streamed_objective(self) -> Objective:
-        """The same for a stream, which not every objective and solver can be fitted to."""
+        """A fresh objective for a stream; objectives that need all rows at once and other solvers are refused."""
         if self.solver != "exact":
             raise InputError("a stream is fitted by solver=exact, which goes to the optimum")
         made = self._make_objective()
@@ -110,10 +110,10 @@ def sample_weight(objective: Objective, labels: Tensor, k: int) -> float:
 
 
 def prior_samples(n_parameters: int, n: float) -> float:
-    """How many samples a weak prior counts as: one for as many parameters as samples, fewer for more samples.
+    """How many samples a weak prior counts as: one if there are as many samples as parameters, fewer if there are more.
 
-    It decides where samples are told apart without a mistake, so that the likelihood has no optimum, and is too weak to
-    matter where samples are plenty.
+    It decides where the likelihood has no optimum, because the samples are told apart without a mistake, and is too
+    weak to matter where there are many samples.
     """
     return n_parameters / n
 
@@ -278,10 +278,9 @@ def train(
     The default is that of the SCTL authors: all rows in every step, learning rate 0.02 for 1000 steps; with label
     smoothing or focal loss 0.005 for 200 steps, then 0.003 and 0.001 for 400 each, with a new optimiser each time.
     Another program has another `schedule` of rates and steps, or a `weight_decay` of Adam, or draws a `batch` of rows
-    for each of its steps. Weights
-    are chosen again at every evaluation. It computes in float32, as these programs do, because such an L-BFGS stops
-    when rounding makes two values equal, well before the optimum; so the last digits differ between processors. Where
-    it diverges, the last finite parameters are kept.
+    for each of its steps. Weights are chosen again at every evaluation. It computes in float32, as these programs do,
+    because such an L-BFGS stops when rounding makes two values equal, well before the optimum; so the last digits
+    differ between processors. Where it diverges, the last finite parameters are kept.
     """
     inputs, labels = problem.inputs.float(), problem.labels
     parameters = start.detach().float().clone().requires_grad_()

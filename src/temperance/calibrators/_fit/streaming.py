@@ -9,15 +9,15 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from temperance.arrays import as_labels, as_scores, blocks, checked_logits
+from temperance.arrays import as_labels, as_scores, blocks, checked_logits, flatten
 from temperance.calibrators.base import Calibrator
 from temperance.errors import InputError, plural
 from temperance.numerics import one_thread
 
-# Blocks of logits (n, k) and labels (n,). Each `iter` of it begins again.
+# Blocks of logits (n, k) or (n, k, *space) and labels. Each `iter` of it begins again.
 Source = Iterable[tuple[Any, Any]]
 
-# Of a stream of more values some rows are kept, from its beginning to its end, up to this many values.
+# At most this many values of a stream are kept in memory: rows from all over it, evenly spaced.
 MOST_VALUES = 1 << 22
 
 
@@ -25,7 +25,8 @@ MOST_VALUES = 1 << 22
 class Streamed:
     """A stream of rows, and what the first pass found: how many there are of each class (k,), and some of them.
 
-    every   each how many-th row was kept; 1 if all were
+    every         one row in this many was kept; 1 if all were
+    ignore_index  rows with this label are left out
     """
 
     source: Source
@@ -33,6 +34,7 @@ class Streamed:
     logits: Tensor
     labels: Tensor
     every: int
+    ignore_index: int | None = None
     change: Callable[[Tensor], Tensor] = lambda rows: rows
 
     @property
@@ -45,7 +47,7 @@ class Streamed:
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Float64 logits and int64 labels, in blocks that stay in cache."""
-        for logits, labels in _checked(self.source):
+        for logits, labels in _checked(self.source, self.ignore_index):
             for rows, y, _ in blocks(logits, labels):
                 yield self.change(rows.double()), y
 
@@ -54,13 +56,13 @@ class Streamed:
         return replace(self, logits=change(self.logits), change=change)
 
     @classmethod
-    def of(cls, source: Source, most_values: int = MOST_VALUES) -> Streamed:
+    def of(cls, source: Source, most_values: int = MOST_VALUES, ignore_index: int | None = None) -> Streamed:
         """Go through a stream once: check every row, count labels, and keep some rows, evenly over all of it."""
         if iter(source) is source:
             raise InputError("a stream is read several times: give something that can be, not a generator")
         kept: list[tuple[Tensor, Tensor]] = []
         counts, every, first = torch.zeros(0, dtype=torch.int64), 1, 0
-        for logits, labels in _checked(source):
+        for logits, labels in _checked(source, ignore_index):
             k = logits.shape[1]
             counts = counts if len(counts) else torch.zeros(k, dtype=torch.int64)
             if k != len(counts):
@@ -74,11 +76,13 @@ class Streamed:
                 together = torch.cat([rows for rows, _ in kept]), torch.cat([y for _, y in kept])
                 kept, every = [(together[0][::2].clone(), together[1][::2].clone())], 2 * every
         if not kept:
-            raise InputError("a stream must have rows; this one has none")
-        return cls(source, counts, torch.cat([rows for rows, _ in kept]), torch.cat([y for _, y in kept]), every)
+            raise InputError("a stream must have rows with a label; this one has none")
+        logits, labels = torch.cat([rows for rows, _ in kept]), torch.cat([y for _, y in kept])
+        return cls(source, counts, logits, labels, every, ignore_index)
 
 
-def _checked(source: Source) -> Iterator[tuple[Tensor, Tensor]]:
+def _checked(source: Source, ignore_index: int | None) -> Iterator[tuple[Tensor, Tensor]]:
+    """Logits (n, k) and labels (n,) of each block, without ignored rows; errors count rows over all blocks."""
     first = 0
     for block in source:
         if len(block) != 2:
@@ -88,9 +92,14 @@ def _checked(source: Source) -> Iterator[tuple[Tensor, Tensor]]:
             )
         given, truth = block
         scores = as_scores(given, "logits").cpu()
-        labels = as_labels(truth, scores, first_row=first)
-        yield checked_logits(scores, from_logits=True, first_row=first), labels
+        labels = as_labels(truth, scores, ignore_index=ignore_index, first_row=first).reshape(-1)
+        logits = checked_logits(flatten(scores), from_logits=True, first_row=first)
         first += len(labels)
+        if ignore_index is not None:
+            labelled = labels != ignore_index
+            logits, labels = logits[labelled], labels[labelled]
+        if len(labels):
+            yield logits, labels
 
 
 class StreamCalibrator(Calibrator):
@@ -100,9 +109,10 @@ class StreamCalibrator(Calibrator):
         """As `_fit`, from rows that are read again for each pass."""
         raise NotImplementedError
 
-    def fit_stream(self, source: Source, *, most_values: int = MOST_VALUES) -> Self:
+    def fit_stream(self, source: Source, *, ignore_index: int | None = None, most_values: int = MOST_VALUES) -> Self:
         """Learn from blocks of logits and labels, in several passes: `source` is iterated over again for each.
 
+        Blocks may be dense, and rows with the label `ignore_index` are left out, as in `fit`.
         Memory does not grow with the number of rows. Up to `most_values` logits are held at once, so that fewer are
         fitted as by `fit`. Beyond that the result is that of `fit` as closely as both find the optimum; isotonic maps
         and bins take log-odds that differ by less than 1/1024 as equal.
@@ -115,7 +125,7 @@ class StreamCalibrator(Calibrator):
         """
         self.check_settings()
         with torch.no_grad(), one_thread():
-            stream = Streamed.of(source, most_values)
+            stream = Streamed.of(source, most_values, ignore_index)
             if stream.every == 1:
                 return self.fit(stream.logits, stream.labels)
             self._check_fit(stream.logits, stream.labels)

@@ -1,7 +1,7 @@
 """What a corruption is, and how one is applied.
 
-A corruption turns images, float32 (n, channels, height, width) in [0, 1], into worse ones; `corrupt` does the rest:
-uint8, memory, limits, chance. Lengths are given for images of 32 × 32 pixels and grow with larger ones.
+A corruption turns images, float32 (n, channels, height, width) in [0, 1], into worse ones; `corrupt` converts them from
+and to uint8, limits memory and makes the generator. Lengths are for images of 32 × 32 pixels and grow with larger ones.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def corruption(
     needs_colour: bool = False,
     in_benchmark: bool = True,
 ) -> Callable[[Callable[Concatenate[Tensor, Draw, P], Tensor]], Callable[Concatenate[Tensor, Draw, P], Tensor]]:
-    """Register a function of images, chance and the settings of a severity, which are given for 1 to 5."""
+    """Register a function of images, a `Draw` and the settings of a severity; they are given for severities 1 to 5."""
     by_severity = tuple(each if isinstance(each, tuple) else (each,) for each in settings)
 
     def register(
@@ -101,7 +101,7 @@ def corrupt(
     pixels     uint8 (n, height, width, channels), coloured or grey, of at least 8 × 8 pixels, on any device
     name       of a corruption in CORRUPTIONS
     severity   1 to 5; 0 leaves images as they are
-    generator  where chance comes from, instead of one made from the seed: for images that come in batches
+    generator  of random numbers, instead of one made from the seed: for images that come in batches
 
     Settings are those of CIFAR-C; lengths among them grow with images larger than 32 × 32. What differs from the
     published images: frost is drawn, not photographed; values are rounded, not cut. On the same images the mean
@@ -137,7 +137,7 @@ def corrupt(
 
 
 def length_scale(x: Tensor) -> float:
-    """How much larger than CIFAR's the images are; for smaller ones lengths stay, or they would be nothing."""
+    """The factor by which images are larger than CIFAR's; at least 1, so that lengths do not vanish on small images."""
     return max(1.0, min(x.shape[2:]) / 32)
 
 

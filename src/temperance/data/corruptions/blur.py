@@ -14,7 +14,7 @@ from temperance.data.corruptions.filters import gaussian_blurred, motion_blurred
 
 @corruption("blur", (0.3, 0.4), (0.4, 0.5), (0.5, 0.6), (1.0, 0.2), (1.5, 0.1), is_random=False)
 def defocus_blur(x: Tensor, draw: Draw, radius: float, edge: float) -> Tensor:
-    """Defocus blur: every point becomes a disk, as out of focus."""
+    """Defocus blur: every point becomes a disk, as in a picture that is out of focus."""
     scale = length_scale(x)
     kernel = _disk(radius * scale, edge * scale, soft_pixels=math.ceil(scale))
     reach = len(kernel) // 2
@@ -44,9 +44,9 @@ def _disk(radius: float, edge: float, soft_pixels: int) -> Tensor:
 def glass_blur(x: Tensor, draw: Draw, sigma: float, times: int) -> Tensor:
     """Glass blur: pixels change places with neighbours, as behind frosted glass.
 
-    Meant to be a swap; but the published program assigns views of one array to each other, so that a pixel takes the
-    value of a neighbour above or to the left and the neighbour keeps it. That is what CIFAR-C shows, and what is done
-    here. Severity 3 shuffles once and blurs more, 4 shuffles twice and blurs less.
+    The published program means to swap pixels, but assigns views of one array to each other, so that a pixel takes the
+    value of a neighbour above or to the left and the neighbour keeps it. CIFAR-C was made this way, and so are the
+    images here. Severity 3 shuffles once and blurs more, 4 shuffles twice and blurs less.
     """
     n, c, h, w = x.shape
     scale = length_scale(x)
@@ -73,7 +73,7 @@ def motion_blur(x: Tensor, draw: Draw, radius: float, sigma: float) -> Tensor:
 
 @corruption("blur", 6, 11, 15, 20, 25, is_random=False)
 def zoom_blur(x: Tensor, draw: Draw, percent: int) -> Tensor:
-    """Zoom blur: the mean of enlargements in steps of one percent, as when the camera nears.
+    """Zoom blur: the mean of enlargements in steps of one percent, as when the camera zooms in.
 
     Up to 5 and 10 percent were meant at the first two severities; rounding in the published program adds a step.
     """

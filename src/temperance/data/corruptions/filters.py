@@ -56,7 +56,7 @@ def zoomed(x: Tensor, factors: Sequence[float]) -> Tensor:
 
 
 def _crop_and_size(size: int, factor: float) -> tuple[int, int]:
-    """How many values in the middle are enlarged, and to how many."""
+    """The number of values in the middle that are enlarged, and their number afterwards."""
     crop = math.ceil(size / factor)
     return crop, max(size, round(crop * factor))
 

@@ -15,7 +15,7 @@ PALE_TURQUOISE = (175 / 255, 238 / 255, 238 / 255)
 MUD_BROWN = (63 / 255, 42 / 255, 20 / 255)
 ICE_BLUE = (0.82, 0.92, 1.0)
 
-# No distance to the edge of a drop counts for more than this, in pixels.
+# Distances to the edge of a drop are limited to this many pixels.
 FAR = 20
 
 
@@ -79,7 +79,7 @@ def fog(x: Tensor, draw: Draw, amount: float, decay: float) -> Tensor:
 @corruption("weather", 0.05, 0.1, 0.15, 0.2, 0.3, is_random=False)
 def brightness(x: Tensor, draw: Draw, amount: float) -> Tensor:
     """Brightness: overexposed, with hue and saturation unchanged."""
-    # With hue and saturation kept, all channels grow in the proportion in which the largest does.
+    # Hue and saturation stay if all channels grow by the same factor as the largest.
     value = x.amax(1, keepdim=True)
     brighter = (value + amount).clamp(max=1)
     return torch.where(value > 0, x * brighter / value.clamp_min(1e-6), brighter)
@@ -205,6 +205,6 @@ def plasma(n: int, h: int, w: int, decay: float, draw: Draw) -> Tensor:
 
 
 def _stretched(x: Tensor) -> Tensor:
-    """Each image from 0 to 1."""
+    """Each image, stretched to the range from 0 to 1."""
     x = x - x.amin((2, 3), keepdim=True)
     return x / x.amax((2, 3), keepdim=True).clamp_min(1e-6)

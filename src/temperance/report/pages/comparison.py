@@ -160,7 +160,7 @@ def remark(found: Comparison, outcome: Outcome) -> str:
 
 
 def _reach(found: Comparison, outcome: Outcome) -> tuple[float, float]:
-    """The interval of its NLL, given the NLL of the best; only the NLL where there is no interval."""
+    """The interval of a method's NLL, given the NLL of the best; only the NLL where there is no interval."""
     best = found.ranked[0]
     by = outcome.minus(best, "nll")
     if math.isnan(by.low):

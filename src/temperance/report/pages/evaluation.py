@@ -86,7 +86,7 @@ def verdict_section(evaluation: Evaluation, warning: str = "") -> Markup:
 
 
 def _in_bins(evaluation: Evaluation) -> Markup:
-    """The interval of the calibration error, and in how many bins it was measured: it depends on them."""
+    """The interval of the calibration error and the number of bins, on which the error depends."""
     notes = (_bounds(evaluation, "ece"), f"in {plural(len(evaluation.reliability.count), 'bin')}")
     return join(tag("span", note) for note in notes if note)
 
@@ -250,7 +250,7 @@ def named_metric(row: Row) -> Markup:
 
 
 def provenance_section(provenance: Provenance) -> Markup:
-    """What it takes to measure it again."""
+    """Everything that is needed to measure it again."""
     entries = [
         ("Measured", provenance.created),
         ("Command", provenance.command),

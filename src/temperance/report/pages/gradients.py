@@ -106,7 +106,7 @@ def limits(values: Sequence[Tensor]) -> tuple[float, float]:
 
 
 def _stretches(xs: Sequence[float], holds: Sequence[bool]) -> list[tuple[float, float]]:
-    """Where a condition holds without a break, from and to."""
+    """The first and the last x of each unbroken stretch where a condition holds."""
     found = []
     for here, stretch in groupby(zip(xs, holds, strict=True), key=lambda each: each[1]):
         if here:

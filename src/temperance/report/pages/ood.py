@@ -74,7 +74,7 @@ def histograms_section(found: OODComparison) -> Markup:
 
 
 def score_histogram(histogram: ScoreHistogram) -> Markup:
-    """Shares of its own data as bars, those of other sets as steps, and the threshold that accepts 95 %."""
+    """Shares of the model's own data as bars, those of other sets as steps, and the threshold that accepts 95 %."""
     edges = histogram.edges.tolist()
     highest = max(float(shares.max()) for shares in (histogram.inside, *histogram.outside.values()))
     y = RootScale(0, highest, 236, 28)

@@ -1,4 +1,4 @@
-"""The pages of several sets: what was measured of each, side by side, and where methods stand over all of them."""
+"""The pages of several sets: their measurements side by side, and how methods rank over all of them."""
 
 from __future__ import annotations
 

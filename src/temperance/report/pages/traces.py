@@ -61,7 +61,7 @@ def scatter(traces: Sequence[Trace], column: str) -> Markup:
 
 
 def _between(toy: Trace, a: int, b: int) -> str:
-    """What two steps of about the same total loss have in common and what they do not."""
+    """A sentence that compares two steps of about the same total loss."""
     if a == b:
         return "No two steps have about the same total loss, so A and B are one step."
     totals = " and ".join(f"{float(toy.total[row]):.4f}" for row in (a, b))

@@ -1,4 +1,4 @@
-"""Pictures of the angles between class prototypes: every pair as a matrix, and how many pairs meet at which angle."""
+"""Pictures of the angles between class prototypes: a matrix of all pairs, and a histogram."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def _width(text: str) -> float:
 
 
 def angle_histogram(angles: Tensor) -> Markup:
-    """How many pairs of classes meet at which angle."""
+    """The number of pairs of classes at each angle."""
     pairs = between_classes(angles)
     n_bins = min(40, 2 * math.ceil(math.sqrt(len(pairs))))
     best = simplex_angle(len(angles))
@@ -163,7 +163,7 @@ def angle_histogram(angles: Tensor) -> Markup:
 
 
 def _png(pixels: Tensor) -> str:
-    """Colours with opacity, uint8 (height, width, 4), as the address of a PNG picture that it contains.
+    """Colours with opacity, uint8 (height, width, 4), as a data URL of a PNG picture.
 
     A rectangle for each cell would make the page too large.
     """

@@ -13,7 +13,7 @@ from temperance.markup import Markup, join, tag
 from temperance.metrics.bins import Bins
 from temperance.metrics.selective import RiskCoverage
 from temperance.report.formats import PERCENT, digits_for, percent, percent_range, points
-from temperance.report.numbers import Bar, bars, highest_risk, thinned
+from temperance.report.numbers import GAP_WIDTH, Bar, bars, highest_risk, thinned
 from temperance.report.svg.drawing import (
     FIFTHS,
     INNER,
@@ -32,7 +32,6 @@ from temperance.report.svg.drawing import (
     ticks_between,
 )
 
-GAP_WIDTH = 0.5  # of a gap, as a share of its bin: the bar of the accuracy stays visible behind it
 SMALLEST_SHARE = 1e-4  # of the largest class error; smaller errors are drawn at the left edge
 
 
@@ -165,7 +164,7 @@ def risk_coverage(curve: RiskCoverage, before: RiskCoverage | None = None) -> Ma
 
 
 def error_distribution(errors: Tensor) -> Markup:
-    """How many classes have which calibration error, on a logarithmic scale."""
+    """The number of classes at each calibration error, on a logarithmic scale."""
     largest = float(errors.max())
     smallest = max(float(errors.min()), SMALLEST_SHARE * largest)
     low, high = (0.5 * smallest, 1.3 * largest) if largest else (1e-4, 1e-2)
@@ -182,7 +181,7 @@ def error_distribution(errors: Tensor) -> Markup:
 
 
 def change_distribution(change: Tensor) -> Markup:
-    """How many classes got better and worse by how much."""
+    """The number of classes at each change of the calibration error."""
     reach = float(change.abs().max()) or 0.01
     x = Scale(-1.04 * reach, 1.04 * reach, LEFT, RIGHT)
     edges = torch.linspace(x.low, x.high, 42, dtype=torch.float64)

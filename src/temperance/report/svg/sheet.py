@@ -1,4 +1,4 @@
-"""Pictures as an SVG file of its own, several side by side, with the colours of a report in the light."""
+"""Pictures as one SVG file, several side by side, in the light colours of a report."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def standalone(drawn: Markup) -> str:
 
 
 def _legend(lines: Sequence[Line], top: float, width: float) -> tuple[Markup, float]:
-    """A piece of each line with its name, in as many rows as they need; and where the last row ends."""
+    """A piece of each line with its name, in as many rows as needed, and the bottom of the last row."""
     parts = []
     x, y = MARGIN, top + NOTE
     for line in lines:

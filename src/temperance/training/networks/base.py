@@ -75,7 +75,7 @@ class Network(nn.Module):
         return self.pooled(self.tail(self.maps(images)))
 
     def maps(self, images: Tensor) -> Tensor:
-        """The feature maps of the last block. (n, channels, height, width) → (n, width, lower height, lower width)"""
+        """The feature maps of the last block, with fewer pixels. (n, channels, height, width) → (n, c, h, w)"""
         if images.ndim != 4 or images.shape[1] != self.channels or not images.is_floating_point():
             raise InputError(
                 f"images must be normalised numbers (n, {self.channels}, height, width); got {images.dtype} "
@@ -85,7 +85,7 @@ class Network(nn.Module):
         return found
 
     def pooled(self, maps: Tensor) -> Tensor:
-        """A feature map averaged to features. (n, width, height, width) → (n, n_features)"""
+        """Feature maps averaged to features. (n, c, h, w) → (n, n_features)"""
         if self.pool == 1:
             return maps.mean((2, 3))
         height, width = maps.shape[2:]
