@@ -130,7 +130,7 @@ def test_a_layer_with_a_prior_is_cast_and_exported() -> None:
 def test_settings_say_what_is_wrong_with_a_prior() -> None:
     logits, labels = mixture(300, EVEN)
     for wrong, says in (
-        ("unifrom", "prior must be one of uniform, same, a list of numbers or none; got 'unifrom'"),
+        ("unifrom", "prior must be uniform, same, a list of numbers or none; got 'unifrom'"),
         ([0.5, 0.5], r"a number for each of the 4 classes; got shape \(2,\)"),
         ([1, 1, 1, 0], "above 0 for every class; got 0 for class 3"),
         ([1, 1, 1, -math.inf], "a list of numbers or none; got"),

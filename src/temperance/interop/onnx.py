@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -182,8 +183,14 @@ def _softplus(values: Tensor, beta: float = 1, threshold: float = 20) -> Any:
     return (scaled.clamp_min(0) + (1 + (-scaled.abs()).exp()).log()) / beta
 
 
+def _cos(values: Tensor) -> Any:
+    """A shifted sine: many versions of onnxruntime have the cosine in float32 only."""
+    return (values + math.pi / 2).sin()
+
+
 EXPORTABLE: dict[Any, Callable[..., Any]] = {
     torch.ops.aten.searchsorted.Tensor: _searchsorted,
     torch.ops.aten.sort.stable: _stable_sort,
     torch.ops.aten.softplus.default: _softplus,
+    torch.ops.aten.cos.default: _cos,
 }
