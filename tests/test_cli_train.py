@@ -308,7 +308,7 @@ def test_what_hardly_learnt_is_said_before_anything_else(images: Path, tmp_path:
         (("digits", "--batch-size", "100000"), "--batch-size 100000 is more than"),
         (("digits", "--device", "tpu"), "the device 'tpu' cannot be used here"),
         (("nowhere", "--mix", "blend"), "there is no mix named 'blend'"),
-        (("cifar10",), "download"),
+        (("cifar10",), "add --download to fetch"),
     ],
 )
 def test_wrong_input_is_one_sentence(

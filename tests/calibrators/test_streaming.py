@@ -184,6 +184,5 @@ def test_dense_blocks_and_ignored_labels_are_rows_like_others() -> None:
             second.fit_stream(plain, most_values=most)
             for key, value in second.learnt.items():
                 torch.testing.assert_close(first.learnt[key], value, rtol=1e-6, atol=1e-9)
-    nothing: Any = make_calibrator("temperature")
     with pytest.raises(InputError, match="rows with a label"):
         Temperature().fit_stream([(dense[:10], marked[:400].reshape(10, 8, 5))], ignore_index=255)

@@ -259,7 +259,7 @@ def test_samples_without_an_optimum_leave_it_to_the_prior(objective: str, solver
     labels = torch.arange(9) % 3
     logits = torch.nn.functional.one_hot(labels, 3).double() * (2 if right else -2)
     reason = "the 9 samples contain no mistake" if right else "none of the 9 samples is predicted right"
-    with pytest.warns(TemperanceWarning, match=rf"^{reason}.*\. What is usual for other models"):
+    with pytest.warns(TemperanceWarning, match=rf"^{reason}.*\. So the fit leans on what other models needed"):
         found = Temperature(objective=objective, solver=solver).fit(logits, labels)
     assert 0.5 < temperature_of(found) < 1.5 if right else 1.5 < temperature_of(found) < 20
     assert reason in found.info["caution"] and found.info["converged"] and not found.info["at_bound"]

@@ -216,7 +216,7 @@ def _too_few(logits: Tensor, labels: Tensor) -> str:
     else:
         reason = f"the {n} samples say little about how sure predictions should be"
         remedy = "fit on more samples"
-    return f"{reason}. What is usual for other models, a temperature around 1.5, was taken into account; {remedy}"
+    return f"{reason}. So the fit leans on what other models needed, which is to be somewhat less sure; {remedy}"
 
 
 # --------------------------------------------------------------------------------------------------- convex objectives

@@ -8,7 +8,7 @@ import os
 import re
 import sys
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from difflib import get_close_matches
 from typing import Any
@@ -65,11 +65,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the exit code is 0, or 2 for anything the user can put right."""
     transliterate_output()
     args = argparse.Namespace(debug=False)
+    options: Container[str] = ()  # of the command
     try:
         try:
             known = parser()
             _, unknown = known.parse_known_args(arguments, args)
             command = vars(args).pop("command")  # the rest are its own options
+            options = known.commands[command]._option_string_actions
             if unknown:
                 raise _not_understood(unknown[0], command, known)
             with warnings_as_sentences():
@@ -80,7 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except TemperanceError as error:
         if args.debug:
             raise
-        print(f"temperance: {in_flags(error, args)}", file=sys.stderr)
+        print(f"temperance: {in_flags(error, options)}", file=sys.stderr)
         return 2
     except BrokenPipeError:
         # The reader of our output has gone away (`| head`).
@@ -117,12 +119,12 @@ def warnings_as_sentences() -> Iterator[None]:
         yield
 
 
-def in_flags(error: TemperanceError, args: argparse.Namespace) -> str:
-    """An error's sentence with the flags of this command in place of Python arguments."""
+def in_flags(error: TemperanceError, options: Container[str]) -> str:
+    """An error's sentence with the flags of a command in place of Python arguments, where the command has them."""
     said = str(error)
     for words, instead in error.flags.items():
-        flag = re.search(r"--([a-z-]+)", instead)
-        if flag is None or flag[1].replace("-", "_") in vars(args):
+        flag = re.search(r"--[a-z-]+", instead)
+        if flag is None or flag[0] in options:
             said = said.replace(words, instead, 1)
     return said
 
