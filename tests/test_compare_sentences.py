@@ -93,6 +93,14 @@ def test_few_samples_say_how_many_would_do() -> None:
     assert many.recommended.label == "temperature"
 
 
+def test_a_gain_that_looks_sure_and_is_not_recommended_says_why() -> None:
+    """Harm is judged by the samples at hand, the test also by mistakes that they do not show."""
+    logits, labels = random_predictions(100, 3, sharpness=2.2)
+    found = compared(Predictions.of(logits / 4, labels, from_logits=True), ["temperature"])
+    assert found.recommended is found.baseline and found.ranked[0].harm < 0.05
+    assert "The test is stricter: it also allows for mistakes that these samples do not show." in found.verdict
+
+
 def test_a_test_part_without_mistakes() -> None:
     logits, _ = random_predictions(60, 3, sharpness=2.0)
     labels = logits.argmax(1)

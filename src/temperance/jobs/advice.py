@@ -144,7 +144,10 @@ def _risk(found: Comparison, lower: Sequence[Outcome]) -> list[str]:
     favourite = next((outcome for name in FAVOURITES for outcome in lower if outcome.label == name), None)
     if favourite is None or found.chance[favourite.label] < SIGNIFICANT:
         return []
-    return _harm(found, favourite, favourite.label)
+    said = _harm(found, favourite, favourite.label)
+    if said and favourite.harm < SIGNIFICANT:
+        said.append("The test is stricter: it also allows for mistakes that these samples do not show.")
+    return said
 
 
 def _needed(found: Comparison, lower: Sequence[Outcome]) -> list[str]:
