@@ -1,8 +1,8 @@
 """How often an interval holds the true value: python -m benchmarks.quality.coverage --out FILE
 
 Logits are drawn at random, and labels from probabilities that are known, so the true value of every metric is known: it
-is that of many rows, each counted once for each label with the label's probability as its weight. Two intervals are
-made of the same resamples: the basic bootstrap for every metric, and the one that is shown.
+is that of many rows, each counted once for each label with the label's probability as its weight. There are two
+intervals: the basic bootstrap for every metric, and the one that `evaluate` shows, if it shows one.
 
 calibrated      labels as the model says: every error is 0
 over-confident  the logits of the labels are those of the model divided by 1.5
@@ -25,11 +25,12 @@ import torch
 from torch import Tensor
 
 from benchmarks.quality.table import read
+from temperance.jobs.evaluation import evaluate
 from temperance.jobs.results import Provenance
 from temperance.metrics import METRICS
 from temperance.metrics.batch import batches
 from temperance.metrics.gather import Request
-from temperance.metrics.significance import bounded, deal, resample
+from temperance.metrics.significance import deal, resample
 
 Truth = Callable[[Tensor], Tensor]
 
@@ -98,10 +99,10 @@ def covered(case: str, n: int, truth: dict[str, float]) -> list[dict[str, Any]]:
         labels = torch.multinomial(true, 1, generator=generator).squeeze(1)
         requests: list[Request] = [(METRICS[name], {}) for name in METRIC_NAMES]
         parts = deal(batches(says, labels), n, requests, torch.Generator().manual_seed(seed))
-        for (metric, _), part in zip(requests, parts, strict=True):
-            stats = part.whole
-            value, draws = metric.value(stats), resample(metric, part, RESAMPLES, torch.Generator().manual_seed(seed))
-            basic, ours = draws.interval(value, metric.range, LEVEL), bounded(metric, stats, value, draws, LEVEL)
+        shown = evaluate(says, labels, metrics=METRIC_NAMES, bootstrap=RESAMPLES, level=LEVEL, seed=seed)
+        for (metric, _), part, ours in zip(requests, parts, shown.rows, strict=True):
+            draws = resample(metric, part, RESAMPLES, torch.Generator().manual_seed(seed))
+            basic = draws.interval(metric.value(part.whole), metric.range, LEVEL)
             for rule, found in (("basic", basic), ("ours", ours)):
                 if not math.isnan(found.low):
                     held[rule, metric.name].append(found.low <= truth[metric.name] <= found.high)
