@@ -13,7 +13,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from temperance.errors import InputError
+from temperance.errors import InputError, NothingCountsError
 from temperance.numerics import RowExtremes, bounds, row_extremes
 
 ArrayLike: TypeAlias = Tensor | npt.ArrayLike
@@ -158,9 +158,9 @@ def as_weights(weights: ArrayLike, shape: tuple[int, ...], *, first_row: int = 0
     return given
 
 
-def no_weight() -> InputError:
+def no_weight() -> NothingCountsError:
     """The error if no row has a weight above 0."""
-    return InputError("every weight is 0: there is nothing to measure. At least one must be above 0")
+    return NothingCountsError("every weight is 0: there is nothing to measure. At least one must be above 0")
 
 
 def class_numbers(labels: ArrayLike, shape: tuple[int, ...], *, first_row: int = 0) -> Tensor:

@@ -2,6 +2,7 @@
 
 TemperanceError
 ├── InputError          the data, a setting or a name is not what was expected (also a ValueError)
+│   └── NothingCountsError   every label is ignored, or every weight is 0
 ├── FileError           a file cannot be read, understood or written
 ├── NotFittedError      a calibrator was used before it was fitted
 ├── DeviceError         a device is not there, or too small
@@ -35,6 +36,10 @@ class TemperanceWarning(UserWarning):
 
 class InputError(TemperanceError, ValueError):
     """The data, a setting or a name is not what was expected."""
+
+
+class NothingCountsError(InputError):
+    """Every label is ignored, or every weight is 0."""
 
 
 class FileError(TemperanceError):
