@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from temperance.arrays import one_column
-from temperance.errors import InputError, one_of
+from temperance.errors import InputError
+from temperance.settings import one_of
 
 Text = npt.NDArray[np.str_]
 
