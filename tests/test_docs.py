@@ -296,6 +296,13 @@ def test_tables_are_up_to_date() -> None:
         assert path.read_text() == picture, f"run scripts/tables.py: {path.name} is out of date"
 
 
+def test_no_table_is_empty() -> None:
+    """Neither a head without rows, nor a block that `scripts/tables.py` left blank."""
+    texts = {str(page): page.read_text() for page in PAGES} | dict(pages())
+    without_rows = re.compile(r"^\|[-:| ]+\|\n(?!\|)|<!-- table: [\w ]+ -->\s*<!-- end -->", re.MULTILINE)
+    assert [name for name, text in texts.items() if without_rows.search(f"{text}\n")] == []
+
+
 @pytest.mark.parametrize("family", sorted({method.family for method in CALIBRATORS}))
 def test_every_family_of_calibrators_has_a_page(family: str) -> None:
     """With its picture, its methods and what they cost; the overview leads to it."""

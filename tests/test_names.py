@@ -77,9 +77,9 @@ def test_what_is_registered_is_public(package: ModuleType, registry: Registry[An
         assert entry.__name__ in package.__all__ and getattr(package, entry.__name__) is entry
 
 
-def test_class_names_are_unique() -> None:
+def test_class_names_are_unique_in_any_case() -> None:
     found = Counter(
-        node.name
+        node.name.lower()
         for path in SOURCE.rglob("*.py")
         for node in ast.parse(path.read_text()).body
         if isinstance(node, ast.ClassDef)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from temperance.errors import FileError, InputError
 from temperance.predictions import Predictions, read_predictions, write_predictions
-from temperance.predictions.columns import is_whole_number
+from temperance.predictions.checks import is_whole_number
 
 SUFFIXES = [".npz", ".safetensors", ".parquet", ".csv"]
 

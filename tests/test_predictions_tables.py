@@ -55,6 +55,16 @@ def refusal(path: Path, split: str | None = None) -> str:
 # ------------------------------------------------------------------------------------------------------------- columns
 
 
+@pytest.mark.usefixtures("either_parser")
+def test_an_underscore_makes_text_of_digits(tmp_path: Path) -> None:
+    """Python takes 1_0 for ten; other programs do not."""
+    path = save_csv(tmp_path, {"probs_1_0": [0.8, 0.7], "probs_2_0": [0.2, 0.3], "label": ["2_0", "1_0"]})
+    found = read_predictions(path)
+    assert found.class_names == ("1_0", "2_0") and found.labels.tolist() == [1, 0]
+    path = save_csv(tmp_path, {"probs_0": [0.8, 0.7], "probs_1": [0.2, 0.3], "label": ["0", "0_1"]})
+    assert "0_1" in refusal(path)
+
+
 @every_format
 def test_numbered_columns_in_any_order(tmp_path: Path, save: Save) -> None:
     path = save(tmp_path, {"id": ["x", "y"], "probs_1": [0.2, 0.3], "label": [1, 0], "probs_0": [0.8, 0.7]})

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from temperance.errors import InputError
+from temperance.errors import InputError, NothingCountsError
 from temperance.numerics import RowExtremes, bounds, row_extremes
 
 ArrayLike: TypeAlias = Tensor | npt.ArrayLike
@@ -27,6 +27,9 @@ LOG_FLOOR = 1e-12
 
 # The usual marks of pixels and tokens without a label: in masks, and in torch.
 NO_LABEL = (255, -100)
+
+# Repeating rows as their weights say makes at most this many.
+MOST_REPEATED = 1 << 26
 
 # Rows are taken in blocks of about this many values, so that the passes over a block after the first find it in cache.
 BLOCK_VALUES = {"cpu": 1 << 19, "cuda": 1 << 26}
@@ -158,9 +161,19 @@ def as_weights(weights: ArrayLike, shape: tuple[int, ...], *, first_row: int = 0
     return given
 
 
-def no_weight() -> InputError:
+def no_weight() -> NothingCountsError:
     """The error if no row has a weight above 0."""
-    return InputError("every weight is 0: there is nothing to measure. At least one must be above 0")
+    return NothingCountsError("every weight is 0: there is nothing to measure. At least one must be above 0")
+
+
+def repeated_rows(name: str, weights: Tensor, remedy: str) -> Tensor:
+    """The index of each row as often as its weight says, a whole number, for what goes by `name`. (n,) → (Σ w,)"""
+    if (size := float(weights.sum())) > MOST_REPEATED:
+        raise InputError(
+            f"{name} counts samples one by one, and these weights stand for {size:.3g} of them, which are too many. "
+            f"{remedy}"
+        )
+    return torch.repeat_interleave(weights.long())
 
 
 def class_numbers(labels: ArrayLike, shape: tuple[int, ...], *, first_row: int = 0) -> Tensor:

@@ -2,6 +2,7 @@
 
 TemperanceError
 ├── InputError          the data, a setting or a name is not what was expected (also a ValueError)
+│   └── NothingCountsError   every label is ignored, or every weight is 0
 ├── FileError           a file cannot be read, understood or written
 ├── NotFittedError      a calibrator was used before it was fitted
 ├── DeviceError         a device is not there, or too small
@@ -35,6 +36,10 @@ class TemperanceWarning(UserWarning):
 
 class InputError(TemperanceError, ValueError):
     """The data, a setting or a name is not what was expected."""
+
+
+class NothingCountsError(InputError):
+    """Every label is ignored, or every weight is 0."""
 
 
 class FileError(TemperanceError):
@@ -80,34 +85,3 @@ def known_settings(owner: str, settings: Iterable[str], known: Iterable[str]) ->
     for setting in settings:
         if setting not in known:
             raise unknown_name(f"setting of {owner}", setting, known)
-
-
-def one_of(setting: str, value: object, allowed: Iterable[str]) -> None:
-    """Refuse a value that is not among the allowed ones."""
-    allowed = tuple(allowed)
-    if value not in allowed:
-        raise _wrong(setting, f"one of {', '.join(allowed)}", value)
-
-
-def at_least(setting: str, value: object, low: int) -> None:
-    """Refuse anything but a whole number of at least `low`."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < low:
-        raise _wrong(setting, f"a whole number of at least {low}", value)
-
-
-def seed_number(value: object) -> None:
-    """Refuse anything but a whole number that a generator can start from."""
-    at_least("seed", value, 0)
-    if isinstance(value, int) and value >= 1 << 63:
-        raise _wrong("seed", "below 2^63", value)
-
-
-def positive_fraction(setting: str, value: object) -> None:
-    """Refuse anything but a number above 0 and up to 1."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1:
-        raise _wrong(setting, "a fraction above 0 and up to 1", value)
-
-
-def _wrong(setting: str, expected: str, value: object) -> InputError:
-    flag = f"--{setting.replace('_', '-')}"
-    return InputError(f"{setting} must be {expected}; got {value!r}", flags={setting: flag})

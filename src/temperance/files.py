@@ -70,7 +70,7 @@ def _replacing(path: PathLike) -> Iterator[tuple[Path, Path]]:
         temporary.replace(target)
         _sync_folder(target.parent)
     except OSError as error:
-        raise FileError(f"{path} cannot be written: {_reason(error)}") from error
+        raise FileError(f"{path} cannot be written: {reason(error)}") from error
     finally:
         with suppress(OSError):
             shutil.rmtree(temporary) if temporary.is_dir() else temporary.unlink()
@@ -170,10 +170,10 @@ def reading(path: PathLike) -> Iterator[None]:
             raise
         # A broken archive can send its reader to an impossible place, which the system calls an invalid argument.
         if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
-            raise FileError(f"{path} cannot be read: {_reason(error)}") from error
+            raise FileError(f"{path} cannot be read: {reason(error)}") from error
         raise FileError(
             f"{path} cannot be read as {found.suffix or 'a file of this kind'}: it is damaged, cut short or another "
-            f"kind of file ({_reason(error)}); write it again"
+            f"kind of file ({reason(error)}); write it again"
         ) from error
 
 
@@ -205,7 +205,7 @@ def read_tensors(path: PathLike) -> tuple[dict[str, Tensor], dict[str, str]]:
         return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
 
 
-def _reason(error: Exception) -> str:
+def reason(error: object) -> str:
     """What the system or a parser says, as part of a sentence: on one line, not too long."""
     said = (isinstance(error, OSError) and error.strerror) or str(error) or type(error).__name__
     line = _printable(" ".join(str(said).split())).rstrip(".")

@@ -103,6 +103,15 @@ def bin_edges(n_bins: int, device: torch.device | None = None) -> Tensor:
     return torch.arange(n_bins + 1, dtype=torch.float64, device=device) / n_bins
 
 
+def soft_bins(values: Tensor, n_bins: int, temperature: float) -> Tensor:
+    """How much each value belongs to each of the bins of [0, 1], whose middles are ξ_b. (n,) → (n, n_bins)
+
+    softmax_b(−(c_i − ξ_b)² / temperature) (Karandikar et al. 2021, eq. 11).
+    """
+    middles = (torch.arange(n_bins, dtype=values.dtype, device=values.device) + 0.5) / n_bins
+    return (-(values[:, None] - middles).square() / temperature).softmax(1)
+
+
 def bin_sums(values: Tensor, hits: Tensor, edges: Tensor, *, closed: str) -> tuple[Tensor, Tensor, Tensor] | None:
     """The number of values in each bin of equal width, their sum, and the number of hits; None if not compiled.
 

@@ -14,7 +14,7 @@ import inspect
 import math
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -126,6 +126,11 @@ def of_kind(name: str, value: object, kind: Any) -> None:
         allowed = Setting(name, kind, REQUIRED, "").allowed
         flags = {name: f"--{name.replace('_', '-')}"}
         raise InputError(f"{name} must be {allowed}; got {value!r}", flags=flags)
+
+
+def one_of(name: str, value: object, allowed: Iterable[str]) -> None:
+    """Refuse a value that is not among the allowed ones."""
+    of_kind(name, value, Literal.__getitem__(tuple(allowed)))
 
 
 def settings_of(make: Callable[..., Any]) -> Mapping[str, Setting]:

@@ -110,6 +110,10 @@ def test_methods_of_single_samples_refuse_other_weights(name: str) -> None:
     logits, labels, _ = samples()
     with pytest.raises(InputError, match=f"{name} counts samples one by one, so weights must be whole numbers"):
         make_calibrator(name).fit(logits, labels, weights=torch.linspace(0.5, 1, 150))
+    with pytest.raises(
+        InputError, match=f"{name} counts samples one by one, and these weights stand for 1.5e.08 of them"
+    ):
+        make_calibrator(name).fit(logits, labels, weights=torch.full((150,), 1e6))
 
 
 @pytest.mark.parametrize("objective", [name for name in OBJECTIVES.names if OBJECTIVES[name].whole])

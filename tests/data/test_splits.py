@@ -150,7 +150,7 @@ def test_classes_of_any_size(counts: list[int], ratio: float) -> None:
 @pytest.mark.parametrize(
     ("labels", "ratio", "sentence"),
     [
-        ([0, 0, 1, 1], 0.0, "ratio of a long tail must be a fraction above 0 and up to 1; got 0.0"),
+        ([0, 0, 1, 1], 0.0, "ratio of a long tail must be a number above 0 and up to 1; got 0.0"),
         ([0, 0, 1, 1], 0.1, "leaves nothing of the last class, which would have 0.2 samples; .* at least 0.5"),
         ([0, 2, 2], 0.5, "needs samples of every class; class 1 has none"),
         ([0, 0], 0.5, "number of classes of a long tail must be a whole number of at least 2; got 1"),

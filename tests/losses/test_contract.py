@@ -260,6 +260,26 @@ def test_penalty_is_added_to_any_base(kind: type[Loss]) -> None:
 
 
 @each_regulariser
+def test_class_weights_apply_to_the_smoothing_of_the_base(kind: type[Loss]) -> None:
+    logits, labels, indices = batch()
+    labels[[0, 7]] = -100
+    weight = torch.tensor([0.5, 2.0, 0.0, 1.0, 3.0], dtype=torch.float64)
+    counts = (labels >= 0) * weight[labels.clamp_min(0)]
+    smoothed = F.cross_entropy(logits, labels, weight, label_smoothing=0.2, reduction="none")
+    each, of_base = (
+        loss(logits, labels, indices) for loss in (made(kind, reduction="none"), CrossEntropy(reduction="none"))
+    )
+    if kind._penalty is not Regulariser._penalty:  # type: ignore[attr-defined]
+        expected = smoothed + counts * (each - of_base)
+    else:
+        expected = smoothed * (each / of_base.where(labels >= 0, 1))
+    base = "cross-entropy:label_smoothing=0.2"
+    for reduction, value in {"none": expected, "sum": expected.sum(), "mean": expected.sum() / counts.sum()}.items():
+        loss = made(kind, base=base, weight=weight, reduction=reduction)
+        assert close(loss(logits, labels, indices), value)
+
+
+@each_regulariser
 def test_base_with_memory_is_fed(kind: type[Loss]) -> None:
     memory = "crl" if kind.learns_from == "training" else "adafocal"
     inner = make(LOSSES[memory])

@@ -124,7 +124,7 @@ def test_bad_input_is_refused() -> None:
     with pytest.raises(InputError, match="ood_scores must be finite; number 1 is nan"):
         auroc([0.5], [0.1, float("nan")])
     for tpr in (0.0, 1.5, -1, float("nan"), "0.95"):
-        with pytest.raises(InputError, match="tpr must be a fraction"):
+        with pytest.raises(InputError, match="tpr must be a number above 0 and up to 1"):
             fpr_at_tpr([0.5], [0.5], tpr=tpr)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="threshold must be one of step, percentile"):
         fpr_at_tpr([0.5], [0.5], threshold="linear")

@@ -77,6 +77,22 @@ def test_a_refused_update_leaves_the_stream_as_it_was() -> None:
     assert stream.value == before
 
 
+@pytest.mark.parametrize("metric", METRICS, ids=METRICS.names)
+def test_a_piece_in_which_no_sample_counts_changes_nothing(metric: Metric) -> None:
+    logits, labels = random_predictions(30, 3)
+    ignored = torch.full_like(labels, 255)
+    stream = Stream(metric)
+    stream.update(logits, ignored, from_logits=True, ignore_index=255)
+    with pytest.raises(InputError, match="seen no predictions"):
+        _ = stream.value
+    stream.update(logits, labels, from_logits=True, ignore_index=255)
+    stream.update(logits, ignored, from_logits=True, ignore_index=255)
+    stream.update(logits, labels, from_logits=True, weights=torch.zeros(30))
+    assert stream.value == metric(logits, labels, from_logits=True)
+    with pytest.raises(InputError):
+        stream.update(logits[:29], ignored, from_logits=True, ignore_index=255)
+
+
 LONG_RUN = """
 import torch
 from temperance.metrics import ece

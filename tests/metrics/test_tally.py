@@ -16,10 +16,10 @@ from temperance.metrics.tally import (
     Tally,
     accuracy_bounds,
     calibration_error,
-    chance,
     class_tally,
     confidence_tally,
     error_by_chance,
+    p_values,
     positive_tally,
     samples_needed,
     significant,
@@ -51,11 +51,11 @@ def test_by_class_and_by_confidence() -> None:
     for j in range(4):
         mine = probs.argmax(1) == j
         assert int(by_class.count[j]) == int(mine.sum())
-        assert float(by_class.says[j]) == pytest.approx(float(probs[mine].amax(1).mean()))
-        assert float(by_class.right[j]) == pytest.approx(float((labels[mine] == j).double().mean()))
+        assert float(by_class.mean_confidence[j]) == pytest.approx(float(probs[mine].amax(1).mean()))
+        assert float(by_class.accuracy[j]) == pytest.approx(float((labels[mine] == j).double().mean()))
         assert float(by_class.squares[j]) == pytest.approx(float(probs[mine].amax(1).square().sum()))
     for tally in (by_confidence, by_class):
-        assert float(tally.total().right) == pytest.approx(accuracy(probs, labels))
+        assert float(tally.total().accuracy) == pytest.approx(accuracy(probs, labels))
     assert calibration_error(by_confidence) == pytest.approx(ece(probs, labels))
 
 
@@ -95,7 +95,7 @@ def test_the_p_value_is_never_too_small(n: int, a: float, b: float, other: float
     if other is not None:
         chances = np.where(draw.random(n) < 0.5, chances, other)
     given = torch.from_numpy(chances.clip(1e-9, 1 - 1e-9))
-    found, expected = chance(tally_of(given, torch.arange(n + 1))), exact(given)
+    found, expected = p_values(tally_of(given, torch.arange(n + 1))), exact(given)
     tail = (expected <= 0.1) & (expected > 1e-12)
     assert bool((found[tail] >= expected[tail] * (1 - 1e-3)).all())
 
@@ -105,7 +105,7 @@ def test_the_p_value_is_not_much_too_large(n: int) -> None:
     """So that what is there is found."""
     generator = torch.Generator().manual_seed(0)
     confidence = torch.randn(n, 10, generator=generator, dtype=torch.float64).mul(3).softmax(1).amax(1)
-    found, expected = chance(tally_of(confidence, torch.arange(n + 1))), exact(confidence)
+    found, expected = p_values(tally_of(confidence, torch.arange(n + 1))), exact(confidence)
     tail = (expected <= 0.05) & (expected > 1e-4)
     assert bool((found[tail] <= 2 * expected[tail]).all())
 
@@ -113,17 +113,17 @@ def test_the_p_value_is_not_much_too_large(n: int) -> None:
 def test_certainty() -> None:
     """A model that is never in doubt is wrong once it is wrong; with no predictions nothing is known."""
     sure = tally_of(torch.ones(5, dtype=torch.float64), torch.tensor([5, 4, 0]))
-    assert chance(sure).tolist() == [1, 0, 0]
-    assert chance(Tally(*(torch.zeros(1, dtype=torch.float64) for _ in range(4)))).tolist() == [1]
+    assert p_values(sure).tolist() == [1, 0, 0]
+    assert p_values(Tally(*(torch.zeros(1, dtype=torch.float64) for _ in range(4)))).tolist() == [1]
     # Rows may sum to a little more than 1.
-    assert chance(tally_of(torch.full((5,), 1 + 1e-7, dtype=torch.float64), torch.tensor([5]))).tolist() == [1]
+    assert p_values(tally_of(torch.full((5,), 1 + 1e-7, dtype=torch.float64), torch.tensor([5]))).tolist() == [1]
 
 
 def test_empty_entries_are_no_tests() -> None:
     # Entries without predictions are not counted as tests.
     alone = tally_of(torch.full((40,), 0.9, dtype=torch.float64), torch.tensor([30]))
     empty = Tally(*(torch.zeros(99, dtype=each.dtype) for each in alone.tensors().values()))
-    level = 1.5 * float(chance(alone))
+    level = 1.5 * float(p_values(alone))
     assert significant(alone.beside(empty), level).tolist() == [True] + 99 * [False]
     both = alone.beside(alone)
     assert not significant(both, level).any() and significant(both, 2 * level).all()
@@ -156,6 +156,6 @@ def test_so_many_samples_show_the_error(says: float) -> None:
     shares = []
     for n in (needed // 2, needed):
         hits = torch.binomial(torch.full((2000,), float(n)), torch.tensor(says - 0.03), generator=generator).long()
-        found = chance(tally_of(torch.full((n,), says, dtype=torch.float64), hits)) <= 0.05
+        found = p_values(tally_of(torch.full((n,), says, dtype=torch.float64), hits)) <= 0.05
         shares.append(float(found.double().mean()))
     assert shares[1] > 0.72 and (says == 1 or shares[0] < 0.65)

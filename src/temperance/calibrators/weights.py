@@ -3,12 +3,9 @@
 import torch
 from torch import Tensor
 
-from temperance.arrays import ArrayLike, as_weights, no_weight
+from temperance.arrays import ArrayLike, as_weights, no_weight, repeated_rows
 from temperance.errors import InputError
 from temperance.numerics import is_whole
-
-# Repeating rows as their weights say makes at most this many.
-MOST_REPEATED = 1 << 26
 
 
 def either(weights: ArrayLike | None, sample_weight: ArrayLike | None) -> ArrayLike | None:
@@ -59,9 +56,4 @@ def repeated(name: str, weights: Tensor) -> Tensor:
             f"{name} counts samples one by one, so weights must be whole numbers, and these are not. {remedy}, "
             "or fit without weights"
         )
-    if (size := float(weights.sum())) > MOST_REPEATED:
-        raise InputError(
-            f"{name} counts samples one by one, and these weights stand for {size:.3g} of them, which are too many. "
-            f"{remedy}"
-        )
-    return torch.repeat_interleave(weights.long())
+    return repeated_rows(name, weights, remedy)

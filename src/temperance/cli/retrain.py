@@ -8,8 +8,8 @@ from pathlib import Path
 from temperance.cli.output import progress_bar
 from temperance.cli.terminal import show
 from temperance.cli.train import best_device, lines_now_and_then
-from temperance.errors import TemperanceError, at_least, seed_number
-from temperance.settings import ResamplesOrNone, of_kind
+from temperance.errors import TemperanceError
+from temperance.settings import CountOrZero, ResamplesOrNone, Seed, of_kind
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -52,8 +52,8 @@ def run(args: argparse.Namespace) -> None:
     # Wrong options are refused before any data is read.
     as_loss(args.loss, n_samples=1)
     of_kind("bootstrap", args.bootstrap, ResamplesOrNone)
-    at_least("copies", args.copies, 0)
-    seed_number(args.seed)
+    of_kind("copies", args.copies, CountOrZero)
+    of_kind("seed", args.seed, Seed)
     begin_folder(args.output)
     device = args.device or best_device()
     with progress_bar() as bar:

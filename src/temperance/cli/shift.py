@@ -7,7 +7,8 @@ from pathlib import Path
 
 from temperance.cli.output import add_output_options, check_outputs, emit, progress_bar
 from temperance.cli.train import best_device
-from temperance.errors import InputError, at_least
+from temperance.errors import InputError
+from temperance.settings import Count, of_kind
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -40,7 +41,7 @@ def run(args: argparse.Namespace) -> None:
 
     severities = _whole_numbers(args.severities)
     if args.limit is not None:
-        at_least("limit", args.limit, 1)
+        of_kind("limit", args.limit, Count)
     calibrator = load_calibrator(args.calibrator) if args.calibrator else None
     opened = open_retrained if is_retrained(args.folder) else open_run
     found, data = opened(args.folder, data=args.data, device=args.device or best_device())

@@ -15,7 +15,7 @@ from pathlib import Path
 from zipfile import ZipFile
 
 from temperance.errors import FileError
-from temperance.files import reading
+from temperance.files import reading, reason
 from temperance.progress import Progress, no_progress
 
 CHUNK = 1 << 20
@@ -115,8 +115,9 @@ def fetch(archive: Archive, folder: Path, progress: Progress = no_progress) -> P
                 if not attempts_left:
                     raise
     except (OSError, HTTPException) as error:
+        why = reason(getattr(error, "reason", None) or error)  # urllib wraps what went wrong
         raise FileError(
-            f"{archive.name} cannot be fetched from {archive.url} ({_reason(error)}); check the network and try again, "
+            f"{archive.name} cannot be fetched from {archive.url} ({why}); check the network and try again, "
             f"which continues where this stopped, or put the file at {target} yourself"
         ) from error
     found = _md5(part, progress)
@@ -154,12 +155,6 @@ def _fetch_rest(url: str, part: Path, progress: Callable[[int, int], None]) -> N
         raise ConnectionError(f"the connection broke after {done} of {size} bytes")
 
 
-def _reason(error: Exception) -> str:
-    """Why a connection failed, on one line."""
-    said = getattr(error, "reason", None) or getattr(error, "strerror", None) or error
-    return " ".join((str(said) or type(error).__name__).split())
-
-
 def _unpacked(packed: Path, target: Path, progress: Progress) -> Path:
     """Unpack a .zip beside itself, whole or not at all, and remove it."""
     check_md5(packed, progress)
@@ -173,7 +168,7 @@ def _unpacked(packed: Path, target: Path, progress: Progress) -> Path:
             (Path(temporary) / target.name).rename(target)
         packed.unlink()
     except OSError as error:
-        raise FileError(f"{packed} cannot be unpacked: {_reason(error)}") from error
+        raise FileError(f"{packed} cannot be unpacked: {reason(error)}") from error
     return target
 
 

@@ -16,7 +16,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from temperance.arrays import ArrayLike, shape_of, to_tensor
-from temperance.errors import InputError, at_least
+from temperance.errors import InputError
+from temperance.settings import CountOrZero, of_kind
 
 Device = str | torch.device
 
@@ -52,7 +53,7 @@ def draw_moves(n: int, *, pad: int = 4, flip: bool = True, generator: torch.Gene
     An image is given a black border of `pad` pixels and cropped to its size at one of (2·pad + 1)² places; half of
     them are mirrored.
     """
-    at_least("pad", pad, 0)
+    of_kind("pad", pad, CountOrZero)
     top, left = torch.randint(2 * pad + 1, (2, n), generator=generator)
     mirrored = torch.rand(n, generator=generator) < 0.5
     return Moves(top, left, mirrored if flip else torch.zeros_like(mirrored), pad)

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from temperance.arrays import ArrayLike, to_tensor
-from temperance.errors import InputError, at_least, positive_fraction
+from temperance.errors import InputError
+from temperance.settings import AtLeastTwo, Count, CountOrZero, PositiveFraction, of_kind
 
 
 def long_tail_counts(n_max: int, k: int, ratio: float) -> list[int]:
@@ -20,9 +21,9 @@ def long_tail_counts(n_max: int, k: int, ratio: float) -> list[int]:
     >>> long_tail_counts(5000, 10, 0.1)
     [5000, 3871, 2997, 2320, 1796, 1391, 1077, 834, 645, 500]
     """
-    at_least("n_max", n_max, 1)
-    at_least("the number of classes of a long tail", k, 2)
-    positive_fraction("the ratio of a long tail", ratio)
+    of_kind("n_max", n_max, Count)
+    of_kind("the number of classes of a long tail", k, AtLeastTwo)
+    of_kind("the ratio of a long tail", ratio, PositiveFraction)
     counts = [int(n_max * ratio ** (i / (k - 1))) for i in range(k)]
     if not counts[-1]:
         raise InputError(
@@ -44,7 +45,7 @@ def long_tailed(labels: ArrayLike, ratio: float, seed: int = 0) -> Tensor:
     given = to_tensor(labels, "labels")
     if given.ndim != 1 or given.is_floating_point() or not len(given):
         raise InputError(f"labels must be class numbers of shape (n,); got {given.dtype} {tuple(given.shape)}")
-    at_least("the seed of a long tail", seed, 0)
+    of_kind("the seed of a long tail", seed, CountOrZero)
     numbers = given.cpu().numpy()
     if numbers.min() < 0:
         raise InputError(f"labels must be class numbers from 0; got {numbers.min()}")
@@ -52,8 +53,8 @@ def long_tailed(labels: ArrayLike, ratio: float, seed: int = 0) -> Tensor:
     if not there.all():
         raise InputError(f"a long tail needs samples of every class; class {int((there == 0).argmax())} has none")
     k = len(there)
-    at_least("the number of classes of a long tail", k, 2)
-    positive_fraction("the ratio of a long tail", ratio)
+    of_kind("the number of classes of a long tail", k, AtLeastTwo)
+    of_kind("the ratio of a long tail", ratio, PositiveFraction)
     # A class with more samples than it needs does not lengthen the tail; one with fewer shortens all of it.
     n_max = int(min(have / ratio ** (i / (k - 1)) for i, have in enumerate(there.tolist())) + 1e-9)
     draw = np.random.default_rng(seed)

@@ -18,11 +18,11 @@ from temperance.data.folders import is_tiny_imagenet, read_image_folder, read_ti
 from temperance.data.images import Images, Part, Source
 from temperance.data.longtail import long_tailed
 from temperance.data.splits import SPLITS, hold_out
-from temperance.errors import FileError, InputError, at_least, one_of
+from temperance.errors import FileError, InputError
 from temperance.files import PathLike
 from temperance.predictions.checks import shown
 from temperance.progress import Progress, no_progress
-from temperance.settings import Bounds, of_kind
+from temperance.settings import Bounds, CountOrZero, of_kind, one_of
 
 SET_NAMES = (*NAMED, "digits")
 
@@ -102,7 +102,7 @@ def read_images(
     if size is not None:
         of_kind("size", size, Annotated[int, Bounds(1, 100_000)])
     if workers is not None:
-        at_least("workers", workers, 0)
+        of_kind("workers", workers, CountOrZero)
     found = _find(
         source,
         size=size,

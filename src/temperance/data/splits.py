@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from temperance.arrays import ArrayLike, to_tensor
-from temperance.errors import InputError, at_least, one_of
+from temperance.errors import InputError
+from temperance.settings import CountOrZero, of_kind, one_of
 
 Numbers = npt.NDArray[np.int64]
 
@@ -39,7 +40,7 @@ def hold_out(
     one_of("split", split, SPLITS)
     draw, published_seed = SPLITS[split]
     if seed is not None:
-        at_least("the seed of a split", seed, 0)
+        of_kind("the seed of a split", seed, CountOrZero)
     held = _number(amount, len(given))
     parts = draw(given.cpu().numpy(), held, published_seed if seed is None else seed)
     kept_index, held_index = (torch.from_numpy(part.astype(np.int64)) for part in parts)

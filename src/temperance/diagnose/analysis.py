@@ -10,14 +10,14 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
 
 from temperance.arrays import ArrayLike, as_labels, as_logits, flatten, shape_of, to_tensor
 from temperance.diagnose.traces import Trace, posthoc_trace
-from temperance.errors import FileError, InputError, MissingExtraError, at_least
+from temperance.errors import FileError, InputError, MissingExtraError
 from temperance.heads.features import read_features
 from temperance.heads.masked import MaskedInference, masked_inference
 from temperance.heads.splitting import USUAL_NAMES
@@ -25,6 +25,7 @@ from temperance.jobs.evaluation import evaluate
 from temperance.metrics.bins import Bins
 from temperance.predictions import Predictions, read_pair, read_predictions
 from temperance.progress import Progress, no_progress
+from temperance.settings import AtLeastTwo, Bounds, of_kind
 from temperance.training.run import LOG, read_log, read_weights
 
 # What the page of an analysis trains a calibrator with, and for how long.
@@ -67,7 +68,7 @@ def simplex_angle(k: int) -> float:
     >>> round(simplex_angle(3), 6)
     120.0
     """
-    at_least("k", k, 2)
+    of_kind("k", k, AtLeastTwo)
     return math.degrees(math.acos(-1 / (k - 1)))
 
 
@@ -110,7 +111,7 @@ def tsne(logits: ArrayLike, labels: ArrayLike, *, n: int = 1500, perplexity: flo
     except ImportError:
         raise MissingExtraError("scikit-learn", "analysis", "t-SNE") from None
 
-    at_least("n", n, 4)
+    of_kind("n", n, Annotated[int, Bounds(4)])
     given = as_logits(logits)
     rows, truth = flatten(given), as_labels(labels, given).reshape(-1)
     if len(rows) < 4:
@@ -188,7 +189,7 @@ def analyse(
     """
     if not sources:
         raise InputError("there is nothing to analyse: name a run or a file of predictions")
-    at_least("points", points, 4)
+    of_kind("points", points, Annotated[int, Bounds(4)])
     subjects = _distinct([_subject(source, seed, how) for source in sources])
     for subject in subjects:
         if subject.test.has_weights:

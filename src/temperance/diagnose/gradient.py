@@ -15,9 +15,9 @@ from torch import Tensor
 
 from temperance.arrays import flatten
 from temperance.diagnose.smoothing import FORMULAS, Smoothing, by_formula
-from temperance.errors import one_of
 from temperance.losses.base import LOSSES, Loss, make_loss
 from temperance.losses.selective import soft_cdf
+from temperance.settings import one_of
 
 SOURCES = ("autograd", "formula")
 

@@ -18,13 +18,14 @@ from temperance.calibrators.base import Calibrator
 from temperance.data import ImageBatch, Moves, Part
 from temperance.data.corruptions import CORRUPTIONS, corrupt
 from temperance.data.files import pillow
-from temperance.errors import InputError, at_least, plural, seed_number
+from temperance.errors import InputError, plural
 from temperance.jobs.outcomes import SIGNIFICANT
 from temperance.jobs.results import Provenance, Results, Row, shown
 from temperance.metrics import METRICS, debiased_ece
 from temperance.metrics.gain import holm
 from temperance.metrics.significance import Difference, difference
 from temperance.progress import Progress, no_progress
+from temperance.settings import Count, Seed, of_kind
 from temperance.showing import percent
 from temperance.training.prediction import device_of, predict
 
@@ -243,7 +244,7 @@ def under_shift(
     Hendrycks and Dietterich, Benchmarking neural network robustness to common corruptions and perturbations, ICLR 2019;
     Ovadia et al., Can you trust your model's uncertainty?, NeurIPS 2019.
     """
-    seed_number(seed)
+    of_kind("seed", seed, Seed)
     chosen = tuple(CORRUPTIONS[each].name for each in corruptions) or usual_corruptions(part)
     if not severities or any(isinstance(s, bool) or not isinstance(s, int) or not 1 <= s <= 5 for s in severities):
         raise InputError(
@@ -308,7 +309,7 @@ def under_shift(
 
 def some_of(part: Part, n: int, *, seed: int = 0) -> Part:
     """At most n samples of a part, drawn by the seed and in their order."""
-    at_least("n", n, 1)
+    of_kind("n", n, Count)
     chosen = torch.randperm(len(part), generator=torch.Generator().manual_seed(seed))[:n]
     return part if n >= len(part) else part.take(chosen.sort().values)
 

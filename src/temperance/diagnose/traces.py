@@ -12,10 +12,11 @@ from torch import Tensor
 from temperance.arrays import ArrayLike, as_labels, as_logits, flatten
 from temperance.calibrators._fit.solvers import Problem, train
 from temperance.calibrators.temperature import divided
-from temperance.errors import InputError, at_least, one_of
+from temperance.errors import InputError
 from temperance.metrics import class_loss_spread, ece
 from temperance.metrics.stats import Sums
 from temperance.objectives import make_objective
+from temperance.settings import Count, of_kind, one_of
 
 
 @dataclass(frozen=True)
@@ -120,8 +121,8 @@ def posthoc_trace(
     """
     one_of("layer", layer, LAYERS)
     one_of("optimiser", optimiser, ("adam", "lbfgs"))
-    at_least("steps", steps, 1)
-    at_least("every", every, 1)
+    of_kind("steps", steps, Count)
+    of_kind("every", every, Count)
     rows, truth = _pair(logits, labels)
     k = rows.shape[1]
     measured_rows, measured_truth = (rows, truth) if held_out is None else _pair(*held_out)
@@ -168,7 +169,7 @@ def _worst(rows: Tensor, truth: Tensor, how_many: int | None) -> Tensor:
     present = torch.bincount(truth, minlength=k) > 0
     if how_many is None:
         return present.nonzero().flatten()
-    at_least("worst_classes", how_many, 1)
+    of_kind("worst_classes", how_many, Count)
     losses, *_ = _measured(rows.log_softmax(1), truth, 15)
     return torch.where(present, losses, -math.inf).topk(min(how_many, int(present.sum()))).indices
 

@@ -17,14 +17,14 @@ import torch
 from torch import Tensor, nn
 
 from temperance.arrays import shape_of
-from temperance.errors import FileError, InputError, NotFittedError, seed_number, unknown_name
+from temperance.errors import FileError, InputError, NotFittedError, unknown_name
 from temperance.files import read_tensors, reading, write_tensors
 from temperance.heads.features import Features
 from temperance.heads.loop import FeatureBatch, Loop, generator_of
 from temperance.losses import Loss
 from temperance.progress import Progress, no_progress
 from temperance.registry import Registry, first_line, parse_entry, plain_name
-from temperance.settings import Count, CountOrZero, HasSettings, NonNegative, Positive
+from temperance.settings import Count, CountOrZero, HasSettings, NonNegative, Positive, Seed, of_kind
 from temperance.training.criterion import as_loss
 
 FORMAT = 1
@@ -150,7 +150,7 @@ class Head(HasSettings, nn.Module):
         loss  any loss of temperance, or its name with settings, such as "focal:gamma=2"
         """
         self.check_settings()
-        seed_number(seed)
+        of_kind("seed", seed, Seed)
         self._check_features(features)
         if self.needs_wide_features and features.d < features.k:
             raise InputError(

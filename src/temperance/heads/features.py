@@ -18,8 +18,9 @@ import torch
 from torch import Tensor, nn
 
 from temperance.arrays import ArrayLike, as_labels, shape_of, to_tensor
-from temperance.errors import InputError, at_least
+from temperance.errors import InputError
 from temperance.files import PathLike, atomic_write, read_tensors, reading, write_tensors
+from temperance.settings import Count, CountOrZero, of_kind
 
 if TYPE_CHECKING:
     from temperance.data.images import Device, Part
@@ -208,8 +209,8 @@ def extract_features(
     from temperance.data import draw_moves, normalised
     from temperance.heads.splitting import Split, evaluating, split
 
-    at_least("batch_size", batch_size, 1)
-    at_least("copies", copies, 0)
+    of_kind("batch_size", batch_size, Count)
+    of_kind("copies", copies, CountOrZero)
     parts = network if isinstance(network, Split) else split(network)
     mean, std = (torch.tensor(values, device=device) for values in (data.mean, data.std))
     body = parts.body.to(device)

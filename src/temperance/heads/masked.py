@@ -11,10 +11,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from temperance.errors import InputError, at_least
+from temperance.errors import InputError
 from temperance.heads.features import Features
 from temperance.heads.loop import generator_of
-from temperance.settings import Bounds, of_kind
+from temperance.settings import Bounds, Count, of_kind
 
 Activation = Callable[[Tensor], Tensor]
 
@@ -164,8 +164,8 @@ def masked_inference(
     Nothing is trained or rescaled. Every batch has its own mask, and biases are never masked. As the ratio rises, the
     confidence falls, and the accuracy with it.
     """
-    at_least("batch_size", batch_size, 1)
-    at_least("n_bins", n_bins, 1)
+    of_kind("batch_size", batch_size, Count)
+    of_kind("n_bins", n_bins, Count)
     for ratio in ratios:
         of_kind("a masking ratio", ratio, Annotated[float, Bounds(0, 1, below=True)])
     rows = {"train": features.train, "val": features.val, "test": features.test}.get(part)

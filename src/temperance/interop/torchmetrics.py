@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from temperance.errors import InputError, MissingExtraError
+from temperance.errors import InputError, MissingExtraError, NothingCountsError
 from temperance.metrics import METRICS
 from temperance.metrics.statistic import Additive, Statistic
 
@@ -69,11 +69,12 @@ class CalibrationMetric(torchmetrics.Metric):
 
     def update(self, preds: Tensor, target: Tensor) -> None:
         """Take in predictions (n, k) or (n, k, …) and labels; a batch whose labels are all ignored changes nothing."""
-        if self.ignore_index is not None and bool((target == self.ignore_index).all()):
+        try:
+            found = self.metric.stats(
+                preds, target, from_logits=self.from_logits, ignore_index=self.ignore_index, **self.options
+            )
+        except NothingCountsError:
             return
-        found = self.metric.stats(
-            preds, target, from_logits=self.from_logits, ignore_index=self.ignore_index, **self.options
-        )
         self.statistics.append(self._packed(found))
         if len(self.statistics) > MOST_PARTS and isinstance(found, Additive):
             self.statistics = [self._packed(self.total())]

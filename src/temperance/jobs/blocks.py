@@ -8,7 +8,7 @@ from typing import Any
 
 from temperance.arrays import ArrayLike
 from temperance.calibrators.base import Calibrator
-from temperance.errors import InputError, plural, seed_number
+from temperance.errors import InputError, plural
 from temperance.jobs.evaluation import Evaluation, evaluation
 from temperance.jobs.measuring import statistics_of
 from temperance.jobs.statistics import Statistics, total
@@ -16,7 +16,7 @@ from temperance.metrics.gather import Parts, Request
 from temperance.predictions import Predictions
 from temperance.predictions.checks import Positive
 from temperance.predictions.given import Set, as_predictions
-from temperance.settings import ResamplesOrNone, of_kind
+from temperance.settings import ResamplesOrNone, Seed, of_kind
 
 # Rows of a block that decide how it is dealt to parts.
 LOOKED_AT = 1 << 10
@@ -55,7 +55,7 @@ def statistics(
     >>> round(found.row("accuracy").value, 4)
     0.6667
     """
-    seed_number(seed)
+    of_kind("seed", seed, Seed)
     data = as_predictions(
         block,
         labels,
@@ -95,7 +95,7 @@ def combine(
     bootstrap  resamples for the intervals; 0 for none
     """
     of_kind("bootstrap", bootstrap, ResamplesOrNone)
-    seed_number(seed)
+    of_kind("seed", seed, Seed)
     found = total(several)
     if source is None:
         source = next(iter(found.inputs)) if len(found.inputs) == 1 else plural(len(found.inputs), "file")

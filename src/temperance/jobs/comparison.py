@@ -14,7 +14,7 @@ import torch
 from temperance.arrays import ArrayLike
 from temperance.calibrators import CALIBRATORS, priors
 from temperance.calibrators.base import Calibrator
-from temperance.errors import InputError, at_least, plural, seed_number
+from temperance.errors import InputError, plural
 from temperance.jobs import advice
 from temperance.jobs.application import warn_calibrated
 from temperance.jobs.evaluation import Evaluation, evaluate
@@ -33,7 +33,7 @@ from temperance.predictions.core import ARRAYS
 from temperance.predictions.given import Set, as_sides
 from temperance.predictions.rows import Chunk
 from temperance.progress import Progress, listening, no_progress
-from temperance.settings import MOST_RESAMPLES, Bounds, of_kind
+from temperance.settings import MOST_RESAMPLES, Bounds, Count, Seed, of_kind
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
@@ -286,11 +286,11 @@ def compare(
     jobs      methods fitted at the same time, each in a process of its own
     run_all   fits and measures the methods, if that is to happen elsewhere; see `temperance.interop.ray`
     """
-    at_least("jobs", jobs, 1)
+    of_kind("jobs", jobs, Count)
     of_kind("bootstrap", bootstrap, EnoughResamples)
     of_kind("n_bins", n_bins, NBins)
     chosen = chosen_methods(methods)
-    seed_number(seed)
+    of_kind("seed", seed, Seed)
     how: dict[str, Any] = {
         "positive": positive,
         "normalise": normalise,

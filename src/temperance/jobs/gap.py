@@ -22,12 +22,13 @@ from torch import Tensor
 from temperance.arrays import LOG_FLOOR, ArrayLike
 from temperance.calibrators._fit.reduction import top_log_odds
 from temperance.calibrators.base import make_calibrator
-from temperance.errors import InputError, TemperanceWarning, at_least, seed_number
+from temperance.errors import InputError, TemperanceWarning
 from temperance.jobs.results import shown
 from temperance.metrics.gain import Gains
 from temperance.predictions import Predictions
 from temperance.predictions.checks import Positive
 from temperance.predictions.given import as_predictions
+from temperance.settings import AtLeastTwo, Seed, of_kind
 
 HALVINGS = 50
 
@@ -66,8 +67,8 @@ def calibration_gap(
     >>> found["top-l1"].low < found["top-l1"].value
     True
     """
-    seed_number(seed)
-    at_least("folds", folds, 2)
+    of_kind("seed", seed, Seed)
+    of_kind("folds", folds, AtLeastTwo)
     if not 0 < level < 1:
         raise InputError(f"level must lie between 0 and 1; got {level!r}")
     make_calibrator(method)  # a wrong name is refused before anything is read

@@ -10,7 +10,7 @@ import torch
 
 from temperance.arrays import checked_logits
 from temperance.calibrators.base import Calibrator
-from temperance.errors import InputError, seed_number
+from temperance.errors import InputError
 from temperance.jobs.floor import Floored
 from temperance.jobs.statistics import Group, LabelRange, Measuring, Statistics
 from temperance.metrics import METRICS, Metric
@@ -22,7 +22,7 @@ from temperance.numerics import is_whole, one_thread
 from temperance.predictions import Predictions
 from temperance.predictions.checks import Text
 from temperance.progress import Progress, no_progress
-from temperance.settings import of_kind
+from temperance.settings import Seed, of_kind
 
 # Numbers that are read at a time.
 CHUNK_VALUES = 1 << 19
@@ -42,7 +42,7 @@ def statistics_of(
 ) -> Statistics:
     """What an evaluation needs to know about these rows; with `of_block` they are one block of several."""
     of_kind("n_bins", n_bins, NBins)
-    seed_number(seed)
+    of_kind("seed", seed, Seed)
     wanted, left_out = allowed_metrics(data, metrics, of_block=of_block)
     measuring = Measuring(
         tuple(metric.name for metric in wanted),

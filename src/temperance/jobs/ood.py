@@ -14,7 +14,7 @@ from torch import Tensor
 
 from temperance.arrays import checked_logits
 from temperance.calibrators.base import Calibrator
-from temperance.errors import InputError, plural, seed_number
+from temperance.errors import InputError, plural
 from temperance.jobs.results import Provenance, Results, Row, shown
 from temperance.metrics.batch import batches
 from temperance.metrics.detection import MEASURES, Detection, detection, detection_draws
@@ -24,7 +24,7 @@ from temperance.metrics.significance import Draws
 from temperance.predictions import Predictions, read_predictions
 from temperance.predictions.disk import extras_of
 from temperance.progress import Progress, no_progress
-from temperance.settings import Resamples, of_kind
+from temperance.settings import Resamples, Seed, of_kind
 from temperance.showing import percent, percents
 
 if TYPE_CHECKING:
@@ -210,7 +210,7 @@ def compare_ood(
     Hendrycks and Gimpel, A baseline for detecting misclassified and out-of-distribution examples, ICLR 2017.
     """
     of_kind("bootstrap", bootstrap, Resamples)
-    seed_number(seed)
+    of_kind("seed", seed, Seed)
     own = _read(inside)
     others = _named(outside)
     for name, other in others.items():

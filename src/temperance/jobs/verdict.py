@@ -21,8 +21,8 @@ from temperance.metrics.tally import (
     Tally,
     accuracy_bounds,
     calibration_error,
-    chance,
     error_by_chance,
+    p_values,
     positive_tally,
     samples_needed,
     significant,
@@ -50,7 +50,8 @@ def verdict(by_confidence: Tally, by_class: Tally, class_names: Sequence[str], r
     if not found.anything:
         return _nothing_found(found)
     names = [as_class(name) for name in class_names]
-    averages = [(found.says, found.right)] if found.average else [(found.says,), (found.right,)]
+    sure_and_right = found.mean_confidence, found.accuracy
+    averages = [sure_and_right] if found.average else [(each,) for each in sure_and_right]
     sure, right, error = percents(*averages, (found.error,))
     parts = [
         _head(found),
@@ -82,7 +83,7 @@ class Findings:
     def of(cls, by_confidence: Tally, by_class: Tally) -> Findings:
         """Run every test."""
         whole, k = by_confidence.total(), len(by_class.count)
-        average = _signs(whole, chance(whole) <= SHARE)
+        average = _signs(whole, p_values(whole) <= SHARE)
         bins = _signs(by_confidence, significant(by_confidence, SHARE))
         tested = by_class.beside(positive_tally(by_class)) if k == 2 else by_class
         signs = _signs(tested, significant(tested, SHARE))
@@ -101,14 +102,14 @@ class Findings:
         return int(self.by_confidence.count.sum())
 
     @property
-    def says(self) -> float:
+    def mean_confidence(self) -> float:
         """Mean confidence."""
-        return float(self.by_confidence.total().says)
+        return float(self.by_confidence.total().mean_confidence)
 
     @property
-    def right(self) -> float:
+    def accuracy(self) -> float:
         """Accuracy."""
-        return float(self.by_confidence.total().right)
+        return float(self.by_confidence.total().accuracy)
 
     @property
     def needed(self) -> int:
@@ -119,7 +120,7 @@ class Findings:
     def little(self) -> bool:
         """Is the largest error that was found small, and small beside the share of mistakes?"""
         most: float = max(self.error, *self.by_class.gap[self.classes != 0].abs().tolist(), 0.0)
-        return most < LITTLE and most < (1 - self.right) / 10
+        return most < LITTLE and most < (1 - self.accuracy) / 10
 
 
 def as_class(name: str) -> str:
@@ -135,22 +136,25 @@ def _signs(tally: Tally, found: Tensor) -> Tensor:
 
 
 def _one_sample(found: Findings) -> str:
-    outcome = "right" if found.right == 1 else "wrong"
-    return f"One sample cannot tell. The model is {percents((found.says,))[0]} sure, and {outcome}. {_takes(found)}"
+    outcome = "right" if found.accuracy == 1 else "wrong"
+    (sure,) = percents((found.mean_confidence,))
+    return f"One sample cannot tell. The model is {sure} sure, and {outcome}. {_takes(found)}"
 
 
 def _nothing_found(found: Findings) -> str:
     low, high = accuracy_bounds(found.by_confidence, RULED_OUT)
-    hidden = max(found.says - low, high - found.says)
+    hidden = max(found.mean_confidence - low, high - found.mean_confidence)
     more = _takes(found) if found.n < found.needed and hidden > NOTICEABLE else ""
     if hidden > MUCH:
-        sure, right, least, most = percents((found.says,), (found.right,), (low, high))
+        sure, right, least, most = percents((found.mean_confidence,), (found.accuracy,), (low, high))
         return (
             f"{found.n:,} {found.rows} are too few to tell. The model is {sure} sure on average and right "
             f"{right} of the time; its true accuracy may lie anywhere from {least} to {most} "
             f"({percent(RULED_OUT, 0)} interval). {more}"
         ).strip()
-    sure, right, error, by_chance = percents((found.says,), (found.right,), (found.error, found.error_by_chance))
+    sure, right, error, by_chance = percents(
+        (found.mean_confidence,), (found.accuracy,), (found.error, found.error_by_chance)
+    )
     by_luck = f"Chance alone gives up to {by_chance}, so a true error below that may not show. "
     if not float(by_chance.split()[0]):
         by_luck = ""
@@ -206,7 +210,7 @@ def _places(found: Findings) -> list[str]:
 
 def _place(part: Tally, edges: tuple[float, float], carried: float) -> str:
     """Predictions between two confidences, and the share of the error that they carry."""
-    numbers = (float(part.says), float(part.right)), () if carried > 0.9995 else (carried,)
+    numbers = (float(part.mean_confidence), float(part.accuracy)), () if carried > 0.9995 else (carried,)
     start, end, sure, right, *share = percents(edges, *numbers)
     much = share[0] if share else "all" if carried > 1 - 1e-9 else "nearly all"
     return (
@@ -227,7 +231,7 @@ def _classes(found: Findings, names: Sequence[str]) -> str:
     if len(off) == 0 or int((found.by_class.count > 0).sum()) == 1:  # of a single class all has been said
         return ""
     first = off[found.by_class.gap[off].abs().argsort(descending=True, stable=True)][:NAMED].tolist()
-    numbers = percents(*((float(found.by_class.says[j]), float(found.by_class.right[j])) for j in first))
+    numbers = percents(*((float(found.by_class.mean_confidence[j]), float(found.by_class.accuracy[j])) for j in first))
     (sure, right), *rest = zip(numbers[::2], numbers[1::2], strict=True)
     others = "; ".join(f"{names[j]}: {' and '.join(pair)}" for j, pair in zip(first[1:], rest, strict=True))
     k = len(names)
@@ -246,6 +250,6 @@ def _positive(found: Findings, names: Sequence[str]) -> str:
     if not found.positive:
         return ""
     given = positive_tally(found.by_class)
-    says, is_label = percents((float(given.says), float(given.right)), digits=2)
+    says, is_label = percents((float(given.mean_confidence), float(given.accuracy)), digits=2)
     less, more = ("", "only ") if found.positive > 0 else ("only ", "")
     return f"The mean probability of {names[1]} is {less}{says}, but {more}{is_label} of the {found.rows} belong to it."

@@ -106,7 +106,7 @@ class Loss(HasSettings, nn.Module):
         with torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext():
             rows = self._rows(logits, labels, indices)
             shape = logits.shape[:1] + logits.shape[2:] if self.reduction == "none" else ()
-            return self._reduce(self._losses(rows), rows).reshape(shape)
+            return self._reduce(rows).reshape(shape)
 
     @torch.no_grad()
     def update(self, logits: Tensor, labels: Tensor, indices: Tensor | None = None) -> None:
@@ -158,22 +158,22 @@ class Loss(HasSettings, nn.Module):
                 f"ignore_index={self.ignore_index}; found {int(wrong[0])}"
             ) from None
 
-    def _reduce(self, losses: Tensor, rows: Rows) -> Tensor:
-        counts = rows.kept
-        if self.weight is not None:
-            counts = counts * rows.counts(self.weight.to(losses.dtype))
-        weighted = self._weighted(losses, counts, rows)
+    def _reduce(self, rows: Rows) -> Tensor:
+        dtype = rows.nll.dtype
+        weight = None if self.weight is None else self.weight.to(dtype)
+        counts = rows.kept if weight is None else rows.kept * rows.counts(weight)
+        weighted = self._weighted(rows, counts, weight)
         if self.reduction == "none":
             return weighted
         if self.reduction == "sum":
             return weighted.sum()
         # If no row counts, 0 / tiny is 0, with a gradient of 0.
-        total = (counts if rows.soft is None else rows.kept).sum(dtype=losses.dtype)
+        total = (counts if rows.soft is None else rows.kept).sum(dtype=dtype)
         return weighted.sum() / self._total(total).clamp_min(TINY)
 
-    def _weighted(self, losses: Tensor, counts: Tensor, rows: Rows) -> Tensor:
-        """What each row adds to the sum over the batch, given how much it counts. (n,)"""
-        return counts * losses
+    def _weighted(self, rows: Rows, counts: Tensor, weight: Tensor | None) -> Tensor:
+        """What each row adds to the sum over the batch, given how much it counts with these class weights. (n,)"""
+        return counts * self._losses(rows)
 
     def _total(self, total: Tensor) -> Tensor:
         """What the sum over the batch is divided by for a mean, given how much the rows count in total."""
@@ -259,6 +259,9 @@ class Regulariser(Loss):
 
     def _losses(self, rows: Rows) -> Tensor:
         return self.base._losses(rows) + self._penalty(rows)
+
+    def _weighted(self, rows: Rows, counts: Tensor, weight: Tensor | None) -> Tensor:
+        return self.base._weighted(rows, counts, weight) + counts * self._penalty(rows)
 
     def _update(self, rows: Rows) -> None:
         self.base._update(rows)

@@ -14,7 +14,7 @@ from temperance.losses.distributed import BatchLevel
 from temperance.losses.rows import Rows
 from temperance.metrics.kernel import Bandwidth, Power, canonical_error, loo_bandwidth
 from temperance.metrics.smooth import MMCE_WIDTH
-from temperance.numerics import root
+from temperance.numerics import root, soft_bins
 from temperance.settings import Bounds, Count, NonNegative, Positive
 
 KARANDIKAR = "Karandikar et al., Soft calibration objectives for neural networks, NeurIPS 2021"
@@ -213,10 +213,8 @@ class SoftECE(BatchLevel, Regulariser):
 
     def _penalty(self, rows: Rows) -> Tensor:
         confidence, kept = rows.confidence, rows.kept.to(rows.nll.dtype)
-        middles = (torch.arange(self.n_bins, device=kept.device, dtype=kept.dtype) + 0.5) / self.n_bins
-        belongs = (-(confidence[:, None] - middles).square() / self.temperature).softmax(1)
         amounts = torch.stack([kept, kept * (confidence - rows.correct.to(kept.dtype))])
-        weight, gap = self._all_sum(amounts @ belongs)
+        weight, gap = self._all_sum(amounts @ soft_bins(confidence, self.n_bins, self.temperature))
         # (S/n) |gap/S|^p, written so that an empty bin is 0 with a finite gradient.
         tiny = torch.finfo(kept.dtype).tiny ** 0.25
         terms = weight * (gap / weight.clamp_min(tiny)).abs().pow(self.p)

@@ -39,16 +39,14 @@ class CrossEntropy(Loss):
 
     def _losses(self, rows: Rows) -> Tensor:
         epsilon = self.label_smoothing
-        if epsilon and self.weight is None:
-            return (1 - epsilon) * rows.nll - epsilon * rows.log_probs.mean(1)
-        return (1 - epsilon) * rows.nll
+        return (1 - epsilon) * rows.nll - epsilon * rows.log_probs.mean(1) if epsilon else rows.nll
 
-    def _weighted(self, losses: Tensor, counts: Tensor, rows: Rows) -> Tensor:
-        weighted = super()._weighted(losses, counts, rows)
-        if not self.label_smoothing or self.weight is None:
-            return weighted
-        spread = rows.log_probs.clamp_min(-1e30) @ self.weight.to(losses.dtype) / rows.k
-        return weighted - self.label_smoothing * rows.kept * spread
+    def _weighted(self, rows: Rows, counts: Tensor, weight: Tensor | None) -> Tensor:
+        epsilon = self.label_smoothing
+        if not epsilon or weight is None:
+            return super()._weighted(rows, counts, weight)
+        spread = rows.log_probs.clamp_min(-1e30) @ weight / rows.k
+        return counts * ((1 - epsilon) * rows.nll) - rows.kept * (epsilon * spread)
 
 
 @loss(

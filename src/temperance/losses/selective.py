@@ -70,6 +70,9 @@ class Reweighted(BatchLevel, Regulariser):
     def _losses(self, rows: Rows) -> Tensor:
         return self._weights(rows) * self.base._losses(rows)
 
+    def _weighted(self, rows: Rows, counts: Tensor, weight: Tensor | None) -> Tensor:
+        return self._weights(rows) * self.base._weighted(rows, counts, weight)
+
 
 # ---------------------------------------------------------------------------------------------------------------- AURC
 

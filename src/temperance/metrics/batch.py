@@ -21,7 +21,7 @@ from temperance.arrays import (
     refuse_probs,
     weighted_blocks,
 )
-from temperance.errors import InputError
+from temperance.errors import NothingCountsError
 from temperance.numerics import first_places, read_once, row_extremes
 
 Statistic = TypeVar("Statistic", bound=Callable[..., Any])
@@ -284,4 +284,4 @@ def batches(
         height = SERIAL_ROWS if tall else len(batch)
         yield from (batch.select(slice(i, i + height)) for i in range(0, len(batch), height))
     if empty:
-        raise InputError(f"every label is ignore_index={ignore_index}: there is nothing to measure")
+        raise NothingCountsError(f"every label is ignore_index={ignore_index}: there is nothing to measure")

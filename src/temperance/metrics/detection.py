@@ -12,10 +12,11 @@ import torch
 from torch import Tensor
 
 from temperance.arrays import ArrayLike, shape_of, to_tensor
-from temperance.errors import InputError, at_least, one_of, positive_fraction
+from temperance.errors import InputError
 from temperance.metrics import scores
 from temperance.metrics.significance import Draws, Interval
 from temperance.metrics.statistic import Samples
+from temperance.settings import AtLeastTwo, PositiveFraction, of_kind, one_of
 
 SLAB_VALUES = 1 << 21  # counts of resamples held at a time
 
@@ -125,7 +126,7 @@ def detection_draws(
 
     A resample is how often each sample counts, so that the scores are sorted once for all of them.
     """
-    at_least("n_resamples", n_resamples, 2)
+    of_kind("n_resamples", n_resamples, AtLeastTwo)
     inside, order_in = found.score[found.inside].sort()
     outside, order_out = found.score[~found.inside].sort()
     n, m = len(inside), len(outside)
@@ -175,7 +176,7 @@ def auroc_of(found: Detection) -> float:
 
 def fpr_of(found: Detection, *, tpr: float = 0.95, threshold: str = "step") -> float:
     """`fpr_at_tpr` of the statistic."""
-    positive_fraction("tpr", tpr)
+    of_kind("tpr", tpr, PositiveFraction)
     one_of("threshold", threshold, ("step", "percentile"))
     inside = found.score[found.inside].sort(descending=True).values
     if threshold == "step":

@@ -19,12 +19,13 @@ import torch
 from torch import Tensor
 
 from temperance.arrays import ArrayLike
-from temperance.errors import InputError, at_least
+from temperance.errors import InputError
 from temperance.metrics.base import IntervalKind, Metric
 from temperance.metrics.batch import Batch, batches
 from temperance.metrics.bins import Bins
 from temperance.metrics.gather import Gatherer, Parts, Request
 from temperance.metrics.statistic import Additive, Samples, Statistic
+from temperance.settings import AtLeastTwo, of_kind
 
 # The most rows of a resample, and the most numbers. Where rows are so long that a resample would have too few of them,
 # as the probabilities of thousands of classes are, there is no interval.
@@ -83,7 +84,7 @@ def interval(
 ) -> Interval:
     """A metric with its bootstrap interval, if it can have one; see `Draws.interval`."""
     of_level(level)
-    at_least("n_resamples", n_resamples, 2)
+    of_kind("n_resamples", n_resamples, AtLeastTwo)
     generator = torch.Generator().manual_seed(seed)
     found = list(batches(probs, labels, from_logits=from_logits, ignore_index=ignore_index, weights=weights))
     n, right = sum(map(len, found)), sum(int(batch.correct.sum()) for batch in found)
@@ -250,7 +251,7 @@ def resample(
     With `paired`, generators of the same state draw the same rows of the data, whatever was predicted for them. Without
     it, metrics that keep their rows are faster: these are sorted once for all resamples.
     """
-    at_least("n_resamples", n_resamples, 2)
+    of_kind("n_resamples", n_resamples, AtLeastTwo)
     drawn: Iterable[Statistic]
     if isinstance(parts.stats, Samples):
         rows = parts.stats

@@ -19,15 +19,12 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
-from temperance.arrays import no_weight
+from temperance.arrays import no_weight, repeated_rows
 from temperance.errors import InputError
 from temperance.numerics import is_whole
 
 # This many values of resampled statistics are computed at a time.
 SLAB_VALUES = 1 << 19
-
-# Repeating rows as their weights say makes at most this many.
-MOST_REPEATED = 1 << 26
 
 
 @dataclass(frozen=True)
@@ -166,12 +163,8 @@ class Samples(Statistic):
             return self
         if not is_whole(self.counts):
             raise needs_whole_weights("this metric")
-        if (size := float(self.counts.sum())) > MOST_REPEATED:
-            raise InputError(
-                f"these weights stand for {size:.3g} samples, which are too many to go through one by one. "
-                "Divide the weights by their mean, so that they are shares and not numbers of samples"
-            )
-        return self.select(torch.repeat_interleave(self.counts.long())).unweighted()
+        remedy = "Divide the weights by their mean, or leave out a metric that takes whole ones only"
+        return self.select(repeated_rows("this metric", self.counts, remedy)).unweighted()
 
     def unweighted(self) -> Self:
         """The same rows, all counting alike."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 from temperance.arrays import ArrayLike
-from temperance.errors import InputError
+from temperance.errors import InputError, NothingCountsError
 from temperance.metrics.base import Metric
 from temperance.metrics.statistic import Additive, Running, Statistic
 
@@ -40,11 +41,12 @@ class Stream:
         ignore_index: int | None = None,
         weights: ArrayLike | None = None,
     ) -> None:
-        """Take in the next predictions."""
-        found = self.metric.stats(
-            probs, labels, from_logits=from_logits, ignore_index=ignore_index, weights=weights, **self.options
-        )
-        self._stats.add(found)
+        """Take in the next predictions; a piece in which no sample counts changes nothing."""
+        with suppress(NothingCountsError):
+            found = self.metric.stats(
+                probs, labels, from_logits=from_logits, ignore_index=ignore_index, weights=weights, **self.options
+            )
+            self._stats.add(found)
 
     @property
     def stats(self) -> Statistic:

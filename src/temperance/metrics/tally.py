@@ -36,12 +36,12 @@ class Tally(Additive):
     hits: Tensor
 
     @property
-    def says(self) -> Tensor:
+    def mean_confidence(self) -> Tensor:
         """Mean confidence; NaN without a prediction. (...)"""
         return self.confidence / self.count
 
     @property
-    def right(self) -> Tensor:
+    def accuracy(self) -> Tensor:
         """Accuracy; NaN without a prediction. (...)"""
         return self.hits.double() / self.count
 
@@ -106,7 +106,7 @@ def positive_tally(by_class: Tally) -> Tally:
     )
 
 
-def chance(tally: Tally) -> Tensor:
+def p_values(tally: Tally) -> Tensor:
     """The p-value of each entry: how likely hits at least this far off are if confidence is right. (...)
 
     Twice the smaller tail. That of a Poisson-binomial number is close to that of a binomial one with its mean and
@@ -143,7 +143,7 @@ def significant(tally: Tally, level: float) -> Tensor:
     """Which entries are off by more than chance, corrected for the number of those that have predictions. (m,)"""
     tested = tally.count > 0
     found = torch.zeros_like(tested)
-    found[tested] = torch.tensor(holm(chance(tally)[tested].tolist())) <= level
+    found[tested] = torch.tensor(holm(p_values(tally)[tested].tolist())) <= level
     return found
 
 
@@ -156,7 +156,7 @@ def error_by_chance(by_confidence: Tally, level: float) -> float:
     """The ECE that a calibrated model with these confidences exceeds with a chance of `level`, by simulation."""
     full = by_confidence.of(by_confidence.count > 0)
     shape = (DRAWS, len(full.count))
-    count, rate = full.count.double().expand(shape), full.says.clamp(0, 1).expand(shape)
+    count, rate = full.count.double().expand(shape), full.mean_confidence.clamp(0, 1).expand(shape)
     hits = torch.binomial(count, rate, generator=torch.Generator().manual_seed(0))
     errors = (hits - full.confidence).abs().sum(1).sort(descending=True).values / full.count.sum()
     return float(errors[round(level * (DRAWS + 1)) - 1]) + 1e-9  # rounding must not decide a tie

@@ -8,7 +8,7 @@ error needs all rows at once. Some choose their weights from how well each row o
 from temperance.objectives.base import OBJECTIVES, Objective, ObjectiveName, counting, make_objective
 from temperance.objectives.likelihood import BrierScore, ClassBalancedNll, FocalNll, Nll, SmoothedNll
 from temperance.objectives.scaled import ClassScaled, scale
-from temperance.objectives.whole import HCalibration, SoftEce
+from temperance.objectives.whole import HCalibration, SoftBinnedError
 
 __all__ = [
     "OBJECTIVES",
@@ -21,7 +21,7 @@ __all__ = [
     "Objective",
     "ObjectiveName",
     "SmoothedNll",
-    "SoftEce",
+    "SoftBinnedError",
     "counting",
     "make_objective",
     "scale",

@@ -3,12 +3,13 @@
 import torch
 from torch import Tensor
 
+from temperance.numerics import soft_bins
 from temperance.objectives.base import Objective, objective
 from temperance.settings import Count, Positive
 
 
-@objective(convex=False, whole=True)
-class SoftEce(Objective):
+@objective(convex=False, whole=True, name="soft-ece")
+class SoftBinnedError(Objective):
     """Soft-binned ECE, the objective of SMART: ECE over bins to which each sample belongs in part.
 
     Σ_b (S_b / n) √((A_b − C_b)² + δ²): sample i belongs to bin b by softmax_b(−(c_i − ξ_b)² / temperature), ξ_b the
@@ -30,8 +31,7 @@ class SoftEce(Objective):
     def losses(self, log_probs: Tensor, labels: Tensor) -> Tensor:
         top, predicted = log_probs.max(1)
         confidence = top.exp()
-        middles = (torch.arange(self.n_bins, dtype=top.dtype, device=top.device) + 0.5) / self.n_bins
-        belongs = (-(confidence[:, None] - middles).square() / self.temperature).softmax(1)
+        belongs = soft_bins(confidence, self.n_bins, self.temperature)
         weight = belongs.sum(0)
         gap = (confidence - (predicted == labels).to(top.dtype)) @ belongs
         return (torch.hypot(gap, self.rounding * weight).sum() / len(labels)).expand(len(labels))

@@ -1,7 +1,8 @@
 """Checks of a set of predictions: shapes and types, before any value is read."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, Literal
@@ -12,7 +13,8 @@ import torch
 from torch import Tensor
 
 from temperance.arrays import one_column
-from temperance.errors import InputError, one_of
+from temperance.errors import InputError
+from temperance.settings import one_of
 
 Text = npt.NDArray[np.str_]
 
@@ -267,6 +269,24 @@ def names_from_json(name: str, text: str | bytes) -> list[str]:
     if not isinstance(names, list) or not all(isinstance(entry, str) for entry in names):
         raise InputError(f"{name} in the metadata must be a JSON list of strings")
     return names
+
+
+def as_number(text: str) -> float | None:
+    """The number that a text is, an int if it is written as one. Python also takes 1_000; other programs do not.
+
+    >>> as_number("12"), as_number("1e3"), as_number("1_000")
+    (12, 1000.0, None)
+    """
+    kinds: tuple[Callable[[str], float], ...] = () if "_" in text else (int, float)
+    for kind in kinds:
+        with suppress(ValueError):
+            return kind(text)
+    return None
+
+
+def is_whole_number(text: str) -> bool:
+    """Is this a number that is written without a point or an exponent?"""
+    return isinstance(as_number(text), int)
 
 
 def shown(names: Iterable[str], limit: int = 12) -> str:

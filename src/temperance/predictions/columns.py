@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from temperance.errors import InputError
-from temperance.predictions.checks import MARK, ColumnNames, Wanted, as_class_names, only_one, shown
+from temperance.predictions.checks import MARK, ColumnNames, Wanted, as_class_names, is_whole_number, only_one, shown
 from temperance.predictions.core import Predictions
 
 
@@ -152,14 +152,6 @@ def _in_class_order(classes: dict[str, str]) -> tuple[list[str], tuple[str, ...]
             "If these are names of classes, keep them as class_names in a .npz, .safetensors or .parquet file"
         )
     return ordered, None
-
-
-def is_whole_number(text: str) -> bool:
-    try:
-        int(text)
-    except ValueError:
-        return False
-    return True
 
 
 class NewColumn(NamedTuple):

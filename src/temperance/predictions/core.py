@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from temperance.arrays import ArrayLike, as_array, as_labels, checked_logits, to_tensor
-from temperance.errors import FileError, InputError, at_least, seed_number
+from temperance.errors import FileError, InputError
 from temperance.predictions.checks import (
     Positive,
     Text,
@@ -32,6 +32,7 @@ from temperance.predictions.checks import (
 from temperance.predictions.dense import image_numbers, labelled, position
 from temperance.predictions.rounding import decimals_of, unrounded
 from temperance.predictions.rows import Chunk, Meaning, in_array, in_memory, placed
+from temperance.settings import Count, Seed, of_kind
 
 # A chunk of predictions takes about this much memory (in float64), unless the caller says how many rows it wants.
 CHUNK_BYTES = 1 << 25
@@ -224,7 +225,7 @@ class Predictions:
         """The predictions in order as (scores, labels, groups, weights), at most `rows` at a time, or about 32 MB."""
         if rows is None:
             rows = max(1, CHUNK_BYTES // (8 * self.k))
-        at_least("rows", rows, 1)
+        of_kind("rows", rows, Count)
         return self._counted(self._read(rows))
 
     def _counted(self, chunks: Iterator[Chunk]) -> Iterator[Chunk]:
@@ -343,7 +344,7 @@ class Predictions:
         Drawn by `numpy.random.default_rng(seed).permutation(n)`; the first half is the smaller where n is odd. Where
         rows are pixels, these are halves of the images: the pixels of one image are alike.
         """
-        seed_number(seed)
+        of_kind("seed", seed, Seed)
         images = None if self._images is None else self._images()
         order = np.random.default_rng(seed).permutation(self.n if images is None else np.unique(images))
         if len(order) < 2:

@@ -17,21 +17,20 @@ import numpy.typing as npt
 
 from temperance.errors import InputError
 from temperance.files import reading
-from temperance.predictions.checks import MARK, Described, Wanted, binary_names, check_set
+from temperance.predictions.checks import MARK, Described, Wanted, as_number, binary_names, check_set
 from temperance.predictions.columns import (
     NewColumn,
     TableColumns,
     class_columns,
     find_columns,
-    is_whole_number,
     with_new_scores,
 )
 from temperance.predictions.core import WRITTEN_ROWS, Extras, Origin, Predictions
-from temperance.predictions.csv_parsing import Table, is_number, lines_of, open_text, pieces, separator
+from temperance.predictions.csv_parsing import Table, lines_of, open_text, pieces, separator
 from temperance.predictions.labels import unknown_label
 from temperance.predictions.rows import Chunk, Meaning, placed
 
-# Numbers as they are usually written; 007 is text.
+# Numbers that can be carried over as numbers, because they are written as programs write them; 007 is text.
 WHOLE = re.compile(r"-?(0|[1-9]\d{0,17})")
 REAL = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?([eE][-+]?\d+)?|-?inf|nan")
 
@@ -88,7 +87,7 @@ def read(path: Path, wanted: Wanted) -> Predictions:
 def _columns(path: Path, wanted: Wanted) -> tuple[list[str], TableColumns]:
     """The header, and which of its columns are what."""
     header = next(lines_of(path), (0, []))[1]
-    if header and all(map(is_number, header)):
+    if header and all(as_number(name) is not None for name in header):
         raise InputError("the first line is numbers; it must name the columns: logits_0,logits_1,…,label")
     columns = find_columns(header, wanted)
     if columns.is_list:
@@ -106,6 +105,8 @@ def _numbers(labels: npt.NDArray[Any], meaning: Meaning, start: int) -> npt.NDAr
     if labels.dtype.kind != "U" or isinstance(positive, str):
         return labels
     try:
+        if any("_" in label for label in labels.tolist()):
+            raise ValueError  # see as_number
         return labels.astype(np.int64)
     except (ValueError, OverflowError):
         known = {name: i for i, name in enumerate(names or ())}
@@ -124,11 +125,8 @@ def _whole(cell: str) -> int | None:
     """A whole number, however it is written: 1, 1.0 or True."""
     if cell in ("True", "False"):
         return int(cell == "True")
-    try:
-        value = int(cell) if is_whole_number(cell) else float(cell)
-        return int(value) if int(value) == value and abs(value) < 1 << 63 else None
-    except (ValueError, OverflowError):
-        return None
+    value = as_number(cell)
+    return int(value) if value is not None and abs(value) < 1 << 63 and value == int(value) else None
 
 
 def extras(origin: Origin) -> Extras:

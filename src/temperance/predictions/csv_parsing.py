@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from temperance.errors import InputError
-from temperance.predictions.checks import Text, shown
+from temperance.predictions.checks import Text, as_number, shown
 
 # Text is parsed in blocks of this many bytes, or of a few lines where lines are longer than that.
 BLOCK_BYTES = 1 << 22
@@ -108,7 +108,7 @@ def _plain_pieces(table: Table) -> Iterator[Piece]:
         written = [[cells[i] for i in score_places] for _, cells in block]
         try:
             if any("_" in cell for cells in written for cell in cells):
-                raise ValueError  # see is_number
+                raise ValueError  # see as_number
             scores = np.array(written, dtype=np.float64)
         except ValueError:
             raise _not_a_number(table, block, score_places) from None
@@ -120,7 +120,7 @@ def _plain_pieces(table: Table) -> Iterator[Piece]:
 
 
 def _not_a_number(table: Table, block: list[tuple[int, list[str]]], places: list[int]) -> InputError:
-    line, i, cell = next((n, i, cells[i]) for n, cells in block for i in places if not is_number(cells[i]))
+    line, i, cell = next((n, i, cells[i]) for n, cells in block for i in places if as_number(cells[i]) is None)
     return InputError(
         f"{shown([table.header[i]])} must be a number in each line; line {line} has {shown([repr(cell)])}"
     )
@@ -163,12 +163,3 @@ def _first_other_line(path: Path) -> int:
             except UnicodeDecodeError:
                 return number
     return 1
-
-
-def is_number(cell: str) -> bool:
-    """Is this a number? Python also takes 1_000 for one; other programs do not."""
-    try:
-        float(cell)
-    except ValueError:
-        return False
-    return "_" not in cell

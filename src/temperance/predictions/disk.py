@@ -5,9 +5,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol, get_args
+from typing import Any, Protocol
 
-from temperance.errors import FileError, InputError, one_of
+from temperance.errors import FileError, InputError
 from temperance.files import PathLike, atomic_folder, atomic_write, check_new_folder, check_writable, reading
 from temperance.predictions import csv, held, npz, parquet, records, safetensors
 from temperance.predictions.checks import MARK, ColumnNames, Labels, Positive, Wanted, as_positive
@@ -15,6 +15,7 @@ from temperance.predictions.core import Extras, Origin, Predictions
 from temperance.predictions.dense import refuse_none, without
 from temperance.predictions.remote import as_url, local_copy
 from temperance.predictions.shards import files_in, joined, joined_extras, shard_paths, suffix_of
+from temperance.settings import of_kind, one_of
 
 
 class Format(Protocol):
@@ -73,7 +74,7 @@ def read_predictions(
     ignore_index  leave out rows with this label, such as pixels without one
     """
     path = _of_run(Path(path))
-    one_of("labels", labels, get_args(Labels))
+    of_kind("labels", labels, Labels)
     if labels == "ignored" and ignore_index is not None:
         raise InputError(
             "labels are not read here, so no row can be left out by its label: leave out ignore_index",

@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from temperance.errors import InputError, MissingExtraError, amount, at_least
+from temperance.errors import InputError, MissingExtraError, amount
 from temperance.jobs.results import shown
 from temperance.metrics.binned import ece
 from temperance.metrics.bins import Bins, SparseBins
 from temperance.metrics.selective import RiskCoverage
 from temperance.metrics.statistic import Statistic
 from temperance.report.numbers import GAP_WIDTH, Bar, bars, highest_risk, thinned, worst_classes
+from temperance.settings import Count, of_kind
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -109,7 +110,7 @@ def draw_classwise(
     `bins` is `classwise_ece.stats(probs, labels)` or an evaluation's `classwise`; `names` are the class names.
     """
     found = _bins(bins, 2, "classwise_ece.stats(probs, labels)")
-    at_least("most", most, 1)
+    of_kind("most", most, Count)
     worst = worst_classes(found, names)[:most]
     ax = ax or new_figure(4.8, 1.2 + 0.24 * len(worst)).add_subplot()
     rows = range(len(worst))

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 import torch
 from torch import nn
 
-from temperance.errors import InputError, one_of, plural
+from temperance.errors import InputError, plural
 from temperance.losses.mixup import MIT, CutMix, Mixup
 from temperance.registry import Registry
 from temperance.settings import (
@@ -25,6 +25,7 @@ from temperance.settings import (
     PositiveFraction,
     Seed,
     check_settings,
+    one_of,
     settings_of,
 )
 

@@ -9,7 +9,6 @@ from itertools import groupby
 from torch import Tensor
 
 from temperance.diagnose.gradient import Curve, Distribution, Sweep
-from temperance.errors import one_of
 from temperance.markup import Markup, join, tag
 from temperance.report.page import definitions, heading, noted, page, pair, prose, section
 from temperance.report.svg.drawing import (
@@ -24,6 +23,7 @@ from temperance.report.svg.drawing import (
     ticks_between,
 )
 from temperance.report.svg.lines import BOTTOM, TOP, Line, drawn_line, line_chart, line_legend, points, series, y_ticks
+from temperance.settings import one_of
 from temperance.showing import listed
 
 AGAINST = ("logit", "probability")
