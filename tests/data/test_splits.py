@@ -96,7 +96,7 @@ def test_a_fraction_that_leaves_a_side_empty_is_refused() -> None:
 def test_bad_arguments_are_refused() -> None:
     with pytest.raises(InputError, match="split must be one of random, stratified, focal-calibration, plp; got 'half'"):
         hold_out(np.zeros(10, int), 0.5, split="half")
-    with pytest.raises(InputError, match="seed of a split must be a whole number of at least 0; got -1"):
+    with pytest.raises(InputError, match="split_seed must be a whole number of at least 0; got -1"):
         hold_out(np.zeros(10, int), 0.5, seed=-1)
     with pytest.raises(InputError, match=r"labels must be class numbers of shape \(n,\); got torch.float64"):
         hold_out(np.zeros(10), 0.5)
@@ -150,7 +150,7 @@ def test_classes_of_any_size(counts: list[int], ratio: float) -> None:
 @pytest.mark.parametrize(
     ("labels", "ratio", "sentence"),
     [
-        ([0, 0, 1, 1], 0.0, "ratio of a long tail must be a number above 0 and up to 1; got 0.0"),
+        ([0, 0, 1, 1], 0.0, "long_tail must be a number above 0 and up to 1; got 0.0"),
         ([0, 0, 1, 1], 0.1, "leaves nothing of the last class, which would have 0.2 samples; .* at least 0.5"),
         ([0, 2, 2], 0.5, "needs samples of every class; class 1 has none"),
         ([0, 0], 0.5, "number of classes of a long tail must be a whole number of at least 2; got 1"),

@@ -23,7 +23,7 @@ def long_tail_counts(n_max: int, k: int, ratio: float) -> list[int]:
     """
     of_kind("n_max", n_max, Count)
     of_kind("the number of classes of a long tail", k, AtLeastTwo)
-    of_kind("the ratio of a long tail", ratio, PositiveFraction)
+    of_kind("long_tail", ratio, PositiveFraction)
     counts = [int(n_max * ratio ** (i / (k - 1))) for i in range(k)]
     if not counts[-1]:
         raise InputError(
@@ -54,7 +54,7 @@ def long_tailed(labels: ArrayLike, ratio: float, seed: int = 0) -> Tensor:
         raise InputError(f"a long tail needs samples of every class; class {int((there == 0).argmax())} has none")
     k = len(there)
     of_kind("the number of classes of a long tail", k, AtLeastTwo)
-    of_kind("the ratio of a long tail", ratio, PositiveFraction)
+    of_kind("long_tail", ratio, PositiveFraction)
     # A class with more samples than it needs does not lengthen the tail; one with fewer shortens all of it.
     n_max = int(min(have / ratio ** (i / (k - 1)) for i, have in enumerate(there.tolist())) + 1e-9)
     draw = np.random.default_rng(seed)

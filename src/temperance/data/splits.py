@@ -40,7 +40,7 @@ def hold_out(
     one_of("split", split, SPLITS)
     draw, published_seed = SPLITS[split]
     if seed is not None:
-        of_kind("the seed of a split", seed, CountOrZero)
+        of_kind("split_seed", seed, CountOrZero)
     held = _number(amount, len(given))
     parts = draw(given.cpu().numpy(), held, published_seed if seed is None else seed)
     kept_index, held_index = (torch.from_numpy(part.astype(np.int64)) for part in parts)
