@@ -69,6 +69,12 @@ def test_every_table_shows_without_predictions(paper: str, output: Output) -> No
         assert "paper" in said.out and "ours" in said.out
 
 
+@pytest.mark.parametrize(("ours", "said"), [(5.5009, "0.00"), (5.4991, "0.00"), (5.52, "+0.02"), (5.48, "−0.02")])
+def test_a_difference_that_rounds_to_zero_has_no_sign(ours: float, said: str) -> None:
+    _, lines = outputs.grid([outputs.Cell("", "TS", "ECE", printed=5.5, ours=ours)], differences=True)
+    assert lines[0][-1] == said
+
+
 # ------------------------------------------------------------------------------- what was trained, and what waits
 
 
