@@ -83,3 +83,11 @@ def test_losses_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert found["focal"]["settings"]["gamma"] == 3.0
     assert found["crl"]["settings"]["n_samples"] == "required"
     assert found["mdca"]["claims"]["per_sample"] is False
+
+
+@pytest.mark.parametrize(
+    ("name", "said"), [("au", "the loss whose rows are weighed"), ("acls", "the loss it is added to")]
+)
+def test_the_base_of_a_loss_is_weighed_or_added_to(name: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", "losses", name, "--json"]) == 0
+    assert said in capsys.readouterr().out
