@@ -91,3 +91,15 @@ def test_losses_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
 def test_the_base_of_a_loss_is_weighed_or_added_to(name: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["list", "losses", name, "--json"]) == 0
     assert said in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "said"),
+    [
+        ("losses", "focl", "there is no loss named 'focl'; did you mean focal"),
+        ("heads", "maccal", "there is no head named 'maccal'; did you mean mac-cal"),
+    ],
+)
+def test_a_wrong_name_is_of_one_method(kind: str, name: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", kind, name]) == 2
+    assert said in capsys.readouterr().err
