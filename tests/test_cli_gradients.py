@@ -4,9 +4,12 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
 from temperance.cli import main
-from temperance.losses import LOSSES
+from temperance.losses import LOSSES, make_loss
+
+PAIR = ("focal:gamma=3", "dual-focal:gamma=3")
 
 
 @pytest.mark.parametrize(
@@ -26,6 +29,19 @@ def test_figures(arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFix
     assert "<svg viewBox" in target.read_text()
     out, err = capsys.readouterr()
     assert str(target) in out and not err
+
+
+def test_what_is_said_of_dual_focal_loss_is_what_it_does(tmp_path: Path) -> None:
+    """Of wrong predictions, it counts some as focal loss does; with a higher gamma it counts them less."""
+    label = torch.tensor([0.02, 0.3])  # the rival has 0.45
+    rest = (0.55 - label) / 9
+    probs = torch.column_stack([label, torch.full((2,), 0.45), *(rest for _ in range(9))])
+    losses = {name: make_loss(name, reduction="none")(probs.log(), torch.zeros(2, dtype=torch.int64)) for name in PAIR}
+    focal, dual = (losses[name] for name in PAIR)
+    assert dual[0] == pytest.approx(float(focal[0])) and dual[1] > focal[1]
+    assert main(["gradients", *PAIR, "--figure", "rival", "-o", str(tmp_path / "figure.html")]) == 0
+    text = (tmp_path / "figure.html").read_text()
+    assert "counts wrong predictions more" not in text and "its line has a step" in text
 
 
 def test_the_page_says_what_is_shown(tmp_path: Path) -> None:
@@ -67,3 +83,23 @@ def test_losses_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert found["focal"]["settings"]["gamma"] == 3.0
     assert found["crl"]["settings"]["n_samples"] == "required"
     assert found["mdca"]["claims"]["per_sample"] is False
+
+
+@pytest.mark.parametrize(
+    ("name", "said"), [("au", "the loss whose rows are weighed"), ("acls", "the loss it is added to")]
+)
+def test_the_base_of_a_loss_is_weighed_or_added_to(name: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", "losses", name, "--json"]) == 0
+    assert said in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "said"),
+    [
+        ("losses", "focl", "there is no loss named 'focl'; did you mean focal"),
+        ("heads", "maccal", "there is no head named 'maccal'; did you mean mac-cal"),
+    ],
+)
+def test_a_wrong_name_is_of_one_method(kind: str, name: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", kind, name]) == 2
+    assert said in capsys.readouterr().err

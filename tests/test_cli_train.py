@@ -275,7 +275,7 @@ def test_resuming_a_finished_run_changes_nothing(images: Path, tmp_path: Path) -
     assert run(*arguments).code == 0
     before = (tmp_path / "run" / "network.safetensors").read_bytes()
     found = run(*arguments)
-    assert found.code == 2 and "already holds a run" in found.err
+    assert found.code == 2 and "already holds a run: continue it with --resume" in found.err
     assert run(*arguments, "--resume").code == 0
     assert (tmp_path / "run" / "network.safetensors").read_bytes() == before
     other = run(*arguments, "--resume", "--lr", "0.2")
@@ -345,6 +345,15 @@ def test_wrong_input_for_retraining(trained: Path, arguments: tuple[str, ...], s
     assert found.code == 2 and said in found.err and len(found.err.splitlines()) == 1
 
 
+def test_images_that_are_not_there_are_noticed_though_features_were_kept(trained: Path, tmp_path: Path) -> None:
+    first = run(
+        "retrain", trained, "--head", "linear:epochs=1", "-o", tmp_path / "first", "--bootstrap", "0", "--anyway"
+    )
+    assert first.code == 0 and (trained / "features.safetensors").exists()
+    found = run("retrain", trained, "--data", "elsewhere.npz", "-o", tmp_path / "second")
+    assert found.code == 2 and "elsewhere.npz does not exist" in found.err
+
+
 def test_an_unfinished_run_is_not_retrained(images: Path, tmp_path: Path) -> None:
     def stop(done: int, steps: int, what: str) -> None:
         if what.startswith("epoch 2/"):
@@ -353,8 +362,9 @@ def test_an_unfinished_run_is_not_retrained(images: Path, tmp_path: Path) -> Non
     job = Job.of(data=str(images), network="small-cnn", epochs=2, batch_size=40, crop=0, flip=False)
     with pytest.raises(KeyboardInterrupt):
         job.run(tmp_path / "run", progress=stop)
-    found = run("retrain", tmp_path / "run", "-o", tmp_path / "out")
-    assert found.code == 2 and "has not finished" in found.err
+    for command in ("retrain", "analyse"):
+        found = run(command, tmp_path / "run", "-o", tmp_path / f"{command}.html")
+        assert found.code == 2 and "has not finished; continue it with `temperance train --resume`" in found.err
 
 
 def test_a_run_from_python_is_read_with_its_network(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Everything that the docs show is run: doctests, README and docs code blocks, links between pages."""
 
+import ast
 import doctest
 import importlib
 import io
@@ -153,6 +154,19 @@ def test_python_blocks_run(page: Path, run: Run, tmp_path: Path) -> None:
                 assert all(is_printed(*number, shown) for number in numbers(line)), f"not printed: {line}"
         for part in " … ".join(quotations(page)).split("…"):
             assert without_numbers(part) in without_numbers(said), f"not printed: {part}"
+
+
+def test_the_examples_for_contributors_explain_their_settings() -> None:
+    """What is copied from the page passes the contract of settings."""
+    trees = [ast.parse(block) for block in code_blocks(ROOT / "CONTRIBUTING.md", "python")]
+    classes = [node for tree in trees for node in tree.body if isinstance(node, ast.ClassDef)]
+    assert len(classes) == 3
+    for made in classes:
+        (init,) = [node for node in made.body if getattr(node, "name", "") == "__init__"]
+        assert isinstance(init, ast.FunctionDef)
+        for setting in init.args.kwonlyargs:
+            explained = re.search(rf"^ *{setting.arg}  +\S", ast.get_docstring(made) or "", re.MULTILINE)
+            assert explained or setting.arg == "base", (made.name, setting.arg)
 
 
 @pytest.mark.parametrize("page", TUTORIALS, ids=lambda page: page.stem)

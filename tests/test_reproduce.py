@@ -4,6 +4,7 @@ import json
 import math
 import re
 from pathlib import Path
+from statistics import correlation
 from typing import Any
 from xml.etree import ElementTree
 
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.papers import cts, cts_figures, evidence, mac_cal, outputs, sctl, summary, trained
+from benchmarks.papers import cts, cts_figures, evidence, mac_cal, outputs, sctl, selective_risk, summary, trained
 from benchmarks.papers.figures import bins_of
 from benchmarks.papers.outputs import PAPERS, Cell, Output, outputs_of, store, stored
 from benchmarks.papers.trainings import queue, training_of
@@ -67,6 +68,13 @@ def test_every_table_shows_without_predictions(paper: str, output: Output) -> No
         said = run("reproduce", paper, "--quick", f"--{kind}", number)
         assert said.code == 0, said.err
         assert "paper" in said.out and "ours" in said.out
+        assert "Nothing was measured now" in " ".join(said.out.split())
+
+
+@pytest.mark.parametrize(("ours", "said"), [(5.5009, "0.00"), (5.4991, "0.00"), (5.52, "+0.02"), (5.48, "−0.02")])
+def test_a_difference_that_rounds_to_zero_has_no_sign(ours: float, said: str) -> None:
+    _, lines = outputs.grid([outputs.Cell("", "TS", "ECE", printed=5.5, ours=ours)], differences=True)
+    assert lines[0][-1] == said
 
 
 # ------------------------------------------------------------------------------- what was trained, and what waits
@@ -297,6 +305,30 @@ def test_sentences_about_trainings_rest_on_verdicts() -> None:
     for method in mac_cal.METHODS.values():
         pair = summary.without_and_with(method, "accuracy", "cifar100")
         assert pair is None or pair[1].ours < pair[0].ours
+
+
+def test_sentences_about_temperatures_rest_on_cells(tmp_path: Path) -> None:
+    scaled = [line.split(" | ") for line in evidence.table("acls").splitlines()[2:] if "CIFAR-100" in line]
+    for _, row, _, plain, with_temperature, *_ in scaled:
+        (own, other), (own_after, other_after) = (
+            [float(number) for number in text.split(":")[0].split(" against ")] for text in (plain, with_temperature)
+        )
+        assert other_after < other and own_after > own, row
+    found = {(cell.column, cell.row): cell.ours for cell in selective_risk.table_s4(tmp_path)}
+    for data, least, others in (("CIFAR-100", 3, {"AU (as printed)"}), ("CIFAR-10", 0, {"FL-53"})):
+        worse = {
+            row: found[data, f"{row} + TS, training part"] - ours
+            for (on, row), ours in found.items()
+            if on == data and " + TS" not in row
+        }
+        assert {row for row, by in worse.items() if by <= least} == others
+
+
+@pytest.mark.parametrize("data", trained.SETS)
+def test_masks_help_most_where_the_error_was_large(data: str) -> None:
+    pairs = [summary.without_and_with(method, "ECE", data) for method in mac_cal.METHODS.values()]
+    moves = [(pair[0].ours, pair[0].ours - pair[1].ours) for pair in pairs if pair is not None]
+    assert correlation(*zip(*moves, strict=True)) > 0.7
 
 
 def test_sentences_about_predictions_rest_on_cells(tmp_path: Path) -> None:

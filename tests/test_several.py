@@ -2,7 +2,9 @@
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,7 +21,7 @@ from temperance.jobs.results import Provenance, Row
 from temperance.jobs.several import Comparisons, set_names
 from temperance.jobs.standings import standings
 from temperance.predictions import each_file, read_predictions, write_predictions
-from temperance.report.pages.several import evaluations_page
+from temperance.report.pages.several import evaluations_page, standings_section
 
 QUICK: dict[str, Any] = {"methods": ["temperature", "vector"], "bootstrap": 20}
 
@@ -332,6 +334,17 @@ def test_standings_by_hand() -> None:
     assert found["vector"].failures == 1 and math.isnan(found["vector"].means["nll"])
     assert found["platt"].failures == 0 and found["platt"].means["nll"] == pytest.approx(0.4)
     assert math.isnan(found["platt"].rank.low)  # four sets are too few
+
+
+@pytest.mark.parametrize(("n", "said"), [(6, "The lines are 95"), (4, "There are too few sets for intervals.")])
+def test_the_page_of_a_method_that_always_wins_has_the_intervals_of_the_others(n: int, said: str) -> None:
+    """The winner has the same rank on every set, hence no interval; the others change places."""
+    sets = {f"set {i}": values(vector=0.1, identity=0.5, platt=(0.4, 0.6)[i % 2]) for i in range(n)}
+    others = {"ece": 0.1, "accuracy": 0.9, "seconds": 1.0}
+    ranked = [replace(each, means={**each.means, **others}) for each in standings(sets)]
+    assert math.isnan(ranked[0].rank.low) and math.isnan(ranked[1].rank.low) == (n < 5)
+    found: Any = SimpleNamespace(names=list(sets), standings=ranked)
+    assert said in standings_section(found)
 
 
 def test_intervals_are_of_the_mean_over_sets_drawn_again() -> None:

@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 from benchmarks.quality.table import read
 from temperance.markup import Markup
+from temperance.report.formats import signed
 from temperance.report.svg.lines import Line
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -209,7 +210,7 @@ def _texts(cell: Cell | None) -> list[str]:
     if cell.printed is None:
         return ["", ours(cell), ""]
     digits = _digits(cell)
-    return [f"{cell.printed:.{digits}f}", ours(cell), f"{cell.ours - cell.printed:+.{digits}f}"]
+    return [f"{cell.printed:.{digits}f}", ours(cell), signed(cell.ours - cell.printed, digits)]
 
 
 def ours(cell: Cell) -> str:

@@ -185,6 +185,27 @@ def test_without_scikit_learn_there_is_a_note(monkeypatch: pytest.MonkeyPatch) -
     assert "pip install" in analysis_page(found)
 
 
+def test_an_analysis_of_several_says_whose_logits_were_trained_on() -> None:
+    found = analyse(
+        predictions(n=120), predictions(n=1200), predictions(n=1200), objectives=["nll"], steps=4, points=20
+    )
+    text = analysis_page(found)
+    assert "A vector layer on the logits of arrays, trained" in text
+    assert "arrays, arrays (2) and arrays (3)" in text and "60 and 600 test samples" in text
+
+
+def test_networks_of_other_classes_are_not_drawn_side_by_side() -> None:
+    with pytest.raises(InputError, match=r"with the same classes .* arrays has 4 and arrays \(2\) 6"):
+        analyse(predictions(k=4), predictions(k=6))
+
+
+def test_what_is_said_of_masks_holds_for_a_network_that_is_not_sure_enough(run_folder: Path) -> None:
+    """Its confidence is below its accuracy before any weight is masked, so masks did not lower it too far."""
+    text = analysis_page(analyse(run_folder, objectives=[], steps=2, points=10))
+    assert "lowered it too far" not in text and "recovers" not in text
+    assert "masking alone makes it as sure as it is right on average" in text
+
+
 def test_wrong_sources(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(InputError, match="nothing to analyse"):
         analyse()

@@ -188,6 +188,8 @@ def test_the_verdict() -> None:
         "4 accuracy goes from 90.0 % to 50.0 % on average and the expected calibration error from 4.0 % to 20.0 %; it "
         "is largest under snow, 30.0 %."
     )
+    same = by_hand({"uncalibrated": [0.20, 0.10, 0.30]}, (0.02, 0.03)).verdict
+    assert "50.0 % on average and the expected calibration error stays at 20.0 %;" in same
     repaired = by_hand({"uncalibrated": [0.04, 0.10, 0.30], "vector": [0.02, 0.025, 0.019]}, (0.5, 0.5))
     assert repaired.verdict.startswith("The calibration error changes by less than 2 points when images get worse.")
     assert repaired.verdict.endswith("Over all corruptions and severities vector takes it from 20.0 % to 2.2 %.")

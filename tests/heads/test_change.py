@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from conftest import random_predictions
-from temperance.heads.change import JUDGED, differences, judgement, moved_by
+from temperance.heads.change import JUDGED, differences, judgement, moved_by, unproven
 from temperance.jobs.advice import told
 from temperance.metrics import accuracy, nll
 from temperance.metrics.significance import Difference, difference
@@ -84,6 +84,21 @@ def test_the_sentences_of_a_judgement() -> None:
     same = {"accuracy": (0.9, 0.9), "nll": (0.1, 0.2), "ece": (0.1, 0.1)}
     assert told(same, found("0-0")) == "accuracy stays at 90.00 %, NLL goes from 0.1000 to 0.2000, ECE stays at 10.00 %"
     assert [moved_by("ece", 0.0123), moved_by("nll", -0.5)] == ["+1.23", "-0.5000"]
+
+
+def test_an_interval_without_0_that_is_no_proof_is_explained() -> None:
+    by = {name: Difference(-0.02, -0.03, 0.01, 0.95, 0.4) for name in JUDGED}
+    assert unproven(by) == ""
+    by["accuracy"] = Difference(-0.02, -0.04, -0.003, 0.95, 0.06)
+    assert unproven(by) == (
+        "The interval of accuracy leaves out 0, but three metrics are judged, so that alone is no proof."
+    )
+    by["nll"] = Difference(0.02, 0.01, 0.04, 0.95, 0.06)
+    assert unproven(by).startswith("Each interval of accuracy and NLL leaves out 0")
+    by["nll"] = Difference(0.02, 0.01, 0.04, 0.95, CLEAR)
+    assert unproven(by).startswith("The interval of accuracy leaves")
+    assert unproven({name: replace(by["accuracy"], p_value=1.0) for name in JUDGED}) == ""  # too few samples
+    assert unproven({name: Difference(-0.5, math.nan, math.nan, 0.95, math.nan) for name in JUDGED}) == ""
 
 
 def test_differences_are_paired() -> None:

@@ -55,6 +55,13 @@ def test_the_test_part_does_not_decide(features: Features) -> None:
     assert found.worse == as_it_is.worse and found.val_differences == as_it_is.val_differences
 
 
+def test_few_test_samples_are_no_sign_that_nothing_changed(features: Features) -> None:
+    assert features.test is not None
+    few = replace(features.test, features=features.test.features[:6], labels=features.test.labels[:6])
+    found = retrain(replace(features, test=few), "linear:epochs=1", bootstrap=100)
+    assert found.verdict.startswith("6 test samples are too few to tell whether anything changed. With linear")
+
+
 def test_all_three_parts_are_needed(features: Features) -> None:
     with pytest.raises(InputError, match="need a val and a test part"):
         retrain(replace(features, val=None), "linear")

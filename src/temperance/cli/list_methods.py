@@ -34,7 +34,7 @@ def run(args: argparse.Namespace) -> None:
     entries = described(args.kind)
     if args.name is not None:
         if args.name not in (names := [entry["name"] for entry in entries]):
-            raise unknown_name(f"entry of {args.kind}", args.name, names)
+            raise unknown_name("loss" if args.kind == "losses" else args.kind.removesuffix("s"), args.name, names)
         entries = [entry for entry in entries if entry["name"] == args.name]
     if args.json:
         print(json.dumps(entries, indent=2, default=str))

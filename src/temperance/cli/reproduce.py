@@ -19,6 +19,7 @@ from temperance.errors import FileError, InputError, unknown_name
 
 # The folder that has src/temperance in it, in a source checkout.
 ROOT = Path(__file__).resolve().parents[3]
+KEPT = "Nothing was measured now: this was kept in benchmarks/results."
 NAMES = ("sctl", "cts", "acls", "selective-risk", "mac-cal")
 
 
@@ -139,7 +140,7 @@ def _draw(outputs: Any, args: argparse.Namespace, output: Any, folder: Path | No
     if numbers is None:
         raise FileError(f"{args.paper}, {output.name} was never measured and kept; leave out --quick to measure it")
     drawing = output.figure.draw(numbers)
-    show(Text(drawing.says))
+    show(Text(drawing.says if folder is not None else f"{drawing.says} {KEPT}"))
     if args.output is None:
         show(Text("Draw it with -o FILE.svg or -o FILE.html."))
     else:
@@ -183,6 +184,8 @@ def _reproduce(outputs: Any, args: argparse.Namespace, output: Any, folder: Path
         table.add_row(*line)
     show(table)
     said = ["Numbers are percent."]
+    if folder is None:
+        said.append(KEPT)
     if exact:
         said.append(outputs.agreement(cells))
     if any(not math.isnan(cell.low) for cell in cells):

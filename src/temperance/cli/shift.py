@@ -13,7 +13,7 @@ from temperance.settings import Count, of_kind
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = commands.add_parser("shift", help="measure calibration on corrupted images")
-    parser.add_argument("folder", type=Path, metavar="RUN", help="folder that `temperance train` made")
+    parser.add_argument("folder", type=Path, metavar="RUN", help="folder that `temperance train` or `retrain` made")
     parser.add_argument("--data", metavar="DATA", help="where the images of the run are now, if they have moved")
     parser.add_argument("--head", type=Path, metavar="HEAD", help="measure with a head that `retrain` saved")
     parser.add_argument("--calibrator", type=Path, metavar="CAL", help="also measure after a saved calibrator")

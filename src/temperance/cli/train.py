@@ -32,7 +32,10 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         argument_default=argparse.SUPPRESS,
     )
     parser.add_argument(
-        "data", nargs="?", metavar="DATA", help=".npz, image folder, CIFAR files, or cifar10, cifar100, tiny-imagenet"
+        "data",
+        nargs="?",
+        metavar="DATA",
+        help=".npz, image folder, CIFAR files, or cifar10, cifar100, tiny-imagenet, digits",
     )
     parser.add_argument(
         "-o", "--output", type=Path, required=True, metavar="RUN", help="folder for everything it makes"

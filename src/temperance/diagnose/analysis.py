@@ -26,7 +26,7 @@ from temperance.metrics.bins import Bins
 from temperance.predictions import Predictions, read_pair, read_predictions
 from temperance.progress import Progress, no_progress
 from temperance.settings import AtLeastTwo, Bounds, of_kind
-from temperance.training.run import LOG, read_log, read_weights
+from temperance.training.run import LOG, UNFINISHED, read_log, read_weights
 
 # What the page of an analysis trains a calibrator with, and for how long.
 OBJECTIVES = ("nll", "label-smoothing", "focal", "class-scaled")
@@ -194,6 +194,11 @@ def analyse(
     for subject in subjects:
         if subject.test.has_weights:
             raise InputError(f"an analysis counts all samples equally, but {subject.name} has weights: remove them")
+        if subject.test.k != subjects[0].test.k:
+            raise InputError(
+                f"only networks with the same classes can be drawn side by side; {subjects[0].name} has "
+                f"{subjects[0].test.k} and {subject.name} {subject.test.k}"
+            )
     jobs = len(subjects) + len(objectives) + 1
     confidence: dict[str, Bins] = {}
     angles: dict[str, Tensor] = {}
@@ -232,7 +237,8 @@ def _subject(source: str | Path | Predictions, seed: int, how: Mapping[str, Any]
         parts = read_pair(place, **how) if found.split is not None else _parts(found, seed)
         return Subject(place.name, *parts)
     if not (place / "predictions.npz").exists():
-        raise FileError(f"{place} is not the folder of a run that has finished: it has no predictions.npz")
+        what = UNFINISHED if (place / "checkpoint.safetensors").exists() else "has no predictions.npz, so it is no run"
+        raise FileError(f"{place} {what}")
     fit, test = read_pair(place / "predictions.npz")
     history = read_log(place / LOG)
     weights = None

@@ -151,9 +151,11 @@ class Shift(Results):
             for metric in ("accuracy", "ece")
         )
         several = len(self.corruptions) > 1
+        first, then = ("stays at" if pair[0] == pair[1] else "goes from" for pair in (accuracy, error))
         found = (
-            f"At severity {strongest} accuracy goes from {' to '.join(accuracy)}{' on average' if several else ''} and "
-            f"the expected calibration error from {' to '.join(error)}"
+            f"At severity {strongest} accuracy {first} {' to '.join(dict.fromkeys(accuracy))}"
+            f"{' on average' if several else ''} and the expected calibration error "
+            f"{'from' if first == then == 'goes from' else then} {' to '.join(dict.fromkeys(error))}"
         )
         if several:
             found += f"; it is largest under {self.worst}, {percent(self.value('ece', self.worst, strongest, last), 1)}"

@@ -63,6 +63,16 @@ def judgement(found: Mapping[str, Difference]) -> str:
     return f"Mixed: better in {_titles(better)}, worse in {_titles(worse)}."
 
 
+def unproven(found: Mapping[str, Difference]) -> str:
+    """Why a metric whose interval leaves out 0 may still have moved by chance; empty if there is none."""
+    names = [name for name in JUDGED if found[name].low * found[name].high > 0]
+    names = [name for name in names if SIGNIFICANT <= found[name].p_value < 1]  # 1: too few samples
+    if not names:
+        return ""
+    intervals = "The interval" if len(names) == 1 else "Each interval"
+    return f"{intervals} of {_titles(names)} leaves out 0, but three metrics are judged, so that alone is no proof."
+
+
 def is_worse(found: Mapping[str, Difference]) -> bool:
     """Worse in something and better in nothing that compensates for it, by the significant differences."""
     better, worse = _moved(found)

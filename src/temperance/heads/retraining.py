@@ -17,7 +17,7 @@ from temperance.data import ImageData
 from temperance.errors import FileError, InputError, plural
 from temperance.files import atomic_write, make_folder, reading
 from temperance.heads.base import Head, load_head, make_head
-from temperance.heads.change import JUDGED, LEVEL, differences, is_worse, judgement, moved_by
+from temperance.heads.change import FEWEST_SAMPLES, JUDGED, LEVEL, differences, is_worse, judgement, moved_by, unproven
 from temperance.heads.features import Features, FeatureSet, extract_features, read_features, write_features
 from temperance.heads.splitting import split
 from temperance.jobs.advice import told
@@ -120,8 +120,11 @@ class Retrained(Tabular):
         """What the second stage changed, in plain words."""
         moves = {name: (self.before.row(name).value, self.after.row(name).value) for name in JUDGED}
         sentences = [
-            judgement(self.differences),
+            f"{plural(n, 'test sample')} {'is' if n == 1 else 'are'} too few to tell whether anything changed."
+            if (n := self.predictions["test"].n) < FEWEST_SAMPLES
+            else judgement(self.differences),
             f"With {self.head.name} in place of {self.replaced}, {told(moves, self.differences)}.",
+            unproven(self.differences),
             "The features came without a classifier of their network." if self.replaced == STAND_IN else "",
             self.head.caveat,
             self.warning,
@@ -198,7 +201,7 @@ def retrain(
 def features_from(source: str | Path, *, data: str | None = None, device: str = "cpu", copies: int = 0) -> Features:
     """The features of a run, extracted once and kept in its folder, or those in a file from any network.
 
-    data    where the run's images are now, if they have moved
+    data    where the run's images are now, if they have moved; the features are then extracted again
     copies  the number of additional versions of the training images, cropped and mirrored as in the first stage
     """
     place = Path(source)
@@ -208,7 +211,7 @@ def features_from(source: str | Path, *, data: str | None = None, device: str = 
         raise FileError(f"{place} is of a retrained classifier: name the run that it came from")
     kept = place / (f"features-{copies}.safetensors" if copies else "features.safetensors")
     weights = place / "network.safetensors"
-    if kept.exists() and weights.exists() and kept.stat().st_mtime >= weights.stat().st_mtime:
+    if data is None and kept.exists() and weights.exists() and kept.stat().st_mtime >= weights.stat().st_mtime:
         return read_features(kept).to(usable_device(device))
     run, images = open_run(place, data=data, device=device)
     if isinstance(run.network, Balanced):

@@ -50,7 +50,11 @@ SCORES: dict[str, Callable[[Rows], Tensor]] = {
 
 
 class Reweighted(BatchLevel, Regulariser):
-    """Another loss with each row multiplied by a weight, which depends on the confidence scores of the batch."""
+    """Another loss with each row multiplied by a weight, which depends on the confidence scores of the batch.
+
+    base  the loss whose rows are weighed, by name, "focal:gamma=2", or as a loss, `Focal(gamma=2)`; class weights,
+          ignore_index and reduction are set on the outer loss
+    """
 
     score: str
     variant: str

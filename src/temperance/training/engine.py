@@ -315,7 +315,7 @@ class Training:
 def begin_folder(folder: Path, *, resume: bool) -> None:
     """Make the folder of a run; refuse one that holds another run, unless `resume` continues it."""
     if not (resume and (folder / "checkpoint.safetensors").exists()):
-        refuse_taken(folder, "resume it, or train in another folder")
+        refuse_taken(folder, "continue it with --resume (`resume=True`), or train in another folder")
     if rank() == 0:
         make_folder(folder)
         check_writable(folder / "checkpoint.safetensors")

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 FORMAT = 1
 LOG = "log.jsonl"  # in the folder of a run or of a retrained classifier
 HEAD = "head.safetensors"  # in the folder of a retrained classifier
+UNFINISHED = "is a run that has not finished; continue it with `temperance train --resume`"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -102,7 +103,7 @@ def read_about(folder: Path) -> dict[str, Any]:
     if not (folder / "run.json").exists():
         what = "is not the folder of a run"
         if (folder / "checkpoint.safetensors").exists():
-            what = "is a run that has not finished; resume it first"
+            what = UNFINISHED
         elif (folder / HEAD).exists():
             what = f"is of a retrained classifier: name its run instead, with --head {folder / HEAD}"
         raise FileError(f"{folder} {what}")

@@ -21,6 +21,7 @@ from temperance.report.svg import charts
 from temperance.report.svg.angles import angle_histogram, angle_matrix, closest_pairs, summary
 from temperance.report.svg.drawing import picture, roomy
 from temperance.report.svg.lines import Line, line_chart, line_legend
+from temperance.showing import listed
 
 CLOSEST = 3  # pairs of classes that are named
 NAMED_CLASSES = 10  # more colours could not be told apart
@@ -29,14 +30,15 @@ NAMED_CLASSES = 10  # more colours could not be told apart
 def analysis_page(found: Analysis) -> str:
     """The page, with a section for everything that applies."""
     names = [subject.name for subject in found.subjects]
-    test = found.subjects[0].test
-    about = [plural(test.n, "test sample"), f"{test.k:,} classes"]
+    sizes = list(dict.fromkeys(f"{subject.test.n:,}" for subject in found.subjects))
+    samples = plural(found.subjects[0].test.n, "test sample") if len(sizes) == 1 else f"{listed(sizes)} test samples"
+    about = [samples, f"{len(found.class_names):,} classes"]
     parts = [
-        heading("Analysis", " and ".join(names), about),
+        heading("Analysis", listed(names), about),
         confidence_section(found.confidence),
         *histories(found),
         masked_section(found),
-        trace_section(found.traces),
+        trace_section(found.traces, names[0]),
         toy_section(found.toy, found.class_names),
         angles_section(found.angles, found.class_names),
         map_section(found.maps, found.class_names),
@@ -122,8 +124,8 @@ def masked_section(found: Analysis) -> Markup:
     return section(
         "What if weights of the classifier are masked?",
         "The network's own classifier with a share of its weights masked at random in every batch, without any "
-        "training. Where confidence falls below accuracy, masking alone has lowered it too far; training with "
-        "masks recovers the accuracy that masking costs.",
+        "training. Where the lines meet, masking alone makes it as sure as it is right on average; training with masks "
+        "is meant to recover the accuracy that masking costs.",
         pair(*figures),
     )
 

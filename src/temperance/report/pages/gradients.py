@@ -152,7 +152,7 @@ def rival_page(curves: Mapping[str, Curve], rival: float, about: About) -> str:
     figures = []
     for column, title, note in (
         ("weight", "Weight", "the loss as a multiple of cross-entropy"),
-        ("loss", "Loss", "falls where the label gets more probable"),
+        ("loss", "Loss", "cross-entropy with that weight"),
     ):
         lines = [
             Line(name, points(curve.prob, getattr(curve, column)), i) for i, (name, curve) in enumerate(curves.items())
@@ -170,7 +170,8 @@ def rival_page(curves: Mapping[str, Curve], rival: float, about: About) -> str:
     return _page(
         "Losses on wrong predictions",
         f"Another class, the rival, has the probability {rival:g}: where the label has less, the prediction is wrong.",
-        "A loss that looks at the rival, such as dual focal, counts wrong predictions more than focal loss does.",
+        "Focal loss looks at the label alone. Dual focal loss also looks at another class; where it turns from one "
+        "class to another, its line has a step.",
         list(curves),
         figures,
         about,

@@ -9,7 +9,7 @@ from temperance.errors import plural
 from temperance.jobs.outcomes import BASELINE
 from temperance.jobs.results import Row
 from temperance.jobs.several import Comparisons, Evaluations, SeveralSets, first_sentence
-from temperance.jobs.standings import Standing
+from temperance.jobs.standings import FEWEST_SETS, Standing
 from temperance.markup import Markup, join, tag
 from temperance.metrics import METRICS
 from temperance.metrics.significance import Interval
@@ -134,8 +134,9 @@ def standings_section(found: Comparisons) -> Markup:
             "Methods are ranked by NLL on each set, and the lowest mean rank comes first. Wins: of all comparisons "
             "with another method on a set, the share with the lower NLL. Harm: the share of sets with a higher NLL "
             "than without calibration.",
-            "The lines are 95\u00a0% intervals: what other sets like these might have given."
-            if not math.isnan(found.standings[0].rank.low)
+            "The lines are 95\u00a0% intervals: what other sets like these might have given. What is the same on every "
+            "set has none."
+            if len(found.names) >= FEWEST_SETS
             else "There are too few sets for intervals.",
         ),
         table(columns, map(_standing_row, found.standings), "standings"),

@@ -18,7 +18,7 @@ OTHERS = 40  # lines of classes that were not trained on
 COLUMNS = {"total": "Total loss (NLL)", "spread": "Spread of the class losses", "ece": "Calibration error"}
 
 
-def trace_section(traces: Sequence[Trace]) -> Markup:
+def trace_section(traces: Sequence[Trace], name: str) -> Markup:
     """Total loss, spread of the class losses and calibration error with each objective (SCTL Figures 1 and 4)."""
     if not traces:
         return Markup()
@@ -33,7 +33,7 @@ def trace_section(traces: Sequence[Trace]) -> Markup:
     rows = [(name, *map(_signed_r, found)) for name, found in correlations.items()]
     return section(
         "What happens while a calibrator is trained?",
-        f"A {traces[0].layer} layer on the logits, trained on held-out predictions with each objective and "
+        f"A {traces[0].layer} layer on the logits of {name}, trained on held-out predictions with each objective and "
         "measured on the test part. The losses are NLL, whatever the objective. The table says how closely the "
         "calibration error follows the total loss, and how closely the spread of the class losses.",
         line_legend([Line(trace.objective, [], i) for i, trace in enumerate(traces)]),

@@ -86,7 +86,7 @@ def training_section(history: History, name: str = "it") -> Markup:
     return section(
         f"How did {name} get there?",
         "The network on the images that it was trained on and on those held out, epoch by epoch. Where the loss on "
-        "held-out images rises while the accuracy stays, the network keeps getting surer without getting better."
+        "held-out images rises while the accuracy stays, its confidence gets worse, most often because it gets surer."
         f"{took}",
         pair(
             *figure(history, "Loss", {"loss": "training", "val_loss": "held out"}),
@@ -165,8 +165,8 @@ def head_section(history: History, name: str = "the new classifier") -> Markup:
     seen, held_out = ({f"{part}{name}": name for name in ("confidence", "accuracy")} for part in ("", "val_"))
     return section(
         f"How did {name} get there?",
-        "The new classifier, epoch by epoch, on features that do not change. It is calibrated where confidence and "
-        "accuracy on held-out samples meet.",
+        "The new classifier, epoch by epoch, on features that do not change. Where confidence and accuracy on held-out "
+        "samples meet, it is as sure as it is right on average.",
         pair(
             *figure(history, "Keep rate", {"keep_rate": "share of weights in a step"}, percent=True),
             *figure(history, "Confidence and accuracy on training samples", seen, percent=True),
