@@ -147,6 +147,32 @@ def test_records_that_are_refused(tmp_path: Path, text: str, sentence: str) -> N
         temperance.evaluate(tmp_path / "in.jsonl", bootstrap=0)
 
 
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("[]", "there is no record"),
+        ("3", "expected a list of records, or columns"),
+        ('{"logits": [[1, 2], [3, 4]], "label": [0]}', "columns must have the same length; got logits: 2, label: 1"),
+    ],
+)
+def test_json_that_is_refused(tmp_path: Path, text: str, sentence: str) -> None:
+    (tmp_path / "in.json").write_text(text)
+    with pytest.raises(FileError, match=sentence):
+        read_predictions(tmp_path / "in.json")
+
+
+def test_other_entries_of_records_are_kept_in_other_formats(tmp_path: Path) -> None:
+    rows = [{"logits": [1.5, 0.5], "label": 1, "id": "a", "n": 3}, {"logits": [0.25, 2], "label": 0, "id": "b", "n": 4}]
+    (tmp_path / "in.json").write_text(json.dumps(rows))
+    write_predictions(tmp_path / "out.npz", read_predictions(tmp_path / "in.json"))
+    with np.load(tmp_path / "out.npz") as found:
+        assert found["id"].tolist() == ["a", "b"] and found["n"].tolist() == [3, 4]
+    rows[1]["n"] = "four"
+    (tmp_path / "in.json").write_text(json.dumps(rows))
+    with pytest.raises(FileError, match="n has values of several kinds, which only .json and .jsonl can hold"):
+        write_predictions(tmp_path / "out.npz", read_predictions(tmp_path / "in.json"))
+
+
 def test_records_of_another_length_are_refused_in_any_chunk(tmp_path: Path) -> None:
     (tmp_path / "in.jsonl").write_text('{"logits": [1, 2], "label": 0}\n{"logits": [1, 2, 3], "label": 0}\n')
     with pytest.raises(FileError, match="must be 2 numbers in each record; row 1 "):
