@@ -169,7 +169,7 @@ def test_other_entries_of_records_are_kept_in_other_formats(tmp_path: Path) -> N
         assert found["id"].tolist() == ["a", "b"] and found["n"].tolist() == [3, 4]
     rows[1]["n"] = "four"
     (tmp_path / "in.json").write_text(json.dumps(rows))
-    with pytest.raises(FileError, match="n has values of several kinds, which only .json and .jsonl can hold"):
+    with pytest.raises(FileError, match="n has values of several kinds, which only"):
         write_predictions(tmp_path / "out.npz", read_predictions(tmp_path / "in.json"))
 
 

@@ -140,14 +140,14 @@ def table_4(data: Path) -> Iterator[Cell]:
 
 
 @cache
-def measured(file: Path, row: str) -> tuple[float, float]:
+def measured(file: Path, row: str, solver: str = "released") -> tuple[float, float]:
     """ECE and accuracy of a row such as "TS CE" on the test part, in percent."""
     logits, labels, test, truth = fit_and_test(file)
     if row == UNCALIBRATED:
         return _percent(test.softmax(1), truth)
     name, objective = row.split(maxsplit=1)
     method, settings = CALIBRATORS[name]
-    found = make_calibrator(method, objective=OBJECTIVES[objective], solver="released", prior="same", **settings)
+    found = make_calibrator(method, objective=OBJECTIVES[objective], solver=solver, prior="same", **settings)
     return _percent(found.fit(logits, labels).predict_proba(test), truth)
 
 

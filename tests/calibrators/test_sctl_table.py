@@ -14,10 +14,7 @@ from temperance.metrics import ece
 
 pytestmark = [pytest.mark.shared, pytest.mark.slow]
 
-# Rounding decides when the authors' L-BFGS stops: with vector instructions of another width the sums differ in the last
-# digit, and the second decimal of the ECE with them. The temperatures of rare classes are hardly determined, so those of
-# a long tail stop farther apart: noise of 1e-7 in the logits moves the ECE by up to 0.06.
-CLOSE, CLOSE_OF_RARE = 0.03, 0.07
+CLOSE = 0.03
 
 
 @pytest.fixture(scope="module")
@@ -39,24 +36,34 @@ def chosen(rows: Iterable[Any], few: Collection[Any]) -> list[Any]:
     return [row if row in few else pytest.param(row, marks=pytest.mark.exhaustive) for row in rows]
 
 
+def check(file: Path, row: str, *printed: float) -> None:
+    """ECE, and accuracy where it is printed too, are the paper's, or lie between the paper's and those of the optimum.
+
+    Rounding decides when the authors' L-BFGS stops on its way: with vector instructions of another width the sums
+    differ in the last digit, and with several temperatures the steps after it.
+    """
+    found = sctl.measured(file, row)[: len(printed)]
+    if found != pytest.approx(printed, abs=CLOSE):
+        for ours, paper, best in zip(found, printed, sctl.measured(file, row, solver="exact"), strict=False):
+            assert min(paper, best) - CLOSE <= ours <= max(paper, best) + CLOSE
+
+
 @pytest.mark.parametrize("row", chosen(sctl.TABLE_1, ROWS_1))
 def test_table_1(shared_data: Path, row: str) -> None:
-    assert sctl.measured(shared_data / sctl.DENSENET, row) == pytest.approx(sctl.TABLE_1[row], abs=CLOSE)
+    check(shared_data / sctl.DENSENET, row, *sctl.TABLE_1[row])
 
 
 @pytest.mark.parametrize("place", chosen(list(product(sctl.LONG_TAIL, ("TS CE", "TS ND", "CTS CE", "CTS ND"))), ROWS_2))
 def test_table_2(shared_data: Path, place: tuple[str, str]) -> None:
     network, row = place
     printed = sctl.TABLE_2[row][list(sctl.LONG_TAIL).index(network)]
-    close = CLOSE_OF_RARE if row.startswith("CTS") else CLOSE
-    assert sctl.measured(shared_data / sctl.LONG_TAIL[network], row) == pytest.approx(printed, abs=close)
+    check(shared_data / sctl.LONG_TAIL[network], row, *printed)
 
 
 @pytest.mark.parametrize("place", chosen(list(product(sctl.TABLE_3, ("CM", "MM"))), ROWS_3))
 def test_table_3(shared_data: Path, place: tuple[str, str]) -> None:
     name, objective = place
-    found, _ = sctl.measured(shared_data / sctl.DENSENET, f"{name} {objective}")
-    assert found == pytest.approx(sctl.TABLE_3[name][objective], abs=CLOSE)
+    check(shared_data / sctl.DENSENET, f"{name} {objective}", sctl.TABLE_3[name][objective])
 
 
 @pytest.mark.parametrize(("objective", "temperature"), [("nll", 2.875014), ("class-scaled", 2.959335)])
