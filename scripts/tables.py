@@ -59,6 +59,7 @@ FOUND: dict[str, tuple[str, Callable[[list[dict[str, Any]]], str]]] = {
     "estimated": ("shift.jsonl", shift.estimated_markdown),
     "adapted_few": ("shift.jsonl", shift.few_markdown),
     "coverage": ("coverage.jsonl", coverage.markdown),
+    "coverage_headline": ("coverage.jsonl", coverage.headline),
     "few": ("few.jsonl", few.markdown),
     "robust": ("robust.jsonl", robust.markdown),
     "recommended": ("recommend.jsonl", recommend.markdown),
