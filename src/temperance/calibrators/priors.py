@@ -130,28 +130,26 @@ class FitPart:
     @classmethod
     def of(cls, logits: Tensor, log_probs: Tensor, labels: Tensor, weights: Tensor | None = None) -> FitPart:
         """The reference of a fit part."""
-        confidence = _confidence(logits)
+        uncalibrated = logits.double().log_softmax(1)
+        probs = uncalibrated.exp()
+        confidence = probs.amax(1)
         shares = torch.arange(1, BINS, dtype=torch.float64, device=logits.device) / BINS
         edges = torch.quantile(confidence[: 1 << 24], shares)
         k = log_probs.shape[1]
         cell = labels * BINS + torch.bucketize(confidence, edges)
         counts = torch.bincount(cell, weights, minlength=k * BINS).reshape(k, BINS).double()
-        mean = _mean(logits.double().softmax(1), None if weights is None else weights / weights.sum())
-        predicted = torch.bincount(_most_like(logits, mean), weights, minlength=k).double()
+        mean = _mean(probs, None if weights is None else weights / weights.sum())
+        predicted = torch.bincount(_most_like(uncalibrated, mean), weights, minlength=k).double()
         return cls(implied_prior(log_probs, labels, weights), counts, edges, mean, predicted)
 
 
-def _confidence(logits: Tensor) -> Tensor:
-    return logits.double().softmax(1).amax(1)
-
-
-def _most_like(logits: Tensor, mean: Tensor) -> Tensor:
+def _most_like(log_probs: Tensor, mean: Tensor) -> Tensor:
     """The class whose probability is highest above its mean, so that rare classes are predicted too. (n,)
 
     By the network alone: the calibrator has seen the labels of the fit part, so its predictions there are not like
     those of other samples.
     """
-    return (logits.double().log_softmax(1) - mean.clamp_min(LOG_FLOOR).log()).argmax(1)
+    return (log_probs - mean.clamp_min(LOG_FLOOR).log()).argmax(1)
 
 
 def implied_prior(log_probs: Tensor, labels: Tensor, weights: Tensor | None = None) -> Tensor:
@@ -161,12 +159,13 @@ def implied_prior(log_probs: Tensor, labels: Tensor, weights: Tensor | None = No
     """
     n, k = log_probs.shape if weights is None else (float(weights.sum()), log_probs.shape[1])
     share = None if weights is None else weights / weights.sum()
-    log_probs = log_probs.clamp_min(math.log(LOG_FLOOR))
-    frequencies = torch.bincount(labels, weights, minlength=k).double() + IMAGINED * _mean(log_probs.exp(), share)
+    calibrated = log_probs.exp().clamp_min(LOG_FLOOR)
+    frequencies = torch.bincount(labels, weights, minlength=k).double() + IMAGINED * _mean(calibrated, share)
     frequencies /= n + IMAGINED
     b = torch.zeros_like(frequencies)
     for _ in range(30):
-        probs = (log_probs + b).softmax(1)
+        probs = calibrated * (b - b.max()).exp()
+        probs /= probs.sum(1, keepdim=True)
         lacking = frequencies - _mean(probs, share)
         step = _newton_step(probs, lacking, share)
         b += step / max(1.0, float(step.abs().max()) / 3)
@@ -305,7 +304,8 @@ def estimate(log_probs: Tensor, logits: Tensor, about: FitPart) -> PriorShift:
     spare = 1 / n  # a class that is not found is not impossible
     error = (covariance.diagonal().clamp_min(0) + spare / n).sqrt()
 
-    predicted = torch.bincount(_most_like(logits, about.fit_mean), minlength=len(prior))
+    uncalibrated = logits.double().log_softmax(1)
+    predicted = torch.bincount(_most_like(uncalibrated, about.fit_mean), minlength=len(prior))
     p_value, chance = _compared(predicted, about.fit_predicted)
     applied = None
     if p_value <= SIGNIFICANT:
@@ -322,7 +322,7 @@ def estimate(log_probs: Tensor, logits: Tensor, about: FitPart) -> PriorShift:
         fit_prior=fit_prior,
         n=n,
         p_value=p_value,
-        p_value_other=_other(_confidence(logits), expected, covariance, counts, about.fit_edges),
+        p_value_other=_other(uncalibrated.amax(1).exp(), expected, covariance, counts, about.fit_edges),
         applied=applied,
     )
 

@@ -188,9 +188,12 @@ def _slopes_of_prior(s: float) -> tuple[float, float]:
 
 
 def _undetermined(logits: Tensor, s: float, counts: Tensor | None) -> bool:
-    """Whether the samples tell too little about T: their Fisher information about ln T, s² Σ_i Var_i(z), is small."""
+    """Whether the samples tell too little about T: their Fisher information about ln T, s² Σ_i Var_i(z), is small.
+
+    Mostly the first few rows tell enough.
+    """
     information, differ = 0.0, False
-    step = _block_rows(logits)
+    step = ENOUGH_ROWS
     for first, rows in zip(range(0, len(logits), step), torch.split(logits, step), strict=True):
         probs = (rows * s).softmax(1)
         away = (rows - (probs * rows).sum(1, keepdim=True)) * s
