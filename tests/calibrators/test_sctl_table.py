@@ -15,6 +15,7 @@ from temperance.metrics import ece
 pytestmark = [pytest.mark.shared, pytest.mark.slow]
 
 CLOSE = 0.03
+STOPS_BY_ROUNDING = ("CTS ND", "CTS CM", "CTS MM")
 
 
 @pytest.fixture(scope="module")
@@ -37,15 +38,18 @@ def chosen(rows: Iterable[Any], few: Collection[Any]) -> list[Any]:
 
 
 def check(file: Path, row: str, *printed: float) -> None:
-    """ECE, and accuracy where it is printed too, are the paper's, or lie between the paper's and those of the optimum.
+    """ECE, and accuracy where it is printed too, are the paper's.
 
-    Rounding decides when the authors' L-BFGS stops on its way: with vector instructions of another width the sums
-    differ in the last digit, and with several temperatures the steps after it.
+    Class temperatures with class scaling may also lie between the paper's and those of the optimum: rounding decides
+    when the authors' L-BFGS stops on its way to it. With vector instructions of another width the sums differ in the
+    last digit, and with ten temperatures so do the steps after it.
     """
     found = sctl.measured(file, row)[: len(printed)]
-    if found != pytest.approx(printed, abs=CLOSE):
+    if row in STOPS_BY_ROUNDING and found != pytest.approx(printed, abs=CLOSE):
         for ours, paper, best in zip(found, printed, sctl.measured(file, row, solver="exact"), strict=False):
             assert min(paper, best) - CLOSE <= ours <= max(paper, best) + CLOSE
+    else:
+        assert found == pytest.approx(printed, abs=CLOSE)
 
 
 @pytest.mark.parametrize("row", chosen(sctl.TABLE_1, ROWS_1))
