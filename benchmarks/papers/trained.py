@@ -89,14 +89,16 @@ def cell(
     return Cell(row, column, metric, printed, ours, low, high, len(found))
 
 
-def interval(found: Sequence[Sequence[float]]) -> tuple[float, float, float]:
+def interval(found: Sequence[Sequence[float | None]]) -> tuple[float, float, float]:
     """The mean of trainings, each with its interval over test samples, and a 95 % interval of it.
 
-    It is over trainings where there are three or more, else over test samples: the mean of theirs.
+    It is over trainings where there are three or more, else over test samples: the mean of theirs. It is NaN where a
+    metric has no interval (None).
     """
-    value, low, high = (fmean(numbers) for numbers in zip(*found, strict=True))
+    known = [[math.nan if number is None else number for number in each] for each in found]
+    value, low, high = (fmean(numbers) for numbers in zip(*known, strict=True))
     if len(found) in STUDENT:
-        reach = STUDENT[len(found)] * stdev(each for each, _, _ in found) / math.sqrt(len(found))
+        reach = STUDENT[len(found)] * stdev(each for each, _, _ in known) / math.sqrt(len(found))
         low, high = max(value - reach, 0.0), value + reach
     return value, low, high
 

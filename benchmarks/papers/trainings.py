@@ -11,8 +11,9 @@ Losses have the settings of their paper, or of the first program that is known, 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from temperance.losses import LOSSES
 from temperance.registry import as_entry, parse_entry
@@ -72,8 +73,13 @@ def published(name: str, data: str) -> str:
     if name == "au":  # the program's confidence is the default, not the paper's choice for each network
         return "au:cdf_bandwidth=0.01" if data == "cifar100" else "au"
     found = next((used.settings for used in LOSSES[name].hyper_parameters if DATA[data] in used.data), {})
+    return _entry(name, found)
+
+
+def _entry(name: str, settings: Mapping[str, Any]) -> str:
+    """A loss with those of its settings that are not its defaults."""
     usual = defaults_of(LOSSES[name])
-    return as_entry(name, {key: value for key, value in found.items() if value != usual[key]})
+    return as_entry(name, {key: value for key, value in settings.items() if value != usual[key]})
 
 
 def training_of(method: str, data: str) -> Training:
@@ -96,20 +102,20 @@ def training_of(method: str, data: str) -> Training:
     _, usual = parse_entry(name if method == AU_AS_PRINTED else published(name, data))
     # Without a limit ACLS became NaN on CIFAR-10 in its first epoch; its own program has this one.
     limit = ("clip=2.0",) if (name, data) == ("acls", "cifar10") else ()
-    return Training(data, NETWORK, EPOCHS, as_entry(name, usual | changes), limit)
+    return Training(data, NETWORK, EPOCHS, _entry(name, usual | changes), limit)
 
 
 NETWORK, EPOCHS = "resnet18", 100
 
 # Every training method of the papers, in the order in which claims hang on it.
-AU_AS_PRINTED, ACLS_RELEASED = "au:variant=paper", "acls:variant=released"
+AU_AS_PRINTED, ACLS_RELEASED, MMCE_AS_PRINTED = "au:variant=paper", "acls:variant=released", "mmce:double_norm=false"
 MIXES = ("mixup", "mit", "cutmix")
 RECIPES = {mix: f"mix={mix}" for mix in MIXES} | {"plp": "freeze=11", "balcal": "balance=0.95"}
 METHODS = (
     *("cross-entropy", "acls", "mbls", "label-smoothing", "au", "focal", "aurc", "mdca", "flsd", "dual-focal"),
     *("inverse-focal", "brier", "mmce", "crl", "cpc", "adafocal", "entropy-penalty", "kde-xe"),
     *MIXES,
-    *(ACLS_RELEASED, AU_AS_PRINTED),
+    *(ACLS_RELEASED, AU_AS_PRINTED, MMCE_AS_PRINTED),
 )
 CLAIMED = ("cross-entropy", "acls", "mbls", "label-smoothing", "au", "focal")
 HEADLINE = ("cross-entropy", "label-smoothing", "mbls", "acls", "au")
