@@ -144,11 +144,11 @@ class Loss(HasSettings, nn.Module):
         if labels.is_floating_point():
             return Rows.of_probabilities(flatten(logits), flatten(labels), self.weight)
         flat, truth = flatten(logits), labels.flatten().long()
-        kept = truth != self.ignore_index
+        ignored = truth == self.ignore_index
         # Zeros in place of an ignored row, so that not even NaN or infinity there has an effect.
-        flat, truth = flat.where(kept[:, None], 0), truth.where(kept, 0)
+        flat, truth = flat.masked_fill(ignored[:, None], 0), truth.masked_fill(ignored, 0)
         try:
-            return Rows(flat, truth, kept, None if indices is None else indices.flatten().long())
+            return Rows(flat, truth, ~ignored, None if indices is None else indices.flatten().long())
         except (IndexError, RuntimeError):
             wrong = truth[(truth < 0) | (truth >= flat.shape[1])]
             if not len(wrong):

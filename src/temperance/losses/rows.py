@@ -73,7 +73,7 @@ class Rows:
     @property
     def confidence(self) -> Tensor:
         """The largest probability. (n,)"""
-        return self.log_probs.gather(1, self.prediction[:, None]).squeeze(1).exp()
+        return self.log_probs.max(1).values.exp()
 
     @property
     def correct(self) -> Tensor:

@@ -65,7 +65,7 @@ class Reweighted(BatchLevel, Regulariser):
             return SCORES[self.score](rows)
         if self.score == "negative-entropy":
             return torch.ones_like(rows.nll)  # the program's wrong sign makes every score 1
-        return SCORES[self.score](Rows(rows.probs, rows.labels))  # softmax of the probabilities
+        return SCORES[self.score](Rows(rows.probs, rows.labels, rows.kept))  # softmax of the probabilities
 
     def _weights(self, rows: Rows) -> Tensor:
         """What the loss of each row is multiplied by. (n,)"""
@@ -145,7 +145,7 @@ def soft_cdf(scores: Tensor, counts: Tensor, bandwidth: float) -> Tensor:
 def quantile(scores: Tensor, kept: Tensor, share: float) -> Tensor:
     """The quantile of the scores that are kept, interpolated as NumPy does. (n,), (n,) → ()"""
     # Scores are at most 1. Those that are not kept come last, with one more, so that the index always exists.
-    ordered = F.pad(scores.where(kept, 2), (0, 1), value=2).sort(stable=True).values
+    ordered = F.pad(scores.masked_fill(~kept, 2), (0, 1), value=2).sort().values
     position = share * (kept.sum(dtype=scores.dtype) - 1).clamp_min(0)
     below = position.floor()
     around = ordered.gather(0, torch.stack([below, position.ceil()]).long())
@@ -237,8 +237,8 @@ class AU(Reweighted):
             threshold = threshold.detach()  # eq. 27 has no gradient at or above τ
         capped = torch.where(g < threshold, g, threshold)
         level = soft_cdf(capped, self._counts(g, rows.kept) + self.histogram, self.cdf_bandwidth)  # eq. 15
-        n = kept.sum()
-        beta = -torch.log(1 - level.clamp(1 / (n + 1), n / (n + 1)))  # eqs 16, 17
+        least = 1 / (kept.sum() + 1)
+        beta = -torch.log(1 - level.clamp(least, 1 - least))  # eqs 16, 17
         if self.normalise:
             beta = beta / self.low_conf_coverage
         return beta.detach() if self.detach_weights else beta
