@@ -70,17 +70,18 @@ def markdown(rows: list[Row]) -> str:
     by_run: dict[tuple[str, str, str], dict[str, Row]] = defaultdict(dict)
     for row in rows:
         by_run[row["fit"], row["method"], row["objective"]][row["set"]] = row
+    groups = {name: start for name, start in GROUPS.items() if any(row["set"].startswith(start) for row in rows)}
     lines = []
     for (fit, method, objective), found in by_run.items():
         cells = [method, f"{objective}, no tail" if fit == "even" else objective]
-        for prefix in GROUPS.values():
+        for prefix in groups.values():
             mine = [row for name, row in found.items() if name.startswith(prefix)]
             nll, ece = (math.fsum(row[metric] for row in mine) / len(mine) for metric in ("nll", "ece"))
             cells += [f"{nll:.4f}", f"{100 * ece:.2f} %"]
         plain = by_run["long tail", method, "nll"] if objective not in ("", "nll") else {}
         lower = sum(found[name]["nll"] < row["nll"] for name, row in plain.items())
         lines.append([*cells, f"{lower} of {len(plain)}" if plain else ""])
-    measured = (f"{group} {metric}" for group in GROUPS for metric in ("NLL", "ECE"))
+    measured = (f"{group} {metric}" for group in groups for metric in ("NLL", "ECE"))
     return table(["method", "objective", *measured, "NLL below `nll`"], lines)
 
 
