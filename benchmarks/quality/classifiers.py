@@ -10,12 +10,9 @@ on one core.
 
 from __future__ import annotations
 
-import argparse
-import json
 import time
 import warnings
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from statistics import fmean
 from typing import Any
 
@@ -32,9 +29,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
 
-from benchmarks.quality.table import read
+from benchmarks.quality.table import Results, arguments, table
 from temperance.interop.sklearn import CalibratedClassifier
-from temperance.jobs.results import Provenance
 from temperance.metrics import ece
 
 SPLITS = 20
@@ -77,12 +73,12 @@ def markdown(rows: Iterable[dict[str, Any]]) -> str:
     """The mean log-loss of each classifier on each data set, the least in bold; and over all, ECE and time."""
     by_run = {(row["data"], row["classifier"], row["method"]): row for row in rows}
     runs = list(dict.fromkeys((data, classifier) for data, classifier, _ in by_run))
-    lines = [f"| data, classifier | {' | '.join(METHODS)} |", "|---|" + "---|" * len(METHODS)]
+    lines = []
     for data, classifier in runs:
         cells = [by_run.get((data, classifier, method)) for method in METHODS]
         means = [fmean(cell["log_loss"]) if cell else np.inf for cell in cells]
         shown = ["" if m == np.inf else f"**{m:.3f}**" if m == min(means) else f"{m:.3f}" for m in means]
-        lines.append(f"| {data}, {classifier} | {' | '.join(shown)} |")
+        lines.append([f"{data}, {classifier}", *shown])
     for title, key, scale in (
         ("mean log-loss", "log_loss", 1),
         ("mean ECE, %", "ece", 100),
@@ -90,26 +86,21 @@ def markdown(rows: Iterable[dict[str, Any]]) -> str:
     ):
         each = [[fmean(row[key]) for (_, _, name), row in by_run.items() if name == method] for method in METHODS]
         complete = [f"{scale * fmean(values):.3g}" if len(values) == len(runs) else "" for values in each]
-        lines.append(f"| {title} | {' | '.join(complete)} |")
-    return "\n".join(lines)
+        lines.append([title, *complete])
+    return table(["data, classifier", *METHODS], lines)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, required=True)
-    args = parser.parse_args()
-    done = {(row["data"], row["classifier"], row["method"]) for row in read(args.out)}
-    about = Provenance.of({}, {}, seed=0)
-    versions = {"scikit-learn": sklearn.__version__, "torch": about.versions["torch"], "commit": about.commit}
+    args = arguments(__doc__, folders=False).parse_args()
+    results = Results(args.out, **{"scikit-learn": sklearn.__version__})
     warnings.simplefilter("ignore")
     for data, classifier, method in ((d, c, m) for d in DATA for c in CLASSIFIERS for m in METHODS):
-        if (data, classifier, method) in done or not (found := measured(data, classifier, method)):
+        row = {"data": data, "classifier": classifier, "method": method, "splits": SPLITS}
+        if row in results or not (found := measured(data, classifier, method)):
             continue
         means = {key: round(fmean(values), 4) for key, values in found.items()}
         print(f"{data:14} {classifier:20} {method:25} {means}", flush=True)
-        row = {"data": data, "classifier": classifier, "method": method, "splits": SPLITS, **found, **versions}
-        with args.out.open("a") as file:
-            file.write(json.dumps(row) + "\n")
+        results.add(row | found)
 
 
 if __name__ == "__main__":

@@ -12,22 +12,18 @@ steep           over-confident where it is sure, under-confident where it is not
 One JSON line for each case, number of samples and metric; lines that are in the file already are not run again.
 """
 
-import argparse
-import json
 import math
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from statistics import fmean
 from textwrap import fill
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from benchmarks.quality.table import read
+from benchmarks.quality.table import Results, Row, arguments, table
 from temperance.jobs.evaluation import evaluate
-from temperance.jobs.results import Provenance
 from temperance.metrics import METRICS
 from temperance.metrics.batch import batches
 from temperance.metrics.gather import Request
@@ -90,7 +86,7 @@ def true_values(case: str) -> dict[str, float]:
     return {name: 0.0 if value < 1e-4 else value for name, value in found.items()}  # what rounding leaves of 0
 
 
-def covered(case: str, n: int, truth: dict[str, float]) -> list[dict[str, Any]]:
+def covered(case: str, n: int, truth: dict[str, float]) -> list[Row]:
     """For each metric how often an interval holds its true value, how often there is one, and how wide it is."""
     held: dict[tuple[str, str], list[bool]] = defaultdict(list)
     widths: dict[tuple[str, str], list[float]] = defaultdict(list)
@@ -125,33 +121,29 @@ def covered(case: str, n: int, truth: dict[str, float]) -> list[dict[str, Any]]:
 
 def run(out: Path, sizes: tuple[int, ...] = SIZES) -> None:
     """Measure what is not in the file yet."""
-    about = Provenance.of({}, {}, seed=0)
-    done = {(row["case"], row["n"]) for row in read(out)}
+    results = Results(out)
     for case in CASES:
-        todo = [n for n in sizes if (case, n) not in done]
+        todo = [n for n in sizes if {"case": case, "n": n} not in results]
         truth = true_values(case) if todo else {}
         for n in todo:
-            with out.open("a") as file:
-                for row in covered(case, n, truth):
-                    line = {"case": case, "n": n, **row, "commit": about.commit}
-                    file.write(json.dumps(line) + "\n")
+            for row in covered(case, n, truth):
+                results.add({"case": case, "n": n, **row})
 
 
-def markdown(rows: list[dict[str, Any]]) -> str:
+def markdown(rows: list[Row]) -> str:
     """How often the true value is held, for each metric and number of samples: of all cases, and of the worst."""
-    found: dict[tuple[str, str, int], list[dict[str, Any]]] = defaultdict(list)
+    found: dict[tuple[str, str, int], list[Row]] = defaultdict(list)
     for row in rows:
         found[row["rule"], row["metric"], row["n"]].append(row)
-    lines = [f"| metric | interval | {' | '.join(f'n = {n:,}' for n in SIZES)} |", "|---" * (2 + len(SIZES)) + "|"]
+    lines = []
     for name in METRIC_NAMES:
         both = {"basic": "basic bootstrap", "ours": "as shown"}
         for rule in both if METRICS[name].interval != "mean" else ("ours",):  # of a mean they are the same
-            cells = [_cell(found[rule, name, n]) for n in SIZES]
-            lines.append(f"| {METRICS[name].title} | {both[rule]} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+            lines.append([METRICS[name].title, both[rule], *(_cell(found[rule, name, n]) for n in SIZES)])
+    return table(["metric", "interval", *(f"n = {n:,}" for n in SIZES)], lines)
 
 
-def headline(rows: list[dict[str, Any]]) -> str:
+def headline(rows: list[Row]) -> str:
     """What intervals of the ECE are worth, as a point of a list."""
 
     def held(rule: str) -> str:
@@ -167,19 +159,18 @@ def headline(rows: list[dict[str, Any]]) -> str:
     return fill(text, 120, initial_indent="- ", subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
 
 
-def _cell(rows: list[dict[str, Any]]) -> str:
+def _cell(rows: list[Row]) -> str:
     rates = _rates(rows)
     return f"{100 * fmean(rates):.0f} % ({100 * min(rates):.0f} %)" if rates else "none"
 
 
-def _rates(rows: list[dict[str, Any]]) -> list[float]:
+def _rates(rows: list[Row]) -> list[float]:
     """For each case in which most draws have an interval, how often it holds the true value."""
     return [row["held"] / row["shown"] for row in rows if 2 * row["shown"] > row["draws"]]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, required=True)
+    parser = arguments(__doc__, folders=False)
     parser.add_argument("--sizes", type=int, nargs="+", default=SIZES)
     args = parser.parse_args()
     torch.set_num_threads(1)

@@ -13,9 +13,9 @@ Pair = tuple[Tensor, Tensor, Tensor, Tensor]
 LEAST = 1e-7
 
 
-def sets(folder: Path) -> Iterator[tuple[str, Path]]:
-    """Every .npz of a folder and the folders in it, in a fixed order."""
-    for path in sorted(folder.rglob("*.npz")):
+def sets(*folders: Path) -> Iterator[tuple[str, Path]]:
+    """Every .npz of folders and the folders in them, in a fixed order."""
+    for path in (path for folder in folders for path in sorted(folder.rglob("*.npz"))):
         with np.load(path) as found:
             names = set(found.files)
             if {"labels", "test_labels"} & names and {"logits", "test_logits", "test_probs"} & names:

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from benchmarks.quality.table import table
 from temperance.jobs.results import Provenance
 from temperance.losses import LOSSES
 from temperance.metrics import ece
@@ -90,11 +91,11 @@ def trained(name: str, seed: int = 0) -> Outcome:
 
 def markdown(lines: Iterable[dict[str, Any]]) -> str:
     """The results as a table, the most accurate first."""
-    rows = [
-        f"| {line['loss']} | {100 * line['accuracy']:.1f} | {100 * line['ece']:.1f} |"
+    rows = (
+        [line["loss"], f"{100 * line['accuracy']:.1f}", f"{100 * line['ece']:.1f}"]
         for line in sorted(lines, key=lambda line: -line["accuracy"])
-    ]
-    return "\n".join(["| loss | accuracy, % | ECE, % |", "|---|---|---|", *rows])
+    )
+    return table(["loss", "accuracy, %", "ECE, %"], rows)
 
 
 def main() -> None:

@@ -3,34 +3,28 @@
 Harm is a higher NLL on the test part than without calibration. `auto` is fitted to the fit part of every set, or to a
 number of its samples, drawn at random, and states how likely harm is. Beside the NLL that it has there is the one that
 calibrating would have had (`whole`), also where `auto` left the probabilities as they were. One JSON line for each set
-and number of samples; lines that are in the file already are not run again. `--table` prints the tables.
+and number of samples; lines that are in the file already are not run again. At the end it prints the tables.
 """
 
-import argparse
-import json
 import math
 import warnings
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 from unittest.mock import patch
 
 import torch
 from rich.progress import track
 
 from benchmarks.quality.data import Pair, fit_and_test, sets
-from benchmarks.quality.table import read
+from benchmarks.quality.table import Results, Row, arguments, read, table
 from temperance.calibrators import Auto, auto
 from temperance.errors import TemperanceWarning
-from temperance.jobs.results import Provenance
 from temperance.metrics import nll
 from temperance.metrics.bins import Bins, bin_index
 from temperance.report.svg.charts import reliability
 from temperance.report.svg.sheet import sheet
-
-Row = dict[str, Any]
 
 EDGES = (0.0, 0.01, 0.05, 0.2, 0.5, 0.8, 1.0)
 BINS = 10
@@ -56,18 +50,15 @@ def measured(pair: Pair, samples: int) -> Row:
 
 
 def run(folders: list[Path], out: Path, sizes: list[int]) -> None:
-    """Measure what is not in the file yet."""
-    done = {(row["set"], row["samples"]) for row in read(out)}
-    about = Provenance.of({}, {}, seed=0)
+    """Measure what has no line yet."""
+    results = Results(out)
     warnings.simplefilter("ignore", TemperanceWarning)
-    for name, path in track([each for folder in folders for each in sets(folder)], description="sets"):
+    for name, path in track(list(sets(*folders)), description="sets"):
         pair = fit_and_test(path)
         for samples in sizes:
-            if (name, samples) in done or samples >= len(pair[1]):
-                continue
-            row = {"set": name, "folder": path.parent.name, "samples": samples, **measured(pair, samples)}
-            with out.open("a") as file:
-                file.write(json.dumps(row | {"commit": about.commit, "torch": about.versions["torch"]}) + "\n")
+            row = {"set": name, "folder": path.parent.name, "samples": samples}
+            if row not in results and samples < len(pair[1]):
+                results.add(row | measured(pair, samples))
 
 
 def by_statement(rows: list[Row]) -> Iterator[tuple[str, list[Row]]]:
@@ -92,14 +83,14 @@ def happened(row: Row, which: str = "whole") -> bool:
 def markdown(rows: list[Row], by: str) -> str:
     """How likely harm was said to be and how often it came, by what was stated or by the number of samples."""
     heads = [by, "cases", "stated, mean", "calibrating does harm", "`auto` does harm", "most harm", "NLL"]
-    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    lines = []
     for name, found in {"stated": by_statement, "samples": by_samples}[by](rows):
         most = max(0.0, *(row["nll"] - row["identity"] for row in found))
         stated, before, after = (fmean(row[key] for row in found) for key in ("stated", "identity", "nll"))
         did, shipped = (fmean(happened(row, which) for row in found) for which in ("whole", "nll"))
-        numbers = f"{stated:.1%} | {did:.1%} | {shipped:.1%} | {most:.4f} | {before:.3f} → {after:.3f}"
-        lines.append(f"| {name} | {len(found)} | {numbers} |")
-    return "\n".join(lines).replace("%", " %")
+        shares = (f"{share:.1%}" for share in (stated, did, shipped))
+        lines.append([name, str(len(found)), *shares, f"{most:.4f}", f"{before:.3f} → {after:.3f}"])
+    return table(heads, lines).replace("%", " %")
 
 
 def picture(rows: list[Row]) -> str:
@@ -114,15 +105,11 @@ def picture(rows: list[Row]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folders", type=Path, nargs="+")
-    parser.add_argument("--out", type=Path, required=True)
+    parser = arguments(__doc__)
     parser.add_argument("--samples", type=int, nargs="+", default=[0], help="of the fit part; 0: all")
-    parser.add_argument("--table", action="store_true", help="print the tables as Markdown")
     args = parser.parse_args()
     run(args.folders, args.out, args.samples)
-    if args.table:
-        print(markdown(read(args.out), "stated"), markdown(read(args.out), "samples"), sep="\n\n")
+    print(markdown(read(args.out), "stated"), markdown(read(args.out), "samples"), sep="\n\n")
 
 
 if __name__ == "__main__":

@@ -14,24 +14,21 @@ train. Lines that are in the file already are not run again, so a stopped run go
 
 import argparse
 import hashlib
-import json
 import math
 import os
 import time
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from benchmarks.quality.table import read
+from benchmarks.quality.table import Results, Row, read, table
 from temperance.calibrators import make_calibrator
 from temperance.heads import make_head
 from temperance.heads.features import Features, FeatureSet, read_features
-from temperance.jobs.results import Provenance
 from temperance.metrics import ece
 from temperance.registry import parse_entry
 from temperance.showing import percent
@@ -127,7 +124,7 @@ def measured(val: FeatureSet, test: FeatureSet, val_logits: Tensor, test_logits:
     return {name: round(value, 6) for name, value in found.items() if name != "accuracy_scaled"}
 
 
-def reference(features: Features, val: FeatureSet, test: FeatureSet) -> Iterator[dict[str, Any]]:
+def reference(features: Features, val: FeatureSet, test: FeatureSet) -> Iterator[Row]:
     """The network as it is, and with temperature scaling: what a head must beat."""
     if features.classifier is None:
         return
@@ -137,7 +134,7 @@ def reference(features: Features, val: FeatureSet, test: FeatureSet) -> Iterator
     yield {"method": "the network, temperature scaled", **measured(val, test, *(scaled(logits) for logits in before))}
 
 
-def trained(text: str, seed: int, features: Features, val: FeatureSet, test: FeatureSet) -> dict[str, Any]:
+def trained(text: str, seed: int, features: Features, val: FeatureSet, test: FeatureSet) -> Row:
     entry, _, loss = text.partition("@")
     name, settings = parse_entry(entry)
     head = make_head(name, **settings)
@@ -146,9 +143,7 @@ def trained(text: str, seed: int, features: Features, val: FeatureSet, test: Fea
     if features.device.type == "cuda":
         torch.cuda.synchronize()
     seconds = time.perf_counter() - start
-    found: dict[str, Any] = {"seconds": round(seconds, 2)} | measured(
-        val, test, head(val.features), head(test.features)
-    )
+    found: Row = {"seconds": round(seconds, 2)} | measured(val, test, head(val.features), head(test.features))
     if "keep_rate" in head.info:
         found["keep_rate"] = round(head.info["keep_rate"], 4)
     return found
@@ -161,15 +156,13 @@ def run(path: Path, out: Path, groups: list[str], methods: list[str], seeds: int
     val, test = features.val, features.test
     if val is None or test is None:
         raise SystemExit(f"{path} must have features of a validation and a test part")
-    known = {(row["features"], row["method"], row.get("seed")) for row in read(out)}
-    about = Provenance.of({}, {}, seed=0, device=device)
+    results = Results(out)
     place = torch.cuda.get_device_name() if features.device.type == "cuda" else "cpu"
 
-    def write(group: str, row: dict[str, Any]) -> None:
+    def write(group: str, row: Row) -> None:
         machine = {"device": place, "threads": torch.get_num_threads(), "load": round(os.getloadavg()[0], 1)}
         row = {"features": digest, "group": group, **row, **machine}
-        with out.open("a") as file:
-            file.write(json.dumps(row | {"commit": about.commit, "torch": about.versions["torch"]}) + "\n")
+        results.add(row)
         print(
             f"{row['method']}  seed {row.get('seed')}  accuracy {percent(row['accuracy'])}  NLL {row['nll']:.4f}  ",
             end="",
@@ -178,34 +171,35 @@ def run(path: Path, out: Path, groups: list[str], methods: list[str], seeds: int
 
     if "reference" in groups:
         for row in reference(features, val, test):
-            if (digest, row["method"], None) not in known:
+            if {"features": digest, "method": row["method"]} not in results:
                 write("reference", row)
     for seed in range(seeds):
         for group in groups:
             for text in GROUPS.get(group, []):
-                if (digest, text, seed) not in known and (not methods or text in methods):
-                    write(group, {"method": text, "seed": seed, **trained(text, seed, features, val, test)})
+                row = {"method": text, "seed": seed}
+                if {"features": digest, **row} not in results and (not methods or text in methods):
+                    write(group, row | trained(text, seed, features, val, test))
 
 
-def markdown(rows: list[dict[str, Any]]) -> str:
+def markdown(rows: list[Row]) -> str:
     """Means over seeds, in the order of the groups; of each network its own columns, that with most rows first."""
     networks = sorted({row["features"] for row in rows}, key=lambda digest: -sum(r["features"] == digest for r in rows))
-    found: dict[str, dict[str, list[dict[str, Any]]]] = defaultdict(lambda: defaultdict(list))
+    found: dict[str, dict[str, list[Row]]] = defaultdict(lambda: defaultdict(list))
     for row in sorted(rows, key=lambda row: ORDER.get(row["method"], -1)):
         found[row["method"]][row["features"]].append(row)
     columns = ["keep rate", "accuracy", "NLL", "ECE", "ECE, temperature scaled"]
     titles = [f"{column} ({number + 1})" for number in range(len(networks)) for column in columns]
-    lines = ["| method | " + " | ".join(titles) + " |", "|---" * (len(titles) + 1) + "|"]
-    for method, of_network in found.items():
-        cells = [cell for network in networks for cell in _cells(of_network[network])]
-        lines.append(f"| {method} | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+    lines = [
+        [method, *(cell for network in networks for cell in _cells(of_network[network]))]
+        for method, of_network in found.items()
+    ]
+    return table(["method", *titles], lines)
 
 
 ORDER = {text: number for number, text in enumerate(text for group in GROUPS.values() for text in group)}
 
 
-def _cells(rows: list[dict[str, Any]]) -> list[str]:
+def _cells(rows: list[Row]) -> list[str]:
     """What the table says of one method on one network."""
     if not rows:
         return [""] * 5

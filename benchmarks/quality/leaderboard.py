@@ -7,14 +7,13 @@ from statistics import fmean
 from textwrap import fill
 from typing import Any
 
+from benchmarks.quality.table import Row, table
 from temperance.errors import plural
 from temperance.jobs.outcomes import BASELINE
 from temperance.jobs.standings import Standing, standings
 from temperance.metrics.significance import Interval
 from temperance.report.svg.sheet import standalone
 from temperance.report.svg.standings import standings_chart
-
-Row = dict[str, Any]
 
 MEASURED = ("nll", "brier", "ece", "classwise-ece", "accuracy", "seconds")
 
@@ -85,12 +84,8 @@ def markdown(rows: list[Row], by: str = "") -> str:
     accuracy = next(standing.means["accuracy"] for standing in found if standing.method == BASELINE)
     n_sets, n_begun = (len({(row["folder"], row["set"]) for row in each}) for each in (rows, begun))
     missing = f" {plural(n_begun - n_sets, 'other set')} not finished yet." if n_begun > n_sets else ""
-    lines = [
-        f"{n_sets} sets, {len(found)} methods.{missing}",
-        "",
-        "| method | mean rank | wins | harm | NLL | Brier | ECE | classwise ECE | accuracy | CPU seconds |",
-        "|---|---|---|---|---|---|---|---|---|---|",
-    ]
+    measured = ["NLL", "Brier", "ECE", "classwise ECE", "accuracy", "CPU seconds"]
+    lines = []
     for standing in found:
         mean = standing.means
         cells = [
@@ -105,8 +100,9 @@ def markdown(rows: list[Row], by: str = "") -> str:
             cells += [f"{mean['nll']:.4f}", f"{mean['brier']:.4f}"]
             cells += [f"{100 * mean[name]:.2f} %" for name in ("ece", "classwise-ece")]
             cells += [_points(mean["accuracy"] - accuracy), f"{mean['seconds']:.2f}"]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+        lines.append(cells)
+    said = f"{n_sets} sets, {len(found)} methods.{missing}"
+    return f"{said}\n\n{table(['method', 'mean rank', 'wins', 'harm', *measured], lines)}"
 
 
 def _with_bounds(found: Interval) -> str:
@@ -127,12 +123,12 @@ def _parts(rows: list[Row], part_of: Any) -> str:
     found = {name: {each.method: each for each in standings_of(mine)} for name, mine in parts.items()}
     counts = {name: len({(row["folder"], row["set"]) for row in mine}) for name, mine in parts.items()}
     heads = [f"{name} ({plural(n, 'set')})" for name, n in counts.items()]
-    lines = [f"| method | {' | '.join(heads)} |", "|---|" + "---|" * len(heads)]
+    lines = []
     for standing in standings_of(rows):
         mine = (each.get(standing.method) for each in found.values())
         cells = [f"{100 * each.wins.value:.0f} %, {100 * each.harm.value:.0f} %" if each else "–" for each in mine]
-        lines.append(f"| {standing.method} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+        lines.append([standing.method, *cells])
+    return table(["method", *heads], lines)
 
 
 def headline(rows: list[Row]) -> str:
@@ -169,15 +165,15 @@ def harm_markdown(rows: list[Row]) -> str:
         for mine in groups.values()
         for head in ("harm", "most harm", "NLL")
     ]
-    lines = [f"| method | {' | '.join(heads)} |", "|---|" + "---|" * len(heads)]
+    lines = []
     first = measured["other"]
     for method in sorted(first, key=lambda name: first[name][-1]):
-        cells = [
-            f"{100 * share:.1f} % | {most:.4f} | {mean:.4f}"
-            for share, most, mean in (found.get(method, (math.nan,) * 3) for found in measured.values())
-        ]
-        lines.append(f"| {method} | {' | '.join(cells)} |".replace("nan %", "–").replace("nan", "–"))
-    return "\n".join(lines)
+        cells = [method]
+        for found in measured.values():
+            share, most, mean = found.get(method, (math.nan,) * 3)
+            cells += [f"{100 * share:.1f} %", f"{most:.4f}", f"{mean:.4f}"]
+        lines.append(cells)
+    return table(["method", *heads], lines).replace("nan %", "–").replace("nan", "–")
 
 
 def _harm_by_method(rows: list[Row]) -> dict[str, tuple[float, float, float]]:

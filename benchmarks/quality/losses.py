@@ -36,7 +36,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.quality.data import fit_and_test
-from benchmarks.quality.table import read
+from benchmarks.quality.table import Results, read, table
 from temperance.calibrators import make_calibrator
 from temperance.data import ImageData, read_images
 from temperance.errors import InputError
@@ -173,8 +173,7 @@ def _kept(setup: Setup, future: Future[dict[str, Any]]) -> str:
     if error is not None:  # nothing that the loss is to blame for, and to be tried again
         return "".join(traceback.format_exception(error))
     line = future.result()
-    with (setup.runs / "runs.jsonl").open("a") as file:
-        file.write(json.dumps(line) + "\n")
+    Results(setup.runs / "runs.jsonl").add(line)
     return line.get("failure") or f"{line['test']}  {line['seconds_per_epoch']} s an epoch"
 
 
@@ -185,10 +184,8 @@ def trained(setup: Setup, run: str) -> dict[str, Any]:
     loss = as_loss(job.loss, len(data.train))
     if job.recipe.compile:
         torch.compiler.reset()  # what was compiled for the loss before is of no more use
-    about = Provenance.of({}, {}, seed=job.recipe.seed)
     line: dict[str, Any] = {"run": run, "network": setup.network, "epochs": setup.epochs, "seed": job.recipe.seed}
     line |= {"device": torch.cuda.get_device_name() if device.type == "cuda" else "cpu"}
-    line |= {"commit": about.commit, "torch": about.versions["torch"]}
     try:
         found = train(job.make_network(data).to(device), data, loss, job.recipe)
     except InputError as error:
@@ -352,14 +349,12 @@ def markdown(rows: list[dict[str, Any]]) -> str:
         "NLL, auto": ("auto", "nll", False),
         "ECE, auto": ("auto", "ece", True),
     }
-    lines = ["| loss | " + " | ".join(columns) + " |", "|---" * (len(columns) + 1) + "|"]
-    for row in rows:
-        if "failure" in row:
-            lines.append(f"| {row['run']} | broke down" + " |" * len(columns))
-            continue
-        cells = [_cell(row, *column) for column in columns.values()]
-        lines.append(f"| {row['run']} | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+    broke_down = ["broke down", *[""] * (len(columns) - 1)]
+    lines = [
+        [row["run"], *(broke_down if "failure" in row else (_cell(row, *column) for column in columns.values()))]
+        for row in rows
+    ]
+    return table(["loss", *columns], lines)
 
 
 def _cell(row: dict[str, Any], state: str, metric: str, percent: bool) -> str:

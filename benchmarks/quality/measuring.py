@@ -5,7 +5,6 @@ libraries take part where they are installed. Lines that are in the file already
 run goes on where it was; `--redo auto` measures a method again. Small sets come first.
 """
 
-import argparse
 import json
 import math
 import time
@@ -16,22 +15,19 @@ from concurrent.futures import ProcessPoolExecutor
 from functools import lru_cache
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from rich.progress import track
 
 from benchmarks.quality.data import Pair, fit_and_test, sets
 from benchmarks.quality.peers import PEERS
-from benchmarks.quality.table import METRICS, markdown, read
+from benchmarks.quality.table import METRICS, Results, Row, arguments, markdown, read
 from temperance.calibrators import CALIBRATORS
 from temperance.errors import InputError
 from temperance.files import atomic_write
 from temperance.jobs.outcomes import CANNOT_BE_FITTED, Method
-from temperance.jobs.results import Provenance
 from temperance.metrics import METRICS as REGISTRY
-
-Row = dict[str, Any]
 
 
 class Task(NamedTuple):
@@ -59,7 +55,7 @@ def all_methods() -> list[str]:
 
 def tasks(folders: Sequence[Path], methods: Sequence[str], samples: int) -> Iterator[Task]:
     """What there is to measure, small files first."""
-    found = [path for folder in folders for _, path in sets(folder)]
+    found = [path for _, path in sets(*folders)]
     twice = [name for name, n in Counter(path.stem for path in found).items() if n > 1]
     if twice:
         raise InputError(f"sets are told apart by their names, and two are called {twice[0]}; rename one")
@@ -124,12 +120,9 @@ def run(
             temporary.write_text("".join(json.dumps(row) + "\n" for row in known if key_of(row) not in again))
     done = {key_of(row) for row in known} - again
     todo = [task for task in wanted if task.key not in done]
-    about = Provenance.of({}, {}, seed=0)
-    made_with = {"commit": about.commit, "torch": about.versions["torch"]}
-    with out.open("a") as file:
-        for row in track(_measured(todo, jobs), total=len(todo), description="methods on sets"):
-            file.write(json.dumps(row | made_with) + "\n")
-            file.flush()
+    results = Results(out)
+    for row in track(_measured(todo, jobs), total=len(todo), description="methods on sets"):
+        results.add(row)
 
 
 def _measured(todo: list[Task], jobs: int) -> Iterator[Row]:
@@ -142,16 +135,12 @@ def _measured(todo: list[Task], jobs: int) -> Iterator[Row]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folders", type=Path, nargs="+")
-    parser.add_argument("--out", type=Path, required=True)
+    parser = arguments(__doc__)
     parser.add_argument("--methods", default=",".join(all_methods()), help="comma-separated, name:setting=value")
     parser.add_argument("--redo", default="", help="of these methods, measure the lines that are there again")
     parser.add_argument("--samples", type=int, default=0, help="of the fit part, drawn at random (default: all)")
     parser.add_argument("--jobs", type=int, default=1, help="methods fitted at the same time")
-    parser.add_argument("--table", action="store_true", help="print the means as Markdown")
     args = parser.parse_args()
     methods, redo = (list(filter(None, text.split(","))) for text in (args.methods, args.redo))
     run(args.folders, args.out, methods, samples=args.samples, jobs=args.jobs, redo=redo)
-    if args.table:
-        print(markdown(read(args.out)))
+    print(markdown(read(args.out)))

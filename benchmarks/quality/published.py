@@ -16,7 +16,7 @@ from unittest.mock import patch
 from torch import Tensor
 
 from benchmarks.quality.data import fit_and_test
-from benchmarks.quality.table import read
+from benchmarks.quality.table import read, table
 from temperance.calibrators import make_calibrator
 from temperance.errors import TemperanceWarning
 from temperance.jobs.results import Provenance
@@ -67,15 +67,15 @@ def measured(log_probs: Tensor, labels: Tensor) -> dict[str, float]:
         }
 
 
-def published(table: dict[str, dict[str, float]]) -> Iterable[dict[str, Any]]:
-    for method, values in table.items():
+def published(theirs: dict[str, dict[str, float]]) -> Iterable[dict[str, Any]]:
+    for method, values in theirs.items():
         yield {"who": "published", "method": method} | {name: values[name] / SHARED[name][2] for name in SHARED}
 
 
-def run(path: Path, table: Path, out: Path) -> None:
+def run(path: Path, theirs: Path, out: Path) -> None:
     fit_z, fit_y, test_z, test_y = fit_and_test(path)
     about = Provenance.of({}, {}, seed=0)
-    rows = list(published(json.loads(table.read_text())))
+    rows = list(published(json.loads(theirs.read_text())))
     for method in METHODS:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", TemperanceWarning)
@@ -90,12 +90,12 @@ def run(path: Path, table: Path, out: Path) -> None:
 def markdown(rows: list[dict[str, Any]]) -> str:
     """Lowest NLL first; theirs in italics. NLL in nats, everything else in percent."""
     heads = [" ".join([name, *(f"{key}={value}" for key, value in more.items())]) for name, more, _ in SHARED.values()]
-    lines = [f"| method | {' | '.join(heads)} |", "|---" * (1 + len(heads)) + "|"]
+    lines = []
     for row in sorted(rows, key=lambda row: row["nll"]):
         name = f"*{row['method']}*" if row["who"] == "published" else row["method"].replace(":", " ")
         cells = [f"{row[key]:.4f}" if key == "nll" else f"{100 * row[key]:.3f}" for key in SHARED]
-        lines.append(f"| {name} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+        lines.append([name, *cells])
+    return table(["method", *heads], lines)
 
 
 def main() -> None:

@@ -1,25 +1,21 @@
-"""Few samples to fit on, or other class frequencies afterwards: python -m benchmarks.quality.robust FOLDER --out FILE
+"""Few samples to fit on, or other class frequencies afterwards: python -m benchmarks.quality.robust FOLDERS --out FILE
 
 Of each set, methods are fitted on so many samples drawn at random, three times, and measured on all of the test part;
 or fitted on everything, and measured on test samples thinned out so that one class is ten times as common as another.
-One JSON line for each; lines that are in the file already are not run again. `--table` prints the means as Markdown,
-and where `auto` is worse than doing less.
+One JSON line for each; lines that are in the file already are not run again. At the end it prints the means, and where
+`auto` is worse than doing less.
 """
 
-import argparse
-import json
 from collections import defaultdict
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
 import torch
 from rich.progress import track
 
 from benchmarks.quality.data import Pair, fit_and_test, sets
-from benchmarks.quality.table import read
+from benchmarks.quality.table import Results, Row, arguments, read, table
 from temperance.jobs.outcomes import Method, Work
-from temperance.jobs.results import Provenance
 
 METHODS = ("identity", "temperature", "gap-scaling", "structured-vector", "structured-matrix", "auto")
 SIZES = (50, 100, 200, 500, 1000)
@@ -41,38 +37,36 @@ def condition(pair: Pair, name: str, draw: int) -> Pair:
     return fit_z[some], fit_y[some], test_z, test_y
 
 
-def run(folder: Path, out: Path) -> None:
-    """Measure what is not in the file yet."""
-    done = {(row["set"], row["condition"], row["draw"], row["method"]) for row in read(out)}
-    about = Provenance.of({}, {}, seed=0)
-    for name, path in track(list(sets(folder)), description="sets"):
+def run(folders: list[Path], out: Path) -> None:
+    """Measure what has no line yet."""
+    results = Results(out)
+    for name, path in track(list(sets(*folders)), description="sets"):
         pair = fit_and_test(path)
         for case, draw in CASES:
-            todo = [method for method in METHODS if (name, case, draw, method) not in done]
             work = Work(*condition(pair, case, draw), n_bins=15, bootstrap=2, seed=0)
-            for method in todo:
+            for method in METHODS:
+                row: Row = {"set": name, "condition": case, "draw": draw, "method": method}
+                if row in results:
+                    continue
                 outcome = work.run(Method.parse(method))
-                row: dict[str, Any] = {"set": name, "condition": case, "draw": draw, "method": method}
                 row |= {metric: round(outcome.measured[metric].value, 6) for metric in ("nll", "ece", "accuracy")}
-                row |= {"seconds": round(outcome.seconds, 3), "commit": about.commit, "torch": about.versions["torch"]}
-                with out.open("a") as file:
-                    file.write(json.dumps(row) + "\n")
+                results.add(row | {"seconds": round(outcome.seconds, 3)})
 
 
-def markdown(rows: list[dict[str, Any]]) -> str:
+def markdown(rows: list[Row]) -> str:
     """Mean NLL and ECE over sets and draws, for each method and condition."""
-    by_run: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
+    by_run: dict[tuple[str, str], list[Row]] = defaultdict(list)
     for row in rows:
         by_run[row["method"], row["condition"]].append(row)
     cases = [*map(str, SIZES), SHIFTED]
-    lines = [f"| method | {' | '.join(cases)} |", "|---|" + "---|" * len(cases)]
+    lines = []
     for method in METHODS:
         means = [[fmean(row[m] for row in by_run[method, case]) for m in ("nll", "ece")] for case in cases]
-        lines.append(f"| {method} | " + " | ".join(f"{nll:.3f}, {100 * ece:.1f} %" for nll, ece in means) + " |")
-    return "\n".join(lines)
+        lines.append([method, *(f"{nll:.3f}, {100 * ece:.1f} %" for nll, ece in means)])
+    return table(["method", *cases], lines)
 
 
-def worse(rows: list[dict[str, Any]], than: str) -> str:
+def worse(rows: list[Row], than: str) -> str:
     """How often and by how much at most the NLL of `auto` is above another method's: in runs, and in means of sets."""
     found = {(row["condition"], row["set"], row["draw"], row["method"]): row["nll"] for row in rows}
     lines = []
@@ -91,15 +85,10 @@ def worse(rows: list[dict[str, Any]], than: str) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--table", action="store_true", help="print the means as Markdown")
-    args = parser.parse_args()
-    run(args.folder, args.out)
-    if args.table:
-        rows = read(args.out)
-        print(markdown(rows), worse(rows, "temperature"), worse(rows, "identity"), sep="\n")
+    args = arguments(__doc__).parse_args()
+    run(args.folders, args.out)
+    rows = read(args.out)
+    print(markdown(rows), worse(rows, "temperature"), worse(rows, "identity"), sep="\n")
 
 
 if __name__ == "__main__":

@@ -21,24 +21,20 @@ One JSON line for each; lines that are in the file already are not run again. No
 part's labels.
 """
 
-import argparse
-import json
 import warnings
 from collections import defaultdict
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
 import torch
 from rich.progress import track
 from torch import Tensor
 
 from benchmarks.quality.data import fit_and_test, sets
-from benchmarks.quality.table import read
+from benchmarks.quality.table import Results, Row, arguments, table
 from temperance.calibrators import CALIBRATORS, Calibrator, make_calibrator
 from temperance.calibrators.priors import PriorShift
 from temperance.errors import TemperanceWarning
-from temperance.jobs.results import Provenance
 from temperance.metrics import accuracy, ece, nll
 
 DRAWS, ROWS, FEWEST = 20, 2000, 100
@@ -48,7 +44,7 @@ FEW_METHODS = ("temperature", "structured-vector")
 GROUPS = {"CIFAR-10 and Fashion-MNIST": ("c10_", "fmnist"), "CIFAR-100": ("c100_",), "language models": ("",)}
 
 
-def told(name: str, path: Path, done: set[str]) -> list[dict[str, Any]]:
+def told(name: str, path: Path, done: set[str]) -> list[Row]:
     """What a prior does to each method on one set."""
     fit_z, fit_y, test_z, test_y = fit_and_test(path)
     rows = []
@@ -66,7 +62,7 @@ def told(name: str, path: Path, done: set[str]) -> list[dict[str, Any]]:
     return rows
 
 
-def estimated(name: str, path: Path, done: set[str]) -> list[dict[str, Any]]:
+def estimated(name: str, path: Path, done: set[str]) -> list[Row]:
     """How well frequencies are estimated on one set, and what the tests say."""
     if done:
         return []
@@ -113,7 +109,7 @@ def _estimate(
     }
 
 
-def few(name: str, path: Path, done: set[str]) -> list[dict[str, Any]]:
+def few(name: str, path: Path, done: set[str]) -> list[Row]:
     """What adapting to a few predictions of one set says and does."""
     fit_z, fit_y, test_z, test_y = fit_and_test(path)
     logits, labels = torch.cat([fit_z, test_z]), torch.cat([fit_y, test_y])
@@ -155,84 +151,73 @@ STUDIES = {"told": told, "estimated": estimated, "few": few}
 
 def run(folders: list[Path], out: Path, study: str) -> None:
     """Measure what is not in the file yet."""
-    about = Provenance.of({}, {}, seed=0)
-    before = [row for row in read(out) if row["study"] == study]
+    results = Results(out)
     warnings.simplefilter("ignore", TemperanceWarning)
-    chosen = [each for folder in folders for each in sets(folder)]
-    for name, path in track(chosen, description="sets"):
-        done = {row["method"] for row in before if row["set"] == name}
-        rows = STUDIES[study](name, path, done)
-        with out.open("a") as file:
-            for row in rows:
-                line = {"study": study, **row, "seed": 0, "commit": about.commit, "torch": about.versions["torch"]}
-                file.write(json.dumps(line) + "\n")
+    for name, path in track(list(sets(*folders)), description="sets"):
+        done = {row["method"] for row in results.rows if (row["study"], row["set"]) == (study, name)}
+        for row in STUDIES[study](name, path, done):
+            results.add({"study": study, **row, "seed": 0})
 
 
-def told_markdown(rows: list[dict[str, Any]]) -> str:
+def told_markdown(rows: list[Row]) -> str:
     """Mean NLL and ECE of each method over the sets, lowest NLL with the uniform prior first."""
-    by_method: dict[str, dict[str, list[dict[str, Any]]]] = defaultdict(lambda: defaultdict(list))
+    by_method: dict[str, dict[str, list[Row]]] = defaultdict(lambda: defaultdict(list))
     for row in rows:
         if row["study"] == "told":
             by_method[row["method"]][row["prior"]].append(row)
-    priors = ("none", "uniform", "adapted")
-    lines = [f"| method | {' | '.join(f'{p} NLL | {p} ECE' for p in priors)} |", "|---" * 7 + "|"]
+    priors, lines = ("none", "uniform", "adapted"), []
     for method, found in sorted(by_method.items(), key=lambda each: fmean(r["nll"] for r in each[1]["uniform"])):
-        cells = [
-            f"{fmean(r['nll'] for r in found[p]):.4f} | {100 * fmean(r['ece'] for r in found[p]):.2f} %" for p in priors
-        ]
-        lines.append(f"| {method} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+        cells = [method]
+        for prior in priors:
+            nll, ece = (fmean(row[metric] for row in found[prior]) for metric in ("nll", "ece"))
+            cells += [f"{nll:.4f}", f"{100 * ece:.2f} %"]
+        lines.append(cells)
+    return table(["method", *(f"{prior} {metric}" for prior in priors for metric in ("NLL", "ECE"))], lines)
 
 
-def estimated_markdown(rows: list[dict[str, Any]]) -> str:
+def estimated_markdown(rows: list[Row]) -> str:
     """For each kind of shift and group of sets: the mean over draws and sets."""
-    by_case: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
+    by_case: dict[tuple[str, str], list[Row]] = defaultdict(list)
     for row in rows:
         if row["study"] == "estimated":
             group = next(name for name, starts in GROUPS.items() if row["set"].startswith(starts))
             by_case[row["shift"], group].append(row)
-    lines = [
-        "| shift | sets | predictions | error of a frequency | in its interval | classes changed | other shift | NLL |",
-        "|---" * 8 + "|",
-    ]
+    measured = ["error of a frequency", "in its interval", "classes changed", "other shift", "NLL"]
+    lines = []
     for (kind, group), found in sorted(by_case.items(), key=lambda each: KINDS.index(each[0][0])):
         n, error, covered, shifted, other, before, after = (
             fmean(row[key] for row in found) for key in ("n", "error", "covered", "shifted", "other", "before", "after")
         )
-        lines.append(
-            f"| {kind} | {len(found)} {group} | {n:,.0f} | {100 * error:.2f} % | {100 * covered:.0f} % "
-            f"| {100 * shifted:.1f} % | {100 * other:.1f} % | {before:.3f} → {after:.3f} |"
-        )
-    return "\n".join(lines)
+        shares = [f"{100 * error:.2f} %", f"{100 * covered:.0f} %", f"{100 * shifted:.1f} %", f"{100 * other:.1f} %"]
+        lines.append([kind, f"{len(found)} {group}", f"{n:,.0f}", *shares, f"{before:.3f} → {after:.3f}"])
+    return table(["shift", "sets", "predictions", *measured], lines)
 
 
-def few_markdown(rows: list[dict[str, Any]]) -> str:
+def few_markdown(rows: list[Row]) -> str:
     """For each kind of shift, group of sets and number of predictions: the mean over draws and sets."""
-    by_case: dict[tuple[str, str, int], dict[str, list[dict[str, Any]]]] = defaultdict(lambda: defaultdict(list))
+    by_case: dict[tuple[str, str, int], dict[str, list[Row]]] = defaultdict(lambda: defaultdict(list))
     for row in rows:
         if row["study"] == "few":
             group = next(name for name, starts in GROUPS.items() if row["set"].startswith(starts))
             by_case[row["shift"], group, row["n"]][row["method"]].append(row)
     methods = [method for method in FEW_METHODS if any(method in found for found in by_case.values())]
-    columns = " | ".join(f"{method}: changed | other shift | NLL" for method in methods)
-    lines = [f"| shift | sets | predictions | {columns} |", "|---" * (3 + 3 * len(methods)) + "|"]
+    columns = (column for method in methods for column in (f"{method}: changed", "other shift", "NLL"))
+    lines = []
     for (kind, group, n), found in sorted(by_case.items(), key=lambda each: KINDS.index(each[0][0])):
-        cells = []
+        cells = [kind, f"{len(found[methods[0]])} {group}", f"{n:,}"]
         for method in methods:
             draws = sum(row["draws"] for row in found[method])
             shifted, other, before, after = (
                 sum(row["draws"] * row[key] for row in found[method]) / draws
                 for key in ("shifted", "other", "before", "after")
             )
-            cells.append(f"{100 * shifted:.1f} % | {100 * other:.1f} % | {before:.3f} → {after:.3f}")
-        lines.append(f"| {kind} | {len(found[methods[0]])} {group} | {n:,} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+            cells += [f"{100 * shifted:.1f} %", f"{100 * other:.1f} %", f"{before:.3f} → {after:.3f}"]
+        lines.append(cells)
+    return table(["shift", "sets", "predictions", *columns], lines)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folders", type=Path, nargs="+")
-    parser.add_argument("--out", type=Path, required=True)
+    parser = arguments(__doc__)
     parser.add_argument("--study", choices=tuple(STUDIES), required=True)
     args = parser.parse_args()
     run(args.folders, args.out, args.study)

@@ -1,21 +1,61 @@
-"""The results of the quality benchmark: rows from the file, means over sets, a table."""
+"""The results of studies: files of JSON lines, and tables of them in Markdown."""
 
+import argparse
 import json
 import math
 from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from temperance.jobs.results import Provenance
+
+Row = dict[str, Any]
+
 METRICS = ("nll", "ece", "accuracy", "brier", "classwise-ece")
+SHARES = {"ece": 2, "accuracy": 2, "classwise-ece": 3}  # with their decimals in percent
 
 
-def read(path: Path) -> list[dict[str, Any]]:
+class Results:
+    """A file of JSON lines, one for each run of a study. A run that has a line is not run again."""
+
+    def __init__(self, path: Path, **versions: str) -> None:
+        about = Provenance.of({}, {}, seed=0)
+        self.path, self.rows = path, read(path)
+        self._made_with = {**versions, "commit": about.commit, "torch": about.versions["torch"]}
+
+    def __contains__(self, run: Row) -> bool:
+        return any(run.items() <= row.items() for row in self.rows)
+
+    def add(self, row: Row) -> None:
+        """Write a line at once, so that a study that is stopped goes on where it was."""
+        self.rows.append(row | self._made_with)
+        with self.path.open("a") as file:
+            file.write(json.dumps(self.rows[-1]) + "\n")
+
+
+def read(path: Path) -> list[Row]:
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
-def means(rows: list[dict[str, Any]]) -> list[tuple[str, int, dict[str, float]]]:
+def arguments(doc: str | None, *, folders: bool = True) -> argparse.ArgumentParser:
+    """A parser of what every study takes: folders of predictions, and the file of its results."""
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    if folders:
+        parser.add_argument("folders", type=Path, nargs="+")
+    parser.add_argument("--out", type=Path, required=True)
+    return parser
+
+
+def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table in Markdown."""
+    lines = [f"| {' | '.join(cells)} |" for cells in (heads, *rows)]
+    return "\n".join([lines[0], "|---" * len(heads) + "|", *lines[1:]])
+
+
+def means(rows: list[Row]) -> list[tuple[str, int, dict[str, float]]]:
     """For each method the means over the sets it could be fitted to, lowest NLL first."""
-    by_method: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    by_method: dict[str, list[Row]] = defaultdict(list)
     for row in rows:
         if "nll" in row:
             by_method[row["method"]].append(row)
@@ -26,30 +66,25 @@ def means(rows: list[dict[str, Any]]) -> list[tuple[str, int, dict[str, float]]]
     return sorted(found, key=lambda entry: entry[2]["nll"])
 
 
-def markdown(rows: list[dict[str, Any]]) -> str:
+def markdown(rows: list[Row]) -> str:
     """The means as a Markdown table, of the methods that were measured on every set."""
     found = means(rows)
     every = max((n for _, n, _ in found), default=0)
-    lines = ["| method | NLL | ECE | accuracy | classwise ECE | seconds |", "|---|---|---|---|---|---|"]
+    cells = []
     for name, n, mean in found:
         if n == every:
-            lines.append(
-                f"| {name} | {mean['nll']:.4f} | {100 * mean['ece']:.2f} % | {100 * mean['accuracy']:.2f} % "
-                f"| {100 * mean['classwise-ece']:.3f} % | {mean['seconds']:.2f} |"
-            )
-    return "\n".join(lines)
+            shares = (f"{100 * mean[key]:.{digits}f} %" for key, digits in SHARES.items())
+            cells.append([name, f"{mean['nll']:.4f}", *shares, f"{mean['seconds']:.2f}"])
+    return table(["method", "NLL", "ECE", "accuracy", "classwise ECE", "seconds"], cells)
 
 
-def by_objective(rows: list[dict[str, Any]]) -> str:
+def by_objective(rows: list[Row]) -> str:
     """Each method with each other objective beside itself with NLL, on the same sets: means, and how often lower."""
-    found: dict[str, dict[str, dict[str, dict[str, Any]]]] = defaultdict(lambda: defaultdict(dict))
+    found: dict[str, dict[str, dict[str, Row]]] = defaultdict(lambda: defaultdict(dict))
     for row in rows:
         name, _, objective = row["method"].partition("objective=")
         found[name.rstrip(":")][objective or "nll"][row["set"]] = row
-    lines = [
-        "| method | objective | sets | NLL | ECE | classwise ECE | NLL lower | ECE lower |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
+    lines = []
     for name, objectives in found.items():
         plain = objectives.pop("nll")
         for objective, mine in objectives.items():
@@ -65,5 +100,6 @@ def by_objective(rows: list[dict[str, Any]]) -> str:
                 cells.append(f"{before:.{digits}f} → {after:.{digits}f}{sign}")
             for metric in ("nll", "ece"):
                 cells.append(str(sum(mine[each][metric] < plain[each][metric] for each in mine)))
-            lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+            lines.append(cells)
+    heads = ["method", "objective", "sets", "NLL", "ECE", "classwise ECE", "NLL lower", "ECE lower"]
+    return table(heads, lines)
