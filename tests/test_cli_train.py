@@ -343,6 +343,7 @@ def test_wrong_input_for_retraining(trained: Path, arguments: tuple[str, ...], s
     filled = [text.format(tmp=tmp_path, run=trained) for text in arguments]
     found = run("retrain", *filled, "-o", tmp_path / "out")
     assert found.code == 2 and said in found.err and len(found.err.splitlines()) == 1
+    assert not (tmp_path / "out").exists()
 
 
 def test_images_that_are_not_there_are_noticed_though_features_were_kept(trained: Path, tmp_path: Path) -> None:
