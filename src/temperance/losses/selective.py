@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from temperance.errors import InputError
-from temperance.losses.base import Loss, Regulariser, TorchOptions, Used, loss
+from temperance.losses.base import PenaltyOptions, Regulariser, Used, loss
 from temperance.losses.distributed import BatchLevel
 from temperance.losses.rows import Rows
 from temperance.settings import Count, Fraction, Positive
@@ -113,10 +113,9 @@ class AURC(Reweighted):
         *,
         score: ScoreName = "msp",
         variant: Variant = "paper",
-        base: str | Loss = "cross-entropy",
-        **options: Unpack[TorchOptions],
+        **options: Unpack[PenaltyOptions],
     ) -> None:
-        super().__init__(base=base, **options)
+        super().__init__(**options)
         self.score = score
         self.variant = variant
 
@@ -209,10 +208,9 @@ class AU(Reweighted):
         window: Literal["epoch", "batch"] = "epoch",
         detach_weights: bool = False,
         normalise: bool = False,
-        base: str | Loss = "cross-entropy",
-        **options: Unpack[TorchOptions],
+        **options: Unpack[PenaltyOptions],
     ) -> None:
-        super().__init__(base=base, **options)
+        super().__init__(**options)
         if detach_weights and variant != "paper":
             raise InputError(f'detach_weights belongs to variant="paper"; got variant={variant!r}')
         if normalise and low_conf_coverage == 0:
