@@ -146,7 +146,7 @@ class CRL(RankingLoss):
         self.margin = margin
 
     def _penalty(self, rows: Rows) -> Tensor:
-        return self.strength * ranking_penalty(*self._order(rows, SCORES[self.score](rows)), margin=self.margin)
+        return self.strength * ranking_penalty(*self._order(rows, SCORES[self.score](rows.probs)), margin=self.margin)
 
 
 @loss(
