@@ -25,7 +25,8 @@ NUMERICAL := tests/test_numerics.py tests/test_objectives.py \
              $(filter-out %_distributed.py %_transforms.py, $(wildcard tests/losses/test_*.py)) \
              $(filter-out %_stream.py, $(wildcard tests/metrics/test_*.py)) \
              $(filter-out %_contract.py %_auto.py %_priors.py, $(wildcard tests/calibrators/test_*.py))
-FAST      := tests/losses tests/metrics tests/test_arrays.py tests/test_cli.py tests/test_compare.py tests/test_evaluate.py \
+FAST      := tests/losses tests/metrics tests/test_arrays.py tests/test_cli.py tests/test_compare.py \
+             tests/test_compare_methods.py tests/test_evaluate.py \
              tests/test_predictions*.py tests/test_settings.py
 # The tests of a file run in one process, which prepares what they share once.
 PYTEST    := -m pytest --numprocesses auto --dist loadfile
@@ -56,7 +57,7 @@ units: $(VENV)/.tests
 
 # Warnings of old versions are not ours to mend.
 oldest: $(VENV)-oldest/.tests
-	OMP_NUM_THREADS=1 $(VENV)-oldest/bin/python $(PYTEST) -q -m 'not slow and not exhaustive' -W default $(FAST) tests/interop/test_sklearn.py
+	OMP_NUM_THREADS=1 $(VENV)-oldest/bin/python $(PYTEST) -q -m 'not slow and not exhaustive' -W default $(FAST) tests/interop/test_sklearn*.py
 
 $(VENV)-oldest/.tests: $(VENV)-oldest/.torch pyproject.toml
 	$(VENV)-oldest/bin/$(subst constraints,constraints-oldest,$(PINNED)) --editable '.[report,parquet,images,sklearn]' pytest pytest-xdist hypothesis

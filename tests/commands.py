@@ -25,6 +25,13 @@ def run(*arguments: str | Path) -> Said:
     return Said(code, out.getvalue(), err.getvalue())
 
 
+def applied(calibrator: Path, path: Path, out: Path, *options: str) -> Path:
+    """Calibrate a file; where the result is."""
+    said = run("apply", calibrator, path, "-o", out, *options)
+    assert said.code == 0, said.err
+    return out
+
+
 def refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
     """Run a command that must fail; the one line it says."""
     assert main(arguments) == 2

@@ -10,6 +10,8 @@ import pytest
 import torch
 from hypothesis import settings
 
+from temperance.predictions import Predictions
+
 # A busy machine is not a failure. Examples differ from run to run, so fewer in each are as many in the long run.
 settings.register_profile("patient", deadline=None, max_examples=50)
 settings.load_profile("patient")
@@ -46,3 +48,8 @@ def random_predictions(n: int, k: int, seed: int = 0, sharpness: float = 2.0) ->
     logits = torch.randn(n, k, generator=generator, dtype=torch.float64)
     logits[torch.arange(n), labels] += 1.5
     return sharpness * logits, labels
+
+
+def over_confident(n: int = 600, k: int = 4, seed: int = 0) -> Predictions:
+    """Predictions that a temperature would mend."""
+    return Predictions.of(*random_predictions(n, k, seed, sharpness=4.0), from_logits=True)

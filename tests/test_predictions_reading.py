@@ -3,6 +3,7 @@
 And what everyone is told of a wrong value: the file, and the row or the line.
 """
 
+import json
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -93,6 +94,30 @@ def test_the_positive_label_may_be_text_or_another_number(tmp_path: Path, suffix
     assert said.code == 2 and "--positive spam is text, but the labels are numbers" in said.err
 
 
+@pytest.mark.parametrize("suffix", [".npz", ".parquet", ".csv", ".jsonl"])
+def test_text_labels_of_one_column_stay_when_it_is_calibrated(tmp_path: Path, suffix: str) -> None:
+    words = np.where(TRUTH == 1, "spam", np.where(SCORES > 0, "ham", "news")).tolist()
+    path, out, cal = (tmp_path / name for name in (f"in{suffix}", f"out{suffix}", "cal.safetensors"))
+    if suffix == ".jsonl":
+        records = ({"logits": [score], "label": word} for score, word in zip(SCORES.tolist(), words, strict=True))
+        path.write_text("\n".join(map(json.dumps, records)))
+    else:
+        save(path, logits=SCORES, label=words)
+    assert run("fit", "temperature", path, "--positive", "spam", "-o", cal).code == 0
+    assert run("apply", cal, path, "--positive", "spam", "-o", out).code == 0
+    if suffix == ".npz":
+        assert np.load(out)["label"].tolist() == words
+    elif suffix == ".parquet":
+        assert pq.read_table(out)["label"].to_pylist() == words
+    elif suffix == ".csv":
+        assert [line.split(",")[2] for line in out.read_text().splitlines()[1:]] == words
+    else:
+        assert [json.loads(line)["label"] for line in out.read_text().splitlines()] == words
+    # Read without a flag, whatever is not spam is of the class "not spam".
+    found = read_predictions(out)
+    assert found.class_names == ("not spam", "spam") and found.labels.tolist() == TRUTH.tolist()
+
+
 def test_a_column_may_be_named_after_its_class(tmp_path: Path) -> None:
     for name in ("probs_1", "probs_spam", "probs"):
         path = save(tmp_path / "in.csv", **{name: [0.25, 0.75], "label": [0, 1], "id": ["a", "b"]})
@@ -107,6 +132,11 @@ def test_names_of_both_classes_are_used(tmp_path: Path) -> None:
     )
     found = read_predictions(path, positive=1)
     assert found.labels.tolist() == [0, 1] and found.class_names == ("ham", "spam")
+    assert read_predictions(path, positive="spam").labels.tolist() == [0, 1]
+    with pytest.raises(FileError, match="second class, which class_names ham, spam do not call 'ham'"):
+        read_predictions(path, positive="ham")
+    with pytest.raises(InputError, match="positive must be a label"):
+        read_predictions(path, positive="")
 
 
 def test_binary_arrays() -> None:

@@ -184,6 +184,12 @@ def test_every_set_has_its_calibrator_and_its_numbers_in_the_folder(folder: Path
     assert json.loads((tmp_path / "kept" / "b.json").read_text())["finding"]["verdict"] == alone.verdict
 
 
+def test_where_no_set_can_be_read_no_folder_is_left(tmp_path: Path) -> None:
+    (tmp_path / "bad.npz").write_text("no archive")
+    said = quickly(tmp_path / "bad.npz", tmp_path / "kept")
+    assert said.code == 2 and "bad.npz cannot be read" in said.err and not (tmp_path / "kept").exists()
+
+
 def test_an_interrupted_comparison_goes_on(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is kept is not compared again, and the result is that of a comparison without an interruption."""
     kept = tmp_path / "kept"

@@ -96,15 +96,20 @@ def refuse_overwriting(path: PathLike, inputs: Iterable[PathLike]) -> None:
                 raise FileError(f"{path} is read here, and would be overwritten; choose another name for the output")
 
 
-def make_folder(path: PathLike) -> None:
-    """Make a folder for results, unless it is there already."""
+def check_folder(path: PathLike) -> None:
+    """Refuse a folder for results that cannot be made, before any work is done for it."""
     folder = Path(path)
     if folder.is_dir():
         return
     if folder.exists():
         raise FileError(f"{path} is a file; name a folder")
     check_writable(folder)
-    folder.mkdir()
+
+
+def make_folder(path: PathLike) -> None:
+    """Make a folder for results, unless it is there already."""
+    check_folder(path)
+    Path(path).mkdir(exist_ok=True)
 
 
 def _check_parent(path: PathLike, target: Path) -> None:

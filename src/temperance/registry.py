@@ -4,13 +4,14 @@ An entry carries its name, its first docstring line and its claims; the command 
 contract tests read them from here, so that nothing about a method is written down twice.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Generic, TypeVar
 
 from temperance.errors import InputError, unknown_name
 from temperance.settings import REQUIRED, settings_of
 
 E = TypeVar("E")
+C = TypeVar("C", bound=type)
 
 
 class Registry(Generic[E]):
@@ -59,6 +60,19 @@ class Registry(Generic[E]):
             hint = f"a setting of {inner[0]} is written {inner[0]}.{unknown[0]}={given[unknown[0]]}"
             raise InputError(f"there is no setting of {name} named {unknown[0]!r}; {hint}")
         return entry(**given)
+
+
+def registered(table: Registry[Any], name: str | None, claims: Mapping[str, Any]) -> Callable[[C], C]:
+    """A decorator that puts a class into a table, under this name or its own, and its claims on the class."""
+
+    def register(cls: C) -> C:
+        found = {"name": name or plain_name(cls.__name__), "summary": first_line(cls.__doc__), **claims}
+        for claim, value in found.items():
+            setattr(cls, claim, value)
+        table.add(found["name"], cls)
+        return cls
+
+    return register
 
 
 def plain_name(identifier: str) -> str:

@@ -12,7 +12,7 @@ import torch
 from temperance import heads
 from temperance.errors import FileError, InputError, NotFittedError
 from temperance.heads import HEADS, Head, load_head, make_head
-from temperance.heads.base import CLAIMS
+from temperance.heads.base import HeadClaims
 from temperance.heads.features import Features
 from temperance.losses import LOSSES, Focal, make_loss
 from temperance.settings import defaults_of
@@ -203,7 +203,7 @@ def test_every_claim_is_verified_here() -> None:
     for name, value in globals().items():
         if name.startswith("test_") and name != "test_every_claim_is_verified_here":
             verified |= set(value.__code__.co_names)
-    assert set(CLAIMS) <= verified
+    assert set(HeadClaims.__annotations__) <= verified
 
 
 @each_head
@@ -212,7 +212,7 @@ def test_documented_and_public(kind: type[Head]) -> None:
     assert kind.paper
     assert getattr(heads, kind.__name__) is kind
     assert kind.__name__ in heads.__all__
-    assert set(kind.claims()) == set(CLAIMS)
+    assert set(kind.claims()) == set(HeadClaims.__annotations__)
 
 
 @each_head

@@ -13,7 +13,7 @@ from torch import Tensor
 from losses.made import N_SAMPLES, batch, close, each_loss, gradient, made, make, numbers
 from temperance.errors import InputError
 from temperance.losses import LOSSES, CrossEntropy, Loss
-from temperance.losses.base import CLAIMS
+from temperance.losses.base import LossClaims
 
 # A check takes a loss and fails if its claim is false. `FALSE` has a false claim for each, which the check must refuse.
 
@@ -160,13 +160,13 @@ OPTIONAL = {"proper": False, "equals_cross_entropy_at": None}
 
 @each_loss
 def test_claims_are_true(kind: type[Loss]) -> None:
-    assert set(kind.claims()) == set(CLAIMS)
-    for claim in CLAIMS:
+    assert set(kind.claims()) == set(LossClaims.__annotations__)
+    for claim in LossClaims.__annotations__:
         if claim not in OPTIONAL or getattr(kind, claim) != OPTIONAL[claim]:
             CHECKS[claim](kind)
 
 
-@pytest.mark.parametrize("claim", CLAIMS)
+@pytest.mark.parametrize("claim", LossClaims.__annotations__)
 def test_false_claims_are_found(claim: str, monkeypatch: pytest.MonkeyPatch) -> None:
     name, false = FALSE[claim]
     assert getattr(LOSSES[name], claim) != false

@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, NoReturn
 
 from temperance import __version__
 from temperance.cli import (
@@ -32,7 +32,8 @@ from temperance.cli import (
 )
 from temperance.cli.manual import describe
 from temperance.cli.terminal import transliterate_output
-from temperance.errors import InputError, TemperanceError, TemperanceWarning
+from temperance.errors import InputError, TemperanceError, TemperanceWarning, unknown_name
+from temperance.settings import one_of
 
 COMMANDS = (
     demo,
@@ -136,7 +137,9 @@ def _discard_output() -> None:
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose help fails as any other output does; argparse itself ignores errors of writing.
+    """A parser that refuses in one sentence, and whose help fails as any other output does.
+
+    argparse itself prints its usage, which is long, before an error, and ignores errors of writing.
 
     commands  the parser of each command
     """
@@ -145,9 +148,21 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        # So that a mistyped number is refused in the words of all other errors.
         self.register("type", int, _whole_number)
         self.register("type", float, _number)
+
+    def error(self, message: str) -> NoReturn:
+        option, _, said = message.removeprefix("argument ").partition(": ")
+        if not message.startswith("argument "):
+            raise InputError(f"{message}; see {self.prog} --help")
+        raise InputError(f"{option} {said}" if said.startswith("must be ") else f"{option}: {said}")
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is None or value in action.choices:
+            return
+        if action.option_strings:
+            one_of(action.option_strings[-1], value, action.choices)
+        raise unknown_name(str(action.metavar).lower(), value, action.choices)
 
     def _print_message(self, message: str, file: Any = None) -> None:
         print(message, end="", file=file or sys.stderr)
@@ -172,14 +187,14 @@ def _whole_number(text: str) -> int:
     try:
         return int(text)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"expected a whole number; got {text!r}") from None
+        raise argparse.ArgumentTypeError(f"must be a whole number; got {text!r}") from None
 
 
 def _number(text: str) -> float:
     try:
         return float(text)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"expected a number; got {text!r}") from None
+        raise argparse.ArgumentTypeError(f"must be a number; got {text!r}") from None
 
 
 def _not_understood(word: str, command: str, known: Parser) -> InputError:

@@ -44,7 +44,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 
 def run(args: argparse.Namespace) -> None:
     from temperance.heads import make_head
-    from temperance.heads.retraining import WHAT_TO_DO, begin_folder, features_from, retrain, write_retrained
+    from temperance.heads.retraining import WHAT_TO_DO, check_unused, features_from, retrain, write_retrained
     from temperance.report import write_report
     from temperance.training.criterion import as_loss
 
@@ -54,7 +54,7 @@ def run(args: argparse.Namespace) -> None:
     of_kind("bootstrap", args.bootstrap, ResamplesOrNone)
     of_kind("copies", args.copies, CountOrZero)
     of_kind("seed", args.seed, Seed)
-    begin_folder(args.output)
+    check_unused(args.output)
     device = args.device or best_device()
     with progress_bar() as bar:
         tell = lines_now_and_then(bar)

@@ -104,7 +104,7 @@ def numbers(text: str) -> tuple[float, ...]:
     try:
         return tuple(float(part) if "." in part else int(part) for part in text.split(",") if part.strip())
     except ValueError:
-        raise argparse.ArgumentTypeError(f"expected numbers between commas, such as 150,250; got {text!r}") from None
+        raise argparse.ArgumentTypeError(f"must be numbers between commas, such as 150,250; got {text!r}") from None
 
 
 def number_or_none(text: str) -> float | str:
@@ -112,7 +112,7 @@ def number_or_none(text: str) -> float | str:
     try:
         return "none" if text == "none" else int(text) if text.isdecimal() else float(text)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"expected a number or none; got {text!r}") from None
+        raise argparse.ArgumentTypeError(f"must be a number or none; got {text!r}") from None
 
 
 def run(args: argparse.Namespace) -> None:

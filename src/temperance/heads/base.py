@@ -11,7 +11,7 @@ import json
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self, TypedDict, TypeVar
+from typing import Any, ClassVar, Literal, Required, Self, TypedDict, TypeVar, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -23,7 +23,7 @@ from temperance.heads.features import Features
 from temperance.heads.loop import FeatureBatch, Loop, generator_of
 from temperance.losses import Loss
 from temperance.progress import Progress, no_progress
-from temperance.registry import Registry, first_line, parse_entry, plain_name
+from temperance.registry import Registry, parse_entry, registered
 from temperance.settings import Count, CountOrZero, HasSettings, NonNegative, Positive, Seed, of_kind
 from temperance.training.criterion import as_loss
 
@@ -64,9 +64,9 @@ class Head(HasSettings, nn.Module):
 
     summary: ClassVar[str]
     paper: ClassVar[str]
-    needs_val: ClassVar[bool]
-    needs_wide_features: ClassVar[bool]
-    gives_log_probs: ClassVar[bool]
+    needs_val: ClassVar[bool] = False
+    needs_wide_features: ClassVar[bool] = False
+    gives_log_probs: ClassVar[bool] = False
     presets: ClassVar[Mapping[str, Mapping[str, Any]]]
 
     # The defaults are those of the MaC-Cal paper.
@@ -205,7 +205,7 @@ class Head(HasSettings, nn.Module):
     @classmethod
     def claims(cls) -> dict[str, Any]:
         """What the registry says of it; the tests verify it."""
-        return {name: getattr(cls, name) for name in CLAIMS}
+        return {name: getattr(cls, name) for name in HeadClaims.__annotations__}
 
     def extra_repr(self) -> str:
         return ", ".join(f"{name}={value!r}" for name, value in self.get_params().items())
@@ -249,41 +249,29 @@ def _loss_for(loss: Loss | str, features: Features) -> Loss:
 
 HEADS: Registry[type[Head]] = Registry("head")
 
-CLAIMS = ("paper", "needs_val", "needs_wide_features", "gives_log_probs")
-
 H = TypeVar("H", bound=type[Head])
 
 
-def head(
-    *,
-    paper: str,
-    needs_val: bool = False,
-    needs_wide_features: bool = False,
-    gives_log_probs: bool = False,
-    presets: Mapping[str, Mapping[str, Any]] | None = None,
-    name: str | None = None,
-) -> Callable[[H], H]:
-    """Register a head with its claims, which hold at its default settings.
+class HeadClaims(TypedDict, total=False):
+    """What a head claims, at its default settings.
 
     paper                where it comes from
     needs_val            it refuses to fit without held-out features
     needs_wide_features  it refuses to fit fewer features than classes
     gives_log_probs      its logits are log-probabilities, such as the log of a mean of probabilities
-    presets              named settings: variants that a paper compares, or that do well
     """
 
-    def register(cls: H) -> H:
-        cls.name = name or plain_name(cls.__name__)
-        cls.summary = first_line(cls.__doc__)
-        cls.paper = paper
-        cls.needs_val = needs_val
-        cls.needs_wide_features = needs_wide_features
-        cls.gives_log_probs = gives_log_probs
-        cls.presets = presets or {}
-        HEADS.add(cls.name, cls)
-        return cls
+    paper: Required[str]
+    needs_val: bool
+    needs_wide_features: bool
+    gives_log_probs: bool
 
-    return register
+
+def head(
+    *, name: str | None = None, presets: Mapping[str, Mapping[str, Any]] | None = None, **claims: Unpack[HeadClaims]
+) -> Callable[[H], H]:
+    """Register a head with its claims; `presets` are named settings that a paper compares, or that do well."""
+    return registered(HEADS, name, {"presets": presets or {}, **claims})
 
 
 def make_head(name: str, *, preset: str | None = None, **settings: Any) -> Head:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from temperance.data import ImageData
 from temperance.errors import FileError, InputError, plural
-from temperance.files import atomic_write, make_folder, reading
+from temperance.files import atomic_write, check_folder, make_folder, reading
 from temperance.heads.base import Head, load_head, make_head
 from temperance.heads.change import FEWEST_SAMPLES, JUDGED, LEVEL, differences, is_worse, judgement, moved_by, unproven
 from temperance.heads.features import Features, FeatureSet, extract_features, read_features, write_features
@@ -224,10 +224,10 @@ def features_from(source: str | Path, *, data: str | None = None, device: str = 
     return found
 
 
-def begin_folder(folder: str | Path) -> None:
-    """Make the folder of a retrained classifier; refuse a folder that already holds one, or a run."""
+def check_unused(folder: str | Path) -> None:
+    """Refuse a folder that cannot be made, or that already holds a retrained classifier or a run."""
     refuse_taken(Path(folder), "retrain into another folder")
-    make_folder(folder)
+    check_folder(folder)
 
 
 def write_retrained(
@@ -245,6 +245,7 @@ def write_retrained(
     anyway  write the head even if it is worse than the classifier that it replaces
     """
     place = Path(folder)
+    make_folder(place)
     deployed = anyway or not found.worse
     if deployed:
         found.head.save(place / HEAD)

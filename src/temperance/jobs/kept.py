@@ -11,7 +11,7 @@ from typing import Any
 
 import temperance
 from temperance.errors import InputError
-from temperance.files import PathLike, atomic_write, reading
+from temperance.files import PathLike, atomic_write, make_folder, reading
 from temperance.jobs.comparison import Comparison, chosen_methods, compare
 from temperance.jobs.outcomes import BASELINE
 from temperance.jobs.results import Provenance, Results, Row
@@ -73,6 +73,7 @@ class Kept:
                     return _read(about)
         found = compare(given, **self.options)
         results, finding = reduced(found)
+        make_folder(self.folder)
         if found.recommends:
             found.calibrator(refit=self.refit).save(calibrator)
         else:

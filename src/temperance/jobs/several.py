@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from temperance.errors import InputError, TemperanceError, plural
-from temperance.files import PathLike, make_folder
+from temperance.files import PathLike, check_folder
 from temperance.jobs.application import refuse_calibrated
 from temperance.jobs.comparison import chosen_methods, compare
 from temperance.jobs.evaluation import Evaluation, evaluate
@@ -281,7 +281,7 @@ def compare_each(
     """
     chosen_methods(options.get("methods", ()))
     if folder is not None:
-        make_folder(folder)
+        check_folder(folder)
     elif refit:
         raise InputError("refit changes the calibrators that are kept: name a folder for them")
     kept = Kept(folder, refit=refit, **options) if folder is not None else None

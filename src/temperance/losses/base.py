@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal, Self, TypedDict, TypeVar, Unpack
+from typing import Annotated, Any, ClassVar, Literal, Required, Self, TypedDict, TypeVar, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from temperance.arrays import flatten, shape_of
 from temperance.errors import InputError
 from temperance.losses.rows import TINY, Rows
-from temperance.registry import Registry, first_line, plain_name
+from temperance.registry import Registry, registered
 from temperance.settings import Bounds, HasSettings, Setting, named, settings_of
 
 WHOLE = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
@@ -52,20 +52,20 @@ class Loss(HasSettings, nn.Module):
     name: ClassVar[str]
     summary: ClassVar[str]
     paper: ClassVar[str]
-    per_sample: ClassVar[bool]
-    shift_invariant: ClassVar[bool]
-    exact_gradient: ClassVar[bool]
-    proper: ClassVar[bool]
-    soft_targets: ClassVar[bool]
-    equals_cross_entropy_at: ClassVar[Mapping[str, Any] | None]
+    per_sample: ClassVar[bool] = True
+    shift_invariant: ClassVar[bool] = True
+    exact_gradient: ClassVar[bool] = True
+    proper: ClassVar[bool] = False
+    soft_targets: ClassVar[bool] = False
+    equals_cross_entropy_at: ClassVar[Mapping[str, Any] | None] = None
     hyper_parameters: ClassVar[tuple[Used, ...]]
 
     # What to change, besides the learning rate, if training with this loss breaks down.
     remedy: str | None = None
     # Which predictions `update` needs; None for a loss without a memory.
-    learns_from: str | None
+    learns_from: str | None = None
     # Calls and updates also take the samples' numbers.
-    needs_indices: bool
+    needs_indices: bool = False
 
     weight: Tensor | None
 
@@ -129,7 +129,7 @@ class Loss(HasSettings, nn.Module):
     @classmethod
     def claims(cls) -> dict[str, Any]:
         """What the registry says about it; the tests verify every claim."""
-        return {name: getattr(cls, name) for name in CLAIMS}
+        return {name: getattr(cls, name) for name in LossClaims.__annotations__}
 
     def extra_repr(self) -> str:
         torch_options: dict[str, Any] = {"ignore_index": self.ignore_index, "reduction": self.reduction}
@@ -288,38 +288,13 @@ class Used:
 
 LOSSES: Registry[type[Loss]] = Registry("loss")
 
-CLAIMS = (
-    "paper",
-    "per_sample",
-    "shift_invariant",
-    "exact_gradient",
-    "proper",
-    "soft_targets",
-    "learns_from",
-    "needs_indices",
-    "equals_cross_entropy_at",
-)
-
 TORCH_DEFAULTS = {"ignore_index": -100, "reduction": "mean"}
 
 L = TypeVar("L", bound=type[Loss])
 
 
-def loss(
-    *,
-    paper: str,
-    per_sample: bool = True,
-    shift_invariant: bool = True,
-    exact_gradient: bool = True,
-    proper: bool = False,
-    soft_targets: bool = False,
-    learns_from: str | None = None,
-    needs_indices: bool = False,
-    equals_cross_entropy_at: Mapping[str, Any] | None = None,
-    hyper_parameters: tuple[Used, ...] = (),
-    name: str | None = None,
-) -> Callable[[L], L]:
-    """Register a loss with its claims, which hold at its default settings.
+class LossClaims(TypedDict, total=False):
+    """What a loss claims, at its default settings.
 
     paper            where it comes from
     per_sample       the loss of a sample does not depend on the rest of the batch
@@ -332,26 +307,24 @@ def loss(
     needs_indices    it keeps a record of each training sample: its setting `n_samples` is their number, and calls and
                      updates take their indices
     equals_cross_entropy_at  settings that make it cross-entropy
-    hyper_parameters what the papers used where, for the docs
     """
 
-    def register(cls: L) -> L:
-        cls.name = name or plain_name(cls.__name__)
-        cls.summary = first_line(cls.__doc__)
-        cls.paper = paper
-        cls.per_sample = per_sample
-        cls.shift_invariant = shift_invariant
-        cls.exact_gradient = exact_gradient
-        cls.proper = proper
-        cls.soft_targets = soft_targets
-        cls.learns_from = learns_from
-        cls.needs_indices = needs_indices
-        cls.equals_cross_entropy_at = equals_cross_entropy_at
-        cls.hyper_parameters = hyper_parameters
-        LOSSES.add(cls.name, cls)
-        return cls
+    paper: Required[str]
+    per_sample: bool
+    shift_invariant: bool
+    exact_gradient: bool
+    proper: bool
+    soft_targets: bool
+    learns_from: str | None
+    needs_indices: bool
+    equals_cross_entropy_at: Mapping[str, Any] | None
 
-    return register
+
+def loss(
+    *, name: str | None = None, hyper_parameters: tuple[Used, ...] = (), **claims: Unpack[LossClaims]
+) -> Callable[[L], L]:
+    """Register a loss with its claims; `hyper_parameters` are what the papers used where, for the docs."""
+    return registered(LOSSES, name, {"hyper_parameters": hyper_parameters, **claims})
 
 
 def make_loss(name: str, **settings: Any) -> Loss:

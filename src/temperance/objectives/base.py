@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, TypeVar
 import torch
 from torch import Tensor
 
-from temperance.registry import Registry, first_line, plain_name
+from temperance.registry import Registry, registered
 from temperance.settings import HasSettings, NameOf
 
 
@@ -85,16 +85,7 @@ def objective(*, convex: bool, whole: bool = False, name: str | None = None) -> 
     convex  it is linear in the log-probabilities while its weights stand
     whole   it is a calibration error of all rows together, not a sum over rows
     """
-
-    def register(cls: Kind) -> Kind:
-        cls.name = name or plain_name(cls.__name__)
-        cls.summary = first_line(cls.__doc__)
-        cls.convex = convex
-        cls.whole = whole
-        OBJECTIVES.add(cls.name, cls)
-        return cls
-
-    return register
+    return registered(OBJECTIVES, name, {"convex": convex, "whole": whole})
 
 
 def make_objective(name: str, **settings: Any) -> Objective:

@@ -108,6 +108,11 @@ class Wanted:
     ignore_index: int | None = None
     part: tuple[int, int] = (0, 1)
 
+    @property
+    def renumbers(self) -> bool:
+        """Do labels become 0 and 1, because they are numbers that a binary classifier's two columns do not explain?"""
+        return isinstance(self.positive, int)
+
     def __post_init__(self) -> None:
         if self.ignore_index is not None and not -(1 << 63) <= self.ignore_index < 1 << 63:
             raise InputError(
@@ -236,7 +241,7 @@ def as_class_names(names: Iterable[Any]) -> tuple[str, ...]:
 
 def as_positive(value: object) -> Positive | None:
     """The label of the positive class: a whole number, true or false, or text."""
-    if value is None or isinstance(value, str):
+    if value is None or (isinstance(value, str) and value):
         return value
     try:
         whole = int(value)  # type: ignore[call-overload]
@@ -249,7 +254,14 @@ def as_positive(value: object) -> Positive | None:
 
 def binary_names(names: tuple[str, ...] | None, positive: Positive | None) -> tuple[str, ...] | None:
     """The class names; where the positive label of a binary classifier is text, it names both classes."""
-    return (f"not {positive}", positive) if names is None and isinstance(positive, str) and positive else names
+    if not isinstance(positive, str):
+        return names
+    if names is not None and names[1:] != (positive,):
+        raise InputError(
+            f"the score is that of the second class, which class_names {shown(names)} do not call {positive!r}; "
+            "correct or remove them"
+        )
+    return names or (f"not {positive}", positive)
 
 
 def only_one(known: Iterable[str], *names: str) -> str | None:

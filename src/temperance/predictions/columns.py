@@ -170,7 +170,7 @@ def with_new_scores(
     what, classes = predictions.kind, predictions.class_names or tuple(map(str, range(predictions.k)))
     found = []
     for name in names:
-        if name in columns.scores and columns.is_list:
+        if name in columns.scores and columns.is_list and not isinstance(wanted.positive, str):
             found.append(NewColumn(what, "scores"))
         elif name in columns.scores and wanted.positive is not None:
             found += [NewColumn(f"{what}_{each}", "score", of_class=j) for j, each in enumerate(classes)]
@@ -179,7 +179,7 @@ def with_new_scores(
             is_usual = name.startswith(f"{columns.name}_")
             each = name.removeprefix(f"{columns.name}_") if is_usual else (columns.class_names or classes)[j]
             found.append(NewColumn(f"{what}_{each}", "score", of_class=j))
-        elif name == columns.labels and wanted.positive is not None:
+        elif name == columns.labels and wanted.renumbers:
             found.append(NewColumn(name, "label"))
         elif name != columns.mark:
             found.append(NewColumn(name, "old", old=name))

@@ -27,7 +27,7 @@ from temperance.predictions.columns import (
 )
 from temperance.predictions.core import WRITTEN_ROWS, Extras, Origin, Predictions
 from temperance.predictions.csv_parsing import Table, lines_of, open_text, pieces, separator
-from temperance.predictions.labels import unknown_label
+from temperance.predictions.labels import NO_LABEL, places_among, unknown_label
 from temperance.predictions.rows import Chunk, Meaning, placed
 
 # Numbers that can be carried over as numbers, because they are written as programs write them; 007 is text.
@@ -109,13 +109,14 @@ def _numbers(labels: npt.NDArray[Any], meaning: Meaning, start: int) -> npt.NDAr
             raise ValueError  # see as_number
         return labels.astype(np.int64)
     except (ValueError, OverflowError):
-        known = {name: i for i, name in enumerate(names or ())}
+        number_of = places_among(names or ())
     numbers = np.empty(len(labels), np.int64)
     for row, label in enumerate(labels.tolist()):
-        number = known.get(label, _whole(label))
-        if number is None and positive is not None and not known:
-            return labels
-        if number is None:
+        whole = _whole(label)
+        number = number_of(label) if whole is None else whole
+        if whole is None and number == NO_LABEL:
+            if positive is not None and names is None:
+                return labels
             raise unknown_label(label, start + row, names)
         numbers[row] = number
     return numbers

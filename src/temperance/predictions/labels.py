@@ -1,5 +1,6 @@
 """Labels as class numbers: numbers of any type, one-hot rows, class names, the two labels of a binary classifier."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -41,24 +42,32 @@ def label_numbers(
 
     A number outside 0 … k − 1 is not a class of this model; it is refused later, by measuring and fitting.
     """
-    positive = wanted.positive
-    is_text = isinstance(labels, np.ndarray) and labels.dtype.kind == "U"
-    if is_text and class_names is not None and not isinstance(positive, str):
-        return looked_up(np.asarray(labels).reshape(-1), class_names, first_row)
-    if positive is not None:
-        return _is_positive(labels, positive, wanted.ignore_index, first_row).to(scores.device)
+    if isinstance(labels, np.ndarray) and labels.dtype.kind == "U" and class_names is not None:
+        return looked_up(labels.reshape(-1), class_names, first_row)
+    if wanted.positive is not None:
+        return _is_positive(labels, wanted.positive, wanted.ignore_index, first_row).to(scores.device)
     return class_numbers(labels, tuple(scores.shape), first_row=first_row)
 
 
 def looked_up(labels: npt.NDArray[Any], class_names: tuple[str, ...], first_row: int = 0) -> Tensor:
     """The place of each label (n,) among the class names."""
-    known = {name: i for i, name in enumerate(class_names)}
+    number_of = places_among(class_names)
     names, place = np.unique(labels, return_inverse=True)
-    numbers = np.array([known.get(name, NO_LABEL) for name in names.tolist()], dtype=np.int64)[place.reshape(-1)]
+    numbers = np.array([number_of(name) for name in names.tolist()], dtype=np.int64)[place.reshape(-1)]
     if (numbers < 0).any():
         row = int((numbers < 0).argmax())
         raise unknown_label(str(labels[row]), first_row + row, class_names)
     return torch.from_numpy(numbers)
+
+
+def places_among(class_names: tuple[str, ...]) -> Callable[[str], int]:
+    """A function that gives the place of a label among the class names, or NO_LABEL.
+
+    Where the classes are `not spam` and `spam`, every label but spam belongs to the first.
+    """
+    known = {name: i for i, name in enumerate(class_names)}
+    is_rest = len(class_names) == 2 and class_names[0] == f"not {class_names[1]}"
+    return lambda label: known.get(label, 0 if is_rest and label else NO_LABEL)
 
 
 def unknown_label(label: str, row: int, class_names: tuple[str, ...] | None) -> InputError:
@@ -76,12 +85,10 @@ def _is_positive(labels: Values, positive: Positive, ignore_index: int | None, f
             flags={f"ignore_index={ignore_index}": f"--ignore-index {ignore_index}"},
         )
     if isinstance(labels, np.ndarray) and labels.dtype.kind == "U":
-        if not isinstance(positive, str):
-            some = shown([repr(label) for label in np.unique(labels)[:3].tolist()])
-            raise InputError(
-                f"labels are text ({some}): name the positive one, positive=…", flags={"positive=…": "--positive LABEL"}
-            )
-        return torch.from_numpy(labels.reshape(-1) == positive).long()
+        some = shown([repr(label) for label in np.unique(labels)[:3].tolist()])
+        raise InputError(
+            f"labels are text ({some}): name the positive one, positive=…", flags={"positive=…": "--positive LABEL"}
+        )
     numbers = whole_numbers(to_tensor(labels, "labels").reshape(-1), first_row)
     if isinstance(positive, str):
         raise InputError(

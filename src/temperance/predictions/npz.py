@@ -179,13 +179,15 @@ def rewrite(origin: Origin, path: Path, predictions: Predictions) -> None:
             info = members[key]
             if key == keys.scores:
                 _add_scores(new, predictions.kind, predictions, info.compress_type)
-            elif key == keys.labels and origin.wanted.positive is not None:
+            elif key == keys.labels and origin.wanted.renumbers:
                 _add(new, name, _labels(origin), info.compress_type)
             elif key != keys.prefix + MARK:
                 copied = ZipInfo(info.filename.replace(key, name, 1))
                 copied.compress_type = info.compress_type
                 with old.open(info) as source, new.open(copied, "w", force_zip64=True) as target:
                     shutil.copyfileobj(source, target)
+        for name, array in ({} if "class_names" in members else _named(predictions)).items():
+            _add(new, name, array)  # text labels need them
         if mark is not None:
             _add(new, MARK, np.array(mark))
 

@@ -125,7 +125,7 @@ def rewrite(origin: Origin, path: Path, predictions: Predictions) -> None:
         file = SafetensorsFile(origin.path)
         keys = find_set(file.keys(), origin.wanted)
         for key, name in keys.carried(file.keys()).items():
-            if key == keys.labels and labels is not None and origin.wanted.positive is not None:
+            if key == keys.labels and labels is not None and origin.wanted.renumbers:
                 tensors[name] = labels
             elif key != keys.scores:
                 tensors[name] = file.whole(key)
