@@ -68,7 +68,6 @@ def _replacing(path: PathLike) -> Iterator[tuple[Path, Path]]:
                 with file.open("r+b") as handle:
                     os.fsync(handle.fileno())
         temporary.replace(target)
-        _sync_folder(target.parent)
     except OSError as error:
         raise FileError(f"{path} cannot be written: {reason(error)}") from error
     finally:
@@ -81,18 +80,12 @@ def check_new_folder(path: PathLike) -> None:
     target = Path(os.path.realpath(path))
     if target.exists() and not (target.is_dir() and not any(target.iterdir())):
         raise FileError(f"{path} exists already; name a new folder")
-    if not target.parent.is_dir():
-        raise FileError(f"{path} cannot be written: there is no folder {target.parent}; create it first")
-    if not os.access(target.parent, os.W_OK):
-        raise FileError(f"{path} cannot be written: no permission in the folder {target.parent}")
+    _check_parent(path, target)
 
 
 def check_writable(path: PathLike) -> None:
     """Refuse a path that cannot be written, before any work is done for it."""
-    target = Path(os.path.realpath(path))
-    _mode_of_replaceable(path, target)
-    if not os.access(target.parent, os.W_OK):
-        raise FileError(f"{path} cannot be written: no permission in the folder {target.parent}")
+    _mode_of_replaceable(path, Path(os.path.realpath(path)))
 
 
 def refuse_overwriting(path: PathLike, inputs: Iterable[PathLike]) -> None:
@@ -119,29 +112,23 @@ def make_folder(path: PathLike) -> None:
     Path(path).mkdir(exist_ok=True)
 
 
-def _mode_of_replaceable(path: PathLike, target: Path) -> int | None:
-    """The permissions of the file at the target, if there is one; refuses a target that cannot be replaced."""
+def _check_parent(path: PathLike, target: Path) -> None:
     if not target.parent.is_dir():
         raise FileError(f"{path} cannot be written: there is no folder {target.parent}; create it first")
-    if not target.exists():
-        return None
+    if not os.access(target.parent, os.W_OK):
+        raise FileError(f"{path} cannot be written: no permission in the folder {target.parent}")
+
+
+def _mode_of_replaceable(path: PathLike, target: Path) -> int | None:
+    """The permissions of the file at the target, if there is one; refuses a target that cannot be replaced."""
     if target.is_dir():
         raise FileError(f"{path} cannot be written: it is a folder; name a file inside it")
-    if not target.is_file():
+    if target.exists() and not target.is_file():
         raise FileError(f"{path} cannot be written: it is a device or a pipe; name an ordinary file")
-    if not os.access(target, os.W_OK):
+    if target.exists() and not os.access(target, os.W_OK):
         raise FileError(f"{path} cannot be written: it is write-protected; allow writing or choose another name")
-    return stat.S_IMODE(target.stat().st_mode)
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make the new name last through a power failure, on systems that can open a folder."""
-    with suppress(OSError):
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+    _check_parent(path, target)
+    return stat.S_IMODE(target.stat().st_mode) if target.exists() else None
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from temperance.markup import Markup, join, tag
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
     from rich.table import Table
+    from rich.text import Text
 
 FEW = 3  # numbers that are shown one by one
 WIDTH = 120  # of the terminal whose table a notebook shows
@@ -69,6 +70,17 @@ def two_columns(title: str, entries: Mapping[str, Any]) -> Iterator[Any]:
     for name, value in entries.items():
         table.add_row(Text(name), Text(short(value)))
     yield table
+
+
+def number_table(first: str, *numbers: str, title: str | Text | None = None) -> Table:
+    """A table for rich to print: a column of names, and columns of numbers, dim where they are intervals."""
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left", title_style="")
+    table.add_column(first, no_wrap=True)
+    for name in numbers:
+        table.add_column(name, justify="right", no_wrap=True, style="dim" if name.endswith("interval") else "")
+    return table
 
 
 def percent(value: float, digits: int = 2) -> str:

@@ -36,7 +36,7 @@ from temperance.predictions import Predictions, read_predictions, write_predicti
 from temperance.predictions.checks import MARK, ColumnNames, Positive, Wanted
 from temperance.predictions.columns import find_columns
 from temperance.predictions.core import Origin
-from temperance.predictions.disk import is_folder_name, reopen, shard_folder
+from temperance.predictions.disk import is_folder_name, read_file, shard_folder
 from temperance.predictions.frames import column_names, of_table
 from temperance.predictions.parquet import n_row_groups
 from temperance.predictions.remote import as_url
@@ -177,12 +177,12 @@ def _errors_returned(task: Callable[..., Any]) -> Callable[..., Any]:
 
 @_errors_returned
 def _measure(origins: Sequence[Origin], how: dict[str, Any]) -> Statistics:
-    return total(blocks.statistics(reopen(origin), **how) for origin in origins)
+    return total(blocks.statistics(read_file(*origin), **how) for origin in origins)
 
 
 @_errors_returned
 def _calibrate(calibrator: Calibrator, origin: Origin, target: Path, again: bool) -> None:
-    write_predictions(target, application.apply(calibrator, reopen(origin), again=again))
+    write_predictions(target, application.apply(calibrator, read_file(*origin), again=again))
 
 
 @_errors_returned

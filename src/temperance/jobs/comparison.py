@@ -34,6 +34,7 @@ from temperance.predictions.given import Set, as_sides
 from temperance.predictions.rows import Chunk
 from temperance.progress import Progress, listening, no_progress
 from temperance.settings import MOST_RESAMPLES, Bounds, Count, Seed, of_kind
+from temperance.showing import number_table
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
@@ -211,27 +212,24 @@ class Comparison(Results):
         )
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        from rich.table import Table
         from rich.text import Text
 
         title = Text.assemble((self.title, "bold"), f"\n{self.split}")
-        table = Table(title=title, title_justify="left", title_style="")
-        table.add_column("method", no_wrap=True)
         detailed = options.max_width >= 110
-        for name in ("NLL", "ECE", "accuracy", *(("parameters", "seconds") if detailed else ())):
-            table.add_column(name, justify="right", no_wrap=True)
+        cost = ("parameters", "seconds") if detailed else ()
+        table = number_table("method", "NLL", "ECE", "accuracy", *cost, title=title)
         table.add_column("", style="dim")
         for outcome in self.ranked:
             m = outcome.measured
             change = m["accuracy"].value - self.baseline.measured["accuracy"].value
             moved = "" if outcome is self.baseline or abs(change) < 5e-5 else f" ({100 * change:+.2f})"
-            cost = [f"{outcome.n_parameters:,}", f"{outcome.seconds:.2f}"] if detailed else []
+            costs = [f"{outcome.n_parameters:,}", f"{outcome.seconds:.2f}"] if detailed else []
             table.add_row(
                 Text(outcome.label),
                 f"{m['nll'].value:.4f}",
                 shown(m["ece"].value, percent=True),
                 f"{shown(m['accuracy'].value, percent=True)}{moved}",
-                *cost,
+                *costs,
                 self.remark(outcome),
                 style="bold green" if outcome is self.recommended else "",
             )

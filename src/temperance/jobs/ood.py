@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +26,7 @@ from temperance.predictions import Predictions, read_predictions
 from temperance.predictions.disk import extras_of
 from temperance.progress import Progress, no_progress
 from temperance.settings import Resamples, Seed, of_kind
-from temperance.showing import percent, percents
+from temperance.showing import number_table, percent, percents
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
@@ -128,20 +129,11 @@ class OODComparison(Results):
         return super().to_json(verdict=self.verdict, **extra)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        from rich.table import Table
         from rich.text import Text
 
-        table = Table(title=Text(self.title), title_justify="left", title_style="bold")
-        table.add_column("score")
-        for metric, title in TITLES.items():
-            table.add_column(title, justify="right", no_wrap=True)
-            if metric in JUDGED:
-                table.add_column(
-                    f"{100 * self.provenance.settings['level']:g} % interval",
-                    justify="right",
-                    style="dim",
-                    no_wrap=True,
-                )
+        interval = f"{100 * self.provenance.settings['level']:g} % interval"
+        columns = ((title, *[interval] * (metric in JUDGED)) for metric, title in TITLES.items())
+        table = number_table("score", *chain(*columns), title=Text(self.title, style="bold"))
         for group in ("", *(self.sizes if len(self.sizes) > 1 else ())):
             if len(self.sizes) > 1:
                 table.add_row(Text(group or "mean over the sets", style="bold"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -24,7 +24,7 @@ from temperance.metrics import METRICS
 from temperance.predictions import Predictions, read_predictions
 from temperance.predictions.given import READING, Set
 from temperance.progress import Progress, no_progress
-from temperance.showing import listed, percent
+from temperance.showing import listed, number_table, percent
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
@@ -106,17 +106,12 @@ class Evaluations(SeveralSets):
         return super().to_json(verdicts={name: found.verdict for name, found in self.each.items()}, **extra)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        from rich.table import Table
         from rich.text import Text
 
-        table = Table()
-        table.add_column("set", no_wrap=True)
-        table.add_column("samples", justify="right", no_wrap=True)
         room = options.max_width - max(map(len, self.names)) - 14
         tabled = self.metrics[: max(FEWEST_COLUMNS, room // COLUMN)]
         ranks = {metric: self.ranks(metric) for metric in tabled}
-        for metric in tabled:
-            table.add_column(METRICS[metric].title, justify="right", no_wrap=True)
+        table = number_table("set", "samples", *(METRICS[metric].title for metric in tabled))
         for name, found in self.each.items():
             cells = []
             for metric in tabled:
@@ -187,17 +182,7 @@ class Comparisons(SeveralSets):
                 name: {key: value for key, value in vars(finding).items() if key != "measured"}
                 for name, finding in self.findings.items()
             },
-            standings=[
-                {
-                    "method": standing.method,
-                    "rank": vars(standing.rank),
-                    "wins": vars(standing.wins),
-                    "harm": vars(standing.harm),
-                    "means": standing.means,
-                    "failures": standing.failures,
-                }
-                for standing in self.standings
-            ],
+            standings=[asdict(standing) for standing in self.standings],
             **extra,
         )
 
@@ -217,23 +202,15 @@ class Comparisons(SeveralSets):
         yield Text(self.verdict)
 
     def _standings_table(self) -> Table:
-        from rich.table import Table
         from rich.text import Text
 
-        table = Table()
-        table.add_column("method", no_wrap=True)
-        for title in ("mean rank", "wins", "harm", "NLL", "ECE", "accuracy", "seconds"):
-            table.add_column(title, justify="right", no_wrap=True)
+        table = number_table("method", "mean rank", "wins", "harm", "NLL", "ECE", "accuracy", "seconds")
         for standing in self.standings:
-            means = standing.means
-            between = (
-                ""
-                if standing.rank.low != standing.rank.low
-                else f" ({standing.rank.low:.1f} … {standing.rank.high:.1f})"
-            )
+            means, rank = standing.means, standing.rank
+            between = "" if math.isnan(rank.low) else f" ({rank.low:.1f} … {rank.high:.1f})"
             table.add_row(
                 Text(standing.method),
-                f"{standing.rank.value:.1f}{between}",
+                f"{rank.value:.1f}{between}",
                 percent(standing.wins.value, 0),
                 percent(standing.harm.value, 0),
                 shown(means["nll"], percent=False),
@@ -244,13 +221,9 @@ class Comparisons(SeveralSets):
         return table
 
     def _sets_table(self) -> Table:
-        from rich.table import Table
         from rich.text import Text
 
-        table = Table()
-        table.add_column("set", no_wrap=True)
-        for title in ("classes", "NLL", "ECE"):
-            table.add_column(title, justify="right", no_wrap=True)
+        table = number_table("set", "classes", "NLL", "ECE")
         table.add_column("recommended", no_wrap=True)
         for name, finding in self.findings.items():
             before, after = (finding.measured[method] for method in (BASELINE, finding.recommended))

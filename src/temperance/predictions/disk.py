@@ -84,7 +84,7 @@ def read_predictions(
         one_of("split", split, ("val", "test"))
     wanted = Wanted(split, labels, as_positive(positive), ColumnNames.of(columns), ignore_index)
     paths = shard_paths(path, tuple(FORMATS))
-    files = [_read_file(each, wanted) for each in ([path] if paths is None else paths)]
+    files = [read_file(each, wanted) for each in ([path] if paths is None else paths)]
     if ignore_index is not None:
         # Files whose labels are all ignored are left out; without any others they are refused.
         files = [file for file in files if file.n] or files[:1]
@@ -94,18 +94,14 @@ def read_predictions(
     return found.normalised() if normalise else found
 
 
-def _read_file(path: Path, wanted: Wanted) -> Predictions:
+def read_file(path: Path, wanted: Wanted) -> Predictions:
+    """Open one file; with its `origin` it is opened again as before, perhaps by another process."""
     url = as_url(path)
     if url is not None:
-        return replace(_read_file(local_copy(url), wanted), source=url)
+        return replace(read_file(local_copy(url), wanted), source=url)
     with reading(path):
         found = _format_of(path).read(path, wanted)
         return found if wanted.ignore_index is None else without(found, wanted.ignore_index)
-
-
-def reopen(origin: Origin) -> Predictions:
-    """Open a file again as it was opened before, perhaps by another process."""
-    return _read_file(origin.path, origin.wanted)
 
 
 def _of_run(path: Path) -> Path:
@@ -166,7 +162,9 @@ def write_predictions(path: PathLike, predictions: Predictions) -> None:
     Types may widen: a .csv has only float64, and bfloat16 becomes float32 in .npz and .parquet.
     """
     if is_folder_name(path):
-        _write_folder(path, predictions)
+        with shard_folder(path, predictions) as targets:
+            for target, shard in zip(targets, predictions.shards, strict=True):
+                _write_file(_format_of(target), target, shard)
         return
     chosen = _format_of(path)
     with atomic_write(path) as temporary:
@@ -217,12 +215,6 @@ def extras_of(predictions: Predictions) -> Extras:
     shards = predictions.shards or (predictions,)
     extras = [_format_of(shard.origin.path).extras(shard.origin) for shard in shards if shard.origin is not None]
     return joined_extras(extras, shards) if extras else {}
-
-
-def _write_folder(path: PathLike, predictions: Predictions) -> None:
-    with shard_folder(path, predictions) as targets:
-        for target, shard in zip(targets, predictions.shards, strict=True):
-            _write_file(_format_of(target), target, shard)
 
 
 @contextmanager

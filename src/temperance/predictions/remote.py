@@ -47,7 +47,7 @@ def local_copy(url: str) -> Path:
     """A copy of a remote file on this machine."""
     system, inside = _opened(url)
     try:
-        copy = _folder() / str(system.ukey(inside)) / Path(inside).name
+        copy = Path(_folder().name) / str(system.ukey(inside)) / Path(inside).name
         if not copy.exists():
             copy.parent.mkdir(exist_ok=True)
             system.get_file(inside, str(copy))
@@ -72,9 +72,5 @@ def _opened(url: str) -> tuple[Any, str]:
 
 
 @cache
-def _keeper() -> TemporaryDirectory[str]:
+def _folder() -> TemporaryDirectory[str]:
     return TemporaryDirectory(prefix="temperance-")
-
-
-def _folder() -> Path:
-    return Path(_keeper().name)

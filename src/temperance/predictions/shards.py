@@ -4,6 +4,7 @@ import glob
 import math
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
 
@@ -77,21 +78,15 @@ def joined(source: Path | str, shards: Sequence[Predictions]) -> Predictions:
         i = bisect_right(starts, row) - 1
         return f"{shards[i]._place(row - starts[i])} of {shards[i].source}"
 
-    return Predictions(
-        str(source),
-        first.split,
-        first.from_logits,
-        starts[-1],
-        first.k,
-        first.has_labels,
-        first.has_groups,
-        first.class_names,
-        read,
-        calibrated_by=first.calibrated_by,
+    return replace(
+        first,
+        source=str(source),
+        n=starts[-1],
+        origin=None,
         shards=tuple(shards),
-        _place=place,
-        has_weights=first.has_weights,
         space=first.space if all(shard.space == first.space for shard in shards) else (),
+        _read=read,
+        _place=place,
         _images=None if first._images is None else images,
         other_split=next((shard.other_split for shard in shards if shard.other_split), None),
     )

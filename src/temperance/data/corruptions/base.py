@@ -52,6 +52,10 @@ class Draw:
         return torch.poisson(rate.to(self.generator.device), generator=self.generator).to(self.device)
 
 
+# A function of images, a `Draw` and the settings of a severity.
+Apply = Callable[Concatenate[Tensor, Draw, P], Tensor]
+
+
 @dataclass(frozen=True)
 class Corruption:
     """A registered corruption with its settings at severities 1 to 5, and its claims."""
@@ -77,13 +81,11 @@ def corruption(
     grows: bool = True,
     needs_colour: bool = False,
     in_benchmark: bool = True,
-) -> Callable[[Callable[Concatenate[Tensor, Draw, P], Tensor]], Callable[Concatenate[Tensor, Draw, P], Tensor]]:
+) -> Callable[[Apply[P]], Apply[P]]:
     """Register a function of images, a `Draw` and the settings of a severity; they are given for severities 1 to 5."""
     by_severity = tuple(each if isinstance(each, tuple) else (each,) for each in settings)
 
-    def register(
-        apply: Callable[Concatenate[Tensor, Draw, P], Tensor],
-    ) -> Callable[Concatenate[Tensor, Draw, P], Tensor]:
+    def register(apply: Apply[P]) -> Apply[P]:
         name = plain_name(apply.__name__)
         summary = first_line(apply.__doc__)
         claims = (is_random, grows, needs_colour, in_benchmark)

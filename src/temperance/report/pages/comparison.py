@@ -27,12 +27,14 @@ from temperance.report.page import (
 )
 from temperance.report.pages.classes import class_changes_section, classwise_section
 from temperance.report.pages.evaluation import (
+    metrics_pair,
     metrics_section,
     provenance_section,
+    reliability_pair,
     reliability_section,
+    risk_coverage_pair,
     risk_coverage_section,
 )
-from temperance.report.pages.pairs import metrics_pair, reliability_pair, risk_coverage_pair
 from temperance.report.svg.drawing import Scale
 
 BARS = (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from itertools import groupby
+from typing import Any
 
 from torch import Tensor
 
@@ -117,10 +118,6 @@ def _stretches(xs: Sequence[float], holds: Sequence[bool]) -> list[tuple[float, 
 
 def weights_page(curves: Mapping[str, Curve], about: About) -> str:
     """How losses weigh samples by the probability of their label; `curves` come from `against_probability(loss)`."""
-    lines: dict[str, list[Line]] = {"weight": [], "loss": [], "slope": []}
-    for i, (name, curve) in enumerate(curves.items()):
-        for column, drawn in lines.items():
-            drawn.append(Line(name, points(curve.prob, getattr(curve, column)), i))
     highest = max(float(curve.weight.quantile(0.97)) for curve in curves.values())
     steepest = max(1.0, *(1.2 * float(curve.slope.amax()) for curve in curves.values()))
     rising = [name for name, curve in curves.items() if bool((curve.slope > 0).any())]
@@ -130,12 +127,7 @@ def weights_page(curves: Mapping[str, Curve], about: About) -> str:
         ("loss", "Loss", "cross-entropy with that weight", (0.0, 5.0)),
         ("slope", "Slope", pushes if rising else "of that loss in the probability", (LOWEST_SLOPE, steepest)),
     ]
-    figures = []
-    for column, title, note, ends in panels:
-        chart = line_chart(
-            lines[column], y_title=title, x_title="probability of the label", limits=ends, x_ticks=FIFTHS
-        )
-        figures.append((noted(tag("b", title), note), chart))
+    figures = [_panel(curves, *panel, x_ticks=FIFTHS) for panel in panels]
     return _page(
         "Losses as weights on cross-entropy",
         "Each loss as a weight on cross-entropy, over the probability of the label. The weights are scaled to a mean "
@@ -149,24 +141,15 @@ def weights_page(curves: Mapping[str, Curve], about: About) -> str:
 
 def rival_page(curves: Mapping[str, Curve], rival: float, about: About) -> str:
     """Losses where another class has a fixed probability; `curves` come from `beside_rival(loss)`."""
+    ticks = [0, 0.1, 0.2, 0.3, 0.4, 0.5]
     figures = []
     for column, title, note in (
         ("weight", "Weight", "the loss as a multiple of cross-entropy"),
         ("loss", "Loss", "cross-entropy with that weight"),
     ):
-        lines = [
-            Line(name, points(curve.prob, getattr(curve, column)), i) for i, (name, curve) in enumerate(curves.items())
-        ]
         highest = max(float(getattr(curve, column).quantile(0.95)) for curve in curves.values())
-        drawn = line_chart(
-            lines,
-            y_title=title,
-            x_title="probability of the label",
-            limits=(0.0, 1.1 * highest),
-            x_ticks=[0, 0.1, 0.2, 0.3, 0.4, 0.5],
-            at=[(rival, "the rival")],
-        )
-        figures.append((noted(tag("b", title), note), drawn))
+        ends = 0.0, 1.1 * highest
+        figures.append(_panel(curves, column, title, note, ends, x_ticks=ticks, at=[(rival, "the rival")]))
     return _page(
         "Losses on wrong predictions",
         f"Another class, the rival, has the probability {rival:g}: where the label has less, the prediction is wrong.",
@@ -176,6 +159,17 @@ def rival_page(curves: Mapping[str, Curve], rival: float, about: About) -> str:
         figures,
         about,
     )
+
+
+def _panel(
+    curves: Mapping[str, Curve], column: str, title: str, note: str, ends: tuple[float, float], **options: Any
+) -> tuple[Markup, Markup]:
+    """A column of every curve over the probability of the label, with its caption."""
+    lines = [
+        Line(name, points(curve.prob, getattr(curve, column)), i) for i, (name, curve) in enumerate(curves.items())
+    ]
+    drawn = line_chart(lines, y_title=title, x_title="probability of the label", limits=ends, **options)
+    return noted(tag("b", title), note), drawn
 
 
 def distribution_page(found: Distribution, about: About) -> str:

@@ -17,13 +17,15 @@ from temperance.report.page import answer, definitions, folded, heading, moved, 
 from temperance.report.pages.classes import class_changes_section, classwise_section
 from temperance.report.pages.evaluation import (
     histogram_section,
+    metrics_pair,
     metrics_section,
     provenance_section,
+    reliability_pair,
     reliability_section,
+    risk_coverage_pair,
     risk_coverage_section,
     verdict_section,
 )
-from temperance.report.pages.pairs import metrics_pair, reliability_pair, risk_coverage_pair
 from temperance.report.svg.lines import Line, finite, line_chart, line_legend
 from temperance.training.run import Run, hardly_learnt
 
