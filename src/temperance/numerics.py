@@ -237,7 +237,7 @@ def stable_sort(values: Tensor, flags: Tensor, *, last_first: bool = False) -> t
 
     Equal values keep their order, or with `last_first` are reversed.
     """
-    if values.device.type == "cpu" and len(values) and 0 <= (limits := bounds(values))[0] and limits[1] < 2:
+    if values.device.type == "cpu" and len(values) and (limits := bounds(values))[0] >= 0 and limits[1] < 2:
         # The bits of such numbers sort like the numbers, and their two highest are 0, so that they share an int64 with
         # the flag. NumPy sorts integers ten times as fast as it finds the order of floats, and nothing is gathered.
         marks, single = flags.numpy(), _as_single(values)
