@@ -24,8 +24,8 @@ class Task:
     """Something to time, with a factory for each contender: imports and set-up are not part of the time."""
 
     name: str
+    n_bytes: int  # that every contender has to read
     contenders: dict[str, Callable[[], Run]]
-    rounds: int = 7
 
 
 def top_label(probs: Any, labels: Any) -> tuple[Any, Any]:
@@ -74,6 +74,7 @@ def ece_task(name: str, n: int, k: int) -> Task:
 
     return Task(
         name,
+        probs.nbytes + labels.nbytes,
         {
             "temperance": lambda: lambda: metrics.ece(probs, labels),
             "NumPy": lambda: lambda: numpy_ece(probs, labels),
@@ -106,12 +107,12 @@ def classwise_task() -> Task:
 
     return Task(
         "classwise ECE, 50k×1000",
+        probs.nbytes + labels.nbytes,
         {
             "temperance": lambda: lambda: metrics.classwise_ece(probs, labels),
             "NumPy": numpy_columns,
             "netcal": netcal,
         },
-        rounds=3,
     )
 
 
@@ -124,7 +125,9 @@ def adaptive_task() -> Task:
         return lambda: ECE(15, equal_intervals=False).measure(probs, labels)
 
     return Task(
-        "adaptive ECE, 1e6×10", {"temperance": lambda: lambda: metrics.adaptive_ece(probs, labels), "netcal": netcal}
+        "adaptive ECE, 1e6×10",
+        probs.nbytes + labels.nbytes,
+        {"temperance": lambda: lambda: metrics.adaptive_ece(probs, labels), "netcal": netcal},
     )
 
 
@@ -137,13 +140,17 @@ def smooth_task() -> Task:
         return lambda: smECE(*top_label(probs, labels))
 
     return Task(
-        "smooth ECE, 1e5×10", {"temperance": lambda: lambda: metrics.smooth_ece(probs, labels), "relplot": relplot}
+        "smooth ECE, 1e5×10",
+        probs.nbytes + labels.nbytes,
+        {"temperance": lambda: lambda: metrics.smooth_ece(probs, labels), "relplot": relplot},
     )
 
 
 def kde_task() -> Task:
     probs, labels = synthetic_probs(10_000, 10)
-    return Task("KDE ECE, 1e4", {"temperance": lambda: lambda: metrics.kde_ece(probs, labels)}, rounds=3)
+    return Task(
+        "KDE ECE, 1e4", probs.nbytes + labels.nbytes, {"temperance": lambda: lambda: metrics.kde_ece(probs, labels)}
+    )
 
 
 def temperature_task(name: str, n: int, k: int) -> Task:
@@ -162,12 +169,12 @@ def temperature_task(name: str, n: int, k: int) -> Task:
 
     return Task(
         name,
+        logits.nbytes + labels.nbytes,
         {
             "temperance": lambda: lambda: calibrators.Temperature().fit(logits, labels),
             "scikit-learn": scikit_learn,
             "netcal": netcal,
         },
-        rounds=5,
     )
 
 

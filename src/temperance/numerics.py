@@ -98,6 +98,12 @@ def first_places(rows: Tensor, values: Tensor) -> Tensor:
     return torch.where(rows == values[:, None], torch.arange(rows.shape[1], device=rows.device), rows.shape[1]).amin(1)
 
 
+def softmax(logits: Tensor) -> Tensor:
+    """The probabilities of logits (n, k): torch's own takes four times as long where rows are short."""
+    powers = (logits - logits.amax(1, keepdim=True)).exp_()
+    return powers.div_(powers.sum(1, keepdim=True))
+
+
 def bin_edges(n_bins: int, device: torch.device | None = None) -> Tensor:
     """The edges of bins of equal width, each the float64 nearest to i / n_bins, as those of linspace are not."""
     return torch.arange(n_bins + 1, dtype=torch.float64, device=device) / n_bins
@@ -231,14 +237,24 @@ def stable_sort(values: Tensor, flags: Tensor, *, last_first: bool = False) -> t
 
     Equal values keep their order, or with `last_first` are reversed.
     """
-    if values.device.type == "cpu" and values.dtype == torch.float64 and _as_single(values) is None:
-        low, high = bounds(values)
-        if low >= 0 and high < 2:
-            # The bits of such numbers sort like the numbers, and their two highest are 0: shifted by one, they have
-            # room for the flag. NumPy sorts integers ten times as fast as it finds the order of floats.
-            keys = (values.numpy() + 0.0).view(np.int64)  # −0.0 becomes 0.0
+    if values.device.type == "cpu" and len(values) and (limits := bounds(values))[0] >= 0 and limits[1] < 2:
+        # The bits of such numbers sort like the numbers, and their two highest are 0, so that they share an int64 with
+        # the flag. NumPy sorts integers ten times as fast as it finds the order of floats, and nothing is gathered.
+        marks, single = flags.numpy(), _as_single(values)
+        if single is not None:  # there is room for the place, too
+            place = np.arange(len(single), dtype=np.uint32)
+            keys = (single + np.float32(0)).view(np.int32).astype(np.int64)  # −0.0 becomes 0.0
+            keys <<= 32
+            keys |= place[::-1] if last_first else place
             keys <<= 1
-            keys |= flags.numpy()
+            keys |= marks
+            keys.sort()
+            found = torch.from_numpy((keys >> 33).astype(np.int32).view(np.float32))
+            return found.to(values.dtype), torch.from_numpy((keys & 1).astype(np.bool_))
+        if values.dtype == torch.float64:
+            keys = (values.numpy() + 0.0).view(np.int64)
+            keys <<= 1
+            keys |= marks
             keys.sort()
             sorted_flags = (keys & 1).astype(np.bool_)
             keys >>= 1

@@ -31,6 +31,7 @@ from torch import Tensor
 
 from temperance.arrays import LOG_FLOOR, ArrayLike
 from temperance.errors import InputError
+from temperance.numerics import first_places, softmax
 from temperance.showing import Shown, percents, two_columns
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ IMBALANCED, SPARE = 8, 5
 
 # Confidences are compared in this many bins, of equal numbers of samples of the fit part.
 BINS = 10
+SHARES = np.arange(1, BINS) / BINS
 
 # Without a shift shown, fewer rows than this for each class are too few to say that there is none.
 FEW_OF_A_CLASS = 5
@@ -130,26 +132,26 @@ class FitPart:
     @classmethod
     def of(cls, logits: Tensor, log_probs: Tensor, labels: Tensor, weights: Tensor | None = None) -> FitPart:
         """The reference of a fit part."""
-        uncalibrated = logits.double().log_softmax(1)
-        probs = uncalibrated.exp()
+        probs = softmax(logits.double())
         confidence = probs.amax(1)
-        shares = torch.arange(1, BINS, dtype=torch.float64, device=logits.device) / BINS
-        edges = torch.quantile(confidence[: 1 << 24], shares)
+        ranked = np.sort(confidence.cpu().numpy())  # quantiles of sorted numbers are found several times as fast
+        edges = torch.from_numpy(np.quantile(ranked, SHARES)).to(logits.device)
         k = log_probs.shape[1]
         cell = labels * BINS + torch.bucketize(confidence, edges)
         counts = torch.bincount(cell, weights, minlength=k * BINS).reshape(k, BINS).double()
         mean = _mean(probs, None if weights is None else weights / weights.sum())
-        predicted = torch.bincount(_most_like(uncalibrated, mean), weights, minlength=k).double()
+        predicted = torch.bincount(_most_like(logits, mean), weights, minlength=k).double()
         return cls(implied_prior(log_probs, labels, weights), counts, edges, mean, predicted)
 
 
-def _most_like(log_probs: Tensor, mean: Tensor) -> Tensor:
+def _most_like(logits: Tensor, mean: Tensor) -> Tensor:
     """The class whose probability is highest above its mean, so that rare classes are predicted too. (n,)
 
     By the network alone: the calibrator has seen the labels of the fit part, so its predictions there are not like
     those of other samples.
     """
-    return (log_probs - mean.clamp_min(LOG_FLOOR).log()).argmax(1)
+    above = logits - mean.clamp_min(LOG_FLOOR).log()
+    return first_places(above, above.amax(1))
 
 
 def implied_prior(log_probs: Tensor, labels: Tensor, weights: Tensor | None = None) -> Tensor:
@@ -165,11 +167,12 @@ def implied_prior(log_probs: Tensor, labels: Tensor, weights: Tensor | None = No
     b = torch.zeros_like(frequencies)
     for _ in range(30):
         probs = calibrated * (b - b.max()).exp()
-        probs /= probs.sum(1, keepdim=True)
-        lacking = frequencies - _mean(probs, share)
-        step = _newton_step(probs, lacking, share)
-        b += step / max(1.0, float(step.abs().max()) / 3)
-        if float(step.abs().max()) < 1e-4:  # the next one would be far smaller
+        probs /= (probs @ torch.ones_like(b))[:, None]  # faster than a sum over few columns
+        mean = _mean(probs, share)
+        step = _newton_step(probs, mean, frequencies - mean, share)
+        longest = float(step.abs().max())
+        b += step / max(1.0, longest / 3)
+        if longest < 3e-3:  # the next one would be about its square
             break
     prior = frequencies * (-b).exp()
     return prior / prior.sum()
@@ -180,15 +183,14 @@ def _mean(rows: Tensor, share: Tensor | None) -> Tensor:
     return rows.mean(0) if share is None else share @ rows
 
 
-def _newton_step(probs: Tensor, lacking: Tensor, share: Tensor | None) -> Tensor:
-    """The x with (mean diag p − mean p pᵀ) x = lacking within some percent, by preconditioned conjugate gradients."""
-    mean = _mean(probs, share)
+def _newton_step(probs: Tensor, mean: Tensor, lacking: Tensor, share: Tensor | None) -> Tensor:
+    """The x with (mean diag p − mean p pᵀ) x = lacking within a thousandth, by preconditioned conjugate gradients."""
     scale = (mean - _mean(probs.square(), share)).clamp_min(1e-12)
     x, rest = torch.zeros_like(lacking), lacking
     direction = rest / scale
     size = first = float(rest @ direction)
     for _ in range(len(lacking)):
-        if size <= 1e-4 * first:
+        if size <= 1e-6 * first:
             break
         along = probs @ direction
         image = mean * direction - probs.T @ (along / len(probs) if share is None else along * share)
@@ -314,8 +316,7 @@ def estimate(log_probs: Tensor, logits: Tensor, about: FitPart) -> PriorShift:
     spare = 1 / n  # a class that is not found is not impossible
     error = (covariance.diagonal().clamp_min(0) + spare / n).sqrt()
 
-    uncalibrated = logits.double().log_softmax(1)
-    predicted = torch.bincount(_most_like(uncalibrated, about.fit_mean), minlength=len(prior))
+    predicted = torch.bincount(_most_like(logits, about.fit_mean), minlength=len(prior))
     p_value, chance = _compared(predicted, about.fit_predicted)
     applied = None
     if p_value <= SIGNIFICANT:
@@ -332,7 +333,7 @@ def estimate(log_probs: Tensor, logits: Tensor, about: FitPart) -> PriorShift:
         fit_prior=fit_prior,
         n=n,
         p_value=p_value,
-        p_value_other=_other(uncalibrated.amax(1).exp(), expected, covariance, counts, about.fit_edges),
+        p_value_other=_other(softmax(logits).amax(1), expected, covariance, counts, about.fit_edges),
         applied=applied,
     )
 

@@ -8,7 +8,7 @@ from torch import Tensor
 from temperance.metrics.base import metric
 from temperance.metrics.classwise import Classes
 from temperance.metrics.stats import FullRows, TopLabels, full_rows, top_labels
-from temperance.numerics import is_whole, prefix_sums, stable_order, stable_sort
+from temperance.numerics import is_whole, prefix_sums, stable_order, stable_sort, true_places
 from temperance.settings import Count, Fraction
 
 BLOCK_VALUES = 1 << 18  # probabilities that are sorted at a time
@@ -101,16 +101,34 @@ def _class_errors(samples: FullRows, n_bins: int, threshold: float) -> Tensor:
 
 
 def _block_errors(samples: FullRows, classes: slice, n_bins: int, threshold: float) -> Tensor:
-    value, order = samples.probs[:, classes].sort(dim=0, stable=True)
-    j = torch.arange(samples.probs.shape[1], device=value.device)[classes]
-    total = prefix_sums((samples.labels[order] == j).double().sub_(value))
-    above = (value > threshold).sum(0)
-    # Runs as `even_cuts` has them, of the samples above the threshold, which come last; further cuts repeat the last.
+    probs = samples.probs[:, classes]
+    gap, above = _sorted_gaps(probs, samples.labels - classes.start, threshold)
+    total = prefix_sums(gap)
+    # Runs as `even_cuts` has them; further cuts repeat the last.
     bins = above.clamp_max(n_bins).clamp_min(1)
-    index = torch.arange(int(bins.max()) + 1, device=value.device)[:, None].minimum(bins)
-    cuts = len(value) - above + index * (above // bins) + index.minimum(above % bins)
-    error: Tensor = total.gather(0, cuts).diff(dim=0).abs().sum(0)
+    index = torch.arange(int(bins.max()) + 1, device=probs.device)[:, None].minimum(bins)
+    cuts = above.cumsum(0) - above + index * (above // bins) + index.minimum(above % bins)
+    error: Tensor = total[cuts].diff(dim=0).abs().sum(0)
     return error / above
+
+
+def _sorted_gaps(probs: Tensor, labels: Tensor, threshold: float) -> tuple[Tensor, Tensor]:
+    """Event minus probability where that is above a threshold, by class and then by probability, and their number.
+
+    (n, k) → (m,) and (k,). Of many classes few probabilities are above one, so that only these are sorted.
+    """
+    n, k = probs.shape
+    if threshold < 0:
+        value, order = probs.sort(dim=0, stable=True)
+        gap = (labels[order] == torch.arange(k, device=probs.device)).double().sub_(value)
+        return gap.T.reshape(-1), torch.full((k,), n, device=probs.device)
+    chosen = probs > threshold
+    place = true_places(chosen.T)
+    j, row = place // n, place % n
+    value = probs[row, j]
+    order = stable_order(value)
+    order = order[torch.argsort(j[order], stable=True)]
+    return (labels[row] == j)[order].double().sub_(value[order]), chosen.sum(0)
 
 
 def _class_error(samples: FullRows, j: int, n_bins: int, rule: Rule) -> float:
