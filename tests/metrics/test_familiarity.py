@@ -93,9 +93,9 @@ def test_wrong_input_is_refused() -> None:
         Reference.of(TRAIN, LABELS[:5])
     with pytest.raises(InputError, match="weight must be \\(k, 6\\)"):
         Reference.of(TRAIN, LABELS, WEIGHT[:, :4], BIAS)
-    with pytest.raises(InputError, match="features must have a row for each sample"):
+    with pytest.raises(InputError, match=r"features must have shape \(n, d\), a row for each sample"):
         Reference.of(TRAIN[0], LABELS)
     broken = TRAIN.copy()
     broken[7, 2] = np.nan
-    with pytest.raises(InputError, match="features must be finite; row 7 is not"):
+    with pytest.raises(InputError, match="features must be finite; row 7, column 2 is nan"):
         Reference.of(broken, LABELS)

@@ -1,13 +1,13 @@
 """Gap scaling: the gaps between a row's sorted logits, stretched by how sure the row is."""
 
 from collections.abc import Iterator
-from typing import Any, Unpack
+from typing import Unpack
 
 import torch
 from torch import Tensor
 
 from temperance.arrays import CORE_BLOCK_VALUES, block_rows
-from temperance.calibrators._fit.descent import TOLERANCE
+from temperance.calibrators._fit.descent import Solution, descend
 from temperance.calibrators._fit.solvers import Problem, WithObjective, minimise, sample_weight
 from temperance.calibrators.base import Shared, calibrator
 from temperance.calibrators.ordered import LEAST_GAIN, centred
@@ -25,7 +25,6 @@ SEEN = 4
 REACH = 3.0
 
 MAX_STEPS = 50
-MAX_HALVINGS = 30
 
 
 @calibrator(family="ordered", preserves_argmax=True, takes_objective=True, takes_weights=True)
@@ -83,11 +82,13 @@ class GapScaling(WithObjective):
         if isinstance(objective, Nll):
             share = objective.weights(labels, logits.shape[1])
             problem = _Problem(scaled, top, described, labels, share, self.ridge / objective.n_samples(labels))
-            found, self.info = _newton(problem, logits.new_zeros(problem.shape))
+            start = logits.new_zeros(len(_ranks(scaled)) * described.shape[1])
+            with one_thread():
+                found = descend(problem, start, max_steps=MAX_STEPS, hessian=lambda: problem.hessian)
         else:
-            found, self.info = _minimise(objective, scaled, described, labels, self.ridge)
-        self.info |= {"temperature": 1 / inverse} | caution_of(record)
-        self._keep("slopes", found)
+            found = _minimise(objective, scaled, described, labels, self.ridge)
+        self.info = found.info | {"temperature": 1 / inverse} | caution_of(record)
+        self._keep("slopes", found.parameters.view(-1, described.shape[1]))
 
     def _calibrate(self, logits: Tensor) -> Tensor:
         if torch.compiler.is_compiling() or len(logits) <= _step(logits):
@@ -147,7 +148,7 @@ def _step(rows: Tensor) -> int:
 
 
 class _Problem:
-    """The penalised NLL of slopes θ (g, 1 + d), with its first two derivatives.
+    """The penalised NLL of slopes θ (g · (1 + d),) with its gradient, and its Hessian where it was evaluated last.
 
     Below the start of the last group all logits have the same depth in the groups before it. So of a row's many logits
     only three sums matter: of p, of p · depth and of p · depth², depth being that in the last group.
@@ -163,11 +164,11 @@ class _Problem:
         self.described = described
         self.share = share
         self.penalty = penalty
-        self.shape = (self.edges.shape[1] - 1, described.shape[1])
+        self.hessian = described.new_empty(0)  # (p, p)
 
-    def __call__(self, theta: Tensor) -> tuple[float, Tensor, Tensor]:
-        """Value, gradient (p,) and Hessian (p, p)."""
-        groups, d = self.shape
+    def __call__(self, parameters: Tensor) -> tuple[float, Tensor]:
+        groups, d = self.edges.shape[1] - 1, self.described.shape[1]
+        theta = parameters.view(groups, d)
         value = self.penalty * theta.square().sum()
         gradient = 2 * self.penalty * theta
         hessian = theta.new_zeros(groups * groups, d * d)
@@ -197,9 +198,9 @@ class _Problem:
             value += share @ ((own * gains).sum(1) + norm.log())
             gradient += (own - mean).T @ counted
             hessian += bends.flatten(1).T @ (described[:, :, None] * counted[:, None, :]).flatten(1)
-        square = hessian.view(groups, groups, d, d).permute(0, 2, 1, 3).reshape(theta.numel(), theta.numel())
-        square.diagonal().add_(2 * self.penalty)
-        return float(value), gradient.reshape(-1), square
+        self.hessian = hessian.view(groups, groups, d, d).permute(0, 2, 1, 3).reshape(theta.numel(), theta.numel())
+        self.hessian.diagonal().add_(2 * self.penalty)
+        return float(value), gradient.reshape(-1)
 
     def _blocks(self) -> Iterator[tuple[Tensor, ...]]:
         step = _step(self.deep)
@@ -207,30 +208,7 @@ class _Problem:
         return zip(*(torch.split(part, step) for part in parts), strict=True)
 
 
-@one_thread()
-def _newton(problem: _Problem, start: Tensor) -> tuple[Tensor, dict[str, Any]]:
-    """Newton's method, with halved steps where a full one does not help."""
-    theta = start
-    value, gradient, hessian = problem(theta)
-    steps = 0
-    while steps < MAX_STEPS and float(gradient.abs().amax()) > TOLERANCE:
-        direction = -torch.linalg.solve(hessian, gradient).view_as(theta)
-        for halvings in range(MAX_HALVINGS):
-            there = theta + direction / 2**halvings
-            found = problem(there)
-            if found[0] <= value:
-                break
-        else:
-            break
-        theta, (value, gradient, hessian) = there, found
-        steps += 1
-    size = float(gradient.abs().amax())
-    return theta, {"converged": size <= TOLERANCE, "gradient": size, "value": value, "steps": steps}
-
-
-def _minimise(
-    objective: Objective, scaled: Tensor, described: Tensor, labels: Tensor, ridge: float
-) -> tuple[Tensor, dict[str, Any]]:
+def _minimise(objective: Objective, scaled: Tensor, described: Tensor, labels: Tensor, ridge: float) -> Solution:
     """The slopes with the least value of any objective with the ridge."""
     k, shape = scaled.shape[1], (len(_ranks(scaled)), described.shape[1])
     penalty = ridge * sample_weight(objective, labels, k)
@@ -241,5 +219,4 @@ def _minimise(
 
     inputs = torch.cat([scaled, described], 1)
     problem = Problem(objective, forward, inputs, labels, k=k, penalty=lambda slopes: penalty * slopes.square().sum())
-    found = minimise(problem, scaled.new_zeros(shape[0] * shape[1]), max_steps=MAX_STEPS)
-    return found.parameters.view(shape), found.info
+    return minimise(problem, scaled.new_zeros(shape[0] * shape[1]), max_steps=MAX_STEPS)

@@ -23,6 +23,7 @@ from temperance.heads.masked import MaskedInference, masked_inference
 from temperance.heads.splitting import USUAL_NAMES
 from temperance.jobs.evaluation import evaluate
 from temperance.metrics.bins import Bins
+from temperance.metrics.familiarity import as_features
 from temperance.predictions import Predictions, read_pair, read_predictions
 from temperance.progress import Progress, no_progress
 from temperance.settings import AtLeastTwo, Bounds, of_kind
@@ -47,11 +48,9 @@ def angles_between(prototypes: ArrayLike, *, centre: bool = True) -> Tensor:
     >>> angles_between([[1.0, 0.0], [0.0, 1.0]], centre=False)[0, 1]
     tensor(90., dtype=torch.float64)
     """
-    rows = to_tensor(prototypes, "prototypes").double()
-    if rows.ndim != 2 or len(rows) < 2:
+    rows = as_features(prototypes, "prototypes")
+    if len(rows) < 2:
         raise InputError(f"prototypes must be (k, d), one row for each of at least two classes; got {shape_of(rows)}")
-    if not bool(torch.isfinite(rows).all()):
-        raise InputError("prototypes must be finite")
     if centre:
         rows = rows - rows.mean(0)
     unit = rows / rows.norm(dim=1, keepdim=True).clamp_min(torch.finfo(rows.dtype).tiny)

@@ -96,20 +96,18 @@ def posthoc_trace(
     objective: str = "nll",
     worst_classes: int | None = None,
     held_out: tuple[ArrayLike, ArrayLike] | None = None,
-    optimiser: str = "adam",
     lr: float = 0.02,
     steps: int = 200,
     every: int = 1,
     n_bins: int = 15,
 ) -> Trace:
-    """Train a layer on logits with an objective, and record losses and calibration error at every step.
+    """Train a layer on logits with an objective by Adam, and record losses and calibration error at every step.
 
     layer          "temperature", "class-temperature", "vector" (a scale and a bias for each class) or "matrix"
     objective      a name such as "nll", "label-smoothing", "focal" or "class-scaled", with its settings
     worst_classes  train only on samples of this many classes, those with the highest losses at the start; three in the
                    toy of SCTL section 4.1
     held_out       logits and labels to measure on; by default the training data
-    optimiser      "adam" or "lbfgs", with all samples in every step, like the solvers of the calibrators
     every          the number of steps between measurements; the last step is always measured
 
     >>> logits = [[4.0, 0.0], [3.0, 0.0], [0.0, 4.0], [0.0, 1.0], [2.0, 0.0]] * 10
@@ -120,7 +118,6 @@ def posthoc_trace(
     Jung et al., Scaling of class-wise training losses for post-hoc calibration, ICML 2023.
     """
     one_of("layer", layer, LAYERS)
-    one_of("optimiser", optimiser, ("adam", "lbfgs"))
     of_kind("steps", steps, Count)
     of_kind("every", every, Count)
     rows, truth = _pair(logits, labels)
@@ -138,7 +135,7 @@ def posthoc_trace(
         return LAYERS[layer].forward(given, parameters)
 
     problem = Problem(make_objective(objective), forward, rows[wanted], truth[wanted], k=k)
-    last = train(problem, LAYERS[layer].start(k).to(rows), optimiser=optimiser, schedule=((lr, steps),))
+    last = train(problem, LAYERS[layer].start(k).to(rows), optimiser="adam", schedule=((lr, steps),))
     path = [*visited[:steps], last.parameters]
     looked = [*range(0, len(path) - 1, every), len(path) - 1]
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from temperance.errors import InputError
 from temperance.heads.base import Head, TrainingSettings, head
 from temperance.heads.features import Features
-from temperance.heads.loop import FeatureBatch, empty_layer, start_layer
+from temperance.heads.loop import FeatureBatch, empty_layer
 from temperance.losses import Loss
 from temperance.settings import Count, Fraction, PositiveFraction
 from temperance.training.simplex import balanced_share, class_scale, mean_confidence, simplex_frame
@@ -69,9 +69,7 @@ class BalCAL(Head):
         self.register_buffer("mix", torch.empty(()))
 
     def _begin(self, features: Features, generator: torch.Generator) -> None:
-        for module in self.modules():
-            if isinstance(module, nn.Linear):
-                start_layer(module, generator)
+        super()._begin(features, generator)
         self.simplex.copy_(simplex_frame(features.d, features.k, generator))
         self.mix.fill_(self.share)
         n, k = len(features.train), features.k

@@ -1,7 +1,8 @@
 """What a head is: a classifier that is trained on the frozen features of a network and replaces its own.
 
-A method writes `_build` (its parameters), `_begin` (their first values), `_logits` (what is trained) and `_deployed`
-(what is deployed). Where it needs them it also writes `_check_settings`, `_objective`, `_after_step` and `_end_epoch`.
+A method writes `_build` (its parameters) and `_deployed` (its logits). Where it needs them it also writes `_begin`
+(other first values), `_logits` (other logits in training), `_check_settings`, `_objective`, `_after_step` and
+`_end_epoch`.
 `Head` does the rest: the loop, the losses, the files and the checks.
 """
 
@@ -20,7 +21,7 @@ from temperance.arrays import shape_of
 from temperance.errors import FileError, InputError, NotFittedError, unknown_name
 from temperance.files import read_tensors, reading, write_tensors
 from temperance.heads.features import Features
-from temperance.heads.loop import FeatureBatch, Loop, generator_of
+from temperance.heads.loop import FeatureBatch, Loop, generator_of, start_layer
 from temperance.losses import Loss
 from temperance.progress import Progress, no_progress
 from temperance.registry import Registry, parse_entry, registered
@@ -106,15 +107,17 @@ class Head(HasSettings, nn.Module):
         raise NotImplementedError
 
     def _begin(self, features: Features, generator: torch.Generator) -> None:
-        """Set the parameters to their first values; random ones come from this generator of the CPU."""
-        raise NotImplementedError
+        """Set the parameters to their first values, linear layers as torch does, with this generator of the CPU."""
+        for module in self.modules():
+            if isinstance(module, nn.Linear):
+                start_layer(module, generator)
 
     def _begin_epoch(self, generator: torch.Generator) -> None:
         """Draw the random numbers of an epoch, with a generator on the device."""
 
     def _logits(self, features: Tensor, generator: torch.Generator) -> Tensor:
         """Logits of a training batch."""
-        raise NotImplementedError
+        return self._deployed(features)
 
     def _objective(self, batch: FeatureBatch, loss: Loss, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """The value that a step minimises, and the logits of the batch."""

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from temperance.arrays import ArrayLike, as_labels, shape_of, to_tensor
 from temperance.errors import InputError
 from temperance.files import PathLike, atomic_write, read_tensors, reading, write_tensors
+from temperance.metrics.familiarity import as_features
 from temperance.settings import Count, CountOrZero, of_kind
 
 if TYPE_CHECKING:
@@ -244,14 +245,7 @@ def extract_features(
 
 
 def _as_rows(values: ArrayLike, name: str) -> Tensor:
-    found = to_tensor(values, name)
-    if found.ndim != 2 or 0 in found.shape:
-        raise InputError(f"{name} must have shape (n, d), a row for each sample; got {shape_of(found)}")
-    rows = found.float()
-    if not bool(torch.isfinite(rows).all()):
-        i, j = (int(at) for at in (~torch.isfinite(rows)).nonzero()[0])
-        raise InputError(f"{name} must be finite; row {i}, column {j} is {float(rows[i, j])}")
-    return rows.contiguous()
+    return as_features(values, name, dtype=torch.float32).contiguous()
 
 
 def _as_numbers(labels: ArrayLike, rows: Tensor, k: int, part: str) -> Tensor:

@@ -10,7 +10,7 @@ from torch import Tensor
 from temperance.errors import InputError
 from temperance.heads.base import Head, TrainingSettings, head
 from temperance.heads.features import Features
-from temperance.heads.loop import empty_layer, start_layer
+from temperance.heads.loop import empty_layer
 
 # Where a linear classifier may start.
 Start = Literal["random", "classifier"]
@@ -37,15 +37,11 @@ class LinearHead(Head):
         self.layer = empty_layer(d, k)
 
     def _begin(self, features: Features, generator: torch.Generator) -> None:
+        super()._begin(features, generator)
         if self.start == "classifier" and features.classifier is not None:
             weight, bias = features.classifier
             self.layer.weight.copy_(weight)
             self.layer.bias.copy_(bias)
-        else:
-            start_layer(self.layer, generator)
-
-    def _logits(self, features: Tensor, generator: torch.Generator) -> Tensor:
-        return self._deployed(features)
 
     def _deployed(self, features: Tensor) -> Tensor:
         logits: Tensor = self.layer(features)

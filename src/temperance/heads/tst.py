@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from temperance.heads.base import Head, TrainingSettings, head
 from temperance.heads.features import Features
-from temperance.heads.loop import FeatureBatch, empty_layer, measured, on_val, start_layer
+from temperance.heads.loop import FeatureBatch, empty_layer, measured, on_val
 from temperance.losses import Loss
 from temperance.settings import Count
 
@@ -48,9 +48,7 @@ class _TwoStage(Head):
         self.last = empty_layer(self.latent, k)
 
     def _begin(self, features: Features, generator: torch.Generator) -> None:
-        for module in self.modules():
-            if isinstance(module, nn.Linear):
-                start_layer(module, generator)
+        super()._begin(features, generator)
         self._best: dict[str, Tensor] = {}
         self._best_nll = math.inf
 
@@ -83,9 +81,6 @@ class TST(_TwoStage):
     with SGD 0.1 (preset "mac-cal-paper"). The program leaves the frozen body's BatchNorm in training mode; features
     here are extracted in evaluation mode.
     """
-
-    def _logits(self, features: Tensor, generator: torch.Generator) -> Tensor:
-        return self._deployed(features)
 
     def _deployed(self, features: Tensor) -> Tensor:
         logits: Tensor = self.last(self.mean(features))

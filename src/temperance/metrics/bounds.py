@@ -12,31 +12,13 @@ import torch
 from torch import Tensor
 
 from temperance.arrays import ArrayLike, as_scores, unflatten
-from temperance.metrics.base import metric
 from temperance.metrics.batch import Columns, batches, narrow
-from temperance.metrics.stats import Sums, summed
+from temperance.metrics.stats import mean_metric
 
 
+@mean_metric(title="ECE, supremum", range=(0, 1), percent=True)
 @narrow
-def confidence_gap_sums(batch: Columns) -> Sums:
-    """The sum of each sample's own gap, |correct − confidence|."""
-    return summed(batch, (batch.correct.double() - batch.confidence).abs())
-
-
-@narrow
-def class_gap_sums(batch: Columns) -> Sums:
-    """The sum of each sample's gap over its k probabilities, which is 2 (1 − p_y) for a row that sums to 1, over k."""
-    return summed(batch, 2 * (1 - batch.label_prob).clamp_min(0) / batch.k)
-
-
-@narrow
-def error_over_k_sums(batch: Columns) -> Sums:
-    """The number of wrong predictions, over k."""
-    return summed(batch, (~batch.correct).double() / batch.k)
-
-
-@metric(confidence_gap_sums, title="ECE, supremum", range=(0, 1), percent=True)
-def ece_sup(sums: Sums) -> float:
+def ece_sup(batch: Columns) -> Tensor:
     """The most that ECE can be under any binning: every sample in a bin of its own.
 
     sup ECE = mean |correct − confidence|. No ECE of the same predictions is above it, and it is at least `error_over_k`
@@ -46,11 +28,12 @@ def ece_sup(sums: Sums) -> float:
     >>> round(ece_sup([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7]], [0, 1, 1]), 6)
     0.4
     """
-    return float(sums.mean)
+    return (batch.correct.double() - batch.confidence).abs()
 
 
-@metric(class_gap_sums, title="classwise ECE, supremum", range=(0, 1), percent=True)
-def classwise_ece_sup(sums: Sums) -> float:
+@mean_metric(title="classwise ECE, supremum", range=(0, 1), percent=True)
+@narrow
+def classwise_ece_sup(batch: Columns) -> Tensor:
     """The most that classwise ECE can be under any binning: every sample in a bin of its own.
 
     sup cwECE = mean of Σ_c |1[c = y] − p_c| / k = mean of 2 (1 − p_y) / k. It is at least `error_over_k` (Zhou et al.,
@@ -60,11 +43,12 @@ def classwise_ece_sup(sums: Sums) -> float:
     >>> round(classwise_ece_sup([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7]], [0, 1, 1]), 6)
     0.4
     """
-    return float(sums.mean)
+    return 2 * (1 - batch.label_prob).clamp_min(0) / batch.k
 
 
-@metric(error_over_k_sums, title="error rate / k", range=(0, 0.5), percent=True)
-def error_over_k(sums: Sums) -> float:
+@mean_metric(title="error rate / k", range=(0, 0.5), percent=True)
+@narrow
+def error_over_k(batch: Columns) -> Tensor:
     """Error rate divided by the number of classes: a floor under `ece_sup` and `classwise_ece_sup`.
 
     What calibration after training cannot go below unless it changes predictions. It is no floor under an ECE with a
@@ -73,7 +57,7 @@ def error_over_k(sums: Sums) -> float:
     >>> round(error_over_k([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7]], [0, 1, 1]), 6)
     0.166667
     """
-    return float(sums.mean)
+    return (~batch.correct).double() / batch.k
 
 
 def oracle_map(probs: ArrayLike, labels: ArrayLike, *, from_logits: bool = False) -> tuple[Tensor, Tensor]:

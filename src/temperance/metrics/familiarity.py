@@ -60,17 +60,19 @@ class FeatureScore:
 FEATURE_SCORES: Registry[FeatureScore] = Registry("score of features")
 
 
-def as_features(values: ArrayLike, name: str = "features", d: int | None = None) -> Tensor:
-    """Checked features in float64. (n, d)"""
+def as_features(
+    values: ArrayLike, name: str = "features", *, d: int | None = None, dtype: torch.dtype = torch.float64
+) -> Tensor:
+    """Checked features. (n, d)"""
     found = to_tensor(values, name)
     if found.ndim != 2 or 0 in found.shape:
-        raise InputError(f"{name} must have a row for each sample, (n, d); got shape {shape_of(found)}")
+        raise InputError(f"{name} must have shape (n, d), a row for each sample; got {shape_of(found)}")
     if d is not None and found.shape[1] != d:
         raise InputError(f"{name} must have {d} columns, as those of the training data; got {found.shape[1]}")
-    found = found.double()
+    found = found.to(dtype)
     if not bool(torch.isfinite(found).all()):
-        row = int((~torch.isfinite(found)).any(1).nonzero()[0])
-        raise InputError(f"{name} must be finite; row {row} is not")
+        i, j = (int(at) for at in (~torch.isfinite(found)).nonzero()[0])
+        raise InputError(f"{name} must be finite; row {i}, column {j} is {float(found[i, j])}")
     return found
 
 

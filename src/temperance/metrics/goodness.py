@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from temperance.metrics.base import metric
+from temperance.metrics.base import MetricClaims, metric
 from temperance.metrics.batch import Columns, narrow
 from temperance.metrics.statistic import Additive
 from temperance.metrics.stats import TopLabels, top_labels
@@ -20,6 +20,14 @@ from temperance.numerics import prefix_sums
 
 # The chance that Brownian motion on [0, 1] stays within this is below 1e-50.
 SURELY_EXCEEDED = 0.1
+
+TEST: MetricClaims = {
+    "range": (-math.inf, math.inf),
+    "lower_is_better": None,
+    "whole_weights": True,
+    "interval": "none",
+}
+P_VALUE: MetricClaims = {**TEST, "range": (0, 1), "perfect": 1.0}
 
 # ----------------------------------------------------------------------------------------------- cumulative differences
 
@@ -37,9 +45,7 @@ def ks(samples: TopLabels) -> float:
     return float(_walk(samples).abs().max())
 
 
-@metric(
-    top_labels, title="KS p-value", range=(0, 1), lower_is_better=None, perfect=1.0, whole_weights=True, interval="none"
-)
+@metric(top_labels, title="KS p-value", **P_VALUE)
 def ks_p_value(samples: TopLabels) -> float:
     """How likely a KS error this large is if the confidences are right: small is evidence of miscalibration.
 
@@ -63,15 +69,7 @@ def kuiper(samples: TopLabels) -> float:
     return float(walk.max() - walk.min())
 
 
-@metric(
-    top_labels,
-    title="Kuiper p-value",
-    range=(0, 1),
-    lower_is_better=None,
-    perfect=1.0,
-    whole_weights=True,
-    interval="none",
-)
+@metric(top_labels, title="Kuiper p-value", **P_VALUE)
 def kuiper_p_value(samples: TopLabels) -> float:
     """How likely a Kuiper error this large is if the confidences are right: small is evidence of miscalibration.
 
@@ -160,14 +158,7 @@ def score_sums(batch: Columns) -> ScoreSums:
     return ScoreSums(batch.sum(score), batch.sum(slope.square() * _variance(batch.confidence)))
 
 
-@metric(
-    score_sums,
-    title="Spiegelhalter z",
-    range=(-math.inf, math.inf),
-    lower_is_better=None,
-    whole_weights=True,
-    interval="none",
-)
+@metric(score_sums, title="Spiegelhalter z", **TEST)
 def spiegelhalter_z(sums: ScoreSums) -> float:
     """Spiegelhalter's z: by how many standard deviations the top-label Brier score differs from what is expected.
 
@@ -181,15 +172,7 @@ def spiegelhalter_z(sums: ScoreSums) -> float:
     return _ratio(float(sums.score), math.sqrt(float(sums.variance)))
 
 
-@metric(
-    score_sums,
-    title="Spiegelhalter p-value",
-    range=(0, 1),
-    lower_is_better=None,
-    perfect=1.0,
-    whole_weights=True,
-    interval="none",
-)
+@metric(score_sums, title="Spiegelhalter p-value", **P_VALUE)
 def spiegelhalter_p_value(sums: ScoreSums) -> float:
     """How likely a Spiegelhalter z this far from 0 is if the confidences are right, on either side."""
     return 2 * _normal_tail(abs(_ratio(float(sums.score), math.sqrt(float(sums.variance)))))

@@ -19,7 +19,7 @@ from torch.nn.functional import one_hot
 
 from temperance.arrays import block_rows
 from temperance.errors import InputError
-from temperance.metrics.base import metric
+from temperance.metrics.base import MetricClaims, metric
 from temperance.metrics.stats import FullRows, TopLabels, full_rows, top_labels
 from temperance.settings import Bounds, Positive
 
@@ -28,6 +28,17 @@ MARGIN = 1e-9
 
 # The kernel is computed for as many rows at once as make this many values, which stay in cache.
 TILE_VALUES = {"cpu": 1 << 19, "cuda": 1 << 25}
+
+CLAIMS: MetricClaims = {
+    "range": (0, 1),
+    "percent": True,
+    "quadratic": True,
+    "whole_weights": True,
+    "interval": "distance",
+}
+# No value for perfect predictions: a sample that is alone in its class has no neighbour to show that it is right.
+MARGINAL: MetricClaims = {**CLAIMS, "range": (0, math.inf), "perfect": None}
+CANONICAL: MetricClaims = {**CLAIMS, "range": (0, 2), "perfect": None}
 
 Bandwidth = Positive | Literal["loo"]
 Power = Annotated[float, Bounds(1)]
@@ -132,9 +143,7 @@ def _chosen(bandwidth: Bandwidth, points: Tensor) -> float:
     return loo_bandwidth(points) if bandwidth == "loo" else bandwidth
 
 
-@metric(
-    top_labels, title="KDE ECE", range=(0, 1), percent=True, quadratic=True, whole_weights=True, interval="distance"
-)
+@metric(top_labels, title="KDE ECE", **CLAIMS)
 def kde_ece(samples: TopLabels, *, p: Power = 1, bandwidth: Bandwidth = 0.02) -> float:
     """Kernel calibration error of the predicted class: ECE with Beta kernels in place of bins.
 
@@ -148,17 +157,7 @@ def kde_ece(samples: TopLabels, *, p: Power = 1, bandwidth: Bandwidth = 0.02) ->
     return float(binary_error(samples.confidence, samples.correct, chosen, p=p))
 
 
-# No value for perfect predictions: a sample that is alone in its class has no neighbour to show that it is right.
-@metric(
-    full_rows,
-    title="KDE marginal CE",
-    range=(0, math.inf),
-    perfect=None,
-    percent=True,
-    quadratic=True,
-    whole_weights=True,
-    interval="distance",
-)
+@metric(full_rows, title="KDE marginal CE", **MARGINAL)
 def kde_ece_marginal(samples: FullRows, *, p: Power = 1, bandwidth: Bandwidth = 0.02) -> float:
     """Kernel calibration error of each class's probability, summed over classes.
 
@@ -176,16 +175,7 @@ def kde_ece_marginal(samples: FullRows, *, p: Power = 1, bandwidth: Bandwidth = 
     return total
 
 
-@metric(
-    full_rows,
-    title="KDE canonical CE",
-    range=(0, 2),
-    perfect=None,
-    percent=True,
-    quadratic=True,
-    whole_weights=True,
-    interval="distance",
-)
+@metric(full_rows, title="KDE canonical CE", **CANONICAL)
 def kde_ece_canonical(samples: FullRows, *, p: Power = 1, bandwidth: Bandwidth = 0.02) -> float:
     """Kernel calibration error of the whole distribution: is it right given all of it, not only its largest part?
 

@@ -3,76 +3,46 @@
 from typing import Literal
 
 import torch
+from torch import Tensor
 
 from temperance.metrics.base import metric
 from temperance.metrics.batch import Batch, Columns, narrow
-from temperance.metrics.stats import Sums, summed
+from temperance.metrics.stats import Sums, mean_metric
 from temperance.settings import Count, CountOrZero
 
 
+@mean_metric(title="accuracy", range=(0, 1), lower_is_better=False, perfect=1.0, headline=1, percent=True)
 @narrow
-def correct_sums(batch: Columns) -> Sums:
-    """How many predictions are right."""
-    return summed(batch, batch.correct)
-
-
-def top_sums(batch: Batch, *, top: Count = 5) -> Sums:
-    """How many labels are among the `top` most probable classes; of tied classes the lower index comes first.
-
-    top  how many classes count
-    """
-    mine = batch.label_score[:, None]
-    lower_index = torch.arange(batch.k, device=mine.device) < batch.labels[:, None]
-    before = (batch.scores > mine) | ((batch.scores == mine) & lower_index)
-    return summed(batch, before.sum(1) < top)
-
-
-@narrow
-def nll_sums(batch: Columns) -> Sums:
-    """The sum of minus the log-probability of the label."""
-    return summed(batch, batch.nll)
-
-
-def brier_sums(batch: Batch, *, mean_over_classes: bool = False) -> Sums:
-    """The sum of squared distances to the one-hot label: Σ_j p_j² − 2 p_y + 1.
-
-    mean_over_classes  divide by the number of classes
-    """
-    squared = (batch.probs.square().sum(1) - 2 * batch.label_prob + 1).clamp_min(0)  # rounding can leave less than 0
-    return summed(batch, squared / batch.k if mean_over_classes else squared)
-
-
-@narrow
-def class_nll_sums(batch: Columns) -> Sums:
-    """For each class, how many samples carry its label and the sum of their NLL. (k,)"""
-    return Sums(batch.tally(batch.labels, batch.k), batch.tally(batch.labels, batch.k, batch.nll))
-
-
-@metric(correct_sums, title="accuracy", range=(0, 1), lower_is_better=False, perfect=1.0, headline=1, percent=True)
-def accuracy(sums: Sums) -> float:
+def accuracy(batch: Columns) -> Tensor:
     """Accuracy: how often the most probable class is the label; of tied classes the lowest counts.
 
     >>> accuracy([[0.9, 0.1], [0.8, 0.2]], [0, 1])
     0.5
     """
-    return float(sums.mean)
+    return batch.correct
 
 
-@metric(top_sums, title="top-k accuracy", range=(0, 1), lower_is_better=False, perfect=1.0, percent=True)
-def top_k_accuracy(sums: Sums) -> float:
+@mean_metric(title="top-k accuracy", range=(0, 1), lower_is_better=False, perfect=1.0, percent=True)
+def top_k_accuracy(batch: Batch, *, top: Count = 5) -> Tensor:
     """Top-k accuracy: how often the label is among the `top` most probable classes, by default five.
 
     With `top=1` this is accuracy, and with as many as there are classes always 1. Ties are broken as there: the lower
     index comes first.
 
+    top  how many classes count
+
     >>> top_k_accuracy([[0.5, 0.3, 0.2], [0.5, 0.3, 0.2]], [1, 2], top=2)
     0.5
     """
-    return float(sums.mean)
+    mine = batch.label_score[:, None]
+    lower_index = torch.arange(batch.k, device=mine.device) < batch.labels[:, None]
+    before = (batch.scores > mine) | ((batch.scores == mine) & lower_index)
+    return before.sum(1) < top
 
 
-@metric(nll_sums, title="NLL", range=(0, float("inf")), headline=True, proper=True)
-def nll(sums: Sums) -> float:
+@mean_metric(title="NLL", range=(0, float("inf")), headline=2, proper=True)
+@narrow
+def nll(batch: Columns) -> Tensor:
     """Negative log-likelihood, also log-loss or cross-entropy: a proper score, in nats.
 
     Exact from logits. From probabilities, values below 1e-12 count as 1e-12, so a sample costs at most 27.6.
@@ -80,19 +50,29 @@ def nll(sums: Sums) -> float:
     >>> round(nll([[0.9, 0.1], [0.8, 0.2]], [0, 1]), 6)
     0.857399
     """
-    return float(sums.mean)
+    return batch.nll
 
 
-@metric(brier_sums, title="Brier", range=(0, 2), headline=3, proper=True)
-def brier(sums: Sums) -> float:
+@mean_metric(title="Brier", range=(0, 2), headline=3, proper=True)
+def brier(batch: Batch, *, mean_over_classes: bool = False) -> Tensor:
     """Brier score: the mean squared distance to the one-hot label, from 0 to 2.
 
     Summed over classes, as Brier defined it; `mean_over_classes=True` divides by k, as some programs report it.
 
+    mean_over_classes  divide by the number of classes
+
     >>> round(brier([[0.9, 0.1], [0.8, 0.2]], [0, 1]), 6)
     0.65
     """
-    return float(sums.mean)
+    # Σ_j (p_j − 1[j = y])² = Σ_j p_j² − 2 p_y + 1; rounding can leave less than 0.
+    squared = (batch.probs.square().sum(1) - 2 * batch.label_prob + 1).clamp_min(0)
+    return squared / batch.k if mean_over_classes else squared
+
+
+@narrow
+def class_nll_sums(batch: Columns) -> Sums:
+    """For each class, how many samples carry its label and the sum of their NLL. (k,)"""
+    return Sums(batch.tally(batch.labels, batch.k), batch.tally(batch.labels, batch.k, batch.nll))
 
 
 @metric(class_nll_sums, title="class loss spread", range=(0, float("inf")))

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Literal, Self
+from functools import wraps
+from typing import Annotated, Any, Literal, Self, Unpack
 
 import torch
 from torch import Tensor
 
-from temperance.metrics.batch import Batch, Columns, narrow
+from temperance.metrics.base import Metric, MetricClaims, metric
+from temperance.metrics.batch import NARROW, Batch, Columns, narrow
 from temperance.metrics.bins import Bins, Cells, SparseBins, SparseClassBins, above_rounding, bin_index
 from temperance.metrics.statistic import Additive, RankedSamples, Samples
 from temperance.numerics import bin_edges, bin_sums, stable_order, stable_sort, true_places
@@ -141,9 +144,23 @@ class Sums(Additive):
         return self.total / self.count
 
 
-def summed(batch: Columns, values: Tensor) -> Sums:
-    """Per-sample values as a count and a sum."""
-    return Sums(batch.count, batch.sum(values))
+def mean_metric(*, title: str, **claims: Unpack[MetricClaims]) -> Callable[[Callable[..., Tensor]], Metric]:
+    """Register a metric that is the mean of a value of each sample, which the decorated function gives. (n,)"""
+
+    def register(of_samples: Callable[..., Tensor]) -> Metric:
+        @wraps(of_samples)
+        def sums(batch: Columns, **options: Any) -> Sums:
+            return Sums(batch.count, batch.sum(of_samples(batch, **options)))
+
+        def mean(found: Sums) -> float:
+            return float(found.mean)
+
+        mean.__name__, mean.__doc__, mean.__module__ = of_samples.__name__, of_samples.__doc__, of_samples.__module__
+        if of_samples in NARROW:
+            narrow(sums)
+        return metric(sums, title=title, **claims)(mean)
+
+    return register
 
 
 # ------------------------------------------------------------------------------------------------------------- samples
