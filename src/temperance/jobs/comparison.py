@@ -276,13 +276,11 @@ def compare(
     needed to tell.
 
     weights   how much each of the labels counts, for arrays; those of a test set are the third of its arrays
-    positive  for a binary classifier: one column, the score of this label; usually positive=1
-    normalise take probabilities that were rounded: rows need not quite sum to 1
-    columns   your own names of a file's columns, {"logits": "logit_*", "label": "y"}; see `read_predictions`
-    ignore_index  leave out what has this label
     methods   names, with settings as in `temperature:objective=class-scaled`; by default every one
     jobs      methods fitted at the same time, each in a process of its own
     run_all   fits and measures the methods, if that is to happen elsewhere; see `temperance.interop.ray`
+
+    `positive`, `normalise`, `columns` and `ignore_index` are those of `evaluate`.
     """
     of_kind("jobs", jobs, Count)
     of_kind("bootstrap", bootstrap, EnoughResamples)

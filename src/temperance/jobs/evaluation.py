@@ -34,7 +34,7 @@ from temperance.metrics.tally import MOST_BINS, Tally
 from temperance.numerics import one_thread
 from temperance.predictions import Predictions
 from temperance.predictions.checks import Positive
-from temperance.predictions.given import as_predictions
+from temperance.predictions.given import Set, as_predictions
 from temperance.progress import Progress, no_progress
 from temperance.settings import ResamplesOrNone, of_kind
 
@@ -171,7 +171,7 @@ class Evaluation(Results):
 
 
 def evaluate(
-    predictions: Predictions | str | Path | ArrayLike,
+    predictions: Set | ArrayLike,
     labels: ArrayLike | None = None,
     *,
     from_logits: bool = False,
