@@ -1,7 +1,9 @@
-"""The binned metrics written as slowly and plainly as possible, in NumPy, to compare with."""
+"""Metrics written as slowly and plainly as possible, to compare with."""
 
 import numpy as np
 import numpy.typing as npt
+import torch
+from torch import Tensor
 
 Array = npt.NDArray[np.float64]
 Labels = npt.NDArray[np.int64]
@@ -56,3 +58,13 @@ def conditional_ece(probs: Array, labels: Labels, n_bins: int = 15) -> float:
             confidence, correct = top(probs[mine], labels[mine])
             total += sum(count * abs(gap) for count, gap in gaps(confidence, correct, n_bins))
     return total / len(labels)
+
+
+def harmonic_weights(n: int) -> Tensor:
+    """What each sample's loss counts in AURC, from the least confident to the surest; their mean is 1. (n,)
+
+    α_r = H_n − H_{n−r} = ψ(n + 1) − ψ(n − r + 1) for the ascending rank r = 1 … n, so that AURC = mean of α_r · loss,
+    exactly. The population form −ln(1 − G) is infinite for the surest sample; this is not.
+    """
+    rank = torch.arange(1, n + 1, dtype=torch.float64)
+    return torch.digamma(rank.new_tensor(n + 1)) - torch.digamma(n - rank + 1)

@@ -207,5 +207,5 @@ def test_fit_warns_once_of_samples_without_a_mistake(tmp_path: Path, capsys: pyt
         np.savez(tmp_path / "p.npz", logits=logits, labels=labels)
         assert main(["fit", method, str(tmp_path / "p.npz"), "-o", str(tmp_path / "c.safetensors")]) == 0
         said = capsys.readouterr()
-        assert ("temperance: warning: the 40 samples contain no mistake" in said.err) == warned
+        assert ("temperance: warning: in 40 samples there is no mistake" in said.err) == warned
         assert "no mistake" not in said.out and "temperature" not in said.err

@@ -204,6 +204,25 @@ def test_no_cell_is_cut_at_any_width(
     assert len({len(line) for line in out.splitlines()}) == 1
 
 
+@pytest.mark.parametrize("columns", range(20, 60, 3))
+def test_no_line_begins_with_a_percent_sign(
+    columns: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    sentence = "It is 84.4 % sure on average, 75.2 % right, and 9.3 % off; 53.3 % to 100.0 % of this is 87.4 % of it."
+    table = Table()
+    table.add_column("what it is")
+    table.add_column("more")
+    table.add_row(sentence, Text(sentence))
+    for part in (Text(sentence), table):
+        show(part)
+        out = capsys.readouterr().out
+        words = out.replace("│", " ").split()
+        assert "\ue000" not in out and words.count("%") == sentence.count("%") * (1 if isinstance(part, Text) else 2)
+        for line in out.splitlines():
+            assert not any(cell.strip().startswith("%") for cell in line.split("│")), out
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_lists_are_whole_at_80_columns(
     kind: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -68,6 +68,7 @@ def _replacing(path: PathLike) -> Iterator[tuple[Path, Path]]:
                 with file.open("r+b") as handle:
                     os.fsync(handle.fileno())
         temporary.replace(target)
+        _sync_folder(target.parent)
     except OSError as error:
         raise FileError(f"{path} cannot be written: {reason(error)}") from error
     finally:
@@ -129,6 +130,16 @@ def _mode_of_replaceable(path: PathLike, target: Path) -> int | None:
         raise FileError(f"{path} cannot be written: it is write-protected; allow writing or choose another name")
     _check_parent(path, target)
     return stat.S_IMODE(target.stat().st_mode) if target.exists() else None
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make the new name last through a power failure, on systems that can open a folder."""
+    with suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 @contextmanager

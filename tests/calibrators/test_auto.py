@@ -154,7 +154,7 @@ def test_samples_without_a_mistake_do_not_make_it_certain(n: int) -> None:
     """All happen to be right: the likeliest temperature is zero, and the first mistake would cost a fortune."""
     logits, labels = sure(4000)
     right = torch.nonzero(logits.argmax(1) == labels).squeeze(1)[:n]
-    with pytest.warns(TemperanceWarning, match=f"^the {n} samples contain no mistake") as warned:
+    with pytest.warns(TemperanceWarning, match=f"^in {n} samples there is no mistake") as warned:
         found = Auto().fit(logits[right], labels[right])
     assert len(warned) == 1
     (unseen, truth), asis = sure(4000, 1), nll(*sure(4000, 1), from_logits=True)

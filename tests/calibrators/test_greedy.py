@@ -17,6 +17,7 @@ from temperance.calibrators import greedy, make_calibrator
 from temperance.calibrators.greedy import ClassTemperatureGreedy
 from temperance.errors import InputError
 from temperance.metrics import accuracy, ece
+from temperance.progress import listening
 
 SLACK = 1e-12
 COARSE = (0.25, 0.5, 0.8, 1.0, 1.3, 1.7, 2.0, 3.0, 5.0, 8.0)
@@ -211,16 +212,14 @@ def test_equal_logits_change_nothing() -> None:
     assert bool(torch.isfinite(found.predict_proba(torch.zeros(4, 3) - 1)).all())
 
 
-def test_progress_is_reported_to_the_end() -> None:
+def test_progress_is_reported_class_by_class() -> None:
     logits, labels = random_predictions(60, 3)
     found = ClassTemperatureGreedy(grid=COARSE)
     calls: list[tuple[int, int]] = []
-    found.progress = lambda done, total: calls.append((done, total))
-    found.fit(logits, labels)
+    with listening(lambda done, total, what: calls.append((done, total))):
+        found.fit(logits, labels)
     assert calls[0] == (1, 15)
-    assert calls[-1] == (15, 15)
-    assert [done for done, _ in calls] == sorted(done for done, _ in calls)
-    assert "progress" not in found.get_params()
+    assert calls == [(done, 15) for done in range(1, 3 * len(found.info["ece"]) - 2)]
 
 
 @pytest.mark.parametrize("wrong", [{"grid": []}, {"start": 5.0, "stop": 1.0}])

@@ -285,7 +285,6 @@ def test_without_a_shift_the_probabilities_stay_as_they_are() -> None:
         found = StructuredVector(prior=prior).fit(logits, labels)
         before = found.predict_proba(new)
         for rows, says in (
-            (new, "these 600 predictions show no shift of class frequencies"),
             (new[:15], "these 15 predictions are too few to tell"),
             (new[:1], "one prediction is too few to tell"),
         ):
@@ -293,6 +292,12 @@ def test_without_a_shift_the_probabilities_stay_as_they_are() -> None:
             assert shift.applied is None and shift.verdict.startswith(says)
             assert shift.verdict.endswith("probabilities are left as they are")
             assert torch.equal(found.predict_proba(new), before)
+        # Enough of them say that the classes are as common as in the fit part, whatever was said before.
+        shift = found.adapt(new)
+        assert shift.applied is None and shift.verdict.startswith("these 600 predictions show no shift of class")
+        assert shift.verdict.endswith("from the fit part; no correction is applied")
+        assert torch.equal(found.predict_proba(new), before) == (prior == "same")
+        assert torch.equal(found.predict_proba(new), found.set_prior("same").predict_proba(new))
 
 
 def test_fewer_rows_than_classes_are_not_adapted_to() -> None:
@@ -348,7 +353,7 @@ def test_what_other_inputs_may_have_done_is_not_said_of_the_classes() -> None:
     found = Temperature().fit(logits, labels)
     noisy = mixture(1500, EVEN, 1)[0]
     noisy[:, 0] -= 1.5
-    with pytest.warns(TemperanceWarning, match="so adapting to frequencies may do harm. A fit on"):
+    with pytest.warns(TemperanceWarning, match="may do harm. Label some of them, and measure these with and without"):
         shift = found.adapt(noisy)
     assert shift.shifted and shift.verdict.startswith("the classes seem not to be as common among these 1,500")
 

@@ -258,7 +258,7 @@ def test_degenerate_data_gives_a_temperature_within_bounds(name: str, solver: An
 def test_samples_without_an_optimum_leave_it_to_the_prior(objective: str, solver: Any, right: bool) -> None:
     labels = torch.arange(9) % 3
     logits = torch.nn.functional.one_hot(labels, 3).double() * (2 if right else -2)
-    reason = "the 9 samples contain no mistake" if right else "none of the 9 samples is predicted right"
+    reason = "in 9 samples there is no mistake" if right else "in 9 samples no prediction is right"
     with pytest.warns(TemperanceWarning, match=rf"^{reason}.*\. So the fit leans on what other models needed"):
         found = Temperature(objective=objective, solver=solver).fit(logits, labels)
     assert 0.5 < temperature_of(found) < 1.5 if right else 1.5 < temperature_of(found) < 20
@@ -284,7 +284,7 @@ def test_where_samples_determine_the_temperature_there_is_no_prior() -> None:
     information = float((p * (1 - p) * (s * (logits[:, 0] - logits[:, 1])).square()).sum())
     enough = math.ceil(UNSURE**-2 / information)
     assert enough > 1
-    with pytest.warns(TemperanceWarning, match="the .* samples say little about how sure predictions should be"):
+    with pytest.warns(TemperanceWarning, match="there is little in .* samples about how sure predictions should be"):
         few = Temperature().fit(logits.repeat(enough - 1, 1), labels.repeat(enough - 1))
     many = Temperature().fit(logits.repeat(enough, 1), labels.repeat(enough))
     assert temperature_of(many) == pytest.approx(1 / s, rel=1e-5) and "caution" not in many.info
@@ -305,7 +305,7 @@ def test_ece_cannot_choose_without_a_mistake(method: str) -> None:
     labels = torch.arange(30) % 3
     logits, _ = random_predictions(30, 3)
     logits[torch.arange(30), labels] = logits.amax(1) + 0.5
-    with pytest.warns(TemperanceWarning, match="^the 30 samples contain no mistake"):
+    with pytest.warns(TemperanceWarning, match="^in 30 samples there is no mistake"):
         found = make_calibrator(method).fit(logits, labels)
     with pytest.warns(TemperanceWarning, match="no mistake"):
         plain = Temperature().fit(logits, labels)

@@ -11,7 +11,7 @@ from torch import Tensor
 from conftest import random_predictions
 from temperance.errors import InputError
 from temperance.losses import ACLS, CrossEntropy, MbLS
-from temperance.losses.margin import acls_penalty
+from temperance.losses.rows import Rows
 
 
 @pytest.fixture
@@ -27,6 +27,11 @@ def mbls_penalty(logits: Tensor, **settings: Any) -> Tensor:
     with_penalty = MbLS(strength=1.0, reduction="none", **settings)(logits, labels)
     found: Tensor = with_penalty - CrossEntropy(reduction="none")(logits, labels)
     return found
+
+
+def acls_penalty(logits: Tensor, **settings: Any) -> Tensor:
+    """The penalty of each row."""
+    return ACLS(**settings)._penalty(Rows(logits, torch.zeros(len(logits), dtype=torch.int64)))
 
 
 def slope(penalty: Any, row: Tensor) -> list[float]:
@@ -175,7 +180,7 @@ def test_acls_ablations(vectors: Any, wide: tuple[Tensor, Tensor], row: int) -> 
         ({"terms": "conditional"}, "cr_only_sum"),
         ({}, "full_sum"),
     ):
-        found = acls_penalty(wide[0][row : row + 1], aggregation="sum", **choice)  # type: ignore[arg-type]
+        found = acls_penalty(wide[0][row : row + 1], aggregation="sum", **choice)
         assert float(found) == pytest.approx(golden[key], abs=1e-6)
 
 

@@ -9,8 +9,8 @@ from torch import Tensor
 from conftest import random_predictions
 from temperance.errors import InputError
 from temperance.losses import ACLS, CRL, ACLSRanking, CRLMargin, CrossEntropy
-from temperance.losses.margin import acls_penalty
 from temperance.losses.ranking import Record, neighbours, ranking_penalty
+from temperance.losses.rows import Rows
 from temperance.metrics import score
 
 
@@ -124,7 +124,8 @@ def test_acls_with_the_ranking_condition() -> None:
     wrong_order = (right - right.roll(-1)) * (confidence - confidence.roll(-1)) < 0
     assert bool(wrong_order.any()) and not bool(wrong_order.all())
     found = loss(logits, labels, indices) - CrossEntropy(reduction="none")(logits, labels)
-    assert torch.allclose(found, torch.where(wrong_order, acls_penalty(logits, terms="adaptive"), 0))
+    penalty = ACLS(terms="adaptive")._penalty(Rows(logits, labels))
+    assert torch.allclose(found, torch.where(wrong_order, penalty, 0))
     total = ACLSRanking(n_samples=40, reduction="sum")
     total.load_state_dict(loss.state_dict())
     expected = torch.where(wrong_order[:, None], slope(ACLS(terms="adaptive", reduction="sum"), logits, labels), 0)

@@ -12,10 +12,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from conftest import random_predictions
+from reference import harmonic_weights
 from temperance.errors import InputError
 from temperance.metrics import augrc, aurc, coverage_at_risk, eaurc, risk_at_coverage, risk_coverage_curve
 from temperance.metrics.base import Metric
-from temperance.metrics.selective import Ranked, RiskCoverage, harmonic_weights
+from temperance.metrics.selective import Ranked, RiskCoverage
 
 TINY = 2e-6  # the golden numbers are rounded to six decimals
 Array = npt.NDArray[np.float64]

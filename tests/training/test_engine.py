@@ -365,7 +365,7 @@ def test_a_damaged_checkpoint_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"recipe": {"batch_size": 1000}}, "batch_size 1000 is more than the .* training images"),
+        ({"recipe": {"batch_size": 1000}}, "batch_size 1000 is more than the [0-9]+ training images: lower it"),
         ({"loss": CrossEntropy(reduction="none")}, "must give one number"),
         ({"loss": "au", "recipe": {"mix": "mixup"}}, "not on mixtures"),
         ({"loss": "focall"}, "did you mean focal"),
@@ -378,6 +378,12 @@ def test_incompatible_arguments_are_refused(changes: dict[str, Any], said: str) 
     recipe = Recipe(**{**vars(QUICK), **changes.get("recipe", {})})
     with pytest.raises(InputError, match=said):
         train(changes.get("network", small_network()), digits(200), changes.get("loss", "cross-entropy"), recipe)
+
+
+def test_one_training_image_is_not_called_images() -> None:
+    data = digits(200)
+    with pytest.raises(InputError, match="is more than the 1 training image: lower it"):
+        train(small_network(), dataclasses.replace(data, train=data.train.take(torch.tensor([0]))), recipe=QUICK)
 
 
 @pytest.mark.parametrize(("clip", "said"), [(None, "set clip, or"), (1e12, r"lower clip \(1e\+12\), or")])

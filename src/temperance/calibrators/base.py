@@ -187,8 +187,9 @@ class Calibrator(Estimator, Shown, HasSettings, nn.Module):
     def adapt(self, logits: ArrayLike) -> priors.PriorShift:
         """Estimate from predictions without labels how common the classes are there, and correct for it.
 
-        The result has an interval for every frequency and says whether the frequencies have changed at all. Only then
-        is anything corrected: otherwise the prior stays as it is. If something else has changed too, this warns.
+        The result has an interval for every frequency and says whether they differ from those of the fit part. Only
+        then is anything corrected: otherwise an earlier prior is removed, or stays if these are too few to tell. If
+        something else has changed too, this warns.
         """
         self._check_fit_part()
         rows = flatten(as_logits(logits)).to(self._device)
@@ -196,7 +197,7 @@ class Calibrator(Estimator, Shown, HasSettings, nn.Module):
         about = priors.FitPart(*(self.get_buffer(name) for name in FIT_PART))
         with torch.no_grad():
             found = priors.estimate(self._calibrate(rows), rows, about)
-        if found.applied is not None:
+        if found.applied is not None or found.as_fitted:
             self.set_prior(found.applied)
         if found.other_shift:
             warnings.warn(found.about_rest, TemperanceWarning, stacklevel=2)

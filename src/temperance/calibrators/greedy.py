@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Unpack
 
@@ -13,13 +13,12 @@ from torch import Tensor
 from temperance.arrays import block_rows
 from temperance.calibrators.base import Calibrator, Shared, calibrator
 from temperance.calibrators.temperature import caution_of, divided, fit_inverse_temperature
+from temperance.calibrators.temperature_ece import ROUNDING, least_ece
 from temperance.errors import InputError
 from temperance.numerics import bin_edges
 from temperance.objectives import Nll
+from temperance.progress import tell
 from temperance.settings import Count, CountOrZero, Positive
-
-# An ECE counts as lower only if it is lower by more than this: on the same rows, a smaller difference is rounding.
-SLACK = 1e-12
 
 # A confidence this close to a bin edge, in bins, is computed again in the metric's way: rounding decides its bin.
 NEAR_EDGE = 1e-9
@@ -51,7 +50,7 @@ class ClassTemperatureGreedy(Calibrator):
     grid on either side of the current one, as a later version of the program does.
 
     The grid is `start`, `start + step`, … up to `stop`, or the values in `grid`. `info` holds ECE and accuracy at the
-    start and after every sweep; `progress(done, total)`, if set on the instance, is called after every class.
+    start and after every sweep.
 
     n_bins             bins of the ECE
     start, stop, step  the grid of temperatures
@@ -64,7 +63,6 @@ class ClassTemperatureGreedy(Calibrator):
     Frenkel and Goldberger, "Network calibration by class-based temperature scaling" (EUSIPCO 2021), Algorithm 1.
     """
 
-    progress: Callable[[int, int], None] | None = None
     temperatures: Tensor
 
     def __init__(
@@ -102,7 +100,8 @@ class ClassTemperatureGreedy(Calibrator):
             # The least ECE is then at an end of any grid.
             inverse, record = fit_inverse_temperature(Nll(), logits, labels)
             grid, caution = logits.new_tensor([1 / inverse]), caution_of(record)
-        first, best = _best_single(logits, labels, grid, self.n_bins)
+        first, error = least_ece(logits, labels, grid, self.n_bins)
+        best = _Outcome(error, int((logits.argmax(1) == labels).sum()))
         scan = _Scan(logits, labels, grid[first].expand(k).clone(), self.n_bins)
         chosen = [first] * k
         eces, counts = [best.ece], [best.correct]
@@ -116,13 +115,12 @@ class ClassTemperatureGreedy(Calibrator):
                 if at != chosen[j]:
                     chosen[j] = at
                     scan.accept(grid[at])
-                self._report(sweep * k + j + 1, k)
+                tell(sweep * k + j + 1, self.sweeps * k, f"{self.name}: sweep {sweep + 1}, class {j}")
             eces.append(best.ece)
             counts.append(best.correct)
             converged = chosen == before
             if converged:
                 break
-        self._report(self.sweeps * k, k)
         self._keep("temperatures", scan.temperatures)
         self.info = {
             "start_temperature": float(grid[first]),
@@ -137,16 +135,13 @@ class ClassTemperatureGreedy(Calibrator):
     def _values(self) -> Tensor:
         """The grid, ascending."""
         if self.grid is None:
-            if not (0 < self.start <= self.stop < math.inf and self.step > 0):
-                raise InputError(
-                    f"start, stop and step must be a rising grid of positive temperatures; got {self.start!r} to "
-                    f"{self.stop!r} by {self.step!r}"
-                )
+            if self.start > self.stop:
+                raise InputError(f"start, stop and step must be a rising grid; got {self.start!r} to {self.stop!r}")
             steps = range(math.floor((self.stop - self.start) / self.step + 1e-9) + 1)
             given = [round(self.start + i * self.step, 10) for i in steps]
         else:
             given = [float(value) for value in self.grid]
-        if not given or not all(0 < value < math.inf for value in given):
+        if not given:
             raise InputError(f"grid must be positive temperatures, at least one; got {self.grid!r}")
         return torch.tensor(sorted(set(given)), dtype=torch.float64)
 
@@ -160,15 +155,11 @@ class ClassTemperatureGreedy(Calibrator):
         bar = best.correct + (self.accuracy_rule == "strict")
         at = current
         for i, outcome in enumerate(outcomes):
-            if outcome.ece < best.ece - SLACK and (outcome.correct >= bar or not self.constrained):
+            if outcome.ece < best.ece - ROUNDING and (outcome.correct >= bar or not self.constrained):
                 at, best = offset + i, outcome
                 if self.accuracy_rule == "ratchet":
                     bar = outcome.correct
         return at, best
-
-    def _report(self, done: int, k: int) -> None:
-        if self.progress is not None:
-            self.progress(done, self.sweeps * k)
 
 
 @dataclass(frozen=True)
@@ -280,24 +271,6 @@ class _Scan:
             confidence[candidate, row] = exact
             index[candidate, row] = _exact_bin(exact, self.n_bins)
         return index
-
-
-def _best_single(logits: Tensor, labels: Tensor, grid: Tensor, n_bins: int) -> tuple[int, _Outcome]:
-    """The place in the grid of the one temperature with the least ECE, and its outcome."""
-    gap = logits.new_zeros(len(grid), n_bins)
-    correct = torch.zeros(len(grid), dtype=torch.int64, device=logits.device)
-    for rows, y in zip(_split(logits, logits.shape[1]), _split(labels, logits.shape[1]), strict=True):
-        for i, temperature in enumerate(grid):
-            scaled = rows / temperature
-            confidence, hits = _confidence(scaled), scaled.argmax(1) == y
-            gap[i].index_add_(0, _exact_bin(confidence, n_bins), hits.double() - confidence)
-            correct[i] += hits.sum()
-    outcomes = _outcomes(gap, correct, len(labels))
-    at = 0
-    for i, outcome in enumerate(outcomes):
-        if outcome.ece < outcomes[at].ece - SLACK:
-            at = i
-    return at, outcomes[at]
 
 
 def _outcomes(gap: Tensor, correct: Tensor, n: int) -> list[_Outcome]:

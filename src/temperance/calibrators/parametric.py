@@ -16,6 +16,9 @@ from temperance.calibrators.base import Shared, calibrator
 class LogisticCalibrator(BinaryCalibrator):
     """A binary calibrator that is a logistic regression; `info` says whether it found the optimum."""
 
+    def __init__(self, *, reduction: Reduction = "pooled", **shared: Unpack[Shared]) -> None:
+        super().__init__(reduction=reduction, **shared)
+
     def _record(self, fit: LogisticFit) -> LogisticFit:
         worst = max(float(fit.remaining.max()), self.info.get("remaining", 0.0))
         self.info |= {"converged": worst <= TOLERANCE, "remaining": worst}
@@ -64,9 +67,6 @@ class Platt(LogisticCalibrator):
 
     coefficients: Tensor
 
-    def __init__(self, *, reduction: Reduction = "pooled", **shared: Unpack[Shared]) -> None:
-        super().__init__(reduction=reduction, **shared)
-
     def _fit_binary(self, log_odds: Tensor, happened: Tensor, weights: Tensor) -> dict[str, Tensor]:
         found = self._record(fit_platt(log_odds, happened, weights)).theta
         return {"coefficients": unless_one_sided(happened, found, [1.0, 0.0])}
@@ -92,9 +92,6 @@ class Beta(LogisticCalibrator):
     """
 
     coefficients: Tensor
-
-    def __init__(self, *, reduction: Reduction = "pooled", **shared: Unpack[Shared]) -> None:
-        super().__init__(reduction=reduction, **shared)
 
     def _fit_binary(self, log_odds: Tensor, happened: Tensor, weights: Tensor) -> dict[str, Tensor]:
         found = self._fit_rising(log_odds, smoothed_targets(happened, weights), weights, beta_features)
@@ -127,9 +124,6 @@ class Quadratic(LogisticCalibrator):
 
     ends: Tensor
     coefficients: Tensor
-
-    def __init__(self, *, reduction: Reduction = "pooled", **shared: Unpack[Shared]) -> None:
-        super().__init__(reduction=reduction, **shared)
 
     def _fit_binary(self, log_odds: Tensor, happened: Tensor, weights: Tensor) -> dict[str, Tensor]:
         low, high = log_odds.aminmax(dim=1, keepdim=True)

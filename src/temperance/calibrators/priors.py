@@ -240,6 +240,11 @@ class PriorShift(Shown):
         return self.p_value <= SIGNIFICANT
 
     @property
+    def as_fitted(self) -> bool:
+        """Are there enough predictions to say that the classes are as common as in the fit part?"""
+        return not self.shifted and self.n >= max(2, FEW_OF_A_CLASS * len(self.prior))
+
+    @property
     def other_shift(self) -> bool:
         """Did something else change, by more than chance: the inputs, say?"""
         return self.p_value_other <= SIGNIFICANT
@@ -260,10 +265,10 @@ class PriorShift(Shown):
                 found = "one prediction is too few to tell whether class frequencies shifted"
             elif self.shifted:
                 found = f"{changed}, but fewer predictions than classes do not tell how common they are"
-            elif self.n < FEW_OF_A_CLASS * len(self.prior):
-                found = f"{rows} are too few to tell whether class frequencies shifted"
+            elif self.as_fitted:
+                return f"{rows} show no shift of class frequencies from the fit part; no correction is applied"
             else:
-                found = f"{rows} show no shift of class frequencies from the fit part"
+                found = f"{rows} are too few to tell whether class frequencies shifted"
             return f"{found}; probabilities are left as they are"
         most = (self.applied - self.fit_prior).abs().argsort(descending=True, stable=True)[:TOLD].tolist()
         changes = ", ".join(
@@ -278,11 +283,16 @@ class PriorShift(Shown):
     def about_rest(self) -> str:
         """What was found about everything else, or nothing if only class frequencies changed."""
         sign = "=" if self.p_value_other > LEAST_P_VALUE else "≤"
-        danger = ", so adapting to frequencies may do harm" if self.applied is not None else ""
+        if self.applied is None:
+            remedy = ". A fit on labelled samples like these corrects for all that changed"
+        else:
+            remedy = (
+                ", so adapting to frequencies may do harm. Label some of them, and measure these with and without "
+                "adapting, or fit on them, which corrects for all that changed"
+            )
         return self.other_shift * (
             f"these {self.n:,} predictions differ from the fit part by something other than class frequencies "
-            f"(p {sign} {self.p_value_other:.2g}){danger}. "
-            "A fit on labelled samples like these corrects for all that changed"
+            f"(p {sign} {self.p_value_other:.2g}){remedy}"
         )
 
 

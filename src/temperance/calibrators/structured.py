@@ -28,6 +28,18 @@ class Structured(Parametric):
     uniform_share: Tensor
     bias: Tensor
 
+    def __init__(
+        self,
+        *,
+        objective: ObjectiveName = "nll",
+        diagonal: Positive = 1.0,
+        intercept: Positive = 1.0,
+        **shared: Unpack[Shared],
+    ) -> None:
+        super().__init__(objective=objective, **shared)
+        self.diagonal = diagonal
+        self.intercept = intercept
+
     def _fit_weighted(self, logits: Tensor, labels: Tensor, weights: Tensor | None) -> None:
         objective, k = self._make_objective(weights), logits.shape[1]
         n = objective.n_samples(labels)
@@ -79,18 +91,6 @@ class StructuredVector(Structured):
 
     scale: Tensor
 
-    def __init__(
-        self,
-        *,
-        objective: ObjectiveName = "nll",
-        diagonal: Positive = 1.0,
-        intercept: Positive = 1.0,
-        **shared: Unpack[Shared],
-    ) -> None:
-        super().__init__(objective=objective, **shared)
-        self.diagonal = diagonal
-        self.intercept = intercept
-
     def _strengths(self, k: int) -> Tensor:
         return torch.tensor([[self.diagonal], [self.intercept]], dtype=torch.float64).expand(2, k) * k
 
@@ -129,10 +129,8 @@ class StructuredMatrix(Structured):
         intercept: Positive = 1.0,
         **shared: Unpack[Shared],
     ) -> None:
-        super().__init__(objective=objective, **shared)
-        self.diagonal = diagonal
+        super().__init__(objective=objective, diagonal=diagonal, intercept=intercept, **shared)
         self.off_diagonal = off_diagonal
-        self.intercept = intercept
 
     def _strengths(self, k: int) -> Tensor:
         strengths = torch.full((k, k + 1), self.off_diagonal * k * (k - 1), dtype=torch.float64)

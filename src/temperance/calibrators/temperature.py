@@ -21,6 +21,7 @@ from temperance.calibrators._fit.solvers import (
 )
 from temperance.calibrators._fit.streaming import StreamCalibrator, Streamed
 from temperance.calibrators.base import Shared, calibrator
+from temperance.errors import plural
 from temperance.numerics import one_thread
 from temperance.objectives import Nll, Objective, ObjectiveName
 
@@ -210,14 +211,15 @@ def _undetermined(logits: Tensor, s: float, counts: Tensor | None) -> bool:
 def _too_few(logits: Tensor, labels: Tensor) -> str:
     """Why a prior decides, in words that fit every method that begins with a temperature."""
     n, right = len(labels), int((logits.argmax(1) == labels).sum())
+    rows = plural(n, "sample")
     if right == n:
-        reason = f"the {n} samples contain no mistake, so they fit best if every prediction is made certain"
+        reason = f"in {rows} there is no mistake, so the fit would be best if every prediction were made certain"
         remedy = "fit on more samples, until some are predicted wrong"
     elif right == 0:
-        reason = f"none of the {n} samples is predicted right, so they fit best if every prediction is made a guess"
+        reason = f"in {rows} no prediction is right, so the fit would be best if every one were made a guess"
         remedy = "fit on more samples, until some are predicted right"
     else:
-        reason = f"the {n} samples say little about how sure predictions should be"
+        reason = f"there is little in {rows} about how sure predictions should be"
         remedy = "fit on more samples"
     return f"{reason}. So the fit leans on what other models needed, which is to be somewhat less sure; {remedy}"
 

@@ -39,9 +39,8 @@ class TemperatureEce(Calibrator):
         self.n_bins = n_bins
 
     def _fit(self, logits: Tensor, labels: Tensor) -> None:
-        errors = ece_of_temperatures(logits, labels, GRID.to(logits.device), self.n_bins)
-        best = int((errors <= errors.amin() + ROUNDING).nonzero()[0])
-        temperature, self.info = GRID[best].to(logits.device), {"ece": float(errors[best]), "at_bound": False}
+        best, error = least_ece(logits, labels, GRID.to(logits.device), self.n_bins)
+        temperature, self.info = GRID[best].to(logits.device), {"ece": error, "at_bound": False}
         if best in (0, len(GRID) - 1):
             inverse, record = fit_inverse_temperature(Nll(), logits, labels)
             temperature = logits.new_tensor(1 / inverse)
@@ -55,6 +54,13 @@ class TemperatureEce(Calibrator):
 
     def _calibrate(self, logits: Tensor) -> Tensor:
         return divided(logits, self.temperature)
+
+
+def least_ece(logits: Tensor, labels: Tensor, grid: Tensor, n_bins: int) -> tuple[int, float]:
+    """The place in a grid of the temperature with the least ECE, the first of equally good ones, and its ECE."""
+    errors = ece_of_temperatures(logits, labels, grid, n_bins)
+    best = int((errors <= errors.amin() + ROUNDING).nonzero()[0])
+    return best, float(errors[best])
 
 
 def ece_of_temperatures(logits: Tensor, labels: Tensor, temperatures: Tensor, n_bins: int) -> Tensor:

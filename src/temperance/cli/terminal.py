@@ -5,10 +5,12 @@ from __future__ import annotations
 import codecs
 import os
 import sys
+from collections.abc import Iterator
 from typing import Any
 
-from rich.console import Console, RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.measure import Measurement
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
@@ -33,12 +35,22 @@ PLAIN = {
 }
 
 
+# Stands for the space before a percent sign while lines are broken. To rich every space is a place to break a line,
+# a non-breaking one too; this character is not a space.
+GLUE = "\ue000"
+
+
 class Screen(Console):
     """Standard output, or standard error."""
 
     def render_str(self, text: str, **options: Any) -> Text:
         """Transliterate the cells of a table before they are laid out, so that columns stay straight."""
-        return super().render_str(_transliterated(text, self.encoding), **options)
+        return _glued(super().render_str(_transliterated(text, self.encoding), **options))
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
+        """No line begins with a percent sign."""
+        for segment in super().render(_glued(renderable) if isinstance(renderable, Text) else renderable, options):
+            yield segment._replace(text=segment.text.replace(GLUE, " "))
 
     def on_broken_pipe(self) -> None:
         """Re-raise the BrokenPipeError that is being handled: the command line handles it."""
@@ -89,6 +101,12 @@ def _transliterated_error(error: UnicodeError) -> tuple[str, int]:
     if not isinstance(error, UnicodeEncodeError):
         raise error
     return "".join(map(_plain, error.object[error.start : error.end])), error.end
+
+
+def _glued(text: Text) -> Text:
+    found = text.copy()
+    found.plain = text.plain.replace(" %", f"{GLUE}%")
+    return found
 
 
 def _transliterated(text: str, encoding: str) -> str:

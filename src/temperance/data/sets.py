@@ -111,9 +111,9 @@ def read_images(
         workers=default_workers() if workers is None else workers,
         progress=progress,
     )
-    _check(found)
+    _check(found, source)
     split = split or found.split
-    train, test = _train_and_test(found, split, test_fraction)
+    train, test = _train_and_test(found, source, split, test_fraction)
     if long_tail is not None:
         train = train.take(long_tailed(train.labels, long_tail))
     if found.val is not None:
@@ -160,7 +160,7 @@ def _find(
     )
 
 
-def _check(found: Source) -> None:
+def _check(found: Source, source: PathLike) -> None:
     """Refuse parts that do not fit each other."""
     k = len(found.class_names)
     parts = {"training": found.train, "validation": found.val, "test": found.test}
@@ -170,30 +170,30 @@ def _check(found: Source) -> None:
         low, high = int(part.labels.min()), int(part.labels.max())
         if low < 0 or high >= k:
             raise InputError(
-                f"{found.name}: labels must lie in 0 … {k - 1} for {k} classes; the {name} part has "
+                f"{source}: labels must lie in 0 … {k - 1} for {k} classes; the {name} part has "
                 f"{low if low < 0 else high}"
             )
         if part.shape != found.train.shape:
             raise InputError(
-                f"{found.name}: all images must have one shape; the training part has {found.train.shape}, the "
+                f"{source}: all images must have one shape; the training part has {found.train.shape}, the "
                 f"{name} part {part.shape}"
             )
     there = torch.bincount(found.train.labels, minlength=k)
     if not bool(there.all()):
         missing = int((there == 0).nonzero()[0])
         hint = "; do the labels begin at 1?" if missing == 0 else ""
-        raise InputError(f"{found.name}: no training image is of class {found.class_names[missing]!r}{hint}")
+        raise InputError(f"{source}: no training image is of class {found.class_names[missing]!r}{hint}")
 
 
-def _train_and_test(found: Source, split: str, test_fraction: float | None) -> tuple[Part, Part]:
+def _train_and_test(found: Source, source: PathLike, split: str, test_fraction: float | None) -> tuple[Part, Part]:
     if found.test is not None:
         if test_fraction is not None:
-            raise InputError(f"{found.name} has a test part of its own; leave test_fraction out")
+            raise InputError(f"{source} has a test part of its own; leave test_fraction out")
         return found.train, found.test
     if test_fraction is None:
         rename = ", or name the validation part test if it is to be tested on" if found.val is not None else ""
         raise InputError(
-            f"{found.name} has no test part; give test_fraction, for instance 0.2, to hold one out of the training "
+            f"{source} has no test part; give test_fraction, for instance 0.2, to hold one out of the training "
             f"part{rename}",
             flags={"give test_fraction, for instance 0.2,": "write test_fraction = 0.2 in a file for --config"},
         )

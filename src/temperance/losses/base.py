@@ -232,6 +232,12 @@ class Loss(HasSettings, nn.Module):
             raise InputError(f"weight must be finite and not negative; got {weight.tolist()}")
 
 
+class PenaltyOptions(TorchOptions, total=False):
+    """What every penalty takes besides its own settings."""
+
+    base: str | Loss
+
+
 class Regulariser(Loss):
     """A penalty on top of another loss: base + penalty, row by row.
 

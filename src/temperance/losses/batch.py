@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from temperance.errors import InputError
-from temperance.losses.base import Loss, Regulariser, TorchOptions, Used, loss
+from temperance.losses.base import PenaltyOptions, Regulariser, Used, loss
 from temperance.losses.distributed import BatchLevel
 from temperance.losses.rows import Rows
 from temperance.metrics.kernel import Bandwidth, Power, canonical_error, loo_bandwidth
@@ -72,10 +72,9 @@ class MMCE(BatchLevel, Regulariser):
         strength: NonNegative = 1.0,
         form: Literal["weighted", "plain", "root"] = "plain",
         double_norm: bool = False,
-        base: str | Loss = "cross-entropy",
-        **options: Unpack[TorchOptions],
+        **options: Unpack[PenaltyOptions],
     ) -> None:
-        super().__init__(base=base, **options)
+        super().__init__(**options)
         if double_norm and form != "weighted":
             raise InputError(f'double_norm belongs to form="weighted"; got form={form!r}')
         self.strength = strength
@@ -118,10 +117,8 @@ class MDCA(BatchLevel, Regulariser):
     strength  weight of the penalty
     """
 
-    def __init__(
-        self, *, strength: NonNegative = 1.0, base: str | Loss = "cross-entropy", **options: Unpack[TorchOptions]
-    ) -> None:
-        super().__init__(base=base, **options)
+    def __init__(self, *, strength: NonNegative = 1.0, **options: Unpack[PenaltyOptions]) -> None:
+        super().__init__(**options)
         self.strength = strength
 
     def _penalty(self, rows: Rows) -> Tensor:
@@ -164,10 +161,9 @@ class KDEXE(BatchLevel, Regulariser):
         bandwidth: Bandwidth = 0.02,
         p: Power = 1.0,
         detach: bool = False,
-        base: str | Loss = "cross-entropy",
-        **options: Unpack[TorchOptions],
+        **options: Unpack[PenaltyOptions],
     ) -> None:
-        super().__init__(base=base, **options)
+        super().__init__(**options)
         self.strength = strength
         self.bandwidth = bandwidth
         self.p = p
@@ -207,10 +203,9 @@ class SoftECE(BatchLevel, Regulariser):
         n_bins: Count = 15,
         temperature: Positive = 0.01,
         p: Power = 2.0,
-        base: str | Loss = "cross-entropy",
-        **options: Unpack[TorchOptions],
+        **options: Unpack[PenaltyOptions],
     ) -> None:
-        super().__init__(base=base, **options)
+        super().__init__(**options)
         self.strength = strength
         self.n_bins = n_bins
         self.temperature = temperature
@@ -247,10 +242,9 @@ class SoftAvUC(BatchLevel, Regulariser):
         strength: NonNegative = 1.0,
         threshold: Annotated[float, Bounds(0, 1, above=True, below=True)] = 0.5,
         temperature: Positive = 1.0,
-        base: str | Loss = "cross-entropy",
-        **options: Unpack[TorchOptions],
+        **options: Unpack[PenaltyOptions],
     ) -> None:
-        super().__init__(base=base, **options)
+        super().__init__(**options)
         self.strength = strength
         self.threshold = threshold
         self.temperature = temperature

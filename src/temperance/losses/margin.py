@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal, Unpack
+from typing import Literal, Protocol, Unpack
 
 from torch import Tensor
 
 from temperance.errors import InputError
-from temperance.losses.base import Loss, Regulariser, TorchOptions, Used, loss
+from temperance.losses.base import PenaltyOptions, Regulariser, Used, loss
 from temperance.losses.rows import Rows
 from temperance.settings import NonNegative
 
@@ -45,10 +45,9 @@ class MbLS(Regulariser):
         margin: NonNegative = 6.0,
         strength: NonNegative = 0.1,
         detach_max: bool = False,
-        base: str | Loss = "cross-entropy",
-        **options: Unpack[TorchOptions],
+        **options: Unpack[PenaltyOptions],
     ) -> None:
-        super().__init__(base=base, **options)
+        super().__init__(**options)
         self.margin = margin
         self.strength = strength
         self.detach_max = detach_max
@@ -77,30 +76,31 @@ def detach_remedy(name: str, detach: bool, variant: str) -> str | None:
     return f"set detach=False in {name}, whose logits drift without end otherwise" if detach else None
 
 
-def acls_penalty(
-    z: Tensor,
-    *,
-    margin: float = 6.0,
-    pos_weight: float = 0.1,
-    neg_weight: float = 0.01,
-    terms: str = "both",
-    aggregation: str = "mean",
-    variant: str = "paper",
-    detach: bool = False,
-) -> Tensor:
+class TwoTerms(Protocol):
+    """The settings of ACLS that its ablation has too."""
+
+    margin: float
+    pos_weight: float
+    neg_weight: float
+    aggregation: Aggregation
+    variant: Variant
+    detach: bool
+
+
+def acls_penalty(z: Tensor, of: TwoTerms, terms: str) -> Tensor:
     """λ1 ReLU(z_top − min_k z_k − M)² + λ2 mean_{j ≠ top} ReLU(z_top − z_j − M)² (eq. 13): see `ACLS`. (n, k) → (n,)"""
-    to_lowest, to_others = distances(z, variant=variant, detach=detach)
-    pos, neg = to_lowest - margin, to_others - margin
+    to_lowest, to_others = distances(z, variant=of.variant, detach=of.detach)
+    pos, neg = to_lowest - of.margin, to_others - of.margin
     if terms == "adaptive":
         neg = neg.masked_fill(z == z.amax(1, keepdim=True), 0)
     else:
         pos, neg = pos.relu(), neg.relu()  # the condition of eq. 11, which leaves out j = top as well
     if terms != "conditional":
         pos, neg = pos.square(), neg.square()  # the amount of eq. 10
-    if variant == "released":
+    if of.variant == "released":
         pos = pos * (z == z.amax(1, keepdim=True)).sum(1)  # the program counts each class with the largest logit
-    others = max(z.shape[1] - 1, 1) if aggregation == "mean" else 1
-    return pos_weight * pos + neg_weight / others * neg.sum(1)
+    others = max(z.shape[1] - 1, 1) if of.aggregation == "mean" else 1
+    return of.pos_weight * pos + of.neg_weight / others * neg.sum(1)
 
 
 @loss(
@@ -149,10 +149,9 @@ class ACLS(Regulariser):
         aggregation: Aggregation = "mean",
         variant: Variant = "paper",
         detach: bool = False,
-        base: str | Loss = "cross-entropy",
-        **options: Unpack[TorchOptions],
+        **options: Unpack[PenaltyOptions],
     ) -> None:
-        super().__init__(base=base, **options)
+        super().__init__(**options)
         self.remedy = detach_remedy(self.name, detach, variant)
         self.margin = margin
         self.pos_weight = pos_weight
@@ -163,13 +162,4 @@ class ACLS(Regulariser):
         self.detach = detach
 
     def _penalty(self, rows: Rows) -> Tensor:
-        return acls_penalty(
-            rows.logits,
-            margin=self.margin,
-            pos_weight=self.pos_weight,
-            neg_weight=self.neg_weight,
-            terms=self.terms,
-            aggregation=self.aggregation,
-            variant=self.variant,
-            detach=self.detach,
-        )
+        return acls_penalty(rows.logits, self, self.terms)

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from temperance.losses.base import Loss, Regulariser, TorchOptions, Used, loss
+from temperance.losses.base import PenaltyOptions, Regulariser, Used, loss
 from temperance.losses.rows import Rows
 from temperance.settings import NonNegative
 
@@ -48,10 +48,9 @@ class CPC(Regulariser):
         *,
         discrimination_weight: NonNegative = 0.1,
         exclusion_weight: NonNegative = 1.0,
-        base: str | Loss = "cross-entropy",
-        **options: Unpack[TorchOptions],
+        **options: Unpack[PenaltyOptions],
     ) -> None:
-        super().__init__(base=base, **options)
+        super().__init__(**options)
         self.discrimination_weight = discrimination_weight
         self.exclusion_weight = exclusion_weight
 

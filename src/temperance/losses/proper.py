@@ -7,7 +7,7 @@ from typing import Literal, Unpack
 from torch import Tensor
 
 from temperance.errors import InputError
-from temperance.losses.base import Loss, Regulariser, TorchOptions, Used, loss
+from temperance.losses.base import Loss, PenaltyOptions, Regulariser, TorchOptions, Used, loss
 from temperance.losses.rows import Rows
 from temperance.settings import Fraction, NonNegative
 
@@ -138,10 +138,9 @@ class EntropyPenalty(Regulariser):
         *,
         strength: NonNegative = 0.1,
         average: Literal["sample", "element"] = "sample",
-        base: str | Loss = "cross-entropy",
-        **options: Unpack[TorchOptions],
+        **options: Unpack[PenaltyOptions],
     ) -> None:
-        super().__init__(base=base, **options)
+        super().__init__(**options)
         self.strength = strength
         self.average = average
 

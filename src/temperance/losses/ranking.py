@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from temperance.errors import InputError
-from temperance.losses.base import Loss, Regulariser, TorchOptions, Used, loss
+from temperance.losses.base import PenaltyOptions, Regulariser, Used, loss
 from temperance.losses.distributed import BatchLevel
 from temperance.losses.margin import Aggregation, Variant, acls_penalty, detach_remedy, distances
 from temperance.losses.rows import Rows
@@ -74,8 +74,8 @@ class Record(nn.Module):
 class RankingLoss(BatchLevel, Regulariser):
     """A penalty that depends on how often samples were classified correctly."""
 
-    def __init__(self, *, n_samples: int, base: str | Loss, **options: Unpack[TorchOptions]) -> None:
-        super().__init__(base=base, **options)
+    def __init__(self, *, n_samples: int, **options: Unpack[PenaltyOptions]) -> None:
+        super().__init__(**options)
         self.record = Record(n_samples)
 
     @property
@@ -138,16 +138,15 @@ class CRL(RankingLoss):
         strength: NonNegative = 1.0,
         score: ScoreName = "msp",
         margin: bool = True,
-        base: str | Loss = "cross-entropy",
-        **options: Unpack[TorchOptions],
+        **options: Unpack[PenaltyOptions],
     ) -> None:
-        super().__init__(n_samples=n_samples, base=base, **options)
+        super().__init__(n_samples=n_samples, **options)
         self.strength = strength
         self.score = score
         self.margin = margin
 
     def _penalty(self, rows: Rows) -> Tensor:
-        return self.strength * ranking_penalty(*self._order(rows, SCORES[self.score](rows)), margin=self.margin)
+        return self.strength * ranking_penalty(*self._order(rows, SCORES[self.score](rows.probs)), margin=self.margin)
 
 
 @loss(
@@ -182,10 +181,9 @@ class ACLSRanking(RankingLoss):
         aggregation: Aggregation = "mean",
         variant: Variant = "paper",
         detach: bool = False,
-        base: str | Loss = "cross-entropy",
-        **options: Unpack[TorchOptions],
+        **options: Unpack[PenaltyOptions],
     ) -> None:
-        super().__init__(n_samples=n_samples, base=base, **options)
+        super().__init__(n_samples=n_samples, **options)
         self.remedy = detach_remedy(self.name, detach, variant)
         self.margin = margin
         self.pos_weight = pos_weight
@@ -197,16 +195,7 @@ class ACLSRanking(RankingLoss):
     def _penalty(self, rows: Rows) -> Tensor:
         confidence_gap, correctness_gap = self._order(rows, rows.confidence.detach())
         disordered = confidence_gap * correctness_gap < 0
-        return disordered * acls_penalty(
-            rows.logits,
-            margin=self.margin,
-            pos_weight=self.pos_weight,
-            neg_weight=self.neg_weight,
-            terms="adaptive",
-            aggregation=self.aggregation,
-            variant=self.variant,
-            detach=self.detach,
-        )
+        return disordered * acls_penalty(rows.logits, self, "adaptive")
 
 
 @loss(
@@ -238,10 +227,9 @@ class CRLMargin(Regulariser):
         aggregation: Aggregation = "sum",
         variant: Variant = "paper",
         detach: bool = False,
-        base: str | Loss = "cross-entropy",
-        **options: Unpack[TorchOptions],
+        **options: Unpack[PenaltyOptions],
     ) -> None:
-        super().__init__(base=base, **options)
+        super().__init__(**options)
         self.remedy = detach_remedy(self.name, detach, variant)
         self.margin = margin
         self.strength = strength

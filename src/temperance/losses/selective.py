@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Literal, Unpack
 
 import torch
@@ -11,9 +12,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from temperance.errors import InputError
-from temperance.losses.base import Loss, Regulariser, TorchOptions, Used, loss
+from temperance.losses.base import PenaltyOptions, Regulariser, Used, loss
 from temperance.losses.distributed import BatchLevel
 from temperance.losses.rows import Rows
+from temperance.metrics.scores import margin, msp, negative_entropy
 from temperance.settings import Count, Fraction, Positive
 
 Variant = Literal["paper", "released"]
@@ -22,30 +24,11 @@ ScoreName = Literal["msp", "margin", "negative-entropy"]
 ZHOU = "Zhou et al., Revisiting reweighted risk for calibration: AURC, focal and inverse focal loss, 2025"
 
 
-# ---------------------------------------------------------------------------------------------------- confidence scores
-
-
-def _msp(rows: Rows) -> Tensor:
-    """The largest probability. (n,)"""
-    return rows.confidence
-
-
-def _margin(rows: Rows) -> Tensor:
-    """The largest probability minus the second largest; 1 for a single class. (n,)"""
-    top = rows.probs.topk(min(2, rows.k)).values
-    return top[:, 0] - top[:, 1] if rows.k > 1 else top[:, 0]
-
-
-def _negative_entropy(rows: Rows) -> Tensor:
-    """1 + Σ_j p_j ln p_j / ln k; 1 for a single class. (n,)"""
-    return 1 - rows.entropy / math.log(rows.k) if rows.k > 1 else torch.ones_like(rows.nll)
-
-
-# Each from 0 to 1.
-SCORES: dict[str, Callable[[Rows], Tensor]] = {
-    "msp": _msp,
-    "margin": _margin,
-    "negative-entropy": _negative_entropy,
+# Confidence scores of probabilities, each from 0 to 1. (n, k) → (n,)
+SCORES: dict[ScoreName, Callable[[Tensor], Tensor]] = {
+    "msp": msp,
+    "margin": margin,
+    "negative-entropy": partial(negative_entropy, normalised=True),
 }
 
 
@@ -56,16 +39,16 @@ class Reweighted(BatchLevel, Regulariser):
           ignore_index and reduction are set on the outer loss
     """
 
-    score: str
-    variant: str
+    score: ScoreName
+    variant: Variant
 
     def _scores(self, rows: Rows) -> Tensor:
         """The confidence score of each row. (n,)"""
         if self.variant == "paper":
-            return SCORES[self.score](rows)
+            return SCORES[self.score](rows.probs)
         if self.score == "negative-entropy":
             return torch.ones_like(rows.nll)  # the program's wrong sign makes every score 1
-        return SCORES[self.score](Rows(rows.probs, rows.labels, rows.kept))  # softmax of the probabilities
+        return SCORES[self.score](rows.probs.softmax(1))
 
     def _weights(self, rows: Rows) -> Tensor:
         """What the loss of each row is multiplied by. (n,)"""
@@ -113,10 +96,9 @@ class AURC(Reweighted):
         *,
         score: ScoreName = "msp",
         variant: Variant = "paper",
-        base: str | Loss = "cross-entropy",
-        **options: Unpack[TorchOptions],
+        **options: Unpack[PenaltyOptions],
     ) -> None:
-        super().__init__(base=base, **options)
+        super().__init__(**options)
         self.score = score
         self.variant = variant
 
@@ -209,10 +191,9 @@ class AU(Reweighted):
         window: Literal["epoch", "batch"] = "epoch",
         detach_weights: bool = False,
         normalise: bool = False,
-        base: str | Loss = "cross-entropy",
-        **options: Unpack[TorchOptions],
+        **options: Unpack[PenaltyOptions],
     ) -> None:
-        super().__init__(base=base, **options)
+        super().__init__(**options)
         if detach_weights and variant != "paper":
             raise InputError(f'detach_weights belongs to variant="paper"; got variant={variant!r}')
         if normalise and low_conf_coverage == 0:

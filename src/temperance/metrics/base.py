@@ -5,20 +5,46 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, Required, TypedDict, Unpack
 
 from temperance.arrays import ArrayLike, as_scores
 from temperance.metrics.batch import NARROW, Batch, batches
 from temperance.metrics.statistic import Running, Samples, Statistic, needs_whole_weights
 from temperance.numerics import is_whole, one_thread
 from temperance.registry import Registry, first_line, plain_name
-from temperance.settings import Setting, check_settings, settings_of
+from temperance.settings import Setting, check_settings, defaults_of, settings_of
 
 # Torch gives operations on more values than this to several threads. They wait for each other after each, which on a
 # busy machine takes many times as long as the work.
 SERIAL_VALUES = 1 << 15
 
 IntervalKind = Literal["mean", "distance", "smooth distance", "none"]
+
+
+class MetricClaims(TypedDict, total=False):
+    """What a metric claims.
+
+    range            every value lies in it
+    lower_is_better  None where neither is better: a test statistic, a p-value
+    perfect          the value when every label is predicted with probability one
+    headline         its place in the short table; 0 if it has none
+    percent          shown multiplied by 100
+    proper           least, on average, for the true probabilities
+    quadratic        takes time quadratic in n, so intervals use smaller resamples
+    interval         how resamples bound it: "mean", what varies about the true value; "distance", which noise makes
+                     larger; "smooth distance", a distance whose kernel widens with the noise; "none", where they cannot
+    whole_weights    depends on how many samples there are, so weights must be whole numbers that count them
+    """
+
+    range: Required[tuple[float, float]]
+    lower_is_better: bool | None
+    perfect: float | None
+    headline: int
+    percent: bool
+    proper: bool
+    quadratic: bool
+    interval: IntervalKind
+    whole_weights: bool
 
 
 class Metric:
@@ -31,38 +57,31 @@ class Metric:
     some weights are not whole, only their proportions matter.
     """
 
+    range: tuple[float, float]
+    lower_is_better: bool | None = True
+    perfect: float | None = 0.0
+    headline: int = 0
+    percent: bool = False
+    proper: bool = False
+    quadratic: bool = False
+    interval: IntervalKind = "mean"
+    whole_weights: bool = False
+
     def __init__(
         self,
         of_batch: Callable[..., Statistic],
         of_stats: Callable[..., float],
-        *,
         title: str,
-        range: tuple[float, float],
-        lower_is_better: bool | None,
-        perfect: float | None,
-        headline: int,
-        percent: bool,
-        proper: bool,
-        quadratic: bool,
-        interval: IntervalKind,
-        whole_weights: bool,
+        claims: MetricClaims,
     ) -> None:
+        vars(self).update(claims)
         self.of_batch = of_batch
         self.of_stats = of_stats
         self.name = plain_name(of_stats.__name__)
         self.summary = first_line(of_stats.__doc__)
         self.title = title
-        self.range = range
-        self.lower_is_better = lower_is_better
-        self.perfect = perfect
-        self.headline = headline
-        self.percent = percent
-        self.proper = proper
-        self.quadratic = quadratic
-        self.interval = interval
-        self.whole_weights = whole_weights
-        self.stats_options = _keyword_options(of_batch)
-        self.value_options = _keyword_options(of_stats)
+        self.stats_options = defaults_of(of_batch)
+        self.value_options = defaults_of(of_stats)
         self.__doc__ = inspect.cleandoc(of_stats.__doc__ or "")
         self.__name__ = of_stats.__name__
         self.__module__ = of_stats.__module__
@@ -135,8 +154,7 @@ class Metric:
     @property
     def claims(self) -> dict[str, Any]:
         """What the registry says about it; the tests verify it."""
-        names = ("range", "lower_is_better", "perfect", "headline", "percent", "proper", "quadratic", "interval")
-        return {name: getattr(self, name) for name in (*names, "whole_weights")}
+        return {name: getattr(self, name) for name in MetricClaims.__annotations__}
 
     def own_stats_options(self, options: dict[str, Any]) -> dict[str, Any]:
         """Those of the options that shape the statistic."""
@@ -169,56 +187,15 @@ def registered(name: str) -> Metric:
 
 
 def metric(
-    of_batch: Callable[..., Statistic],
-    *,
-    title: str,
-    range: tuple[float, float],
-    lower_is_better: bool | None = True,
-    perfect: float | None = 0.0,
-    headline: int = 0,
-    percent: bool = False,
-    proper: bool = False,
-    quadratic: bool = False,
-    interval: IntervalKind = "mean",
-    whole_weights: bool = False,
+    of_batch: Callable[..., Statistic], *, title: str, **claims: Unpack[MetricClaims]
 ) -> Callable[[Callable[..., float]], Metric]:
-    """Register a metric: the decorated function is its value, `of_batch` the statistic that it is a value of.
-
-    range            every value lies in it
-    lower_is_better  None where neither is better: a test statistic, a p-value
-    perfect          the value when every label is predicted with probability one
-    headline         its place in the short table; 0 if it has none
-    percent          shown multiplied by 100
-    proper           least, on average, for the true probabilities
-    quadratic        takes time quadratic in n, so intervals use smaller resamples
-    interval         how resamples bound it: "mean", what varies about the true value; "distance", which noise makes
-                     larger; "smooth distance", a distance whose kernel widens with the noise; "none", where they cannot
-    whole_weights    depends on how many samples there are, so weights must be whole numbers that count them
-    """
+    """Register a metric: the decorated function is its value, `of_batch` the statistic that it is a value of."""
 
     def register(of_stats: Callable[..., float]) -> Metric:
-        found = Metric(
-            of_batch,
-            of_stats,
-            title=title,
-            range=range,
-            lower_is_better=lower_is_better,
-            perfect=perfect,
-            headline=headline,
-            percent=percent,
-            proper=proper,
-            quadratic=quadratic,
-            interval=interval,
-            whole_weights=whole_weights,
-        )
+        found = Metric(of_batch, of_stats, title, claims)
         return METRICS.add(found.name, found)
 
     return register
-
-
-def _keyword_options(function: Callable[..., Any]) -> dict[str, Any]:
-    parameters = inspect.signature(function).parameters.values()
-    return {p.name: p.default for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY}
 
 
 def _signature(found: Metric) -> inspect.Signature:

@@ -155,19 +155,6 @@ def risk_coverage_curve(
     return RiskCoverage.of(cast(Ranked, aurc.stats_of(parts, score=score, loss=loss)), ties=ties)
 
 
-def harmonic_weights(n: int) -> Tensor:
-    """What each sample's loss counts in AURC, from the least confident to the surest; their mean is 1. (n,)
-
-    α_r = H_n − H_{n−r} = ψ(n + 1) − ψ(n − r + 1) for the ascending rank r = 1 … n, so that AURC = mean of α_r · loss,
-    exactly. The population form −ln(1 − G) is infinite for the surest sample; this is not.
-
-    >>> harmonic_weights(4)
-    tensor([0.2500, 0.5833, 1.0833, 2.0833], dtype=torch.float64)
-    """
-    rank = torch.arange(1, n + 1, dtype=torch.float64)
-    return torch.digamma(rank.new_tensor(n + 1)) - torch.digamma(n - rank + 1)
-
-
 @metric(ranked, title="AURC", range=(0, math.inf), headline=10, percent=True)
 def aurc(samples: Ranked, *, area: Literal["mean", "trapezoid"] = "mean", ties: Ties = "stable") -> float:
     """Area under the risk–coverage curve: the mean error when only the surest predictions are kept, over all coverages.

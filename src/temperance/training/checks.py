@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from temperance.data import ImageData
-from temperance.errors import InputError
+from temperance.errors import InputError, plural
 from temperance.losses import Loss
 from temperance.losses.distributed import processes
 from temperance.training.balanced import Balanced
@@ -28,7 +28,7 @@ def check_together(network: nn.Module, data: ImageData, loss: Loss, recipe: Reci
         raise InputError("the network has no parameters to train")
     n, size = len(data.train), recipe.batch_size
     if n < size:
-        raise InputError(f"batch_size {size} is more than the {n} training images: lower it", flags=FLAGS)
+        raise InputError(f"batch_size {size} is more than the {plural(n, 'training image')}: lower it", flags=FLAGS)
     if size % processes():
         raise InputError(f"batch_size {size} cannot be divided evenly among {processes()} processes", flags=FLAGS)
     if loss.reduction == "none":
