@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import torch
 
@@ -35,9 +35,6 @@ from temperance.predictions.rows import Chunk
 from temperance.progress import Progress, listening, no_progress
 from temperance.settings import MOST_RESAMPLES, Bounds, Count, Seed, of_kind
 from temperance.showing import number_table
-
-if TYPE_CHECKING:
-    from rich.console import Console, ConsoleOptions, RenderResult
 
 __all__ = ["Comparison", "Method", "Outcome", "compare"]
 
@@ -211,11 +208,11 @@ class Comparison(Results):
             **extra,
         )
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+    def _printed(self, width: int) -> Iterator[Any]:
         from rich.text import Text
 
         title = Text.assemble((self.title, "bold"), f"\n{self.split}")
-        detailed = options.max_width >= 110
+        detailed = width >= 110
         cost = ("parameters", "seconds") if detailed else ()
         table = number_table("method", "NLL", "ECE", "accuracy", *cost, title=title)
         table.add_column("", style="dim")

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -29,9 +29,6 @@ from temperance.predictions.given import Set
 from temperance.progress import Progress, no_progress
 from temperance.settings import Resamples, Seed, of_kind
 from temperance.showing import number_table, percent, percents
-
-if TYPE_CHECKING:
-    from rich.console import Console, ConsoleOptions, RenderResult
 
 TITLES = {"auroc": "AUROC", "fpr95": "FPR95", "aupr-in": "AUPR in", "aupr-out": "AUPR out"}
 JUDGED = ("auroc", "fpr95")  # what the verdict rests on; AUPR depends on how many samples either side has
@@ -128,7 +125,7 @@ class OODComparison(Results):
     def to_json(self, **extra: Any) -> str:
         return super().to_json(verdict=self.verdict, **extra)
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+    def _printed(self, width: int) -> Iterator[Any]:
         from rich.text import Text
 
         interval = f"{100 * self.provenance.settings['level']:g} % interval"
