@@ -14,7 +14,8 @@ A TemperanceWarning says what a result must not be trusted for, though there is 
 """
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 
 
 class TemperanceError(Exception):
@@ -59,6 +60,15 @@ class MissingExtraError(TemperanceError, ImportError):
 
     def __init__(self, package: str, extra: str, purpose: str) -> None:
         super().__init__(f"{purpose} needs {package}: pip install 'temperance[{extra}]'")
+
+
+@contextmanager
+def optional(package: str, extra: str, purpose: str) -> Iterator[None]:
+    """Import an optional dependency in this block: where it is missing, the error says how to install it."""
+    try:
+        yield
+    except ImportError:
+        raise MissingExtraError(package, extra, purpose) from None
 
 
 def plural(n: float, what: str) -> str:

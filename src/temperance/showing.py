@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from temperance.markup import Markup, join, tag
 
 if TYPE_CHECKING:
-    from rich.console import Console, ConsoleOptions, RenderResult
+    from rich.console import Console, ConsoleOptions
     from rich.table import Table
     from rich.text import Text
 
@@ -37,17 +37,18 @@ class Shown:
         """What it is about, in one line."""
         raise NotImplementedError
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+    def _printed(self, width: int) -> Iterator[Any]:
+        """What a terminal of this width shows: tables and text of rich."""
         raise NotImplementedError
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Any]:
+        return self._printed(options.max_width)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {self.title}>"
 
     def _repr_html_(self) -> str:
-        from rich.console import Console
-
-        console = Console(width=WIDTH)
-        return as_html(self.__rich_console__(console, console.options))
+        return as_html(self._printed(WIDTH))
 
 
 def as_html(parts: Iterable[Any]) -> str:

@@ -9,10 +9,10 @@ another device.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypedDict, TypeVar
+from typing import Any, ClassVar, Literal, Self, TypedDict, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -26,9 +26,6 @@ from temperance.numerics import one_thread, working_type
 from temperance.registry import Registry, first_line, plain_name
 from temperance.settings import HasSettings, changed_settings, check_settings, settings_of
 from temperance.showing import Shown, two_columns
-
-if TYPE_CHECKING:
-    from rich.console import Console, ConsoleOptions, RenderResult
 
 # What to do with probabilities that were given as logits.
 AS_LOGITS = "pass log-probabilities, numpy.log(probs)"
@@ -328,7 +325,7 @@ class Calibrator(Estimator, Shown, HasSettings, nn.Module):
         given = (f"{name}={value!r}" for name, value in changed_settings(self).items())
         return f"{type(self).__name__}({', '.join(given)})" + ("" if self._k is None else f" for {self._k} classes")
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+    def _printed(self, width: int) -> Iterator[Any]:
         learnt = {name: value.tolist() for name, value in self.learnt.items()}
         yield from two_columns(self.title, {**changed_settings(self), **learnt, **self.info})
 

@@ -21,8 +21,9 @@ are random shares of one pool, so their differences can be simulated exactly, fo
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -33,9 +34,6 @@ from temperance.arrays import LOG_FLOOR, ArrayLike
 from temperance.errors import InputError
 from temperance.numerics import first_places, softmax
 from temperance.showing import Shown, percents, two_columns
-
-if TYPE_CHECKING:
-    from rich.console import Console, ConsoleOptions, RenderResult
 
 UNIFORM, SAME = "uniform", "same"
 
@@ -231,7 +229,7 @@ class PriorShift(Shown):
     def title(self) -> str:
         return f"class frequencies of {self.n:,} predictions"
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+    def _printed(self, width: int) -> Iterator[Any]:
         entries = {name: each.tolist() if isinstance(each, Tensor) else each for name, each in vars(self).items()}
         yield from two_columns(self.title, entries)
         yield self.verdict

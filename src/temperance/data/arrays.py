@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from temperance.data.images import Images, Source, as_images
 from temperance.data.splits import hold_out
-from temperance.errors import InputError, MissingExtraError
+from temperance.errors import InputError, optional
 from temperance.files import reading
 from temperance.predictions.checks import as_class_names, shown
 from temperance.predictions.labels import looked_up
@@ -59,10 +59,8 @@ def _part(arrays: Mapping[str, npt.NDArray[Any]], part: str, names: tuple[str, .
 
 def read_digits() -> Source:
     """The 1,797 handwritten digits of 8 × 8 pixels that come with scikit-learn; a fifth of them is the test part."""
-    try:
+    with optional("scikit-learn", "analysis", "the set digits"):
         from sklearn.datasets import load_digits
-    except ImportError:
-        raise MissingExtraError("scikit-learn", "analysis", "the set digits") from None
     found = load_digits()
     images = as_images((found.images * (255 / 16)).round().astype(np.uint8), found.target)
     train, test = (images.take(index) for index in hold_out(images.labels, DIGITS_TESTED))

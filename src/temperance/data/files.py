@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from temperance.data.images import Device, ImageBatch, Images, Moves, check_moves, moved
-from temperance.errors import InputError, MissingExtraError
+from temperance.errors import InputError, optional
 from temperance.files import reading
 from temperance.progress import Progress, no_progress
 
@@ -109,10 +109,8 @@ class Files:
 
 def pillow(purpose: str = "reading image files") -> ModuleType:
     """Pillow's Image module; without Pillow, the error says how to install it."""
-    try:
+    with optional("Pillow", "images", purpose):
         import PIL.Image
-    except ImportError:
-        raise MissingExtraError("Pillow", "images", purpose) from None
     return PIL.Image
 
 

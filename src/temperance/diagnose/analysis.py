@@ -17,7 +17,7 @@ from torch import Tensor
 
 from temperance.arrays import ArrayLike, as_labels, as_logits, flatten, shape_of, to_tensor
 from temperance.diagnose.traces import Trace, posthoc_trace
-from temperance.errors import FileError, InputError, MissingExtraError
+from temperance.errors import FileError, InputError, MissingExtraError, optional
 from temperance.heads.features import read_features
 from temperance.heads.masked import MaskedInference, masked_inference
 from temperance.heads.splitting import USUAL_NAMES
@@ -105,10 +105,8 @@ def tsne(logits: ArrayLike, labels: ArrayLike, *, n: int = 1500, perplexity: flo
 
     van der Maaten and Hinton, Visualizing data using t-SNE, JMLR 2008.
     """
-    try:
+    with optional("scikit-learn", "analysis", "t-SNE"):
         from sklearn.manifold import TSNE
-    except ImportError:
-        raise MissingExtraError("scikit-learn", "analysis", "t-SNE") from None
 
     of_kind("n", n, Annotated[int, Bounds(4)])
     given = as_logits(logits)

@@ -26,11 +26,10 @@ from temperance.metrics.gain import holm
 from temperance.metrics.significance import Difference, difference
 from temperance.progress import Progress, no_progress
 from temperance.settings import Count, Seed, of_kind
-from temperance.showing import percent
+from temperance.showing import number_table, percent
 from temperance.training.prediction import device_of, predict
 
 if TYPE_CHECKING:
-    from rich.console import Console, ConsoleOptions, RenderResult
     from rich.table import Table
 
     from temperance.data.images import Device
@@ -194,7 +193,7 @@ class Shift(Results):
     def to_json(self, **extra: Any) -> str:
         return super().to_json(verdict=self.verdict, **extra)
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+    def _printed(self, width: int) -> Iterator[Any]:
         from rich.text import Text
 
         yield Text(self.title, style="bold")
@@ -205,13 +204,7 @@ class Shift(Results):
 
     def _table(self, method: str) -> Table:
         """ECE of one method: a row for each corruption, a column for each severity."""
-        from rich.table import Table
-
-        table = Table(title=f"ECE, {method}", title_justify="left", title_style="")
-        table.add_column("corruption", no_wrap=True)
-        table.add_column("none", justify="right", no_wrap=True)
-        for severity in self.severities:
-            table.add_column(str(severity), justify="right", no_wrap=True)
+        table = number_table("corruption", "none", *map(str, self.severities), title=f"ECE, {method}")
         clean = shown(self.value("ece", method=method), percent=True)
         for names in self.groups().values():
             for name in names:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -29,14 +29,11 @@ from temperance.metrics.significance import Difference
 from temperance.predictions import Predictions, read_pair, write_pair
 from temperance.progress import Progress, no_progress
 from temperance.settings import ResamplesOrNone, of_kind
+from temperance.showing import number_table
 from temperance.training.balanced import Balanced
 from temperance.training.job import open_run, usable_device
 from temperance.training.prediction import device_of
 from temperance.training.run import FORMAT, HEAD, LOG, Run, refuse_taken, write_log
-
-if TYPE_CHECKING:
-    from rich.console import Console, ConsoleOptions, RenderResult
-
 
 # The file that says where a retrained classifier came from.
 ABOUT = "retrained.json"
@@ -131,17 +128,12 @@ class Retrained(Tabular):
         ]
         return " ".join(sentence for sentence in sentences if sentence)
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        from rich.table import Table
+    def _printed(self, width: int) -> Iterator[Any]:
         from rich.text import Text
 
-        table = Table(title=self.title, title_justify="left", title_style="bold")
-        table.add_column("metric", no_wrap=True)
-        for name in ("before", "after", "difference"):
-            table.add_column(name, justify="right", no_wrap=True)
         tested = not any(math.isnan(by.low) for by in self.differences.values())
-        if tested:
-            table.add_column(f"{100 * LEVEL:g} % interval", justify="right", style="dim", no_wrap=True)
+        columns = ["before", "after", "difference", *[f"{100 * LEVEL:g} % interval"] * tested]
+        table = number_table("metric", *columns, title=Text(self.title, style="bold"))
         for name, by in self.differences.items():
             metric = METRICS[name]
             sides = (shown(side.row(name).value, percent=metric.percent) for side in (self.before, self.after))

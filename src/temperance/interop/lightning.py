@@ -16,14 +16,12 @@ import torch
 from torch import Tensor
 
 from temperance.calibrators import Calibrator
-from temperance.errors import InputError, MissingExtraError
+from temperance.errors import InputError, optional
 from temperance.interop.held_out import MEASURED, HeldOut, as_rows
 from temperance.losses.distributed import all_rows
 
-try:
+with optional("lightning", "lightning", "temperance.interop.lightning"):
     from lightning.pytorch import Callback
-except ImportError:
-    raise MissingExtraError("lightning", "lightning", "temperance.interop.lightning") from None
 
 
 class CalibrationCallback(Callback):  # type: ignore[misc]

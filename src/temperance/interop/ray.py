@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from temperance.calibrators.base import Calibrator
-from temperance.errors import FileError, InputError, MissingExtraError, TemperanceError
+from temperance.errors import FileError, InputError, TemperanceError, optional
 from temperance.files import PathLike
 from temperance.jobs import application, blocks, comparison
 from temperance.jobs.comparison import Comparison
@@ -42,11 +42,9 @@ from temperance.predictions.parquet import n_row_groups
 from temperance.predictions.remote import as_url
 from temperance.progress import Progress, no_progress
 
-try:
+with optional("Ray", "ray", "temperance.interop.ray (--ray)"):
     import ray
     import ray.data
-except ImportError:
-    raise MissingExtraError("Ray", "ray", "temperance.interop.ray (--ray)") from None
 
 # Small files are measured together, so that a task is worth its overhead; parts of large ones have at least this size.
 TASK_ROWS = 1 << 20

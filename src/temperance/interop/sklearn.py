@@ -20,14 +20,14 @@ import numpy.typing as npt
 from temperance.arrays import LOG_FLOOR, as_array, as_probs
 from temperance.calibrators import Calibrator, make_calibrator
 from temperance.calibrators.estimator import Request, weights_request
-from temperance.errors import InputError, MissingExtraError, TemperanceWarning
+from temperance.errors import InputError, TemperanceWarning, optional
 from temperance.metrics import METRICS, Metric, ece
 from temperance.metrics.bins import Bins
 from temperance.registry import parse_entry
 from temperance.report.figures import draw_reliability
 from temperance.report.numbers import bars
 
-try:
+with optional("scikit-learn, 1.6 or newer", "sklearn", "temperance.interop.sklearn"):
     from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, clone
     from sklearn.model_selection import check_cv
     from sklearn.utils import _safe_indexing, get_tags
@@ -40,8 +40,6 @@ try:
         has_fit_parameter,
         indexable,
     )
-except ImportError:
-    raise MissingExtraError("scikit-learn, 1.6 or newer", "sklearn", "temperance.interop.sklearn") from None
 
 Array = npt.NDArray[Any]
 
@@ -387,8 +385,6 @@ class ReliabilityDisplay:
 
     def frame(self) -> Any:
         """A row for each bin that has samples: its edges, count, mean confidence, accuracy and interval."""
-        try:
+        with optional("pandas", "sklearn", "a table of the diagram"):
             from pandas import DataFrame
-        except ImportError:
-            raise MissingExtraError("pandas", "sklearn", "a table of the diagram") from None
         return DataFrame([asdict(bar) for bar in bars(self.bins)])

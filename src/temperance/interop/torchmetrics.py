@@ -18,15 +18,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from temperance.errors import InputError, MissingExtraError, NothingCountsError
+from temperance.errors import InputError, NothingCountsError, optional
 from temperance.metrics import METRICS
 from temperance.metrics.statistic import Additive, Statistic
 
-try:
+with optional("torchmetrics", "torchmetrics", "temperance.interop.torchmetrics"):
     import torchmetrics
     from torchmetrics.utilities.data import dim_zero_cat
-except ImportError:
-    raise MissingExtraError("torchmetrics", "torchmetrics", "temperance.interop.torchmetrics") from None
 
 # The types of tensors in statistics; float64 holds the values of all of them.
 TYPES = (torch.int64, torch.float64, torch.float32, torch.bool)

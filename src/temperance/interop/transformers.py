@@ -13,13 +13,11 @@ from typing import Any
 import torch
 
 from temperance.calibrators import Calibrator
-from temperance.errors import InputError, MissingExtraError
+from temperance.errors import InputError, optional
 from temperance.interop.held_out import MEASURED, HeldOut, as_rows
 
-try:
+with optional("transformers", "transformers", "temperance.interop.transformers"):
     from transformers import TrainerCallback
-except ImportError:
-    raise MissingExtraError("transformers", "transformers", "temperance.interop.transformers") from None
 
 
 class TrainerCalibration(TrainerCallback):  # type: ignore[misc]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import torch
 
@@ -35,9 +35,6 @@ from temperance.predictions.rows import Chunk
 from temperance.progress import Progress, listening, no_progress
 from temperance.settings import MOST_RESAMPLES, Bounds, Count, Seed, of_kind
 from temperance.showing import number_table
-
-if TYPE_CHECKING:
-    from rich.console import Console, ConsoleOptions, RenderResult
 
 __all__ = ["Comparison", "Method", "Outcome", "compare"]
 
@@ -211,11 +208,11 @@ class Comparison(Results):
             **extra,
         )
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+    def _printed(self, width: int) -> Iterator[Any]:
         from rich.text import Text
 
         title = Text.assemble((self.title, "bold"), f"\n{self.split}")
-        detailed = options.max_width >= 110
+        detailed = width >= 110
         cost = ("parameters", "seconds") if detailed else ()
         table = number_table("method", "NLL", "ECE", "accuracy", *cost, title=title)
         table.add_column("", style="dim")
@@ -276,13 +273,11 @@ def compare(
     needed to tell.
 
     weights   how much each of the labels counts, for arrays; those of a test set are the third of its arrays
-    positive  for a binary classifier: one column, the score of this label; usually positive=1
-    normalise take probabilities that were rounded: rows need not quite sum to 1
-    columns   your own names of a file's columns, {"logits": "logit_*", "label": "y"}; see `read_predictions`
-    ignore_index  leave out what has this label
     methods   names, with settings as in `temperature:objective=class-scaled`; by default every one
     jobs      methods fitted at the same time, each in a process of its own
     run_all   fits and measures the methods, if that is to happen elsewhere; see `temperance.interop.ray`
+
+    `positive`, `normalise`, `columns` and `ignore_index` are those of `evaluate`.
     """
     of_kind("jobs", jobs, Count)
     of_kind("bootstrap", bootstrap, EnoughResamples)

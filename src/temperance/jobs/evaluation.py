@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import torch
 
@@ -34,16 +34,12 @@ from temperance.metrics.tally import MOST_BINS, Tally
 from temperance.numerics import one_thread
 from temperance.predictions import Predictions
 from temperance.predictions.checks import Positive
-from temperance.predictions.given import as_predictions
+from temperance.predictions.given import Set, as_predictions
 from temperance.progress import Progress, no_progress
 from temperance.settings import ResamplesOrNone, of_kind
 
 # The verdict on samples that have weights.
 WITH_WEIGHTS = "The samples have weights. A verdict rests on tests for samples that count equally: there is none here"
-
-if TYPE_CHECKING:
-    from rich.console import Console, ConsoleOptions, RenderResult
-
 
 Measure = Callable[[Sequence[Request]], list[Parts]]
 
@@ -140,13 +136,13 @@ class Evaluation(Results):
     def to_json(self, **extra: Any) -> str:
         return super().to_json(verdict=self.verdict, notes=self.notes, **extra)
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+    def _printed(self, width: int) -> Iterator[Any]:
         from rich.table import Table
         from rich.text import Text
 
         settings = self.provenance.settings
         grouped = any(row.group for row in self.rows)
-        explained = options.max_width >= 110
+        explained = width >= 110
         table = Table()
         if grouped:
             table.add_column("group", no_wrap=True)
@@ -171,7 +167,7 @@ class Evaluation(Results):
 
 
 def evaluate(
-    predictions: Predictions | str | Path | ArrayLike,
+    predictions: Set | ArrayLike,
     labels: ArrayLike | None = None,
     *,
     from_logits: bool = False,

@@ -14,7 +14,6 @@ import math
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -25,9 +24,8 @@ from temperance.calibrators.base import make_calibrator
 from temperance.errors import InputError, TemperanceWarning
 from temperance.jobs.results import shown
 from temperance.metrics.gain import Gains
-from temperance.predictions import Predictions
 from temperance.predictions.checks import Positive
-from temperance.predictions.given import as_predictions
+from temperance.predictions.given import Set, as_predictions
 from temperance.settings import AtLeastTwo, Seed, of_kind
 
 HALVINGS = 50
@@ -43,7 +41,7 @@ class Gap:
 
 
 def calibration_gap(
-    predictions: Predictions | str | Path | ArrayLike,
+    predictions: Set | ArrayLike,
     labels: ArrayLike | None = None,
     *,
     from_logits: bool = False,

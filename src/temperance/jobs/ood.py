@@ -7,8 +7,8 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any
+from pathlib import PurePath
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,6 +17,7 @@ from temperance.arrays import checked_logits
 from temperance.calibrators.base import Calibrator
 from temperance.errors import InputError, plural
 from temperance.jobs.results import Provenance, Results, Row, shown
+from temperance.jobs.several import set_names
 from temperance.metrics.batch import batches
 from temperance.metrics.detection import MEASURES, Detection, detection, detection_draws
 from temperance.metrics.familiarity import FEATURE_SCORES, FeatureScore, Reference, as_features
@@ -24,14 +25,10 @@ from temperance.metrics.scores import SCORES, Score
 from temperance.metrics.significance import Draws
 from temperance.predictions import Predictions, read_predictions
 from temperance.predictions.disk import extras_of
+from temperance.predictions.given import Set
 from temperance.progress import Progress, no_progress
 from temperance.settings import Resamples, Seed, of_kind
 from temperance.showing import number_table, percent, percents
-
-if TYPE_CHECKING:
-    from rich.console import Console, ConsoleOptions, RenderResult
-
-Given = Predictions | str | Path
 
 TITLES = {"auroc": "AUROC", "fpr95": "FPR95", "aupr-in": "AUPR in", "aupr-out": "AUPR out"}
 JUDGED = ("auroc", "fpr95")  # what the verdict rests on; AUPR depends on how many samples either side has
@@ -128,7 +125,7 @@ class OODComparison(Results):
     def to_json(self, **extra: Any) -> str:
         return super().to_json(verdict=self.verdict, **extra)
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+    def _printed(self, width: int) -> Iterator[Any]:
         from rich.text import Text
 
         interval = f"{100 * self.provenance.settings['level']:g} % interval"
@@ -172,8 +169,8 @@ def _ends(row: Row) -> tuple[float, float]:
 
 
 def compare_ood(
-    inside: Given,
-    outside: Given | Sequence[Given] | Mapping[str, Given],
+    inside: Set,
+    outside: Set | Sequence[Set] | Mapping[str, Set],
     *,
     scores: Sequence[str] = (),
     reference: Reference | None = None,
@@ -250,25 +247,18 @@ def compare_ood(
     return OODComparison(tuple(rows), Provenance.of(inputs, settings, seed), tuple(histograms), sizes)
 
 
-def _read(given: Given) -> Predictions:
+def _read(given: Set) -> Predictions:
     return given if isinstance(given, Predictions) else read_predictions(given, labels="ignored")
 
 
-def _named(outside: Given | Sequence[Given] | Mapping[str, Given]) -> dict[str, Predictions]:
-    """The unfamiliar sets by name: the name of the file, numbered where two are the same."""
-    if isinstance(outside, Mapping):
-        found = {str(name): _read(given) for name, given in outside.items()}
-    else:
-        several = [outside] if isinstance(outside, Predictions | str | Path) else list(outside)
-        found = {}
-        for data in map(_read, several):
-            name = plain = PurePath(data.source).name
-            while name in found:
-                name = f"{plain} ({len(found) + 1})"
-            found[name] = data
-    if not found:
+def _named(outside: Set | Sequence[Set] | Mapping[str, Set]) -> dict[str, Predictions]:
+    """The unfamiliar sets by name."""
+    if not isinstance(outside, Mapping):
+        several = [outside] if isinstance(outside, Set) else list(outside)
+        outside = dict(zip(set_names(several), several, strict=True))
+    if not outside:
         raise InputError("there must be at least one set of predictions on other data")
-    return found
+    return {str(name): _read(given) for name, given in outside.items()}
 
 
 def _entries(

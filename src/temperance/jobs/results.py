@@ -27,7 +27,7 @@ import torch
 
 import temperance
 from temperance import showing
-from temperance.errors import InputError, MissingExtraError
+from temperance.errors import InputError, optional
 from temperance.showing import Shown
 
 
@@ -160,10 +160,8 @@ def log_name(*parts: str) -> str:
 
 
 def _library(name: str) -> Any:
-    try:
+    with optional(name, "tables", f"to_{'arrow' if name == 'pyarrow' else name}()"):
         return import_module(name)
-    except ModuleNotFoundError:
-        raise MissingExtraError(name, "tables", f"to_{'arrow' if name == 'pyarrow' else name}()") from None
 
 
 def shown(value: float, *, percent: bool) -> str:

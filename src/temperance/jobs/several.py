@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -27,7 +27,6 @@ from temperance.progress import Progress, no_progress
 from temperance.showing import listed, number_table, percent
 
 if TYPE_CHECKING:
-    from rich.console import Console, ConsoleOptions, RenderResult
     from rich.table import Table
 
 Sets = Sequence[Set] | Mapping[str, Set]
@@ -105,10 +104,10 @@ class Evaluations(SeveralSets):
     def to_json(self, **extra: Any) -> str:
         return super().to_json(verdicts={name: found.verdict for name, found in self.each.items()}, **extra)
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+    def _printed(self, width: int) -> Iterator[Any]:
         from rich.text import Text
 
-        room = options.max_width - max(map(len, self.names)) - 14
+        room = width - max(map(len, self.names)) - 14
         tabled = self.metrics[: max(FEWEST_COLUMNS, room // COLUMN)]
         ranks = {metric: self.ranks(metric) for metric in tabled}
         table = number_table("set", "samples", *(METRICS[metric].title for metric in tabled))
@@ -186,7 +185,7 @@ class Comparisons(SeveralSets):
             **extra,
         )
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+    def _printed(self, width: int) -> Iterator[Any]:
         from rich.text import Text
 
         yield Text(self.title, style="bold")

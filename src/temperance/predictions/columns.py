@@ -1,12 +1,14 @@
 """Tables (.parquet and .csv): which columns are the predictions, which are labels and groups, and which are others."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal, NamedTuple
 
 from temperance.errors import InputError
 from temperance.predictions.checks import MARK, ColumnNames, Wanted, as_class_names, is_whole_number, only_one, shown
-from temperance.predictions.core import Predictions
+from temperance.predictions.core import Origin, Predictions
+from temperance.predictions.rows import Chunk
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,35 @@ class TableColumns:
     def others(self, names: Iterable[str]) -> list[str]:
         """The columns that are not predictions."""
         return [name for name in names if name not in self.used and name != self.mark]
+
+    def opened(
+        self,
+        path: Path,
+        wanted: Wanted,
+        class_names: tuple[str, ...] | None,
+        n: int,
+        k: int,
+        *,
+        read: Callable[[int], Iterator[Chunk]],
+        place: Callable[[int], str],
+        marks: Iterable[str],
+    ) -> Predictions:
+        """The predictions of a table with these columns; `read` gives its rows, `marks` are what its marks say."""
+        return Predictions(
+            str(path),
+            None,
+            self.from_logits,
+            n,
+            k,
+            has_labels=self.labels is not None,
+            has_groups=self.groups is not None,
+            class_names=class_names,
+            calibrated_by=", ".join(sorted(filter(None, marks))) or None,
+            origin=Origin(path, wanted),
+            _read=read,
+            _place=place,
+            has_weights=self.weights is not None,
+        )
 
 
 def find_columns(names: Iterable[str], wanted: Wanted) -> TableColumns:

@@ -67,21 +67,7 @@ def read(path: Path, wanted: Wanted) -> Predictions:
                 yield from (parsed.slice(i, i + rows) for i in range(0, len(piece.scores), rows))
                 start += len(piece.scores)
 
-    return Predictions(
-        str(path),
-        None,
-        columns.from_logits,
-        n,
-        k,
-        has_labels=truth is not None,
-        has_groups=columns.groups is not None,
-        class_names=names,
-        calibrated_by=", ".join(sorted(marks - {""})) or None,
-        origin=Origin(path, wanted),
-        _read=read_rows,
-        _place=place,
-        has_weights=columns.weights is not None,
-    )
+    return columns.opened(path, wanted, names, n, k, read=read_rows, place=place, marks=marks)
 
 
 def _columns(path: Path, wanted: Wanted) -> tuple[list[str], TableColumns]:

@@ -16,8 +16,7 @@ from temperance.errors import InputError
 from temperance.files import reading
 from temperance.predictions.checks import ColumnNames, Described, Wanted, as_class_names, described
 from temperance.predictions.core import Extras, Origin, Predictions
-from temperance.predictions.keyed import find_set, open_set
-from temperance.predictions.rows import as_numpy
+from temperance.predictions.keyed import extras_of, open_set
 
 SUFFIXES = (".npy", ".pt", ".pth")
 ONLY_READ = f"{', '.join(SUFFIXES)} files are read, not written; write .npz or .safetensors"
@@ -33,7 +32,7 @@ class HeldArrays:
         return list(self._arrays)
 
     def describe(self, key: str) -> Described:
-        return described(self.array(key))
+        return described(self.whole(key))
 
     def class_names(self) -> tuple[str, ...] | None:
         names = self._arrays.get("class_names")
@@ -43,7 +42,7 @@ class HeldArrays:
         return str(self._arrays[key]) if key in self._arrays else None
 
     def pieces(self, key: str, rows: int) -> Iterator[Tensor | npt.NDArray[Any]]:
-        array = self.array(key)
+        array = self.whole(key)
         for start in range(0, len(array), rows):
             piece = array[start : start + rows]
             yield piece if isinstance(piece, Tensor) else np.array(piece)
@@ -51,7 +50,7 @@ class HeldArrays:
     def groups(self, key: str, rows: int) -> Iterator[npt.NDArray[Any]]:
         yield from map(np.asarray, self.pieces(key, rows))
 
-    def array(self, key: str) -> Tensor | npt.NDArray[Any]:
+    def whole(self, key: str) -> Tensor | npt.NDArray[Any]:
         """An array or a text of any shape, whole."""
         value = self._arrays[key]
         if isinstance(value, Tensor | np.ndarray):
@@ -111,11 +110,7 @@ def extras(origin: Origin) -> Extras:
     if origin.path.suffix.lower() == ".npy":
         return {}
     with reading(origin.path):
-        file = HeldArrays(origin.path, _load(origin.path))
-        keys = find_set(file.keys(), origin.wanted)
-        carried = keys.carried(file.keys()).items()
-        found = {name: file.array(key) for key, name in carried if key not in keys.of_set}
-    return {name: as_numpy(array) if isinstance(array, Tensor) else array for name, array in found.items()}
+        return extras_of(HeldArrays(origin.path, _load(origin.path)), origin.wanted)
 
 
 def write(path: Path, predictions: Predictions, extras: Extras) -> None:

@@ -12,9 +12,9 @@ from torch import Tensor
 from temperance.errors import InputError
 from temperance.files import reading
 from temperance.predictions.checks import MARK, ColumnNames, Described, Wanted, binary_names, check_set, only_one, shown
-from temperance.predictions.core import Origin, Predictions
+from temperance.predictions.core import Extras, Origin, Predictions
 from temperance.predictions.dense import image_numbers, position
-from temperance.predictions.rows import Chunk, Meaning, in_file, placed, regrouped
+from temperance.predictions.rows import Chunk, Meaning, as_numpy, in_file, placed, regrouped
 
 # The sets of a file that may hold two, and which is the other one.
 OTHER: dict[str | None, str] = {"val": "test", "test": "val"}
@@ -33,6 +33,10 @@ class ArrayFile(Protocol):
 
     def text(self, key: str) -> str | None:
         """A single text, if there is one of this name."""
+        ...
+
+    def whole(self, key: str) -> Tensor | npt.NDArray[Any]:
+        """An array at once, whatever its shape."""
         ...
 
     def pieces(self, key: str, rows: int) -> Iterator[Tensor | npt.NDArray[Any]]:
@@ -123,6 +127,14 @@ def _own_scores(known: list[str], own: ColumnNames) -> str | None:
 
 def _prefix(split: str | None) -> str:
     return f"{split}_" if split else ""
+
+
+def extras_of(file: ArrayFile, wanted: Wanted) -> Extras:
+    """The arrays that are not predictions, as NumPy arrays."""
+    keys = find_set(file.keys(), wanted)
+    others = ((key, name) for key, name in keys.carried(file.keys()).items() if key not in keys.of_set)
+    found = {name: file.whole(key) for key, name in others}
+    return {name: as_numpy(array) if isinstance(array, Tensor) else array for name, array in found.items()}
 
 
 def open_set(file: ArrayFile, wanted: Wanted) -> Predictions:

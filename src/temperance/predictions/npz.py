@@ -26,7 +26,7 @@ from temperance.files import reading
 from temperance.predictions.checks import MARK, Described, Wanted, as_class_names
 from temperance.predictions.core import WRITTEN_ROWS, Extras, Origin, Predictions
 from temperance.predictions.dense import in_shape
-from temperance.predictions.keyed import find_set, open_set
+from temperance.predictions.keyed import extras_of, find_set, open_set
 from temperance.predictions.rows import as_numpy
 
 # Deflated data never expands by more than this factor; a member that claims to is damaged.
@@ -154,9 +154,7 @@ def read(path: Path, wanted: Wanted) -> Predictions:
 def extras(origin: Origin) -> Extras:
     """The arrays that are not predictions."""
     with reading(origin.path):
-        file = NpzFile(origin.path)
-        keys = find_set(file.keys(), origin.wanted)
-        return {name: file.whole(key) for key, name in keys.carried(file.keys()).items() if key not in keys.of_set}
+        return extras_of(NpzFile(origin.path), origin.wanted)
 
 
 def write(path: Path, predictions: Predictions, extras: Extras) -> None:

@@ -41,7 +41,7 @@ def read(path: Path, wanted: Wanted) -> Predictions:
         part = _row_groups(file, *wanted.part)
         first, n = _n_rows(file, range(part.start)), _n_rows(file, part)
         k = _list_length(file, columns.scores[0]) if columns.is_list else len(columns.scores)
-        mark = None if columns.mark is None else _only_texts(file, columns.mark, part)
+        marks = set() if columns.mark is None else _texts(file, columns.mark, part)
     stored = (schema.metadata or {}).get(b"class_names")
     names = columns.class_names if stored is None else as_class_names(names_from_json("class_names", stored))
     names = binary_names(names, wanted.positive)
@@ -67,20 +67,8 @@ def read(path: Path, wanted: Wanted) -> Predictions:
                 start += batch.num_rows
         _pyarrow()[0].default_memory_pool().release_unused()
 
-    return Predictions(
-        str(path),
-        None,
-        columns.from_logits,
-        n,
-        k,
-        has_labels=truth is not None,
-        has_groups=groups is not None,
-        class_names=names,
-        calibrated_by=mark,
-        origin=Origin(path, wanted),
-        _read=read_rows,
-        _place=lambda row: in_file(first + row),
-        has_weights=counted is not None,
+    return columns.opened(
+        path, wanted, names, n, k, read=read_rows, place=lambda row: in_file(first + row), marks=marks
     )
 
 
@@ -108,12 +96,10 @@ def _n_rows(file: Any, groups: range) -> int:
     return sum(file.metadata.row_group(i).num_rows for i in groups)
 
 
-def _only_texts(file: Any, column: str, groups: range) -> str | None:
+def _texts(file: Any, column: str, groups: range) -> set[str]:
     """The different texts in a column; usually there is one."""
-    found: set[str | None] = set()
-    for batch in file.iter_batches(row_groups=groups, columns=[column]):
-        found |= set(batch.column(column).unique().to_pylist())
-    return ", ".join(sorted(str(text) for text in found if text)) or None
+    batches = file.iter_batches(row_groups=groups, columns=[column])
+    return {str(text or "") for batch in batches for text in batch.column(column).unique().to_pylist()}
 
 
 def extras(origin: Origin) -> Extras:

@@ -53,21 +53,7 @@ def read(path: Path, wanted: Wanted) -> Predictions:
                 )
                 start += len(block)
 
-    return Predictions(
-        str(path),
-        None,
-        columns.from_logits,
-        n,
-        k,
-        has_labels=label is not None,
-        has_groups=groups is not None,
-        class_names=names,
-        calibrated_by=", ".join(sorted(marks - {""})) or None,
-        origin=Origin(path, wanted),
-        _read=read_rows,
-        _place=in_file,
-        has_weights=counted is not None,
-    )
+    return columns.opened(path, wanted, names, n, k, read=read_rows, place=in_file, marks=marks)
 
 
 def _records(path: Path) -> Iterator[Record]:

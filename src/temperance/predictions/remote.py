@@ -10,7 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from temperance.errors import FileError, MissingExtraError
+from temperance.errors import FileError, optional
 from temperance.files import COPIES, PathLike
 
 # Path turns s3://bucket into s3:/bucket. One letter would be a drive of Windows.
@@ -60,10 +60,8 @@ def local_copy(url: str) -> Path:
 
 
 def _opened(url: str) -> tuple[Any, str]:
-    try:
+    with optional("fsspec", "remote", f"reading {url}"):
         from fsspec.core import url_to_fs
-    except ImportError:
-        raise MissingExtraError("fsspec", "remote", f"reading {url}") from None
     try:
         system, inside = url_to_fs(url)
     except (ImportError, ValueError) as error:

@@ -22,8 +22,7 @@ from temperance.files import reading, save_tensors
 from temperance.predictions.checks import MARK, Described, Wanted, as_class_names, names_from_json
 from temperance.predictions.core import Extras, Origin, Predictions
 from temperance.predictions.dense import in_shape
-from temperance.predictions.keyed import find_set, open_set
-from temperance.predictions.rows import as_numpy
+from temperance.predictions.keyed import extras_of, find_set, open_set
 
 # NumPy's letters for the kinds of number that safetensors has; its types are written like F32, BF16, I64, BOOL.
 KINDS = {"F": "f", "BF": "f", "I": "i", "U": "u", "BOOL": "b", "C": "c"}
@@ -91,10 +90,7 @@ def read(path: Path, wanted: Wanted) -> Predictions:
 def extras(origin: Origin) -> Extras:
     """The tensors that are not predictions, as NumPy arrays."""
     with reading(origin.path):
-        file = SafetensorsFile(origin.path)
-        keys = find_set(file.keys(), origin.wanted)
-        carried = keys.carried(file.keys()).items()
-        return {name: as_numpy(file.whole(key)) for key, name in carried if key not in keys.of_set}
+        return extras_of(SafetensorsFile(origin.path), origin.wanted)
 
 
 def write(path: Path, predictions: Predictions, extras: Extras) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from temperance.errors import InputError, MissingExtraError, amount
+from temperance.errors import InputError, amount, optional
 from temperance.jobs.results import shown
 from temperance.metrics.binned import ece
 from temperance.metrics.bins import Bins, SparseBins
@@ -148,10 +148,8 @@ def draw_risk_coverage(curve: RiskCoverage, ax: Axes | None = None) -> Axes:
 
 
 def new_figure(width: float, height: float) -> Figure:
-    try:
+    with optional("matplotlib", "report", "drawing"):
         from matplotlib.figure import Figure
-    except ImportError:
-        raise MissingExtraError("matplotlib", "report", "drawing") from None
     return Figure(figsize=(width, height), layout="constrained")
 
 

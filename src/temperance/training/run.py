@@ -10,10 +10,10 @@ predictions.npz         val_logits, val_labels, test_logits, test_labels, class_
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -25,9 +25,6 @@ from temperance.metrics import accuracy, ece, nll
 from temperance.predictions import Predictions, read_pair, write_pair
 from temperance.showing import percents, two_columns
 from temperance.training.prediction import device_of
-
-if TYPE_CHECKING:
-    from rich.console import Console, ConsoleOptions, RenderResult
 
 FORMAT = 1
 LOG = "log.jsonl"  # in the folder of a run or of a retrained classifier
@@ -59,7 +56,7 @@ class Run(Tabular):
     def _records(self) -> list[dict[str, Any]]:
         return self.history
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+    def _printed(self, width: int) -> Iterator[Any]:
         yield from two_columns(self.title, self.history[-1] if self.history else {})
 
 
