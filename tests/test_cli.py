@@ -194,6 +194,14 @@ def test_wrong_content(content: Any, sentence: str, tmp_path: Path, capsys: pyte
     assert not out.exists()
 
 
+def test_keys_of_other_names_are_to_be_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    np.savez(tmp_path / "p.npz", confidence=PROBS, correct=LABELS)
+    said = refused(["evaluate", str(tmp_path / "p.npz")], capsys)
+    assert "found confidence, correct. Name yours with --probs NAME --label NAME, or --logits\n" in said
+    with pytest.raises(FileError, match='Name yours with columns={"probs": NAME, "label": NAME}, or "logits"$'):
+        temperance.evaluate(tmp_path / "p.npz")
+
+
 def test_wrong_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = tmp_path / "text.npz"
     text.write_text("hello")
