@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -198,7 +199,7 @@ def test_keys_of_other_names_are_to_be_named(tmp_path: Path, capsys: pytest.Capt
     np.savez(tmp_path / "p.npz", confidence=PROBS, correct=LABELS)
     said = refused(["evaluate", str(tmp_path / "p.npz")], capsys)
     assert "found confidence, correct. Name yours with --probs NAME --label NAME, or --logits\n" in said
-    with pytest.raises(FileError, match='Name yours with columns={"probs": NAME, "label": NAME}, or "logits"$'):
+    with pytest.raises(FileError, match=re.escape('with columns={"probs": NAME, "label": NAME}, or "logits"')):
         temperance.evaluate(tmp_path / "p.npz")
 
 

@@ -323,8 +323,8 @@ def _groups_note(found: Statistics) -> list[str]:
     groups = {name: group.n for name, group in found.groups.items() if name is not None}
     few = sum(not enough_of_both(round(n * found.accuracy(name)), n) for name, n in groups.items())
     said = (
-        f"{few:,} of {len(groups):,} groups {'has' if few == 1 else 'have'} no intervals, which need {ENOUGH} right and "
-        f"{ENOUGH} wrong predictions. With fewer, a calibration error can be high by chance alone."
+        f"{few:,} of {len(groups):,} groups {'has' if few == 1 else 'have'} no intervals, which need {ENOUGH} right "
+        f"and {ENOUGH} wrong predictions. With fewer, a calibration error can be high by chance alone."
     )
     return [said] if few else []
 
