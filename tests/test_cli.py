@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -192,6 +193,14 @@ def test_wrong_content(content: Any, sentence: str, tmp_path: Path, capsys: pyte
     np.savez(path, **content)
     assert sentence in refused(["evaluate", str(path), "--json", str(out)], capsys)
     assert not out.exists()
+
+
+def test_keys_of_other_names_are_to_be_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    np.savez(tmp_path / "p.npz", confidence=PROBS, correct=LABELS)
+    said = refused(["evaluate", str(tmp_path / "p.npz")], capsys)
+    assert "found confidence, correct. Name yours with --probs NAME --label NAME, or --logits\n" in said
+    with pytest.raises(FileError, match=re.escape('with columns={"probs": NAME, "label": NAME}, or "logits"')):
+        temperance.evaluate(tmp_path / "p.npz")
 
 
 def test_wrong_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -22,6 +22,7 @@ from temperance.jobs.statistics import NOT_BELOW_GAP
 from temperance.metrics import METRICS, ece
 from temperance.predictions import write_predictions
 from temperance.report import write_report
+from temperance.report.pages.evaluation import evaluation_page
 
 
 def confident(n: int, gap: float, seed: int = 0) -> tuple[Any, Any]:
@@ -108,6 +109,18 @@ def test_groups(tmp_path: Path) -> None:
     mask = torch.tensor(groups == "b")
     assert found.row("ece", group="b").value == pytest.approx(ece(probs[mask], labels[mask]))
     assert (found.row("ece", group="b").n, found.row("ece").n) == (100, 300)
+
+
+def test_small_groups_are_said_to_be_small() -> None:
+    probs, labels = confident(600, 0.1)
+    data = Predictions.of(probs, labels, groups=["a"] * 560 + ["b"] * 30 + ["c"] * 10)
+    found = evaluate(data, by_group=True, bootstrap=20, metrics=["ece"])
+    assert [math.isnan(found.row("ece", group=name).low) for name in "abc"] == [False, True, True]
+    assert found.notes[0].startswith("2 of 3 groups have no intervals, which need 20 right and 20 wrong predictions.")
+    assert "A group without an interval is too small to say how it compares." in evaluation_page(found)
+    large = evaluate(data.select(np.arange(560)), by_group=True, bootstrap=20, metrics=["ece"])
+    assert not large.notes and "without an interval" not in evaluation_page(large)
+    assert not evaluate(data, by_group=True, bootstrap=0, metrics=["ece"]).notes
 
 
 def test_a_group_without_a_name_is_not_the_whole() -> None:

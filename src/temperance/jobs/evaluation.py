@@ -28,7 +28,7 @@ from temperance.metrics import METRICS, Metric
 from temperance.metrics.bins import Bins, SparseBins
 from temperance.metrics.gather import Parts, Request
 from temperance.metrics.selective import Ranked, RiskCoverage
-from temperance.metrics.significance import bounded, can_be_bounded, enough_of_both, not_enough, resample
+from temperance.metrics.significance import ENOUGH, bounded, can_be_bounded, enough_of_both, not_enough, resample
 from temperance.metrics.statistic import Statistic
 from temperance.metrics.tally import MOST_BINS, Tally
 from temperance.numerics import one_thread
@@ -306,11 +306,23 @@ def evaluation(
             *([found.floored.note(nll, n)] if found.floored.n and nll is not None else []),
             *([one_class(as_class(names[int(found.labels.low)]))] if n >= ENOUGH_LABELS and found.labels.one else []),
             *([f"There are no intervals: they need {missing}."] if bootstrap and missing else []),
+            *(_groups_note(found) if bootstrap and not missing else []),
             *([_bins_note(measuring.n_bins)] if measuring.n_bins > MOST_BINS and not measuring.weights else []),
             *measuring.notes,
         ),
         _pictures=pictures,
     )
+
+
+def _groups_note(found: Statistics) -> list[str]:
+    """Which groups have no intervals, so that none is called worse than another by chance."""
+    groups = {name: group.n for name, group in found.groups.items() if name is not None}
+    few = sum(not enough_of_both(round(n * found.accuracy(name)), n) for name, n in groups.items())
+    said = (
+        f"{few:,} of {len(groups):,} groups {'has' if few == 1 else 'have'} no intervals, which need {ENOUGH} right "
+        f"and {ENOUGH} wrong predictions. With fewer, a calibration error can be high by chance alone."
+    )
+    return [said] if few else []
 
 
 def _bins_note(n_bins: int) -> str:

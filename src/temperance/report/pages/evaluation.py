@@ -218,6 +218,8 @@ def groups_section(evaluation: Evaluation) -> Markup:
         for row in rows[:SHOWN_ROWS]
     ]
     more = f" The first {SHOWN_ROWS} of {len(rows):,} groups are shown." if len(rows) > SHOWN_ROWS else ""
+    without = evaluation.provenance.settings["bootstrap"] and any(math.isnan(row.low) for row in rows)
+    more += " A group without an interval is too small to say how it compares." * without
     axis = strip_axis(*(shown(end, percent=ranked.percent) for end in (scale.low, scale.high)))
     columns = ("Group", axis, *(METRICS[name].title for name in names))
     return section(
