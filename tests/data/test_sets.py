@@ -286,7 +286,7 @@ class Payload:
         (pickle.dumps(Payload(), protocol=2), r"test: it asks for \w+\.mkdir, which no official file does"),
         (pickle.dumps([1, 2]), "test: it must hold a dictionary; it holds a list"),
         (python2_pickle({"data": 1}), "it must hold data and fine_labels; it has b'data'"),
-        (python2_pickle({"data": np.zeros((2, 3072)), "fine_labels": [0, 1]}), "its images must be bytes; got float64"),
+        (python2_pickle({"data": np.zeros((2, 3072)), "fine_labels": [0, 1]}), "must hold bytes; got the type b'f8'"),
         (python2_pickle({"data": np.zeros((2, 5), np.uint8), "fine_labels": [0]}), "test cannot be read"),
         (python2_pickle({"data": np.zeros((2, 3072), np.uint8), "fine_labels": [0, 100]}), "the test part has 100"),
         (python2_pickle({"data": np.zeros((2, 3072), np.uint8), "fine_labels": [0]}), "to fit 2 images"),

@@ -1,7 +1,7 @@
 """CIFAR-10 and CIFAR-100 as their authors publish them: the Python and the binary version, unpacked or not.
 
 The Python version consists of pickles, which can run any code when they are read. `_PlainUnpickler` makes nothing but
-dictionaries, lists, numbers, bytes and NumPy's arrays, and refuses everything else.
+dictionaries, lists, numbers, bytes and arrays of bytes, and refuses everything else.
 """
 
 from __future__ import annotations
@@ -136,11 +136,9 @@ def _pickled(data: bytes, layout: CifarLayout) -> tuple[Bytes, Bytes]:
     """Pixels and labels of a file of the Python version."""
     found = _unpickled(data)
     pixels, labels = found.get(b"data"), found.get(layout.key.encode())
-    if not isinstance(pixels, np.ndarray) or not isinstance(labels, list):
+    if not isinstance(pixels, _Array) or not isinstance(labels, list):
         raise InputError(f"it must hold data and {layout.key}; it has {', '.join(map(repr, found)) or 'nothing'}")
-    if pixels.dtype != np.uint8:
-        raise InputError(f"its images must be bytes; got {pixels.dtype}")
-    return pixels.reshape(-1, PIXELS), np.array(labels, np.uint8)
+    return pixels.values.reshape(-1, PIXELS), np.array(labels, np.uint8)
 
 
 def _class_names(data: bytes, layout: CifarLayout) -> tuple[str, ...]:
@@ -160,9 +158,33 @@ def _unpickled(data: bytes) -> dict[bytes, Any]:
     return found
 
 
+class _Array:
+    """Stands in for NumPy's array in a pickle and takes nothing but bytes; NumPy would take any type and size."""
+
+    def __init__(self, *_: object) -> None:
+        self.values: Bytes = np.empty(0, np.uint8)
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        _version, shape, dtype, is_fortran, data = state
+        if not isinstance(dtype, _ByteType) or is_fortran:
+            raise InputError("its arrays must hold bytes, row after row")
+        self.values = np.frombuffer(data, np.uint8).reshape(shape)
+
+
+class _ByteType:
+    """Stands in for NumPy's dtype in a pickle and takes no type but bytes."""
+
+    def __init__(self, name: object, *_: object) -> None:
+        if name not in ("u1", b"u1"):
+            raise InputError(f"its arrays must hold bytes; got the type {name!r}")
+
+    def __setstate__(self, state: object) -> None:
+        """Ignore the byte order: a byte has only one."""
+
+
 class _PlainUnpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
-        of_numpy = {"_reconstruct": np.empty(0).__reduce__()[0], "ndarray": np.ndarray, "dtype": np.dtype}
-        if module in ("numpy", "numpy.core.multiarray", "numpy._core.multiarray") and name in of_numpy:
-            return of_numpy[name]
+        stand_ins = {"_reconstruct": _Array, "ndarray": _Array, "dtype": _ByteType}
+        if module in ("numpy", "numpy.core.multiarray", "numpy._core.multiarray") and name in stand_ins:
+            return stand_ins[name]
         raise InputError(f"it asks for {module}.{name}, which no official file does; fetch it again")
