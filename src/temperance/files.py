@@ -46,6 +46,12 @@ def atomic_write(path: PathLike) -> Iterator[Path]:
         temporary.chmod(new_mode if kept_mode is None else kept_mode)
 
 
+def write_text(path: PathLike, text: str) -> None:
+    """Write a text file, whole or not at all."""
+    with atomic_write(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
 @contextmanager
 def atomic_folder(path: PathLike) -> Iterator[Path]:
     """A temporary folder, which becomes the new folder `path` when the block ends without an error."""

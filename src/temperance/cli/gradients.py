@@ -49,10 +49,10 @@ def run(args: argparse.Namespace) -> None:
     check_page_name(args.output)
     of_kind("classes", args.classes, Annotated[int, Bounds(3, 10_000)])
 
-    from temperance.report.html import write_page
+    from temperance.files import write_text
 
     losses = {text: _parsed(text, args.classes) for text in args.losses or FIGURES[args.figure]}
-    write_page(_page(losses, args.figure, args.against, args.classes), args.output)
+    write_text(args.output, _page(losses, args.figure, args.against, args.classes))
     print(f"drew {', '.join(losses)}; the page is {args.output}")
 
 

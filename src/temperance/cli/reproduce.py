@@ -151,19 +151,19 @@ def _draw(outputs: Any, args: argparse.Namespace, output: Any, folder: Path | No
 
 
 def _write(drawing: Any, path: Path, output: Any, title: str) -> None:
+    from temperance.files import write_text
     from temperance.markup import tag
-    from temperance.report.html import write_page
     from temperance.report.page import heading, page, pair
     from temperance.report.svg.lines import line_legend
     from temperance.report.svg.sheet import sheet
 
     if path.suffix.lower() == ".svg":
-        write_page(sheet(drawing.pictures, legend=drawing.legend, columns=drawing.columns), path)
+        write_text(path, sheet(drawing.pictures, legend=drawing.legend, columns=drawing.columns))
         return
     figures = pair(*((tag("b", caption), picture) for caption, picture in drawing.pictures))
     section = tag("section", tag("p", drawing.says), line_legend(drawing.legend), figures)
     about = heading("A figure of a paper, drawn again", output.about[0].upper() + output.about[1:], [title, output.how])
-    write_page(page(title, about, section), path)
+    write_text(path, page(title, about, section))
 
 
 def _reproduce(outputs: Any, args: argparse.Namespace, output: Any, folder: Path | None) -> None:

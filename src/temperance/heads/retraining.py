@@ -15,7 +15,7 @@ from torch import Tensor
 
 from temperance.data import ImageData
 from temperance.errors import FileError, InputError, plural
-from temperance.files import atomic_write, check_folder, make_folder, reading
+from temperance.files import check_folder, make_folder, reading, write_text
 from temperance.heads.base import Head, load_head, make_head
 from temperance.heads.change import FEWEST_SAMPLES, JUDGED, LEVEL, differences, is_worse, judgement, moved_by, unproven
 from temperance.heads.features import Features, FeatureSet, extract_features, read_features, write_features
@@ -254,8 +254,7 @@ def write_retrained(
         "seconds": round(found.seconds, 4),
         "provenance": asdict(found.provenance),
     }
-    with atomic_write(place / ABOUT) as temporary:
-        temporary.write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
+    write_text(place / ABOUT, json.dumps(about, indent=2) + "\n")
     return deployed
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import temperance
 from temperance.errors import InputError
-from temperance.files import PathLike, atomic_write, make_folder, reading
+from temperance.files import PathLike, make_folder, reading, write_text
 from temperance.jobs.comparison import Comparison, chosen_methods, compare
 from temperance.jobs.outcomes import BASELINE
 from temperance.jobs.results import Provenance, Results, Row
@@ -79,8 +79,7 @@ class Kept:
         else:
             calibrator.unlink(missing_ok=True)  # of other data or settings
         # Written last: a set that has it is complete.
-        with atomic_write(path) as temporary:
-            temporary.write_text(results.to_json(asked=asked, finding=asdict(finding)), encoding="utf-8")
+        write_text(path, results.to_json(asked=asked, finding=asdict(finding)))
         return results, finding
 
     def _asked(self, given: Set) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, cast
 
 from temperance.errors import InputError
-from temperance.files import PathLike, atomic_write
+from temperance.files import PathLike, write_text
 from temperance.jobs.evaluation import evaluate
 from temperance.jobs.results import Provenance
 
@@ -48,13 +48,7 @@ def write_report(found: Reported, path: PathLike, *, measured: Evaluation | None
     module, function = PAGES[kind]
     make_page = getattr(import_module(f"temperance.report.{module}"), function)
     text: str = make_page(found, *_evaluated(cast("Run", found), measured)) if kind == "Run" else make_page(found)
-    write_page(text, path)
-
-
-def write_page(text: str, path: PathLike) -> None:
-    """Write a finished page."""
-    with atomic_write(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+    write_text(path, text)
 
 
 def _evaluated(run: Run, measured: Evaluation | None) -> tuple[Evaluation, Provenance]:

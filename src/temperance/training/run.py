@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from temperance.errors import FileError, InputError, plural
-from temperance.files import atomic_write, read_tensors, reading, write_tensors
+from temperance.files import read_tensors, reading, write_tensors, write_text
 from temperance.jobs.results import Provenance, Tabular
 from temperance.metrics import accuracy, ece, nll
 from temperance.predictions import Predictions, read_pair, write_pair
@@ -74,8 +74,7 @@ def write_run(run: Run, configuration: Mapping[str, Any]) -> None:
         "measured": {name: headline(found) for name, found in run.predictions.items()},
         "provenance": asdict(provenance),
     }
-    with atomic_write(run.folder / "run.json") as temporary:
-        temporary.write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
+    write_text(run.folder / "run.json", json.dumps(about, indent=2) + "\n")
 
 
 def read_run(folder: str | Path, network: nn.Module) -> Run:
@@ -149,8 +148,7 @@ def hardly_learnt(predictions: Predictions) -> str:
 
 def write_log(path: Path, history: list[dict[str, Any]]) -> None:
     """Write one line for each epoch."""
-    with atomic_write(path) as temporary:
-        temporary.write_text("".join(f"{json.dumps(row)}\n" for row in history), encoding="utf-8")
+    write_text(path, "".join(f"{json.dumps(row)}\n" for row in history))
 
 
 def read_log(path: Path) -> list[dict[str, Any]]:
