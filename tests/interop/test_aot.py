@@ -10,8 +10,9 @@ from torch import Tensor, nn
 from conftest import random_predictions
 from temperance.calibrators import CALIBRATORS
 
+# Half a minute of C++. By default test_networks_contract.py exports every calibrator, and compiles one to machine code.
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.exhaustive,
     pytest.mark.skipif(shutil.which("g++") is None, reason="AOTInductor needs a C++ compiler"),
 ]
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from interop.small_tables import Split, few, split
-from temperance.calibrators import CALIBRATORS, Platt, Temperature
+from temperance.calibrators import CALIBRATORS, Auto, Platt, Temperature
 from temperance.errors import InputError, TemperanceWarning
 from temperance.metrics import ece, nll
 
@@ -57,11 +57,11 @@ def test_it_passes_the_checks_of_scikit_learn(estimator: Any) -> None:
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_the_default_passes_the_checks_of_scikit_learn() -> None:
-    """With fewer folds, whose number makes no difference to the checks."""
+    """With fewer folds and members, whose number makes no difference to the checks."""
     # Auto deals the rows to folds, and stops within a tolerance that is wider than these checks allow.
     reason = "auto cross-validates, so a weight of 2 is not quite two rows"
     unequal = {f"check_sample_weight_equivalence_on_{kind}_data": reason for kind in ("dense", "sparse")}
-    made = CalibratedClassifier(GaussianNB(), method="auto:folds=2", cv=2)
+    made = CalibratedClassifier(GaussianNB(), method=Auto(members=("structured-vector",), folds=2), cv=2)
     check_estimator(made, expected_failed_checks=unequal)
 
 
