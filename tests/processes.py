@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from multiprocessing import set_forkserver_preload
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.multiprocessing.spawn import spawn
+from torch.multiprocessing.spawn import start_processes
 from torch.nn.parallel import DistributedDataParallel
 
 from temperance.losses import LOSSES, Loss
@@ -75,8 +77,19 @@ def worker(rank: int, n_processes: int, folder: Path) -> None:
 
 def run(folder: Path, n_processes: int = 2) -> list[dict[str, dict[str, Tensor]]]:
     """What each process found."""
-    spawn(worker, (n_processes, folder), n_processes)  # type: ignore[no-untyped-call]
+    forked(worker, n_processes, n_processes, folder)
     return [torch.load(folder / f"{rank}.pt") for rank in range(n_processes)]
+
+
+def forked(
+    function: Callable[..., None],
+    n_processes: int,
+    *arguments: Any,
+    imported: tuple[str, ...] = (__name__, "torch._dynamo"),
+) -> None:
+    """Run a function in several processes: forks of one that has done nothing but import modules."""
+    set_forkserver_preload(list(imported))
+    start_processes(function, arguments, n_processes, start_method="forkserver")  # type: ignore[no-untyped-call]
 
 
 def synced(rank: int, pieces: list[tuple[Tensor, Tensor]], folder: Path) -> None:

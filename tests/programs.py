@@ -1,6 +1,7 @@
-"""Programs in processes that do not import torch anew: each is a fork of one that has done nothing but import it."""
+"""Programs in processes that do not import libraries anew: each is a fork of one that has done nothing else."""
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -8,11 +9,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-# Imports what most programs need, and then runs one after the other. Each is a line: its folder and its Python.
+# Prepares itself, and then runs one program after the other. Each is a line: its folder and its Python.
 PARENT = """
 import json, os, sys, traceback, warnings
-import torch, scipy.optimize, scipy.special, temperance.calibrators, temperance.jobs.comparison, temperance.metrics
 
+exec(sys.argv[1])
 for line in sys.stdin:
     folder, program = json.loads(line)
     with warnings.catch_warnings(action="ignore"):  # Python's own, about the threads of libraries, which do nothing yet
@@ -52,10 +53,11 @@ class Run(Protocol):
 
 
 @contextmanager
-def runner() -> Iterator[Run]:
-    """A way to run programs, in which every warning is an error."""
-    command = [sys.executable, "-W", "error", "-c", PARENT]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as parent:
+def runner(prepare: str, **environment: str) -> Iterator[Run]:
+    """A way to run programs, in which every warning is an error, after what prepares the process for all of them."""
+    command = [sys.executable, "-W", "error", "-c", PARENT, prepare]
+    around = os.environ | environment
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=around) as parent:
         assert parent.stdin is not None and parent.stdout is not None
 
         def run(program: str, folder: Path) -> Ended:

@@ -92,9 +92,21 @@ json.dump(printed, open("printed.json", "w"))
 NUMBER = re.compile(r"(?<![\w.])[-−]?\d+(?:,\d{3})*(?:\.\d+)?(?:e-?\d+)?(?![\w])( ?%)?")
 
 
+# What most pages import.
+IMPORTS = """
+import importlib.util
+import torch._dynamo, torch.export._trace, torch.utils._sympy.numbers
+import scipy.optimize, scipy.special, temperance.calibrators, temperance.jobs.comparison, temperance.metrics
+
+for name in ("matplotlib.pyplot", "onnxscript.function_libs.torch_lib.ops", "pandas", "sklearn.datasets"):
+    if importlib.util.find_spec(name.partition(".")[0]):
+        importlib.import_module(name)
+"""
+
+
 @pytest.fixture(scope="module")
 def run() -> Iterator[Run]:
-    with runner() as found:
+    with runner(IMPORTS) as found:
         yield found
 
 

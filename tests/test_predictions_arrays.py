@@ -3,12 +3,10 @@
 import io
 import json
 import struct
-import subprocess
-import sys
 import tracemalloc
 import warnings
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +15,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from programs import Run, runner
 from temperance.errors import FileError, InputError
 from temperance.predictions import Predictions, read_pair, read_predictions, write_pair
 
@@ -364,7 +363,6 @@ def test_safetensors_that_declare_more_than_there_is(tmp_path: Path, end: int) -
 
 # The peak is read from the kernel's own book: what getrusage says of a child includes its parent's size at the start.
 MEMORY_PROGRAM = """
-import sys
 from pathlib import Path
 from temperance.predictions import read_predictions
 
@@ -372,7 +370,7 @@ def peak():
     line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
     return int(line.split()[1]) / 1000
 
-found = read_predictions(sys.argv[1])
+found = read_predictions({!r})
 before = peak()
 total = sum(float(scores[:, 0].sum()) for scores, *_ in found.chunks())
 by_chunks = peak() - before
@@ -381,15 +379,20 @@ print(by_chunks, peak() - before)
 """
 
 
+@pytest.fixture(scope="module")
+def run() -> Iterator[Run]:
+    with runner("import temperance.predictions") as found:
+        yield found
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory is measured on Linux only")
 @every_format
-def test_a_large_file_is_read_in_little_memory(tmp_path: Path, save: Save) -> None:
+def test_a_large_file_is_read_in_little_memory(run: Run, tmp_path: Path, save: Save) -> None:
     n, k = 500_000, 100
     path = save(tmp_path, logits=np.zeros((n, k), np.float32), labels=np.zeros(n, np.int16))
-    command = [sys.executable, "-c", MEMORY_PROGRAM, str(path)]
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
-    by_chunks, whole = map(float, done.stdout.split())
+    done = run(MEMORY_PROGRAM.format(str(path)), tmp_path)
+    by_chunks, whole = map(float, done.out.split())
     assert by_chunks < 90
     # The measure itself works: loading everything takes the 200 MB that there are.
     assert whole > 170

@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from torch.multiprocessing.spawn import spawn
 
 from conftest import random_predictions
-from processes import synced
+from processes import forked, synced
 from temperance.errors import InputError
 from temperance.metrics import METRICS, Metric, ece
 
@@ -95,7 +94,7 @@ def test_ignored_labels_pickling_and_wrong_settings() -> None:
 
 @pytest.mark.slow
 def test_processes_sync_to_the_value_of_all_samples(tmp_path: Path) -> None:
-    spawn(synced, (pieces(), tmp_path), nprocs=2)  # type: ignore[no-untyped-call]
+    forked(synced, 2, pieces(), tmp_path, imported=("processes", "torchmetrics"))
     for rank in range(2):
         for name, value in json.loads((tmp_path / str(rank)).read_text()).items():
             assert value == expected(METRICS[name]), name

@@ -249,11 +249,21 @@ def test_a_checkpoint_restores_the_memory_format_of_the_optimiser_s_state(tmp_pa
         assert other.stride() == theirs.stride()
 
 
-SCRIPT = """
+ALONE = """
 import sys
 from training.test_engine import train_digits
 
 train_digits(*sys.argv[1:])
+"""
+# As torchrun does it, but the processes are forks of one that has imported what they need.
+TWO_PROCESSES = """
+import sys
+import sklearn.datasets, torch._dynamo
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+from training.test_engine import train_digits
+
+standalone = {"rdzv_backend": "c10d", "rdzv_endpoint": "localhost:0", "run_id": "two", "start_method": "fork"}
+elastic_launch(LaunchConfig(1, 1, 2, **standalone), train_digits)(*sys.argv[1:])
 """
 
 
@@ -270,20 +280,18 @@ def train_digits(folder: Path | str, epochs: str, *losses: str, resume: bool = F
         torch.set_num_threads(before)
 
 
-def started(*arguments: str, launcher: tuple[str, ...] = ()) -> subprocess.Popen[bytes]:
+def started(program: str, *arguments: str) -> subprocess.Popen[bytes]:
     """A process that runs `train_digits`."""
     tests = Path(__file__).parents[1]
     paths = os.pathsep.join(map(str, (tests.parent / "src", tests)))
     environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
-    script = Path(arguments[0]).with_suffix(".py")
-    script.write_text(SCRIPT)
-    return subprocess.Popen([sys.executable, *launcher, str(script), *arguments], env=environment)
+    return subprocess.Popen([sys.executable, "-c", program, *arguments], env=environment)
 
 
 @pytest.mark.slow
 def test_kill_nine_and_resume_give_the_same_weights(tmp_path: Path) -> None:
     arguments = ["12", "cross-entropy"]
-    process = started(str(tmp_path / "killed"), *arguments)
+    process = started(ALONE, str(tmp_path / "killed"), *arguments)
     log = tmp_path / "killed-cross-entropy" / "log.jsonl"
     while not log.exists() or len(log.read_text().splitlines()) < 3:
         assert process.poll() is None
@@ -301,9 +309,8 @@ def test_kill_nine_and_resume_give_the_same_weights(tmp_path: Path) -> None:
 def one_and_two(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Trainings by one process and by two, with each of the losses in `SHARED`."""
     folder = tmp_path_factory.mktemp("processes")
-    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
-    process = started(str(folder / "two"), "3", *SHARED, launcher=launcher)
-    train_digits(folder / "one", "3", *SHARED)
+    process = started(TWO_PROCESSES, str(folder / "two"), "2", *SHARED)
+    train_digits(folder / "one", "2", *SHARED)
     assert process.wait() == 0
     return folder
 
