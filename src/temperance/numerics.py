@@ -300,6 +300,25 @@ def root(values: Tensor, p: float = 2) -> Tensor:
     return torch.where(values > smallest, values.clamp_min(smallest).pow(1 / p), values * smallest ** (1 / p - 1))
 
 
+def zero_of(rising: Callable[[float], float], low: float, high: float, *, tolerance: float = 1e-3) -> float:
+    """Where a rising function is zero, by bisection; if it is zero nowhere in between, the nearer end.
+
+    >>> round(zero_of(lambda x: x - 0.3, 0, 1), 2)
+    0.3
+    """
+    if rising(high) <= 0:
+        return high
+    if rising(low) >= 0:
+        return low
+    while high - low > tolerance:
+        middle = (low + high) / 2
+        if rising(middle) > 0:
+            high = middle
+        else:
+            low = middle
+    return (low + high) / 2
+
+
 # Up to this many values, fitting in Python takes less time than importing SciPy.
 FEW = 20_000
 

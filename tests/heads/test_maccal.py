@@ -14,7 +14,8 @@ from torch import Tensor
 from temperance.errors import InputError
 from temperance.heads import LinearHead, MaCCal, make_head, masked_inference
 from temperance.heads.features import Features
-from temperance.heads.masked import Layout, lower, moved_rate, step_bound, zero_of
+from temperance.heads.masked import Layout, lower, moved_rate, step_bound
+from temperance.numerics import zero_of
 
 
 def classes(d: int, n: int, noise: float) -> Features:

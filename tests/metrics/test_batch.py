@@ -10,7 +10,7 @@ from conftest import random_predictions
 from temperance import numerics
 from temperance.metrics import batch as module
 from temperance.metrics.base import METRICS, Metric
-from temperance.metrics.batch import NARROW, Batch, Joined, batches
+from temperance.metrics.batch import NARROW, Batch, Columns, batches
 
 narrow_metrics = pytest.mark.parametrize("metric", [m for m in METRICS if m.of_batch in NARROW], ids=lambda m: m.name)
 
@@ -30,10 +30,10 @@ def test_narrow_statistics_need_only_columns(metric: Metric, from_logits: bool) 
     several = [
         Batch(scores[i : i + 70], labels[i : i + 70], from_logits=from_logits) for i in range(0, len(labels), 70)
     ]
-    joined = Joined(several[0], 300)
-    assert all(joined.add(batch) for batch in several) and not joined.add(several[0])
+    joined = Columns.joined(several)
+    assert len(joined) == 300 and not hasattr(joined, "scores")
     whole = metric(scores, labels, from_logits=from_logits)
-    assert metric.value(metric.of_batch(joined.take())) == pytest.approx(whole, abs=1e-12)
+    assert metric.value(metric.of_batch(joined)) == pytest.approx(whole, abs=1e-12)
 
 
 @narrow_metrics

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor
 
-from temperance.arrays import ArrayLike, as_labels, as_logits, flatten, shape_of, to_tensor
+from temperance.arrays import ArrayLike, as_labels, as_logits, flatten, shape_of
 from temperance.diagnose.traces import Trace, posthoc_trace
 from temperance.errors import FileError, InputError, MissingExtraError, optional
 from temperance.heads.features import read_features
@@ -23,7 +23,7 @@ from temperance.heads.masked import MaskedInference, masked_inference
 from temperance.heads.splitting import USUAL_NAMES
 from temperance.jobs.evaluation import evaluate
 from temperance.metrics.bins import Bins
-from temperance.metrics.familiarity import as_features
+from temperance.metrics.familiarity import Reference, as_features
 from temperance.predictions import Predictions, read_pair, read_predictions
 from temperance.progress import Progress, no_progress
 from temperance.settings import AtLeastTwo, Bounds, of_kind
@@ -73,15 +73,12 @@ def simplex_angle(k: int) -> float:
 
 def class_means(features: ArrayLike, labels: ArrayLike, *, k: int | None = None) -> Tensor:
     """The mean feature of each class, in float64; every class must occur. (n, d) → (k, d)"""
-    rows, truth = to_tensor(features, "features").double(), to_tensor(labels, "labels").long()
-    if rows.ndim != 2 or truth.shape != rows.shape[:1]:
-        raise InputError(
-            f"features must be (n, d) with labels (n,); got {shape_of(rows)} with labels {shape_of(truth)}"
-        )
-    count = torch.bincount(truth, minlength=k or 0)
+    known = Reference.of(features, labels)
+    count = torch.bincount(known.labels, minlength=k or 0)
     if bool((count == 0).any()):
         raise InputError(f"class {int((count == 0).nonzero()[0])} has no samples, so it has no mean")
-    return rows.new_zeros(len(count), rows.shape[1]).index_add_(0, truth, rows) / count[:, None]
+    sums = known.features.new_zeros(len(count), known.features.shape[1])
+    return sums.index_add_(0, known.labels, known.features) / count[:, None]
 
 
 # ------------------------------------------------------------------------------------------------------ a map of logits

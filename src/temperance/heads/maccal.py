@@ -13,8 +13,9 @@ from temperance.heads.base import Head, TrainingSettings, head
 from temperance.heads.features import Features, FeatureSet
 from temperance.heads.linear import Start, check_start
 from temperance.heads.loop import FeatureBatch, measured, nll_of, on_val
-from temperance.heads.masked import Layout, UsedWeights, lower, moved_rate, step_bound, zero_of
+from temperance.heads.masked import Layout, UsedWeights, lower, moved_rate, step_bound
 from temperance.losses import Loss
+from temperance.numerics import zero_of
 from temperance.settings import Count, Fraction, Positive, PositiveFraction
 
 # How a head that was trained with masks can be deployed.

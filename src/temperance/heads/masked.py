@@ -113,25 +113,6 @@ def moved_rate(rate: float, confidence: float, accuracy: float, acc_discount: fl
     return min(max(rate + step, 0.0), 1.0)
 
 
-def zero_of(rising: Callable[[float], float], low: float, high: float, *, tolerance: float = 1e-3) -> float:
-    """Where a rising function is zero, by bisection; if it is zero nowhere in between, the nearer end.
-
-    >>> round(zero_of(lambda x: x - 0.3, 0, 1), 2)
-    0.3
-    """
-    if rising(high) <= 0:
-        return high
-    if rising(low) >= 0:
-        return low
-    while high - low > tolerance:
-        middle = (low + high) / 2
-        if rising(middle) > 0:
-            high = middle
-        else:
-            low = middle
-    return (low + high) / 2
-
-
 def lower(values: Tensor, others: Tensor) -> bool:
     """Are the values, paired by sample, lower than the others beyond chance? A one-sided t-test at 5 %."""
     from scipy.special import stdtr  # here, because it takes longer to import than torch's own parts

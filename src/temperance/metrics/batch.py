@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -75,12 +75,17 @@ class Columns:
     def __len__(self) -> int:
         return len(self.labels)
 
-    def _named(self) -> dict[str, Tensor]:
-        """The columns by name."""
+    @classmethod
+    def joined(cls, several: Sequence[Columns]) -> Columns:
+        """The columns of batches, one after the other, without their scores."""
+        found, first = Columns(), several[0]
+        found.k, found.from_logits = first.k, first.from_logits
         names = ["labels", "top", "label_score", "correct"]
-        names += ["normaliser"] * self.from_logits
-        names += [name for name in ("weights", "part") if getattr(self, name) is not None]
-        return {name: getattr(self, name) for name in names}
+        names += ["normaliser"] * first.from_logits
+        names += [name for name in ("weights", "part") if getattr(first, name) is not None]
+        for name in names:
+            setattr(found, name, torch.cat([getattr(each, name) for each in several]))
+        return found
 
     def deal(self, part: Tensor | None, n_parts: int) -> None:
         """Assign each row to the part that `part` (n,) names; None undoes that."""
@@ -146,36 +151,6 @@ class Columns:
             found = torch.bincount(self.part * size + index, weights, minlength=self.n_parts * size)
             found = found.reshape(self.n_parts, size)
         return found if weights is None else found.double()
-
-
-class Joined:
-    """The columns of batches one after the other, up to `most` rows, in memory that is allocated once."""
-
-    def __init__(self, first: Columns, most: int) -> None:
-        self._like, self._most, self._held = first, most, 0
-        self._columns = {name: column.new_empty(most) for name, column in first._named().items()}
-
-    def add(self, batch: Columns) -> bool:
-        """Take in more rows; false if there is no room for them."""
-        end = self._held + len(batch)
-        if end > self._most:
-            return False
-        for name, column in batch._named().items():
-            self._columns[name][self._held : end] = column
-        self._held = end
-        return True
-
-    def take(self) -> Columns:
-        """All rows; the next ones then take their place."""
-        joined = Columns()
-        joined.k, joined.from_logits = self._like.k, self._like.from_logits
-        for name, column in self._columns.items():
-            setattr(joined, name, column[: self._held])
-        self._held = 0
-        return joined
-
-    def __len__(self) -> int:
-        return self._held
 
 
 class Batch(Columns):

@@ -20,7 +20,7 @@ import torch
 from temperance.arrays import no_weight
 from temperance.errors import InputError
 from temperance.metrics.base import Metric
-from temperance.metrics.batch import NARROW, Batch, Columns, Joined
+from temperance.metrics.batch import NARROW, Batch, Columns
 from temperance.metrics.statistic import Additive, RankedSamples, Running, Statistic, in_bytes
 
 N_PARTS = 500  # that rows are dealt to
@@ -86,7 +86,7 @@ class Gatherer:
         if of_block and in_parts:
             # Short blocks must not all begin with the same part.
             self._offset = int(torch.randint(N_PARTS, (), generator=generator))
-        self._waiting: Joined | None = None
+        self._waiting: list[Columns] = []
 
     def add(self, batch: Batch) -> None:
         """Take in more rows."""
@@ -137,21 +137,17 @@ class Gatherer:
 
     def _join(self, batch: Batch) -> None:
         """Give narrow statistics many rows at once: those of several short batches, or of one long batch."""
-        if self._waiting is None:
-            self._waiting = Joined(batch, min(JOINED_ROWS, self._n))
-        if not self._waiting.add(batch):
+        self._waiting.append(Columns.joined([batch]))  # what waits holds no scores
+        if sum(map(len, self._waiting)) >= JOINED_ROWS:
             self._flush()
-            if not self._waiting.add(batch):
-                self._take_narrow(batch)
 
     def _flush(self) -> None:
-        if self._waiting:
-            self._take_narrow(self._waiting.take())
-
-    def _take_narrow(self, batch: Columns) -> None:
+        if not self._waiting:
+            return
+        joined, self._waiting = Columns.joined(self._waiting), []
         for key in self._gathered:
             if key[0] in NARROW:
-                self._take(key, batch)
+                self._take(key, joined)
 
     def _take(self, key: Any, batch: Columns) -> None:
         of_batch, options = key

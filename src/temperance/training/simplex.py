@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from temperance.losses.distributed import all_sum
+from temperance.numerics import zero_of
 
 # Bisection ends when the share is known this closely.
 TOLERANCE = 1e-4
@@ -45,16 +46,11 @@ def balanced_share(linear: Tensor, even: Tensor, confidence: float) -> float:
     >>> round(balanced_share(linear, even, 0.9), 3)
     0.399
     """
-    if mean_confidence(linear) <= confidence:
-        return 1.0
-    low, high = 0.0, 1.0
-    while high - low > TOLERANCE:
-        middle = (low + high) / 2
-        if mean_confidence(torch.lerp(even, linear, middle)) > confidence:
-            high = middle
-        else:
-            low = middle
-    return (low + high) / 2
+
+    def surplus(share: float) -> float:
+        return mean_confidence(torch.lerp(even, linear, share)) - confidence
+
+    return zero_of(surplus, 0.0, 1.0, tolerance=TOLERANCE)
 
 
 def mean_confidence(logits: Tensor) -> float:
