@@ -101,6 +101,15 @@ def test_headline_metrics_are_the_default_in_their_order() -> None:
     assert [metric.headline for metric in found] == sorted(m.headline for m in METRICS if m.headline)
 
 
+def test_names_may_be_one_text_as_on_the_command_line() -> None:
+    probs, labels = confident(100, 0.1)
+    assert [row.metric for row in evaluate(probs, labels, metrics="ece, nll", bootstrap=0).rows] == ["ece", "nll"]
+    with pytest.raises(InputError, match="there is no metric named 'eec'; did you mean ece"):
+        evaluate(probs, labels, metrics="eec")
+    with pytest.raises(InputError, match="there is no calibrator named 'temprature'; did you mean temperature"):
+        temperance.compare(probs, labels, methods="temprature")
+
+
 def test_groups(tmp_path: Path) -> None:
     probs, labels = confident(300, 0.1)
     groups = np.array(["a", "b", "a"] * 100)

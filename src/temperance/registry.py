@@ -4,7 +4,7 @@ An entry carries its name, its first docstring line and its claims; the command 
 contract tests read them from here, so that nothing about a method is written down twice.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Generic, TypeVar
 
 from temperance.errors import InputError, unknown_name
@@ -84,6 +84,15 @@ def plain_name(identifier: str) -> str:
 def first_line(doc: str | None) -> str:
     """The first line of a docstring, which says in plain words what the thing is."""
     return (doc or "").strip().split("\n")[0].rstrip(".")
+
+
+def as_names(given: str | Iterable[str]) -> list[str]:
+    """Names as they are given: several, or a text with commas between them, as on the command line.
+
+    >>> as_names("ece, nll"), as_names(("ece", "nll"))
+    (['ece', 'nll'], ['ece', 'nll'])
+    """
+    return [name.strip() for name in given.split(",") if name.strip()] if isinstance(given, str) else list(given)
 
 
 def parse_entry(text: str) -> tuple[str, dict[str, Any]]:

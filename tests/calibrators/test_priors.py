@@ -292,7 +292,7 @@ def test_without_a_shift_the_probabilities_stay_as_they_are() -> None:
         ):
             shift = found.adapt(rows)
             assert shift.applied is None and shift.verdict.startswith(says)
-            assert shift.verdict.endswith("probabilities are left as they are")
+            assert shift.verdict.endswith("the calibrator stays as it is")
             assert torch.equal(found.predict_proba(new), before)
         # Enough of them say that the classes are as common as in the fit part, whatever was said before.
         shift = found.adapt(new)

@@ -269,7 +269,7 @@ class PriorShift(Shown):
                 return f"{rows} show no shift of class frequencies from the fit part; no correction is applied"
             else:
                 found = f"{rows} are too few to tell whether class frequencies shifted"
-            return f"{found}; probabilities are left as they are"
+            return f"{found}; the calibrator stays as it is"
         most = (self.applied - self.fit_prior).abs().argsort(descending=True, stable=True)[:TOLD].tolist()
         changes = ", ".join(
             "class {} {} ({})".format(j, *percents([float(self.applied[j])], [float(self.fit_prior[j])])) for j in most

@@ -49,7 +49,7 @@ def run(args: argparse.Namespace) -> None:
         found = analyse(
             *args.sources,
             layer=args.layer,
-            objectives=[name.strip() for name in args.objectives.split(",") if name.strip()],
+            objectives=args.objectives,
             steps=args.steps,
             points=args.points,
             seed=args.seed,

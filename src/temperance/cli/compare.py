@@ -133,7 +133,7 @@ def rank(fit: Predictions | Path, test: Predictions | Path | None, args: argpars
 def comparing_options(args: argparse.Namespace) -> dict[str, Any]:
     """The options of `add_comparing_options`, and how files are read, for the library."""
     return {
-        "methods": [name for name in args.methods.split(",") if name.strip()],
+        "methods": args.methods,
         "n_bins": args.n_bins,
         "bootstrap": args.bootstrap,
         "jobs": args.jobs,

@@ -98,7 +98,7 @@ def measuring_options(args: argparse.Namespace) -> dict[str, Any]:
 
     return {
         "calibrator": load_calibrator(args.calibrator) if args.calibrator else None,
-        "metrics": [name.strip() for name in args.metrics.split(",") if name.strip()],
+        "metrics": args.metrics,
         "n_bins": args.n_bins,
         "bootstrap": args.bootstrap,
         "by_group": args.by is not None,

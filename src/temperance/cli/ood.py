@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> None:
             inside,
             outside,
             reference=reference_of(args.features) if args.features else None,
-            scores=[name.strip() for name in args.scores.split(",") if name.strip()],
+            scores=args.scores,
             calibrator=load_calibrator(args.calibrator) if args.calibrator else None,
             bootstrap=args.bootstrap,
             seed=args.seed,

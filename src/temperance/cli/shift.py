@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> None:
             data.test if args.limit is None else some_of(data.test, args.limit, seed=args.seed),
             mean=found.mean,
             std=found.std,
-            corruptions=[name.strip() for name in args.corruptions.split(",") if name.strip()],
+            corruptions=args.corruptions,
             severities=severities,
             seed=args.seed,
             calibrator=calibrator,

@@ -26,6 +26,7 @@ from temperance.metrics.bins import Bins
 from temperance.metrics.familiarity import Reference, as_features
 from temperance.predictions import Predictions, read_pair, read_predictions
 from temperance.progress import Progress, no_progress
+from temperance.registry import as_names
 from temperance.settings import AtLeastTwo, Bounds, of_kind
 from temperance.training.run import LOG, UNFINISHED, read_log, read_weights
 
@@ -193,7 +194,8 @@ def analyse(
                 f"only networks with the same classes can be drawn side by side; {subjects[0].name} has "
                 f"{subjects[0].test.k} and {subject.name} {subject.test.k}"
             )
-    jobs = len(subjects) + len(objectives) + 1
+    named = as_names(objectives)
+    jobs = len(subjects) + len(named) + 1
     confidence: dict[str, Bins] = {}
     angles: dict[str, Tensor] = {}
     maps: dict[str, Embedding] = {}
@@ -211,7 +213,7 @@ def analyse(
     toy = None
     if first.fit is not None:
         fit, test = (_some(data, seed) for data in (first.fit, first.test))
-        for objective in objectives:
+        for objective in named:
             progress(len(subjects) + len(traces), jobs, f"post-hoc training, {objective}")
             traces.append(
                 posthoc_trace(*fit, layer=layer, objective=objective, held_out=test, lr=RATE, steps=steps, every=3)

@@ -25,6 +25,7 @@ from temperance.metrics import METRICS, debiased_ece
 from temperance.metrics.gain import holm
 from temperance.metrics.significance import Difference, difference
 from temperance.progress import Progress, no_progress
+from temperance.registry import as_names
 from temperance.settings import Count, Seed, of_kind
 from temperance.showing import number_table, percent
 from temperance.training.prediction import device_of, predict
@@ -240,7 +241,7 @@ def under_shift(
     Ovadia et al., Can you trust your model's uncertainty?, NeurIPS 2019.
     """
     of_kind("seed", seed, Seed)
-    chosen = tuple(CORRUPTIONS[each].name for each in corruptions) or usual_corruptions(part)
+    chosen = tuple(CORRUPTIONS[each].name for each in as_names(corruptions)) or usual_corruptions(part)
     if not severities or any(isinstance(s, bool) or not isinstance(s, int) or not 1 <= s <= 5 for s in severities):
         raise InputError(
             f"severities must be whole numbers from 1 to 5; got {', '.join(map(str, severities)) or 'none'}",

@@ -33,6 +33,7 @@ from temperance.predictions.core import ARRAYS
 from temperance.predictions.given import Set, as_sides
 from temperance.predictions.rows import Chunk
 from temperance.progress import Progress, listening, no_progress
+from temperance.registry import as_names
 from temperance.settings import MOST_RESAMPLES, Bounds, Count, Seed, of_kind
 from temperance.showing import number_table
 
@@ -334,7 +335,7 @@ def compare(
 
 def chosen_methods(methods: Sequence[str]) -> list[Method]:
     """The methods to fit, without duplicates and without the baseline, which is always fitted."""
-    named = [Method.parse(text) for text in methods] or [Method(name, {}) for name in CALIBRATORS.names]
+    named = [Method.parse(text) for text in as_names(methods)] or [Method(name, {}) for name in CALIBRATORS.names]
     return list({method.label: method for method in named if method.name != BASELINE}.values())
 
 

@@ -22,6 +22,7 @@ from temperance.numerics import is_whole, one_thread
 from temperance.predictions import Predictions
 from temperance.predictions.checks import Text
 from temperance.progress import Progress, no_progress
+from temperance.registry import as_names
 from temperance.settings import Seed, of_kind
 
 # Numbers that are read at a time.
@@ -112,9 +113,10 @@ def group_sizes(data: Predictions) -> dict[str, int]:
 
 def chosen_metrics(names: Sequence[str]) -> list[Metric]:
     """The metrics of these names: the headline ones for none, every one for "all"."""
-    if not names:
+    wanted = as_names(names)
+    if not wanted:
         return sorted((metric for metric in METRICS if metric.headline), key=lambda metric: metric.headline)
-    return list(METRICS) if "all" in names else [METRICS[name] for name in names]
+    return list(METRICS) if "all" in wanted else [METRICS[name] for name in wanted]
 
 
 def allowed_metrics(
@@ -125,7 +127,7 @@ def allowed_metrics(
     A block cannot know the weights of others, so with any weights it leaves them out. Named ones are not left out.
     """
     metrics = chosen_metrics(names)
-    if "all" not in names or not data.has_weights:
+    if "all" not in as_names(names) or not data.has_weights:
         return metrics, ()
     with data.located():
         whole = all(is_whole(chunk.weights) for chunk in data.chunks() if chunk.weights is not None)

@@ -27,6 +27,7 @@ from temperance.predictions import Predictions, read_predictions
 from temperance.predictions.disk import extras_of
 from temperance.predictions.given import Set
 from temperance.progress import Progress, no_progress
+from temperance.registry import as_names
 from temperance.settings import Resamples, Seed, of_kind
 from temperance.showing import number_table, percent, percents
 
@@ -265,14 +266,14 @@ def _entries(
     names: Sequence[str], sides: Sequence[Predictions], calibrator: Calibrator | None, reference: Reference | None
 ) -> tuple[list[Score], list[FeatureScore]]:
     """The scores of predictions and of features to measure; by default all whose inputs are there."""
-    if names:
-        of_features = [FEATURE_SCORES[name] for name in names if name in FEATURE_SCORES]
+    if wanted := as_names(names):
+        of_features = [FEATURE_SCORES[name] for name in wanted if name in FEATURE_SCORES]
         if of_features and reference is None:
             raise InputError(
                 f"the score {of_features[0].name} needs features of the training data: give reference=",
                 flags={"reference=": "--features FILE"},
             )
-        chosen = [SCORES[name] for name in names if name not in FEATURE_SCORES]
+        chosen = [SCORES[name] for name in wanted if name not in FEATURE_SCORES]
         for entry in chosen:
             if entry.needs_logits and calibrator is not None:
                 raise InputError(f"a calibrator makes probabilities, and the score {entry.name} needs logits")

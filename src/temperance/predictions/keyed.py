@@ -104,12 +104,12 @@ def find_set(keys: Iterable[str], wanted: Wanted) -> SetKeys:
         truth = f" and {prefix}labels" if is_required else ""
         names = ("logits", "labels") if is_required else ("logits",)
         pairs = "" if prefix else ", or " + ", ".join(f"{part}_{name}" for part in ("val", "test") for name in names)
+        expected = f"expected {prefix}logits (or {prefix}probs){truth}{pairs}; found {shown(known)}"
+        if prefix:
+            raise InputError(expected)
         own_names = '. Name yours with columns={"probs": NAME' + ', "label": NAME' * is_required + '}, or "logits"'
         flag = f". Name yours with --probs NAME{' --label NAME' * is_required}, or --logits"
-        raise InputError(
-            f"expected {prefix}logits (or {prefix}probs){truth}{pairs}; found {shown(known)}{own_names}",
-            flags={own_names: flag},
-        )
+        raise InputError(f"{expected}{own_names}", flags={own_names: flag})
     kind = own.kind if own.scores is not None else scores.removeprefix(prefix)
     groups = own.named(known, "group") or only_one(known, f"{prefix}groups", f"{prefix}group")
     weights = own.named(known, "weight") or only_one(known, f"{prefix}weights", f"{prefix}weight")
