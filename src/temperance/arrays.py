@@ -357,14 +357,9 @@ def block_rows(width: int, device: torch.device, values: Mapping[str, int] = BLO
     return max(1, values.get(device.type, values["cpu"]) // width)
 
 
-def blocks(
-    scores: Tensor, labels: Tensor, *, ignore_index: int | None = None, step: int | None = None
-) -> Iterator[tuple[Tensor, Tensor, int]]:
-    """Rows and labels in blocks that stay in cache, each with the number of its first sample; ignored ones left out.
-
-    `step` overrides the number of samples in a block.
-    """
-    found = weighted_blocks(scores, labels, None, ignore_index=ignore_index, step=step)
+def blocks(scores: Tensor, labels: Tensor, *, step: int | None = None) -> Iterator[tuple[Tensor, Tensor, int]]:
+    """Rows and labels in blocks that stay in cache, or of `step` samples, each with the number of its first sample."""
+    found = weighted_blocks(scores, labels, None, step=step)
     return ((rows, y, start) for rows, y, _, start in found)
 
 
