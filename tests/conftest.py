@@ -1,5 +1,6 @@
 """What the tests share: golden vectors, real predictions where they are at hand, and random ones."""
 
+import gc
 import json
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,12 @@ settings.load_profile("patient")
 
 ROOT = Path(__file__).resolve().parent.parent
 SHARED = ROOT.parent / "shared" / "data"
+
+
+def pytest_collection_finish() -> None:
+    """What is imported stays: the garbage collector need not go through half a million objects again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

@@ -3,6 +3,7 @@
 import math
 import pickle
 import sys
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,11 @@ def measured(sizes: list[int], metrics: list[str], **options: Any) -> list[Stati
     return [pickle.loads(pickle.dumps(each)) for each in found]
 
 
+@cache
+def all_rows() -> Evaluation:
+    return evaluate(LOGITS, LABELS, from_logits=True, metrics=METRIC_NAMES, bootstrap=0)
+
+
 def same_values(found: Evaluation, expected: Evaluation) -> None:
     assert len(found.rows) == len(expected.rows)
     for one, other in zip(found.rows, expected.rows, strict=True):
@@ -56,10 +62,10 @@ def same_values(found: Evaluation, expected: Evaluation) -> None:
 @pytest.mark.parametrize("sizes", CUTTINGS.values(), ids=CUTTINGS)
 @pytest.mark.parametrize("intervals", [True, False], ids=["parts", "whole"])
 def test_blocks_give_what_all_rows_give(sizes: list[int], intervals: bool) -> None:
-    expected = evaluate(LOGITS, LABELS, from_logits=True, metrics=METRIC_NAMES, bootstrap=0)
-    found = measured(sizes, METRIC_NAMES, intervals=intervals)
-    same_values(combine(found, bootstrap=0), expected)
-    assert combine(found, bootstrap=0).verdict == expected.verdict
+    expected, found = all_rows(), measured(sizes, METRIC_NAMES, intervals=intervals)
+    combined = combine(found, bootstrap=0)
+    same_values(combined, expected)
+    assert combined.verdict == expected.verdict
     # Without ties the order of the blocks makes no difference.
     same_values(combine(found[::-1], bootstrap=0), expected)
 

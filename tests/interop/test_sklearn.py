@@ -61,7 +61,7 @@ def test_the_default_passes_the_checks_of_scikit_learn() -> None:
     # Auto deals the rows to folds, and stops within a tolerance that is wider than these checks allow.
     reason = "auto cross-validates, so a weight of 2 is not quite two rows"
     unequal = {f"check_sample_weight_equivalence_on_{kind}_data": reason for kind in ("dense", "sparse")}
-    made = CalibratedClassifier(GaussianNB(), method=Auto(members=("structured-vector",), folds=2), cv=2)
+    made = CalibratedClassifier(GaussianNB(), method=Auto(members=["structured-vector"], folds=2), cv=2)
     check_estimator(made, expected_failed_checks=unequal)
 
 
