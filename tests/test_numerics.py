@@ -17,7 +17,10 @@ from hypothesis.extra import numpy as hnp
 from scipy.optimize import isotonic_regression
 
 from temperance import numerics
-from temperance.metrics import METRICS, ece
+from temperance.calibrators import Temperature, base, priors
+from temperance.metrics import METRICS, ece, smooth_ece
+from temperance.metrics.base import SERIAL_VALUES
+from temperance.metrics.statistic import Running
 from temperance.numerics import (
     bin_edges,
     bin_sums,
@@ -371,3 +374,24 @@ def test_isotonic_is_scipys_however_many_values(n: int, with_ties: bool, monkeyp
     for few in (numerics.FEW, 0):
         monkeypatch.setattr(numerics, "FEW", few)
         torch.testing.assert_close(numerics.isotonic(values, weights), expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.usefixtures("many_threads")
+def test_metrics_and_references_of_many_rows_use_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    logits, noise = torch.randn(2, SERIAL_VALUES, 2, generator=torch.Generator().manual_seed(0))
+    labels = (logits + noise).argmax(1)
+    seen = []
+
+    def noted(function: Callable[..., Any]) -> Callable[..., Any]:
+        def called(*given: Any, **more: Any) -> Any:
+            seen.append(torch.get_num_threads())
+            return function(*given, **more)
+
+        return called
+
+    monkeypatch.setattr(Running, "add", noted(Running.add))
+    smooth_ece(logits.softmax(1), labels)
+    monkeypatch.setattr(base, "ONE_THREAD_VALUES", 1)
+    monkeypatch.setattr(priors, "implied_prior", noted(priors.implied_prior))
+    Temperature().fit(logits, labels)
+    assert len(seen) > 1 and set(seen) == {1} and torch.get_num_threads() == MANY

@@ -242,15 +242,18 @@ def stable_sort(values: Tensor, flags: Tensor, *, last_first: bool = False) -> t
         # the flag. NumPy sorts integers ten times as fast as it finds the order of floats, and nothing is gathered.
         marks, single = flags.numpy(), _as_single(values)
         if single is not None:  # there is room for the place, too
-            place = np.arange(len(single), dtype=np.uint32)
-            keys = (single + np.float32(0)).view(np.int32).astype(np.int64)  # −0.0 becomes 0.0
+            single += np.float32(0)  # −0.0 becomes 0.0
+            keys = single.view(np.int32).astype(np.int64)
+            del single  # of many values the copies are what takes most memory
             keys <<= 32
-            keys |= place[::-1] if last_first else place
+            keys |= np.arange(len(keys), dtype=np.uint32)[:: -1 if last_first else 1]
             keys <<= 1
             keys |= marks
             keys.sort()
-            found = torch.from_numpy((keys >> 33).astype(np.int32).view(np.float32))
-            return found.to(values.dtype), torch.from_numpy((keys & 1).astype(np.bool_))
+            sorted_flags = keys.astype(np.uint8) & 1  # the lowest byte is enough
+            keys >>= 33
+            found = torch.from_numpy(keys.astype(np.int32).view(np.float32))
+            return found.to(values.dtype), torch.from_numpy(sorted_flags.view(np.bool_))
         if values.dtype == torch.float64:
             keys = (values.numpy() + 0.0).view(np.int64)
             keys <<= 1

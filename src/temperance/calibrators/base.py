@@ -161,6 +161,7 @@ class Calibrator(Estimator, Shown, HasSettings, nn.Module):
             self.info.setdefault("caution", f"{says}. Fit on more samples, or use temperature or auto")
         self._keep("n_classes", torch.tensor(logits.shape[1], device=logits.device))
 
+    @one_thread()  # also for many samples: its many small operations would wait for torch's threads
     def _keep_reference(self, logits: Tensor, labels: Tensor, weights: Tensor | None = None) -> None:
         """Keep what `set_prior` and `adapt` need to know of the fit part; of very many rows some are enough."""
         some = slice(None, None, max(1, logits.numel() // priors.MOST_VALUES))

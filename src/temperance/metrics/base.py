@@ -115,9 +115,7 @@ class Metric:
         """The statistic of these predictions."""
         scores = as_scores(probs, "logits" if from_logits else "probs")
         tall = self.of_batch in NARROW
-        # Narrow statistics of probabilities have batches so short that torch uses one thread anyway.
-        large = scores.numel() > SERIAL_VALUES and not (tall and not from_logits)
-        with one_thread(where=large):
+        with one_thread(where=scores.numel() > SERIAL_VALUES):
             found = batches(
                 scores, labels, from_logits=from_logits, ignore_index=ignore_index, weights=weights, tall=tall
             )
