@@ -161,6 +161,15 @@ def test_sets_of_one_name_can_be_told_apart(tmp_path: Path) -> None:
     assert set_names([tmp_path / "x.npz", tmp_path / "x.npz"]) == ["x.npz", "x.npz (2)"]
 
 
+def test_files_that_are_not_alike_are_for_each(tmp_path: Path) -> None:
+    for k in (2, 3):
+        np.savez(tmp_path / f"{k}.npz", logits=np.eye(k), labels=np.arange(k))
+    said = run("evaluate", tmp_path).err
+    assert "2 classes" in said and "put it right, or take each file by itself with --each" in said
+    run("fit", "temperature", tmp_path / "2.npz", "-o", tmp_path / "cal.safetensors")
+    assert "--each" not in run("apply", tmp_path / "cal.safetensors", tmp_path / "*.npz", "-o", tmp_path / "out").err
+
+
 def test_three_files_without_each_are_refused(folder: Path) -> None:
     said = run("compare", *each_file([folder])).err
     assert "one FIT and one TEST; got 3 files" in said and "--each" in said

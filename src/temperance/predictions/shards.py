@@ -109,7 +109,8 @@ def _check_same(one: Predictions, other: Predictions) -> None:
         if getattr(one, attribute) != getattr(other, attribute):
             raise FileError(
                 f"files of one set must be alike: {one.source} has {here}, but {other.source} has {there}; "
-                "leave one out with a pattern, or put it right"
+                "leave one out with a pattern, or put it right",
+                flags={", or put it right": ", put it right, or take each file by itself with --each"},
             )
 
 
