@@ -132,6 +132,20 @@ def test_small_groups_are_said_to_be_small() -> None:
     assert not evaluate(data, by_group=True, bootstrap=0, metrics=["ece"]).notes
 
 
+def test_equal_confidences_are_noted_where_the_order_of_the_rows_decides() -> None:
+    """Stated confidences, 70 or 90 %, of which the wrong ones come first."""
+    probs, labels = torch.tensor([[0.9, 0.1], [0.7, 0.3]]).repeat(100, 1), torch.arange(200) < 60
+    sorted_rows = evaluate(probs, labels.long(), metrics="accuracy,aurc", bootstrap=20)
+    averaged = METRICS["aurc"](probs, labels.long(), ties="mean")
+    assert sorted_rows.notes == (
+        "Some confidences are equal, and AURC and E-AURC take these in the order of the rows, so the values and the "
+        f"intervals depend on it. AURC averaged over all orders is {100 * averaged:.2f} %.",
+    )
+    distinct, truth = confident(200, 0.1)
+    assert not evaluate(distinct, truth, metrics="aurc", bootstrap=20).notes
+    assert not evaluate(probs, labels.long(), metrics="accuracy", bootstrap=20).notes
+
+
 def test_a_group_without_a_name_is_not_the_whole() -> None:
     probs, labels = confident(100, 0.1)
     found = evaluate(Predictions.of(probs, labels, groups=[""] * 40 + ["b"] * 60), by_group=True, bootstrap=0)

@@ -37,6 +37,10 @@ from temperance.predictions.checks import Positive
 from temperance.predictions.given import Set, as_predictions
 from temperance.progress import Progress, no_progress
 from temperance.settings import ResamplesOrNone, of_kind
+from temperance.showing import percent
+
+# How far AURC may be from its average over all orders of equal confidences without a note.
+DECIDED_BY_ORDER = 0.001
 
 # The verdict on samples that have weights.
 WITH_WEIGHTS = "The samples have weights. A verdict rests on tests for samples that count equally: there is none here"
@@ -307,6 +311,7 @@ def evaluation(
             *([one_class(as_class(names[int(found.labels.low)]))] if n >= ENOUGH_LABELS and found.labels.one else []),
             *([f"There are no intervals: they need {missing}."] if bootstrap and missing else []),
             *(_groups_note(found) if bootstrap and not missing else []),
+            *(_ties_note(found, rows) if bootstrap and not missing else []),
             *([_bins_note(measuring.n_bins)] if measuring.n_bins > MOST_BINS and not measuring.weights else []),
             *measuring.notes,
         ),
@@ -323,6 +328,19 @@ def _groups_note(found: Statistics) -> list[str]:
         f"and {ENOUGH} wrong predictions. With fewer, a calibration error can be high by chance alone."
     )
     return [said] if few else []
+
+
+def _ties_note(found: Statistics, rows: Sequence[Row]) -> list[str]:
+    """What AURC is without the order of the rows, where that decides among equal confidences."""
+    for (metric, options), parts in zip(found.measuring.requests, found.groups[None].parts, strict=False):
+        if metric.name == "aurc" and isinstance(parts.whole, Ranked) and parts.whole.has_ties:
+            averaged = metric.value(parts.whole, **options | {"ties": "mean"})
+            if abs(averaged - next(row.value for row in rows if row.metric == "aurc")) >= DECIDED_BY_ORDER:
+                return [
+                    "Some confidences are equal, and AURC and E-AURC take these in the order of the rows, so the "
+                    f"values and the intervals depend on it. AURC averaged over all orders is {percent(averaged)}."
+                ]
+    return []
 
 
 def _bins_note(n_bins: int) -> str:

@@ -211,7 +211,7 @@ class RankedSamples(Samples):
         return self
 
     @cached_property
-    def _has_ties(self) -> bool:
+    def has_ties(self) -> bool:
         """Do any rows differ that are equal in the order?"""
         key, value, *_ = self.ordered.tensors().values()
         return bool(((key[1:] == key[:-1]) & (value[1:] != value[:-1])).any())
@@ -221,7 +221,7 @@ class RankedSamples(Samples):
 
     def redrawn(self, size: int, generator: torch.Generator | None, *, paired: bool) -> Self:
         # Ties must come in a random order, and the order depends on the predictions.
-        if paired or self._has_ties:
+        if paired or self.has_ties:
             return super().redrawn(size, generator, paired=paired)
         # Sums of exponential numbers over their total are uniform numbers in ascending order, so nothing is sorted.
         steps = torch.empty(size + 1, dtype=torch.float64).exponential_(generator=generator).cumsum(0)
