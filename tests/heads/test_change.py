@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from conftest import random_predictions
-from temperance.heads.change import JUDGED, differences, judgement, moved_by, unproven
+from temperance.heads.change import JUDGED, differences, is_worse, judgement, moved_by, unproven
 from temperance.jobs.advice import told
 from temperance.metrics import accuracy, nll
 from temperance.metrics.significance import Difference, difference
@@ -19,7 +19,7 @@ CLEAR, CHANCE = 0.01, 0.5
 
 def found(moves: str) -> dict[str, Difference]:
     """Accuracy, NLL and ECE as + (significantly better), - (significantly worse) or 0 (it moved, but by chance)."""
-    up = {"accuracy": {"+": 0.1, "-": -0.1, "0": -0.1}}
+    up = {"accuracy": {"+": 0.01, "-": -0.01, "0": -0.01}}
     by = {}
     for name, sign in zip(JUDGED, moves, strict=True):
         value = up.get(name, {"+": -0.1, "-": 0.1, "0": 0.1})[sign]
@@ -68,6 +68,13 @@ def test_nothing_is_called_better_that_is_worse_in_something(moves: str) -> None
         assert (name in said) == (sign != "0")
     other = judgement(found(moves.translate(str.maketrans("+-", "-+"))))
     assert not (said.startswith("Better") and not other.startswith("Worse"))
+
+
+def test_nothing_makes_up_for_much_accuracy_lost() -> None:
+    moved = found("-++")
+    assert not is_worse(moved)
+    moved["accuracy"] = replace(moved["accuracy"], value=-0.021)
+    assert is_worse(moved) and judgement(moved) == "Worse in accuracy, though better in NLL and ECE."
 
 
 def test_without_intervals_there_is_no_judgement() -> None:

@@ -17,6 +17,7 @@ from temperance.showing import listed
 JUDGED = ("accuracy", "nll", "ece")
 LEVEL = 0.95
 FEWEST_SAMPLES = 20  # with fewer, any difference could be chance
+ACCURACY_TO_LOSE = 0.02  # no better confidence makes up for more
 FEWEST_RESAMPLES = 60  # with fewer, no p-value that is corrected for three can be below 0.05
 
 
@@ -47,7 +48,8 @@ def judgement(found: Mapping[str, Difference]) -> str:
     """Better, worse, mixed or no clear change, and in what, by the significant differences.
 
     NLL depends on accuracy and on calibration. A lower ECE does not make up for a worse NLL, because a classifier that
-    knows less can still be calibrated; a higher accuracy does. Without intervals there is no judgement.
+    knows less can still be calibrated; a higher accuracy does. Nothing makes up for much accuracy lost. Without
+    intervals there is no judgement.
     """
     if any(math.isnan(found[name].p_value) for name in JUDGED):
         return f"No verdict without at least {FEWEST_RESAMPLES} resamples."
@@ -76,6 +78,8 @@ def unproven(found: Mapping[str, Difference]) -> str:
 def is_worse(found: Mapping[str, Difference]) -> bool:
     """Worse in something and better in nothing that compensates for it, by the significant differences."""
     better, worse = _moved(found)
+    if "accuracy" in worse and found["accuracy"].value < -ACCURACY_TO_LOSE:
+        return True
     return bool(worse) and (not better or (better == ["ece"] and "nll" in worse))
 
 
