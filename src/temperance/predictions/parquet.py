@@ -33,9 +33,6 @@ from temperance.predictions.rows import Chunk, Meaning, Taker, as_numpy, in_file
 # A column is read through a buffer of this size, rather than as a whole row group at once.
 BUFFER_BYTES = 1 << 16
 
-# A batch has at most this many scores: while Arrow puts lists together it takes five times their memory.
-BATCH_VALUES = 1 << 19
-
 
 def read(path: Path, wanted: Wanted) -> Predictions:
     """Open the predictions in a .parquet file."""
@@ -57,9 +54,9 @@ def read(path: Path, wanted: Wanted) -> Predictions:
     meaning = Meaning(columns.name, names, wanted)
 
     def read_rows(rows: int) -> Iterator[Chunk]:
-        start, size = first, min(rows, max(1, BATCH_VALUES // max(1, width)))
+        start = first
         with reading(path), placed(in_file), _open(path) as opened:
-            for batch in opened.iter_batches(size, row_groups=part, columns=columns.used, use_threads=False):
+            for batch in opened.iter_batches(rows, row_groups=part, columns=columns.used, use_threads=False):
                 yield meaning.chunk(
                     _scores(batch, columns, width, start),
                     None if columns.labels is None else _values(batch, columns.labels, start),
@@ -68,7 +65,6 @@ def read(path: Path, wanted: Wanted) -> Predictions:
                     None if columns.weights is None else _values(batch, columns.weights, start),
                 )
                 start += batch.num_rows
-                del batch
         _pyarrow()[0].default_memory_pool().release_unused()
 
     return columns.opened(
