@@ -236,3 +236,17 @@ def test_labels_of_one_class_are_noted() -> None:
     assert found.notes[0].startswith("Every label is fox, so nothing shows how often the other classes occur.")
     assert evaluate(probs, labels, bootstrap=0).notes == ()
     assert evaluate(probs[:3], [0, 0, 0], bootstrap=0).notes == ()  # by chance
+
+
+def test_labels_that_have_nothing_to_do_with_the_predictions_are_noted() -> None:
+    probs, labels = off_by(500, 0.1)
+    shuffled = labels[torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))]
+    [note] = evaluate(probs, shuffled, bootstrap=0).notes
+    right, chance = (float(share) / 100 for share in re.findall(r"([\d.]+) %", note))
+    predicted = probs.argmax(1)
+    by_chance = sum(float((predicted == j).double().mean() * (labels == j).double().mean()) for j in range(5))
+    assert right == pytest.approx(float((predicted == shuffled).double().mean()), abs=1e-3)
+    assert chance == pytest.approx(by_chance, abs=1e-3) and "the same order" in note
+    assert evaluate(probs, labels, bootstrap=0).notes == ()
+    assert evaluate(probs[:50], shuffled[:50], bootstrap=0).notes == ()  # too few to tell
+    assert evaluate(torch.tensor([[0.6, 0.4]]).expand(200, 2), torch.arange(200) % 2, bootstrap=0).notes == ()

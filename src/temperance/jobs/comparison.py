@@ -19,11 +19,12 @@ from temperance.jobs import advice
 from temperance.jobs.application import warn_calibrated
 from temperance.jobs.evaluation import Evaluation, evaluate
 from temperance.jobs.floor import Floored
+from temperance.jobs.labels import ENOUGH_LABELS, one_class
 from temperance.jobs.measuring import checked_batches
 from temperance.jobs.outcomes import BASELINE, SIGNIFICANT, Method, Outcome, Work
 from temperance.jobs.results import Provenance, Results, Row, shown
 from temperance.jobs.sides import counted, fit_and_test
-from temperance.jobs.statistics import ENOUGH_LABELS, OF_PIXELS, one_class
+from temperance.jobs.statistics import OF_PIXELS
 from temperance.jobs.verdict import as_class
 from temperance.metrics.significance import not_enough
 from temperance.metrics.stats import NBins

@@ -22,8 +22,8 @@ from temperance.jobs.gap import calibration_gap, gap_sentence
 from temperance.jobs.measuring import checked_batches, gathered, statistics_of
 from temperance.jobs.results import Provenance, Results, Row, shown, shown_range
 from temperance.jobs.sides import counted
-from temperance.jobs.statistics import ENOUGH_LABELS, NOT_BELOW_GAP, Statistics, one_class
-from temperance.jobs.verdict import as_class, verdict
+from temperance.jobs.statistics import NOT_BELOW_GAP, Statistics
+from temperance.jobs.verdict import verdict
 from temperance.metrics import METRICS, Metric
 from temperance.metrics.bins import Bins, SparseBins
 from temperance.metrics.gather import Parts, Request
@@ -308,7 +308,7 @@ def evaluation(
         tallies=found.tallies,
         notes=(
             *([found.floored.note(nll, n)] if found.floored.n and nll is not None else []),
-            *([one_class(as_class(names[int(found.labels.low)]))] if n >= ENOUGH_LABELS and found.labels.one else []),
+            *(found.labels.notes(found.tallies[1], names) if not measuring.weights else []),
             *([f"There are no intervals: they need {missing}."] if bootstrap and missing else []),
             *(_groups_note(found) if bootstrap and not missing else []),
             *(_ties_note(found, rows) if bootstrap and not missing else []),

@@ -12,7 +12,8 @@ from temperance.arrays import checked_logits
 from temperance.calibrators.base import Calibrator
 from temperance.errors import InputError
 from temperance.jobs.floor import Floored
-from temperance.jobs.statistics import Group, LabelRange, Measuring, Statistics
+from temperance.jobs.labels import LabelCounts
+from temperance.jobs.statistics import Group, Measuring, Statistics
 from temperance.metrics import METRICS, Metric
 from temperance.metrics.batch import Batch, batches
 from temperance.metrics.gather import Gatherer, Request
@@ -67,7 +68,7 @@ def statistics_of(
         sizes.update(group_sizes(data))
     tallies: list[Tally] = []
     floored = Floored.of(data, calibrated=calibrator is not None)
-    labels = LabelRange()
+    labels = LabelCounts(torch.zeros(measuring.k, dtype=torch.int64))
     groups: dict[str | None, Group] = {}
     for group, n in sizes.items():
         progress(len(groups), 2 * len(sizes), f"reading {data.source}")

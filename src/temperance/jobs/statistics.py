@@ -6,15 +6,14 @@ numbers, so that they depend on how the rows were cut only by rounding.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
 from temperance.errors import InputError
 from temperance.jobs.floor import Floored
+from temperance.jobs.labels import LabelCounts
 from temperance.metrics import METRICS
-from temperance.metrics.batch import Batch
 from temperance.metrics.gather import KEPT_BYTES, ROW_BYTES, Parts, Request, statistic_key
 from temperance.metrics.statistic import RankedSamples, Running, Samples, in_bytes
 from temperance.metrics.tally import Tally
@@ -69,40 +68,6 @@ class Measuring:
         return tuple(filter(None, (calibrated, left_out, OF_PIXELS if self.of_pixels else "")))
 
 
-@dataclass
-class LabelRange:
-    """The lowest and the highest label."""
-
-    low: float = math.inf
-    high: float = -math.inf
-
-    @property
-    def one(self) -> bool:
-        """Are all labels of one class?"""
-        return self.low == self.high
-
-    def __add__(self, other: LabelRange) -> LabelRange:
-        return LabelRange(min(self.low, other.low), max(self.high, other.high))
-
-    def seen(self, batches: Iterator[Batch]) -> Iterator[Batch]:
-        """The same batches; their labels are looked at on the way."""
-        for batch in batches:
-            low, high = batch.labels.aminmax()
-            self.low, self.high = min(self.low, int(low)), max(self.high, int(high))
-            yield batch
-
-
-ENOUGH_LABELS = 10  # fewer are often of one class by chance
-
-
-def one_class(name: str, of_what: str = "") -> str:
-    """A sentence about labels that are all of one class."""
-    return (
-        f"Every label{of_what} is {name}, so nothing shows how often the other classes occur. If you expected others, "
-        "look at where the labels come from: a wrong column, or a part of sorted data."
-    )
-
-
 @dataclass(frozen=True)
 class Group:
     """How many rows that count, and for each metric their statistic."""
@@ -124,7 +89,7 @@ class Statistics:
     groups: dict[str | None, Group]
     tallies: tuple[Tally, Tally]
     floored: Floored
-    labels: LabelRange
+    labels: LabelCounts
     inputs: dict[str, str]
 
     @property
