@@ -1,5 +1,6 @@
 """Looking at rows, sorting and sums against the plainest way to do them."""
 
+import functools
 import math
 import threading
 from collections.abc import Callable, Iterator
@@ -346,6 +347,7 @@ def test_metrics_keep_torch_to_one_thread_and_do_not_depend_on_it(name: str, mon
     labels = torch.arange(len(logits)) % 10
 
     def counted(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)  # the metric reads its settings from it
         def call(*arguments: Any, **options: Any) -> Any:
             seen.add(torch.get_num_threads())
             assert workers() == MANY
