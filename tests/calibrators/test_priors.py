@@ -110,6 +110,16 @@ def test_the_implied_frequencies_make_predictions_right_on_average() -> None:
     torch.testing.assert_close(implied, torch.tensor(EVEN, dtype=torch.float64), rtol=0.25, atol=0)
 
 
+def test_a_few_rows_that_are_nearly_certain_have_a_finite_prior() -> None:
+    """Most of the hundred classes do not occur, and what others say of them is below rounding."""
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.randint(100, (20,), generator=generator)
+    logits = torch.randn(20, 100, generator=generator, dtype=torch.float64)
+    logits[torch.arange(20), labels] += 2
+    prior = implied_prior((20 * logits).log_softmax(1), labels)
+    assert bool((prior > 0).all()) and float(prior.sum()) == pytest.approx(1)
+
+
 def test_a_class_without_a_sample_does_not_become_impossible_or_certain() -> None:
     logits, labels = mixture(900, [1, 1, 1, 0])
     found = Temperature(prior="uniform").fit(logits, labels)

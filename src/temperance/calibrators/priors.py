@@ -192,7 +192,10 @@ def _newton_step(probs: Tensor, mean: Tensor, lacking: Tensor, share: Tensor | N
             break
         along = probs @ direction
         image = mean * direction - probs.T @ (along / len(probs) if share is None else along * share)
-        pace = size / max(float(direction @ image), 1e-300)
+        bend = float(direction @ image)
+        if bend <= 0:  # what is left is rounding
+            break
+        pace = size / bend
         x, rest = x + pace * direction, rest - pace * image
         before, size = size, float(rest @ (rest / scale))
         direction = rest / scale + size / before * direction
