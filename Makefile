@@ -21,7 +21,7 @@ PIP    := $(BIN)/$(PINNED)
 
 # Without the tests of all calibrators that take minutes, as each method has its own file too, and without those that are
 # about processes, compilers and memory.
-NUMERICAL := tests/test_numerics.py tests/test_objectives.py \
+NUMERICAL := tests/test_compiled.py tests/test_numerics.py tests/test_objectives.py tests/test_sorting.py \
              $(filter-out %_distributed.py %_transforms.py, $(wildcard tests/losses/test_*.py)) \
              $(filter-out %_stream.py, $(wildcard tests/metrics/test_*.py)) \
              $(filter-out %_contract.py %_auto.py %_priors.py, $(wildcard tests/calibrators/test_*.py))
