@@ -165,7 +165,7 @@ def draw_rates(numbers: dict[str, list[float]]) -> Drawing:
     ends = ", ".join(f"{method} {rates[-1]:.2f}" for method, rates in numbers.items())
     return Drawing(
         [("Share of weights that are kept, by epoch of the retraining", drawn)],
-        f"In the paper, it moves quickly at first and then settles. Here it ends at: {ends}.",
+        f"In the paper, the keep rate moves quickly at first and then settles. Here it ends at: {ends}.",
         lines,
     )
 
