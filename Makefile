@@ -22,7 +22,7 @@ PIP    := $(BIN)/$(PINNED)
 
 # Leaves out the tests of all calibrators together, which take minutes (each method also has its own file), and tests of
 # processes, compilers and memory.
-NUMERICAL := tests/test_numerics.py tests/test_objectives.py \
+NUMERICAL := tests/test_compiled.py tests/test_numerics.py tests/test_objectives.py tests/test_sorting.py \
              $(filter-out %_distributed.py %_transforms.py, $(wildcard tests/losses/test_*.py)) \
              $(filter-out %_stream.py, $(wildcard tests/metrics/test_*.py)) \
              $(filter-out %_contract.py %_auto.py %_priors.py, $(wildcard tests/calibrators/test_*.py))

@@ -8,8 +8,9 @@ from torch import Tensor
 from temperance.metrics.base import metric
 from temperance.metrics.classwise import Classes
 from temperance.metrics.stats import FullRows, TopLabels, full_rows, top_labels
-from temperance.numerics import is_whole, prefix_sums, stable_order, stable_sort, true_places
+from temperance.numerics import is_whole, prefix_sums, true_places
 from temperance.settings import Count, Fraction
+from temperance.sorting import stable_order, stable_sort
 
 BLOCK_VALUES = 1 << 18  # probabilities that are sorted at a time
 
