@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from temperance.arrays import LOG_FLOOR
+from temperance.isotonic import isotonic
 from temperance.metrics.base import metric
 from temperance.metrics.stats import TopLabels, top_labels
-from temperance.numerics import isotonic
 
 # The total score of groups of predictions, from the probability stated in each and the numbers of right and wrong ones.
 GroupScore = Callable[[Tensor, Tensor, Tensor], Tensor]
