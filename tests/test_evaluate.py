@@ -138,7 +138,7 @@ def test_equal_confidences_are_noted_where_the_order_of_the_rows_decides() -> No
     sorted_rows = evaluate(probs, labels.long(), metrics="accuracy,aurc", bootstrap=20)
     averaged = METRICS["aurc"](probs, labels.long(), ties="mean")
     assert sorted_rows.notes == (
-        "Some confidences are equal, and AURC and E-AURC take these in the order of the rows, so the values and the "
+        "Some confidences are equal, and AURC and E-AURC take these in the order of the rows, so their values and "
         f"intervals depend on it. AURC averaged over all orders is {100 * averaged:.2f} %.",
     )
     distinct, truth = confident(200, 0.1)

@@ -123,7 +123,7 @@ def rank(fit: Predictions | Path, test: Predictions | Path | None, args: argpars
         print(saved, file=sys.stderr)
     elif args.output and found.any_fitted:
         raise InputError(
-            f"no calibrator is recommended, so nothing is written to {args.output}. To save a method all the same: "
+            f"no calibrator is recommended, so nothing is written to {args.output}. To save a method anyway: "
             f"temperance fit METHOD {fit if isinstance(fit, Path) else 'FIT'} -o {args.output}"
         )
     elif args.output:

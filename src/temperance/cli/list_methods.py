@@ -103,7 +103,7 @@ def _about(settings: Mapping[str, Setting]) -> dict[str, dict[str, str]]:
 
 
 def _recipes() -> list[dict[str, Any]]:
-    """How the papers trained, by what differs from the default."""
+    """How the papers trained: the settings that differ from the defaults."""
     from dataclasses import asdict
 
     from temperance.training.recipe import PAPERS, RECIPES, Recipe

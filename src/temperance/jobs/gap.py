@@ -114,7 +114,7 @@ def gap_sentence(gaps: Mapping[str, Gap]) -> str:
         f"; confidence is off by {told('top-l1', percent=True)} on average and by {told('top-l2', percent=True)} "
         "in root mean square."
         if "top-l1" in gaps
-        else ". There is no gap of the confidence to measure, since all predictions are right or all are wrong."
+        else ". There is no confidence gap to measure, because all predictions are right or all are wrong."
     )
     return (
         "Measured without bins, by a calibrator on samples that it was not fitted on: calibration would lower NLL by "

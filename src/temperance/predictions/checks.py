@@ -110,7 +110,7 @@ class Wanted:
 
     @property
     def renumbers(self) -> bool:
-        """Do labels become 0 and 1, because they are numbers that a binary classifier's two columns do not explain?"""
+        """Are labels written as 0 and 1, because the positive label of a binary classifier is a number?"""
         return isinstance(self.positive, int)
 
     def __post_init__(self) -> None:
@@ -123,7 +123,7 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Described:
-    """An array as its file describes it: its shape, NumPy's letter for its kind, and its type as a reader knows it."""
+    """What a file says about an array: its shape, NumPy's letter for its kind, and its type as the format names it."""
 
     shape: tuple[int, ...]
     kind: str
@@ -204,7 +204,7 @@ def _check_labels(
     class_names: tuple[str, ...] | None,
     wanted: Wanted,
 ) -> None:
-    """Check labels for scores that were `given` in a shape and mean predictions of `shape`, (n, k, *space)."""
+    """Check labels against scores of the shape `given`, which stand for predictions of `shape`, (n, k, *space)."""
     n, _, *space = shape
     is_one_hot = labels.shape == shape and labels.kind in "biuf" and wanted.positive is None
     if labels.shape not in ((n, *space), (n, 1, *space)) and not is_one_hot:
@@ -220,7 +220,7 @@ def _check_labels(
     if labels.kind == "U":
         if class_names is None and wanted.positive is None:
             raise InputError(
-                "labels are text, but no class names say which class each one is; give class_names too, or numbers"
+                "labels are text, but there are no class names to match them; give class_names too, or numbers"
             )
     elif labels.kind not in "biuf":
         raise InputError(f"labels must be class numbers; got {labels.dtype}")
@@ -228,7 +228,7 @@ def _check_labels(
 
 def as_class_names(names: Iterable[Any]) -> tuple[str, ...]:
     """Class names as different, non-empty strings."""
-    # A string would pass as a sequence of names of one letter.
+    # A string would pass as a sequence of one-letter names.
     given = [names] if isinstance(names, str) else list(names)
     if not given or not all(isinstance(name, str) and name for name in given):
         raise InputError(f"class_names must be non-empty strings, one for each class; got {shown(map(repr, given))}")
@@ -258,8 +258,8 @@ def binary_names(names: tuple[str, ...] | None, positive: Positive | None) -> tu
         return names
     if names is not None and names[1:] != (positive,):
         raise InputError(
-            f"the score is that of the second class, which class_names {shown(names)} do not call {positive!r}; "
-            "correct or remove them"
+            f"the positive class {positive!r} must be the second of class_names; got {shown(names)}. "
+            "Correct or remove them"
         )
     return names or (f"not {positive}", positive)
 
@@ -284,7 +284,7 @@ def names_from_json(name: str, text: str | bytes) -> list[str]:
 
 
 def as_number(text: str) -> float | None:
-    """The number that a text is, an int if it is written as one. Python also takes 1_000; other programs do not.
+    """The number that a text spells, an int if possible. Unlike Python, other programs do not read 1_000 as a number.
 
     >>> as_number("12"), as_number("1e3"), as_number("1_000")
     (12, 1000.0, None)
@@ -297,7 +297,7 @@ def as_number(text: str) -> float | None:
 
 
 def is_whole_number(text: str) -> bool:
-    """Is this a number that is written without a point or an exponent?"""
+    """Is this a number written without a point or an exponent?"""
     return isinstance(as_number(text), int)
 
 

@@ -1,4 +1,4 @@
-"""Tables (.parquet and .csv): which columns are the predictions, which are labels and groups, and which are others."""
+"""Tables (.parquet and .csv): which columns hold scores, labels, groups and weights, and which hold anything else."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -48,7 +48,7 @@ class TableColumns:
         place: Callable[[int], str],
         marks: Iterable[str],
     ) -> Predictions:
-        """The predictions of a table with these columns; `read` gives its rows, `marks` are what its marks say."""
+        """The predictions of a table with these columns; `read` gives its rows, `marks` are its calibrators' names."""
         return Predictions(
             str(path),
             None,
@@ -70,7 +70,7 @@ def find_columns(names: Iterable[str], wanted: Wanted) -> TableColumns:
     """The columns of the predictions: `logits_0 … logits_{k-1}`, or `logits_<class name>`; `label`; perhaps `group`
     and `weight`.
 
-    `probs` may stand for `logits`. Classes are in the order of their numbers, or, if they have names, of the columns. A
+    Or `probs` in place of `logits`. Classes are in the order of their numbers, or of the columns if they have names. A
     binary classifier has one column of scores, `logits` or `logits_<anything>`.
     """
     known = list(names)
@@ -132,9 +132,9 @@ def _hint(known: list[str]) -> str:
     if len(known) == 1 and any(separator in known[0] for separator in ";\t"):
         return ". Cells must be separated by commas"
     if any(name != name.strip() for name in known):
-        return ". Leave out the spaces around names"
+        return ". Remove the spaces around names"
     if any(name != name.lower() for name in known):
-        return ". Names are in lower case"
+        return ". Names must be in lower case"
     return ""
 
 
@@ -149,12 +149,12 @@ def _score_columns(known: list[str]) -> tuple[str, list[str]]:
 
 
 def _in_own_order(columns: list[str], own: ColumnNames) -> tuple[list[str], tuple[str, ...] | None]:
-    """The caller's columns in the order of their classes; the star of a pattern stands for the class."""
+    """The caller's columns in the order of their classes; a pattern's star stands for the class."""
     pattern = own.scores or ""
     if len(columns) == 1:
         raise InputError(
-            f"{own.kind} {pattern!r} matches one column, {columns[0]}; a classifier has one for each class, two at "
-            "least. If it is the score of a binary classifier's positive class, pass positive=1",
+            f"{own.kind} {pattern!r} matches one column, {columns[0]}; a classifier has one for each class, at least "
+            "two. If it is the score of a binary classifier's positive class, pass positive=1",
             flags={"pass positive=1": "add --binary"},
         )
     if "," in pattern:
@@ -180,13 +180,13 @@ def _in_class_order(classes: dict[str, str]) -> tuple[list[str], tuple[str, ...]
     if [int(classes[column]) for column in ordered] != list(range(len(columns))):
         raise InputError(
             f"classes must be numbered 0 … {len(columns) - 1}; found {shown(ordered)}. "
-            "If these are names of classes, keep them as class_names in a .npz, .safetensors or .parquet file"
+            "If these are class names, keep them as class_names in a .npz, .safetensors or .parquet file"
         )
     return ordered, None
 
 
 class NewColumn(NamedTuple):
-    """A column of a table with other predictions: one of the old table, or the new value of one."""
+    """A column of a table with new predictions: an old column, or one with new values."""
 
     name: str
     kind: Literal["old", "score", "scores", "label", "mark"]
@@ -197,7 +197,7 @@ class NewColumn(NamedTuple):
 def with_new_scores(
     names: Iterable[str], columns: TableColumns, wanted: Wanted, predictions: Predictions
 ) -> list[NewColumn]:
-    """The columns of a table after its scores were replaced; all others stay where they are."""
+    """The columns of a table whose scores are replaced; all others stay where they are."""
     what, classes = predictions.kind, predictions.class_names or tuple(map(str, range(predictions.k)))
     found = []
     for name in names:
@@ -218,17 +218,17 @@ def with_new_scores(
     new = {column.name for column in found if column.kind != "old"}
     for column in found:
         if column.kind == "old" and column.name in new:
-            raise InputError(f"the column {column.old} is in the way of the new one; rename or remove it")
+            raise InputError(f"the column {column.old} collides with a new one; rename or remove it")
     return found
 
 
 def class_columns(predictions: Predictions) -> tuple[str, ...]:
-    """The names of the classes in the names of columns: their own, or their numbers."""
+    """How column names refer to the classes: by name, or by number."""
     numbers = tuple(map(str, range(predictions.k)))
     classes = predictions.class_names or numbers
     if classes != numbers and any(map(is_whole_number, classes)):
         raise InputError(
             f"class names that are numbers, like {next(filter(is_whole_number, classes))!r}, cannot be told from class "
-            "numbers in the names of columns; write .parquet, .npz or .safetensors"
+            "numbers in column names; write .parquet, .npz or .safetensors"
         )
     return classes

@@ -48,7 +48,7 @@ T = TypeVar("T")
 # The source of predictions that were never in a file.
 ARRAYS = "arrays"
 
-# What a file holds beside its predictions, as NumPy arrays, to be written in another format.
+# What a file holds besides its predictions, as NumPy arrays, to be written in another format.
 Extras = dict[str, npt.NDArray[Any]]
 
 
@@ -153,7 +153,7 @@ class Predictions:
         return found.normalised() if normalise else found
 
     def _part(self, held: Chunk, split: str | None, rows: npt.NDArray[np.int64]) -> Predictions:
-        """Some of the rows, which are in memory; `rows` are their numbers."""
+        """Some of the rows, already in memory; `rows` are their indices."""
         images = self._images
         return dataclasses.replace(
             self,
@@ -168,7 +168,7 @@ class Predictions:
         )
 
     def calibrated(self, probs: Callable[[Tensor], Tensor], by: str) -> Predictions:
-        """The same samples with the probabilities that a calibrator makes of logits; `by` is its name.
+        """The same samples with the probabilities that a calibrator makes from logits; `by` is its name.
 
         Rows of a file are calibrated as they are read. Rows in memory are calibrated now.
         """
@@ -201,7 +201,7 @@ class Predictions:
         return self._rounded_to(max(decimals_of(chunk.scores) for chunk in self.chunks()))
 
     def _rounded_to(self, decimals: int) -> Predictions:
-        """`normalised`, with a known number of decimals; that of a folder holds for all its files."""
+        """`normalised`, with a known number of decimals, which for a folder is that of all its files."""
         return dataclasses.replace(
             self,
             decimals=decimals,
@@ -210,7 +210,7 @@ class Predictions:
         )
 
     def _reader(self, changed: Callable[[Tensor, int], Tensor]) -> Callable[[int], Iterator[Chunk]]:
-        """A reader of the same rows with other scores; `changed` gets scores and the number of their first row."""
+        """A reader of the same rows with other scores; `changed` gets scores and the index of their first row."""
 
         def read(rows: int) -> Iterator[Chunk]:
             first = 0
@@ -291,7 +291,7 @@ class Predictions:
 
     @contextmanager
     def located(self) -> Iterator[None]:
-        """Inside this block, an error about these values names their file and the place of the row in it."""
+        """Inside this block, an error about these values names their file and where the row is in it."""
         try:
             with placed(self._place):
                 yield
@@ -308,10 +308,10 @@ class Predictions:
     def need_labels(self) -> None:
         """Refuse predictions without labels."""
         if not self.has_labels:
-            raise InputError(f"{self.subject} have no labels, which this needs; give them too")
+            raise InputError(f"{self.subject} have no labels, but labels are needed here; give them too")
 
     def select(self, index: ArrayLike, *, split: str | None = None) -> Predictions:
-        """Some of the rows, in memory: those of `index`, in its order, or those where a mask is true.
+        """Some of the rows, in memory: those at `index`, in its order, or those where a mask is true.
 
         `split` names the part; by default it keeps its name.
         """

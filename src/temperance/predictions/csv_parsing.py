@@ -1,4 +1,4 @@
-"""The cells of a .csv file as numbers and text, in pieces of some rows.
+"""The cells of a .csv file as numbers and text, some rows at a time.
 
 Pyarrow reads them if it is installed. Python's own reader is slower; it also finds the line that pyarrow refuses.
 """
@@ -30,7 +30,7 @@ class Piece(NamedTuple):
 
 
 class Table(NamedTuple):
-    """A file, its header, and the columns that are wanted of it."""
+    """A file, its header, and the columns to read."""
 
     path: Path
     header: list[str]
@@ -135,7 +135,7 @@ def lines_of(path: Path) -> Iterator[tuple[int, list[str]]]:
                 if cells:
                     yield reader.line_num, cells
         except UnicodeDecodeError:
-            raise InputError(f"expected text in UTF-8; line {_first_other_line(path)} is something else") from None
+            raise InputError(f"expected text in UTF-8; line {_first_other_line(path)} is not") from None
 
 
 def open_text(path: Path, mode: str, encoding: str) -> IO[str]:

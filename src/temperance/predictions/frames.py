@@ -1,6 +1,6 @@
 """Tables in memory as predictions: DataFrames, Arrow tables, Hugging Face data sets, dictionaries of arrays.
 
-They are recognised by their interface, names of columns and columns by name, so that no library is imported for them.
+They are recognised by their interface (column names, and columns by name), so no library is imported for them.
 """
 
 from collections.abc import Mapping

@@ -16,7 +16,7 @@ from temperance.predictions.core import Extras, Origin, Predictions
 from temperance.predictions.dense import image_numbers, position
 from temperance.predictions.rows import Chunk, Meaning, as_numpy, in_file, placed, regrouped
 
-# The sets of a file that may hold two, and which is the other one.
+# The two sets that a file may hold, each with the other one.
 OTHER: dict[str | None, str] = {"val": "test", "test": "val"}
 
 
@@ -32,7 +32,7 @@ class ArrayFile(Protocol):
     def class_names(self) -> tuple[str, ...] | None: ...
 
     def text(self, key: str) -> str | None:
-        """A single text, if there is one of this name."""
+        """A single text, if there is one under this key."""
         ...
 
     def whole(self, key: str) -> Tensor | npt.NDArray[Any]:
@@ -82,7 +82,7 @@ class SetKeys(NamedTuple):
         found = {key: name if name == key or name not in known else key for key, name in plain.items()}
         for key, name in found.items():
             if name == "probs" and key != self.scores:
-                raise InputError(f"{key} is in the way of the new probs; rename or remove it")
+                raise InputError(f"{key} collides with the new probs; rename or remove it")
         return found
 
 
@@ -169,7 +169,7 @@ def open_set(file: ArrayFile, wanted: Wanted) -> Predictions:
                 first += len(values) * math.prod(space)
 
     def read(rows: int) -> Iterator[Chunk]:
-        # Whole images are read, one at least, and given out in as many rows as are wanted.
+        # Images are read whole, at least one at a time, and then split into chunks of the size asked for.
         return regrouped(pieces(max(1, rows // math.prod(space))), rows) if space else pieces(rows)
 
     return Predictions(

@@ -12,14 +12,14 @@ from temperance.arrays import class_numbers, flatten, to_tensor, whole_numbers
 from temperance.errors import InputError
 from temperance.predictions.checks import Positive, Wanted, shown
 
-# Stands for the label of a sample that has none.
+# The label of a sample that has none.
 NO_LABEL = -1
 
 Values = Tensor | npt.NDArray[Any]
 
 
 def no_labels(n: int) -> Tensor:
-    """Stands for the labels of samples that have none. (n,)"""
+    """The labels of samples that have none. (n,)"""
     return torch.full((n,), NO_LABEL)
 
 
@@ -50,7 +50,7 @@ def label_numbers(
 
 
 def looked_up(labels: npt.NDArray[Any], class_names: tuple[str, ...], first_row: int = 0) -> Tensor:
-    """The place of each label (n,) among the class names."""
+    """The index of each label (n,) among the class names."""
     number_of = places_among(class_names)
     names, place = np.unique(labels, return_inverse=True)
     numbers = np.array([number_of(name) for name in names.tolist()], dtype=np.int64)[place.reshape(-1)]
@@ -61,7 +61,7 @@ def looked_up(labels: npt.NDArray[Any], class_names: tuple[str, ...], first_row:
 
 
 def places_among(class_names: tuple[str, ...]) -> Callable[[str], int]:
-    """A function that gives the place of a label among the class names, or NO_LABEL.
+    """A function that gives the index of a label among the class names, or NO_LABEL.
 
     Where the classes are `not spam` and `spam`, every label but spam belongs to the first.
     """

@@ -114,14 +114,14 @@ def extras(origin: Origin) -> Extras:
 def _extra(column: Any, name: str) -> npt.NDArray[Any]:
     array: npt.NDArray[Any] = column.to_numpy()
     if column.null_count and not _pyarrow()[0].types.is_floating(column.type):
-        raise InputError(f"the column {shown([name])} has cells without a value, which only .parquet can hold")
+        raise InputError(f"the column {shown([name])} has empty cells, which only .parquet can hold")
     if array.dtype.kind == "O":
         try:
             array = np.array(column.to_pylist())
         except ValueError:
             array = np.array(None)
     if array.dtype.kind == "O":
-        raise InputError(f"the column {shown([name])} is of the type {column.type}, which only .parquet can hold")
+        raise InputError(f"the column {shown([name])} has the type {column.type}, which only .parquet can hold")
     return array
 
 
@@ -155,7 +155,7 @@ def _batches(predictions: Predictions, others: dict[str, Any]) -> Iterator[Any]:
 
 
 def rewrite(origin: Origin, path: Path, predictions: Predictions) -> None:
-    """Write a copy of a .parquet file with other predictions: all other columns and the metadata stay."""
+    """Write a copy of a .parquet file with new predictions: all other columns and the metadata stay."""
     pyarrow, _ = _pyarrow()
     types = {
         "score": pyarrow.float64(),
@@ -211,7 +211,7 @@ def _lists(scores: npt.NDArray[Any]) -> Any:
 
 
 def _as_arrow(name: str, array: npt.NDArray[Any], n: int) -> Any:
-    """An array as a column: rows of any shape become lists in lists."""
+    """An array as a column: rows of any shape become nested lists."""
     pyarrow, _ = _pyarrow()
     if array.shape[:1] != (n,):
         raise InputError(
@@ -256,7 +256,7 @@ def _is_text(arrow_type: Any) -> bool:
 
 
 def _list_length(file: Any, column: str) -> int:
-    """How many numbers the list in the first row has."""
+    """The number of values in the first row's list."""
     first = next(file.iter_batches(batch_size=1, columns=[column]), None)
     if first is None:
         return 0
@@ -296,7 +296,7 @@ def _scores(batch: Any, columns: TableColumns, k: int, start: int) -> npt.NDArra
 
 
 def _lengths(lists: Any) -> npt.NDArray[Any]:
-    """How many numbers each list has; 0 where there is none. (rows,)"""
+    """The length of each list; 0 where there is no list. (rows,)"""
     types = _pyarrow()[0].types
     # `value_lengths` imports pyarrow.compute, and `fill_null` pandas: most columns can do without them.
     if types.is_fixed_size_list(lists.type) and not lists.null_count:

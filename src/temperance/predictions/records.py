@@ -87,7 +87,7 @@ def _listed(content: Any) -> list[Any]:
 
 
 def _columns(path: Path, wanted: Wanted) -> tuple[Record, TableColumns]:
-    """The first record, and which of its entries are what."""
+    """The first record, and the roles of its entries."""
     first = next(_records(path), None)
     if first is None:
         raise InputError("there is no record; expected one for each sample")
@@ -111,7 +111,7 @@ def _describe(value: object, n: int) -> Described:
 
 
 def _values(block: list[Record], name: str, start: int, like: Described) -> npt.NDArray[Any]:
-    """A column of some records, each value of the type and the length of that in the file's first record."""
+    """A column of some records, whose values must have the type and length of the file's first one."""
     is_text, shape = like.kind == "U", like.shape[1:]
     dtype = np.str_ if is_text else np.float64
     for row, record in enumerate(block, start):
@@ -178,7 +178,7 @@ def _new_records(predictions: Predictions, extras: Extras) -> Iterator[Record]:
 
 
 def rewrite(origin: Origin, path: Path, predictions: Predictions) -> None:
-    """Write a copy of the records with other predictions: all other entries stay as they are."""
+    """Write a copy of the records with new predictions: all other entries stay as they are."""
     with reading(origin.path):
         first, columns = _columns(origin.path, origin.wanted)
         new = with_new_scores(first, columns, origin.wanted, predictions)

@@ -40,7 +40,7 @@ def files_in(path: Path, suffixes: Sequence[str]) -> list[Path] | None:
 
 
 def shard_paths(path: Path, suffixes: Sequence[str]) -> list[Path] | None:
-    """The files of a folder or a pattern that are one set, which must be of one format; None if this is one file."""
+    """The files of a folder or a pattern, all of one format because they are one set; None if this is one file."""
     files = files_in(path, suffixes)
     kinds = {suffix_of(file, suffixes): file for file in files or ()}
     if len(kinds) > 1:
@@ -57,7 +57,7 @@ def suffix_of(path: Path, suffixes: Sequence[str]) -> str | None:
 
 
 def joined(source: Path | str, shards: Sequence[Predictions]) -> Predictions:
-    """Predictions that are in several files; rows are read file by file, and errors name the file."""
+    """Predictions in several files; rows are read file by file, and errors name the file."""
     first = shards[0]
     for shard in shards[1:]:
         _check_same(first, shard)
@@ -109,13 +109,13 @@ def _check_same(one: Predictions, other: Predictions) -> None:
         if getattr(one, attribute) != getattr(other, attribute):
             raise FileError(
                 f"files of one set must be alike: {one.source} has {here}, but {other.source} has {there}; "
-                "leave one out with a pattern, or put it right",
-                flags={", or put it right": ", put it right, or take each file by itself with --each"},
+                "leave one out with a pattern, or correct it",
+                flags={", or correct it": ", correct it, or take each file by itself with --each"},
             )
 
 
 def joined_extras(extras: Sequence[Extras], shards: Sequence[Predictions]) -> Extras:
-    """What several files hold beside their predictions: rows one after the other, anything else once."""
+    """What several files hold besides their predictions: rows one after the other, anything else once."""
     found: Extras = {}
     for name in extras[0]:
         if any(name not in each for each in extras):

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 PLAIN, GUIDE = "#b0b9c5", "#7d838c"
 OVER, UNDER = "#c8452f", "#2a6fbb"
+LONGEST = 24  # characters of a class name
 PALE = {OVER: "#ebbcb3", UNDER: "#b3cde8"}  # of a gap that could be chance
 
 
@@ -111,7 +112,7 @@ def draw_classwise(
     """
     found = _bins(bins, 2, "classwise_ece.stats(probs, labels)")
     of_kind("most", most, Count)
-    worst = worst_classes(found, names)[:most]
+    worst = worst_classes(found, names, most)
     ax = ax or new_figure(4.8, 1.2 + 0.24 * len(worst)).add_subplot()
     rows = range(len(worst))
     over = [100 * entry.over for entry in worst]
@@ -212,5 +213,5 @@ def _summary(bins: Bins) -> str:
     return " · ".join(f"{name} {shown(value, percent=True)}" for name, value in parts.items())
 
 
-def _short(name: str, most: int = 24) -> str:
-    return name if len(name) <= most else name[: most - 1] + "…"
+def _short(name: str) -> str:
+    return name if len(name) <= LONGEST else name[: LONGEST - 1] + "…"

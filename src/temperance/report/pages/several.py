@@ -45,7 +45,7 @@ MEANS: dict[str, Callable[[float], str]] = {
 
 
 def evaluations_page(found: Evaluations) -> str:
-    """The page: the best sets, every set's numbers with its place, every set's reliability."""
+    """The page: the best sets, every set's numbers with its rank, every set's reliability."""
     name = plural(len(found.names), "set")
     return page(
         f"{name} – calibration report",
@@ -69,11 +69,11 @@ def best_section(found: Evaluations) -> Markup:
         best.setdefault(listed(names), []).append(METRICS[metric].title)
     said = "; ".join(f"{name} by {listed(titles)}" for name, titles in best.items())
     first = f"The best of {plural(len(found.names), 'set')}: {said}" if said else found.title
-    return answer(f"{first}. Sets of other samples can be easier or harder, whatever the model.", figures)
+    return answer(f"{first}. Sets with other samples can be easier or harder, whatever the model.", figures)
 
 
 def places_section(found: Evaluations) -> Markup:
-    """Every metric of every set, with its place among the sets."""
+    """Every metric of every set, with its rank among the sets."""
     ranks = {metric: found.ranks(metric) for metric in found.metrics}
     rows = []
     for name, each in list(found.each.items())[:SHOWN_ROWS]:
@@ -134,8 +134,8 @@ def standings_section(found: Comparisons) -> Markup:
             "Methods are ranked by NLL on each set, and the lowest mean rank comes first. Wins: of all comparisons "
             "with another method on a set, the share with the lower NLL. Harm: the share of sets with a higher NLL "
             "than without calibration.",
-            "The lines are 95\u00a0% intervals: what other sets like these might have given. What is the same on every "
-            "set has none."
+            "The lines are 95\u00a0% intervals: what other sets like these might have given. Values that are the same "
+            "on every set have none."
             if len(found.names) >= FEWEST_SETS
             else "There are too few sets for intervals.",
         ),
