@@ -146,7 +146,7 @@ def test_samples_without_weight_are_counted_nowhere(tmp_path: Path) -> None:
     assert {row.n for row in found.rows if not row.group} == {N - 50}
     assert {row.n for row in found.rows if row.group} == {(N - 50) // 2}
     assert found.verdict.endswith("samples that count equally; the intervals are of the weighted samples.")
-    assert evaluate(data, bootstrap=0).verdict.endswith("there is none here.")
+    assert evaluate(data, bootstrap=0).verdict.endswith("samples that count equally.")
     ranked = compare(data, methods=["temperature"], bootstrap=20)
     half = (N - 50) // 2
     assert ranked.title == f"arrays · {half} samples with weights above 0 · {data.k} classes"

@@ -104,8 +104,7 @@ def run_apply(args: argparse.Namespace) -> None:
     which = f" of the {data.split} set" if data.split else ""
     print(f"calibrated {plural(data.n, data.row_name)}{which} with {calibrator.name}; probabilities in {args.output}")
     if data.other_split:
-        print(
-            f"the {data.other_split} set is left out; to calibrate it, too, add --split {data.other_split}, with another -o"
-        )
+        other = data.other_split
+        print(f"the {other} set is left out; to calibrate it, too, add --split {other}, with another -o")
     if "adapted" in calibrator.info:
         print(calibrator.info["adapted"])

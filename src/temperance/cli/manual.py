@@ -108,7 +108,7 @@ MANUAL: Mapping[str, tuple[str, tuple[str, ...]]] = {
         ),
     ),
     "reproduce": (
-        "Shows the tables of five papers with our numbers beside theirs, and draws their figures of our predictions. "
+        "Shows the tables of five papers with our numbers beside theirs, and draws their figures from our predictions. "
         "It needs a source checkout.",
         ("reproduce --list", "reproduce sctl --table 2 --quick", "reproduce cts --figure 1 --quick -o figure.svg"),
     ),

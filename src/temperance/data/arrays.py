@@ -38,7 +38,7 @@ def _part(arrays: Mapping[str, npt.NDArray[Any]], part: str, names: tuple[str, .
         return None
     for key, other in (keys, keys[::-1]):
         if key not in arrays:
-            raise InputError(f"{other} needs {key} beside it")
+            raise InputError(f"{other} needs {key}, too")
     pixels, labels = (arrays[key] for key in keys)
     if not len(pixels):
         raise InputError(f"{keys[0]} is empty")

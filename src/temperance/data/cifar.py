@@ -115,7 +115,7 @@ def _parsed(files: Mapping[str, bytes], layout: CifarLayout, path_of: Callable[[
             with reading(path_of(name)):
                 pieces.append((_binary if layout.is_binary else _pickled)(files[name], layout))
         pixels, labels = (np.concatenate(each) for each in zip(*pieces, strict=True))
-        # Stored colour after colour, row after row.
+        # Stored channel by channel, row by row.
         return as_images(pixels.reshape(-1, 3, SIDE, SIDE).transpose(0, 2, 3, 1), labels)
 
     with reading(path_of(layout.names)):
@@ -167,7 +167,7 @@ class _Array:
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         _version, shape, dtype, is_fortran, data = state
         if not isinstance(dtype, _ByteType) or is_fortran:
-            raise InputError("its arrays must hold bytes, row after row")
+            raise InputError("its arrays must hold bytes in row order")
         self.values = np.frombuffer(data, np.uint8).reshape(shape)
 
 

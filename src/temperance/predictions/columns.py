@@ -76,7 +76,7 @@ def find_columns(names: Iterable[str], wanted: Wanted) -> TableColumns:
     known = list(names)
     if wanted.split is not None:
         raise InputError(
-            f"a table holds one set of predictions, not a {wanted.split} set beside another; leave out the split, or "
+            f"a table holds one set of predictions, not a {wanted.split} set next to another; leave out the split, or "
             "keep val_ and test_ sets in a .npz or .safetensors file",
             flags={"the split": "--split"},
         )
@@ -116,7 +116,7 @@ def _missing(known: list[str], scores: list[str], wanted: Wanted) -> InputError:
     """What a table would need, and how to name columns that have other names."""
     if scores:
         own, flag = '. Name yours with columns={"label": NAME}', ". Name yours with --label NAME"
-        expected = f"expected the column label beside {shown(scores)}"
+        expected = f"expected the column label besides {shown(scores)}"
     else:
         needed = wanted.labels == "required"
         own = '. Name yours with columns={"logits": NAMES' + ', "label": NAME' * needed + '}, or "probs" for "logits"'
@@ -174,7 +174,7 @@ def _in_class_order(classes: dict[str, str]) -> tuple[list[str], tuple[str, ...]
     if len(numbered) < len(columns):
         other = next(column for column in columns if column not in numbered)
         raise InputError(
-            f"classes have numbers or names, not both: {shown([numbered[0]])} beside {shown([other])}; rename one"
+            f"classes have numbers or names, not both: {shown([numbered[0]])} and {shown([other])}; rename one"
         )
     ordered = sorted(columns, key=lambda column: int(classes[column]))
     if [int(classes[column]) for column in ordered] != list(range(len(columns))):
