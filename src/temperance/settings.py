@@ -65,7 +65,7 @@ class NameOf:
         return True
 
     def __str__(self) -> str:
-        return f" of {self.thing}"
+        return f"the name of {self.thing}"
 
 
 Positive = Annotated[float, Bounds(0, above=True)]
@@ -267,7 +267,7 @@ def _in_words(kind: Any) -> str:
     origin = get_origin(kind)
     if origin is Annotated:
         plain, rule = get_args(kind)
-        return f"{WORDS[plain]}{rule}"
+        return str(rule) if isinstance(rule, NameOf) else f"{WORDS[plain]}{rule}"
     if origin is Literal:
         choices = ", ".join(map(str, get_args(kind)))
         return f"one of {choices}" if len(get_args(kind)) > 1 else choices

@@ -39,7 +39,7 @@ def add_measuring_options(parser: argparse.ArgumentParser) -> None:
         "--bootstrap", type=int, default=500, metavar="N", help="resamples for intervals (500; 0: none)"
     )
     parser.add_argument("--by", choices=("group", "groups"), help="also measure each group separately")
-    parser.add_argument("--calibrator", type=Path, metavar="CAL", help="measure after a saved calibrator")
+    parser.add_argument("--calibrator", type=Path, metavar="CAL", help="apply a saved calibrator first")
     parser.add_argument(
         "--gap", metavar="METHOD", help="also measure the error without bins, with this calibrator, such as auto"
     )

@@ -10,7 +10,7 @@ from temperance.errors import InputError
 
 def add_each_option(parser: argparse.ArgumentParser) -> None:
     """--each, the same for every command that takes several sets."""
-    text = "treat every file as its own set, also in a folder or a pattern, whose files are otherwise one set"
+    text = "treat every file as a set of its own; otherwise the files of a folder or a pattern are one set"
     parser.add_argument("--each", action="store_true", help=text)
 
 
@@ -18,7 +18,7 @@ def add_reading_options(parser: argparse.ArgumentParser) -> None:
     """--logits, --probs, --label, --group, --weight, --ignore-index, --binary, --positive and --normalise."""
     group = parser.add_argument_group("how the predictions are read")
     for kind in ("logits", "probs"):
-        text = f"the columns of {kind}: a name, a pattern such as '{kind[:-1]}_*', or no,maybe,yes"
+        text = f"the columns of {kind}: a name, a pattern such as '{kind[:-1]}_*', or a list, no,maybe,yes"
         group.add_argument(f"--{kind}", metavar="NAMES", help=text)
     for kind in ("label", "group", "weight"):
         text = f"the column of {kind}s, if it is not called {kind}; for a .npy, the file"

@@ -16,7 +16,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     parser.add_argument("folder", type=Path, metavar="RUN", help="folder that `temperance train` or `retrain` made")
     parser.add_argument("--data", metavar="DATA", help="where the images of the run are now, if they have moved")
     parser.add_argument("--head", type=Path, metavar="HEAD", help="measure with a head that `retrain` saved")
-    parser.add_argument("--calibrator", type=Path, metavar="CAL", help="also measure after a saved calibrator")
+    parser.add_argument("--calibrator", type=Path, metavar="CAL", help="also measure with a saved calibrator applied")
     parser.add_argument(
         "--corruptions",
         default="",

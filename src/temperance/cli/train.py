@@ -86,7 +86,7 @@ def add_recipe_options(parser: argparse.ArgumentParser) -> None:
         ("freeze", optional, "groups of layers frozen one by one from the classifier down (PLP)"),
         ("keep", {"choices": ("last", "best", "refined")}, "which epoch's network is kept (last)"),
         ("keep-from", whole, "epochs that best and refined skip (a third, at most 40)"),
-        ("precision", {"choices": ("float32", "bfloat16")}, "of the forward pass (float32)"),
+        ("precision", {"choices": ("float32", "bfloat16")}, "of the network's arithmetic (float32)"),
         ("seed", whole, "seed of weights, order, crops, mixtures (0)"),
     ):
         group.add_argument(f"--{name}", help=text, **how)

@@ -38,8 +38,6 @@ from temperance.registry import as_names
 from temperance.settings import MOST_RESAMPLES, Bounds, Count, Seed, of_kind
 from temperance.showing import number_table
 
-__all__ = ["Comparison", "Method", "Outcome", "compare"]
-
 RunAll = Callable[[Work, Sequence[Method]], Iterator[Outcome]]
 
 EnoughResamples = Annotated[int, Bounds(20, MOST_RESAMPLES)]  # with fewer no p-value can be below 0.05

@@ -83,8 +83,9 @@ def calibration_gap(
     with data.located(), warnings.catch_warnings():
         # Samples that are too few to learn from make the gain smaller, which keeps the bound true.
         warnings.simplefilter("ignore", TemperanceWarning)
-        both = (_cross_fitted(method, z, y, counts, folds, seed) for z, y in ((logits, truth), (top, correct)))
-        after, top_after = both
+        after, top_after = (
+            _cross_fitted(method, z, y, counts, folds, seed) for z, y in ((logits, truth), (top, correct))
+        )
     before, top_before = logits.softmax(1), top.softmax(1)
     found = {
         "nll": _gained(before, after, truth, counts, _log_loss),

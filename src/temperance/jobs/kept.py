@@ -100,11 +100,12 @@ class Kept:
 def _read(about: dict[str, Any]) -> tuple[Results, Finding]:
     """The results that `Results.to_json` wrote; null stands for a number that is not finite."""
     rows = tuple(Row(**row | {name: _number(row[name]) for name in ("value", "low", "high")}) for row in about["rows"])
-    finding = Finding(**about["finding"])
+    finding = about["finding"]
     measured = {
-        method: {name: _number(value) for name, value in values.items()} for method, values in finding.measured.items()
+        method: {name: _number(value) for name, value in values.items()}
+        for method, values in finding["measured"].items()
     }
-    return Results(rows, Provenance(**about["provenance"])), Finding(**vars(finding) | {"measured": measured})
+    return Results(rows, Provenance(**about["provenance"])), Finding(**finding | {"measured": measured})
 
 
 def _number(value: float | None) -> float:

@@ -73,7 +73,7 @@ def statistics_of(
     groups: dict[str | None, Group] = {}
     for group, n in sizes.items():
         progress(len(groups), 2 * len(sizes), f"reading {data.source}")
-        found = data.locating(checked_batches(data, group=group, calibrator=calibrator))
+        found = checked_batches(data, group=group, calibrator=calibrator)
         if group is None:
             found = tallied(labels.seen(floored.counted(found)), tallies, n_bins)
         generator = torch.Generator().manual_seed(seed) if intervals else None

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -42,8 +42,6 @@ WRITTEN_ROWS = 1 << 16
 
 # Scores that are hashed at a time, in float64.
 HASHED_VALUES = 1 << 17
-
-T = TypeVar("T")
 
 # The source of predictions that were never in a file.
 ARRAYS = "arrays"
@@ -299,11 +297,6 @@ class Predictions:
             if self.source == ARRAYS:
                 raise
             raise FileError(f"{self.source}: {error}", flags=error.flags) from error
-
-    def locating(self, parts: Iterator[T]) -> Iterator[T]:
-        """Yield results that are computed from these predictions piece by piece; errors name the file and the row."""
-        with self.located():
-            yield from parts
 
     def need_labels(self) -> None:
         """Refuse predictions without labels."""

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Sequence
 from itertools import chain, islice
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -141,7 +141,7 @@ def write(path: Path, predictions: Predictions, extras: Extras) -> None:
     header += [*["weight"] * predictions.has_weights, *extras]
     marks = [] if predictions.calibrated_by is None else [predictions.calibrated_by]
     others = [_cells(name, array, predictions.n) for name, array in extras.items()]
-    with _create(path) as handle:
+    with open_text(path, "w", "utf-8") as handle:
         # Quote all text: the writer would leave a carriage return unquoted, which readers take for a new line.
         writer = csv.writer(handle, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC, delimiter=separator(path))
         writer.writerow([*header, *[MARK] * len(marks)])
@@ -161,7 +161,7 @@ def write(path: Path, predictions: Predictions, extras: Extras) -> None:
 def rewrite(origin: Origin, path: Path, predictions: Predictions) -> None:
     """Write a copy of a .csv file with new predictions: all other cells stay as they are."""
     class_columns(predictions)
-    with reading(origin.path), _create(path) as handle:
+    with reading(origin.path), open_text(path, "w", "utf-8") as handle:
         header, columns = _columns(origin.path, origin.wanted)
         new = with_new_scores(header, columns, origin.wanted, predictions)
         plain = csv.writer(handle, lineterminator="\n", delimiter=separator(path))
@@ -190,10 +190,6 @@ def _new_rows(path: Path, header: list[str], new: Sequence[NewColumn], predictio
             else:
                 cells.append(str(label) if column.kind == "label" else mark)
         yield cells
-
-
-def _create(path: Path) -> IO[str]:
-    return open_text(path, "w", "utf-8")
 
 
 def _cells(name: str, array: npt.NDArray[Any], n: int) -> list[Any]:

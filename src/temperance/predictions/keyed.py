@@ -146,9 +146,9 @@ def open_set(file: ArrayFile, wanted: Wanted) -> Predictions:
     """One set of predictions of an open file; its rows stay in the file until they are needed."""
     keys = find_set(file.keys(), wanted)
     names = binary_names(file.class_names(), wanted.positive)
-    groups = None if keys.groups is None else file.describe(keys.groups)
-    truth = None if keys.labels is None else file.describe(keys.labels)
-    counted = None if keys.weights is None else file.describe(keys.weights)
+    truth, groups, counted = (
+        None if key is None else file.describe(key) for key in (keys.labels, keys.groups, keys.weights)
+    )
     n, k, space = check_set(keys.name, file.describe(keys.scores), truth, groups, names, wanted, counted)
     meaning = Meaning(keys.name, names, wanted)
     other = OTHER.get(keys.split)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from temperance.errors import InputError, MissingExtraError
+from temperance.errors import InputError, optional
 from temperance.files import reading
 from temperance.predictions.checks import (
     MARK,
@@ -46,9 +46,10 @@ def read(path: Path, wanted: Wanted) -> Predictions:
     names = columns.class_names if stored is None else as_class_names(names_from_json("class_names", stored))
     names = binary_names(names, wanted.positive)
     scores = _describe_scores(schema, columns, (n, k))
-    groups = None if columns.groups is None else _describe(schema.field(columns.groups).type, (n,))
-    truth = None if columns.labels is None else _describe(schema.field(columns.labels).type, (n,))
-    counted = None if columns.weights is None else _describe(schema.field(columns.weights).type, (n,))
+    truth, groups, counted = (
+        None if name is None else _describe(schema.field(name).type, (n,))
+        for name in (columns.labels, columns.groups, columns.weights)
+    )
     width = k
     n, k, _ = check_set(columns.name, scores, truth, groups, names, wanted, counted)
     meaning = Meaning(columns.name, names, wanted)
@@ -57,13 +58,11 @@ def read(path: Path, wanted: Wanted) -> Predictions:
         start = first
         with reading(path), placed(in_file), _open(path) as opened:
             for batch in opened.iter_batches(rows, row_groups=part, columns=columns.used, use_threads=False):
-                yield meaning.chunk(
-                    _scores(batch, columns, width, start),
-                    None if columns.labels is None else _values(batch, columns.labels, start),
-                    None if columns.groups is None else _values(batch, columns.groups, start),
-                    start,
-                    None if columns.weights is None else _values(batch, columns.weights, start),
+                labels, group, weights = (
+                    None if name is None else _values(batch, name, start)
+                    for name in (columns.labels, columns.groups, columns.weights)
                 )
+                yield meaning.chunk(_scores(batch, columns, width, start), labels, group, start, weights)
                 start += batch.num_rows
         _pyarrow()[0].default_memory_pool().release_unused()
 
@@ -227,10 +226,8 @@ def _as_arrow(name: str, array: npt.NDArray[Any], n: int) -> Any:
 
 
 def _pyarrow() -> tuple[Any, Any]:
-    try:
+    with optional("pyarrow", "parquet", "reading and writing .parquet files"):
         import pyarrow.parquet
-    except ImportError:
-        raise MissingExtraError("pyarrow", "parquet", "reading and writing .parquet files") from None
     return pyarrow, pyarrow.parquet
 
 

@@ -33,24 +33,22 @@ def read(path: Path, wanted: Wanted) -> Predictions:
     names = binary_names(columns.class_names, wanted.positive)
     k = len(first[columns.scores[0]]) if columns.is_list else len(columns.scores)
     score = Described((n, k) if columns.is_list else (n,), "f", "float64")
-    label = None if columns.labels is None else _describe(first[columns.labels], n)
-    groups = None if columns.groups is None else _describe(first[columns.groups], n)
-    counted = None if columns.weights is None else _describe(first[columns.weights], n)
-    n, k, _ = check_set(columns.name, Described((n, k), "f", "float64"), label, groups, names, wanted, counted)
+    others = (columns.labels, columns.groups, columns.weights)
+    truth, groups, counted = kinds = [None if name is None else _describe(first[name], n) for name in others]
+    n, k, _ = check_set(columns.name, Described((n, k), "f", "float64"), truth, groups, names, wanted, counted)
     meaning = Meaning(columns.name, names, wanted)
 
     def read_rows(rows: int) -> Iterator[Chunk]:
         records, start = _records(path), 0
         with reading(path), placed(in_file):
             while block := list(islice(records, rows)):
-                scores = [_values(block, name, start, score) for name in columns.scores]
-                yield meaning.chunk(
-                    scores[0] if columns.is_list else np.stack(scores, axis=1),
-                    _values(block, columns.labels, start, label) if columns.labels and label else None,
-                    _values(block, columns.groups, start, groups) if columns.groups and groups else None,
-                    start,
-                    _values(block, columns.weights, start, counted) if columns.weights and counted else None,
+                several = [_values(block, name, start, score) for name in columns.scores]
+                scores = several[0] if columns.is_list else np.stack(several, axis=1)
+                labels, group, weights = (
+                    _values(block, name, start, kind) if name and kind else None
+                    for name, kind in zip(others, kinds, strict=True)
                 )
+                yield meaning.chunk(scores, labels, group, start, weights)
                 start += len(block)
 
     return columns.opened(path, wanted, names, n, k, read=read_rows, place=in_file, marks=marks)
