@@ -1,4 +1,4 @@
-"""The command line: parse, call the library, print. Nothing that it does can be done only here."""
+"""The command line: parse, call the library, print. Everything that it does can be done in Python, too."""
 
 from __future__ import annotations
 

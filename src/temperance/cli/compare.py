@@ -143,7 +143,7 @@ def comparing_options(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def save(found: Comparison, path: Path, *, refit: bool) -> str:
-    """Save the recommended calibrator; a sentence says where it is and what it was fitted on."""
+    """Save the recommended calibrator; the sentence says where it is and what it was fitted on."""
     chosen = found.calibrator(refit=refit)
     chosen.save(path)
     return f"{found.recommended.label}, fitted on {chosen.info['fitted_on']}, is in {path}"

@@ -1,4 +1,4 @@
-"""temperance list KIND: what there is, read from the registries."""
+"""temperance list KIND: every method of a kind, from the registries."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ DIGITS_TESTED = 360  # a fifth
 
 
 def read_npz(path: Path) -> Source:
-    """Images and labels of the part train, and of val and test if they are there."""
+    """Images and labels of the train part, and of val and test if they are there."""
     with reading(path), np.load(path) as arrays:
         names = as_class_names(arrays["class_names"].tolist()) if "class_names" in arrays else None
         train = _part(arrays, "train", names)

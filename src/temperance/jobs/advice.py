@@ -225,7 +225,7 @@ def told(moves: Mapping[str, tuple[float, float]], by: Mapping[str, Difference])
 
 
 def _named(labels: Sequence[str]) -> str:
-    """The first of several methods and how many others there are; both of two."""
+    """The first of several methods and the number of others; two are both named."""
     others = f"{len(labels) - 1} others" if len(labels) > 2 else "".join(labels[1:])
     return f"{labels[0]} and {others}" if others else labels[0]
 

@@ -38,7 +38,7 @@ def statistics(
     by_group: bool = False,
     seed: int = 0,
 ) -> Statistics:
-    """What some rows add to an evaluation: a few numbers for each metric, which pickle and add.
+    """What some rows add to an evaluation: a few numbers for each metric, which can be pickled and added.
 
     Pass each block of the data to this function, on any machine, and everything it returns to `combine`. A block is a
     table (of pandas, polars, Arrow or Hugging Face), a dictionary of arrays, a file, a `Predictions`, or probabilities

@@ -129,8 +129,8 @@ class Comparison(Results):
     def calibrator(self, *, refit: bool = False) -> Calibrator:
         """The recommended calibrator, or with `refit` a new one of its kind, fitted on both parts, as its `info` says.
 
-        Where none is recommended it is `identity`, which leaves predictions as they are.
-        The measurements are of the former; no samples are left to measure the latter.
+        If none is recommended, it is `identity`, which leaves predictions as they are. The measurements are of the
+        calibrator without `refit`; with it, no samples are left to measure on.
         """
         if not self.any_fitted or self.recommended.fitted is None:
             raise InputError("no calibrator could be fitted, so there is none to keep")
@@ -267,10 +267,10 @@ def compare(
         compare(probs, labels, test=(test_probs, test_labels))          compare(probs, labels)
 
     Without a second set, a file with val and test parts is fitted on the first and measured on the second; any other
-    set is halved at random. Nothing is ever measured on what it was fitted on. Among the methods whose gain over no
-    calibration is more than chance would give, however few the samples, and which make nothing worse, the one with the
-    lowest NLL is recommended; if there is none, no calibration is. `verdict` says why, and how many samples would be
-    needed to tell.
+    set is halved at random. No method is ever measured on samples it was fitted on. Among the methods whose gain over
+    no calibration is more than chance would give, however few the samples, and which make nothing worse, the one with
+    the lowest NLL is recommended; if there is none, no calibration is. `verdict` says why, and how many samples would
+    be needed to tell.
 
     weights   for arrays: how much each label counts; a test set has its weights as the third array
     methods   names, with settings as in `temperature:objective=class-scaled`; by default every one

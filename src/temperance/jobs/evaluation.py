@@ -1,7 +1,7 @@
 """Measure one set of predictions: the metrics with intervals, and on demand the statistics that the report draws.
 
 Only what was asked for is computed, in one pass over the data. Memory is at most three times what a chunk of the file
-(16 MB) and the statistics take; `metrics.gather` says how large these can become.
+and the statistics take; `metrics.gather` says how large these can become.
 """
 
 from __future__ import annotations
@@ -331,7 +331,7 @@ def _groups_note(found: Statistics) -> list[str]:
 
 
 def _ties_note(found: Statistics, rows: Sequence[Row]) -> list[str]:
-    """What AURC is without the order of the rows, where that decides among equal confidences."""
+    """AURC averaged over orders of the rows, where the order of equal confidences matters."""
     for (metric, options), parts in zip(found.measuring.requests, found.groups[None].parts, strict=False):
         if metric.name == "aurc" and isinstance(parts.whole, Ranked) and parts.whole.has_ties:
             averaged = metric.value(parts.whole, **options | {"ties": "mean"})

@@ -46,7 +46,7 @@ def reduced(found: Comparison) -> tuple[Results, Finding]:
 class Kept:
     """A folder with two files for each set: NAME.safetensors, the calibrator to use, and NAME.json, what was measured.
 
-    A set for which none is recommended has only the second. NAME is the set's, without the suffix of its file.
+    A set for which none is recommended has only the second. NAME is that of the set, without its suffix.
 
     refit    the calibrators are fitted on everything, the test part included
     options  as `compare` takes them

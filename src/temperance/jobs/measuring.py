@@ -114,7 +114,7 @@ def group_sizes(data: Predictions) -> dict[str, int]:
 
 
 def chosen_metrics(names: Sequence[str]) -> list[Metric]:
-    """The metrics of these names: the headline ones for none, every one for "all"."""
+    """The metrics with these names: without any the headline ones, for "all" every one."""
     wanted = as_names(names)
     if not wanted:
         return sorted((metric for metric in METRICS if metric.headline), key=lambda metric: metric.headline)

@@ -56,8 +56,8 @@ class ScoreHistogram:
 class OODComparison(Results):
     """AUROC, FPR95 and AUPR of each score, which is the `method` of a row.
 
-    The `group` of a row is the name of the unfamiliar set; without a group it is the mean over all of them, or the only
-    one.
+    The `group` of a row is the name of the unfamiliar set; an empty one stands for the mean over all of them, or
+    for the only one.
     """
 
     histograms: tuple[ScoreHistogram, ...]
@@ -77,7 +77,7 @@ class OODComparison(Results):
 
     @property
     def best(self) -> str:
-        """The score with the highest AUROC; of equal ones the first."""
+        """The score with the highest AUROC; the first if several tie."""
         return max(self.scores, key=lambda name: self.row("auroc", method=name).value)
 
     @property
@@ -185,7 +185,7 @@ def compare_ood(
 
     inside      predictions of one model on data like its training data: a file or a `Predictions`
     outside     its predictions on other data, or several sets of them, perhaps by name
-    scores      names of confidence scores, and of scores of features; by default every one that is possible
+    scores      names of confidence or feature scores; by default every one that can be computed
     reference   features of the training data, for the scores mahalanobis, knn and vim; the files of both sides then
                 have `features` next to their predictions
     calibrator  a fitted calibrator, applied to both sides; it makes probabilities, so scores of logits are left out

@@ -126,7 +126,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Work:
-    """What every method gets."""
+    """The data and settings that every method gets."""
 
     fit_logits: Tensor
     fit_labels: Tensor
@@ -235,5 +235,5 @@ class Work:
 
     @cached_property
     def _counts(self) -> Tensor | None:
-        """The weights of the test samples, of mean 1, so that gains are in nats."""
+        """The weights of the test samples, scaled to a mean of 1, so that gains are in nats."""
         return None if self.test_weights is None else self.test_weights / self.test_weights.mean()

@@ -126,7 +126,7 @@ class Results(Tabular):
         raise InputError(f"there is no row for {metric!r}{where}")
 
     def to_dict(self, prefix: str = "") -> dict[str, float]:
-        """Every value by its name, as experiment trackers log them: `ece`; of several methods, `temperature/ece`."""
+        """Every value by its name, as experiment trackers log them: `ece`; with several methods, `temperature/ece`."""
         return flat(self.rows, prefix)
 
     def to_json(self, **extra: Any) -> str:

@@ -85,7 +85,7 @@ class Evaluations(SeveralSets):
         return tuple(row.metric for row in first.rows if not row.group)
 
     def ranks(self, metric: str) -> dict[str, int]:
-        """The rank of each set by a metric, 1 for the best; equal sets share one. Empty if neither end is better."""
+        """The rank of each set by a metric, 1 for the best; equal sets share one. Empty if no value is better."""
         lower = METRICS[metric].lower_is_better
         values = {name: found.row(metric).value for name, found in self.each.items()}
         if lower is None:

@@ -17,7 +17,7 @@ Values = Mapping[str, float]  # of one method on one set, by metric
 
 RESAMPLES = 2000
 FEWEST_SETS = 5  # for intervals
-EQUAL = 1e-5  # NLLs on one set that differ by less count as equal: two solvers of one method differ by so much
+EQUAL = 1e-5  # NLLs on one set that differ by less count as equal: two solvers of one method differ by that much
 
 
 @dataclass(frozen=True)

@@ -227,7 +227,7 @@ def _check_labels(
 
 
 def as_class_names(names: Iterable[Any]) -> tuple[str, ...]:
-    """Class names as different, non-empty strings."""
+    """Class names as distinct, non-empty strings."""
     # A string would pass as a sequence of one-letter names.
     given = [names] if isinstance(names, str) else list(names)
     if not given or not all(isinstance(name, str) and name for name in given):
@@ -265,7 +265,7 @@ def binary_names(names: tuple[str, ...] | None, positive: Positive | None) -> tu
 
 
 def only_one(known: Iterable[str], *names: str) -> str | None:
-    """The one of several spellings of a name that is known, if any; two of them are refused."""
+    """The spelling of a name that is known, if any; two known spellings are refused."""
     found = [name for name in names if name in known]
     if len(found) > 1:
         raise InputError(f"there is both {found[0]} and {found[1]}; keep one")

@@ -61,7 +61,7 @@ class Origin(NamedTuple):
 class Predictions:
     """Logits or probabilities of n samples over k classes, from memory or from a file, with labels if they are known.
 
-    Opening a file checks its shapes and types only. `chunks()` goes through the rows without ever holding all of them;
+    Opening a file checks its shapes and types only. `chunks()` goes through the rows without ever holding them all;
     `scores`, `labels`, `groups` and `weights` load them once and keep them. Values are checked where they are used: by
     the metrics, and by `logits()` and `labels`, which calibrators get.
 
@@ -108,7 +108,7 @@ class Predictions:
         """Predictions from arrays: (n, k) probabilities (or logits), (n,) labels, (n,) groups of text or integers.
 
         Predictions of every pixel are (n, k, *space) with labels (n, *space); each pixel becomes a row. Predictions
-        without labels can be calibrated and written, and searched for unfamiliar data.
+        without labels can be calibrated, written and compared with unfamiliar data.
 
         positive      for a binary classifier: `probs` is one column, the score of this label; usually positive=1
         normalise     accept probabilities that were rounded; see `normalised`
@@ -185,7 +185,7 @@ class Predictions:
         )
 
     def normalised(self) -> Predictions:
-        """The same predictions with probabilities that sum to 1, where they do not because they were rounded.
+        """The same predictions with probabilities that sum to 1 again, after they were rounded.
 
         First the number of `decimals` is found. Then zeros are replaced by a number so small that those of a row add up
         to at most half a unit of the last decimal, and each row is divided by its sum.
@@ -352,7 +352,7 @@ class Predictions:
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 of all values: equal for equal ones, whatever the file format or the float type."""
+        """SHA-256 of all values: equal for equal values, whatever the file format or the float type."""
         for _ in self.hashed(self.chunks(max(1, HASHED_VALUES // self.k))):
             pass
         known: str = self.__dict__["fingerprint"]

@@ -135,7 +135,7 @@ def _plain_numbers(cells: list[str]) -> npt.NDArray[Any]:
 
 
 def write(path: Path, predictions: Predictions, extras: Extras) -> None:
-    """Write predictions, and what belongs to them, as a .csv file."""
+    """Write predictions and their extras as a .csv file."""
     header = [f"{predictions.kind}_{each}" for each in class_columns(predictions)]
     header += [*["label"] * predictions.has_labels, *["group"] * predictions.has_groups]
     header += [*["weight"] * predictions.has_weights, *extras]

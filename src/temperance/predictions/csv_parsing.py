@@ -150,7 +150,7 @@ def _is_gz(path: Path) -> bool:
 
 
 def separator(path: Path) -> str:
-    """What is between two cells: a tab in .tsv, else a comma."""
+    """The separator of cells: a tab in .tsv, else a comma."""
     return "\t" if path.name.lower().removesuffix(".gz").endswith(".tsv") else ","
 
 

@@ -74,7 +74,7 @@ def as_sides(
     weights: ArrayLike | None = None,
     **how: Any,
 ) -> tuple[Set, Set | None]:
-    """The set to fit on and, if there is one, the set to measure on; `how` says what arrays are.
+    """The set to fit on and, if there is one, the set to measure on; `how` says how they are read.
 
     Callers give two sets (the second as `labels`), or arrays and their labels, perhaps with another pair as `test`.
     """

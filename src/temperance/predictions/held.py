@@ -1,4 +1,4 @@
-"""Predictions in .npy, an array for each file, and in .pt or .pth, a dictionary of tensors. Both are only read."""
+"""Predictions in .npy, an array for each file, and in .pt or .pth, a dictionary of tensors. Neither is written."""
 
 import pickle
 from collections.abc import Iterator, Mapping
@@ -51,7 +51,7 @@ class HeldArrays:
         yield from map(np.asarray, self.pieces(key, rows))
 
     def whole(self, key: str) -> Tensor | npt.NDArray[Any]:
-        """An array or a text of any shape, whole."""
+        """A whole array or text, whatever its shape."""
         value = self._arrays[key]
         if isinstance(value, Tensor | np.ndarray):
             return value

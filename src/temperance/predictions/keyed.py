@@ -36,7 +36,7 @@ class ArrayFile(Protocol):
         ...
 
     def whole(self, key: str) -> Tensor | npt.NDArray[Any]:
-        """An array at once, whatever its shape."""
+        """A whole array, whatever its shape."""
         ...
 
     def pieces(self, key: str, rows: int) -> Iterator[Tensor | npt.NDArray[Any]]:

@@ -1,7 +1,7 @@
 """Predictions in NumPy's .npz: an array for each key, class names as text.
 
-Members are read as a stream, stored or compressed alike, so that a chunk of rows is all that is ever held, and their
-checksums are verified at the end. (A memory map would count every page read as used memory, cannot serve compressed
+Members, compressed or not, are read as a stream, so that only a chunk of rows is ever held, and their checksums are
+verified at the end. (A memory map would count every page read as used memory, cannot serve compressed
 members, and kills the process when another one shortens the file.) Nothing is ever unpickled.
 """
 
@@ -79,7 +79,7 @@ class NpzFile:
         return str(found.reshape(-1)[0]) or None
 
     def whole(self, key: str) -> npt.NDArray[Any]:
-        """An array at once, whatever its shape."""
+        """A whole array, whatever its shape."""
         with self._open(key) as member:
             return _take(member, member.shape, order="F" if member.is_fortran else "C")
 
@@ -158,7 +158,7 @@ def extras(origin: Origin) -> Extras:
 
 
 def write(path: Path, predictions: Predictions, extras: Extras) -> None:
-    """Write predictions, and what belongs to them, as a .npz file."""
+    """Write predictions and their extras as a .npz file."""
     _save(path, _arrays(predictions) | _named(predictions) | extras)
 
 

@@ -125,7 +125,7 @@ def _extra(column: Any, name: str) -> npt.NDArray[Any]:
 
 
 def write(path: Path, predictions: Predictions, extras: Extras) -> None:
-    """Write predictions, and what belongs to them, as a .parquet file."""
+    """Write predictions and their extras as a .parquet file."""
     names = predictions.class_names
     others = {name: _as_arrow(name, array, predictions.n) for name, array in extras.items()}
     batches = _batches(predictions, others)

@@ -148,7 +148,7 @@ def _extra(name: str, values: list[Any]) -> npt.NDArray[Any]:
 
 
 def write(path: Path, predictions: Predictions, extras: Extras) -> None:
-    """Write predictions, and what belongs to them, as records."""
+    """Write predictions and their extras as records."""
     for name, array in extras.items():
         if array.shape[:1] != (predictions.n,) or array.dtype.kind not in "biufU":
             raise InputError(

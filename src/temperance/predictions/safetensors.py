@@ -55,7 +55,7 @@ class SafetensorsFile:
         return self.metadata.get(key) or None
 
     def whole(self, key: str) -> Tensor:
-        """A tensor at once, whatever its shape."""
+        """A whole tensor, whatever its shape."""
         with safe_open(self.path, framework="pt") as file:
             found: Tensor = file.get_tensor(key)
         return found
@@ -94,7 +94,7 @@ def extras(origin: Origin) -> Extras:
 
 
 def write(path: Path, predictions: Predictions, extras: Extras) -> None:
-    """Write predictions, and what belongs to them, as a .safetensors file."""
+    """Write predictions and their extras as a .safetensors file."""
     tensors = _tensors(predictions)
     metadata = _mark(predictions)
     if predictions.groups is not None:

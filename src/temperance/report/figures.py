@@ -37,8 +37,8 @@ def draw_reliability(bins: Statistic, ax: Axes | None = None) -> Axes:
     """The reliability diagram: the accuracy in each confidence bin, and its gap to the mean confidence.
 
     Grey bars are accuracy. A narrower bar spans the gap: red up to a mean confidence above it (over-confident), blue
-    down to one below it (under-confident), pale where the 95 % interval of the accuracy holds the mean confidence, so
-    that the gap could be chance. The interval is exact (Clopper and Pearson, 1934); with weights there is none. The
+    down to one below it (under-confident), pale where the 95 % interval of the accuracy contains the mean confidence,
+    so that the gap could be chance. The interval is exact (Clopper and Pearson, 1934); with weights there is none. The
     strip below counts the samples on a square-root scale.
 
     `bins` is `ece.stats(probs, labels)` or an evaluation's `reliability`.

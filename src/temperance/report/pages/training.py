@@ -1,4 +1,4 @@
-"""The pages of a training and of a retraining."""
+"""The pages of a training run and of a retrained head."""
 
 from __future__ import annotations
 
