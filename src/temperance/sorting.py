@@ -51,7 +51,7 @@ def stable_sort(values: Tensor, flags: Tensor, *, last_first: bool = False) -> t
             keys <<= 1
             keys |= marks
             keys.sort()
-            sorted_flags = (keys & 1).astype(np.bool_)
+            sorted_flags = (keys.astype(np.uint8) & 1).view(np.bool_)
             keys >>= 1
             # Equal numbers with equal flags are interchangeable; with different flags their order matters.
             if not ((keys[1:] == keys[:-1]) & (sorted_flags[1:] != sorted_flags[:-1])).any():

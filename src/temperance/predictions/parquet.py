@@ -57,7 +57,9 @@ def read(path: Path, wanted: Wanted) -> Predictions:
     def read_rows(rows: int) -> Iterator[Chunk]:
         start = first
         with reading(path), placed(in_file), _open(path) as opened:
-            for batch in opened.iter_batches(rows, row_groups=part, columns=columns.used, use_threads=False):
+            # Arrow holds several times the memory of a batch while it reads one, so batches are short.
+            size = min(rows, WRITTEN_ROWS)
+            for batch in opened.iter_batches(size, row_groups=part, columns=columns.used, use_threads=False):
                 labels, group, weights = (
                     None if name is None else _values(batch, name, start)
                     for name in (columns.labels, columns.groups, columns.weights)
