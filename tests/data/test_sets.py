@@ -156,7 +156,7 @@ def test_images_in_memory_are_resized_as_files_are(tmp_path: Path, size: int, sc
         ({"test_images": random_pixels(0, 8, 10), "test_labels": np.zeros(0, int)}, "test_images is empty"),
         ({"class_names": np.array(["a", "b", "c"])}, "labels must lie in 0 … 2 for 3 classes; the training part has 3"),
         ({"class_names": np.array(list("abcde"))}, "no training image is of class 'e'"),
-        ({"class_names": np.array(list("abca"))}, "class_names must be different from each other"),
+        ({"class_names": np.array(list("abca"))}, "class_names must be distinct"),
         ({"train_labels": np.array(["a"] * 40)}, "labels must be class numbers, since the classes have no names"),
         ({"train_labels": np.array([None] * 40)}, "cannot be read as .npz: .*Object arrays cannot be loaded"),
     ],

@@ -13,7 +13,7 @@ from temperance.data.images import Images, Source, as_images
 from temperance.data.splits import hold_out
 from temperance.errors import InputError, optional
 from temperance.files import reading
-from temperance.predictions.checks import as_class_names, shown
+from temperance.predictions.checks import as_class_names, excerpt
 from temperance.predictions.labels import looked_up
 
 DIGITS_TESTED = 360  # a fifth
@@ -25,7 +25,9 @@ def read_npz(path: Path) -> Source:
         names = as_class_names(arrays["class_names"].tolist()) if "class_names" in arrays else None
         train = _part(arrays, "train", names)
         if train is None:
-            raise InputError(f"an .npz of images must hold train_images and train_labels; it has {shown(arrays.files)}")
+            raise InputError(
+                f"an .npz of images must hold train_images and train_labels; it has {excerpt(arrays.files)}"
+            )
         val, test = _part(arrays, "val", names), _part(arrays, "test", names)
     if names is None:
         names = tuple(str(i) for i in range(int(train.labels.max()) + 1))

@@ -20,7 +20,7 @@ from temperance.data.longtail import long_tailed
 from temperance.data.splits import SPLITS, hold_out
 from temperance.errors import FileError, InputError
 from temperance.files import PathLike
-from temperance.predictions.checks import shown
+from temperance.predictions.checks import excerpt
 from temperance.progress import Progress, no_progress
 from temperance.settings import Bounds, CountOrZero, of_kind, one_of
 
@@ -146,7 +146,7 @@ def _find(
         names = sorted(entry.name for entry in path.iterdir())
         raise FileError(
             f"{path} holds no known data set: expected a folder train with a folder of images for each class, or the "
-            f"official files of CIFAR or Tiny-ImageNet; it has {shown(names)}"
+            f"official files of CIFAR or Tiny-ImageNet; it has {excerpt(names)}"
         )
     if not path.exists():
         raise FileError(f"{path} does not exist; name a file or folder, or one of {', '.join(SET_NAMES)}")

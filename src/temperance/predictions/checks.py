@@ -27,6 +27,9 @@ Positive = int | str
 # The key, column or metadata entry that says which calibrator made a file's probabilities.
 MARK = "calibrated_by"
 
+# Errors list at most this many names.
+MOST_NAMES = 12
+
 # The columns or keys that a caller can name.
 COLUMNS = ("logits", "probs", "label", "group", "weight")
 
@@ -69,7 +72,7 @@ class ColumnNames:
         """The column that the caller named as label, group or weight, if one was named."""
         name: str | None = getattr(self, what)
         if name is not None and name not in known:
-            raise InputError(f"there is no column {name!r} for {what}; found {shown(known)}")
+            raise InputError(f"there is no column {name!r} for {what}; found {excerpt(known)}")
         return name
 
     def matching(self, known: list[str]) -> list[str]:
@@ -81,14 +84,14 @@ class ColumnNames:
             found = [name.strip() for name in wanted.split(",")]
             missing = [name for name in found if name not in known]
             if missing:
-                raise InputError(f"there is no column {missing[0]!r} for {self.kind}; found {shown(known)}")
+                raise InputError(f"there is no column {missing[0]!r} for {self.kind}; found {excerpt(known)}")
             return found
         others = (self.label, self.group, self.weight)
         found = [name for name in known if fnmatchcase(name, wanted) and name not in others]
         if not found:
             hint = "" if "*" in wanted else f". A pattern has a star: {wanted}*"
             raise InputError(
-                f"no column matches {self.kind} {wanted!r}; found {shown(known)}{hint}",
+                f"no column matches {self.kind} {wanted!r}; found {excerpt(known)}{hint}",
                 flags={f"matches {self.kind}": f"matches --{self.kind}"},
             )
         return found
@@ -231,11 +234,11 @@ def as_class_names(names: Iterable[Any]) -> tuple[str, ...]:
     # A string would pass as a sequence of one-letter names.
     given = [names] if isinstance(names, str) else list(names)
     if not given or not all(isinstance(name, str) and name for name in given):
-        raise InputError(f"class_names must be non-empty strings, one for each class; got {shown(map(repr, given))}")
+        raise InputError(f"class_names must be non-empty strings, one for each class; got {excerpt(map(repr, given))}")
     found = tuple(np.array(given, dtype=np.str_).tolist())
     if len(set(found)) < len(found):
         twice = next(name for i, name in enumerate(found) if name in found[:i])
-        raise InputError(f"class_names must be different from each other; {shown([repr(twice)])} occurs more than once")
+        raise InputError(f"class_names must be distinct; {excerpt([repr(twice)])} occurs more than once")
     return found
 
 
@@ -258,7 +261,7 @@ def binary_names(names: tuple[str, ...] | None, positive: Positive | None) -> tu
         return names
     if names is not None and names[1:] != (positive,):
         raise InputError(
-            f"the positive class {positive!r} must be the second of class_names; got {shown(names)}. "
+            f"the positive class {positive!r} must be the second of class_names; got {excerpt(names)}. "
             "Correct or remove them"
         )
     return names or (f"not {positive}", positive)
@@ -301,8 +304,8 @@ def is_whole_number(text: str) -> bool:
     return isinstance(as_number(text), int)
 
 
-def shown(names: Iterable[str], limit: int = 12) -> str:
+def excerpt(names: Iterable[str]) -> str:
     """Names as a sentence lists them: a long list is cut short, and so is a long name, which a broken file can have."""
     known = [name if len(name) <= 40 else f"{name[:40]}…" for name in names]
-    rest = f", … ({len(known)} in all)" if len(known) > limit else ""
-    return ", ".join(known[:limit]) + rest if known else "nothing"
+    rest = f", … ({len(known)} in all)" if len(known) > MOST_NAMES else ""
+    return ", ".join(known[:MOST_NAMES]) + rest if known else "nothing"

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from temperance.errors import InputError
-from temperance.predictions.checks import MARK, ColumnNames, Wanted, as_class_names, is_whole_number, only_one, shown
+from temperance.predictions.checks import MARK, ColumnNames, Wanted, as_class_names, excerpt, is_whole_number, only_one
 from temperance.predictions.core import Origin, Predictions
 from temperance.predictions.rows import Chunk
 
@@ -82,7 +82,7 @@ def find_columns(names: Iterable[str], wanted: Wanted) -> TableColumns:
         )
     if len(set(known)) < len(known):
         twice = next(name for i, name in enumerate(known) if name in known[:i])
-        raise InputError(f"the column {shown([repr(twice)])} occurs more than once; keep one")
+        raise InputError(f"the column {excerpt([repr(twice)])} occurs more than once; keep one")
     own = wanted.columns
     what, scores = _score_columns(known) if own.scores is None else (own.kind, own.matching(known))
     labels = None if wanted.labels == "ignored" else own.named(known, "label") or only_one(known, "label", "labels")
@@ -92,7 +92,7 @@ def find_columns(names: Iterable[str], wanted: Wanted) -> TableColumns:
     if wanted.positive is not None:
         if len(scores) > 1:
             raise InputError(
-                f"positive=… means one column of {what}, the score of the positive class; found {shown(scores)}",
+                f"positive=… means one column of {what}, the score of the positive class; found {excerpt(scores)}",
                 flags={"positive=…": "--binary"},
             )
     elif own.scores in scores:
@@ -116,7 +116,7 @@ def _missing(known: list[str], scores: list[str], wanted: Wanted) -> InputError:
     """What a table would need, and how to name columns that have other names."""
     if scores:
         own, flag = '. Name yours with columns={"label": NAME}', ". Name yours with --label NAME"
-        expected = f"expected the column label besides {shown(scores)}"
+        expected = f"expected the column label besides {excerpt(scores)}"
     else:
         needed = wanted.labels == "required"
         own = '. Name yours with columns={"logits": NAMES' + ', "label": NAME' * needed + '}, or "probs" for "logits"'
@@ -125,7 +125,7 @@ def _missing(known: list[str], scores: list[str], wanted: Wanted) -> InputError:
             "expected the columns logits_0, logits_1, … (or probs_0, probs_1, …), one for each class"
             f"{', and label' * needed}"
         )
-    return InputError(f"{expected}; found {shown(known)}{_hint(known) or own}", flags={own: flag})
+    return InputError(f"{expected}; found {excerpt(known)}{_hint(known) or own}", flags={own: flag})
 
 
 def _hint(known: list[str]) -> str:
@@ -174,12 +174,12 @@ def _in_class_order(classes: dict[str, str]) -> tuple[list[str], tuple[str, ...]
     if len(numbered) < len(columns):
         other = next(column for column in columns if column not in numbered)
         raise InputError(
-            f"classes have numbers or names, not both: {shown([numbered[0]])} and {shown([other])}; rename one"
+            f"classes have numbers or names, not both: {excerpt([numbered[0]])} and {excerpt([other])}; rename one"
         )
     ordered = sorted(columns, key=lambda column: int(classes[column]))
     if [int(classes[column]) for column in ordered] != list(range(len(columns))):
         raise InputError(
-            f"classes must be numbered 0 … {len(columns) - 1}; found {shown(ordered)}. "
+            f"classes must be numbered 0 … {len(columns) - 1}; found {excerpt(ordered)}. "
             "If these are class names, keep them as class_names in a .npz, .safetensors or .parquet file"
         )
     return ordered, None

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from temperance.errors import InputError
-from temperance.predictions.checks import Text, as_number, shown
+from temperance.predictions.checks import Text, as_number, excerpt
 
 # Text is parsed in blocks of this many bytes, or of a few lines where lines are longer than that.
 BLOCK_BYTES = 1 << 22
@@ -122,7 +122,7 @@ def _plain_pieces(table: Table) -> Iterator[Piece]:
 def _not_a_number(table: Table, block: list[tuple[int, list[str]]], places: list[int]) -> InputError:
     line, i, cell = next((n, i, cells[i]) for n, cells in block for i in places if as_number(cells[i]) is None)
     return InputError(
-        f"{shown([table.header[i]])} must be a number in each line; line {line} has {shown([repr(cell)])}"
+        f"{excerpt([table.header[i]])} must be a number in each line; line {line} has {excerpt([repr(cell)])}"
     )
 
 

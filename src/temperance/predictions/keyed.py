@@ -11,7 +11,16 @@ from torch import Tensor
 
 from temperance.errors import InputError
 from temperance.files import reading
-from temperance.predictions.checks import MARK, ColumnNames, Described, Wanted, binary_names, check_set, only_one, shown
+from temperance.predictions.checks import (
+    MARK,
+    ColumnNames,
+    Described,
+    Wanted,
+    binary_names,
+    check_set,
+    excerpt,
+    only_one,
+)
 from temperance.predictions.core import Extras, Origin, Predictions
 from temperance.predictions.dense import image_numbers, position
 from temperance.predictions.rows import Chunk, Meaning, as_numpy, in_file, placed, regrouped
@@ -104,7 +113,7 @@ def find_set(keys: Iterable[str], wanted: Wanted) -> SetKeys:
         truth = f" and {prefix}labels" if is_required else ""
         names = ("logits", "labels") if is_required else ("logits",)
         pairs = "" if prefix else ", or " + ", ".join(f"{part}_{name}" for part in ("val", "test") for name in names)
-        expected = f"expected {prefix}logits (or {prefix}probs){truth}{pairs}; found {shown(known)}"
+        expected = f"expected {prefix}logits (or {prefix}probs){truth}{pairs}; found {excerpt(known)}"
         if prefix:
             raise InputError(expected)
         own_names = '. Name yours with columns={"probs": NAME' + ', "label": NAME' * is_required + '}, or "logits"'
@@ -126,7 +135,7 @@ def _own_scores(known: list[str], own: ColumnNames) -> str | None:
         return None
     found = own.matching(known)
     if len(found) > 1:
-        raise InputError(f"{own.kind} must be one array (n, k) here; {own.scores!r} matches {shown(found)}; name one")
+        raise InputError(f"{own.kind} must be one array (n, k) here; {own.scores!r} matches {excerpt(found)}; name one")
     return found[0]
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from temperance.arrays import class_numbers, flatten, to_tensor, whole_numbers
 from temperance.errors import InputError
-from temperance.predictions.checks import Positive, Wanted, shown
+from temperance.predictions.checks import Positive, Wanted, excerpt
 
 # The label of a sample that has none.
 NO_LABEL = -1
@@ -72,8 +72,8 @@ def places_among(class_names: tuple[str, ...]) -> Callable[[str], int]:
 
 def unknown_label(label: str, row: int, class_names: tuple[str, ...] | None) -> InputError:
     """The error for a label that is neither a class number nor a class name."""
-    names = f" or one of the class names {shown(class_names)}" if class_names else ", since the classes have no names"
-    return InputError(f"labels must be class numbers{names}; row {row} has {shown([repr(label)])}", row=row)
+    names = f" or one of the class names {excerpt(class_names)}" if class_names else ", since the classes have no names"
+    return InputError(f"labels must be class numbers{names}; row {row} has {excerpt([repr(label)])}", row=row)
 
 
 def _is_positive(labels: Values, positive: Positive, ignore_index: int | None, first_row: int) -> Tensor:
@@ -85,7 +85,7 @@ def _is_positive(labels: Values, positive: Positive, ignore_index: int | None, f
             flags={f"ignore_index={ignore_index}": f"--ignore-index {ignore_index}"},
         )
     if isinstance(labels, np.ndarray) and labels.dtype.kind == "U":
-        some = shown([repr(label) for label in np.unique(labels)[:3].tolist()])
+        some = excerpt([repr(label) for label in np.unique(labels)[:3].tolist()])
         raise InputError(
             f"labels are text ({some}): name the positive one, positive=…", flags={"positive=…": "--positive LABEL"}
         )

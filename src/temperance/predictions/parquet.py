@@ -23,8 +23,8 @@ from temperance.predictions.checks import (
     as_class_names,
     binary_names,
     check_set,
+    excerpt,
     names_from_json,
-    shown,
 )
 from temperance.predictions.columns import NewColumn, TableColumns, find_columns, with_new_scores
 from temperance.predictions.core import WRITTEN_ROWS, Extras, Origin, Predictions
@@ -115,14 +115,14 @@ def extras(origin: Origin) -> Extras:
 def _extra(column: Any, name: str) -> npt.NDArray[Any]:
     array: npt.NDArray[Any] = column.to_numpy()
     if column.null_count and not _pyarrow()[0].types.is_floating(column.type):
-        raise InputError(f"the column {shown([name])} has empty cells, which only .parquet can hold")
+        raise InputError(f"the column {excerpt([name])} has empty cells, which only .parquet can hold")
     if array.dtype.kind == "O":
         try:
             array = np.array(column.to_pylist())
         except ValueError:
             array = np.array(None)
     if array.dtype.kind == "O":
-        raise InputError(f"the column {shown([name])} has the type {column.type}, which only .parquet can hold")
+        raise InputError(f"the column {excerpt([name])} has the type {column.type}, which only .parquet can hold")
     return array
 
 
@@ -324,5 +324,5 @@ def _to_numpy(values: Any, column: str, start: int, *, per_row: int) -> npt.NDAr
 
 def _missing(column: str, row: int) -> InputError:
     return InputError(
-        f"the column {shown([column])} has no value in row {row}; fill it in or leave the row out", row=row
+        f"the column {excerpt([column])} has no value in row {row}; fill it in or leave the row out", row=row
     )

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from temperance.errors import InputError
 from temperance.files import reading
-from temperance.predictions.checks import MARK, Described, Wanted, binary_names, check_set, shown
+from temperance.predictions.checks import MARK, Described, Wanted, binary_names, check_set, excerpt
 from temperance.predictions.columns import TableColumns, class_columns, find_columns, with_new_scores
 from temperance.predictions.core import WRITTEN_ROWS, Extras, Origin, Predictions
 from temperance.predictions.rows import Chunk, Meaning, in_file, placed
@@ -62,7 +62,7 @@ def _records(path: Path) -> Iterator[Record]:
             if not isinstance(record, dict):
                 raise InputError(
                     f'each sample must be a record, {{"logits": [1.5, 0.2], "label": 0}}; row {row} is '
-                    f"{shown([json.dumps(record)])}",
+                    f"{excerpt([json.dumps(record)])}",
                     row=row,
                 )
             yield record
@@ -77,7 +77,9 @@ def _listed(content: Any) -> list[Any]:
     if isinstance(content, dict) and content and all(isinstance(column, list) for column in content.values()):
         lengths = {name: len(column) for name, column in content.items()}
         if len(set(lengths.values())) > 1:
-            raise InputError(f"columns must have the same length; got {shown(f'{a}: {n}' for a, n in lengths.items())}")
+            raise InputError(
+                f"columns must have the same length; got {excerpt(f'{a}: {n}' for a, n in lengths.items())}"
+            )
         return [dict(zip(content, row, strict=True)) for row in zip(*content.values(), strict=True)]
     if not isinstance(content, list):
         raise InputError('expected a list of records, or columns: {"logits": [[1.5, 0.2], …], "label": [0, …]}')
@@ -120,7 +122,7 @@ def _values(block: list[Record], name: str, start: int, like: Described) -> npt.
             fits = False
         if value is None or not fits:
             expected = "text" if is_text else f"{shape[0]} numbers" if shape else "a number"
-            what = "nothing" if value is None else shown([json.dumps(value)])
+            what = "nothing" if value is None else excerpt([json.dumps(value)])
             raise InputError(f"{name} must be {expected} in each record; row {row} has {what}", row=row)
     return np.array([record[name] for record in block], dtype)
 

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from temperance.errors import FileError
-from temperance.predictions.checks import shown
+from temperance.predictions.checks import excerpt
 from temperance.predictions.core import Extras, Predictions
 from temperance.predictions.remote import as_url, is_hidden, remote_paths
 from temperance.predictions.rows import Chunk, regrouped
@@ -44,7 +44,7 @@ def shard_paths(path: Path, suffixes: Sequence[str]) -> list[Path] | None:
     files = files_in(path, suffixes)
     kinds = {suffix_of(file, suffixes): file for file in files or ()}
     if len(kinds) > 1:
-        names = shown(file.name for file in kinds.values())
+        names = excerpt(file.name for file in kinds.values())
         raise FileError(
             f"{path} has files of different formats ({names}); choose with a pattern, in quotes: '{path}/*.npz'"
         )
@@ -97,7 +97,7 @@ def _check_same(one: Predictions, other: Predictions) -> None:
     said = {
         "kind": (f"{one.kind}", f"{other.kind}"),
         "k": (f"{one.k} classes", f"{other.k} classes"),
-        "class_names": tuple(f"the classes {shown(each.class_names or ())}" for each in (one, other)),
+        "class_names": tuple(f"the classes {excerpt(each.class_names or ())}" for each in (one, other)),
         "has_labels": tuple("labels" if each.has_labels else "no labels" for each in (one, other)),
         "has_groups": tuple("groups" if each.has_groups else "no groups" for each in (one, other)),
         "has_weights": tuple("weights" if each.has_weights else "no weights" for each in (one, other)),

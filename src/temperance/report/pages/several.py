@@ -61,9 +61,9 @@ def evaluations_page(found: Evaluations) -> str:
 def best_section(found: Evaluations) -> Markup:
     """The sets that are best by the metrics that matter most."""
     figures, best = [], dict[str, list[str]]()
-    for metric in [
-        name for name in dict.fromkeys((*HEADLINE, *found.metrics)) if name in found.metrics and found.ranks(name)
-    ][:3]:
+    candidates = dict.fromkeys((*HEADLINE, *found.metrics))
+    ranked = [metric for metric in candidates if metric in found.metrics and found.ranks(metric)]
+    for metric in ranked[:3]:
         names = [name for name, rank in found.ranks(metric).items() if rank == 1]
         figures.append((f"Best {METRICS[metric].title}", value_of(found.each[names[0]].row(metric)), listed(names)))
         best.setdefault(listed(names), []).append(METRICS[metric].title)
