@@ -51,7 +51,7 @@ def evaluations_page(found: Evaluations) -> str:
         f"{name} – calibration report",
         heading("Calibration report", name, [", ".join(found.names) if len(found.names) <= 5 else ""]),
         best_section(found),
-        places_section(found),
+        ranks_section(found),
         reliabilities_section(found),
         failures_section(found),
         provenance_section(found.provenance),
@@ -72,13 +72,13 @@ def best_section(found: Evaluations) -> Markup:
     return answer(f"{first}. Sets with other samples can be easier or harder, whatever the model.", figures)
 
 
-def places_section(found: Evaluations) -> Markup:
+def ranks_section(found: Evaluations) -> Markup:
     """Every metric of every set, with its rank among the sets."""
     ranks = {metric: found.ranks(metric) for metric in found.metrics}
     rows = []
     for name, each in list(found.each.items())[:SHOWN_ROWS]:
         samples = noted(name, plural(each.provenance.settings["n"], "sample"))
-        rows.append([samples, *(_placed(each.row(metric), ranks[metric].get(name)) for metric in found.metrics)])
+        rows.append([samples, *(_with_rank(each.row(metric), ranks[metric].get(name)) for metric in found.metrics)])
     return section(
         "How do they compare?",
         f"In small print: the rank among the sets, 1 is the best.{_more(found)}",
@@ -86,7 +86,7 @@ def places_section(found: Evaluations) -> Markup:
     )
 
 
-def _placed(row: Row, rank: int | None) -> Markup:
+def _with_rank(row: Row, rank: int | None) -> Markup:
     return noted(value_of(row), "" if rank is None else f"{rank}.")
 
 
