@@ -263,8 +263,8 @@ def test_too_much_memory_is_refused_in_flags(
 ) -> None:
     monkeypatch.setattr(gather, "STATISTIC_BYTES", 1000)
     said = refused(["evaluate", str(good), "--metrics", "ece"], capsys)
-    assert "take a smaller --n-bins, or do without intervals (--bootstrap 0)" in said and "n_bins" not in said
-    with pytest.raises(FileError, match=r"take a smaller n_bins, or do without intervals \(bootstrap=0\)"):
+    assert "choose a smaller --n-bins, or do without intervals (--bootstrap 0)" in said and "n_bins" not in said
+    with pytest.raises(FileError, match=r"choose a smaller n_bins, or do without intervals \(bootstrap=0\)"):
         temperance.evaluate(good, metrics=["ece"])
 
 

@@ -362,10 +362,10 @@ def test_apply_refuses(val: Path, three: Path, tmp_path: Path, capsys: pytest.Ca
     assert "fitted on 4 classes; these logits have 3" in refused(
         ["apply", str(saved), str(three), "-o", str(out)], capsys
     )
-    assert "not a file that temperance saved" in refused(
+    assert "not a calibrator saved by temperance" in refused(
         ["apply", wrong_file(tmp_path), str(val), "-o", str(out)], capsys
     )
-    assert f"{val} is not a file that temperance saved a calibrator in" in refused(
+    assert f"{val} is not a calibrator saved by temperance" in refused(
         ["apply", str(val), str(val), "-o", str(out)], capsys
     )
     cut = tmp_path / "cut.safetensors"

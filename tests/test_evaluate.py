@@ -233,7 +233,7 @@ def test_wrong_calls() -> None:
         evaluate([[0.6, 0.4]], [0], bootstrap=0).row("nonsense", method="beta")
     with pytest.raises(InputError, match="every label is ignore_index=0"):
         evaluate(Predictions.of([[0.6, 0.4]], [0]), ignore_index=0)
-    with pytest.raises(InputError, match=r"these logits are probabilities .* give them as probs"):
+    with pytest.raises(InputError, match=r"these logits are probabilities .* pass them as probs"):
         evaluate([[0.6, 0.4], [0.3, 0.7]], [0, 1], from_logits=True)
     for seed in (-1, 1.5, 1 << 64):
         with pytest.raises(InputError, match="seed must be"):

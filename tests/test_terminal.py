@@ -278,7 +278,7 @@ def test_every_recipe_names_its_paper() -> None:
         ),
         (["train", "digits", "-o", "run", "--crop", HUGE], "--crop must be"),
         (["train", "digits", "-o", "run", "--size", HUGE], "--size must be"),
-        (["train", "digits", "-o", "run", "--batch-size", "9000"], "--batch-size 9000 is more than the"),
+        (["train", "digits", "-o", "run", "--batch-size", "9000"], "--batch-size 9000 exceeds the"),
         (["train", "digits", "-o", "run", "--preset", "x"], "--preset must be"),
         (["shift", "run", "--limit", "0"], "--limit must be"),
         (["gradients", "focal", "-o", "x.html", "--classes", "1"], "--classes must be"),

@@ -291,5 +291,5 @@ def test_overflow_gives_nan(loss: AU | AURC) -> None:
 
 
 def test_detached_weights_belong_to_the_paper() -> None:
-    with pytest.raises(InputError, match="detach_weights belongs to variant=\"paper\"; got variant='released'"):
+    with pytest.raises(InputError, match="detach_weights needs variant=\"paper\"; got variant='released'"):
         AU(detach_weights=True)
