@@ -111,8 +111,9 @@ def p_values(tally: Tally) -> Tensor:
 
     Twice the smaller tail. That of a Poisson-binomial number is close to that of a binomial one with its mean and
     variance, which can be matched to the hits or to the misses. The skewness lies between those of the two, so the
-    larger tail of both is taken: it was never below the exact one by more than 1e-4 of it, from one sample on. Without
-    a prediction it is 1.
+    larger tail of both is taken. Where the exact p-value is at most 0.1, this one was never below it by more than 1e-4
+    of it, from one sample on; larger ones, which decide nothing, may be a few percent too small. Without a prediction
+    it is 1.
     """
     n, confidence = tally.count.double(), tally.confidence
     many, few = _tails(n, confidence, tally.squares, tally.hits)
