@@ -127,8 +127,8 @@ class CRL(RankingLoss):
     strength  weight of the penalty
     n_samples  the size of the training set
     score      "msp", "margin" or "negative-entropy" (scaled to 0 … 1)
-    margin     by how much confidence has to differ: |c_i − c_j|; False leaves it out, as eq. 18 of the ACLS paper does,
-               so that only the order counts
+    margin     by how much confidence has to differ: |c_i − c_j|; False leaves it out, as eq. 18 of the ACLS
+               supplement does, so that only the order counts
     """
 
     def __init__(
@@ -208,11 +208,12 @@ class CRLMargin(Regulariser):
     """CRL's gradient for logits farther apart than `margin` only: an ablation of the ACLS paper.
 
     A force of strength · p_top (1 − p_top) pulls z_top and the least logit together if they are `margin` or more apart,
-    and one of strength · p_top p_j pulls z_top and z_j together if they are (eq. 20 with eq. 11, on the distances of
-    eq. 13). That is the gradient of no function, so the value of the penalty is 0, and the loss is the base's.
+    and one of strength · p_top p_j pulls z_top and z_j together if they are (eq. 20 of the supplement with eq. 11, on
+    the distances of eq. 13). That is the gradient of no function, so the value of the penalty is 0, and the loss is the
+    base's.
 
     `aggregation`, `variant` and `detach` are those of `ACLS`; with `detach=True` each force acts on one side only, as
-    eq. 20 prints it.
+    eq. 20 of the supplement prints it.
 
     margin                        distance of logits from which the pull begins
     strength                      of the pull
