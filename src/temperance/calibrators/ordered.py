@@ -44,8 +44,9 @@ class OrderPreserving(WithObjective):
     nothing, and log-probabilities serve as well as logits. It starts as temperature scaling and minimises the objective
     by Adam, in shuffled batches and with a rate that falls to zero; `seed` fixes its start and the batches.
 
-    The authors average five such networks from a cross-validation; this is one. Their "diag" integrates anew for each
-    logit; here all logits share one fine grid. The slope is linear between its nodes and constant beyond them.
+    The authors average five such networks from a cross-validation; this is one, without their option to add z to f.
+    Their "diag" integrates anew for each logit; here all logits share one fine grid. The slope is linear between its
+    nodes and constant beyond them.
 
     variant                              what the network sees: "oi", "op" or "diag", as above
     width, depth                         units of a layer, and number of layers
