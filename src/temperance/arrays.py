@@ -13,8 +13,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from temperance.compiled import RowExtremes, row_extremes
 from temperance.errors import InputError, NothingCountsError
-from temperance.numerics import RowExtremes, bounds, row_extremes
+from temperance.numerics import bounds
 
 ArrayLike: TypeAlias = Tensor | npt.ArrayLike
 

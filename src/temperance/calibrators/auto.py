@@ -25,11 +25,12 @@ from temperance.calibrators.temperature import (
     likeliest_inverse_temperature,
 )
 from temperance.errors import InputError, plural
-from temperance.numerics import chance_below_zero, one_thread
 from temperance.objectives import Nll, counting
 from temperance.progress import tell
+from temperance.saddlepoint import chance_below_zero
 from temperance.settings import AtLeastTwo, NameOf, Seed
 from temperance.showing import likelihood
+from temperance.threads import one_thread
 
 # From few parameters to many; temperature scaling is always in the pool too. Further ones (ODIR, order-preserving
 # networks, kernels of other widths, a parabola, a smoothed temperature) changed the NLL by less than 0.1 % on real

@@ -22,10 +22,11 @@ from temperance.calibrators import priors
 from temperance.calibrators.estimator import Estimator, names_of, numbered
 from temperance.calibrators.weights import counted_rows, either, repeated
 from temperance.errors import InputError, NotFittedError, TemperanceWarning, amount, plural
-from temperance.numerics import one_thread, working_type
+from temperance.numerics import working_type
 from temperance.registry import Registry, first_line, plain_name
 from temperance.settings import HasSettings, changed_settings, check_settings, settings_of
 from temperance.showing import Shown, two_columns
+from temperance.threads import one_thread
 
 # What to do with probabilities that were given as logits.
 AS_LOGITS = "pass log-probabilities, numpy.log(probs)"

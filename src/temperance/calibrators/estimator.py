@@ -11,8 +11,8 @@ from torch import Tensor
 
 from temperance.arrays import ArrayLike, as_array, as_labels, as_scores, as_weights, flatten, no_weight
 from temperance.calibrators.weights import either
+from temperance.compiled import first_places
 from temperance.errors import InputError
-from temperance.numerics import first_places
 
 # What scikit-learn calls a request for metadata: whether it is wanted, and by which name; None is undecided.
 Request = bool | str | None

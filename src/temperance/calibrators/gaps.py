@@ -13,9 +13,9 @@ from temperance.calibrators.base import Shared, calibrator
 from temperance.calibrators.ordered import LEAST_GAIN, centred
 from temperance.calibrators.temperature import caution_of, fit_inverse_temperature
 from temperance.calibrators.weights import weighed
-from temperance.numerics import one_thread
 from temperance.objectives import Nll, Objective, ObjectiveName
 from temperance.settings import Positive
+from temperance.threads import one_thread
 
 # A new factor begins below the logits of these ranks: the first gaps decide, the many small ones share a factor.
 RANKS = (1, 2, 3, 5)

@@ -10,7 +10,7 @@ from torch import Tensor
 from temperance.calibrators._fit.curve import GroupedCurve, interleave, steps
 from temperance.calibrators._fit.reduction import Reduction
 from temperance.calibrators.base import Shared, calibrator
-from temperance.numerics import isotonic
+from temperance.isotonic import isotonic
 
 
 @calibrator(family="binary", preserves_argmax=False, takes_weights=True)

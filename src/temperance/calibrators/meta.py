@@ -11,7 +11,7 @@ from temperance.calibrators._fit.curve import look_up
 from temperance.calibrators.base import Calibrator, Shared, calibrator
 from temperance.calibrators.temperature import caution_of, divided, fit_inverse_temperature
 from temperance.errors import InputError
-from temperance.numerics import isotonic
+from temperance.isotonic import isotonic
 from temperance.objectives import Nll
 from temperance.settings import PositiveFraction, Seed
 

@@ -31,8 +31,9 @@ import torch
 from torch import Tensor
 
 from temperance.arrays import LOG_FLOOR, ArrayLike
+from temperance.compiled import first_places
 from temperance.errors import InputError
-from temperance.numerics import first_places, softmax
+from temperance.numerics import softmax
 from temperance.showing import Shown, percents, two_columns
 
 UNIFORM, SAME = "uniform", "same"

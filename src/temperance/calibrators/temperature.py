@@ -22,8 +22,8 @@ from temperance.calibrators._fit.solvers import (
 from temperance.calibrators._fit.streaming import StreamCalibrator, Streamed
 from temperance.calibrators.base import Shared, calibrator
 from temperance.errors import plural
-from temperance.numerics import one_thread
 from temperance.objectives import Nll, Objective, ObjectiveName
+from temperance.threads import one_thread
 
 # Temperatures stay within these bounds.
 LOW, HIGH = 1e-2, 1e2

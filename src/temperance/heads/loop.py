@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from temperance.errors import InputError
 from temperance.heads.features import Features, FeatureSet
 from temperance.losses import Loss
-from temperance.numerics import one_thread
+from temperance.threads import one_thread
 from temperance.training.randomness import seed_of
 
 if TYPE_CHECKING:

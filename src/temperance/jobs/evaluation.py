@@ -31,13 +31,13 @@ from temperance.metrics.selective import Ranked, RiskCoverage
 from temperance.metrics.significance import ENOUGH, bounded, can_be_bounded, enough_of_both, not_enough, resample
 from temperance.metrics.statistic import Statistic
 from temperance.metrics.tally import MOST_BINS, Tally
-from temperance.numerics import one_thread
 from temperance.predictions import Predictions
 from temperance.predictions.checks import Positive
 from temperance.predictions.given import Set, as_predictions
 from temperance.progress import Progress, no_progress
 from temperance.settings import ResamplesOrNone, of_kind
 from temperance.showing import percent
+from temperance.threads import one_thread
 
 # How far AURC may be from its average over all orders of equal confidences without a note.
 DECIDED_BY_ORDER = 0.001

@@ -19,12 +19,13 @@ from temperance.metrics.batch import Batch, batches
 from temperance.metrics.gather import Gatherer, Request
 from temperance.metrics.stats import NBins
 from temperance.metrics.tally import Tally, tallied
-from temperance.numerics import is_whole, one_thread
+from temperance.numerics import is_whole
 from temperance.predictions import Predictions
 from temperance.predictions.checks import Text
 from temperance.progress import Progress, no_progress
 from temperance.registry import as_names
 from temperance.settings import Seed, of_kind
+from temperance.threads import one_thread
 
 # Numbers that are read at a time.
 CHUNK_VALUES = 1 << 19

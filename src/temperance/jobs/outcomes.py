@@ -25,8 +25,8 @@ from temperance.metrics.batch import Batch, batches
 from temperance.metrics.gain import ROUNDING, Gains, chance_of_harm
 from temperance.metrics.resamples import Resamples
 from temperance.metrics.significance import ENOUGH, Difference, Draws, Interval, bounded, enough_of_both
-from temperance.numerics import one_thread
 from temperance.registry import as_entry, parse_entry
+from temperance.threads import one_thread
 
 BASELINE = "identity"
 MEASURED = ("nll", "ece", "accuracy", "brier", "classwise-ece")

@@ -8,8 +8,9 @@ from torch import Tensor
 from temperance.metrics.base import metric
 from temperance.metrics.classwise import Classes
 from temperance.metrics.stats import FullRows, TopLabels, full_rows, top_labels
-from temperance.numerics import is_whole, prefix_sums, stable_order, stable_sort, true_places
+from temperance.numerics import is_whole, prefix_sums, true_places
 from temperance.settings import Count, Fraction
+from temperance.sorting import stable_order, stable_sort
 
 BLOCK_VALUES = 1 << 18  # probabilities that are sorted at a time
 
@@ -161,7 +162,8 @@ def _error(value: Tensor, happened: Tensor, weights: Tensor | None, n_bins: int,
 
 def _error_of_runs(value: Tensor, happened: Tensor, cuts: Tensor) -> float:
     """Σ |Σ (happened − value)| / n, where the inner sums are over the samples between two cuts."""
-    total = prefix_sums(happened.double().sub_(value))
+    total = value.new_zeros(len(value) + 1)
+    torch.sub(happened.byte(), value, out=total[1:]).cumsum_(0)  # in place, because samples can be many
     return float(total[cuts.to(total.device)].diff().abs().sum() / len(value))
 
 

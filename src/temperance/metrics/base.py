@@ -10,9 +10,10 @@ from typing import Any, Literal, Required, TypedDict, Unpack, cast
 from temperance.arrays import ArrayLike, as_scores
 from temperance.metrics.batch import NARROW, Batch, batches
 from temperance.metrics.statistic import Running, Samples, Statistic, needs_whole_weights
-from temperance.numerics import is_whole, one_thread
+from temperance.numerics import is_whole
 from temperance.registry import Registry, as_entry, first_line, parse_entry, plain_name
 from temperance.settings import Setting, check_settings, defaults_of, settings_of
+from temperance.threads import one_thread
 
 # Torch gives operations on more values than this to several threads. They wait for each other after each, which on a
 # busy machine takes many times as long as the work.

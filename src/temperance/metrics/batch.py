@@ -21,8 +21,8 @@ from temperance.arrays import (
     refuse_probs,
     weighted_blocks,
 )
+from temperance.compiled import first_places, read_once, row_extremes
 from temperance.errors import NothingCountsError
-from temperance.numerics import first_places, read_once, row_extremes
 
 Statistic = TypeVar("Statistic", bound=Callable[..., Any])
 

@@ -29,7 +29,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from temperance.numerics import chance_below_zero, saddlepoint_tail
+from temperance.saddlepoint import chance_below_zero, saddlepoint_tail
 
 FEWEST_SAMPLES = 10
 MOST_SAMPLES = 10_000_000  # if more are needed, it does not matter how many

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from temperance.arrays import LOG_FLOOR
+from temperance.isotonic import isotonic
 from temperance.metrics.base import metric
 from temperance.metrics.stats import TopLabels, top_labels
-from temperance.numerics import isotonic
 
 # The total score of predictions in groups: of the probability said in each, how many were right, and how many wrong.
 GroupScore = Callable[[Tensor, Tensor, Tensor], Tensor]

@@ -18,8 +18,9 @@ from temperance.metrics.base import metric
 from temperance.metrics.batch import Batch, batches
 from temperance.metrics.scores import SCORES
 from temperance.metrics.statistic import RankedSamples
-from temperance.numerics import is_whole, stable_order, stable_sort
+from temperance.numerics import is_whole
 from temperance.settings import NameOf, NonNegative, PositiveFraction, check_settings, settings_of
+from temperance.sorting import stable_order, stable_sort
 
 LOSSES: dict[str, Callable[[Batch], Tensor]] = {
     "zero-one": lambda batch: ~batch.correct,

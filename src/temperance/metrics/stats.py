@@ -11,12 +11,14 @@ from typing import Annotated, Any, Literal, Self, Unpack
 import torch
 from torch import Tensor
 
+from temperance.compiled import bin_sums
 from temperance.metrics.base import Metric, MetricClaims, metric
 from temperance.metrics.batch import NARROW, Batch, Columns, narrow
 from temperance.metrics.bins import Bins, Cells, SparseBins, SparseClassBins, above_rounding, bin_index
 from temperance.metrics.statistic import Additive, RankedSamples, Samples
-from temperance.numerics import bin_edges, bin_sums, stable_order, stable_sort, true_places
+from temperance.numerics import bin_edges, true_places
 from temperance.settings import Bounds
+from temperance.sorting import stable_order, stable_sort
 
 # Up to this many bins, parts included, are kept even where they are empty.
 DENSE_BINS = 1 << 17

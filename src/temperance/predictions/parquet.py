@@ -56,7 +56,9 @@ def read(path: Path, wanted: Wanted) -> Predictions:
     def read_rows(rows: int) -> Iterator[Chunk]:
         start = first
         with reading(path), placed(in_file), _open(path) as opened:
-            for batch in opened.iter_batches(rows, row_groups=part, columns=columns.used, use_threads=False):
+            # Arrow holds several times the memory of a batch while it reads one, so batches are short.
+            size = min(rows, WRITTEN_ROWS)
+            for batch in opened.iter_batches(size, row_groups=part, columns=columns.used, use_threads=False):
                 yield meaning.chunk(
                     _scores(batch, columns, width, start),
                     None if columns.labels is None else _values(batch, columns.labels, start),

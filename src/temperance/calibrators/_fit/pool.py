@@ -5,7 +5,7 @@ from torch import Tensor
 
 from temperance.arrays import CORE_BLOCK_VALUES, block_rows
 from temperance.calibrators._fit.descent import descend
-from temperance.numerics import one_thread
+from temperance.threads import one_thread
 
 # The weights are fitted to the samples and to this many imagined ones, labelled as the first member predicts. So a
 # member that does well on a few samples by chance gets less weight, and no weight is infinite.

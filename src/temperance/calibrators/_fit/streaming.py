@@ -12,7 +12,7 @@ from torch import Tensor
 from temperance.arrays import as_labels, as_scores, blocks, checked_logits, flatten
 from temperance.calibrators.base import Calibrator
 from temperance.errors import InputError, plural
-from temperance.numerics import one_thread
+from temperance.threads import one_thread
 
 # Blocks of logits (n, k) or (n, k, *space) and labels. Each `iter` of it begins again.
 Source = Iterable[tuple[Any, Any]]
