@@ -19,7 +19,7 @@ from temperance import Predictions, evaluate, interval
 from temperance.calibrators import Identity
 from temperance.errors import InputError
 from temperance.jobs.statistics import NOT_BELOW_GAP
-from temperance.metrics import METRICS, ece
+from temperance.metrics import METRICS, adaptive_ece, brier, eaurc, ece
 from temperance.predictions import write_predictions
 from temperance.report import write_report
 from temperance.report.pages.evaluation import evaluation_page
@@ -47,6 +47,39 @@ def test_rows_are_the_metrics() -> None:
     assert without - {"conditional-ece"} == {metric.name for metric in METRICS if metric.interval == "none"} | {
         "top-k-accuracy"  # of four classes five are always right
     }
+
+
+def test_metrics_are_named_with_their_settings(tmp_path: Path) -> None:
+    logits, labels = random_predictions(300, 4)
+    names = "ece, ece:closed=left:n-bins=5, adaptive-ece:rule=interp, brier:mean_over_classes=true, eaurc:optimum=exact"
+    found = evaluate(logits, labels, from_logits=True, metrics=names, n_bins=10, bootstrap=20)
+    values = {row.metric: row.value for row in found.rows}
+    assert list(values) == [
+        "ece",
+        "ece:closed=left:n_bins=5",
+        "adaptive-ece:rule=interp",
+        "brier:mean_over_classes=True",
+        "eaurc:optimum=exact",
+    ]
+    expected = [
+        ece(logits, labels, from_logits=True, n_bins=10),
+        ece(logits, labels, from_logits=True, closed="left", n_bins=5),
+        adaptive_ece(logits, labels, from_logits=True, rule="interp", n_bins=10),
+        brier(logits, labels, from_logits=True, mean_over_classes=True),
+        eaurc(logits, labels, from_logits=True, optimum="exact"),
+    ]
+    assert list(values.values()) == pytest.approx(expected, abs=1e-12)
+    assert all(row.low < row.high for row in found.rows)
+    out = io.StringIO()
+    Console(file=out, width=80).print(found)
+    assert "ECE (closed=left, n_bins=5)" in out.getvalue()
+    assert "Brier (mean_over_classes=True)" in str(evaluation_page(found))
+    with pytest.raises(InputError, match="there is no metric named 'ecce'"):
+        evaluate(logits, labels, from_logits=True, metrics="ecce:n_bins=5")
+    with pytest.raises(InputError, match="ece: closed must be"):
+        evaluate(logits, labels, from_logits=True, metrics="ece:closed=up")
+    with pytest.raises(InputError, match="no setting"):
+        evaluate(logits, labels, from_logits=True, metrics="nll:n_bins=5")
 
 
 def test_a_metric_without_an_interval_shows_none(tmp_path: Path) -> None:

@@ -263,13 +263,6 @@ def test_other_images_are_means_over_what_was_shown(tmp_path: Path, monkeypatch:
     assert trained.shown("table 2", "", "small", mac_cal.table_2, "unfamiliar").state == "reduced"
 
 
-def test_the_papers_means_are_those_of_its_networks(tmp_path: Path) -> None:
-    cells = {(cell.column, cell.row, cell.metric): cell for cell in cts.table_1(tmp_path)}
-    found = cells["CIFAR-100, mean of 8", "CTS", "ECE"]
-    assert found.printed == pytest.approx((2.72 + 1.74 + 2.14 + 2.06) / 4)
-    assert cells["CIFAR-10, mean of 15", "CTS", cts.BELOW].printed == 100
-
-
 # ------------------------------------------------------------------------------------------ what docs/evidence.md says
 
 

@@ -33,7 +33,9 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 
 
 def add_measuring_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--metrics", default="", metavar="NAMES", help="comma-separated names, or all")
+    parser.add_argument(
+        "--metrics", default="", metavar="NAMES", help="comma-separated names, or all; with settings ece:n_bins=10"
+    )
     parser.add_argument("--n-bins", type=int, default=15, metavar="N", help="bins for binned metrics (15)")
     parser.add_argument(
         "--bootstrap", type=int, default=500, metavar="N", help="resamples for intervals (500; 0: none)"

@@ -189,9 +189,7 @@ class Work:
         A weight multiplies what a sample gains or loses, but it is still one sample, so the test of the gains holds for
         any weights.
         """
-        requests = {
-            METRICS[name]: {"n_bins": self.n_bins} if "n_bins" in METRICS[name].options else {} for name in MEASURED
-        }
+        requests = {METRICS[name]: METRICS[name].binned(self.n_bins) for name in MEASURED}
         totals: dict[Metric, Any] = {}
         columns: list[tuple[Tensor, ...]] = []
         least = most = if_right = 0.0

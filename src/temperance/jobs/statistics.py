@@ -57,7 +57,7 @@ class Measuring:
         found = [METRICS[name] for name in self.metrics]
         if self.intervals and not NOT_BELOW_GAP.isdisjoint(self.metrics):
             found.append(METRICS["confidence-gap"])
-        return [(metric, {"n_bins": self.n_bins} if "n_bins" in metric.options else {}) for metric in found]
+        return [(metric, metric.binned(self.n_bins)) for metric in found]
 
     @property
     def notes(self) -> tuple[str, ...]:
