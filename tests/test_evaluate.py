@@ -20,6 +20,7 @@ from temperance.calibrators import Identity
 from temperance.errors import InputError
 from temperance.jobs.statistics import NOT_BELOW_GAP
 from temperance.metrics import METRICS, ece
+from temperance.metrics.stats import TopLabels
 from temperance.predictions import write_predictions
 from temperance.report import write_report
 from temperance.report.pages.evaluation import evaluation_page
@@ -134,16 +135,32 @@ def test_small_groups_are_said_to_be_small() -> None:
 
 def test_equal_confidences_are_noted_where_the_order_of_the_rows_decides() -> None:
     """Stated confidences, 70 or 90 %, of which the wrong ones come first."""
-    probs, labels = torch.tensor([[0.9, 0.1], [0.7, 0.3]]).repeat(100, 1), torch.arange(200) < 60
-    sorted_rows = evaluate(probs, labels.long(), metrics="accuracy,aurc", bootstrap=20)
-    averaged = METRICS["aurc"](probs, labels.long(), ties="mean")
-    assert sorted_rows.notes == (
-        "Some confidences are equal, and AURC and E-AURC take these in the order of the rows, so the values and the "
-        f"intervals depend on it. AURC averaged over all orders is {100 * averaged:.2f} %.",
+    probs, labels = torch.tensor([[0.9, 0.1], [0.7, 0.3]]).repeat(100, 1), (torch.arange(200) < 60).long()
+    averaged = METRICS["aurc"](probs, labels, ties="mean")
+    assert evaluate(probs, labels, metrics="accuracy,aurc", bootstrap=0).notes == (
+        "Some confidences are equal, and for AURC and E-AURC the order of the rows decides between them. If equal "
+        f"confidences share their mistakes, AURC is {100 * averaged:.2f} %.",
+    )
+    assert evaluate(probs, labels, metrics="adaptive-ece,aurc", bootstrap=20, n_bins=2).notes == (
+        "Some confidences are equal, and for AURC and E-AURC the order of the rows decides between them. If equal "
+        f"confidences share their mistakes, AURC is {100 * averaged:.2f} %.",
+    )
+    assert evaluate(probs, labels, metrics="adaptive-ece,aurc", bootstrap=20).notes == (
+        "Some confidences are equal, and for adaptive ECE, AURC and E-AURC the order of the rows decides between them. "
+        f"If equal confidences share their mistakes, adaptive ECE is 10.00 % and AURC {100 * averaged:.2f} %.",
     )
     distinct, truth = confident(200, 0.1)
-    assert not evaluate(distinct, truth, metrics="aurc", bootstrap=20).notes
-    assert not evaluate(probs, labels.long(), metrics="accuracy", bootstrap=20).notes
+    assert not evaluate(distinct, truth, metrics="adaptive-ece,aurc", bootstrap=20).notes
+    assert not evaluate(probs, labels, metrics="accuracy", bootstrap=20).notes
+
+
+@pytest.mark.parametrize("weights", [None, [1, 2, 3, 1, 0.5, 1]])
+def test_rows_that_are_equal_in_the_order_share_the_mean(weights: list[float] | None) -> None:
+    weigh = None if weights is None else torch.tensor(weights, dtype=torch.float64)
+    found = TopLabels(torch.tensor([0.9, 0.6, 0.9, 0.6, 0.7, 0.9]), torch.arange(6) < 2, weigh).level()
+    assert found.confidence.tolist() == pytest.approx([0.6, 0.6, 0.7, 0.9, 0.9, 0.9])
+    low, high = (1 / 2, 1 / 3) if weights is None else (2 / 3, 1 / 5)
+    assert found.correct.tolist() == pytest.approx([low, low, 0, high, high, high])
 
 
 def test_a_group_without_a_name_is_not_the_whole() -> None:

@@ -29,7 +29,7 @@ from temperance.metrics.bins import Bins, SparseBins
 from temperance.metrics.gather import Parts, Request
 from temperance.metrics.selective import Ranked, RiskCoverage
 from temperance.metrics.significance import ENOUGH, bounded, can_be_bounded, enough_of_both, not_enough, resample
-from temperance.metrics.statistic import Statistic
+from temperance.metrics.statistic import RankedSamples, Statistic
 from temperance.metrics.tally import MOST_BINS, Tally
 from temperance.numerics import one_thread
 from temperance.predictions import Predictions
@@ -37,9 +37,9 @@ from temperance.predictions.checks import Positive
 from temperance.predictions.given import Set, as_predictions
 from temperance.progress import Progress, no_progress
 from temperance.settings import ResamplesOrNone, of_kind
-from temperance.showing import percent
+from temperance.showing import listed, percent
 
-# How far AURC may be from its average over all orders of equal confidences without a note.
+# How far a value may be from that without the order of equal confidences before a note says so.
 DECIDED_BY_ORDER = 0.001
 
 # The verdict on samples that have weights.
@@ -311,7 +311,7 @@ def evaluation(
             *(found.labels.notes(found.tallies[1], names) if not measuring.weights else []),
             *([f"There are no intervals: they need {missing}."] if bootstrap and missing else []),
             *(_groups_note(found) if bootstrap and not missing else []),
-            *(_ties_note(found, rows) if bootstrap and not missing else []),
+            *_ties_note(found, rows),
             *([_bins_note(measuring.n_bins)] if measuring.n_bins > MOST_BINS and not measuring.weights else []),
             *measuring.notes,
         ),
@@ -331,16 +331,19 @@ def _groups_note(found: Statistics) -> list[str]:
 
 
 def _ties_note(found: Statistics, rows: Sequence[Row]) -> list[str]:
-    """What AURC is without the order of the rows, where that decides among equal confidences."""
+    """What adaptive ECE and AURC are without the order of the rows, where that decides between equal confidences."""
+    names, level = [], []
     for (metric, options), parts in zip(found.measuring.requests, found.groups[None].parts, strict=False):
-        if metric.name == "aurc" and isinstance(parts.whole, Ranked) and parts.whole.has_ties:
-            averaged = metric.value(parts.whole, **options | {"ties": "mean"})
-            if abs(averaged - next(row.value for row in rows if row.metric == "aurc")) >= DECIDED_BY_ORDER:
-                return [
-                    "Some confidences are equal, and AURC and E-AURC take these in the order of the rows, so the "
-                    f"values and the intervals depend on it. AURC averaged over all orders is {percent(averaged)}."
-                ]
-    return []
+        if metric.name in ("adaptive-ece", "aurc") and isinstance(parts.whole, RankedSamples) and parts.whole.has_ties:
+            value = metric.value(parts.whole.level(), **options)
+            if abs(value - next(row.value for row in rows if row.metric == metric.name)) >= DECIDED_BY_ORDER:
+                names += ["AURC", "E-AURC"] if metric.name == "aurc" else [metric.title]
+                level.append(f"{metric.title} {'is ' * (not level)}{percent(value)}")
+    said = (
+        f"Some confidences are equal, and for {listed(names)} the order of the rows decides between them. If equal "
+        f"confidences share their mistakes, {' and '.join(level)}."
+    )
+    return [said] if names else []
 
 
 def _bins_note(n_bins: int) -> str:
