@@ -13,6 +13,7 @@ from conftest import random_predictions
 from temperance import arrays
 from temperance.calibrators import GapScaling, Temperature
 from temperance.calibrators.gaps import RANKS, _depths, _edges, _largest, _Problem
+from temperance.errors import TemperanceWarning
 from temperance.metrics import ece, nll
 
 
@@ -140,6 +141,13 @@ def test_few_samples_stay_near_temperature_scaling() -> None:
         ours, theirs = (method.fit(*fit).predict_proba(test[0]) for method in (GapScaling(), Temperature()))
         losses.append(nll(ours, test[1]) - nll(theirs, test[1]))
     assert sum(losses) / 5 < 5 / 60
+
+
+def test_trials_that_overflow_are_quiet() -> None:
+    logits, labels = random_predictions(400, 4)
+    with pytest.warns(TemperanceWarning, match="divide them all by the same number"):
+        found = GapScaling().fit(1000 * logits, labels)
+    assert nll(found.predict_proba(1000 * logits), labels) < 2
 
 
 def test_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
