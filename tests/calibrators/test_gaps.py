@@ -144,10 +144,12 @@ def test_few_samples_stay_near_temperature_scaling() -> None:
 
 
 def test_trials_that_overflow_are_quiet() -> None:
-    logits, labels = random_predictions(400, 4)
+    generator = torch.Generator().manual_seed(2)
+    logits = torch.randn(60, 4, generator=generator, dtype=torch.float64)
+    labels = torch.multinomial(logits.softmax(1), 1, generator=generator).squeeze(1)
     with pytest.warns(TemperanceWarning, match="divide them all by the same number"):
-        found = GapScaling().fit(1000 * logits, labels)
-    assert nll(found.predict_proba(1000 * logits), labels) < 2
+        found = GapScaling().fit(5000 * logits, labels)
+    assert bool(torch.isfinite(found.slopes).all())
 
 
 def test_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

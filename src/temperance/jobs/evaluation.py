@@ -332,7 +332,8 @@ def _groups_note(found: Statistics) -> list[str]:
 
 def _ties_note(found: Statistics, rows: Sequence[Row]) -> list[str]:
     """What adaptive ECE and AURC are without the order of the rows, where that decides between equal confidences."""
-    names, level = [], []
+    names: list[str] = []
+    level: list[str] = []
     for (metric, options), parts in zip(found.measuring.requests, found.groups[None].parts, strict=False):
         if metric.name in ("adaptive-ece", "aurc") and isinstance(parts.whole, RankedSamples) and parts.whole.has_ties:
             value = metric.value(parts.whole.level(), **options)

@@ -222,7 +222,7 @@ class RankedSamples(Samples):
         _, tie, size = torch.unique_consecutive(key, return_inverse=True, return_counts=True)
         total = torch.bincount(tie, value if not weights else value * weights[0])
         mean = total / (size if not weights else torch.bincount(tie, weights[0]))
-        return type(self)(key, mean[tie], *weights)._in_order()
+        return type(self)(*(key, mean[tie], *weights))._in_order()
 
     def repeated(self) -> Self:
         return self if self.counts is None else Samples.repeated(self.ordered)._in_order()
