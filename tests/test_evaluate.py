@@ -133,6 +133,23 @@ def test_small_groups_are_said_to_be_small() -> None:
     assert not evaluate(data, by_group=True, bootstrap=0, metrics=["ece"]).notes
 
 
+def test_other_classes_than_the_predicted_one_are_noted_where_they_are_off() -> None:
+    """The second and the fourth of four probabilities change places, which the predicted class does not show."""
+    generator = torch.Generator().manual_seed(0)
+    probs = (1.5 * torch.randn(4000, 4, generator=generator, dtype=torch.float64)).softmax(1)
+    labels = torch.multinomial(probs, 1, generator=generator).squeeze(1)
+    order = probs.argsort(1, descending=True)
+    swapped = probs.clone().scatter_(1, order[:, [1, 3]], probs.gather(1, order[:, [3, 1]]))
+    found = evaluate(swapped, labels, metrics="classwise-ece", bootstrap=50)
+    assert found.verdict.startswith("No miscalibration found ")
+    row = found.row("classwise-ece")
+    assert found.notes == (
+        "The verdict is about predicted classes alone. The probabilities of other classes seem to be off: classwise "
+        f"ECE, which is about all, is {100 * row.value:.2f} %, and its interval begins at {100 * row.low:.2f} %.",
+    )
+    assert not evaluate(probs, labels, metrics="classwise-ece", bootstrap=50).notes
+
+
 def test_equal_confidences_are_noted_where_the_order_of_the_rows_decides() -> None:
     """Stated confidences, 70 or 90 %, of which the wrong ones come first."""
     probs, labels = torch.tensor([[0.9, 0.1], [0.7, 0.3]]).repeat(100, 1), (torch.arange(200) < 60).long()

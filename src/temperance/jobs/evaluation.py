@@ -23,7 +23,7 @@ from temperance.jobs.measuring import checked_batches, gathered, statistics_of
 from temperance.jobs.results import Provenance, Results, Row, shown, shown_range
 from temperance.jobs.sides import counted
 from temperance.jobs.statistics import NOT_BELOW_GAP, Statistics
-from temperance.jobs.verdict import verdict
+from temperance.jobs.verdict import Findings, verdict
 from temperance.metrics import METRICS, Metric
 from temperance.metrics.bins import Bins, SparseBins
 from temperance.metrics.gather import Parts, Request
@@ -311,6 +311,7 @@ def evaluation(
             *(found.labels.notes(found.tallies[1], names) if not measuring.weights else []),
             *([f"There are no intervals: they need {missing}."] if bootstrap and missing else []),
             *(_groups_note(found) if bootstrap and not missing else []),
+            *(_classes_note(found, rows) if not measuring.weights else []),
             *_ties_note(found, rows),
             *([_bins_note(measuring.n_bins)] if measuring.n_bins > MOST_BINS and not measuring.weights else []),
             *measuring.notes,
@@ -328,6 +329,17 @@ def _groups_note(found: Statistics) -> list[str]:
         f"and {ENOUGH} wrong predictions. With fewer, a calibration error can be high by chance alone."
     )
     return [said] if few else []
+
+
+def _classes_note(found: Statistics, rows: Sequence[Row]) -> list[str]:
+    """What the verdict does not see: probabilities that are off although those of predicted classes are not."""
+    row = next((row for row in rows if row.metric == "classwise-ece"), None)
+    if row is None or not row.low > 0 or found.measuring.k == 2 or Findings.of(*found.tallies).anything:
+        return []
+    return [
+        "The verdict is about predicted classes alone. The probabilities of other classes seem to be off: classwise "
+        f"ECE, which is about all, is {percent(row.value)}, and its interval begins at {percent(row.low)}."
+    ]
 
 
 def _ties_note(found: Statistics, rows: Sequence[Row]) -> list[str]:
