@@ -312,7 +312,7 @@ def evaluation(
             *([f"There are no intervals: they need {missing}."] if bootstrap and missing else []),
             *(_groups_note(found) if bootstrap and not missing else []),
             *(_classes_note(found, rows) if not measuring.weights else []),
-            *_ties_note(found, rows),
+            *(_ties_note(found, rows) if not missing else []),
             *([_bins_note(measuring.n_bins)] if measuring.n_bins > MOST_BINS and not measuring.weights else []),
             *measuring.notes,
         ),
