@@ -79,6 +79,8 @@ def test_several_sets_and_their_mean(own: Predictions, other: Predictions) -> No
         assert found.row("auroc", method=name).value == pytest.approx(sum(values) / 2, abs=1e-12)
         assert values[0] < values[1]
     assert found.sizes == {"near": 100, "far": 300}
+    three = compare_ood(own, {"a": other, "b": other, "c": other}, scores=["msp"], bootstrap=20)
+    assert three.title.endswith("against a (300), b (300) and c (300)")
 
 
 def test_the_same_file_twice_has_two_names(own: Predictions, other: Predictions) -> None:

@@ -29,7 +29,7 @@ from temperance.predictions.given import Set
 from temperance.progress import Progress, no_progress
 from temperance.registry import as_names
 from temperance.settings import Resamples, Seed, of_kind
-from temperance.showing import number_table, percent, percents
+from temperance.showing import listed, number_table, percent, percents
 
 TITLES = {"auroc": "AUROC", "fpr95": "FPR95", "aupr-in": "AUPR in", "aupr-out": "AUPR out"}
 JUDGED = ("auroc", "fpr95")  # what the verdict rests on; AUPR depends on how many samples either side has
@@ -67,7 +67,7 @@ class OODComparison(Results):
     def title(self) -> str:
         """The model's own data, and the other sets."""
         settings = self.provenance.settings
-        others = " and ".join(f"{name} ({n:,})" for name, n in self.sizes.items())
+        others = listed([f"{name} ({n:,})" for name, n in self.sizes.items()])
         return f"{settings['inside']} ({plural(settings['n'], 'sample')}) against {others}"
 
     @property
