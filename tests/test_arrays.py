@@ -53,6 +53,7 @@ LABELS = np.array([0, 1])
         (GOOD, np.array([0, 1, 2]), r"labels must have shape \(2,\).*got \(3,\)"),
         (GOOD, np.array(["cat", "dog"]), r"labels must be an array of numbers.*pass class_names too"),
         (np.array([0.7, 0.3]), LABELS, r"stack both columns: numpy.stack\(\[1 - p, p\], axis=1\)"),
+        (LABELS, GOOD, r"got 2 whole numbers, as labels are: give predictions first, then labels"),
         (np.array([[0.7], [0.3]]), LABELS, r"both columns: numpy.concatenate\(\[1 - p, p\], axis=1\)"),
         (np.array([[0.7], [0.3]]), LABELS[:, None], r"both columns: numpy.concatenate\(\[1 - p, p\], axis=1\)"),
         (np.array([[0.7], [0.3]]), np.array([0, 0]), r"got shape \(2, 1\).*\[1 - p, p\]"),

@@ -249,4 +249,5 @@ def test_labels_that_have_nothing_to_do_with_the_predictions_are_noted() -> None
     assert chance == pytest.approx(by_chance, abs=1e-3) and "the same order" in note
     assert evaluate(probs, labels, bootstrap=0).notes == ()
     assert evaluate(probs[:50], shuffled[:50], bootstrap=0).notes == ()  # too few to tell
-    assert evaluate(torch.tensor([[0.6, 0.4]]).expand(200, 2), torch.arange(200) % 2, bootstrap=0).notes == ()
+    constant = torch.tensor([[0.6, 0.4]]).expand(200, 2)
+    assert evaluate(constant, torch.arange(200) % 2, metrics="ece", bootstrap=0).notes == ()

@@ -85,7 +85,7 @@ def as_scores(values: ArrayLike, name: str) -> Tensor:
     """Logits or probabilities as a float tensor (n, k) or (n, k, *space); the values are not checked yet."""
     scores = to_tensor(values, name)
     if scores.ndim == 1:
-        raise one_column(name, shape_of(scores))
+        raise one_column(name, shape_of(scores)) if scores.is_floating_point() else as_labels_are(name, len(scores))
     if scores.ndim < 2:
         raise InputError(f"{name} must have shape (n, k) or (n, k, ...); got shape {shape_of(scores)}")
     if not scores.is_floating_point():
@@ -108,6 +108,16 @@ def one_column(name: str, shape: tuple[int, ...], *, or_else: str = "") -> Input
         f"{name} must have a row for each sample and a column for each class; got shape {shape}. "
         f"For a binary classifier {remedy}",
         flags={remedy: "add --binary"},
+    )
+
+
+def as_labels_are(name: str, n: int) -> InputError:
+    """The error for whole numbers in place of scores, as where predictions and labels change places."""
+    remedy = "give predictions first, then labels"
+    return InputError(
+        f"{name} must have a row for each sample and a column for each class; got {n:,} whole numbers, as labels are: "
+        f"{remedy}",
+        flags={remedy: "store scores under this name"},
     )
 
 

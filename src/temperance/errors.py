@@ -84,7 +84,8 @@ def amount(n: float) -> str:
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> InputError:
     """The error for a name that is not registered, with the nearest names that are."""
     known = sorted(known)
-    near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+    in_lower_case = {each.lower(): each for each in known}
+    near = [in_lower_case[each] for each in difflib.get_close_matches(name.lower(), in_lower_case, n=3, cutoff=0.5)]
     hint = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(known) or 'none'}"
     return InputError(f"there is no {kind} named {name!r}; {hint}")
 

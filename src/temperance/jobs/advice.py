@@ -218,7 +218,8 @@ def told(moves: Mapping[str, tuple[float, float]], by: Mapping[str, Difference])
         metric = METRICS[name]
         decimals = 4 if max(values) >= 0.01 else 6
         was, now = (percent(value) if metric.percent else f"{value:.{decimals}f}" for value in values)
-        chance = " (which could be chance)" if by[name].p_value >= SIGNIFICANT else ""
+        untested = " (not tested)" if math.isnan(by[name].low) else " (which could be chance)"
+        chance = untested if by[name].p_value >= SIGNIFICANT else ""
         said.append(f"{metric.title} stays at {now}" if was == now else f"{metric.title} {verb} {was} to {now}{chance}")
         verb = "goes from" if was == now else "from"
     return ", ".join(said)

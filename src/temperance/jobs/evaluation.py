@@ -23,23 +23,23 @@ from temperance.jobs.measuring import checked_batches, gathered, statistics_of
 from temperance.jobs.results import Provenance, Results, Row, shown, shown_range
 from temperance.jobs.sides import counted
 from temperance.jobs.statistics import NOT_BELOW_GAP, Statistics
-from temperance.jobs.verdict import verdict
+from temperance.jobs.verdict import Findings, verdict
 from temperance.metrics import METRICS, Metric
 from temperance.metrics.bins import Bins, SparseBins
 from temperance.metrics.gather import Parts, Request
 from temperance.metrics.selective import Ranked, RiskCoverage
 from temperance.metrics.significance import ENOUGH, bounded, can_be_bounded, enough_of_both, not_enough, resample
-from temperance.metrics.statistic import Statistic
+from temperance.metrics.statistic import RankedSamples, Statistic
 from temperance.metrics.tally import MOST_BINS, Tally
 from temperance.predictions import Predictions
 from temperance.predictions.checks import Positive
 from temperance.predictions.given import Set, as_predictions
 from temperance.progress import Progress, no_progress
 from temperance.settings import ResamplesOrNone, of_kind
-from temperance.showing import percent
+from temperance.showing import listed, percent
 from temperance.threads import one_thread
 
-# A note says so if AURC is this far from its average over all orders of equal confidences.
+# A note says so if the order of equal confidences changes a value by this much.
 DECIDED_BY_ORDER = 0.001
 
 # The verdict on samples that have weights.
@@ -311,7 +311,8 @@ def evaluation(
             *(found.labels.notes(found.tallies[1], names) if not measuring.weights else []),
             *([f"There are no intervals: they need {missing}."] if bootstrap and missing else []),
             *(_groups_note(found) if bootstrap and not missing else []),
-            *(_ties_note(found, rows) if bootstrap and not missing else []),
+            *(_classes_note(found, rows) if not measuring.weights else []),
+            *(_ties_note(found, rows) if not missing else []),
             *([_bins_note(measuring.n_bins)] if measuring.n_bins > MOST_BINS and not measuring.weights else []),
             *measuring.notes,
         ),
@@ -330,17 +331,32 @@ def _groups_note(found: Statistics) -> list[str]:
     return [said] if few else []
 
 
+def _classes_note(found: Statistics, rows: Sequence[Row]) -> list[str]:
+    """What the verdict does not see: probabilities that are off although those of predicted classes are not."""
+    row = next((row for row in rows if row.metric == "classwise-ece"), None)
+    if row is None or not row.low > 0 or found.measuring.k == 2 or Findings.of(*found.tallies).anything:
+        return []
+    return [
+        "The verdict is about predicted classes alone. The probabilities of other classes seem to be off: classwise "
+        f"ECE, which is about all, is {percent(row.value)}, and its interval begins at {percent(row.low)}."
+    ]
+
+
 def _ties_note(found: Statistics, rows: Sequence[Row]) -> list[str]:
-    """AURC averaged over orders of the rows, where the order of equal confidences matters."""
+    """Adaptive ECE and AURC without the influence of the row order, where equal confidences make it matter."""
+    names: list[str] = []
+    level: list[str] = []
     for (metric, options), parts in zip(found.measuring.requests, found.groups[None].parts, strict=False):
-        if metric.name == "aurc" and isinstance(parts.whole, Ranked) and parts.whole.has_ties:
-            averaged = metric.value(parts.whole, **options | {"ties": "mean"})
-            if abs(averaged - next(row.value for row in rows if row.metric == "aurc")) >= DECIDED_BY_ORDER:
-                return [
-                    "Some confidences are equal, and AURC and E-AURC take these in the order of the rows, so their "
-                    f"values and intervals depend on it. AURC averaged over all orders is {percent(averaged)}."
-                ]
-    return []
+        if metric.name in ("adaptive-ece", "aurc") and isinstance(parts.whole, RankedSamples) and parts.whole.has_ties:
+            value = metric.value(parts.whole.level(), **options)
+            if abs(value - next(row.value for row in rows if row.metric == metric.name)) >= DECIDED_BY_ORDER:
+                names += ["AURC", "E-AURC"] if metric.name == "aurc" else [metric.title]
+                level.append(f"{metric.title} {'is ' * (not level)}{percent(value)}")
+    said = (
+        f"Some confidences are equal, so {listed(names)} depend{'s' * (len(names) == 1)} on the order of the rows. If "
+        f"tied samples share their mistakes equally, {' and '.join(level)}."
+    )
+    return [said] if names else []
 
 
 def _bins_note(n_bins: int) -> str:

@@ -29,7 +29,7 @@ from temperance.predictions.given import Set
 from temperance.progress import Progress, no_progress
 from temperance.registry import as_names
 from temperance.settings import Resamples, Seed, of_kind
-from temperance.showing import number_table, percent, percents
+from temperance.showing import listed, number_table, percent, percents
 
 TITLES = {"auroc": "AUROC", "fpr95": "FPR95", "aupr-in": "AUPR in", "aupr-out": "AUPR out"}
 JUDGED = ("auroc", "fpr95")  # what the verdict rests on; AUPR depends on how many samples either side has
@@ -67,7 +67,7 @@ class OODComparison(Results):
     def title(self) -> str:
         """The model's own data, and the other sets."""
         settings = self.provenance.settings
-        others = " and ".join(f"{name} ({n:,})" for name, n in self.sizes.items())
+        others = listed([f"{name} ({n:,})" for name, n in self.sizes.items()])
         return f"{settings['inside']} ({plural(settings['n'], 'sample')}) against {others}"
 
     @property
@@ -102,7 +102,8 @@ class OODComparison(Results):
             text.append(f"These are means over {len(areas)} sets{ends}.")
         best = self.row("auroc", method=self.best)
         if _ends(best)[0] > _ends(area)[1]:
-            text.append(f"The score {best.method} does better: {percent(best.value, 1)} of the time.")
+            (better,) = percents((best.value,))
+            text.append(f"The score {best.method} does better: {better} of the time.")
         elif len(self.scores) > 1:
             text.append("No other score does clearly better.")
         return " ".join(text)
@@ -140,7 +141,7 @@ class OODComparison(Results):
                 for metric in MEASURES:
                     row = self.row(metric, group=group, method=name)
                     cells.append(shown(row.value, percent=True))
-                    bounds = "" if math.isnan(row.low) else f"{100 * row.low:.1f} … {100 * row.high:.1f}"
+                    bounds = "" if math.isnan(row.low) else f"{100 * row.low:.2f} … {100 * row.high:.2f}"
                     cells += [bounds] if metric in JUDGED else []
                 table.add_row(name, *cells, end_section=name == self.scores[-1])
         yield table

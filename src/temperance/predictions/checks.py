@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from temperance.arrays import one_column
+from temperance.arrays import as_labels_are, one_column
 from temperance.errors import InputError
 from temperance.settings import one_of
 
@@ -157,6 +157,8 @@ def check_set(
     """
     if scores.kind not in "fiu":
         raise InputError(f"{name} must be floating-point numbers; got {scores.dtype}")
+    if len(scores.shape) == 1 and scores.kind in "iu" and wanted.positive is None:
+        raise as_labels_are(name, *scores.shape)
     n, k, space = _shape(name, scores.shape, binary=wanted.positive is not None)
     if 0 in (n, k, *space):
         raise InputError(f"{name} must have at least one row and one column; got shape {scores.shape}")
@@ -222,8 +224,11 @@ def _check_labels(
         raise InputError(f"labels must have shape {(n, *space)}{each} to fit predictions {shape}; got {labels.shape}")
     if labels.kind == "U":
         if class_names is None and wanted.positive is None:
+            of_arrays = " (Predictions.of takes them)"
             raise InputError(
-                "labels are text, but there are no class names to match them; give class_names too, or numbers"
+                f"labels are text, but there are no class names to match them; give class_names too{of_arrays}, or "
+                "numbers",
+                flags={of_arrays: ""},
             )
     elif labels.kind not in "biuf":
         raise InputError(f"labels must be class numbers; got {labels.dtype}")

@@ -10,6 +10,8 @@ from temperance.predictions.checks import MARK, ColumnNames, Wanted, as_class_na
 from temperance.predictions.core import Origin, Predictions
 from temperance.predictions.rows import Chunk
 
+USUAL = ("logits", "probs", "label", "labels")  # columns that need not be named
+
 
 @dataclass(frozen=True)
 class TableColumns:
@@ -121,21 +123,24 @@ def _missing(known: list[str], scores: list[str], wanted: Wanted) -> InputError:
         needed = wanted.labels == "required"
         own = '. Name yours with columns={"logits": NAMES' + ', "label": NAME' * needed + '}, or "probs" for "logits"'
         flag = f". Name yours with --logits NAMES{' --label NAME' * needed}, or --probs for --logits"
-        expected = (
-            "expected the columns logits_0, logits_1, … (or probs_0, probs_1, …), one for each class"
-            f"{', and label' * needed}"
-        )
+        several = "the columns logits_0, logits_1, … (or probs_0, probs_1, …), one for each class"
+        one = "the column logits (or probs), the score of the positive class"
+        expected = f"expected {several if wanted.positive is None else one}{', and label' * needed}"
     return InputError(f"{expected}; found {excerpt(known)}{_hint(known) or own}", flags={own: flag})
 
 
 def _hint(known: list[str]) -> str:
     if len(known) == 1 and any(separator in known[0] for separator in ";\t"):
-        return ". Cells must be separated by commas"
-    if any(name != name.strip() for name in known):
+        return ". Cells must be separated by commas, and decimals need a point"
+    stripped = [name.strip() for name in known]
+    if _usual(stripped) > _usual(known):
         return ". Remove the spaces around names"
-    if any(name != name.lower() for name in known):
-        return ". Names must be in lower case"
-    return ""
+    return ". Names must be in lower case" if _usual([name.lower() for name in stripped]) > _usual(known) else ""
+
+
+def _usual(known: list[str]) -> int:
+    """How many of these columns need not be named."""
+    return sum(name in USUAL or name.startswith(("logits_", "probs_")) for name in known)
 
 
 def _score_columns(known: list[str]) -> tuple[str, list[str]]:

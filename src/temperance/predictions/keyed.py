@@ -109,7 +109,13 @@ def find_set(keys: Iterable[str], wanted: Wanted) -> SetKeys:
     if wanted.labels == "ignored":
         labels = None
     is_required = wanted.labels == "required"
-    if scores is None or (labels is None and is_required):
+    if scores is not None and labels is None and is_required:
+        own_name = '. Name yours with columns={"label": NAME}' * (not prefix)
+        raise InputError(
+            f"expected {prefix}labels beside {scores}; found {excerpt(known)}{own_name}",
+            flags={own_name: ". Name yours with --label NAME"},
+        )
+    if scores is None:
         truth = f" and {prefix}labels" if is_required else ""
         names = ("logits", "labels") if is_required else ("logits",)
         pairs = "" if prefix else ", or " + ", ".join(f"{part}_{name}" for part in ("val", "test") for name in names)

@@ -4,7 +4,7 @@ A .jsonl file is read line by line. A .json file, a list of records or a record 
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -27,9 +27,10 @@ def read(path: Path, wanted: Wanted) -> Predictions:
     """Open the predictions in a .jsonl or .json file."""
     first, columns = _columns(path, wanted)
     n, marks = 0, set[str]()
-    for record in _records(path):
-        n += 1
-        marks |= {str(record.get(columns.mark) or "")} if columns.mark else set()
+    with placed(in_file):
+        for record in _records(path):
+            n += 1
+            marks |= {str(record.get(columns.mark) or "")} if columns.mark else set()
     names = binary_names(columns.class_names, wanted.positive)
     k = len(first[columns.scores[0]]) if columns.is_list else len(columns.scores)
     score = Described((n, k) if columns.is_list else (n,), "f", "float64")
@@ -57,7 +58,7 @@ def read(path: Path, wanted: Wanted) -> Predictions:
 def _records(path: Path) -> Iterator[Record]:
     """The records in order; blank lines do not count."""
     with path.open(encoding="utf-8-sig") as handle:
-        found = map(json.loads, filter(str.strip, handle)) if _is_lines(path) else _listed(json.load(handle))
+        found = _parsed(filter(str.strip, handle)) if _is_lines(path) else _listed(json.load(handle))
         for row, record in enumerate(found):
             if not isinstance(record, dict):
                 raise InputError(
@@ -66,6 +67,17 @@ def _records(path: Path) -> Iterator[Record]:
                     row=row,
                 )
             yield record
+
+
+def _parsed(lines: Iterable[str]) -> Iterator[Any]:
+    for row, line in enumerate(lines):
+        try:
+            yield json.loads(line)
+        except json.JSONDecodeError as error:
+            raise InputError(
+                f"each line must be a record in JSON; row {row} is damaged or cut short ({error.msg}). Write it again",
+                row=row,
+            ) from None
 
 
 def _is_lines(path: Path) -> bool:
@@ -92,10 +104,14 @@ def _columns(path: Path, wanted: Wanted) -> tuple[Record, TableColumns]:
     if first is None:
         raise InputError("there is no record; expected one for each sample")
     columns = find_columns(first, wanted)
-    has_list = isinstance(first[columns.scores[0]], list)
+    name, value = columns.scores[0], first[columns.scores[0]]
+    has_list = isinstance(value, list)
+    if columns.is_list and isinstance(value, dict):
+        each = "".join(f', "{name}_{key}": …' for key in list(value)[:2])
+        raise InputError(f"{name} must be a list of numbers in each record, or entries of their own: {{{each[2:]}, …}}")
     if columns.is_list and not has_list:
         raise InputError(
-            f"{columns.scores[0]} must be a list of numbers in each record; in the first it is not. "
+            f"{name} must be a list of numbers in each record; in the first it is not. "
             "If it is the score of a binary classifier's positive class, pass positive=1",
             flags={"pass positive=1": "add --binary"},
         )

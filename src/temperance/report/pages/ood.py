@@ -26,13 +26,14 @@ from temperance.report.svg.drawing import (
     ticks_between,
 )
 from temperance.report.svg.lines import series
+from temperance.showing import listed
 
 
 def ood_page(found: OODComparison) -> str:
     """The page: the answer, the scores on both sides as pictures, every number."""
     settings, first = found.provenance.settings, found.scores[0]
     name = settings["inside"]
-    against = " and ".join(f"{other} ({plural(n, 'sample')})" for other, n in found.sizes.items())
+    against = listed([f"{other} ({plural(n, 'sample')})" for other, n in found.sizes.items()])
     about = [plural(settings["n"], "sample"), f"{settings['k']:,} classes", settings["calibrator"] or ""]
     figures = [
         _figure(f"AUROC by {first}", found.row("auroc", method=first)),
@@ -50,7 +51,7 @@ def ood_page(found: OODComparison) -> str:
 
 
 def _figure(title: str, row: Row) -> tuple[str, str, str]:
-    bounds = percent_range(row.low, row.high, 1).replace("–", "and")
+    bounds = percent_range(row.low, row.high, 2).replace("–", "and")
     return title, percent(row.value), "" if math.isnan(row.low) else f"between {bounds}"
 
 
@@ -110,7 +111,7 @@ def numbers_section(found: OODComparison) -> Markup:
             cells = [noted(name, prose(entry.summary.partition(" (n")[0]))]
             for metric in TITLES:
                 row = found.row(metric, group=group, method=name)
-                bounds = "" if math.isnan(row.low) else percent_range(row.low, row.high, 1)
+                bounds = "" if math.isnan(row.low) else percent_range(row.low, row.high, 2)
                 cells.append(noted(percent(row.value), bounds))
             rows.append(cells)
         groups.append((title, rows))
