@@ -114,6 +114,13 @@ def test_a_test_part_without_mistakes() -> None:
     )
 
 
+def test_what_cannot_be_tested_is_not_called_chance() -> None:
+    logits, _ = random_predictions(800, 4)
+    found = compared(Predictions.of(logits, logits.argmax(1), from_logits=True), ["temperature"])
+    assert found.recommended.label == "temperature" and not found.tells_apart
+    assert "(not tested), accuracy stays at 100.00 %." in found.verdict and "chance" not in found.verdict
+
+
 def test_few_mistakes_do_not_say_how_many_samples_would_do() -> None:
     found = compared(predictions(40, 4.0, seed=1), ["temperature"])
     assert found.verdict == (
@@ -296,7 +303,7 @@ def test_where_nothing_can_be_told_nothing_is_said_of_the_best() -> None:
     found = compared(predictions(40, 4.0, seed=1))
     assert not found.tells_apart and "behind" not in " ".join(map(found.remark, found.ranked))
     assert found.notes == (
-        "There are no intervals, and methods cannot be told apart: that takes 20 right and 20 "
+        "There are no intervals, and methods cannot be told apart: both need 20 right and 20 "
         "wrong predictions, and 2 are wrong.",
     )
     for outcome in found.ranked:

@@ -19,7 +19,8 @@ from temperance import Predictions, evaluate, interval
 from temperance.calibrators import Identity
 from temperance.errors import InputError
 from temperance.jobs.statistics import NOT_BELOW_GAP
-from temperance.metrics import METRICS, ece
+from temperance.metrics import METRICS, adaptive_ece, brier, eaurc, ece
+from temperance.metrics.stats import TopLabels
 from temperance.predictions import write_predictions
 from temperance.report import write_report
 from temperance.report.pages.evaluation import evaluation_page
@@ -47,6 +48,39 @@ def test_rows_are_the_metrics() -> None:
     assert without - {"conditional-ece"} == {metric.name for metric in METRICS if metric.interval == "none"} | {
         "top-k-accuracy"  # of four classes five are always right
     }
+
+
+def test_metrics_are_named_with_their_settings(tmp_path: Path) -> None:
+    logits, labels = random_predictions(300, 4)
+    names = "ece, ece:closed=left:n-bins=5, adaptive-ece:rule=interp, brier:mean_over_classes=true, eaurc:optimum=exact"
+    found = evaluate(logits, labels, from_logits=True, metrics=names, n_bins=10, bootstrap=20)
+    values = {row.metric: row.value for row in found.rows}
+    assert list(values) == [
+        "ece",
+        "ece:closed=left:n_bins=5",
+        "adaptive-ece:rule=interp",
+        "brier:mean_over_classes=True",
+        "eaurc:optimum=exact",
+    ]
+    expected = [
+        ece(logits, labels, from_logits=True, n_bins=10),
+        ece(logits, labels, from_logits=True, closed="left", n_bins=5),
+        adaptive_ece(logits, labels, from_logits=True, rule="interp", n_bins=10),
+        brier(logits, labels, from_logits=True, mean_over_classes=True),
+        eaurc(logits, labels, from_logits=True, optimum="exact"),
+    ]
+    assert list(values.values()) == pytest.approx(expected, abs=1e-12)
+    assert all(row.low < row.high for row in found.rows)
+    out = io.StringIO()
+    Console(file=out, width=80).print(found)
+    assert "ECE (closed=left, n_bins=5)" in out.getvalue()
+    assert "Brier (mean_over_classes=True)" in str(evaluation_page(found))
+    with pytest.raises(InputError, match="there is no metric named 'ecce'"):
+        evaluate(logits, labels, from_logits=True, metrics="ecce:n_bins=5")
+    with pytest.raises(InputError, match="ece: closed must be"):
+        evaluate(logits, labels, from_logits=True, metrics="ece:closed=up")
+    with pytest.raises(InputError, match="no setting"):
+        evaluate(logits, labels, from_logits=True, metrics="nll:n_bins=5")
 
 
 def test_a_metric_without_an_interval_shows_none(tmp_path: Path) -> None:
@@ -132,18 +166,51 @@ def test_small_groups_are_said_to_be_small() -> None:
     assert not evaluate(data, by_group=True, bootstrap=0, metrics=["ece"]).notes
 
 
+def test_other_classes_than_the_predicted_one_are_noted_where_they_are_off() -> None:
+    """The second and the fourth of four probabilities change places, which the predicted class does not show."""
+    generator = torch.Generator().manual_seed(0)
+    probs = (1.5 * torch.randn(4000, 4, generator=generator, dtype=torch.float64)).softmax(1)
+    labels = torch.multinomial(probs, 1, generator=generator).squeeze(1)
+    order = probs.argsort(1, descending=True)
+    swapped = probs.clone().scatter_(1, order[:, [1, 3]], probs.gather(1, order[:, [3, 1]]))
+    found = evaluate(swapped, labels, metrics="classwise-ece", bootstrap=50)
+    assert found.verdict.startswith("No miscalibration found ")
+    row = found.row("classwise-ece")
+    assert found.notes == (
+        "The verdict is about predicted classes alone. The probabilities of other classes seem to be off: classwise "
+        f"ECE, which is about all, is {100 * row.value:.2f} %, and its interval begins at {100 * row.low:.2f} %.",
+    )
+    assert not evaluate(probs, labels, metrics="classwise-ece", bootstrap=50).notes
+
+
 def test_equal_confidences_are_noted_where_the_order_of_the_rows_decides() -> None:
     """Stated confidences, 70 or 90 %, of which the wrong ones come first."""
-    probs, labels = torch.tensor([[0.9, 0.1], [0.7, 0.3]]).repeat(100, 1), torch.arange(200) < 60
-    sorted_rows = evaluate(probs, labels.long(), metrics="accuracy,aurc", bootstrap=20)
-    averaged = METRICS["aurc"](probs, labels.long(), ties="mean")
-    assert sorted_rows.notes == (
-        "Some confidences are equal, and AURC and E-AURC take these in the order of the rows, so the values and the "
-        f"intervals depend on it. AURC averaged over all orders is {100 * averaged:.2f} %.",
+    probs, labels = torch.tensor([[0.9, 0.1], [0.7, 0.3]]).repeat(100, 1), (torch.arange(200) < 60).long()
+    averaged = METRICS["aurc"](probs, labels, ties="mean")
+    assert evaluate(probs, labels, metrics="accuracy,aurc", bootstrap=0).notes == (
+        "Some confidences are equal, so AURC and E-AURC depend on the order of the rows. If tied samples share their "
+        f"mistakes equally, AURC is {100 * averaged:.2f} %.",
+    )
+    assert evaluate(probs, labels, metrics="adaptive-ece,aurc", bootstrap=20, n_bins=2).notes == (
+        "Some confidences are equal, so AURC and E-AURC depend on the order of the rows. If tied samples share their "
+        f"mistakes equally, AURC is {100 * averaged:.2f} %.",
+    )
+    assert evaluate(probs, labels, metrics="adaptive-ece,aurc", bootstrap=20).notes == (
+        "Some confidences are equal, so adaptive ECE, AURC and E-AURC depend on the order of the rows. If tied samples "
+        f"share their mistakes equally, adaptive ECE is 10.00 % and AURC {100 * averaged:.2f} %.",
     )
     distinct, truth = confident(200, 0.1)
-    assert not evaluate(distinct, truth, metrics="aurc", bootstrap=20).notes
-    assert not evaluate(probs, labels.long(), metrics="accuracy", bootstrap=20).notes
+    assert not evaluate(distinct, truth, metrics="adaptive-ece,aurc", bootstrap=20).notes
+    assert not evaluate(probs, labels, metrics="accuracy", bootstrap=20).notes
+
+
+@pytest.mark.parametrize("weights", [None, [1, 2, 3, 1, 0.5, 1]])
+def test_rows_that_are_equal_in_the_order_share_the_mean(weights: list[float] | None) -> None:
+    weigh = None if weights is None else torch.tensor(weights, dtype=torch.float64)
+    found = TopLabels(torch.tensor([0.9, 0.6, 0.9, 0.6, 0.7, 0.9]), torch.arange(6) < 2, weigh).level()
+    assert found.confidence.tolist() == pytest.approx([0.6, 0.6, 0.7, 0.9, 0.9, 0.9])
+    low, high = (1 / 2, 1 / 3) if weights is None else (2 / 3, 1 / 5)
+    assert found.correct.tolist() == pytest.approx([low, low, 0, high, high, high])
 
 
 def test_a_group_without_a_name_is_not_the_whole() -> None:

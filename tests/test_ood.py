@@ -1,5 +1,6 @@
 """Telling unfamiliar data apart between files of predictions."""
 
+import io
 import json
 import math
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from rich.console import Console
 
 from commands import refused
 from conftest import random_predictions
@@ -77,6 +79,8 @@ def test_several_sets_and_their_mean(own: Predictions, other: Predictions) -> No
         assert found.row("auroc", method=name).value == pytest.approx(sum(values) / 2, abs=1e-12)
         assert values[0] < values[1]
     assert found.sizes == {"near": 100, "far": 300}
+    three = compare_ood(own, {"a": other, "b": other, "c": other}, scores=["msp"], bootstrap=20)
+    assert three.title.endswith("against a (300), b (300) and c (300)")
 
 
 def test_the_same_file_twice_has_two_names(own: Predictions, other: Predictions) -> None:
@@ -147,6 +151,19 @@ def test_the_verdict_names_a_better_score() -> None:
         bootstrap=20,
     )
     assert found.best == "energy" and "energy does better: 100.0 %" in found.verdict
+
+
+def test_a_value_that_is_nearly_100_percent_is_not_rounded_to_it() -> None:
+    generator = torch.Generator().manual_seed(0)
+    own = 3 * torch.randn(1000, 5, generator=generator, dtype=torch.float64)
+    found = compare_ood(
+        Predictions.of(own, from_logits=True), Predictions.of(0.1 * own.flip(0), from_logits=True), bootstrap=20
+    )
+    row = found.row("auroc", method="negative-entropy")
+    assert 0.9996 < row.value < 1 and f"negative-entropy does better: {100 * row.value:.2f} %" in found.verdict
+    stream = io.StringIO()
+    Console(file=stream, width=120).print(found)
+    assert f"{100 * row.low:.2f} … {100 * row.high:.2f}" in stream.getvalue()
 
 
 def test_bad_input(own: Predictions) -> None:

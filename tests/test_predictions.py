@@ -70,6 +70,7 @@ def test_groups_are_names() -> None:
     ("probs", "labels", "options", "sentence"),
     [
         ([0.9, 0.8], [0, 1], {}, "stack both columns"),
+        ([0, 1], [[0.9, 0.1], [0.2, 0.8]], {}, "got 2 whole numbers, as labels are: give predictions first"),
         (np.ones((2, 3, 4, 4)), [0, 1], {}, r"labels must have shape \(2, 4, 4\), a label for each pixel"),
         (np.ones((0, 3)), [], {}, "at least one row and one column"),
         (np.ones((3, 0)), [0, 1, 1], {}, "at least one row and one column"),

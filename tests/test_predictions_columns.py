@@ -88,6 +88,12 @@ def test_names_that_are_not_there(tmp_path: Path, suffix: str, columns: dict[str
         read_predictions(path, columns=columns)
 
 
+def test_a_binary_classifier_without_its_column(tmp_path: Path) -> None:
+    path = save(tmp_path / "in.csv", {"score": [0.2, 0.7], "label": [0, 1]})
+    with pytest.raises(FileError, match=r"the column logits \(or probs\), the score of the positive class, and label;"):
+        read_predictions(path, positive=1)
+
+
 def test_odd_numbers_of_columns(tmp_path: Path) -> None:
     path = save(tmp_path / "in.csv", TABLE)
     with pytest.raises(FileError, match=r"'logit_1\*' matches one column, logit_1; .* pass positive=1"):
@@ -125,4 +131,4 @@ def test_a_column_is_not_overwritten_by_the_new_one(tmp_path: Path) -> None:
     path = save(tmp_path / "in.csv", TABLE | {"probs_1": SCORES[:, 0]})
     Temperature().fit(SCORES, TRUTH).save(tmp_path / "cal.safetensors")
     said = run("apply", tmp_path / "cal.safetensors", path, "-o", tmp_path / "out.csv", "--logits", "logit_*")
-    assert said.code == 2 and "probs_1 is in the way" in said.err and not (tmp_path / "out.csv").exists()
+    assert said.code == 2 and "probs_1 collides with a new one" in said.err and not (tmp_path / "out.csv").exists()

@@ -77,12 +77,12 @@ def test_labels_are_needed_unless_the_reader_says_otherwise(tmp_path: Path, suff
     scores = torch.arange(12.0).reshape(4, 3)
     write_predictions(known, Predictions.of(scores, [0, 1, 2, 0], from_logits=True))
     write_predictions(new, Predictions.of(scores, from_logits=True, groups=["a", "b", "c", "d"]))
-    with pytest.raises(FileError, match=r"the column label|and label"):
+    with pytest.raises(FileError, match=r"the column label|labels beside logits; found .* Name yours with columns=."):
         read_predictions(new)
     found = read_predictions(new, labels="optional")
     assert not found.has_labels and found.groups is not None and torch.equal(found.scores.float(), scores)
     assert [len(chunk.scores) for chunk in found.chunks(3)] == [3, 1]
-    with pytest.raises(InputError, match="have no labels, which this needs"):
+    with pytest.raises(InputError, match="have no labels, but labels are needed here"):
         _ = found.labels
     assert read_predictions(known, labels="optional").labels.tolist() == [0, 1, 2, 0]
     assert not read_predictions(known, labels="ignored").has_labels

@@ -113,7 +113,7 @@ def test_pt_and_npy_are_calibrated_into_another_format(saved: Path, tmp_path: Pa
         assert found["embedding"].tolist() == [[1, 1]] * N and found["bias"].tolist() == [0, 0, 0]
         assert str(found["network"]) == "resnet18"
     assert run("apply", saved, tmp_path / "logits.npy", "-o", tmp_path / "new.npz").code == 0
-    assert "read, not written" in run("apply", saved, tmp_path / "in.pt", "-o", tmp_path / "out.pt").err
+    assert "read but not written" in run("apply", saved, tmp_path / "in.pt", "-o", tmp_path / "out.pt").err
 
 
 def test_pt_never_runs_code(tmp_path: Path) -> None:
@@ -134,11 +134,16 @@ def test_pt_never_runs_code(tmp_path: Path) -> None:
         ),
         ('{"logits": [1, 2], "label": 0}\n{"logits": [1, "x"], "label": 0}', "must be 2 numbers .* row 1"),
         ('{"logits": [1, 2], "label": 0}\n{"label": 0}', "row 1 .*has nothing"),
-        ('{"logits": [1, 2], "label": 0}\n[1, 2]', r"must be a record, .* row 1 .*is \[1, 2\]"),
+        ('{"logits": [1, 2], "label": 0}\n[1, 2]', r"must be a record, .* row 1 \(counting from 0\) is \[1, 2\]"),
+        (
+            '{"logits": [1, 2], "label": 0}\n{"logits": [1',
+            r"row 1 \(counting from 0\) is damaged or cut short",
+        ),
+        ('{"probs": {"A": 0.9, "B": 0.1}, "label": "A"}', r"of their own: {\"probs_A\": …, \"probs_B\": …, …}"),
         ('{"logits": [1, NaN], "label": 0}', "must be finite; row 0 .*class 1 is nan"),
         ('{"logits": 1, "label": 0}', "must be a list of numbers"),
         ('{"scores": [1, 2], "label": 0}', "expected the columns logits_0"),
-        ('{"logits": [1, 2]', "cannot be read as .jsonl"),
+        ('{"logits": [1, 2]', "a record in JSON; row 0 is damaged"),
     ],
 )
 def test_records_that_are_refused(tmp_path: Path, text: str, sentence: str) -> None:

@@ -199,6 +199,7 @@ def test_a_loss_within_a_loss_is_written_alike_everywhere() -> None:
     ("text", "says"),
     [
         ("acls:base=fokal", "there is no loss named 'fokal'; did you mean focal"),
+        ("acls:base=FOCAL", "there is no loss named 'FOCAL'; did you mean focal"),
         ("acls:base=focal:base.gama=2", "there is no setting of focal named 'gama'; did you mean gamma"),
         ("acls:base=focal:base.gamma=-2", "focal: gamma must be a number from 0 to 100; got -2"),
         ("acls:base=focal:gamma=2", "no setting of acls named 'gamma'; a setting of base is written base.gamma=2"),

@@ -284,6 +284,7 @@ def table(name: str) -> str:
         "situations": situations,
         "cts_1": lambda: markdown(list(cts.table_1(Path()))),
         "cts_2": lambda: markdown(stored("cts", "table II")),
+        "cts_3": lambda: markdown(stored("cts", "table III")),
         "selective_risk_1": lambda: markdown(list(selective_risk.table_1(Path()))),
         "mac_cal_5": lambda: markdown(list(mac_cal.table_5(Path()))),
     }

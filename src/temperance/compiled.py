@@ -43,12 +43,12 @@ COMPILED = _compiled()
 
 TURNS = 4  # as in _rows.c
 
-# Only for more values than this is it worth waking another thread.
+# Up to this many values, waking another thread does not pay.
 LARGE = 1 << 19
 
 
 class RowExtremes(NamedTuple):
-    """The extremes of rows of numbers. NaN in a row makes the sums NaN; the row's top and hit then mean nothing."""
+    """The extremes of rows of numbers. NaN in a row makes the sums NaN; the row's top and hit are then meaningless."""
 
     top: Tensor  # (n,) the largest value of each row
     low: float  # the smallest value of all

@@ -8,18 +8,18 @@ from torch import Tensor
 
 
 def softmax(logits: Tensor) -> Tensor:
-    """The probabilities of logits (n, k): torch's own takes four times as long where rows are short."""
+    """The softmax of logits (n, k); torch's own takes four times as long for short rows."""
     powers = (logits - logits.amax(1, keepdim=True)).exp_()
     return powers.div_(powers.sum(1, keepdim=True))
 
 
 def bin_edges(n_bins: int, device: torch.device | None = None) -> Tensor:
-    """The edges of bins of equal width, each the float64 nearest to i / n_bins, as those of linspace are not."""
+    """The edges of bins of equal width, each the float64 nearest to i / n_bins, unlike those of linspace."""
     return torch.arange(n_bins + 1, dtype=torch.float64, device=device) / n_bins
 
 
 def soft_bins(values: Tensor, n_bins: int, temperature: float) -> Tensor:
-    """How much each value belongs to each of the bins of [0, 1], whose middles are ξ_b. (n,) → (n, n_bins)
+    """Each value's membership in each bin of [0, 1]; ξ_b are the middles of the bins. (n,) → (n, n_bins)
 
     softmax_b(−(c_i − ξ_b)² / temperature) (Karandikar et al. 2021, eq. 11).
     """
@@ -73,7 +73,7 @@ def root(values: Tensor, p: float = 2) -> Tensor:
 
 
 def zero_of(rising: Callable[[float], float], low: float, high: float, *, tolerance: float = 1e-3) -> float:
-    """Where a rising function is zero, by bisection; if it is zero nowhere in between, the nearer end.
+    """Where a rising function is zero, by bisection; the nearer end if it has no zero in between.
 
     >>> round(zero_of(lambda x: x - 0.3, 0, 1), 2)
     0.3

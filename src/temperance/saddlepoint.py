@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-# Values that differ by less are the same.
+# Values that differ by less count as equal.
 SAME = 1e-9
 
 

@@ -33,10 +33,10 @@ def stable_sort(values: Tensor, flags: Tensor, *, last_first: bool = False) -> t
         # The bits of such numbers sort like the numbers, and their two highest are 0, so that they share an int64 with
         # the flag. NumPy sorts integers ten times as fast as it finds the order of floats, and nothing is gathered.
         marks, single = flags.numpy(), _as_single(values)
-        if single is not None:  # there is room for the place, too
+        if single is not None:  # there is room for the index, too
             single += np.float32(0)  # −0.0 becomes 0.0
             keys = single.view(np.int32).astype(np.int64)
-            del single  # of many values the copies are what takes most memory
+            del single  # with many values, copies take most of the memory
             keys <<= 32
             keys |= np.arange(len(keys), dtype=np.uint32)[:: -1 if last_first else 1]
             keys <<= 1
@@ -60,12 +60,12 @@ def stable_sort(values: Tensor, flags: Tensor, *, last_first: bool = False) -> t
     return values[order], flags[order]
 
 
-# Whether float32 is exact is tried on this many values first: nearly always they decide it.
+# Whether float32 is exact is tested on this many values first; they nearly always decide it.
 TRIED_FIRST = 1 << 10
 
 
 def _as_single(values: Tensor) -> npt.NDArray[np.float32] | None:
-    """The same numbers in float32, if they are on a CPU and that is exact."""
+    """The same numbers in float32, if they are on the CPU and float32 is exact."""
     if values.device.type != "cpu":
         return None
     array = values.numpy()

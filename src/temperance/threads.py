@@ -9,7 +9,7 @@ from threading import Lock, local
 
 import torch
 
-# Torch's thread count outside of `one_thread`, for each thread that is inside.
+# For each thread inside `one_thread`: torch's thread count outside of it.
 _outside = local()
 
 
@@ -44,18 +44,18 @@ def workers() -> int:
 
 @cache
 def _thread_lock(process: int) -> Lock:
-    """One for each process: a parent may hold its own while it forks."""
+    """One lock for each process: a parent may hold its own while it forks."""
     return Lock()
 
 
 @cache
 def _pool(process: int) -> ThreadPoolExecutor:
-    """One for each process: a fork has none of its parent's threads."""
+    """One pool for each process: a fork has none of its parent's threads."""
     return ThreadPoolExecutor(os.cpu_count(), "temperance")
 
 
 def with_helpers(work: Callable[[], object], helpers: int) -> None:
-    """Call `work`, which takes chunks until none is left, in this thread and in as many others as `helpers`.
+    """Call `work`, which takes chunks until none is left, in this thread and in `helpers` others.
 
     A helper that has not started by the end, because the machine is busy, is cancelled. Torch would wait for it.
     """

@@ -220,6 +220,12 @@ def test_at_least_is_never_rounded_up() -> None:
     assert "at least 100" not in text
 
 
+def test_a_confidence_in_float32_is_shown_as_it_was_stated() -> None:
+    probs = torch.tensor([[0.95, 0.05], [0.9, 0.1]]).repeat(50, 1)
+    text = Page(evaluation_page(evaluate(probs, torch.zeros(100, dtype=torch.long), bootstrap=0))).text
+    assert "Half of the predictions are at least 95.00\u00a0% sure, nine in ten at least 90.00\u00a0%" in text
+
+
 def test_provenance_is_complete(evaluation: Evaluation) -> None:
     text = Page(evaluation_page(evaluation)).text
     provenance = evaluation.provenance

@@ -44,8 +44,9 @@ class OrderPreserving(WithObjective):
     and log-probabilities work as well as logits. It starts as temperature scaling and minimises the objective with
     Adam, in shuffled batches and with a learning rate that falls to zero; `seed` fixes its start and the batches.
 
-    The authors average five such networks from a cross-validation; this is one. Their "diag" integrates separately for
-    each logit; here all logits share one fine grid. The slope is linear between its nodes and constant beyond them.
+    The authors average five such networks from a cross-validation; this is one, without their option to add z to f.
+    Their "diag" integrates separately for each logit; here all logits share one fine grid. The slope is linear between
+    its nodes and constant beyond them.
 
     variant                              what the network sees: "oi", "op" or "diag", as above
     width, depth                         units per layer, and number of layers

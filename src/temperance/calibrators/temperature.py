@@ -124,7 +124,8 @@ def fit_inverse_temperature(
         inverse, info = likeliest_inverse_temperature(objective, logits, labels)
         info["caution"] = _too_few(logits, labels)
     bounds = {
-        S_LOW: f"above {HIGH:g}, the largest allowed. The logits may be saturated: use logits that were not clipped",
+        S_LOW: f"above {HIGH:g}, the largest allowed. The logits may be saturated: use logits that were not clipped. "
+        "If they are on a large scale, divide them all by the same number",
         S_HIGH: f"below {LOW:g}, the smallest allowed. The logits are tiny: multiply them all by the same number",
     }
     reached = [says for bound, says in bounds.items() if math.isclose(inverse, bound)]

@@ -266,8 +266,7 @@ def under_shift(
             as_logits = method == BEFORE
             given = logits if mapped is None or as_logits else mapped.predict_proba(logits)
             for metric in (METRICS[each] for each in MEASURED):
-                options = {"n_bins": n_bins} if "n_bins" in metric.options else {}
-                value = metric(given, truth, from_logits=as_logits, **options)
+                value = metric(given, truth, from_logits=as_logits, **metric.binned(n_bins))
                 seconds = time.perf_counter() - start
                 rows.append(_row(name, group, method, params, metric.name, value, len(truth), seconds))
         return given

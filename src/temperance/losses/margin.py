@@ -29,9 +29,9 @@ Aggregation = Literal["mean", "sum"]
 class MbLS(Regulariser):
     """Margin-based label smoothing: a linear penalty on logits that lie more than `margin` below the largest.
 
-    base + strength · mean_j ReLU(z_top − z_j − margin), the mean over all k classes as in the authors' program. The
-    ACLS paper's eq. 14 writes a sum, whose λ is strength / k. Papers call the strength a weight; here, as in torch,
-    `weight` is the class weights.
+    base + strength · mean_j ReLU(z_top − z_j − margin), the mean over all k classes as in the authors' program. Eq. 14
+    of the ACLS paper's supplement writes a sum, whose λ is strength / k. Papers call the strength a weight; here, as in
+    torch, `weight` is the class weights.
 
     margin    distance between logits from which the penalty applies
     strength  weight of the penalty
@@ -119,7 +119,7 @@ class ACLS(Regulariser):
 
     base + pos_weight · ReLU(z_top − min_k z_k − margin)² + neg_weight · mean_{j ≠ top} ReLU(z_top − z_j − margin)²
     (eq. 13), as autograd differentiates it. Its gradient sums to 0 over the classes. It is twice that of eq. 12, which
-    omits the factor 2 of the squares.
+    omits the factor 2 of the squares; halve both weights for the amount of eq. 12.
 
     margin      distance between logits from which the penalty applies
     pos_weight  λ1, weight of the predicted class's term

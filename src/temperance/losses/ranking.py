@@ -127,8 +127,8 @@ class CRL(RankingLoss):
     strength   weight of the penalty
     n_samples  size of the training set
     score      "msp", "margin" or "negative-entropy" (scaled to 0 … 1)
-    margin     require confidence to differ by at least |c_i − c_j|; False omits this, as eq. 18 of the ACLS paper does,
-               so that only the order counts
+    margin     require confidence to differ by at least |c_i − c_j|; False omits this, as eq. 18 of the ACLS
+               supplement does, so that only the order counts
     """
 
     def __init__(
@@ -208,11 +208,12 @@ class CRLMargin(Regulariser):
     """CRL's gradient only for logits farther apart than `margin`: an ablation of the ACLS paper.
 
     A force of strength · p_top (1 − p_top) pulls z_top and the smallest logit together if they are at least `margin`
-    apart, and one of strength · p_top p_j pulls z_top and z_j together if they are (eq. 20 with eq. 11, on the
-    distances of eq. 13). No function has this gradient, so the value of the penalty is 0, and the loss is the base's.
+    apart, and one of strength · p_top p_j pulls z_top and z_j together if they are (eq. 20 of the supplement with
+    eq. 11, on the distances of eq. 13). No function has this gradient, so the value of the penalty is 0, and the loss
+    is the base's.
 
     `aggregation`, `variant` and `detach` are those of `ACLS`; with `detach=True` each force acts on one side only, as
-    printed in eq. 20.
+    printed in eq. 20 of the supplement.
 
     margin                        distance between logits from which the pull applies
     strength                      strength of the pull

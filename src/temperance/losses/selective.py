@@ -214,7 +214,7 @@ class AU(Reweighted):
             threshold = threshold.detach()  # eq. 27 has no gradient at or above τ
         capped = torch.where(g < threshold, g, threshold)
         level = soft_cdf(capped, self._counts(g, rows.kept) + self.histogram, self.cdf_bandwidth)  # eq. 15
-        least = 1 / (kept.sum() + 1)
+        least = 1 / (kept.sum(dtype=level.dtype) + 1)
         beta = -torch.log(1 - level.clamp(least, 1 - least))  # eqs 16, 17
         if self.normalise:
             beta = beta / self.low_conf_coverage

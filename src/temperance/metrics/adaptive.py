@@ -163,7 +163,7 @@ def _error(value: Tensor, happened: Tensor, weights: Tensor | None, n_bins: int,
 def _error_of_runs(value: Tensor, happened: Tensor, cuts: Tensor) -> float:
     """Σ |Σ (happened − value)| / n, where the inner sums are over the samples between two cuts."""
     total = value.new_zeros(len(value) + 1)
-    torch.sub(happened.byte(), value, out=total[1:]).cumsum_(0)  # in place, because samples can be many
+    torch.neg(value, out=total[1:]).add_(happened).cumsum_(0)  # in place, because samples can be many
     return float(total[cuts.to(total.device)].diff().abs().sum() / len(value))
 
 

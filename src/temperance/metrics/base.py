@@ -5,13 +5,13 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
-from typing import Any, Literal, Required, TypedDict, Unpack
+from typing import Any, Literal, Required, TypedDict, Unpack, cast
 
 from temperance.arrays import ArrayLike, as_scores
 from temperance.metrics.batch import NARROW, Batch, batches
 from temperance.metrics.statistic import Running, Samples, Statistic, needs_whole_weights
 from temperance.numerics import is_whole
-from temperance.registry import Registry, first_line, plain_name
+from temperance.registry import Registry, as_entry, first_line, parse_entry, plain_name
 from temperance.settings import Setting, check_settings, defaults_of, settings_of
 from temperance.threads import one_thread
 
@@ -56,6 +56,8 @@ class Metric:
 
     `weights` (n,) say how much each sample counts. A whole number w counts as w equal samples, 0 as none. If some
     weights are not whole, only their proportions matter.
+
+    `chosen` holds the settings that its name carries, such as `ece:n_bins=10`.
     """
 
     range: tuple[float, float]
@@ -74,15 +76,20 @@ class Metric:
         of_stats: Callable[..., float],
         title: str,
         claims: MetricClaims,
+        chosen: Mapping[str, Any] | None = None,
     ) -> None:
         vars(self).update(claims)
         self.of_batch = of_batch
         self.of_stats = of_stats
-        self.name = plain_name(of_stats.__name__)
+        self.chosen = dict(chosen or {})
+        self.name = as_entry(plain_name(of_stats.__name__), self.chosen)
         self.summary = first_line(of_stats.__doc__)
-        self.title = title
-        self.stats_options = defaults_of(of_batch)
-        self.value_options = defaults_of(of_stats)
+        settings = ", ".join(f"{name}={value}" for name, value in self.chosen.items())
+        self.title = f"{title} ({settings})" if settings else title
+        self.stats_options, self.value_options = (
+            {name: self.chosen.get(name, default) for name, default in defaults_of(each).items()}
+            for each in (of_batch, of_stats)
+        )
         self.__doc__ = inspect.cleandoc(of_stats.__doc__ or "")
         self.__name__ = of_stats.__name__
         self.__module__ = of_stats.__module__
@@ -134,7 +141,7 @@ class Metric:
     def value(self, stats: Statistic, **options: Any) -> float:
         """The value of the metric, from its statistic."""
         self.check(options)
-        own = {name: value for name, value in options.items() if name in self.value_options}
+        own = {name: options.get(name, value) for name, value in self.value_options.items()}
         with one_thread(where=self.quadratic or stats.nbytes > 8 * SERIAL_VALUES):
             if self.whole_weights and isinstance(stats, Samples):
                 stats = stats.repeated()
@@ -158,7 +165,11 @@ class Metric:
     def own_stats_options(self, options: dict[str, Any]) -> dict[str, Any]:
         """The options that affect the statistic."""
         self.check(options)
-        return {name: value for name, value in options.items() if name in self.stats_options}
+        return {name: options.get(name, value) for name, value in self.stats_options.items()}
+
+    def binned(self, n_bins: int) -> dict[str, int]:
+        """The setting of a job's number of bins, where the metric has bins and their number was not chosen."""
+        return {"n_bins": n_bins} if "n_bins" in self.options and "n_bins" not in self.chosen else {}
 
     def check_weights(self, batch: Batch) -> None:
         """Refuse weights that are not whole, where that matters."""
@@ -173,11 +184,32 @@ class Metric:
         # A metric is its registry entry, which other processes have under the same name.
         return registered, (self.name,)
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Metric) and other.name == self.name
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
     def __repr__(self) -> str:
         return f"<metric {self.__name__}{self.__signature__}>"
 
 
-METRICS: Registry[Metric] = Registry("metric")
+class Metrics(Registry[Metric]):
+    """The metrics by their plain name, which may carry settings as on the command line; these are then its defaults.
+
+    >>> METRICS["ece:n_bins=10"].title
+    'ECE (n_bins=10)'
+    """
+
+    def __getitem__(self, name: str) -> Metric:
+        plain, chosen = parse_entry(name)
+        found = super().__getitem__(plain)
+        found.check(chosen)
+        claims = cast(MetricClaims, found.claims)
+        return Metric(found.of_batch, found.of_stats, found.title, claims, chosen) if chosen else found
+
+
+METRICS = Metrics("metric")
 
 
 def registered(name: str) -> Metric:

@@ -62,7 +62,7 @@ def classwise_ece(bins: Bins, *, norm: Norm = "samples", classes: Classes = "all
 
     (1/k) Σ_j Σ_b n_jb / n · |frequency − mean probability|, every sample binned by its probability of class j. With
     many classes most probabilities are near 0 and so is this mean: compare it only at equal k. `classes="present"`
-    leaves out classes without a label, `norm="labels"` divides by n_j (see `class_errors`).
+    leaves out classes without a label; so does `norm="labels"`, which divides by n_j (see `class_errors`).
 
     norm     "samples" divides by n, "labels" by the number of samples with that label
     classes  "all", or "present": only those that occur as a label

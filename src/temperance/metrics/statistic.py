@@ -217,6 +217,14 @@ class RankedSamples(Samples):
         key, value, *_ = self.ordered.tensors().values()
         return bool(((key[1:] == key[:-1]) & (value[1:] != value[:-1])).any())
 
+    def level(self) -> Self:
+        """With the mean of the second number, where rows are equal in the order, for each of these rows."""
+        key, value, *weights = self.ordered.tensors().values()
+        _, tie, size = torch.unique_consecutive(key, return_inverse=True, return_counts=True)
+        total = torch.bincount(tie, value if not weights else value * weights[0])
+        mean = total / (size if not weights else torch.bincount(tie, weights[0]))
+        return type(self)(*(key, mean[tie], *weights))._in_order()
+
     def repeated(self) -> Self:
         return self if self.counts is None else Samples.repeated(self.ordered)._in_order()
 

@@ -111,8 +111,9 @@ def p_values(tally: Tally) -> Tensor:
 
     Twice the smaller tail. The tail of a Poisson-binomial variable is close to that of a binomial one of the same mean
     and variance, which can be matched to the hits or to the misses. Its skewness lies between those of the two, so the
-    larger of the two tails is taken: it was never below the exact one by more than a relative 1e-4, for any number of
-    samples. Without predictions the p-value is 1.
+    larger of the two tails is taken. Where the exact p-value is at most 0.1, this one was never below it by more than a
+    relative 1e-4, for any number of samples; larger ones, which decide nothing, may be a few percent too small. Without
+    predictions the p-value is 1.
     """
     n, confidence = tally.count.double(), tally.confidence
     many, few = _tails(n, confidence, tally.squares, tally.hits)

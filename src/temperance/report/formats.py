@@ -18,8 +18,8 @@ def percent(value: float, digits: int = 2) -> str:
 
 
 def percent_down(value: float) -> str:
-    """As `percent`, rounded down, so that "at least" stays true: 0.99999 is 99.99 %."""
-    return percent(math.floor(value * 1e4 + 1e-9) / 1e4)
+    """As `percent`, rounded down, so that "at least" stays true: 0.99999 is 99.99 %, but 0.95 in float32 is 95.00 %."""
+    return percent(math.floor(value * 1e4 + 7e-4) / 1e4)
 
 
 def percent_range(low: float, high: float, digits: int) -> str:

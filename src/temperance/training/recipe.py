@@ -112,6 +112,8 @@ class Recipe:
         _check(settings)
         if preset is not None:
             one_of("preset", preset, RECIPES)
+        if "epochs" in settings:
+            settings.setdefault("keep_from", None)  # that of a preset is for its own number of epochs
         return dataclasses.replace(RECIPES[preset] if preset else cls(), **settings)
 
     def lr_at(self, epoch: int) -> float:
@@ -172,7 +174,7 @@ RECIPES = {
     "selective-cifar10": Recipe(epochs=200, drops=(60, 120, 160), factor=0.2, keep="best"),
     "selective-cifar100": Recipe(epochs=250, drops=(60, 120, 160), factor=0.2, keep="best"),
     "selective-tiny-imagenet": Recipe(
-        epochs=90, lr=1e-4, batch_size=256, schedule="cosine", crop=0, flip=False, keep="best"
+        epochs=90, lr=1e-4, batch_size=256, schedule="cosine", crop=0, flip=False, keep="best", keep_from=20
     ),
     "long-tail": Recipe(epochs=200, drops=(100, 150)),
     "plp": Recipe(epochs=350, drops=(150, 250), freeze=11),

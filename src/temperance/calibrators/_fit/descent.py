@@ -155,6 +155,7 @@ def _newton(hessian: Array, gradient: Array, lower: Array, upper: Array) -> Arra
     return step
 
 
+@np.errstate(invalid="ignore")  # where a trial overflows, its slope may be NaN
 def _line_search(
     evaluate: Callable[[Array], tuple[float, Array]],
     x: Array,

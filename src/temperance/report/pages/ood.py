@@ -26,13 +26,14 @@ from temperance.report.svg.drawing import (
     ticks_between,
 )
 from temperance.report.svg.lines import series
+from temperance.showing import listed
 
 
 def ood_page(found: OODComparison) -> str:
     """The page: the answer, the scores on both sides as pictures, every number."""
     settings, first = found.provenance.settings, found.scores[0]
     name = settings["inside"]
-    against = " and ".join(f"{other} ({plural(n, 'sample')})" for other, n in found.sizes.items())
+    against = listed([f"{other} ({plural(n, 'sample')})" for other, n in found.sizes.items()])
     about = [plural(settings["n"], "sample"), f"{settings['k']:,} classes", settings["calibrator"] or ""]
     figures = [
         _figure(f"AUROC by {first}", found.row("auroc", method=first)),
@@ -42,7 +43,7 @@ def ood_page(found: OODComparison) -> str:
     return page(
         f"{name} – unfamiliar data",
         heading("Telling unfamiliar data apart", name, [*about, f"against {against}"]),
-        answer(found.verdict.strip(), figures),
+        answer(found.verdict, figures),
         histograms_section(found),
         numbers_section(found),
         provenance_section(found.provenance),
@@ -50,7 +51,7 @@ def ood_page(found: OODComparison) -> str:
 
 
 def _figure(title: str, row: Row) -> tuple[str, str, str]:
-    bounds = percent_range(row.low, row.high, 1).replace("–", "and")
+    bounds = percent_range(row.low, row.high, 2).replace("–", "and")
     return title, percent(row.value), "" if math.isnan(row.low) else f"between {bounds}"
 
 
@@ -110,7 +111,7 @@ def numbers_section(found: OODComparison) -> Markup:
             cells = [noted(name, prose(entry.summary.partition(" (n")[0]))]
             for metric in TITLES:
                 row = found.row(metric, group=group, method=name)
-                bounds = "" if math.isnan(row.low) else percent_range(row.low, row.high, 1)
+                bounds = "" if math.isnan(row.low) else percent_range(row.low, row.high, 2)
                 cells.append(noted(percent(row.value), bounds))
             rows.append(cells)
         groups.append((title, rows))
@@ -119,7 +120,7 @@ def numbers_section(found: OODComparison) -> Markup:
         "Every number",
         "AUROC: how often a sample of the model's own data scores higher than an unfamiliar one; 50\u00a0% is "
         "chance. FPR95: the share of unfamiliar samples that are accepted when 95\u00a0% of its own are; lower is "
-        "better. AUPR: the mean precision when its own data (in) or the other (out) is looked for; chance is the share "
+        "better. AUPR: the mean precision in finding its own data (in) or the other data (out); chance is the share "
         "of that side. "
         f"In small print: {100 * level:g}\u00a0% intervals.",
         grouped_table(("Score", *TITLES.values()), groups, "standings"),
