@@ -188,5 +188,5 @@ def random_layers(units: Sequence[int], generator: torch.Generator) -> list[Tens
 
 def split_like(layers: list[Tensor], parameters: Tensor) -> list[Tensor]:
     """One vector as tensors of the shapes of these layers."""
-    parts = parameters.split_with_sizes([layer.numel() for layer in layers])
+    parts = torch.split(parameters, [layer.numel() for layer in layers])
     return [part.view_as(layer) for part, layer in zip(parts, layers, strict=True)]
