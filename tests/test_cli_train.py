@@ -226,7 +226,7 @@ def test_a_retrained_classifier_without_its_run(retrained: Path, tmp_path: Path,
     found = run("shift", folder)
     assert found.code == 2 and f"name its run instead, with --head {folder / 'head.safetensors'}" in found.err
     again = run("retrain", folder, "-o", tmp_path / "out")
-    assert again.code == 2 and "name the run that it came from" in again.err
+    assert again.code == 2 and "name the run it came from" in again.err
 
 
 def test_retraining_features_of_any_network(tmp_path: Path) -> None:
@@ -304,7 +304,7 @@ def test_what_hardly_learnt_is_said_before_anything_else(images: Path, tmp_path:
         ),
         (("nowhere", "--lr", "-1"), "--lr must be a number of at least 0; got -1.0"),
         (("digits", "--preset", "cifra"), "preset must be one of"),
-        (("digits", "--batch-size", "100000"), "--batch-size 100000 is more than"),
+        (("digits", "--batch-size", "100000"), "--batch-size 100000 exceeds the"),
         (("digits", "--device", "tpu"), "the device 'tpu' cannot be used here"),
         (("nowhere", "--mix", "blend"), "there is no mix named 'blend'"),
         (("cifar10",), "add --download to fetch"),

@@ -214,6 +214,12 @@ def read_tensors(path: PathLike) -> tuple[dict[str, Tensor], dict[str, str]]:
         return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
 
 
+def check_format(path: PathLike, found: object, newest: int) -> None:
+    """Refuse a file in the format of a newer version."""
+    if not str(found).isdigit() or int(str(found)) > newest:
+        raise FileError(f"{path} has format {found}; this version reads formats up to {newest}")
+
+
 def reason(error: object) -> str:
     """What the system or a parser says, as part of a sentence: on one line, not too long."""
     said = (isinstance(error, OSError) and error.strerror) or str(error) or type(error).__name__

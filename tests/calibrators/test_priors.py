@@ -204,7 +204,9 @@ def test_em_finds_the_frequencies_and_adapting_helps() -> None:
     real = torch.tensor([0.1, 0.2, 0.3, 0.4], dtype=torch.float64)
     assert float((shift.prior - real).abs().max()) < 0.04 and bool((shift.high - shift.low < 0.08).all())
     assert shift.shifted and not shift.other_shift and shift.n == 3000
-    assert "not as common among these 3,000 predictions" in shift.verdict
+    assert shift.verdict.startswith(
+        "the class frequencies of these 3,000 predictions differ from those of the fit part"
+    )
     assert nll(found.predict_proba(new), truth) < before - 0.1
     known = StructuredVector(prior=real.tolist()).fit(logits, labels)
     assert nll(found.predict_proba(new), truth) < nll(known.predict_proba(new), truth) + 0.01
@@ -345,7 +347,7 @@ def test_the_frequencies_that_are_applied_are_told_and_kept() -> None:
     corrected = with_prior(found, "adapt", data)
     shift = found.adapt(data.logits())
     assert corrected.info["prior"] == shift.applied.tolist() and corrected.info["adapted"] in shift.verdict  # type: ignore[union-attr]
-    assert "for the classes that changed most: class 0 2" in shift.verdict and shift.verdict.count(" %)") == 3
+    assert "frequency in parentheses: class 0 2" in shift.verdict and shift.verdict.count(" %)") == 3
 
 
 def test_another_kind_of_shift_is_recognised() -> None:
@@ -365,9 +367,9 @@ def test_what_other_inputs_may_have_done_is_not_said_of_the_classes() -> None:
     found = Temperature().fit(logits, labels)
     noisy = mixture(1500, EVEN, 1)[0]
     noisy[:, 0] -= 1.5
-    with pytest.warns(TemperanceWarning, match="may do harm. Label some of them, and measure these with and without"):
+    with pytest.warns(TemperanceWarning, match="may do harm. Label some of them. Then measure with and without"):
         shift = found.adapt(noisy)
-    assert shift.shifted and shift.verdict.startswith("the classes seem not to be as common among these 1,500")
+    assert shift.shifted and shift.verdict.startswith("the class frequencies of these 1,500 predictions seem to differ")
 
 
 def test_applying_with_a_prior_leaves_the_calibrator_as_it_is() -> None:

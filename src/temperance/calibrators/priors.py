@@ -262,8 +262,8 @@ class PriorShift(Shown):
     def about_classes(self) -> str:
         """What was found about class frequencies, and what was applied."""
         rows = f"these {self.n:,} predictions"
-        are_not = "seem not to be" if self.other_shift else "are not"
-        changed = f"the classes {are_not} as common among {rows} as in the fit part"
+        seem = "seem to " * self.other_shift
+        changed = f"the class frequencies of {rows} {seem}differ from those of the fit part"
         if self.applied is None:
             if self.n == 1:
                 found = "one prediction is too few to tell whether class frequencies shifted"
@@ -278,21 +278,18 @@ class PriorShift(Shown):
         changes = ", ".join(
             "class {} {} ({})".format(j, *percents([float(self.applied[j])], [float(self.fit_prior[j])])) for j in most
         )
-        return (
-            f"{changed}. Frequencies applied, in brackets those of the fit part, for the classes that changed most: "
-            f"{changes}"
-        )
+        return f"{changed}. The largest changes applied, with the fit part's frequency in parentheses: {changes}"
 
     @property
     def about_rest(self) -> str:
         """What was found about everything else, or nothing if only class frequencies changed."""
         sign = "=" if self.p_value_other > LEAST_P_VALUE else "≤"
         if self.applied is None:
-            remedy = ". A fit on labelled samples like these corrects for all that changed"
+            remedy = ". A fit on labelled samples like these corrects for every change"
         else:
             remedy = (
-                ", so adapting to frequencies may do harm. Label some of them, and measure these with and without "
-                "adapting, or fit on them, which corrects for all that changed"
+                ", so adapting to class frequencies may do harm. Label some of them. Then measure with and without "
+                "adapting, or fit on them, which corrects for every change"
             )
         return self.other_shift * (
             f"these {self.n:,} predictions differ from the fit part by something other than class frequencies "

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from temperance.calibrators.base import Calibrator, make_calibrator
 from temperance.errors import FileError
-from temperance.files import read_tensors, reading, write_tensors
+from temperance.files import check_format, read_tensors, reading, write_tensors
 
 FORMAT = 1
 
@@ -30,8 +30,7 @@ def load_calibrator(path: str | Path) -> Calibrator:
         tensors, header = read_tensors(path) if _starts_as_tensors(path) else ({}, {})
         if "temperance" not in header:
             raise FileError(f"{path} is not a calibrator saved by temperance")
-        if not header["temperance"].isdigit() or int(header["temperance"]) > FORMAT:
-            raise FileError(f"{path} has format {header['temperance']}; this version reads formats up to {FORMAT}")
+        check_format(path, header["temperance"], FORMAT)
         found = make_calibrator(header["method"], **json.loads(header["settings"]))
         found.info = json.loads(header["info"])
         if "class_names" in header:

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from temperance.arrays import shape_of
 from temperance.errors import FileError, InputError, NotFittedError, unknown_name
-from temperance.files import read_tensors, reading, write_tensors
+from temperance.files import check_format, read_tensors, reading, write_tensors
 from temperance.heads.features import Features
 from temperance.heads.loop import FeatureBatch, Loop, generator_of, start_layer
 from temperance.losses import Loss
@@ -298,8 +298,7 @@ def load_head(path: str | Path) -> Head:
     with reading(path):
         if "temperance_head" not in header:
             raise FileError(f"{path} is not a head saved by temperance")
-        if not header["temperance_head"].isdigit() or int(header["temperance_head"]) > FORMAT:
-            raise FileError(f"{path} has format {header['temperance_head']}; this version reads formats up to {FORMAT}")
+        check_format(path, header["temperance_head"], FORMAT)
         found = make_head(header["head"], **json.loads(header["settings"]))
         d, k = json.loads(header["shape"])
         found._build(d, k)

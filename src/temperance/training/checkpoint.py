@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from temperance.errors import FileError, InputError
-from temperance.files import read_tensors, reading, write_tensors
+from temperance.files import check_format, read_tensors, reading, write_tensors
 
 FORMAT = 1
 
@@ -67,12 +67,9 @@ def load_checkpoint(
     """Restore a network, an optimiser and a loss from a checkpoint."""
     tensors, header = read_tensors(path)
     with reading(path):
-        if not header.get("temperance_checkpoint", "").isdigit():
+        if "temperance_checkpoint" not in header:
             raise FileError(f"{path} is not a checkpoint saved by temperance")
-        if int(header["temperance_checkpoint"]) > FORMAT:
-            raise FileError(
-                f"{path} has format {header['temperance_checkpoint']}; this version reads formats up to {FORMAT}"
-            )
+        check_format(path, header["temperance_checkpoint"], FORMAT)
         _check_same(path, json.loads(header["configuration"]), configuration)
         network.load_state_dict(_under("network.", tensors))
         loss.load_state_dict(_under("loss.", tensors))

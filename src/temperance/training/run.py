@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from temperance.errors import FileError, InputError, plural
-from temperance.files import read_tensors, reading, write_tensors, write_text
+from temperance.files import check_format, read_tensors, reading, write_tensors, write_text
 from temperance.jobs.results import Provenance, Tabular
 from temperance.metrics import accuracy, ece, nll
 from temperance.predictions import Predictions, read_pair, write_pair
@@ -105,8 +105,7 @@ def read_about(folder: Path) -> dict[str, Any]:
         raise FileError(f"{folder} {what}")
     with reading(folder / "run.json"):
         about: dict[str, Any] = json.loads((folder / "run.json").read_text(encoding="utf-8"))
-        if about["temperance_run"] > FORMAT:
-            raise FileError(f"{folder} has format {about['temperance_run']}; this version reads formats up to {FORMAT}")
+        check_format(folder, about["temperance_run"], FORMAT)
     return about
 
 
