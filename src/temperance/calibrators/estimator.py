@@ -22,7 +22,9 @@ class Estimator:
     """A classifier as scikit-learn knows it, once `_k`, the number of its classes, is known."""
 
     name: ClassVar[str]
-    class_names: tuple[str, ...] | None = None  # where it was fitted to text
+    class_names: tuple[str, ...] | None = (
+        None  # after a fit to text or to predictions with names
+    )
     _k: int | None
     _metadata_request: Any  # once it is set; scikit-learn's `clone` copies it by this name
 
