@@ -1,16 +1,17 @@
-# Two commands do all the set-up on a fresh machine:
-#   make demo   the main job on predictions that ship with the package
-#   make test   every check: style, types, tests
-# What continuous integration runs besides:
-#   make units     numerical tests, computed as on processors with other vector units
-#   make oldest    the fast tests, and those of scikit-learn, with the oldest versions of what temperance needs
-#   make docs      the documentation site in site/; a broken link or a page without its place is an error
-#   make package   wheel and source archive, each installed where there is no compiler, and used; wheels also for ARM,
-#                  where there is a compiler for it (gcc-aarch64-linux-gnu), and audited
-#   make exhaustive  the rows and files of large tables of which make test takes a part
-#   make downloads what oldest and package download first; it can run beside the tests
-# And by hand, because it doubles the time of the tests:
-#   make coverage  which lines the tests run
+# Two commands that do all the set-up on a fresh machine:
+#   make demo        the main job, on predictions that ship with the package
+#   make test        every check: style, types, tests
+# Continuous integration also runs:
+#   make units       numerical tests, computed as on processors with other vector units
+#   make oldest      the fast tests and those for scikit-learn, with the oldest supported dependencies
+#   make docs        the documentation site in site/; a broken link or an unlisted page is an error
+#   make package     wheel and source archive, each installed without a compiler and used; wheels are audited, and built
+#                    for ARM too if its compiler (gcc-aarch64-linux-gnu) is installed
+#   make exhaustive  the rows and files of large tables that make test only samples
+#   make downloads   the downloads of oldest and package, which can run beside the tests
+# By hand:
+#   make coverage    which lines the tests run; it doubles their time
+#   make speed       functions compared with other libraries
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
@@ -19,23 +20,23 @@ PIP    := $(BIN)/$(PINNED)
 
 .PHONY: demo test check coverage exhaustive units oldest docs package downloads speed clean
 
-# Without the tests of all calibrators that take minutes, as each method has its own file too, and without those that are
-# about processes, compilers and memory.
-NUMERICAL := tests/test_numerics.py tests/test_objectives.py \
+# Leaves out the tests of all calibrators together, which take minutes (each method also has its own file), and tests of
+# processes, compilers and memory.
+NUMERICAL := tests/test_compiled.py tests/test_numerics.py tests/test_objectives.py tests/test_sorting.py \
              $(filter-out %_distributed.py %_transforms.py, $(wildcard tests/losses/test_*.py)) \
              $(filter-out %_stream.py, $(wildcard tests/metrics/test_*.py)) \
              $(filter-out %_contract.py %_auto.py %_priors.py, $(wildcard tests/calibrators/test_*.py))
 FAST      := tests/losses tests/metrics tests/test_arrays.py tests/test_cli.py tests/test_compare.py \
              tests/test_compare_methods.py tests/test_evaluate.py \
              tests/test_predictions*.py tests/test_settings.py
-# The tests of a file run in one process, which prepares what they share once.
+# All tests of a file run in one process, so anything they share is prepared once.
 PYTEST    := -m pytest --numprocesses auto --dist loadfile
 
 demo: $(VENV)/.runs
 	$(BIN)/temperance demo --report demo.html
 	@echo "The full report: demo.html"
 
-# One thread for each test process: several that fill all cores with threads each wait for one another.
+# One thread per test process: processes that each fill all cores with threads wait for one another.
 test: check
 	OMP_NUM_THREADS=1 $(BIN)/python $(PYTEST)
 
@@ -55,7 +56,7 @@ units: $(VENV)/.tests
 	  ATEN_CPU_CAPABILITY=$$unit OMP_NUM_THREADS=1 $(BIN)/python $(PYTEST) -q -m 'not slow and not exhaustive' $(NUMERICAL) || exit 1; \
 	done
 
-# Warnings of old versions are not ours to mend.
+# Warnings from old versions are not ours to fix.
 oldest: $(VENV)-oldest/.tests
 	OMP_NUM_THREADS=1 $(VENV)-oldest/bin/python $(PYTEST) -q -m 'not slow and not exhaustive' -W default $(FAST) tests/interop/test_sklearn*.py
 
@@ -82,7 +83,7 @@ package: $(VENV)/.runs $(VENV)-clean/.torch
 	  $(VENV)-clean/bin/temperance demo > /dev/null && $(VENV)-clean/bin/python scripts/smoke.py || exit 1; \
 	done
 
-# What takes long to download, in environments that nothing else uses: it can be done while tests run.
+# Large downloads, into environments that nothing else uses, so they can run during the tests.
 downloads: $(VENV)-oldest/.torch $(VENV)-clean/.torch
 
 $(VENV)-oldest/.torch: constraints-oldest.txt
@@ -98,7 +99,7 @@ $(VENV)-clean/.torch: constraints.txt
 speed: $(VENV)/.tests
 	$(BIN)/python -m benchmarks.speed
 
-# torch first and alone: pip then finds it installed and pulls nothing else for it.
+# torch first and alone: pip then finds it installed and downloads nothing else for it.
 $(VENV)/.runs: pyproject.toml constraints.txt hatch_build.py src/temperance/_rows.c
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "temperance needs Python 3.11 or newer")'
 	$(PYTHON) -m venv $(VENV) || { echo "On Debian or Ubuntu: apt-get install python3-venv"; exit 1; }

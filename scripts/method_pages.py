@@ -37,13 +37,13 @@ REGISTRIES: dict[str, Registry[Any]] = {
 # What stands above the list of each kind: its first line, and the page that explains the kind.
 ABOUT = {
     "metrics": ("Numbers that say how far confidence can be trusted", "metrics.md"),
-    "calibrators": ("Repairs after training, fitted to held-out predictions", "calibrators.md"),
+    "calibrators": ("Corrections after training, fitted to held-out predictions", "calibrators.md"),
     "objectives": ("What a calibrator with parameters minimises", "calibrators.md#objectives"),
     "losses": ("Training losses that keep confidence honest", "losses.md"),
     "networks": ("Networks to train on images", "training.md#networks"),
-    "heads": ("Classifiers that are trained again on frozen features", "heads.md"),
+    "heads": ("Classifiers retrained on frozen features", "heads.md"),
     "recipes": ("How the papers trained", "training.md#recipes"),
-    "corruptions": ("Ways to make images worse, for `temperance shift`", "training.md"),
+    "corruptions": ("Ways to degrade images, for `temperance shift`", "training.md"),
 }
 
 
@@ -267,7 +267,7 @@ def promises(kind: str, claims: dict[str, Any], thing: Any) -> str:
         said.append(f"It lies between {low.replace('-', '−')} and {high}.")
         said += {True: ["Lower is better."], False: ["Higher is better."], None: []}[claims["lower_is_better"]]
         if claims["perfect"] is not None:
-            said.append(f"Perfect predictions have {claims['perfect']:g}.")
+            said.append(f"Perfect predictions score {claims['perfect']:g}.")
         said += ["It is a proper score: honest probabilities have the best value on average."] * claims["proper"]
         said += ["Its time grows with the square of the number of samples."] * claims["quadratic"]
     elif kind == "calibrators":
@@ -279,14 +279,14 @@ def promises(kind: str, claims: dict[str, Any], thing: Any) -> str:
     elif kind == "objectives":
         said.append("It is convex." if claims["convex"] else "It is not convex.")
     elif kind == "losses":
-        said.append("It looks at each sample by itself." if claims["per_sample"] else "It looks at the whole batch.")
+        said.append("It looks at each sample separately." if claims["per_sample"] else "It looks at the whole batch.")
         said += ["It is a proper score."] * claims["proper"]
         said += ["It takes target probabilities (mixup) as well as labels."] * claims["soft_targets"]
         if claims["learns_from"]:
             said.append(f"It has a memory: call `update` with the {claims['learns_from']} predictions.")
         same = claims["equals_cross_entropy_at"]
         if same:
-            said.append(f"With {', '.join(f'`{n}={v!r}`' for n, v in same.items())} it is cross-entropy.")
+            said.append(f"With {', '.join(f'`{n}={v!r}`' for n, v in same.items())} it equals cross-entropy.")
     elif kind == "heads":
         said += ["It needs a validation part."] * claims["needs_val"]
         said += ["It needs at least as many features as classes."] * claims["needs_wide_features"]

@@ -24,6 +24,7 @@ from benchmarks.quality import (  # noqa: E402
     few,
     harm,
     heads,
+    keep,
     leaderboard,
     longtail,
     losses,
@@ -71,6 +72,7 @@ FOUND: dict[str, tuple[str, Callable[[list[dict[str, Any]]], str]]] = {
     "memory": ("memory.jsonl", memory.markdown),
     "classifiers": ("classifiers.jsonl", classifiers.markdown),
     "digits": ("digits.jsonl", digits.markdown),
+    "keep": ("keep.jsonl", keep.markdown),
 }
 FOUND_BY_FAMILY: dict[str, tuple[str, Callable[[list[dict[str, Any]], str], str]]] = {
     "leaderboard": ("leaderboard.jsonl", leaderboard.markdown),

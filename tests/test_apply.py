@@ -205,7 +205,7 @@ def test_of_a_pair_the_other_set_is_left_out_and_the_rest_kept(saved: Path, tmp_
         assert found["id"][0] == first and found["seed"] == 7
     said = run("apply", saved, tmp_path / "in.npz", "-o", tmp_path / "out.npz")
     assert "calibrated 40 samples of the test set with temperature" in said.out
-    left_out = "the {0} set is left out; for it: --split {0}, and another file after -o\n"
+    left_out = "the {0} set is left out; to calibrate it, too, add --split {0}, with another -o\n"
     assert said.out.endswith(left_out.format("val"))
     said = run("apply", saved, tmp_path / "in.npz", "-o", tmp_path / "out.npz", "--split", "val")
     assert said.out.endswith(left_out.format("test"))
@@ -257,7 +257,7 @@ def test_an_input_is_never_the_output(saved: Path, tmp_path: Path, monkeypatch: 
     ]
     for arguments in calls:
         said = run(*arguments)
-        assert said.code == 2 and "is read here, and would be overwritten" in said.err, arguments
+        assert said.code == 2 and "is an input and would be overwritten" in said.err, arguments
     assert (path.read_bytes(), inside.read_bytes(), saved.read_bytes()) == before
 
 

@@ -90,9 +90,9 @@ def test_lists_in_lists_fit_in_a_parquet(saved: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("column", "sentence"),
     [
-        (pa.array([1] * (N - 1) + [None]), "extra has cells without a value, which only .parquet can hold"),
-        (pa.array([[1] * (i % 3) for i in range(N)]), "extra is of the type list<"),
-        (pa.array([{"a": 1}] * N), "extra is of the type struct<"),
+        (pa.array([1] * (N - 1) + [None]), "extra has empty cells, which only .parquet can hold"),
+        (pa.array([[1] * (i % 3) for i in range(N)]), "extra has the type list<"),
+        (pa.array([{"a": 1}] * N), "extra has the type struct<"),
     ],
 )
 def test_what_only_a_parquet_can_hold(saved: Path, tmp_path: Path, column: Any, sentence: str) -> None:

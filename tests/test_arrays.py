@@ -35,7 +35,7 @@ LABELS = np.array([0, 1])
         (GOOD, np.array([1, 3]), r"row 1 has 3\. They seem to count from 1: subtract 1$"),
         (np.eye(3), np.array([0, 3, 3]), r"row 1 has 3$"),
         (np.eye(3), np.array([2, 3, 3]), r"row 1 has 3$"),
-        (GOOD, np.array([0.0, 0.5]), r"class numbers, which are whole; row 1 has 0.5$"),
+        (GOOD, np.array([0.0, 0.5]), r"class numbers, which are integers; row 1 has 0.5$"),
         (GOOD, np.array([np.nan, 0.0]), r"row 0 has nan"),
         (GOOD, np.array([0.0, np.inf]), r"row 1 has inf"),
         (GOOD, np.array([0.0, 3.0]), r"labels must lie in 0 … 2.*row 1 has 3$"),
@@ -100,7 +100,7 @@ def test_logits_that_look_like_probabilities_are_not_guessed() -> None:
 
 
 def test_infinite_logits_are_refused_by_place() -> None:
-    with pytest.raises(InputError, match=r"row 1, class 0 is -inf; log-probabilities"):
+    with pytest.raises(InputError, match=r"row 1, class 0 is -inf; give the log of a zero"):
         ece(np.array([[0.0, 1.0], [-np.inf, 0.0]]), LABELS, from_logits=True)
 
 
@@ -212,9 +212,7 @@ def test_everything_ignored_is_refused() -> None:
 
 
 def test_dense_labels_out_of_range_hint_at_ignore_index() -> None:
-    with pytest.raises(
-        InputError, match=r"position \(0, 0, 0\) has 255. If 255 marks what has no label, pass ignore_index=255"
-    ):
+    with pytest.raises(InputError, match=r"position \(0, 0, 0\) has 255. If 255 means no label, pass ignore_index=255"):
         ece(np.full((1, 2, 2, 2), 0.5), np.full((1, 2, 2), 255))
 
 

@@ -42,7 +42,7 @@ def test_every_loss_is_trained() -> None:
 
 def test_settings_are_those_of_the_papers() -> None:
     assert published("acls") == "acls:margin=10.0"
-    assert published("mmce") == "mmce:strength=2.0:form=weighted"
+    assert published("mmce") == "mmce:strength=2.0:form=weighted:double_norm=True"
     assert published("dual-focal") == "dual-focal"  # the usual gamma is that of ResNet-50 there
     assert published("au", "CIFAR-100, WRN") == "au:low_conf_coverage=0.8:score=margin"
 

@@ -175,7 +175,7 @@ LABELS = np.array([0, 1, 2])
         ({"logits": np.where(PROBS > 0.7, np.nan, PROBS), "labels": LABELS}, "row 1 (counting from 0), class 1 is nan"),
         ({"logits": np.where(PROBS > 0.7, np.inf, PROBS), "labels": LABELS}, "row 1 (counting from 0), class 1 is inf"),
         ({"probs": PROBS, "labels": np.array([0, 1, 3])}, "labels must lie in 0 … 2"),
-        ({"probs": PROBS, "labels": LABELS + 0.5}, "labels must be class numbers, which are whole; row 0"),
+        ({"probs": PROBS, "labels": LABELS + 0.5}, "labels must be class numbers, which are integers; row 0"),
         ({"probs": PROBS, "labels": np.full((3, 3), 1 / 3)}, "store labels.argmax(1)"),
         ({"probs": PROBS, "labels": LABELS[:2]}, "labels"),
         ({"probs": PROBS[:0], "labels": LABELS[:0]}, "at least one row"),
@@ -248,7 +248,7 @@ def test_wrong_options(good: Path, tmp_path: Path, capsys: pytest.CaptureFixture
         (["evaluate", "-o", "page.html"], "evaluate has no option -o; did you mean --report FILE.html?"),
         (["evaluate", "--colour=red"], "evaluate has no option --colour; see temperance evaluate --help"),
         (["compare", "-o", "page.html"], "-o is for the calibrator; write the page with --report page.html"),
-        (["apply", "good.npz", "more", "-o", "x"], "apply has no use for 'more'; see temperance apply --help"),
+        (["apply", "good.npz", "more", "-o", "x"], "apply does not take 'more'; see temperance apply --help"),
     ],
 )
 def test_options_that_a_command_does_not_have(
@@ -263,8 +263,8 @@ def test_too_much_memory_is_refused_in_flags(
 ) -> None:
     monkeypatch.setattr(gather, "STATISTIC_BYTES", 1000)
     said = refused(["evaluate", str(good), "--metrics", "ece"], capsys)
-    assert "take a smaller --n-bins, or do without intervals (--bootstrap 0)" in said and "n_bins" not in said
-    with pytest.raises(FileError, match=r"take a smaller n_bins, or do without intervals \(bootstrap=0\)"):
+    assert "choose a smaller --n-bins, or do without intervals (--bootstrap 0)" in said and "n_bins" not in said
+    with pytest.raises(FileError, match=r"choose a smaller n_bins, or do without intervals \(bootstrap=0\)"):
         temperance.evaluate(good, metrics=["ece"])
 
 

@@ -166,7 +166,7 @@ def test_where_nothing_is_recommended_nothing_is_saved(tmp_path: Path, capsys: p
     assert "Leave it as it is" in said.out and not saved.exists()
     remedy = f"temperance fit METHOD {few} -o {saved}"
     assert said.err == (
-        f"temperance: no calibrator is recommended, so nothing is written to {saved}. To save a method all the same: "
+        f"temperance: no calibrator is recommended, so nothing is written to {saved}. To save a method anyway: "
         f"{remedy}\n"
     )
     assert main(remedy.replace("METHOD", "temperature").split()[1:]) == 0 and saved.exists()
@@ -325,7 +325,7 @@ def test_compare_refuses(val: Path, three: Path, tmp_path: Path, capsys: pytest.
         return refused(["compare", str(val), *arguments], capsys)
 
     assert "same classes; got 4 and 3" in said(str(three))
-    assert "measured on other samples" in said(str(val))
+    assert "measured on samples that it was not fitted on" in said(str(val))
     assert "did you mean temperature" in said("--methods", "temprature")
     assert "no setting of vector named 'bins'" in said("--methods", "vector:bins=3")
     assert "key=value" in said("--methods", "vector:3")
@@ -362,10 +362,10 @@ def test_apply_refuses(val: Path, three: Path, tmp_path: Path, capsys: pytest.Ca
     assert "fitted on 4 classes; these logits have 3" in refused(
         ["apply", str(saved), str(three), "-o", str(out)], capsys
     )
-    assert "not a file that temperance saved" in refused(
+    assert "not a calibrator saved by temperance" in refused(
         ["apply", wrong_file(tmp_path), str(val), "-o", str(out)], capsys
     )
-    assert f"{val} is not a file that temperance saved a calibrator in" in refused(
+    assert f"{val} is not a calibrator saved by temperance" in refused(
         ["apply", str(val), str(val), "-o", str(out)], capsys
     )
     cut = tmp_path / "cut.safetensors"

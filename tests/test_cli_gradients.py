@@ -86,7 +86,7 @@ def test_losses_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "said"), [("au", "the loss whose rows are weighed"), ("acls", "the loss it is added to")]
+    ("name", "said"), [("au", "the loss whose rows are weighted"), ("acls", "the loss it is added to")]
 )
 def test_the_base_of_a_loss_is_weighed_or_added_to(name: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["list", "losses", name, "--json"]) == 0

@@ -388,4 +388,4 @@ def test_a_network_of_other_classes_is_refused(trained: Path, tmp_path: Path) ->
     )
     (trained / "features.safetensors").unlink(missing_ok=True)
     found = run("retrain", trained, "--data", tmp_path / "five.npz", "-o", tmp_path / "out")
-    assert found.code == 2 and "of another network" in found.err
+    assert found.code == 2 and "belong to another network" in found.err

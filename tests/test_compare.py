@@ -85,7 +85,7 @@ def test_with_another_file_to_measure_on_the_val_set_of_the_first_is_fitted(tmp_
 def test_sets_that_are_no_pair_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="the same classes; got 4 and 3"):
         compare(over_confident(k=4), over_confident(k=3))
-    with pytest.raises(InputError, match="must be measured on other samples"):
+    with pytest.raises(InputError, match="must be measured on samples that it was not fitted on"):
         compare(numbered(6), numbered(6))
     named = [
         Predictions.of(*random_predictions(9, 2), class_names=names, from_logits=True)
@@ -338,7 +338,7 @@ def test_options_that_no_set_can_use_are_refused(tmp_path: Path) -> None:
     options: list[dict[str, Any]] = [{"positive": 1}, {"normalise": True}, {"columns": {"label": "y"}}]
     for option in options:
         for sets in ((data,), (data, other)):
-            with pytest.raises(InputError, match="a Predictions says what it holds"):
+            with pytest.raises(InputError, match="a Predictions knows what it holds"):
                 compare(*sets, methods=["temperature"], bootstrap=20, **option)
     for given in (data, path):
         with pytest.raises(InputError, match="says whether it holds logits"):

@@ -132,7 +132,7 @@ def test_a_method_with_settings_of_its_objective() -> None:
         ("temperature:", "key=value; got ''"),
         ("", "no calibrator named ''"),
         ("temperature:objective=nlll", "temperature: there is no objective named 'nlll'; did you mean nll"),
-        ("temperature:objective=3", "temperature: objective must be a name of an objective; got 3"),
+        ("temperature:objective=3", "temperature: objective must be the name of an objective; got 3"),
         ("temperature:objective=focal:objective.gama=2", "temperature: there is no setting of focal named 'gama'"),
         ("temperature:objective=focal:objective.gamma=-2", "temperature: focal: gamma must be a number from 0 to 100"),
         ("temperature:objective=focal:gamma=2", "a setting of objective is written objective.gamma=2"),

@@ -303,7 +303,7 @@ def test_where_nothing_can_be_told_nothing_is_said_of_the_best() -> None:
     found = compared(predictions(40, 4.0, seed=1))
     assert not found.tells_apart and "behind" not in " ".join(map(found.remark, found.ranked))
     assert found.notes == (
-        "There are no intervals, and methods cannot be told apart: that takes 20 right and 20 "
+        "There are no intervals, and methods cannot be told apart: both need 20 right and 20 "
         "wrong predictions, and 2 are wrong.",
     )
     for outcome in found.ranked:

@@ -19,7 +19,7 @@ from temperance import Predictions, evaluate, interval
 from temperance.calibrators import Identity
 from temperance.errors import InputError
 from temperance.jobs.statistics import NOT_BELOW_GAP
-from temperance.metrics import METRICS, ece
+from temperance.metrics import METRICS, adaptive_ece, brier, eaurc, ece
 from temperance.metrics.stats import TopLabels
 from temperance.predictions import write_predictions
 from temperance.report import write_report
@@ -48,6 +48,39 @@ def test_rows_are_the_metrics() -> None:
     assert without - {"conditional-ece"} == {metric.name for metric in METRICS if metric.interval == "none"} | {
         "top-k-accuracy"  # of four classes five are always right
     }
+
+
+def test_metrics_are_named_with_their_settings(tmp_path: Path) -> None:
+    logits, labels = random_predictions(300, 4)
+    names = "ece, ece:closed=left:n-bins=5, adaptive-ece:rule=interp, brier:mean_over_classes=true, eaurc:optimum=exact"
+    found = evaluate(logits, labels, from_logits=True, metrics=names, n_bins=10, bootstrap=20)
+    values = {row.metric: row.value for row in found.rows}
+    assert list(values) == [
+        "ece",
+        "ece:closed=left:n_bins=5",
+        "adaptive-ece:rule=interp",
+        "brier:mean_over_classes=True",
+        "eaurc:optimum=exact",
+    ]
+    expected = [
+        ece(logits, labels, from_logits=True, n_bins=10),
+        ece(logits, labels, from_logits=True, closed="left", n_bins=5),
+        adaptive_ece(logits, labels, from_logits=True, rule="interp", n_bins=10),
+        brier(logits, labels, from_logits=True, mean_over_classes=True),
+        eaurc(logits, labels, from_logits=True, optimum="exact"),
+    ]
+    assert list(values.values()) == pytest.approx(expected, abs=1e-12)
+    assert all(row.low < row.high for row in found.rows)
+    out = io.StringIO()
+    Console(file=out, width=80).print(found)
+    assert "ECE (closed=left, n_bins=5)" in out.getvalue()
+    assert "Brier (mean_over_classes=True)" in str(evaluation_page(found))
+    with pytest.raises(InputError, match="there is no metric named 'ecce'"):
+        evaluate(logits, labels, from_logits=True, metrics="ecce:n_bins=5")
+    with pytest.raises(InputError, match="ece: closed must be"):
+        evaluate(logits, labels, from_logits=True, metrics="ece:closed=up")
+    with pytest.raises(InputError, match="no setting"):
+        evaluate(logits, labels, from_logits=True, metrics="nll:n_bins=5")
 
 
 def test_a_metric_without_an_interval_shows_none(tmp_path: Path) -> None:
@@ -155,16 +188,16 @@ def test_equal_confidences_are_noted_where_the_order_of_the_rows_decides() -> No
     probs, labels = torch.tensor([[0.9, 0.1], [0.7, 0.3]]).repeat(100, 1), (torch.arange(200) < 60).long()
     averaged = METRICS["aurc"](probs, labels, ties="mean")
     assert evaluate(probs, labels, metrics="accuracy,aurc", bootstrap=0).notes == (
-        "Some confidences are equal, and for AURC and E-AURC the order of the rows decides between them. If equal "
-        f"confidences share their mistakes, AURC is {100 * averaged:.2f} %.",
+        "Some confidences are equal, so AURC and E-AURC depend on the order of the rows. If tied samples share their "
+        f"mistakes equally, AURC is {100 * averaged:.2f} %.",
     )
     assert evaluate(probs, labels, metrics="adaptive-ece,aurc", bootstrap=20, n_bins=2).notes == (
-        "Some confidences are equal, and for AURC and E-AURC the order of the rows decides between them. If equal "
-        f"confidences share their mistakes, AURC is {100 * averaged:.2f} %.",
+        "Some confidences are equal, so AURC and E-AURC depend on the order of the rows. If tied samples share their "
+        f"mistakes equally, AURC is {100 * averaged:.2f} %.",
     )
     assert evaluate(probs, labels, metrics="adaptive-ece,aurc", bootstrap=20).notes == (
-        "Some confidences are equal, and for adaptive ECE, AURC and E-AURC the order of the rows decides between them. "
-        f"If equal confidences share their mistakes, adaptive ECE is 10.00 % and AURC {100 * averaged:.2f} %.",
+        "Some confidences are equal, so adaptive ECE, AURC and E-AURC depend on the order of the rows. If tied samples "
+        f"share their mistakes equally, adaptive ECE is 10.00 % and AURC {100 * averaged:.2f} %.",
     )
     distinct, truth = confident(200, 0.1)
     assert not evaluate(distinct, truth, metrics="adaptive-ece,aurc", bootstrap=20).notes
@@ -267,7 +300,7 @@ def test_wrong_calls() -> None:
         evaluate([[0.6, 0.4]], [0], bootstrap=0).row("nonsense", method="beta")
     with pytest.raises(InputError, match="every label is ignore_index=0"):
         evaluate(Predictions.of([[0.6, 0.4]], [0]), ignore_index=0)
-    with pytest.raises(InputError, match=r"these logits are probabilities .* give them as probs"):
+    with pytest.raises(InputError, match=r"these logits are probabilities .* pass them as probs"):
         evaluate([[0.6, 0.4], [0.3, 0.7]], [0, 1], from_logits=True)
     for seed in (-1, 1.5, 1 << 64):
         with pytest.raises(InputError, match="seed must be"):

@@ -223,7 +223,7 @@ def test_many_bins_are_those_of_the_metrics_alone() -> None:
     many, few = (evaluate(*off_by(500, 0.1), n_bins=n_bins, bootstrap=0) for n_bins in (1000, 100))
     assert " in 100 bins" in many.verdict and many.row("ece").params["metric"]["n_bins"] == 1000
     assert many.notes == (
-        "The metrics have 1,000 bins. The verdict and the calibration error that it names have 100: with more, few "
+        "The metrics use 1,000 bins. The verdict and the calibration error in it use 100: with more, few "
         "bins would have enough samples for a test.",
     )
     assert few.notes == ()

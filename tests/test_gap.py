@@ -91,7 +91,7 @@ def test_where_all_predictions_are_right_or_wrong_the_rest_is_measured(method: s
     labels[:wrong] = logits[:wrong].argmin(1)
     result = evaluate(Predictions.of(logits, labels, from_logits=True), gap=method, bootstrap=0)
     assert result.row("accuracy").value == pytest.approx(1 - wrong / 200)
-    assert ("There is no gap of the confidence to measure" in result.notes[-1]) == (wrong in (0, 200))
+    assert ("There is no confidence gap to measure" in result.notes[-1]) == (wrong in (0, 200))
     assert "would lower NLL by" in result.notes[-1]
 
 

@@ -8,7 +8,22 @@ SOURCE = Path(__file__).resolve().parent.parent / "src" / "temperance"
 
 # From the top of the house to the bottom; what stands in one line is one layer.
 LAYERS = [
-    {"errors", "arrays", "registry", "numerics", "files", "progress", "settings", "markup", "showing"},
+    {
+        "errors",
+        "arrays",
+        "registry",
+        "numerics",
+        "compiled",
+        "threads",
+        "sorting",
+        "isotonic",
+        "saddlepoint",
+        "files",
+        "progress",
+        "settings",
+        "markup",
+        "showing",
+    },
     {"metrics", "objectives", "calibrators", "losses"},
     {"predictions", "jobs", "data", "demo"},
     {"training", "heads", "diagnose", "report", "interop"},

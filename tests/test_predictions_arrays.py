@@ -113,7 +113,10 @@ def test_logits_and_probs_together(tmp_path: Path, save: Save) -> None:
 @pytest.mark.parametrize(
     ("arrays", "sentence"),
     [
-        ({"labels": LABELS.astype(np.float32) + 0.5}, "labels must be class numbers, which are whole; row 0 (counting"),
+        (
+            {"labels": LABELS.astype(np.float32) + 0.5},
+            "labels must be class numbers, which are integers; row 0 (counting",
+        ),
         ({"labels": LABELS[:3]}, "labels must have shape (4,) to fit predictions (4, 3); got (3,)"),
         ({"labels": 0.9 * np.eye(3)[LABELS]}, "row 0 (counting from 0) has shares of several (0.9, 0, 0, …)"),
         ({"labels": np.ones((4, 3))}, "row 0 (counting from 0) has 3 ones"),
@@ -204,7 +207,7 @@ def test_npz_with_text(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arrays", "sentence"),
     [
-        ({"labels": np.array(["a", "b", "c", "b"])}, "no class names say"),
+        ({"labels": np.array(["a", "b", "c", "b"])}, "no class names to match them"),
         (
             {"labels": np.array(["a", "b", "x", "b"]), "class_names": np.array(["a", "b", "c"])},
             "row 2 (counting from 0) has 'x'",

@@ -131,4 +131,4 @@ def test_a_column_is_not_overwritten_by_the_new_one(tmp_path: Path) -> None:
     path = save(tmp_path / "in.csv", TABLE | {"probs_1": SCORES[:, 0]})
     Temperature().fit(SCORES, TRUTH).save(tmp_path / "cal.safetensors")
     said = run("apply", tmp_path / "cal.safetensors", path, "-o", tmp_path / "out.csv", "--logits", "logit_*")
-    assert said.code == 2 and "probs_1 is in the way" in said.err and not (tmp_path / "out.csv").exists()
+    assert said.code == 2 and "probs_1 collides with a new one" in said.err and not (tmp_path / "out.csv").exists()

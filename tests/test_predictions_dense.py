@@ -196,7 +196,7 @@ def test_errors_name_the_pixel(tmp_path: Path) -> None:
     logits, labels = images()
     path = save(tmp_path / "in.npz", logits=logits, labels=labels)
     said = run("evaluate", path)
-    assert "position (0, 0, 0) has 255. If 255 marks what has no label, add --ignore-index 255" in said.err
+    assert "position (0, 0, 0) has 255. If 255 means no label, add --ignore-index 255" in said.err
     logits[2, 1, 3, 2] = torch.nan
     path = save(tmp_path / "in.npz", logits=logits, labels=labels)
     said = run("evaluate", path, "--ignore-index", str(VOID))

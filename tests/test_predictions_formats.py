@@ -82,7 +82,7 @@ def test_labels_are_needed_unless_the_reader_says_otherwise(tmp_path: Path, suff
     found = read_predictions(new, labels="optional")
     assert not found.has_labels and found.groups is not None and torch.equal(found.scores.float(), scores)
     assert [len(chunk.scores) for chunk in found.chunks(3)] == [3, 1]
-    with pytest.raises(InputError, match="have no labels, which this needs"):
+    with pytest.raises(InputError, match="have no labels, but labels are needed here"):
         _ = found.labels
     assert read_predictions(known, labels="optional").labels.tolist() == [0, 1, 2, 0]
     assert not read_predictions(known, labels="ignored").has_labels

@@ -113,7 +113,7 @@ def test_pt_and_npy_are_calibrated_into_another_format(saved: Path, tmp_path: Pa
         assert found["embedding"].tolist() == [[1, 1]] * N and found["bias"].tolist() == [0, 0, 0]
         assert str(found["network"]) == "resnet18"
     assert run("apply", saved, tmp_path / "logits.npy", "-o", tmp_path / "new.npz").code == 0
-    assert "read, not written" in run("apply", saved, tmp_path / "in.pt", "-o", tmp_path / "out.pt").err
+    assert "read but not written" in run("apply", saved, tmp_path / "in.pt", "-o", tmp_path / "out.pt").err
 
 
 def test_pt_never_runs_code(tmp_path: Path) -> None:

@@ -133,7 +133,7 @@ def test_names_of_both_classes_are_used(tmp_path: Path) -> None:
     found = read_predictions(path, positive=1)
     assert found.labels.tolist() == [0, 1] and found.class_names == ("ham", "spam")
     assert read_predictions(path, positive="spam").labels.tolist() == [0, 1]
-    with pytest.raises(FileError, match="second class, which class_names ham, spam do not call 'ham'"):
+    with pytest.raises(FileError, match="positive class 'ham' must be the second of class_names; got ham, spam"):
         read_predictions(path, positive="ham")
     with pytest.raises(InputError, match="positive must be a label"):
         read_predictions(path, positive="")
@@ -386,7 +386,7 @@ def test_compare_takes_arrays_as_evaluate_does(tmp_path: Path) -> None:
             {"from_logits": True, "test": GOOD_LOGITS},
             r"a pair of arrays, \(probs, labels\)",
         ),
-        ((GOOD_LOGITS, GOOD_LABELS), {"from_logits": True, "test": (GOOD_LOGITS,)}, "got 1 things"),
+        ((GOOD_LOGITS, GOOD_LABELS), {"from_logits": True, "test": (GOOD_LOGITS,)}, "three with weights; got 1"),
         (("a.npz", "b.npz"), {"test": "c.npz"}, "there are two sets to measure on; give one"),
         (("a.npz", GOOD_LABELS), {}, "a file or a Predictions brings its own labels"),
         ((Predictions.of(GOOD_LOGITS, GOOD_LABELS, from_logits=True), GOOD_LABELS), {}, "brings its own labels"),
@@ -401,7 +401,7 @@ def test_options_of_arrays_are_refused_for_a_set() -> None:
     data = Predictions.of(GOOD_LOGITS, GOOD_LABELS, from_logits=True)
     every: list[dict[str, Any]] = [{"positive": 1}, {"normalise": True}]
     for options in every:
-        with pytest.raises(InputError, match="give positive=, normalise= and columns= to what makes it"):
+        with pytest.raises(InputError, match="give positive=, normalise= and columns= when you make it"):
             evaluate(data, **options)
 
 

@@ -171,7 +171,7 @@ def test_outputs_that_are_refused(saved: Path, tmp_path: Path) -> None:
     before = first.read_bytes()
     assert "would be overwritten" in run("apply", saved, folder, "-o", first).err
     assert "inside the folder that is read" in run("apply", saved, folder, "-o", folder / "day=00" / "out").err
-    assert "a folder is written for a folder" in run("apply", saved, first, "-o", tmp_path / "out").err
+    assert "only a folder is written as a folder" in run("apply", saved, first, "-o", tmp_path / "out").err
     assert first.read_bytes() == before
 
 

@@ -107,9 +107,9 @@ def test_labels_that_are_whole_numbers_of_another_type(tmp_path: Path, save: Sav
         ({"a": [1.0], "b": [2.0], "label": [0]}, "expected the columns logits_0, logits_1, …"),
         (
             {"logits_a": [1.0], "logits_b": [2.0], "y": [0]},
-            "expected the column label beside logits_a, logits_b; found",
+            "expected the column label besides logits_a, logits_b; found",
         ),
-        ({"logits_0": [1.0], "logits_1": [2.0], "target": [0]}, "the column label beside logits_0, logits_1; found"),
+        ({"logits_0": [1.0], "logits_1": [2.0], "target": [0]}, "the column label besides logits_0, logits_1; found"),
         ({"logits_0": [1.0], "probs_0": [1.0], "label": [0]}, "both logits_0 and probs_0"),
         ({"logits_0": [1.0], "label": [0], "labels": [0]}, "both label and labels"),
         ({"logits_0": [1.0], "label": [0], "group": [0], "groups": [0]}, "both group and groups"),
@@ -203,9 +203,9 @@ def test_csv_values_that_are_not_numbers_stay_what_they_are(tmp_path: Path) -> N
         ("probs_0,probs_1,label\n", "at least one row"),
         ("\n\n\n", "and label; found nothing"),
         ("probs_0;probs_1;label\n0.1;0.9;1\n", "found probs_0;probs_1;label. Cells must be separated by commas, and"),
-        ("probs_0, probs_1, label\n0.1,0.9,1\n", "Leave out the spaces around names"),
-        ("Probs_0,Probs_1,Label\n0.1,0.9,1\n", "Names are in lower case"),
-        ("probs_0,probs_1, Label\n0.1,0.9,1\n", "Names are in lower case"),
+        ("probs_0, probs_1, label\n0.1,0.9,1\n", "Remove the spaces around names"),
+        ("Probs_0,Probs_1,Label\n0.1,0.9,1\n", "Names must be in lower case"),
+        ("probs_0,probs_1, Label\n0.1,0.9,1\n", "Names must be in lower case"),
         ("Id,no,yes,Truth\n7,0.1,0.9,1\n", "found Id, no, yes, Truth. Name yours with columns="),
         ("id , no, yes, truth\n7,0.1,0.9,1\n", "truth. Name yours with columns="),
         ("probs_0,probs_1,label", "at least one row"),
@@ -223,9 +223,9 @@ def test_csv_that_is_refused(tmp_path: Path, text: str, sentence: str) -> None:
 @pytest.mark.usefixtures("either_parser")
 def test_csv_that_is_not_utf8(tmp_path: Path) -> None:
     (tmp_path / "p.csv").write_bytes("probs_0,probs_1,label,group\n0.5,0.5,1,größte\n".encode("latin-1"))
-    assert "expected text in UTF-8; line 2 is something else" in refusal(tmp_path / "p.csv")
+    assert "expected text in UTF-8; line 2 is not" in refusal(tmp_path / "p.csv")
     (tmp_path / "p.csv").write_bytes("probs_0,probs_1,label\n0.5,0.5,1\n".encode("utf-16"))
-    assert "expected text in UTF-8; line 1 is something else" in refusal(tmp_path / "p.csv")
+    assert "expected text in UTF-8; line 1 is not" in refusal(tmp_path / "p.csv")
 
 
 @pytest.mark.usefixtures("either_parser")
@@ -352,9 +352,12 @@ def test_parquet_over_row_groups(tmp_path: Path) -> None:
         ({"logits": pa.array([[], [], []], pa.list_(pa.float32()))}, "at least one row and one column"),
         ({"logits": ROWS, "logits_0": [1.0, 2.0, 3.0]}, "both the column logits and logits_0"),
         ({"logits": ROWS, "label": [0, None, 1]}, "the column label has no value in row 1"),
-        ({"logits": ROWS, "label": [0.0, 1.0, 0.5]}, "labels must be class numbers, which are whole; row 2 (counting"),
+        (
+            {"logits": ROWS, "label": [0.0, 1.0, 0.5]},
+            "labels must be class numbers, which are integers; row 2 (counting",
+        ),
         ({"logits": ROWS, "label": [[0], [1], [0]]}, "labels must be class numbers; got list<"),
-        ({"logits": ROWS, "label": ["a", "b", "a"]}, "no class names say"),
+        ({"logits": ROWS, "label": ["a", "b", "a"]}, "no class names to match them"),
         ({"logits": ROWS, "group": [0.5, 1.5, 2.5]}, "groups must be text or integers; got double"),
         ({"logits": ROWS, "group": ["a", None, "b"]}, "the column group has no value in row 1"),
         ({"logits_0": [1.0, None, 3.0], "logits_1": [1.0, 2.0, 3.0]}, "the column logits_0 has no value in row 1"),

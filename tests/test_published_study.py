@@ -22,7 +22,7 @@ PUBLISHED = {
 def said() -> str:
     """The part of the page, on one line."""
     page = (ROOT / "docs" / "results.md").read_text()
-    return " ".join(page.partition("### Beside a published table")[2].partition("\n## ")[0].split())
+    return " ".join(page.partition("### Compared with a published table")[2].partition("\n## ")[0].split())
 
 
 def test_every_published_metric_is_there_or_named_as_none_of_ours(said: str) -> None:

@@ -165,7 +165,7 @@ def test_files_that_are_not_alike_are_for_each(tmp_path: Path) -> None:
     for k in (2, 3):
         np.savez(tmp_path / f"{k}.npz", logits=np.eye(k), labels=np.arange(k))
     said = run("evaluate", tmp_path).err
-    assert "2 classes" in said and "put it right, or take each file by itself with --each" in said
+    assert "2 classes" in said and "correct it, or take each file by itself with --each" in said
     run("fit", "temperature", tmp_path / "2.npz", "-o", tmp_path / "cal.safetensors")
     assert "--each" not in run("apply", tmp_path / "cal.safetensors", tmp_path / "*.npz", "-o", tmp_path / "out").err
 

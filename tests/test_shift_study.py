@@ -77,7 +77,7 @@ def test_what_the_pages_say_of_the_study_is_in_its_results() -> None:
     power = f"{of_few('shifted', 'classes', 300):.1%}"
     for page, says in (
         ("results.md", f"Over all sets, {alarms} of the samples without a shift raise a false alarm"),
-        ("results.md", f"of the language models' {alarms_of_models}"),
+        ("results.md", f"for the language models, it is {alarms_of_models}"),
         ("results.md", f"in the table below, they are {min(anew):.1%} to {max(anew):.1%}"),
         ("results.md", f"predictions of language models {harm}"),
         ("results.md", f"is found on images, and {power} on language models"),

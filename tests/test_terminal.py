@@ -278,7 +278,7 @@ def test_every_recipe_names_its_paper() -> None:
         ),
         (["train", "digits", "-o", "run", "--crop", HUGE], "--crop must be"),
         (["train", "digits", "-o", "run", "--size", HUGE], "--size must be"),
-        (["train", "digits", "-o", "run", "--batch-size", "9000"], "--batch-size 9000 is more than the"),
+        (["train", "digits", "-o", "run", "--batch-size", "9000"], "--batch-size 9000 exceeds the"),
         (["train", "digits", "-o", "run", "--preset", "x"], "--preset must be"),
         (["shift", "run", "--limit", "0"], "--limit must be"),
         (["gradients", "focal", "-o", "x.html", "--classes", "1"], "--classes must be"),
@@ -305,7 +305,10 @@ def test_errors_speak_of_flags(
     [
         (["evaluate", "p.npz", "--n-bins", "many"], "--n-bins must be a whole number; got 'many'"),
         (["train", "digits", "-o", "run", "--lr", "high"], "--lr must be a number; got 'high'"),
-        (["train", "digits", "-o", "run", "--drops", "a"], "--drops must be numbers between commas, such as 150,250;"),
+        (
+            ["train", "digits", "-o", "run", "--drops", "a"],
+            "--drops must be numbers with commas, such as 150,250;",
+        ),
         (["evaluate", "p.npz", "--split", "vall"], "--split must be one of val, test; got 'vall'"),
         (["train", "digits", "-o", "run", "--keep", "all"], "--keep must be one of last, best, refined; got 'all'"),
         (["evaluat", "p.npz"], "there is no command named 'evaluat'; did you mean evaluate?"),

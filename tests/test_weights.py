@@ -43,7 +43,7 @@ def test_evaluate_measures_repeated_samples() -> None:
     assert [row.metric for row in found.rows] == METRICS.names
     for one, other in zip(found.rows, repeated.rows, strict=True):
         assert one.value == pytest.approx(other.value, rel=1e-10, abs=1e-10)
-    assert "with weights" in found.title and "A verdict rests on tests for samples that count equally" in found.verdict
+    assert "with weights" in found.title and "its tests are for samples that count equally" in found.verdict
     assert "with weights" not in repeated.title
     assert float(found.reliability.n) == float(weights.sum())
     assert len(found.risk_coverage.risk) == len(rows)
@@ -145,8 +145,8 @@ def test_samples_without_weight_are_counted_nowhere(tmp_path: Path) -> None:
     assert found.title == f"arrays · {N - 50} samples with weights above 0 · {data.k} classes"
     assert {row.n for row in found.rows if not row.group} == {N - 50}
     assert {row.n for row in found.rows if row.group} == {(N - 50) // 2}
-    assert found.verdict.endswith("there is none here; the intervals are of the weighted samples.")
-    assert evaluate(data, bootstrap=0).verdict.endswith("there is none here.")
+    assert found.verdict.endswith("samples that count equally; the intervals are of the weighted samples.")
+    assert evaluate(data, bootstrap=0).verdict.endswith("samples that count equally.")
     ranked = compare(data, methods=["temperature"], bootstrap=20)
     half = (N - 50) // 2
     assert ranked.title == f"arrays · {half} samples with weights above 0 · {data.k} classes"
@@ -166,7 +166,7 @@ def test_equal_weights_make_the_same_comparison() -> None:
 def test_sets_must_both_have_weights_or_none() -> None:
     logits, labels, weights = weighted()
     one = Predictions.of(logits, labels, from_logits=True, weights=weights)
-    with pytest.raises(TemperanceError, match="both sets must have weights, or neither; got weights in the"):
+    with pytest.raises(TemperanceError, match="both sets must have weights, or neither; only the"):
         compare(one, Predictions.of(logits, labels, from_logits=True))
 
 

@@ -156,8 +156,8 @@ def _beside_tiny_imagenet(
     return trained.cells(rows, metrics, {"cifar100": printed})
 
 
-ON_CIFAR_100 = f"{trained.REDUCED}; CIFAR-100 stands beside the paper's ResNet-50 on Tiny-ImageNet"
-INSTEAD = f"{ON_CIFAR_100}, CIFAR-10 beside its ResNet-50 on CIFAR-10"
+ON_CIFAR_100 = f"{trained.REDUCED}; CIFAR-100 is compared with the paper's ResNet-50 on Tiny-ImageNet"
+INSTEAD = f"{ON_CIFAR_100}, CIFAR-10 with its ResNet-50 on CIFAR-10"
 GRADIENTS = "`temperance gradients` draws them from the losses themselves"
 
 OUTPUTS = [
@@ -168,7 +168,7 @@ OUTPUTS = [
         "table 4",
         "segmentation of PASCAL VOC with DeepLabV3",
         "not run",
-        "the images are not here; losses and metrics take dense predictions",
+        "we do not have the images; losses and metrics take dense predictions",
     ),
     trained.output(
         "table 5",

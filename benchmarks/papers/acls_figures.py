@@ -41,7 +41,7 @@ def draw(numbers: dict[str, Any]) -> Drawing:
     texts = ", ".join(f"{percent(kept['none'], 1)} in that of {name}" for name, kept in numbers.items())
     return Drawing(
         pictures,
-        f"The paper: 5 % of the samples have no penalty in a network that was trained with ACLS. Here: {texts}.",
+        f"In the paper, 5 % of the samples have no penalty in a network trained with ACLS. Here: {texts}.",
     )
 
 

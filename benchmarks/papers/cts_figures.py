@@ -63,7 +63,7 @@ def draw_classes(numbers: dict[str, Any]) -> Drawing:
     first = numbers["under by bin"][0] / sum(numbers["under by bin"])
     return Drawing(
         pictures,
-        "The paper: the higher the accuracy of a class, the lower its ECE. Here Pearson's r of the two is "
+        "In the paper, the higher the accuracy of a class, the lower its ECE. Here Pearson's r of the two is "
         f"{r_text(every)} (under-confident bins {r_text(low)}, over-confident bins {r_text(high)}). The lowest bin has "
         f"{percent(first, 0)} of the under-confidence.",
     )
@@ -103,7 +103,7 @@ def said_of_reliability(found: dict[str, Bins]) -> str:
     errors = {name: ece.value(bins) for name, bins in found.items()}
     order = "lower" if errors["CTS"] < errors["TS"] else "no lower"
     return (
-        "The paper: CTS has a lower ECE than TS. Here TS takes the ECE from "
+        "In the paper, CTS has a lower ECE than TS. Here TS takes the ECE from "
         f"{percent(errors['before'])} to {percent(errors['TS'])}; that of CTS is {order}, {percent(errors['CTS'])}."
     )
 
@@ -140,7 +140,7 @@ def draw_temperatures(numbers: dict[str, Any]) -> Drawing:
     kept = sum(abs(value - one) < 0.005 for value in each)
     return Drawing(
         [("Temperature of each class", drawn)],
-        f"The class temperatures lie between {min(each):.2f} and {max(each):.2f}; one for all is {one:.2f}, and "
+        f"The class temperatures lie between {min(each):.2f} and {max(each):.2f}. The single one is {one:.2f}, and "
         f"{kept} of {len(each)} classes keep it. Pearson's r of accuracy and temperature is {r_text(r)}.",
     )
 

@@ -164,15 +164,15 @@ def mac_cal_claims() -> str:
 def situations() -> str:
     """What to take today, and what it rests on."""
     rows = [
-        ("held-out predictions, samples as in use", "`temperance fit auto`", _quality("auto", "temperature")),
+        ("held-out predictions, like those in use", "`temperance fit auto`", _quality("auto", "temperature")),
         ("the same, and the predicted class must not change", "`order-preserving`", _quality("order-preserving")),
-        ("50 to 200 samples to fit on", "`auto`; `temperature` if it has to be simple", _few()),
-        ("fitted on a long tail, used where classes are alike", "`auto` with `--prior uniform`", _long_tail()),
-        ("a network is trained anyway", "CutMix (`--mix cutmix`), then `auto`", _training("cutmix", "crl", "acls")),
-        ("no samples to fit anything on", "`acls:margin=10` or dual focal loss", _alone("acls", "dual-focal")),
-        ("the least confident predictions are declined", "CutMix or ACLS, then `auto`", _declining()),
+        ("50 to 200 samples to fit on", "`auto`, or `temperature` for simplicity", _few()),
+        ("fitted on a long tail, classes equally common in use", "`auto` with `--prior uniform`", _long_tail()),
+        ("you train a network anyway", "CutMix (`--mix cutmix`), then `auto`", _training("cutmix", "crl", "acls")),
+        ("no samples to fit a calibrator on", "`acls:margin=10` or dual focal loss", _alone("acls", "dual-focal")),
+        ("you reject the least confident predictions", "CutMix or ACLS, then `auto`", _declining()),
     ]
-    lines = ["| situation | take | measured |", "|---|---|---|"]
+    lines = ["| situation | use | measured |", "|---|---|---|"]
     return "\n".join(lines + [f"| {' | '.join(row)} |" for row in rows])
 
 
@@ -284,6 +284,7 @@ def table(name: str) -> str:
         "situations": situations,
         "cts_1": lambda: markdown(list(cts.table_1(Path()))),
         "cts_2": lambda: markdown(stored("cts", "table II")),
+        "cts_3": lambda: markdown(stored("cts", "table III")),
         "selective_risk_1": lambda: markdown(list(selective_risk.table_1(Path()))),
         "mac_cal_5": lambda: markdown(list(mac_cal.table_5(Path()))),
     }

@@ -140,7 +140,7 @@ def draw_gamma(numbers: dict[str, dict[str, float]]) -> Drawing:
     errors = next(iter(numbers.values())).values()
     return Drawing(
         [("ECE by γ, two ResNet-18 on CIFAR-100", drawn)],
-        "The paper: γ matters little. Here, with mac-cal, ECE is between "
+        "In the paper, γ matters little. Here, with mac-cal, ECE is between "
         f"{percent(min(errors))} and {percent(max(errors))} for γ from {min(ticks):g} to {max(ticks):g}.",
         lines,
     )
@@ -165,7 +165,7 @@ def draw_rates(numbers: dict[str, list[float]]) -> Drawing:
     ends = ", ".join(f"{method} {rates[-1]:.2f}" for method, rates in numbers.items())
     return Drawing(
         [("Share of weights that are kept, by epoch of the retraining", drawn)],
-        f"The paper: it moves quickly at first and then settles. Here it ends at: {ends}.",
+        f"In the paper, the keep rate moves quickly at first and then settles. Here it ends at: {ends}.",
         lines,
     )
 

@@ -160,7 +160,7 @@ def _cells(row: str, network: str, printed: Iterable[float | None], found: tuple
         yield Cell(row, network, metric, expected, ours)
 
 
-ABSENT = "the authors' predictions are not here"
+ABSENT = "we do not have the authors' predictions"
 OURS = "ResNet-110 on CIFAR-10 of others; `temperance analyse` draws it for any network"
 
 OUTPUTS = [
@@ -168,7 +168,7 @@ OUTPUTS = [
         "table 1",
         "ECE and accuracy of four calibrators × four objectives, ten networks",
         "exact",
-        f"DenseNet-40 on CIFAR-10; of the nine other columns {ABSENT}",
+        f"DenseNet-40 on CIFAR-10; for the nine other columns {ABSENT}",
         table_1,
         (DENSENET,),
     ),
@@ -184,7 +184,7 @@ OUTPUTS = [
         "table 3",
         "ECE with three normalisations of the class losses, ten networks",
         "exact",
-        f"DenseNet-40 on CIFAR-10; of the nine other columns {ABSENT}",
+        f"DenseNet-40 on CIFAR-10; for the nine other columns {ABSENT}",
         table_3,
         (DENSENET,),
     ),

@@ -72,7 +72,7 @@ def draw_scatters(numbers: list[dict[str, Any]]) -> Drawing:
     nearer = "the spread" if abs(rs[1]) > abs(rs[0]) else "the total loss"
     return Drawing(
         pictures,
-        "The paper: ECE follows the spread of the class losses, not the total loss. Here it follows "
+        "In the paper, ECE follows the spread of the class losses, not the total loss. Here it follows "
         f"{nearer} more closely: Pearson's r over all steps and objectives is {r_text(rs[0])} with the total loss and "
         f"{r_text(rs[1])} with the spread.",
         _keys(traces),

@@ -103,8 +103,8 @@ def figure_2(data: Path) -> Iterator[Cell]:
 
 
 def said_of_sides(found: dict[str, Bins]) -> str:
-    claim = "focal loss makes networks too sure, inverse focal loss and AURC make them not sure enough"
-    return f"The paper's text: {claim}. {gaps(found)}"
+    claim = "focal loss makes networks over-confident, and inverse focal loss and AURC make them under-confident"
+    return f"The paper says that {claim}. {gaps(found)}"
 
 
 INSTEAD = f"{trained.REDUCED}, in place of ResNet-50, 200 or 250 epochs and three seeds"

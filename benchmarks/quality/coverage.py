@@ -152,9 +152,9 @@ def headline(rows: list[Row]) -> str:
         return f"{100 * min(means):.0f} to {100 * max(means):.0f} %"
 
     text = (
-        "**How sure is the number itself?** Metrics have intervals, comparisons a paired test. Where the true ECE is "
-        f"known, its interval holds it in {held('ours')} of draws of {min(SIZES):,} to {max(SIZES):,} samples; the "
-        f"usual bootstrap's does in {held('basic')} ([how](docs/metrics.md#how-far-to-trust-it))."
+        "**Honest error bars.** Metrics have intervals, comparisons a paired test. Where the true ECE is known, our "
+        f"interval covers it in {held('ours')} of draws of {min(SIZES):,} to {max(SIZES):,} samples; the usual "
+        f"bootstrap interval does in {held('basic')} ([how](docs/metrics.md#how-far-to-trust-it))."
     )
     return fill(text, 120, initial_indent="- ", subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
 

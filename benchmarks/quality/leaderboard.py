@@ -145,11 +145,11 @@ def headline(rows: list[Row]) -> str:
 
     isotonic = "scikit-learn-isotonic"
     text = (
-        f"**It chooses for you, and hardly ever does harm.** On {n_sets} sets of real predictions, `auto` has a mean "
-        f"rank of {rank('auto')} among {len(found)} methods, and made {harm('auto')} of the sets worse; temperature "
-        f"scaling has {rank('temperature')} and {harm('temperature')}, scikit-learn's isotonic calibration "
-        f"{rank(isotonic)} and {harm(isotonic)} ([leaderboard](docs/leaderboard.md)). It states how likely harm "
-        "is, and [how far that is right was measured](docs/results.md#how-often-calibrating-does-harm)."
+        f"**It chooses for you, and rarely does harm.** On {n_sets} sets of real predictions, `auto` has a mean rank "
+        f"of {rank('auto')} among {len(found)} methods and makes {harm('auto')} of the sets worse. Temperature scaling "
+        f"ranks {rank('temperature')} and harms {harm('temperature')}, scikit-learn's isotonic calibration ranks "
+        f"{rank(isotonic)} and harms {harm(isotonic)} ([leaderboard](docs/leaderboard.md)). `auto` also predicts the "
+        "risk of harm, and [that prediction was tested](docs/results.md#how-often-calibrating-does-harm)."
     )
     return fill(text, 120, initial_indent="- ", subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
 

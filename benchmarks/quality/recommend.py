@@ -22,7 +22,8 @@ from torch import Tensor
 from benchmarks.quality.data import fit_and_test, sets
 from benchmarks.quality.table import Results, Row, arguments, read, table
 from temperance.calibrators.auto import FEWEST_MISTAKES
-from temperance.jobs.comparison import Outcome, compare
+from temperance.jobs.comparison import compare
+from temperance.jobs.outcomes import Outcome
 from temperance.metrics import nll
 from temperance.predictions import Predictions
 from temperance.showing import percent

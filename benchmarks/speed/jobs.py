@@ -248,7 +248,7 @@ def markdown(rows: list[dict[str, Any]]) -> str:
     >>> print(markdown([row, row | {"how": "busy", "wall": 4.2}]).splitlines()[3])
     | apply | 5,000 × 10 | 1.25 | 0.010 | 250 | 2.0 | 2.1 | 0 |
     """
-    heads = ["job", "n × k", "CPU s", "least s", "peak MB", "clock s", "busy, times", "load"]
+    heads = ["job", "n × k", "CPU s", "least s", "peak MB", "clock s", "busy ÷ quiet", "load"]
     lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     torch_alone = np.median([row["torch_cpu"] for row in rows if row["how"] == "quiet"])
     lines.append(f"| `import torch` | | {torch_alone:.2f} |" + " |" * (len(heads) - 3))

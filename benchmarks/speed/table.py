@@ -18,7 +18,7 @@ def markdown(rows: list[dict[str, Any]]) -> str:
     >>> print(markdown([quiet, busy | {"load": 5.0}]).splitlines()[2])
     | ECE | 1.0 | 2.0 | fast 1.5, slow 10.0 | – | slow 6.7 | 5 |
     """
-    heads = ["task", "least ms", "temperance, ms", "others, times as long", "busy, times", "others busy, times as long"]
+    heads = ["task", "least ms", "temperance, ms", "others ÷ ours", "busy ÷ quiet", "others ÷ ours, busy"]
     lines = [f"| {' | '.join([*heads, 'load before'])} |", "|---" * (len(heads) + 1) + "|"]
     beside_busy = {row["task"]: row for row in rows if row["how"] == "busy"}
     for quiet in rows:

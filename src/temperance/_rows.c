@@ -1,9 +1,9 @@
-/* One look at rows of numbers: the largest and the smallest value of each, their sum, and whether the label comes first
- * among the largest. It reads memory once, where separate operations read it three times. And sums over bins.
+/* Each row's largest and smallest value, its sum, and whether the label is the first of the largest values, in one pass
+ * over memory, where separate operations need three. And sums over bins.
  *
- * A NaN makes the sum of its row NaN; the other answers for that row then mean nothing.
+ * A NaN makes the sum of its row NaN; the other results for that row are then meaningless.
  *
- * numerics.py calls the functions that are not static. Rename them when their arguments change: a library from an
+ * compiled.py calls the functions that are not static. Rename them when their arguments change: a library from an
  * earlier build then counts as missing, and torch does the work.
  */
 #ifndef REAL
@@ -11,17 +11,17 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* The widest instructions that the machine has are chosen when the library is loaded. */
+/* The widest vector instructions of the machine are chosen when the library is loaded. */
 #if defined(__x86_64__) && defined(__gnu_linux__)
 #define FOR_EACH_CPU __attribute__((target_clones("avx512f", "avx2", "default")))
 #else
 #define FOR_EACH_CPU
 #endif
 
-#define LANES 32        /* columns that are looked at side by side, for the compiler to put into vector registers */
+#define LANES 32        /* columns processed side by side, so that the compiler uses vector registers */
 #define CHUNK (1 << 18) /* values that a thread takes at a time */
 #define PAGE 4096       /* bytes */
-#define TURNS 4         /* sets of bins that are filled in turn: adding to the same number again has to wait for it */
+#define TURNS 4         /* sets of bins, filled in turn: two additions in a row to the same number would wait for each other */
 
 #define REAL float
 #define ROWS rows_float32
@@ -82,7 +82,7 @@ static void CHUNK_OF_ROWS(const REAL *x, const int64_t *label, ptrdiff_t n, ptrd
         total[i] = sum;
         if (label) {
             int first = x[label[i]] == high;
-            /* Of numbers that are not negative, two can both be the largest only up to half of their sum. */
+            /* Two non-negative numbers can tie for the largest only if they are at most half of the sum. */
             if (!(least >= 0 && high > (REAL)0.51 * sum) && first)
                 for (j = 0; j < label[i]; j++)
                     first &= x[j] != high;
@@ -91,7 +91,7 @@ static void CHUNK_OF_ROWS(const REAL *x, const int64_t *label, ptrdiff_t n, ptrd
     }
 }
 
-/* Any number of threads may call this for the same rows: each takes the chunk that is `next` until none is left. */
+/* Any number of threads may call this for the same rows: each takes the `next` chunk until none is left. */
 void ROWS(const REAL *x, const int64_t *label, ptrdiff_t n, ptrdiff_t k,
           REAL *top, REAL *low, REAL *total, unsigned char *hit, ptrdiff_t *next)
 {
@@ -101,7 +101,7 @@ void ROWS(const REAL *x, const int64_t *label, ptrdiff_t n, ptrdiff_t k,
                       top + i, low + i, total + i, hit + i);
 }
 
-/* The first place of each row that holds the row's value, which is one of those in the row. */
+/* The first column of each row that holds the row's value, which the row must contain. */
 FOR_EACH_CPU
 void FIRST(const REAL *x, const REAL *value, ptrdiff_t n, ptrdiff_t k, int64_t *place)
 {
@@ -120,8 +120,8 @@ void FIRST(const REAL *x, const REAL *value, ptrdiff_t n, ptrdiff_t k, int64_t *
     }
 }
 
-/* Values by bin of equal width, (lo, hi] or [lo, hi): how many, their sum, how many of them hit; TURNS times n_bins of
- * each. Dividing finds the bin up to rounding, the edges themselves decide. */
+/* Values by bin of equal width, (lo, hi] or [lo, hi): their number, their sum and their hits, TURNS × n_bins of each.
+ * Division finds the bin up to rounding; the edges themselves decide. */
 void BINS(const REAL *value, const unsigned char *hit, ptrdiff_t n, const double *edge, ptrdiff_t n_bins,
           int closed_right, int64_t *count, double *total, int64_t *hits)
 {
@@ -129,7 +129,7 @@ void BINS(const REAL *value, const unsigned char *hit, ptrdiff_t n, const double
         double v = value[i];
         ptrdiff_t b = (ptrdiff_t)(v * (double)n_bins);
         b = b < 0 ? 0 : b < n_bins ? b : n_bins - 1;
-        /* What is seldom so is asked first. */
+        /* The rarer condition comes first. */
         b -= (closed_right ? v <= edge[b] : v < edge[b]) && b > 0;
         b += (closed_right ? v > edge[b + 1] : v >= edge[b + 1]) && b < n_bins - 1;
         b += i % TURNS * n_bins;

@@ -13,8 +13,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from temperance.compiled import RowExtremes, row_extremes
 from temperance.errors import InputError, NothingCountsError
-from temperance.numerics import RowExtremes, bounds, row_extremes
+from temperance.numerics import bounds
 
 ArrayLike: TypeAlias = Tensor | npt.ArrayLike
 
@@ -28,18 +29,18 @@ LOG_FLOOR = 1e-12
 # The usual marks of pixels and tokens without a label: in masks, and in torch.
 NO_LABEL = (255, -100)
 
-# Repeating rows as their weights say makes at most this many.
+# Repeating rows by their weights may make at most this many.
 MOST_REPEATED = 1 << 26
 
 # Rows are taken in blocks of about this many values, so that the passes over a block after the first find it in cache.
 BLOCK_VALUES = {"cpu": 1 << 19, "cuda": 1 << 26}
 
-# Of a block that is read a dozen times or more: it should stay in a core's own cache.
+# The same for blocks that are read a dozen times or more, which should stay in the cache of one core.
 CORE_BLOCK_VALUES = {"cpu": 1 << 17, "cuda": 1 << 26}
 
 
 def to_tensor(values: ArrayLike, name: str) -> Tensor:
-    """Any array as a detached tensor on its own device, without a copy where that is possible."""
+    """Any array as a detached tensor on its own device, without a copy where possible."""
     if isinstance(values, Tensor):
         if values.layout != torch.strided or values.is_meta:
             raise InputError(f"{name} must be a dense tensor with values; got {values.layout} on {values.device}")
@@ -63,7 +64,7 @@ def to_tensor(values: ArrayLike, name: str) -> Tensor:
 
 
 def as_array(values: npt.ArrayLike, name: str) -> npt.NDArray[Any]:
-    """Lists, NumPy arrays and data frames as a NumPy array, of numbers or text where that is possible."""
+    """Lists, NumPy arrays and data frames as a NumPy array, of numbers or text where possible."""
     if isinstance(values, np.ma.MaskedArray) and np.ma.is_masked(values):
         raise InputError(f"{name} has masked values; leave out these rows, or fill them: {name}.filled(…)")
     try:
@@ -99,7 +100,7 @@ def as_scores(values: ArrayLike, name: str) -> Tensor:
 
 
 def one_column(name: str, shape: tuple[int, ...], *, or_else: str = "") -> InputError:
-    """The error for the scores of one class alone, as binary classifiers give them; it says how they become two."""
+    """The error for scores of a single class, as binary classifiers give them; it says how to make two columns."""
     pair = "[0 * z, z]" if name.endswith("logits") else "[1 - p, p]"
     both = f"numpy.stack({pair}, axis=1)" if len(shape) == 1 else f"numpy.concatenate({pair}, axis=1)"
     remedy = f"stack both columns: {both}{or_else}"
@@ -128,7 +129,7 @@ def as_labels(
     name: str = "logits",
     first_row: int = 0,
 ) -> Tensor:
-    """Labels as int64 class numbers that fit `scores`, on its device; `ignore_index` marks unlabelled places.
+    """Labels as int64 class numbers that fit `scores`, on its device; `ignore_index` is allowed, too.
 
     `name` is what errors call the scores, `first_row` what they count rows from.
     """
@@ -150,13 +151,13 @@ def as_labels(
             hint = ". They seem to count from 1: subtract 1"
         elif low == high and low in NO_LABEL and ignore_index is None:
             remedy = f"pass ignore_index={low}"
-            hint, flags = f". If {low} marks what has no label, {remedy}", {remedy: f"add --ignore-index {low}"}
+            hint, flags = f". If {low} means no label, {remedy}", {remedy: f"add --ignore-index {low}"}
         raise _at(wrong, first_row, f"labels must lie in 0 … {k - 1} for {k} classes", checked, hint, flags)
     return checked
 
 
 def as_weights(weights: ArrayLike, shape: tuple[int, ...], *, first_row: int = 0) -> Tensor:
-    """The weight of each label of shape (n, *space) in float64: finite, at least 0. Same shape."""
+    """Weights, one for each label (n, *space), as float64: finite and at least 0. Same shape."""
     given = to_tensor(weights, "weights")
     if given.ndim == len(shape) + 1 and given.shape[-1] == 1:
         given = given.squeeze(-1)
@@ -177,10 +178,10 @@ def no_weight() -> NothingCountsError:
 
 
 def repeated_rows(name: str, weights: Tensor, remedy: str) -> Tensor:
-    """The index of each row as often as its weight says, a whole number, for what goes by `name`. (n,) → (Σ w,)"""
+    """Each row's index, repeated by its weight, a whole number; errors name the method. (n,) → (Σ w,)"""
     if (size := float(weights.sum())) > MOST_REPEATED:
         raise InputError(
-            f"{name} counts samples one by one, and these weights stand for {size:.3g} of them, which are too many. "
+            f"{name} counts samples one by one, and these weights stand for {size:.3g} of them, which is too many. "
             f"{remedy}"
         )
     return torch.repeat_interleave(weights.long())
@@ -213,7 +214,7 @@ def whole_numbers(labels: Tensor, first_row: int = 0) -> Tensor:
         # Written so that NaN fails; float64 holds every whole number up to this one.
         whole = (labels == labels.round()) & (labels.abs() <= 1 << 53)
         if not bool(whole.all()):
-            raise _at(~whole, first_row, "labels must be class numbers, which are whole", labels)
+            raise _at(~whole, first_row, "labels must be class numbers, which are integers", labels)
     return labels.to(torch.int64)
 
 
@@ -263,7 +264,7 @@ def check_probs(rows: Tensor, labels: Tensor | None = None, *, first_row: int = 
     total = rows.sum(1, dtype=torch.float64)
     bad = ((rows.amin(1) < -1e-6) | ((total - 1).abs() > tolerance)).nonzero()
     if not len(bad):
-        return found  # only the sum in the type of the rows was that far off
+        return found  # only the sum in the rows' own dtype was off
     if rows.shape[1] == 1:
         raise one_column("probs", shape_of(rows))
     i = int(bad[0])
@@ -297,13 +298,13 @@ def refuse_non_finite(rows: Tensor, name: str, first_row: int = 0) -> None:
     if bool(bad.any()):
         i, j = (int(v) for v in bad.nonzero()[0])
         value = float(rows[i, j])
-        hint = "; log-probabilities of zero can be given as a large negative number" if value == -float("inf") else ""
+        hint = "; give the log of a zero probability as a large negative number" if value == -float("inf") else ""
         row = first_row + i
         raise InputError(f"{name} must be finite; row {row}, class {j} is {value}{hint}", row=row)
 
 
 def refuse_probs(logits: Tensor, remedy: str) -> None:
-    """Refuse rows that are probabilities: as logits they would be silently wrong. A single row may be so by chance."""
+    """Refuse probabilities: as logits they would be silently wrong. A single row may sum to 1 by chance."""
 
     def are_probs(rows: Tensor) -> bool:
         return bool(rows.amin() >= 0) and bool(((rows.sum(1) - 1).abs() <= 1e-4).all())
@@ -331,7 +332,7 @@ def as_probs(values: ArrayLike) -> Tensor:
 
 
 def checked_logits(scores: Tensor, *, from_logits: bool, first_row: int = 0) -> Tensor:
-    """Rows of logits, or of probabilities as log-probabilities, after a check: to a calibrator they are the same."""
+    """Checked rows of logits, or of log-probabilities made from probabilities: a calibrator treats them alike."""
     step = block_rows(scores.shape[1], scores.device)
     for start in range(0, len(scores), step):
         rows = scores[start : start + step]
@@ -363,12 +364,12 @@ def unflatten(rows: Tensor, shape: torch.Size) -> Tensor:
 
 
 def block_rows(width: int, device: torch.device, values: Mapping[str, int] = BLOCK_VALUES) -> int:
-    """How many rows of `width` values make a block; `values` has its size for each type of device."""
+    """How many rows of `width` values make a block; `values` gives its size for each type of device."""
     return max(1, values.get(device.type, values["cpu"]) // width)
 
 
 def blocks(scores: Tensor, labels: Tensor, *, step: int | None = None) -> Iterator[tuple[Tensor, Tensor, int]]:
-    """Rows and labels in blocks that stay in cache, or of `step` samples, each with the number of its first sample."""
+    """Rows and labels in blocks that stay in cache, or of `step` samples, each with the index of its first sample."""
     found = weighted_blocks(scores, labels, None, step=step)
     return ((rows, y, start) for rows, y, _, start in found)
 
@@ -376,7 +377,7 @@ def blocks(scores: Tensor, labels: Tensor, *, step: int | None = None) -> Iterat
 def weighted_blocks(
     scores: Tensor, labels: Tensor, weights: Tensor | None, *, ignore_index: int | None = None, step: int | None = None
 ) -> Iterator[tuple[Tensor, Tensor, Tensor | None, int]]:
-    """As `blocks`, with the weights of the labels where there are weights."""
+    """As `blocks`, without ignored labels and with weights where there are weights."""
     if step is None:
         step = block_rows(scores[0].numel(), scores.device)
     for start in range(0, len(scores), step):

@@ -5,12 +5,12 @@ TemperanceError
 │   └── NothingCountsError   every label is ignored, or every weight is 0
 ├── FileError           a file cannot be read, understood or written
 ├── NotFittedError      a calibrator was used before it was fitted
-├── DeviceError         a device is not there, or too small
+├── DeviceError         a device is missing or too small
 └── MissingExtraError   an optional dependency is not installed (also an ImportError)
 
 The command line prints the message of any of these on one line and exits with code 2.
 
-A TemperanceWarning says what a result must not be trusted for, though there is one.
+A TemperanceWarning comes with a result and says what not to trust about it.
 """
 
 import difflib
@@ -52,7 +52,7 @@ class NotFittedError(TemperanceError):
 
 
 class DeviceError(TemperanceError):
-    """A device is not there, or too small."""
+    """A device is missing or too small."""
 
 
 class MissingExtraError(TemperanceError, ImportError):
@@ -64,7 +64,7 @@ class MissingExtraError(TemperanceError, ImportError):
 
 @contextmanager
 def optional(package: str, extra: str, purpose: str) -> Iterator[None]:
-    """Import an optional dependency in this block: where it is missing, the error says how to install it."""
+    """Import an optional dependency in this block: if it is missing, the error says how to install it."""
     try:
         yield
     except ImportError:
@@ -91,7 +91,7 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> InputError:
 
 
 def known_settings(owner: str, settings: Iterable[str], known: Iterable[str]) -> None:
-    """Refuse a setting that its owner does not have, with the nearest one that it has."""
+    """Refuse a setting that its owner does not have; the error names the nearest one that it has."""
     known = tuple(known)
     for setting in settings:
         if setting not in known:

@@ -64,7 +64,7 @@ def atomic_folder(path: PathLike) -> Iterator[Path]:
 @contextmanager
 def _replacing(path: PathLike) -> Iterator[tuple[Path, Path]]:
     """The target, and a name beside it; the file or folder that the block makes there takes the target's place."""
-    # Behind a symbolic link it is the file that is replaced, not the link.
+    # A symbolic link stays; the file behind it is replaced.
     target = Path(os.path.realpath(path))
     temporary = target.with_name(f".{secrets.token_hex(8)}{''.join(target.suffixes[-2:])}")
     try:
@@ -96,11 +96,11 @@ def check_writable(path: PathLike) -> None:
 
 
 def refuse_overwriting(path: PathLike, inputs: Iterable[PathLike]) -> None:
-    """Refuse an output that is one of the inputs, by whatever name: another path, a link, the folder it lies in."""
+    """Refuse an output that is one of the inputs, under whatever name: another path, a link, the folder it is in."""
     for given in inputs:
         for read in (Path(given), Path(given) / "predictions.npz"):
             if read.is_file() and Path(path).exists() and read.samefile(path):
-                raise FileError(f"{path} is read here, and would be overwritten; choose another name for the output")
+                raise FileError(f"{path} is an input and would be overwritten; choose another name for the output")
 
 
 def check_folder(path: PathLike) -> None:
@@ -139,7 +139,7 @@ def _mode_of_replaceable(path: PathLike, target: Path) -> int | None:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Make the new name last through a power failure, on systems that can open a folder."""
+    """Make the new name survive a power failure, on systems that can open a folder."""
     with suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)
         try:
@@ -177,7 +177,7 @@ def reading(path: PathLike) -> Iterator[None]:
         if isinstance(error, OSError) and error.errno in NO_ROOM:
             # Reading never runs out of space: this block copies the file, and the copy cannot be written.
             raise
-        # A broken archive can send its reader to an impossible place, which the system calls an invalid argument.
+        # A broken archive can make its reader seek to an impossible offset, which the system calls an invalid argument.
         if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
             raise FileError(f"{path} cannot be read: {reason(error)}") from error
         raise FileError(
@@ -222,5 +222,5 @@ def reason(error: object) -> str:
 
 
 def _printable(text: str) -> str:
-    """Text from a file, with its line breaks and terminal commands written out as escapes."""
+    """Text from a file, with line breaks and terminal control characters escaped."""
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)

@@ -11,7 +11,7 @@ Progress = Callable[[int, int, str], None]
 
 
 def no_progress(done: int, steps: int, what: str) -> None:
-    """Ignore it."""
+    """Do nothing."""
 
 
 _listener: ContextVar[Progress] = ContextVar("listener", default=no_progress)
@@ -19,7 +19,7 @@ _listener: ContextVar[Progress] = ContextVar("listener", default=no_progress)
 
 @contextmanager
 def listening(progress: Progress) -> Iterator[None]:
-    """In this block `tell` calls `progress`, from however deep inside a fit."""
+    """Inside this block `tell` calls `progress`, however deep in a fit."""
     before = _listener.set(progress)
     try:
         yield

@@ -47,7 +47,7 @@ class Registry(Generic[E]):
         return list(self._entries)
 
     def make(self, text: str, **settings: Any) -> Any:
-        """Make what `text` names as on the command line, `focal:gamma=2`, with further settings by keyword."""
+        """Make the entry that `text` names, written as on the command line, with further settings by keyword."""
         name, written = parse_entry(text)
         entry: Any = self[name]
         given, table = {**written, **folded(settings)}, settings_of(entry)
@@ -87,7 +87,7 @@ def first_line(doc: str | None) -> str:
 
 
 def as_names(given: str | Iterable[str]) -> list[str]:
-    """Names as they are given: several, or a text with commas between them, as on the command line.
+    """A list of names, given as such or as text with commas, as on the command line.
 
     >>> as_names("ece, nll"), as_names(("ece", "nll"))
     (['ece', 'nll'], ['ece', 'nll'])
@@ -96,7 +96,7 @@ def as_names(given: str | Iterable[str]) -> list[str]:
 
 
 def parse_entry(text: str) -> tuple[str, dict[str, Any]]:
-    """A registered thing as it is written on the command line: its name and settings, and `.` for settings of settings.
+    """The name and settings of an entry, written as on the command line; `.` begins a setting of a setting.
 
     >>> parse_entry("focal:gamma=2")
     ('focal', {'gamma': 2})
@@ -114,7 +114,7 @@ def parse_entry(text: str) -> tuple[str, dict[str, Any]]:
 
 
 def folded(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings of settings put where they belong: base="focal" and base.gamma=2 are base="focal:gamma=2"."""
+    """Settings of settings, moved to where they belong: base="focal" and base.gamma=2 become base="focal:gamma=2"."""
     found = {name: value for name, value in settings.items() if "." not in name}
     for name, value in settings.items():
         owner, dot, inner = name.partition(".")

@@ -34,7 +34,7 @@ class Bounds:
     below: bool = False
 
     def hold(self, value: float) -> bool:
-        """Does a number lie within them?"""
+        """Is a number within the bounds?"""
         high_enough = self.low < value if self.above else self.low <= value
         return high_enough and (value < self.high if self.below else value <= self.high)
 
@@ -65,7 +65,7 @@ class NameOf:
         return True
 
     def __str__(self) -> str:
-        return f" of {self.thing}"
+        return f"the name of {self.thing}"
 
 
 Positive = Annotated[float, Bounds(0, above=True)]
@@ -80,13 +80,13 @@ Resamples = Annotated[int, Bounds(2, MOST_RESAMPLES)]
 ResamplesOrNone = Literal[0] | Resamples
 Seed = Annotated[int, Bounds(0, 1 << 63, below=True)]
 
-# The value of a setting that must be given.
+# The default of a setting that must be given.
 REQUIRED = inspect.Parameter.empty
 
 
 @dataclass(frozen=True)
 class Setting:
-    """One setting of a method: what it may be, what it is by default, and what it is for."""
+    """One setting of a method: the values it allows, its default and its purpose."""
 
     name: str
     kind: Any
@@ -95,7 +95,7 @@ class Setting:
 
     @property
     def allowed(self) -> str:
-        """What it may be, in words."""
+        """The allowed values, in words."""
         kinds = _alternatives(self.kind)
         if len(kinds) == 1:
             return _in_words(self.kind)
@@ -111,12 +111,12 @@ class Setting:
         return any(kind is str or get_args(kind)[:1] == (str,) for kind in _alternatives(self.kind))
 
     def check(self, value: object) -> None:
-        """Refuse a value that it may not have."""
+        """Refuse a value that is not allowed."""
         of_kind(self.name, value, self.kind)
 
 
 def of_kind(name: str, value: object, kind: Any) -> None:
-    """Refuse a value that a setting of this kind may not have.
+    """Refuse a value that a setting of this kind does not allow.
 
     >>> of_kind("smoothing", "abc", float | None)
     Traceback (most recent call last):
@@ -177,7 +177,7 @@ def defaults_of(make: Callable[..., Any]) -> dict[str, Any]:
 
 
 def check_settings(owner: str, table: Mapping[str, Setting], values: Mapping[str, Any]) -> None:
-    """Refuse settings that a method does not have, and values that they may not have.
+    """Refuse settings that a method does not have, and values that they do not allow.
 
     >>> def method(*, width: Count = 8) -> None: ...
     >>> check_settings("method", settings_of(method), {"width": 0})
@@ -203,7 +203,7 @@ class HasSettings:
     """A method whose settings are checked whenever it is made."""
 
     name: ClassVar[str]
-    # Defaults of its own for settings that a class passes on to its parent.
+    # A class's own defaults for settings that it passes on to its parent.
     other_defaults: ClassVar[Mapping[str, Any]] = {}
 
     def __new__(cls, *args: Any, **settings: Any) -> Self:
@@ -247,7 +247,7 @@ def _is_a(value: object, kind: Any) -> bool:
     if isinstance(value, bool):
         return kind in (bool, object)
     if kind is float:
-        return isinstance(value, int | float) and abs(value) <= sys.float_info.max  # NaN is not
+        return isinstance(value, int | float) and abs(value) <= sys.float_info.max  # false for NaN
     if inspect.isclass(origin or kind) and issubclass(origin or kind, Sequence) and kind is not str:
         # A string is a sequence too, but of letters.
         return isinstance(value, list | tuple) and all(_is_a(item, get_args(kind)[0]) for item in value)
@@ -267,7 +267,7 @@ def _in_words(kind: Any) -> str:
     origin = get_origin(kind)
     if origin is Annotated:
         plain, rule = get_args(kind)
-        return f"{WORDS[plain]}{rule}"
+        return str(rule) if isinstance(rule, NameOf) else f"{WORDS[plain]}{rule}"
     if origin is Literal:
         choices = ", ".join(map(str, get_args(kind)))
         return f"one of {choices}" if len(get_args(kind)) > 1 else choices
@@ -286,7 +286,7 @@ def _in_words(kind: Any) -> str:
 
 
 def _purposes(doc: str) -> dict[str, str]:
-    """What a docstring says of each setting, in lines such as `name, other  what they are for`, indented if they go on.
+    """What a docstring says about each setting: `name, other  what they are for`, then indented lines if it goes on.
 
     >>> _purposes("A method.\\n\\nlow, high  from where\\n           to where\\nplain words go on")
     {'low': 'from where to where', 'high': 'from where to where'}

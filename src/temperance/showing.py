@@ -1,4 +1,4 @@
-"""How values show themselves: in a few words, and in a notebook as the table that the terminal gets."""
+"""How objects are displayed: a short repr, and in a notebook the table that a terminal shows."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-FEW = 3  # numbers that are shown one by one
-WIDTH = 120  # of the terminal whose table a notebook shows
+FEW = 3  # up to this many numbers are shown one by one
+WIDTH = 120  # characters, for tables in a notebook
 
-# Colours are the notebook's own, so that it fits light and dark themes alike.
+# Colours are the notebook's own, so that tables fit light and dark themes.
 STYLE = (
     ".temperance table{border-collapse:collapse;margin:.5em 0}"
     ".temperance caption{text-align:left;padding:.2em 0}"
@@ -30,7 +30,7 @@ STYLE = (
 
 
 class Shown:
-    """Something with a title that rich can print: it has a short `repr`, and shows the same table in a notebook."""
+    """A result with a title that rich can print; it has a short `repr`, and a notebook shows the same table."""
 
     @property
     def title(self) -> str:
@@ -52,7 +52,7 @@ class Shown:
 
 
 def as_html(parts: Iterable[Any]) -> str:
-    """What rich would print, tables and paragraphs, as a piece of HTML that needs nothing else."""
+    """What rich would print, tables and paragraphs, as self-contained HTML."""
     from rich.table import Table
 
     found = [_table(part) if isinstance(part, Table) else _paragraph(part) for part in parts if str(part).strip()]
@@ -85,7 +85,7 @@ def number_table(first: str, *numbers: str, title: str | Text | None = None) -> 
 
 
 def percent(value: float, digits: int = 2) -> str:
-    """A share as people write it: 0.0866 is 8.66 %."""
+    """A fraction as a percentage: 0.0866 is 8.66 %."""
     return f"{100 * value:.{digits}f} %"
 
 
@@ -112,7 +112,7 @@ def percents(*groups: Sequence[float], digits: int = 1) -> list[str]:
 
 
 def _decimals(values: set[float], least: int) -> int:
-    """The decimals that tell all values apart, `least` if not even two more do."""
+    """The fewest decimals that tell all values apart; `least` if even two more do not."""
     several = range(least, least + 3)
     return next((enough for enough in several if len({percent(v, enough) for v in values}) == len(values)), least)
 
@@ -123,7 +123,7 @@ def listed(names: Sequence[str]) -> str:
 
 
 def short(value: Any) -> str:
-    """A number with four digits; of many numbers their count and their range.
+    """A value in brief: a number has four digits, many numbers are their count and range.
 
     >>> short([1.0, 2.5, 3.25, 4.0])
     '4 numbers, 1 … 4'

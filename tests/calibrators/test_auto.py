@@ -11,7 +11,7 @@ import torch
 
 from conftest import random_predictions
 from temperance.calibrators import Auto, KernelLogistic, Temperature, auto, load_calibrator, make_calibrator
-from temperance.calibrators._fit.pool import IMAGINED, pool_weights
+from temperance.calibrators._fit.pool import PSEUDO_SAMPLES, pool_weights
 from temperance.calibrators.auto import (
     MEMBERS,
     TOO_LIKELY,
@@ -188,15 +188,15 @@ def biased(n: int, seed: int) -> tuple[Any, Any]:
 
 
 def test_a_loss_is_as_likely_as_randomly_weighted_samples_lose() -> None:
-    """The imagined samples among them, labelled as a belief says."""
+    """The pseudo-samples among them, labelled as a belief says."""
     logits, labels = calibrated(300, 4)
     plain, other, belief = (each.log_softmax(1) for each in (logits, 0.9 * logits, 0.8 * logits))
     gain = (other - plain).gather(1, labels[:, None]).squeeze(1)
-    imagined = (belief.exp() * (other - plain)).sum(1)
-    shapes = torch.cat([torch.ones(300), torch.full((300,), IMAGINED / 300)])
+    expected = (belief.exp() * (other - plain)).sum(1)
+    shapes = torch.cat([torch.ones(300), torch.full((300,), PSEUDO_SAMPLES / 300)])
     weights = torch.distributions.Gamma(shapes.double(), torch.ones(600, dtype=torch.float64))
     torch.manual_seed(0)
-    drawn = float((weights.sample((20000,)) @ torch.cat([gain, imagined]) < 0).double().mean())
+    drawn = float((weights.sample((20000,)) @ torch.cat([gain, expected]) < 0).double().mean())
     assert 0.05 < drawn < 0.95
     assert _chance_of_loss(other, plain, belief, labels, ones(300)) == pytest.approx(drawn, abs=0.02)
 
@@ -298,8 +298,8 @@ def test_the_weights_are_the_best_ones() -> None:
 
     def value(weights: torch.Tensor) -> float:
         pooled = torch.einsum("m,mnk->nk", weights, log_probs).log_softmax(1)
-        imagined = -(log_probs[0].exp() * pooled).sum(1).mean() * IMAGINED
-        return float(torch.nn.functional.nll_loss(pooled, labels, reduction="sum") + imagined)
+        expected = -(log_probs[0].exp() * pooled).sum(1).mean() * PSEUDO_SAMPLES
+        return float(torch.nn.functional.nll_loss(pooled, labels, reduction="sum") + expected)
 
     assert bool((found >= 0).all()) and float(found[0]) > 0.1
     for i in range(3):
@@ -345,7 +345,7 @@ def test_files_hold_only_what_is_in_use(tmp_path: Path) -> None:
         assert torch.equal(back.predict_proba(data[0]), found.predict_proba(data[0]))
     found.info["weights"] = {name: weight / 2 for name, weight in found.info["weights"].items()}
     found.save(tmp_path / "auto.safetensors")
-    with pytest.raises(FileError, match=r"auto\.safetensors.*not those that its info names; fit it again"):
+    with pytest.raises(FileError, match=r"auto\.safetensors.*do not match those in its info; fit it again"):
         load_calibrator(tmp_path / "auto.safetensors")
 
 

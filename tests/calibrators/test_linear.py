@@ -399,5 +399,5 @@ def test_gradients_flow_through_as_a_layer() -> None:
 
 
 def test_strengths_to_choose_from_are_needed() -> None:
-    with pytest.raises(InputError, match="matrix-odir: strengths must be positive numbers, at least one"):
+    with pytest.raises(InputError, match="matrix-odir: strengths must be one or more positive numbers"):
         make_calibrator("matrix-odir", strengths=[])

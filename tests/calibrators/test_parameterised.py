@@ -34,11 +34,11 @@ def test_first_weights_are_those_of_torch_layers() -> None:
     with torch.random.fork_rng():
         torch.manual_seed(7)
         network = torch.nn.Sequential(torch.nn.Linear(4, 2), torch.nn.ReLU(), torch.nn.Linear(2, 1))
-    found = module.LayerSizes(4, 2, 1).random(torch.Generator().manual_seed(7))
+    found = module.random_layers((4, 2, 1), torch.Generator().manual_seed(7))
     for ours, theirs in zip(found, network.parameters(), strict=True):
         assert torch.equal(ours, theirs)
     flat = torch.cat([layer.flatten() for layer in found])
-    assert all(torch.equal(a, b) for a, b in zip(module.LayerSizes(4, 2, 1).layers(flat), found, strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(module.split_like(found, flat), found, strict=True))
 
 
 def varied(n: int, k: int, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
@@ -134,7 +134,7 @@ def test_weight_decay_is_that_of_the_released_adam() -> None:
         found.fit(logits, labels)
         sizes.append(sum(float(weight.square().sum()) for weight in found.buffers()))
     assert sizes[1] < sizes[0]
-    with pytest.raises(InputError, match='weight_decay belongs to solver="released"'):
+    with pytest.raises(InputError, match='weight_decay needs solver="released"'):
         ParameterisedTemperature(weight_decay=0.02).fit(logits, labels)
 
 

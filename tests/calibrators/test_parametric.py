@@ -17,7 +17,7 @@ from temperance.calibrators import Beta, Platt, Quadratic
 from temperance.calibrators._fit.logistic import fit_logistic
 from temperance.calibrators._fit.reduction import class_log_odds, top_log_odds
 from temperance.calibrators.parametric import (
-    IMAGINED,
+    PSEUDO_SAMPLES,
     beta_features,
     line_features,
     parabola_features,
@@ -152,7 +152,7 @@ def test_no_parabola_that_rises_is_better(seed: int, n: int) -> None:
         found = Quadratic().fit(two_classes(x), labels)
         low, width = found.ends[0]
         columns = parabola_features((x - low) / width).numpy()
-        target = ((n * labels + IMAGINED * x.sigmoid()) / (n + IMAGINED)).numpy()
+        target = ((n * labels + PSEUDO_SAMPLES * x.sigmoid()) / (n + PSEUDO_SAMPLES)).numpy()
         bounds = [(0, None), (0, None), (None, None)]
         best = minimize(loss_of, np.ones(3), (columns, target), jac=True, method="L-BFGS-B", bounds=bounds)
         assert loss_of(found.coefficients[0].numpy(), columns, target)[0] <= best.fun + 1e-7

@@ -154,11 +154,11 @@ def test_wrong_streams() -> None:
     streamed: Any = make_calibrator("temperature")
     with pytest.raises(InputError, match="logits must be finite; row 7000, class 2 is nan"):
         streamed.fit_stream(Blocks(bad, LABELS))
-    with pytest.raises(InputError, match="not a generator"):
+    with pytest.raises(InputError, match="such as a list of blocks"):
         streamed.fit_stream(iter(Blocks(LOGITS, LABELS)))
-    with pytest.raises(InputError, match="must have rows"):
+    with pytest.raises(InputError, match="must have labelled rows"):
         streamed.fit_stream([])
-    with pytest.raises(InputError, match="same classes; got 5 and 4"):
+    with pytest.raises(InputError, match="same number of classes; got 5 and 4"):
         streamed.fit_stream([(LOGITS, LABELS), (LOGITS[:, :4], LABELS % 4)])
     for entry, says in (
         ("temperature:solver=released", "solver=exact"),
@@ -184,5 +184,5 @@ def test_dense_blocks_and_ignored_labels_are_rows_like_others() -> None:
             second.fit_stream(plain, most_values=most)
             for key, value in second.learnt.items():
                 torch.testing.assert_close(first.learnt[key], value, rtol=1e-6, atol=1e-9)
-    with pytest.raises(InputError, match="rows with a label"):
+    with pytest.raises(InputError, match="labelled rows"):
         Temperature().fit_stream([(dense[:10], marked[:400].reshape(10, 8, 5))], ignore_index=255)

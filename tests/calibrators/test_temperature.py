@@ -284,7 +284,7 @@ def test_where_samples_determine_the_temperature_there_is_no_prior() -> None:
     information = float((p * (1 - p) * (s * (logits[:, 0] - logits[:, 1])).square()).sum())
     enough = math.ceil(UNSURE**-2 / information)
     assert enough > 1
-    with pytest.warns(TemperanceWarning, match="there is little in .* samples about how sure predictions should be"):
+    with pytest.warns(TemperanceWarning, match="samples say too little about how confident predictions should be"):
         few = Temperature().fit(logits.repeat(enough - 1, 1), labels.repeat(enough - 1))
     many = Temperature().fit(logits.repeat(enough, 1), labels.repeat(enough))
     assert temperature_of(many) == pytest.approx(1 / s, rel=1e-5) and "caution" not in many.info

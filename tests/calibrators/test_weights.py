@@ -145,7 +145,7 @@ def test_a_warning_about_few_samples_counts_them_by_their_weights() -> None:
 def test_a_stream_has_no_weights() -> None:
     logits, labels, weights = samples()
     blocks: Any = [(logits, labels, weights)]
-    with pytest.raises(InputError, match="a pair, logits and labels, without weights; got 3 parts"):
+    with pytest.raises(InputError, match="a pair of logits and labels, without weights; got 3 parts"):
         Temperature().fit_stream(blocks)
 
 

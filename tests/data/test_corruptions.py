@@ -169,7 +169,7 @@ def test_a_gpu_gives_the_same_images(kind: Corruption) -> None:
     ("pixels", "name", "severity", "sentence"),
     [
         (scenes(1), "gausian-noise", 1, "there is no corruption named 'gausian-noise'; did you mean gaussian-noise"),
-        (scenes(1), "fog", 6, "severity must be a whole number from 0, none, to 5; got 6"),
+        (scenes(1), "fog", 6, r"severity must be a whole number from 0 \(none\) to 5; got 6"),
         (scenes(1), "fog", -1, "got -1"),
         (scenes(1), "fog", 1.0, "got 1.0"),
         (scenes(1).float(), "fog", 1, r"uint8 \(n, height, width, channels\) with 1 or 3 channels; got torch.float32"),

@@ -139,8 +139,8 @@ def test_images_in_memory_are_resized_as_files_are(tmp_path: Path, size: int, sc
             {"train_images": None, "train_labels": None},
             "must hold train_images and train_labels; it has test_images, te",
         ),
-        ({"train_labels": None}, "train_images needs train_labels beside it"),
-        ({"test_images": None}, "test_labels needs test_images beside it"),
+        ({"train_labels": None}, "train_images needs train_labels, too"),
+        ({"test_images": None}, "test_labels needs test_images, too"),
         (
             {"train_images": np.zeros((40, 8, 10, 3))},
             r"must be uint8 from 0 to 255; got float64\. If its values lie in",
@@ -156,7 +156,7 @@ def test_images_in_memory_are_resized_as_files_are(tmp_path: Path, size: int, sc
         ({"test_images": random_pixels(0, 8, 10), "test_labels": np.zeros(0, int)}, "test_images is empty"),
         ({"class_names": np.array(["a", "b", "c"])}, "labels must lie in 0 … 2 for 3 classes; the training part has 3"),
         ({"class_names": np.array(list("abcde"))}, "no training image is of class 'e'"),
-        ({"class_names": np.array(list("abca"))}, "class_names must be different from each other"),
+        ({"class_names": np.array(list("abca"))}, "class_names must be distinct"),
         ({"train_labels": np.array(["a"] * 40)}, "labels must be class numbers, since the classes have no names"),
         ({"train_labels": np.array([None] * 40)}, "cannot be read as .npz: .*Object arrays cannot be loaded"),
     ],
@@ -402,7 +402,7 @@ def test_image_folders(tmp_path: Path) -> None:
 
 def test_a_folder_without_test_images(tmp_path: Path) -> None:
     root = write_folder(tmp_path / "pets", "train", "val")
-    with pytest.raises(InputError, match="or name the validation part test if it is to be tested on"):
+    with pytest.raises(InputError, match="or rename the validation part to test, to test on it"):
         read_images(root)
     assert len(read_images(root, test_fraction=0.2).test) == 2
 

@@ -68,7 +68,7 @@ def test_class_means() -> None:
 def test_prototypes_must_be_rows() -> None:
     with pytest.raises(InputError, match=r"prototypes must have shape \(n, d\)"):
         angles_between([1.0, 2.0])
-    with pytest.raises(InputError, match=r"prototypes must be .* at least two classes"):
+    with pytest.raises(InputError, match=r"prototypes must be .* one row per class"):
         angles_between([[1.0, 2.0]])
     with pytest.raises(InputError, match="finite"):
         angles_between([[1.0, math.nan], [0.0, 1.0]])

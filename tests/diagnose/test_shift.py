@@ -285,7 +285,7 @@ def test_json_and_moved_data(run_folder: Path, tmp_path: Path, capsys: pytest.Ca
 
 def test_wrong_input_is_a_sentence(run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "is not the folder of a run" in refused(["shift", str(tmp_path)], capsys)
-    assert "whole numbers between commas" in refused(["shift", str(run_folder), "--severities", "all"], capsys)
+    assert "whole numbers with commas" in refused(["shift", str(run_folder), "--severities", "all"], capsys)
     assert "no corruption named" in refused(
         ["shift", str(run_folder), "--corruptions", "rain", "--device", "cpu"], capsys
     )

@@ -98,12 +98,12 @@ def test_an_interval_without_0_that_is_no_proof_is_explained() -> None:
     assert unproven(by) == ""
     by["accuracy"] = Difference(-0.02, -0.04, -0.003, 0.95, 0.06)
     assert unproven(by) == (
-        "The interval of accuracy leaves out 0, but three metrics are judged, so that alone is no proof."
+        "The interval of accuracy excludes 0, but three metrics are judged, so that alone is no proof."
     )
     by["nll"] = Difference(0.02, 0.01, 0.04, 0.95, 0.06)
-    assert unproven(by).startswith("Each interval of accuracy and NLL leaves out 0")
+    assert unproven(by).startswith("Each interval of accuracy and NLL excludes 0")
     by["nll"] = Difference(0.02, 0.01, 0.04, 0.95, CLEAR)
-    assert unproven(by).startswith("The interval of accuracy leaves")
+    assert unproven(by).startswith("The interval of accuracy excludes")
     assert unproven({name: replace(by["accuracy"], p_value=1.0) for name in JUDGED}) == ""  # too few samples
     assert unproven({name: Difference(-0.5, math.nan, math.nan, 0.95, math.nan) for name in JUDGED}) == ""
 

@@ -93,13 +93,13 @@ def test_moves_to_a_device() -> None:
         ({"train_features": np.zeros(12)}, r"train_features must have shape \(n, d\).*got \(12,\)"),
         ({"train_features": np.zeros((0, 3))}, r"train_features must have shape \(n, d\)"),
         ({"train_features": np.full((12, 3), np.nan)}, "train_features must be finite; row 0, column 0 is nan"),
-        ({"val_features": np.zeros((5, 2))}, "val_features must have 3 columns as train_features has; got 2"),
+        ({"val_features": np.zeros((5, 2))}, "val_features must have 3 columns, like train_features; got 2"),
         ({"val_labels": None}, "val_features and val_labels belong together"),
         ({"test_features": None}, "test_features and test_labels belong together"),
         ({"train_labels": np.arange(12)}, "train_labels must lie in 0 … 3 for 4 classes; row 4 has 4"),
         ({"test_labels": np.zeros(3, int)}, "test_labels must have shape"),
         ({"train_labels": [], "classifier_weight": None, "classifier_bias": None}, "train_labels must have a label"),
-        ({"train_labels": np.full(12, 0.5)}, "train_labels must be class numbers, which are whole; row 0 has 0.5"),
+        ({"train_labels": np.full(12, 0.5)}, "train_labels must be class numbers, which are integers; row 0 has 0.5"),
         ({"train_labels": np.arange(12) % 3}, "train_labels must have samples of all 4 classes; class 3 has none"),
         (
             {"train_labels": np.arange(12) % 3, "class_names": ("a", "b", "c", "dog")},
@@ -120,7 +120,7 @@ def test_wrong_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(FileError, match="does not exist"):
         read_features(tmp_path / "none.npz")
     np.savez(tmp_path / "other.npz", logits=np.zeros((3, 2)))
-    with pytest.raises(FileError, match=r"other.npz: a feature file has train_features.*this one has logits"):
+    with pytest.raises(FileError, match=r"other.npz: a feature file must have train_features.*this one has logits"):
         read_features(tmp_path / "other.npz")
     np.savez(tmp_path / "wrong.npz", **(arrays() | {"val_features": np.zeros((5, 2))}))
     with pytest.raises(FileError, match=r"wrong.npz: val_features must have 3 columns"):

@@ -219,7 +219,7 @@ def test_documented_and_public(kind: type[Head]) -> None:
 def test_needs_val(kind: type[Head]) -> None:
     without = digits(val_features=None, val_labels=None)
     if kind.needs_val:
-        with pytest.raises(InputError, match=f"{kind.name} needs held-out features to choose by: give val_features"):
+        with pytest.raises(InputError, match=f"{kind.name} needs held-out features to choose by: pass val_features"):
             make(kind).fit(without)
     else:
         head = make(kind).fit(without)
@@ -286,7 +286,7 @@ def test_wrong_use_is_refused(kind: type[Head], features: Features, tmp_path: Pa
         with pytest.raises(NotFittedError, match=f"this {kind.name} head is not fitted yet"):
             use()
     head.fit(features)
-    with pytest.raises(InputError, match=r"fitted on 64 features a sample; these are \(600, 63\)"):
+    with pytest.raises(InputError, match=r"fitted on 64 features per sample; these are \(600, 63\)"):
         head(features.train.features[:, 1:])
     with pytest.raises(InputError, match="there is no loss named 'focl'; did you mean focal"):
         head.fit(features, loss="focl")
@@ -321,7 +321,7 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
     from safetensors.numpy import save_file
 
     save_file({"x": np.zeros(3)}, tmp_path / "other.safetensors")
-    with pytest.raises(FileError, match="is not a file that temperance saved a head in"):
+    with pytest.raises(FileError, match="is not a head saved by temperance"):
         load_head(tmp_path / "other.safetensors")
     with pytest.raises(FileError, match="does not exist"):
         load_head(tmp_path / "none.safetensors")

@@ -363,7 +363,7 @@ def test_search_leaves_a_classifier_alone_whose_nll_does_not_fall(monkeypatch: p
 def test_search_after_training(features: Features) -> None:
     head = fit(features, search=True, deploy="mc_masks", n_masks=50, epochs=5)
     assert len(head.history) == 5 and head.info["keep_rate"] != head.history[-1]["keep_rate"]
-    with pytest.raises(InputError, match="search=True looks for the keep rate of masks that are averaged"):
+    with pytest.raises(InputError, match="search=True finds the keep rate of averaged masks"):
         make_head("mac-cal", search=True)
 
 
@@ -418,7 +418,7 @@ def test_start_from_the_classifier(features: Features) -> None:
         assert torch.allclose(each(features.train.features), vanilla(features.train.features), atol=1e-4)
     with pytest.raises(InputError, match="start='classifier' needs a single layer"):
         fit(features, start="classifier")
-    with pytest.raises(InputError, match="give classifier_weight"):
+    with pytest.raises(InputError, match="pass classifier_weight"):
         fit(Features.of(features.train.features, features.train.labels), width=None, start="classifier")
 
 

@@ -370,7 +370,7 @@ def test_a_named_classifier() -> None:
         (ResNetLike, "conv1", r"the classifier must be a linear layer \(nn.Linear\); conv1 is a Conv2d"),
         (VGGLike, "features", "features is a Sequential"),
         (lambda: nn.Conv2d(3, 4, 3), None, "must end with a linear layer .* to be split; this Conv2d has none"),
-        (lambda: nn.Sequential(nn.Linear(4, 1)), None, "a classifier must have at least two classes; 0 gives 1 number"),
+        (lambda: nn.Sequential(nn.Linear(4, 1)), None, "a classifier must have at least two classes; 0 has 1"),
     ],
 )
 def test_layers_that_cannot_be_the_classifier_are_refused(make: Any, name: str | None, says: str) -> None:
@@ -378,9 +378,9 @@ def test_layers_that_cannot_be_the_classifier_are_refused(make: Any, name: str |
         split(make(), name)
 
 
-TWICE = "the network must call its classifier fc once for a batch; it called it 2 times: name another layer"
-NEVER = "the network must call its classifier aux once for a batch; it called it never"
-LAST = r"the network must give what its classifier fc gives, \(3, 4\); it gives "
+TWICE = "the network must call its classifier fc once per batch; it called it 2 times: name another layer"
+NEVER = "the network must call its classifier aux once per batch; it called it never"
+LAST = r"the network must return what its classifier fc returns, \(3, 4\); it returns "
 
 
 @pytest.mark.parametrize(
@@ -390,13 +390,13 @@ LAST = r"the network must give what its classifier fc gives, \(3, 4\); it gives 
         (lambda: Then(lambda z: z / 2), None, LAST + "other numbers"),
         (lambda: Then(lambda z: z[:, :2]), None, LAST + r"other numbers \(3, 2\)"),
         (lambda: Then(lambda z: {"logits": z}), None, LAST + "a dict"),
-        (lambda: TwoHeads(both=True), None, r"its classifier head gives, \(3, 4\); it gives a tuple"),
+        (lambda: TwoHeads(both=True), None, r"its classifier head returns, \(3, 4\); it returns a tuple"),
         (lambda: TwoHeads(both=False), "aux", NEVER),
-        (LeNetLike, "fc2", r"its classifier fc2 gives, \(3, 5\); it gives other numbers \(3, 4\)"),
+        (LeNetLike, "fc2", r"its classifier fc2 returns, \(3, 5\); it returns other numbers \(3, 4\)"),
         (
             lambda: TransformerLike(all_tokens=True),
             None,
-            r"must be given features \(n, d\), a row for each image; it was",
+            r"must be features \(n, d\), one row per image; it was",
         ),
     ],
 )
@@ -423,5 +423,5 @@ def test_no_hook_stays_behind_when_the_network_fails() -> None:
 
 
 def test_a_head_must_be_a_module() -> None:
-    with pytest.raises(InputError, match="a head must be a module that makes logits of features; got function"):
+    with pytest.raises(InputError, match="a head must be a module that turns features into logits; got function"):
         split(ResNetLike()).joined(lambda x: x)  # type: ignore[arg-type]

@@ -162,7 +162,7 @@ def test_wrong_input_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     found = fitted(Temperature)
     with pytest.raises(NotFittedError, match="not fitted yet"):
         export(None, Temperature(), tmp_path / "cal.onnx")
-    with pytest.raises(InputError, match="pass inputs too: an example batch"):
+    with pytest.raises(InputError, match="pass inputs, too: an example batch"):
         export(nn.Linear(6, 4), found, tmp_path / "cal.onnx")
     with pytest.raises(InputError, match="inputs must be a tensor or several"):
         export(nn.Linear(6, 4), found, tmp_path / "cal.onnx", [])

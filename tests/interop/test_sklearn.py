@@ -280,7 +280,7 @@ def test_margins_of_pairs_of_classes_are_refused() -> None:
 @few
 def test_few_samples_of_a_class() -> None:
     X, y = load_iris(return_X_y=True)
-    with pytest.warns(TemperanceWarning, match="class 2 has 3 samples: there are 3 folds in place of cv=5"):
+    with pytest.warns(TemperanceWarning, match="class 2 has 3 samples: there are 3 folds instead of cv=5"):
         CalibratedClassifier(GaussianNB(), method="temperature").fit(X[:103], y[:103])
     with pytest.raises(InputError, match=r"each class needs two samples.*class 2 has one"):
         CalibratedClassifier(GaussianNB()).fit(X[:101], y[:101])

@@ -87,7 +87,7 @@ def test_calibrators_take_weights_by_scikit_learns_name() -> None:
     assert found.score(logits, labels, weights=weights) == pytest.approx(expected)
     assert found.score(logits, labels) < expected
     for method in (found.fit, found.score):
-        with pytest.raises(InputError, match="weights and sample_weight are two names of the same argument"):
+        with pytest.raises(InputError, match="weights and sample_weight are two names for the same argument"):
             method(logits, labels, weights=weights, sample_weight=weights)
     with pytest.raises(InputError, match="every weight is 0"):
         found.score(logits, labels, sample_weight=0 * weights)

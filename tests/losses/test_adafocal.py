@@ -122,7 +122,7 @@ def test_edges_split_values_evenly() -> None:
 
 def test_an_unlabelled_validation_set_is_refused() -> None:
     logits, labels = random_predictions(5, 3)
-    with pytest.raises(InputError, match="updated with predictions on the validation set"):
+    with pytest.raises(InputError, match="needs predictions on the validation set"):
         AdaFocal().update(logits, torch.full_like(labels, -100))
 
 

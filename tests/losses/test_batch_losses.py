@@ -123,7 +123,7 @@ def test_mmce_has_no_matrix_of_pairs() -> None:
 
 
 def test_double_norm_belongs_to_the_weighted_form() -> None:
-    with pytest.raises(InputError, match="double_norm belongs to"):
+    with pytest.raises(InputError, match="double_norm needs"):
         MMCE(form="plain", double_norm=True)
 
 

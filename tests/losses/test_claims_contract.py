@@ -122,7 +122,7 @@ def check_needs_indices(kind: type[Loss]) -> None:
     loss = made(kind)
     if kind.needs_indices:
         for call in (loss, loss.update):
-            with pytest.raises(InputError, match="call it with the samples' numbers"):
+            with pytest.raises(InputError, match="pass the indices of the samples too"):
                 call(logits, labels)
             with pytest.raises(InputError, match=f"found {N_SAMPLES}"):
                 call(logits, labels, indices + N_SAMPLES - 23)

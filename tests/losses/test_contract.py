@@ -329,7 +329,7 @@ def test_wrong_input_is_refused_in_a_sentence(kind: type[Loss]) -> None:
             loss(z, y, indices[: len(y)])
     with pytest.raises(InputError, match="indices must have the shape of labels"):
         loss(logits, labels, indices[:-1])
-    with pytest.raises(InputError, match="weight must have one number for each of 5 classes; it has 3"):
+    with pytest.raises(InputError, match="weight must have one number for each of the 5 classes; it has 3"):
         make(kind, weight=torch.ones(3))(logits, labels, indices)
 
 

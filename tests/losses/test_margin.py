@@ -56,7 +56,9 @@ def test_mbls_by_hand(vectors: Any, wide: tuple[Tensor, Tensor]) -> None:
 
 @pytest.mark.parametrize("weight", [0.2, 1, True])
 def test_a_number_for_the_class_weights_is_refused_and_strength_is_named(weight: Any) -> None:
-    with pytest.raises(InputError, match=r"weight must be a tensor of class weights.*how much.* counts is `strength`"):
+    with pytest.raises(
+        InputError, match=r"weight must be a tensor of class weights.*weight of the penalty is `strength`"
+    ):
         MbLS(weight=weight)
     assert MbLS(weight=torch.ones(3)).strength == 0.1
 
@@ -144,7 +146,7 @@ def test_acls_is_its_formula(variant: str, terms: str) -> None:
 
 
 def test_detach_belongs_to_the_paper() -> None:
-    with pytest.raises(InputError, match='detach belongs to variant="paper"'):
+    with pytest.raises(InputError, match='detach needs variant="paper"'):
         ACLS(variant="released", detach=True)
 
 

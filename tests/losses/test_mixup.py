@@ -140,7 +140,7 @@ def test_losses_that_remember_samples_get_their_numbers(kind: type[Mixed] | type
 
 def test_batches_are_checked() -> None:
     images, labels = batch()
-    with pytest.raises(InputError, match="labels for every image"):
+    with pytest.raises(InputError, match="every image must have a label"):
         Mixup()(images, labels[:3], generator=seeded())
     with pytest.raises(InputError, match="floating-point"):
         MIT()(images.long(), labels, generator=seeded())

@@ -128,6 +128,14 @@ def test_the_released_gradient_passes_through_the_threshold() -> None:
     assert torch.autograd.gradcheck(lambda z: AU(low_conf_coverage=0.5)(z, labels), logits.requires_grad_())
 
 
+def test_the_bounds_of_the_distribution_are_as_exact_as_the_logits() -> None:
+    """Of two samples all scores are 1, so the distribution function is cut at 2/3 for both."""
+    logits, labels = torch.tensor([[1.0, 0.0], [0.0, 2.0]], dtype=torch.float64), torch.tensor([0, 1])
+    loss = AU(score="negative-entropy", window="batch", cdf_bandwidth=1e-4)
+    cross_entropy = torch.nn.functional.cross_entropy(logits, labels)
+    assert float(loss(logits, labels)) == pytest.approx(math.log(3) * float(cross_entropy), rel=1e-14)
+
+
 @settings(deadline=None, max_examples=40)
 @given(
     n=st.integers(1, 80),
@@ -291,5 +299,5 @@ def test_overflow_gives_nan(loss: AU | AURC) -> None:
 
 
 def test_detached_weights_belong_to_the_paper() -> None:
-    with pytest.raises(InputError, match="detach_weights belongs to variant=\"paper\"; got variant='released'"):
+    with pytest.raises(InputError, match="detach_weights needs variant=\"paper\"; got variant='released'"):
         AU(detach_weights=True)

@@ -112,11 +112,11 @@ def test_compiles_without_a_graph_break(kind: type[Loss]) -> None:
 def test_refusals_name_the_loss() -> None:
     logits, targets = soft_batch()
     for loss, says in (
-        (make_loss("focal"), "^focal is not defined for target probabilities: give it class numbers"),
+        (make_loss("focal"), "^focal is not defined for target probabilities: pass class numbers"),
         (MbLS(base="focal"), "^focal is not defined"),
         (ACLS(base="mmce"), "^mmce is not defined"),
         (make_loss("mmce"), "^mmce is not defined"),
-        (CrossEntropy(ignore_index=3), "no label to ignore; cross-entropy was made with ignore_index=3"),
+        (CrossEntropy(ignore_index=3), "no label to ignore, but cross-entropy was made with ignore_index=3"),
     ):
         with pytest.raises(InputError, match=says):
             loss(logits, targets)

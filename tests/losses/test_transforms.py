@@ -202,7 +202,7 @@ def test_another_device_is_refused() -> None:
         (AU().to("meta"), labels),
         (AdaFocal().to("meta"), labels),
     ):
-        with pytest.raises(InputError, match="must be on one device; found cpu and meta"):
+        with pytest.raises(InputError, match="must be on the same device; found cpu and meta"):
             loss(logits, truth)
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from conftest import random_predictions
-from temperance import numerics
+from temperance import compiled
 from temperance.metrics import batch as module
 from temperance.metrics.base import METRICS, Metric
 from temperance.metrics.batch import NARROW, Batch, Columns, batches
@@ -43,7 +43,7 @@ def test_blocks_of_any_height_give_the_same_number(metric: Metric, monkeypatch: 
     monkeypatch.setattr(module, "TALL_ROWS", 110)
     monkeypatch.setattr(module, "SERIAL_ROWS", 41)
     assert metric(probs, labels) == pytest.approx(whole, abs=1e-9)
-    monkeypatch.setattr(numerics, "COMPILED", {})
+    monkeypatch.setattr(compiled, "COMPILED", {})
     assert metric(probs, labels) == pytest.approx(whole, abs=1e-9)
 
 
@@ -58,7 +58,7 @@ def test_correctness_of_selected_rows(dtype: torch.dtype) -> None:
     assert torch.equal(batch.own_confidence.double(), batch.confidence)
 
 
-@pytest.mark.skipif(not numerics.COMPILED, reason="temperance was installed without a C compiler")
+@pytest.mark.skipif(not compiled.COMPILED, reason="temperance was installed without a C compiler")
 def test_only_rows_that_are_read_once_are_looked_at_in_tall_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "SERIAL_ROWS", 7)
     probs, labels = some_probs()

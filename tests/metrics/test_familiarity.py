@@ -87,13 +87,13 @@ def test_distances_tell_far_features_apart(name: str) -> None:
 
 
 def test_wrong_input_is_refused() -> None:
-    with pytest.raises(InputError, match="vim needs the last layer"):
+    with pytest.raises(InputError, match="vim needs the weight and bias"):
         vim(Reference.of(TRAIN, LABELS))
-    with pytest.raises(InputError, match="labels must be one for each of the 120 rows"):
+    with pytest.raises(InputError, match="labels must have shape \\(120,\\), as many as the features"):
         Reference.of(TRAIN, LABELS[:5])
     with pytest.raises(InputError, match="weight must be \\(k, 6\\)"):
         Reference.of(TRAIN, LABELS, WEIGHT[:, :4], BIAS)
-    with pytest.raises(InputError, match=r"features must have shape \(n, d\), a row for each sample"):
+    with pytest.raises(InputError, match=r"features must have shape \(n, d\), one row per sample"):
         Reference.of(TRAIN[0], LABELS)
     broken = TRAIN.copy()
     broken[7, 2] = np.nan

@@ -119,9 +119,9 @@ def test_predictions_of_other_classes_can_be_compared() -> None:
 def test_bad_input_is_refused() -> None:
     for inside, outside, name in (([], [0.5], "id_scores"), ([0.5], [], "ood_scores"), ([[0.5]], [0.5], "id_scores")):
         for measure in (auroc, fpr_at_tpr, aupr):
-            with pytest.raises(InputError, match=f"{name} must be one score"):
+            with pytest.raises(InputError, match=f"{name} must have shape \\(n,\\), one score"):
                 measure(inside, outside)
-    with pytest.raises(InputError, match="ood_scores must be finite; number 1 is nan"):
+    with pytest.raises(InputError, match="ood_scores must be finite; sample 1 has nan"):
         auroc([0.5], [0.1, float("nan")])
     for tpr in (0.0, 1.5, -1, float("nan"), "0.95"):
         with pytest.raises(InputError, match="tpr must be a number above 0 and up to 1"):

@@ -30,7 +30,7 @@ def test_streams_of_two_processes_add() -> None:
     assert (first + second).value == pytest.approx(whole, abs=1e-12)
 
 
-@pytest.mark.parametrize("name", METRICS.names)
+@pytest.mark.parametrize("name", [*METRICS.names, "ece:n_bins=7"])
 def test_streams_survive_pickling(name: str) -> None:
     stream = Stream(METRICS[name])
     logits, labels = random_predictions(30, 3)

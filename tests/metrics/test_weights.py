@@ -108,7 +108,7 @@ def test_weight_zero_leaves_the_row_out(metric: Metric) -> None:
 def test_metrics_that_count_samples_refuse_other_weights(metric: Metric) -> None:
     probs, labels, _ = weighted(80, 4, 6)
     for weights in (torch.full((80,), 0.5), torch.linspace(0, 2, 80)):
-        with pytest.raises(InputError, match=f"{metric.name} depends on how many samples there are"):
+        with pytest.raises(InputError, match=f"{metric.name} depends on the number of samples"):
             metric(probs, labels, weights=weights)
 
 

@@ -372,8 +372,8 @@ def test_a_damaged_checkpoint_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"recipe": {"batch_size": 1000}}, "batch_size 1000 is more than the [0-9]+ training images: lower it"),
-        ({"loss": CrossEntropy(reduction="none")}, "must give one number"),
+        ({"recipe": {"batch_size": 1000}}, "batch_size 1000 exceeds the [0-9]+ training images: lower it"),
+        ({"loss": CrossEntropy(reduction="none")}, "must return one number"),
         ({"loss": "au", "recipe": {"mix": "mixup"}}, "not on mixtures"),
         ({"loss": "focall"}, "did you mean focal"),
         ({"network": make_network("small-cnn", classes=7, image_size=8, channels=1)}, r"logits \(n, 10\) for the 10"),
@@ -389,7 +389,7 @@ def test_incompatible_arguments_are_refused(changes: dict[str, Any], said: str) 
 
 def test_one_training_image_is_not_called_images() -> None:
     data = digits(200)
-    with pytest.raises(InputError, match="is more than the 1 training image: lower it"):
+    with pytest.raises(InputError, match="exceeds the 1 training image: lower it"):
         train(small_network(), dataclasses.replace(data, train=data.train.take(torch.tensor([0]))), recipe=QUICK)
 
 

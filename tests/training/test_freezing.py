@@ -157,8 +157,11 @@ def test_parameters_before_the_first_name_belong_to_its_group() -> None:
         ({"groups": [1, 2]}, "groups must be a whole number or a list of names"),
         ({"groups": ["stem", "block.1"]}, "there is no module of the network named 'block.1'; did you mean blocks.1"),
         ({"groups": ["stem", "blocks.0.1"]}, "a group begins at a module with weights; blocks.0.1 has none"),
-        ({"groups": ["classifier", "stem"]}, "name the groups from the images to the logits; stem does not come"),
-        ({"groups": ["stem", "stem"]}, "name the groups from the images to the logits"),
+        (
+            {"groups": ["classifier", "stem"]},
+            "named in order, from the images to the logits; stem is out of order",
+        ),
+        ({"groups": ["stem", "stem"]}, "groups must be named in order"),
         ({"groups": ["stem"]}, "needs at least two groups of layers; there is 1"),
         ({"groups": []}, "needs at least two groups of layers"),
         ({"power": 0.0}, "power must be a number above 0"),

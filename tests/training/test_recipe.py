@@ -18,6 +18,12 @@ def test_steps_are_where_the_papers_have_them() -> None:
     assert [selective.lr_at(epoch) for epoch in (59, 60, 120, 160, 199)] == [0.1, 0.02, 0.004, 0.0008, 0.0008]
 
 
+def test_the_selective_risk_program_begins_to_keep_later_on_cifar() -> None:
+    first = {name: RECIPES[f"selective-{name}"].first_kept for name in ("cifar10", "cifar100", "tiny-imagenet")}
+    assert first == {"cifar10": 40, "cifar100": 40, "tiny-imagenet": 20}
+    assert Recipe.of("selective-tiny-imagenet", epochs=15).first_kept == 5
+
+
 def test_drops_may_be_shares_of_the_epochs() -> None:
     recipe = Recipe(epochs=100)
     assert [recipe.lr_at(epoch) for epoch in (42, 43, 70, 71)] == [0.1, 0.01, 0.01, 0.001]

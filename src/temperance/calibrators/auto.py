@@ -1,4 +1,4 @@
-"""Chooses and combines: several calibrators, weighed by how they do on samples they were not fitted on."""
+"""Chooses and combines several calibrators, weighted by how well they do on held-out samples."""
 
 import math
 from itertools import pairwise
@@ -8,14 +8,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from temperance.calibrators._fit.pool import IMAGINED, pool, pool_weights
+from temperance.calibrators._fit.pool import PSEUDO_SAMPLES, pool, pool_weights
 from temperance.calibrators.base import Calibrator, Shared, calibrator, make_calibrator
 from temperance.calibrators.gaps import GapScaling
 from temperance.calibrators.linear import ROUGHLY
 from temperance.calibrators.structured import Structured
 from temperance.calibrators.temperature import (
-    SPREAD_ABOVE,
-    SPREAD_BELOW,
     TYPICAL,
     Temperature,
     caution_of,
@@ -23,69 +21,71 @@ from temperance.calibrators.temperature import (
     derivatives,
     fit_inverse_temperature,
     likeliest_inverse_temperature,
+    prior_spread,
 )
 from temperance.errors import InputError, plural
-from temperance.numerics import chance_below_zero, one_thread
 from temperance.objectives import Nll, counting
 from temperance.progress import tell
+from temperance.saddlepoint import chance_below_zero
 from temperance.settings import AtLeastTwo, NameOf, Seed
 from temperance.showing import likelihood
+from temperance.threads import one_thread
 
-# From few parameters to many; temperature scaling is always in the pool too. Further ones (ODIR, order-preserving
+# From few parameters to many; temperature scaling is always in the pool too. Adding more (ODIR, order-preserving
 # networks, kernels of other widths, a parabola, a smoothed temperature) changed the NLL by less than 0.1 % on real
 # predictions.
 MEMBERS = ("gap-scaling", "structured-vector", "structured-matrix", "kernel-logistic")
 
-# The ridge of the last step. It is far stronger than that of `gap-scaling` alone, since little is left to repair.
+# The ridge of the last step, far stronger than that of `gap-scaling` alone, since little is left to repair.
 LAST_RIDGE = 100.0
 
 # Most of a gain or a loss comes from mistakes, so few of them are weak evidence. With 6 mistakes the trust in the pool
-# is half of the probability that it helps. With 20, one half of the probability of harm comes from held-out samples,
-# the other from what samples and prior say about the temperature.
+# is half the probability that it helps. With 20, half of the probability of harm comes from held-out samples, the other
+# half from the posterior of the temperature.
 FEW_FOR_POOL, FEW_FOR_HARM = 6, 20
 
 # Held-out predictions of this many samples are enough to fit a few weights and the slopes of the last step. With more
-# samples, only as many folds are left out in turn as give this many.
+# samples, only as many folds are held out as this needs.
 HELD_OUT = 5_000
 
 # If the probability of harm is at least this, nothing is calibrated.
 TOO_LIKELY = 1 / 3
 
-# With fewer mistakes a probability of harm is a guess, and so it is not stated.
+# With fewer mistakes the probability of harm is a guess, so it is not stated.
 FEWEST_MISTAKES = 10
 
-# A member whose weight is below this share of the largest is left out, and so is the last step if trusted less.
+# A member whose weight is below this share of the largest is left out; so is the last step if the trust is below it.
 NEGLIGIBLE = 0.005
 
 
 @calibrator(family="combination", preserves_argmax=False, takes_weights=True, min_samples=4)
 class Auto(Calibrator):
-    """Chooses and combines calibrators by cross-validation and says what it chose: the one to take if in doubt.
+    """Chooses and combines calibrators by cross-validation and says what it chose: the one to use if in doubt.
 
-    1. Each member is fitted `folds` times, each time leaving out a part of the samples, and predicts that part. So is
-       temperature scaling, with a prior, so that samples without a mistake do not make it certain. With many samples,
-       only as many parts are left out in turn as give 5,000 predictions.
-    2. Pool: these predictions are combined, log p ∝ Σ_m w_m log p_m with w ≥ 0, the weights chosen for the least NLL: a
-       convex problem. A member that does not help gets weight 0 and is left out.
+    1. Each member is fitted `folds` times, each time without one fold, and predicts that fold. So is temperature
+       scaling, with a prior, so that samples without a mistake do not make it certain. With many samples, only as many
+       folds are held out as give 5,000 predictions.
+    2. Pool: these predictions are combined, log p ∝ Σ_m w_m log p_m with w ≥ 0. The weights minimise the NLL, a convex
+       problem. A member that does not help gets weight 0 and is left out.
     3. Gap scaling (`gap-scaling`), with a strong penalty, is fitted to the pooled predictions: the members tell classes
-       apart, it learns how sure to be.
+       apart, it learns how confident to be.
     4. Both steps are repeated on all folds but one and judged on that one. The trust in the result is the
        probability that its NLL is lower than that of temperature scaling, times mistakes / (mistakes + 6). Weights and
-       slopes are pulled back to temperature scaling by 1 − trust, all the way if there is no mistake to learn from.
-    5. The outcome is compared with no calibration in the same way. With few mistakes that says little, so what samples
-       and prior say about the temperature counts too. If the probability that calibrating raises the NLL is a third or
-       more, probabilities are left as they are.
+       slopes are shrunk towards temperature scaling by 1 − trust, all the way if there is no mistake to learn from.
+    5. The outcome is compared with no calibration in the same way. With few mistakes that says little, so the posterior
+       of the temperature counts too. If the probability that calibrating raises the NLL is a third or more,
+       probabilities are left as they are.
     6. The members in use are fitted again on all samples.
 
-    `info` has the probability of `harm` and a `verdict` that says it in words, the weights, the trust, the
+    `info` has the probability of `harm` and a `verdict` that states it in words, the weights, the trust, the
     cross-validated NLL of every member and step, and the gain of each step with its standard error. Members that cannot
-    be fitted to the data (too few samples, say) are left out, with the reason. Like every method that tells classes
-    apart it learns how common they are; if that is different in use, give it a `prior`.
+    be fitted to the data (say, because there are too few samples) are left out, with the reason. Like every method that
+    tells classes apart, it learns the class frequencies; if they differ in use, give it a `prior`.
 
     members  the methods to choose from, by default gap-scaling, structured-vector, structured-matrix and
              kernel-logistic; temperature scaling is always among them
-    folds    parts of the cross-validation
-    seed     of the random numbers that deal samples to the parts
+    folds    number of folds of the cross-validation
+    seed     for assigning samples to folds
     """
 
     weights: Tensor
@@ -104,48 +104,45 @@ class Auto(Calibrator):
         self.folds = folds
         self.seed = seed
 
-    def _fit(self, logits: Tensor, labels: Tensor) -> None:
-        self._fit_weighted(logits, labels, None)
-
     def _fit_weighted(self, logits: Tensor, labels: Tensor, weights: Tensor | None) -> None:
-        # The numbers are those of the steps above.
+        # Numbered like the steps in the docstring of the class.
         all_counts = torch.ones_like(logits[:, 0]) if weights is None else weights
-        # 1
+        # 1: held-out predictions of each member
         fold = self._dealt(len(labels)).to(logits.device)
         n_out = _folds_left_out(fold)
         names, log_probs, failures = self._cross_fitted(logits, labels, all_counts, fold, n_out)
         held_out = fold < n_out
         rows, truth, counts = logits[held_out], labels[held_out], all_counts[held_out]
-        # 2, and both steps on all folds but one
-        weights = pool_weights(log_probs, truth, counts)
+        # 2, and steps 2 and 3 on all folds but one
+        mixing = pool_weights(log_probs, truth, counts)
         again = self._dealt(len(truth)).to(logits.device)
-        combined, fitted = _cross_combined(log_probs, truth, counts, again, weights)
+        combined, fitted = _cross_combined(log_probs, truth, counts, again, mixing)
         found = {"identity": rows.log_softmax(1)} | dict(zip(names, log_probs, strict=True)) | combined
         losses = {name: _nll(each, truth) for name, each in found.items()}
-        # 4
+        # 4: the trust
         belief, plain = log_probs[0], _plain(logits, labels, all_counts)
         mistakes = float((belief.argmax(1) != truth).double() @ counts)
         better = 1 - _chance_of_loss(combined["pool and gap-scaling"], belief, belief, truth, counts)
         trust = better * mistakes / (mistakes + FEW_FOR_POOL)
         trusted = _cross_trusted(log_probs, again, fitted, trust)
-        # 5
+        # 5: the probability of harm
         unknown = FEW_FOR_HARM / (mistakes + FEW_FOR_HARM)
         harm = (1 - unknown) * _chance_of_loss(trusted, found["identity"], belief, truth, counts)
         if unknown >= NEGLIGIBLE:
             harm += unknown * _chance_of_harm(rows, truth, counts, float(plain.temperature))
-        # 3, as far as it is trusted
+        # 3: the last step, scaled by the trust
         if trust >= NEGLIGIBLE and harm < TOO_LIKELY:
-            self.last = _fitted_last_step(pool(log_probs, weights), truth, counts)
+            self.last = _fitted_last_step(pool(log_probs, mixing), truth, counts)
             self.last.slopes *= trust
-        share = dict(zip(names, _pulled_back(weights, trust).tolist(), strict=True))
+        share = dict(zip(names, _pulled_back(mixing, trust).tolist(), strict=True))
         if harm >= TOO_LIKELY:
             share = {"identity": 1.0}
-        # 6
+        # 6: the members in use, fitted to all samples
         members = sorted(name for name in share if share[name] >= NEGLIGIBLE * max(share.values()))
         for i, name in enumerate(members):
             tell(n_out * len(names) + i, (n_out + 1) * len(names), f"auto: {name} on all samples")
             self.add_module(name, plain if name == "temperature" else _member(name, logits, labels, all_counts))
-        self._keep("weights", weights.new_tensor([share[name] for name in members]))
+        self._keep("weights", mixing.new_tensor([share[name] for name in members]))
         steps = ("identity", "temperature", "pool", "pool and gap-scaling")
         self.info = {
             "harm": harm,
@@ -170,10 +167,10 @@ class Auto(Calibrator):
         super()._restore({key: tensor for key, tensor in tensors.items() if "." not in key})
         named = self.info.get("weights", {})
         if named and [named[name] for name in sorted(named)] != self.weights.tolist():
-            raise InputError("its weights are not those that its info names; fit it again")
+            raise InputError("its weights do not match those in its info; fit it again")
 
     def _dealt(self, n: int) -> Tensor:
-        """The fold of each sample, at random; the sizes of folds differ by one at most."""
+        """The fold of each sample, at random; fold sizes differ by at most one."""
         order = torch.randperm(n, generator=torch.Generator().manual_seed(self.seed))
         fold = torch.empty(n, dtype=torch.int64)
         fold[order] = torch.arange(n) % min(self.folds, n)
@@ -182,7 +179,7 @@ class Auto(Calibrator):
     def _cross_fitted(
         self, logits: Tensor, labels: Tensor, counts: Tensor, fold: Tensor, n_out: int
     ) -> tuple[list[str], Tensor, dict[str, str]]:
-        """The members, their log-probabilities (m, n, k) of the folds left out, and why other members have none."""
+        """The members, their log-probabilities (m, n, k) of the folds held out, and why the other members failed."""
         names = list(dict.fromkeys(("temperature", *(self.members or MEMBERS))))
         parts = fold[fold < n_out]
         found = logits.new_empty(len(names), len(parts), logits.shape[1])
@@ -203,13 +200,13 @@ class Auto(Calibrator):
 
 
 def _folds_left_out(fold: Tensor) -> int:
-    """How many folds are left out in turn."""
+    """How many folds are held out in turn."""
     sizes = torch.bincount(fold).cumsum(0)
     return min(len(sizes), 1 + int((sizes < HELD_OUT).sum()))
 
 
 def _member(name: str, logits: Tensor, labels: Tensor, counts: Tensor, *, tolerance: float | None = None) -> Calibrator:
-    """A fitted member of the pool; structured ones are fitted to a tolerance, if there is one."""
+    """A fitted member of the pool; structured ones are fitted to this tolerance, if given."""
     if name == "temperature":
         return _plain(logits, labels, counts)
     member = make_calibrator(name)
@@ -220,7 +217,7 @@ def _member(name: str, logits: Tensor, labels: Tensor, counts: Tensor, *, tolera
 
 
 def _plain(logits: Tensor, labels: Tensor, counts: Tensor) -> Temperature:
-    """Temperature scaling, which the others are measured against; it always has its prior."""
+    """Temperature scaling, the reference for the other members; it always uses its prior."""
     found = Temperature()
     inverse, _ = likeliest_inverse_temperature(counting("nll", counts), logits, labels)
     found._keep("temperature", logits.new_tensor(1 / inverse))
@@ -234,7 +231,7 @@ def _last_step() -> GapScaling:
 
 def _fitted_last_step(log_probs: Tensor, labels: Tensor, counts: Tensor) -> GapScaling:
     step = _last_step()
-    # Not `_fit_rows`, which would refuse labels of a single class: a rare one may be missing among those held out.
+    # Not `_fit_rows`, which refuses labels of a single class: the held-out samples may have no others.
     step._fit_weighted(log_probs, labels, counts)
     step._keep("n_classes", torch.tensor(log_probs.shape[1], device=log_probs.device))
     return step
@@ -246,7 +243,7 @@ Steps = list[tuple[Tensor, GapScaling]]
 def _cross_combined(
     log_probs: Tensor, labels: Tensor, counts: Tensor, fold: Tensor, start: Tensor
 ) -> tuple[dict[str, Tensor], Steps]:
-    """Log-probabilities after the pool and after gap scaling, both fitted to the other folds, and what was fitted."""
+    """Log-probabilities after the pool and after gap scaling, both fitted to the other folds, and the fitted steps."""
     after_pool, after_last = torch.empty_like(log_probs[0]), torch.empty_like(log_probs[0])
     steps = []
     for out in range(int(fold.max()) + 1):
@@ -261,7 +258,7 @@ def _cross_combined(
 
 
 def _cross_trusted(log_probs: Tensor, fold: Tensor, steps: Steps, trust: float) -> Tensor:
-    """Log-probabilities of each fold by what was fitted to the others, pulled back to temperature scaling."""
+    """Log-probabilities of each fold by the steps fitted to the others, shrunk towards temperature scaling."""
     found = torch.empty_like(log_probs[0])
     for out, (weights, step) in enumerate(steps):
         step.slopes *= trust
@@ -270,60 +267,56 @@ def _cross_trusted(log_probs: Tensor, fold: Tensor, steps: Steps, trust: float) 
 
 
 def _pulled_back(weights: Tensor, trust: float) -> Tensor:
-    """The weights times the trust, and 1 − trust more for temperature scaling, the first member."""
+    """The weights times the trust, plus 1 − trust for temperature scaling, the first member."""
     pulled = trust * weights
     pulled[0] += 1 - trust
     return pulled
 
 
 def _chance_of_loss(log_probs: Tensor, plain: Tensor, belief: Tensor, labels: Tensor, counts: Tensor) -> float:
-    """The probability that the NLL of these predictions is higher than that of plain ones, on samples of the same kind.
+    """The probability that these predictions have a higher NLL than the plain ones, on samples of the same kind.
 
-    That is a Bayesian bootstrap of what each sample gains, in closed form: how often the mean is below zero if samples
-    are weighted at random. The imagined samples, labelled as a belief predicts, take part with what they would gain.
+    It is a Bayesian bootstrap of each sample's gain, in closed form: how often the mean is below zero if samples are
+    weighted at random. The pseudo-samples of the pool, labelled as `belief` predicts, contribute their expected gain.
     """
     gained = _nll(plain, labels) - _nll(log_probs, labels)
-    imagined = (belief.exp() * (log_probs - plain)).sum(1)
-    shapes = torch.cat([counts, counts * (IMAGINED / counts.sum())])
-    return chance_below_zero(torch.cat([gained, imagined]), shapes)
+    expected = (belief.exp() * (log_probs - plain)).sum(1)
+    shapes = torch.cat([counts, counts * (PSEUDO_SAMPLES / counts.sum())])
+    return chance_below_zero(torch.cat([gained, expected]), shapes)
 
 
 @one_thread()
 def _chance_of_harm(logits: Tensor, labels: Tensor, counts: Tensor, temperature: float) -> float:
     """The probability that dividing by a temperature raises the NLL, given the samples and the prior.
 
-    If labels follow softmax(z / T), it does so where T is nearer to 1 than to the temperature. T has the prior and half
-    of the samples' log-likelihood, because labels never quite follow any softmax(z / T).
+    If labels follow softmax(z / T), it does so where T is nearer to 1 than to the temperature. The posterior of T uses
+    the prior and half of the log-likelihood, because labels never quite follow any softmax(z / T).
     """
     rows = list(centred_rows(Nll(), logits, labels, counts))
     inverse = 1 / temperature
     nll, _, curvature, *_ = derivatives(rows, inverse)
     gain = derivatives(rows, 1.0)[0] - nll  # on the samples themselves
-    error = (inverse**2 * curvature / 2 + _spread(math.log(temperature)) ** -2) ** -0.5
+    error = (inverse**2 * curvature / 2 + prior_spread(math.log(temperature)) ** -2) ** -0.5
     places = math.log(temperature) + error * np.linspace(-4, 4, 17)
     likely, gains = [], []
     for place in places:
         nll, slope, *_ = derivatives(rows, math.exp(-place))
-        surprise = ((place - TYPICAL) / _spread(place)) ** 2
+        surprise = ((place - TYPICAL) / prior_spread(place)) ** 2
         likely.append((-nll - surprise) / 2)
-        # The slope is how far the mean logit under this softmax is above that of the labels.
+        # The slope is by how much the mean logit under this softmax exceeds that of the labels.
         gains.append(gain + (inverse - 1) * slope)
     finely = np.linspace(places[0], places[-1], 1001)
     chances = np.exp(np.interp(finely, places, likely) - max(likely))
     return float(chances[np.interp(finely, places, gains) < 0].sum() / chances.sum())
 
 
-def _spread(log_temperature: float) -> float:
-    return SPREAD_ABOVE if log_temperature > TYPICAL else SPREAD_BELOW
-
-
 def _mistakes(logits: Tensor, labels: Tensor, counts: Tensor) -> tuple[int, int]:
-    """How many samples that count are predicted wrong, and how many there are."""
+    """How many samples of non-zero weight are predicted wrong, and how many there are."""
     return int(((logits.argmax(1) != labels) & (counts > 0)).sum()), int((counts > 0).sum())
 
 
 def _verdict(harm: float, wrong: int, n: int) -> str:
-    """What the probability of harm is, and what was done about it."""
+    """The probability of harm in words, and what was done about it."""
     if wrong < FEWEST_MISTAKES:
         few = f"{plural(wrong, 'mistake')} in {plural(n, 'sample')} {'is' if wrong == 1 else 'are'} too few to"
         said = f"{few} say how likely calibrating is to do harm, a higher NLL on new data"

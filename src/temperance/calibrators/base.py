@@ -1,9 +1,9 @@
-"""What a calibrator is: fitted on logits and labels, it turns logits into log-probabilities.
+"""The base class of calibrators: fitted on logits and labels, a calibrator turns logits into log-probabilities.
 
-A method writes `_fit` and `_calibrate`, and `_check_settings` where settings have to fit together. It keeps what it
-learns in float64 buffers, so a fitted calibrator moves, saves and loads like any other layer and can be the last layer
-of a network. A cast of that network (`.half()`, `.to(torch.bfloat16)`) leaves the buffers alone: they only move to
-another device.
+A method implements `_calibrate` and either `_fit` or `_fit_weighted`, and `_check_settings` where settings depend on
+each other. It stores what it learns in float64 buffers, so a fitted calibrator moves, saves and loads like any other
+layer and can be the last layer of a network. Casting that network (`.half()`, `.to(torch.bfloat16)`) leaves the buffers
+in float64; they only follow it to another device.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self, TypedDict, TypeVar
+from typing import Any, ClassVar, Literal, Required, Self, TypedDict, TypeVar, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -22,19 +22,20 @@ from temperance.calibrators import priors
 from temperance.calibrators.estimator import Estimator, names_of, numbered
 from temperance.calibrators.weights import counted_rows, either, repeated
 from temperance.errors import InputError, NotFittedError, TemperanceWarning, amount, plural
-from temperance.numerics import one_thread, working_type
-from temperance.registry import Registry, first_line, plain_name
+from temperance.numerics import working_type
+from temperance.registry import Registry, registered
 from temperance.settings import HasSettings, changed_settings, check_settings, settings_of
 from temperance.showing import Shown, two_columns
+from temperance.threads import one_thread
 
-# What to do with probabilities that were given as logits.
+# The remedy when probabilities are passed as logits.
 AS_LOGITS = "pass log-probabilities, numpy.log(probs)"
 
-# Up to this many values are fitted on one thread of a CPU. A fit is thousands of small operations, and torch's threads
-# wait for each other after each of them: seldom worth it, and on a busy machine many times slower than the work.
+# A fit to at most this many values uses one CPU thread. It is thousands of small operations, and torch's threads wait
+# for each other after each one: rarely worth it, and many times slower on a busy machine.
 ONE_THREAD_VALUES = 1 << 20
 
-# What is kept of the fit part besides what a method learns from it.
+# What every calibrator stores about the fit part, besides what its method learns.
 FIT_PART = tuple(field.name for field in fields(priors.FitPart))
 ABOUT_FIT = ("n_classes", *FIT_PART, "target_prior")
 
@@ -42,7 +43,7 @@ Prior = Literal["uniform", "same"] | list[float]
 
 
 class Shared(TypedDict, total=False):
-    """The settings that every calibrator has besides its own; they are those of `Calibrator`."""
+    """The settings that all calibrators share: those of `Calibrator`."""
 
     prior: Prior | None
 
@@ -53,18 +54,18 @@ class Calibrator(Estimator, Shown, HasSettings, nn.Module):
     `fit(logits, labels)` learns from held-out predictions and forgets any earlier fit; `predict_proba(logits)` gives
     probabilities; called as a layer it gives log-probabilities in the type of its logits. Everything is computed in
     float64, or in float32 on a device without float64. Where the samples leave something undetermined, `fit` warns, and
-    `info["caution"]` keeps the sentence.
+    `info["caution"]` holds the warning.
 
-    prior  how common the classes are in use: "uniform", a number for each class in proportion to its frequency, or
-           "same" as in the fit part. Without it nothing is corrected, and `fit` warns if the samples are imbalanced
+    prior  class frequencies in use: "uniform", one number per class in proportion to its frequency, or "same" as in the
+           fit part. Without it nothing is corrected, and `fit` warns if the samples are imbalanced
     """
 
     summary: ClassVar[str]
     family: ClassVar[str]
     preserves_argmax: ClassVar[bool]
-    takes_objective: ClassVar[bool]
-    takes_weights: ClassVar[bool]
-    min_samples: ClassVar[int]
+    takes_objective: ClassVar[bool] = False
+    takes_weights: ClassVar[bool] = False
+    min_samples: ClassVar[int] = 1
     steady_from: ClassVar[int] = 1
 
     n_classes: Tensor
@@ -72,7 +73,7 @@ class Calibrator(Estimator, Shown, HasSettings, nn.Module):
     target_prior: Tensor  # with a prior only
     # `n_classes` as a Python number, which can be read while a network is traced.
     _k: int | None = None
-    # Where it computes: known before it is fitted, so that what it loads goes to the same place.
+    # Where it computes; known before it is fitted, so that loaded buffers go to the same device.
     _device: torch.device = torch.device("cpu")
 
     def __init__(self, *, prior: Prior | None = None) -> None:
@@ -80,29 +81,29 @@ class Calibrator(Estimator, Shown, HasSettings, nn.Module):
         self.prior = prior
         self.info: dict[str, Any] = {}
 
-    # What a method writes.
+    # What a method implements.
 
     def _fit(self, logits: Tensor, labels: Tensor) -> None:
-        """Learn from float64 logits (n, k) and int64 labels (n,); keep what is learnt with `_keep`."""
-        raise NotImplementedError
+        """Learn from float64 logits (n, k) and int64 labels (n,); store what is learnt with `_keep`."""
+        self._fit_weighted(logits, labels, None)
 
     def _fit_weighted(self, logits: Tensor, labels: Tensor, weights: Tensor | None) -> None:
-        """As `_fit`, where each row stands for as many samples as its weight says (n,), for one that `takes_weights`.
+        """The same, where each row counts as many samples as its weight (n,); a method that `takes_weights` has this.
 
-        Weights are above 0. They sum to the number of samples, so a method that reads n takes their sum.
+        Weights are positive and sum to the number of samples, so a method that needs n takes their sum.
         """
         raise NotImplementedError
 
     @property
     def _one_by_one(self) -> str:
-        """The name of what counts samples one by one and so takes whole weights only; empty if nothing does."""
+        """The name of the method or objective that counts samples, and so needs whole weights; empty if none does."""
         return "" if self.takes_weights else self.name
 
     def _calibrate(self, logits: Tensor) -> Tensor:
         """Log-probabilities (n, k) of float64 logits (n, k)."""
         raise NotImplementedError
 
-    # What everyone calls.
+    # What users call.
 
     def fit(
         self,
@@ -116,7 +117,7 @@ class Calibrator(Estimator, Shown, HasSettings, nn.Module):
         """Learn from logits (n, k) or (n, k, *space) and labels that the network was not trained on.
 
         Labels are class numbers, or text: then the columns are the sorted classes, as in scikit-learn.
-        `weights` say how much each label counts: a whole number as that many equal samples, 0 as none. If some are
+        `weights` say how much each sample counts: a whole number w counts as w equal samples, 0 as none. If some are
         not whole, only their proportions matter, and together they count as (Σw)² / Σw² samples.
         `sample_weight` is scikit-learn's name for them.
         """
@@ -137,7 +138,7 @@ class Calibrator(Estimator, Shown, HasSettings, nn.Module):
         return self.set_prior(self.prior).to(home)._warn(torch.bincount(truth, counts))
 
     def _warn(self, counts: Tensor) -> Self:
-        """Say what must not be trusted, after a fit to this many samples of each class."""
+        """Warn about what should not be trusted after a fit to this many samples of each class."""
         cautions = [self.info.get("caution"), priors.imbalance(counts) if self.prior is None else None]
         for caution in filter(None, cautions):
             # Without the method's name, so that Python shows it once if many methods are fitted to the same samples.
@@ -163,7 +164,7 @@ class Calibrator(Estimator, Shown, HasSettings, nn.Module):
 
     @one_thread()  # also for many samples: its many small operations would wait for torch's threads
     def _keep_reference(self, logits: Tensor, labels: Tensor, weights: Tensor | None = None) -> None:
-        """Keep what `set_prior` and `adapt` need to know of the fit part; of very many rows some are enough."""
+        """Store what `set_prior` and `adapt` need to know about the fit part; of very many rows, a sample is enough."""
         some = slice(None, None, max(1, logits.numel() // priors.MOST_VALUES))
         rows, counts = logits[some], None if weights is None else weights[some]
         found = priors.FitPart.of(rows, self._calibrate(rows), labels[some], counts)
@@ -183,11 +184,11 @@ class Calibrator(Estimator, Shown, HasSettings, nn.Module):
         return self
 
     def adapt(self, logits: ArrayLike) -> priors.PriorShift:
-        """Estimate from predictions without labels how common the classes are there, and correct for it.
+        """Estimate the class frequencies of predictions without labels, and correct for them.
 
-        The result has an interval for every frequency and says whether they differ from those of the fit part. Only
-        then is anything corrected: otherwise an earlier prior is removed, or stays if these are too few to tell. If
-        something else has changed too, this warns.
+        The result has an interval for each frequency and says whether the frequencies differ from those of the fit
+        part. Only if they do is a correction applied. Otherwise an earlier prior is removed, or kept if there are too
+        few predictions to tell. It warns if something else has changed too.
         """
         self._check_fit_part()
         rows = flatten(as_logits(logits)).to(self._device)
@@ -209,7 +210,7 @@ class Calibrator(Estimator, Shown, HasSettings, nn.Module):
     def forward(self, logits: Tensor) -> Tensor:
         """Log-probabilities, of the logits' shape and type, as the last layer of a network."""
         rows = flatten(logits)
-        # While TorchScript traces, sizes are tensors, which it warns of comparing.
+        # While TorchScript traces, sizes are tensors, and it warns when they are compared.
         is_traced = torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
         if not is_traced and rows.shape[1] != self.k:
             raise InputError(f"this calibrator was fitted on {self.k} classes; these logits have {rows.shape[1]}")
@@ -253,18 +254,17 @@ class Calibrator(Estimator, Shown, HasSettings, nn.Module):
 
     @classmethod
     def claims(cls) -> dict[str, Any]:
-        """What the registry says about it; the tests verify it."""
-        names = ("family", "preserves_argmax", "takes_objective", "takes_weights", "min_samples", "steady_from")
-        return {name: getattr(cls, name) for name in names}
+        """What the registry says about it; the contract tests check it."""
+        return {name: getattr(cls, name) for name in CalibratorClaims.__annotations__}
 
     def _keep(self, name: str, value: Tensor) -> None:
-        """Keep something learnt."""
+        """Store something learnt as a buffer."""
         self.register_buffer(name, value.detach().clone())
         if name == "n_classes":
             self._k = int(value)
 
     def _restore(self, tensors: dict[str, Tensor]) -> None:
-        """Take back what was saved; a method made of other calibrators rebuilds them here."""
+        """Restore what was saved; a method made of other calibrators rebuilds them here."""
         for name, tensor in tensors.items():
             self._keep(name, tensor)
 
@@ -276,12 +276,12 @@ class Calibrator(Estimator, Shown, HasSettings, nn.Module):
         self.info = {}
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        """Move what was learnt with the network, but do not round it when the network is cast."""
+        """Move the buffers with the network, but do not round them when the network is cast."""
         device = fn(torch.empty(0, dtype=torch.float32, device=self._device)).device
 
         def moved(tensor: Tensor) -> Tensor:
             wanted = working_type(device) if tensor.is_floating_point() else tensor.dtype
-            # A device without float64 cannot receive it either: round before the move, widen after it.
+            # A device without float64 cannot receive it either: round before moving there, widen after moving back.
             given = tensor.to(wanted) if wanted == torch.float32 else tensor
             found = fn(given)
             return (found if found.dtype == given.dtype else given.to(device)).to(wanted)
@@ -291,7 +291,7 @@ class Calibrator(Estimator, Shown, HasSettings, nn.Module):
         return self
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *more: Any) -> None:
-        """As any layer does, except that a calibrator of another shape, or not fitted, takes over what was saved."""
+        """Load as any layer does, except that an unfitted calibrator, or one of other shapes, takes the saved ones."""
         given = {name.removeprefix(prefix): value for name, value in state_dict.items() if name.startswith(prefix)}
         if given and _shapes(given) != _shapes(self.state_dict()):
             device = self._device
@@ -300,7 +300,7 @@ class Calibrator(Estimator, Shown, HasSettings, nn.Module):
             self.to(device)
         super()._load_from_state_dict(state_dict, prefix, *more)
         self._device = next((buffer.device for buffer in self.buffers()), self._device)
-        self._apply(lambda tensor: tensor)  # a state that was cast is widened again
+        self._apply(lambda tensor: tensor)  # widens a state that was cast
         if self._k is not None:
             self._k = int(self.n_classes)
 
@@ -313,7 +313,7 @@ class Calibrator(Estimator, Shown, HasSettings, nn.Module):
         if int(labels.min()) == int(labels.max()):
             raise InputError(
                 f"{self.name} needs labels of at least two classes to fit; every label is class {int(labels[0])}. If "
-                "you expected others, look at where the labels come from"
+                "you expected others, check where the labels come from"
             )
         refuse_probs(logits, AS_LOGITS)
 
@@ -349,39 +349,28 @@ CALIBRATORS: Registry[type[Calibrator]] = Registry("calibrator")
 C = TypeVar("C", bound=type[Calibrator])
 
 
-def calibrator(
-    *,
-    family: str,
-    preserves_argmax: bool,
-    takes_objective: bool = False,
-    takes_weights: bool = False,
-    min_samples: int = 1,
-    steady_from: int = 1,
-    name: str | None = None,
-) -> Callable[[C], C]:
-    """Register a calibrator with its claims.
+class CalibratorClaims(TypedDict, total=False):
+    """What a calibrator claims.
 
     family           the page of the docs it belongs to
     preserves_argmax no prediction changes, on any logits
     takes_objective  `objective=` chooses what it minimises
-    takes_weights    samples may have any weights (`_fit_weighted`); otherwise whole ones, by which they are repeated
+    takes_weights    any sample weights will do (`_fit_weighted`); otherwise only whole ones, and samples are repeated
     min_samples      it refuses to fit on fewer
-    steady_from      it warns if there are fewer: on real predictions it then doubled the NLL in some draws
+    steady_from      it warns if there are fewer: on real predictions the NLL then doubled in some draws
     """
 
-    def register(cls: C) -> C:
-        cls.name = name or plain_name(cls.__name__)
-        cls.summary = first_line(cls.__doc__)
-        cls.family = family
-        cls.preserves_argmax = preserves_argmax
-        cls.takes_objective = takes_objective
-        cls.takes_weights = takes_weights
-        cls.min_samples = min_samples
-        cls.steady_from = steady_from
-        CALIBRATORS.add(cls.name, cls)
-        return cls
+    family: Required[str]
+    preserves_argmax: Required[bool]
+    takes_objective: bool
+    takes_weights: bool
+    min_samples: int
+    steady_from: int
 
-    return register
+
+def calibrator(*, name: str | None = None, **claims: Unpack[CalibratorClaims]) -> Callable[[C], C]:
+    """Register a calibrator with its claims."""
+    return registered(CALIBRATORS, name, claims)
 
 
 def _shapes(tensors: Mapping[str, Tensor]) -> dict[str, torch.Size]:
@@ -389,7 +378,7 @@ def _shapes(tensors: Mapping[str, Tensor]) -> dict[str, torch.Size]:
 
 
 def make_calibrator(name: str, **settings: Any) -> Calibrator:
-    """A calibrator by its plain name, which may carry settings as on the command line; wrong ones are refused."""
+    """The calibrator of this name, which may carry settings as on the command line; invalid ones are refused."""
     found: Calibrator = CALIBRATORS.make(name, **settings)
     found.check_settings()
     return found

@@ -1,4 +1,4 @@
-"""Maps with bins: the value of a bin is the share of its samples that turned out right."""
+"""Binned maps: each bin has one calibrated value."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from temperance.calibrators.parametric import fit_platt
 from temperance.numerics import bin_edges, is_whole, prefix_sums
 from temperance.settings import Count
 
-# Bayesian binning averages over numbers of bins from a tenth of the cube root of n to ten times it, and its prior has
-# the weight of two samples, as its authors have it.
+# As in its paper, Bayesian binning averages over numbers of bins from n^⅓ / 10 to 10 n^⅓, and its prior weighs as much
+# as two samples.
 BBQ_RANGE = 10
 BBQ_PRIOR = 2.0
 
 
 @calibrator(family="binary", preserves_argmax=False, takes_weights=True, name="histogram")
 class HistogramBinning(GroupedCurve):
-    """Bins of confidence, and in each the share of samples that turned out right.
+    """Histogram binning: the calibrated confidence is the accuracy of its bin.
 
     Zadrozny and Elkan (2001). With `bins="mass"` the bins have about the same number of samples (equal probabilities
     stay together), with `bins="width"` the same width; in a bin without samples probabilities do not change.
 
-    The default reduction is top-label, unlike the other methods': with many classes nearly all probabilities are near
-    zero, and nearly all bins of equal mass would be too.
+    The default reduction is top-label, unlike that of most methods: with many classes nearly all probabilities are near
+    zero, and so would be nearly all bins of equal mass.
 
-    The trap: all samples in a bin get one confidence, so ranking and NLL pay for the gain in ECE.
+    The trap: all samples in a bin get the same confidence, so ranking and NLL pay for the gain in ECE.
 
     n_bins  number of bins
     bins    "mass": equally many samples in each; "width": of equal width
@@ -68,14 +68,14 @@ class HistogramBinning(GroupedCurve):
 
 @calibrator(family="binary", preserves_argmax=False, takes_weights=True)
 class ScalingBinning(CurveCalibrator):
-    """Platt scaling, then bins that each give the mean of its output: a map whose error can be measured.
+    """Platt scaling, then the mean of its output in each bin: a map whose error can be measured.
 
-    Kumar, Liang and Ma (2019): any bins hide part of the calibration error of a continuous map, but none of the error
-    of a map with few values. Bins have equal mass. Unlike the mean of the outcomes in a bin, which `HistogramBinning`
-    takes, the mean of the scaled probabilities hardly varies from sample to sample.
+    Kumar, Liang and Ma (2019): binning hides part of the calibration error of a continuous map, but none of the error
+    of a map with few values. Bins have equal mass. The mean of the scaled probabilities in a bin varies far less from
+    sample to sample than the mean of the outcomes, which `HistogramBinning` takes.
 
-    The paper's theorem asks for three disjoint parts of the data, to scale, to bin and to average; like the authors'
-    program this uses all of it for each, which is better in practice.
+    The paper's theorem needs three disjoint parts of the data, to scale, to bin and to average; like the authors'
+    program this uses all data for each, which is better in practice.
 
     n_bins  number of bins of equal mass
 
@@ -97,23 +97,20 @@ class ScalingBinning(CurveCalibrator):
 
 @calibrator(family="binary", preserves_argmax=False, takes_weights=True)
 class Bbq(CurveCalibrator):
-    """Histograms with every number of bins, averaged by how well each explains the data: Bayesian binning.
+    """Bayesian binning (BBQ): histograms with different numbers of bins, averaged by how well each explains the data.
 
-    For every number of bins B from n^⅓ / 10 to 10 n^⅓ there is a histogram M of equal mass; in each bin is a beta prior
+    For every number of bins B from n^⅓ / 10 to 10 n^⅓ there is a histogram M of equal mass; each bin has a beta prior
     of weight 2 / B whose mean is the bin's centre. The evidence for M (Naeini et al. 2015) is
 
         Π_b Γ(2/B) / Γ(n_b + 2/B) · Γ(hits_b + α_b) / Γ(α_b) · Γ(misses_b + β_b) / Γ(β_b)
 
     and the calibrated probability is the mean of (hits_b + α_b) / (n_b + 2/B) over all M, weighted by evidence. A mean
-    of step functions is a step function. That is kept, without steps of less than 0.001 in log-odds.
+    of step functions is a step function. It is stored without steps of less than 0.001 in log-odds.
 
-    netcal's method of this name has bins of equal width, ranked by BIC: another method, with other results.
+    netcal's method of this name has bins of equal width, ranked by BIC: a different method, with different results.
 
     Naeini, Cooper and Hauskrecht, "Obtaining well calibrated probabilities using Bayesian binning" (AAAI 2015).
     """
-
-    def __init__(self, *, reduction: Reduction = "pooled", **shared: Unpack[Shared]) -> None:
-        super().__init__(reduction=reduction, **shared)
 
     def _fit_curve(self, probs: Tensor, happened: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
         n, device = float(weights.sum()), probs.device
@@ -143,17 +140,17 @@ class Bbq(CurveCalibrator):
 
 
 def mass_cuts(probs: Tensor, weights: Tensor, n_bins: int) -> Tensor:
-    """Where sorted samples are cut into n_bins bins of equal mass, or fewer where samples tie: from 0 to n."""
+    """Where to cut sorted samples into n_bins bins of equal mass, fewer where samples tie: indices from 0 to n."""
     rank = ranks(weights, torch.arange(n_bins + 1, device=probs.device), n_bins)
     cuts: Tensor = torch.unique(torch.where(rank == 0, 0, cut_after(probs, weights, rank)))
     return cuts
 
 
 def ranks(weights: Tensor, part: Tensor, n_parts: Tensor | int) -> Tensor:
-    """How many samples the first parts of equal mass hold; whole weights count samples, so it is rounded down."""
+    """How many samples the first `part` of `n_parts` parts of equal mass hold, rounded down if weights are whole."""
     if is_whole(weights):
         return (part * int(weights.sum()) // n_parts).double()
-    # Rounding must not take a part that ends with a row into the next one.
+    # Rounding must not move the end of a part into the next row.
     return part / n_parts * weights.sum() * (1 - 1e-12)
 
 

@@ -1,4 +1,4 @@
-"""Maps with a parameter for each class: temperatures, or one temperature and a bias for each class."""
+"""Maps with one parameter per class: a temperature for each, or one temperature and a bias for each."""
 
 from dataclasses import dataclass
 from typing import Literal, Unpack
@@ -32,12 +32,12 @@ from temperance.objectives import Objective, ObjectiveName
 
 @calibrator(family="temperature", preserves_argmax=False, takes_objective=True, takes_weights=True)
 class ClassTemperature(StreamCalibrator, Parametric):
-    """A temperature for each class, fitted together by gradient.
+    """A temperature for each class, fitted jointly by gradient.
 
     p = softmax(z_1 / T_1, …, z_k / T_k), T_j in [0.01, 100], minimising the objective + (2 k / n²) Σ_j (T / T_j − 1)²,
-    with T the best temperature for all classes. The penalty keeps a class that is always predicted right from
-    certainty, and is too weak to matter with many samples; `solver="released"` has none. With a convex objective the
-    optimum in 1 / T_j is unique. A class without samples keeps T. Predictions can change.
+    with T the best single temperature. The penalty keeps a class that is always predicted right from becoming certain,
+    and is too weak to matter with many samples; `solver="released"` has none. With a convex objective the optimum in
+    1 / T_j is unique. A class without samples keeps T. Predictions can change.
 
     The trap: a negative logit divided by a large T_j *rises*, so unlike temperature scaling this depends on where the
     zero of the logits is. `centre="mean"` or `"max"` first subtracts the mean or maximum of each row; by default logits
@@ -91,7 +91,7 @@ class ClassTemperature(StreamCalibrator, Parametric):
         self._keep_relative(model.minimise(problem, start, stream.counts), shared, stream.counts)
 
     def _keep_relative(self, found: Solution, shared: float, counts: Tensor) -> None:
-        """Keep temperatures that were found in units of the shared one."""
+        """Store inverse temperatures found in units of the shared one."""
         absent = counts == 0
         inverse = torch.where(absent, shared, (found.parameters * shared).clamp(S_LOW, S_HIGH))
         self.info = found.info | {"absent_classes": absent.nonzero().flatten().tolist()}
@@ -108,7 +108,7 @@ class ClassTemperature(StreamCalibrator, Parametric):
 
 @dataclass(frozen=True)
 class RelativeTemperatures:
-    """Inverse temperatures in units of the shared one: all are of order one, whatever the logits' scale."""
+    """Inverse temperatures in units of the shared one, so that all are of order one, whatever the logits' scale."""
 
     shared: float
     strength: float
@@ -120,7 +120,7 @@ class RelativeTemperatures:
         return self.strength * (relative - 1).square().sum()
 
     def minimise(self, problem: Problem, start: Tensor, counts: Tensor) -> Solution:
-        """The best within the bounds; a class without samples keeps the shared temperature."""
+        """The optimum within the bounds; a class without samples keeps the shared temperature."""
         one = torch.ones_like(start)
         low, high = (torch.where(counts == 0, one, one * (bound / self.shared)) for bound in (S_LOW, S_HIGH))
         return minimise(problem, start, low=low, high=high)
@@ -128,13 +128,13 @@ class RelativeTemperatures:
 
 @calibrator(family="temperature", preserves_argmax=False, takes_objective=True, takes_weights=True)
 class BiasCorrectedTemperature(Parametric):
-    """Temperature scaling with a bias for each class, which also repairs shifted class frequencies.
+    """Temperature scaling with a bias for each class, which also corrects shifted class frequencies.
 
     p = softmax(z / T + b), T in [0.01, 100], minimising the objective + (2 k / n²) (‖b‖² + (T* / T − 1)²), with T* the
-    best temperature without biases; convex in (1 / T, b). The penalty keeps classes that are told apart without a
-    mistake from certainty, and is too weak to matter with many samples; `solver="released"` has none. The biases of the
-    classes that occur have mean 0. A class without samples has bias 0: nothing is known about it. Predictions can
-    change.
+    best temperature without biases; convex in (1 / T, b). The penalty keeps classes that are separated without a
+    mistake from becoming certain, and is too weak to matter with many samples; `solver="released"` has none. The biases
+    of the classes that occur have mean 0. A class without samples has bias 0: nothing is known about it. Predictions
+    can change.
 
     Alexandari, Kundaje and Shrikumar, Maximum likelihood with bias-corrected calibration is hard-to-beat at label
     shift adaptation, ICML 2020.
@@ -149,7 +149,8 @@ class BiasCorrectedTemperature(Parametric):
         present = (torch.bincount(labels, minlength=k) > 0).double()
 
         def bias(free: Tensor) -> Tensor:
-            return present.to(free) * (free - (free @ present.to(free)) / present.sum().to(free))
+            here = present.to(free)
+            return here * (free - (free @ here) / here.sum())
 
         def scaled(rows: Tensor, parameters: Tensor) -> Tensor:
             return (rows * (parameters[0] * shared) + bias(parameters[1:])).log_softmax(1)
@@ -178,5 +179,5 @@ class BiasCorrectedTemperature(Parametric):
 
 
 def _prior_strength(objective: Objective, labels: Tensor, k: int) -> float:
-    """How strongly parameters are pulled to the shared temperature: as in vector scaling, which has 2 k of them."""
+    """The strength of the penalty: as in vector scaling, which has 2 k parameters."""
     return prior_samples(2 * k, objective.n_samples(labels)) * sample_weight(objective, labels, k)

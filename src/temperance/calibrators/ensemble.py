@@ -20,10 +20,10 @@ MOST_UNIFORM = 0.999
 class EnsembleTemperature(Parametric):
     """Temperature scaling mixed with the uncalibrated prediction and the uniform one.
 
-    p = w1 softmax(z / T) + w2 softmax(z) + w3 / k with w ≥ 0 and Σ w = 1: first T, then the weights. Mixing
-    probabilities keeps their order, and w3 bounds what a confident mistake can cost.
+    p = w1 softmax(z / T) + w2 softmax(z) + w3 / k with w ≥ 0 and Σ w = 1: T is fitted first, then the weights. Mixing
+    probabilities keeps their order, and w3 bounds the cost of a confident mistake.
 
-    `space="logits"` is the mix of the SCTL paper (eq. 13), w1 z / T + w2 z + w3 / k before the softmax. That is
+    `space="logits"` mixes before the softmax, w1 z / T + w2 z + w3 / k, as the SCTL paper does (eq. 13). That is
     temperature scaling again, with 1 / T′ = w1 / T + w2, since a constant changes nothing; it is here to reproduce that
     paper's tables.
 
@@ -47,7 +47,7 @@ class EnsembleTemperature(Parametric):
         self.space = space
 
     def _fit_weighted(self, logits: Tensor, labels: Tensor, weights: Tensor | None) -> None:
-        # One objective for both stages: the second starts with the weights that it chose in the first.
+        # One objective for both stages: the second starts with the objective's weights from the first.
         objective = self._make_objective(weights)
         inverse, first = fit_inverse_temperature(objective, logits, labels, self.solver)
         if self.space == "probs":
@@ -62,7 +62,7 @@ class EnsembleTemperature(Parametric):
 
     def _calibrate(self, logits: Tensor) -> Tensor:
         if self.space == "logits":
-            # The free weights could reverse the order; as everywhere T′ stays between 0.01 and 100.
+            # Unconstrained weights could reverse the order; as everywhere, T′ stays between 0.01 and 100.
             slope = self.weights[0] / self.temperature + self.weights[1]
             return (logits * slope.clamp(S_LOW, S_HIGH)).log_softmax(1)
         scaled, plain, uniform = self.weights.log()
@@ -85,13 +85,13 @@ def fit_mixture(objective: Objective, logits: Tensor, labels: Tensor, inverse: f
         log_probs: Tensor = probs.clamp_min(1e-20).log()
         return log_probs
 
-    # Not from a corner: where a part has no weight yet, its slope can be infinite.
+    # Not from a corner: where a component has no weight yet, its slope can be infinite.
     start, high = logits.new_tensor([0.1, 0.1]), logits.new_tensor([1.0, MOST_UNIFORM])
     found = minimise(Problem(objective, mixed, logits, labels), start, low=0.0, high=high)
     return Solution(_weights(found.parameters), found.info)
 
 
 def _weights(shares: Tensor) -> Tensor:
-    """The three weights, from the share of the uniform prediction and that of the uncalibrated one in the rest."""
+    """The three weights, from the share of the uniform prediction, and that of the uncalibrated one in the rest."""
     plain, uniform = shares
     return torch.stack([(1 - uniform) * (1 - plain), (1 - uniform) * plain, uniform])

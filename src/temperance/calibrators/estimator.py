@@ -1,4 +1,4 @@
-"""What scikit-learn asks of an estimator; scikit-learn itself is imported only where it is in use."""
+"""What scikit-learn expects of an estimator; scikit-learn itself is imported only where it is used."""
 
 from __future__ import annotations
 
@@ -11,28 +11,26 @@ from torch import Tensor
 
 from temperance.arrays import ArrayLike, as_array, as_labels, as_scores, as_weights, flatten, no_weight
 from temperance.calibrators.weights import either
+from temperance.compiled import first_places
 from temperance.errors import InputError
-from temperance.numerics import first_places
 
-# What scikit-learn calls a request for metadata: whether it is wanted, and by which name; None is undecided.
+# scikit-learn's metadata request: whether the metadata is wanted, and under which name; None means undecided.
 Request = bool | str | None
 
 
 class Estimator:
-    """A classifier as scikit-learn knows it, once `_k`, the number of its classes, is known."""
+    """A classifier in scikit-learn's sense, fitted once `_k`, the number of classes, is known."""
 
     name: ClassVar[str]
-    class_names: tuple[str, ...] | None = (
-        None  # after a fit to text or to predictions with names
-    )
+    class_names: tuple[str, ...] | None = None  # if the labels were text or had names
     _k: int | None
-    _metadata_request: Any  # once it is set; scikit-learn's `clone` copies it by this name
+    _metadata_request: Any  # only once set; scikit-learn's `clone` copies the attribute of this name
 
     def predict_proba(self, logits: ArrayLike) -> Any:
         raise NotImplementedError
 
     def predict(self, logits: ArrayLike) -> Any:
-        """The most probable class of each sample, the first if several are; after a fit to text, an array of text."""
+        """The most probable class of each sample, the first of equal ones; after a fit to text labels, as text."""
         found = self._predicted(logits)
         if self.class_names is not None:
             return self.classes_[found.cpu().numpy()]
@@ -66,7 +64,7 @@ class Estimator:
 
     @property
     def classes_(self) -> npt.NDArray[Any]:
-        """The class of each column, once it is fitted: its number, or its name after a fit to text."""
+        """The class of each column: its number, or its name after a fit to text labels."""
         if self._k is None:
             raise AttributeError("classes_ is known once the calibrator is fitted")
         return np.arange(self._k) if self.class_names is None else np.array(self.class_names)
@@ -84,17 +82,17 @@ class Estimator:
         )
 
     def get_metadata_routing(self) -> Any:
-        """Whether `fit` and `score` want `sample_weight`, where scikit-learn routes metadata."""
+        """Whether `fit` and `score` want `sample_weight`, for scikit-learn's metadata routing."""
         if hasattr(self, "_metadata_request"):
             return self._metadata_request
         return weights_request(self.name, fit=None, score=None)
 
     def set_fit_request(self, *, sample_weight: Request = None) -> Self:
-        """Say whether `fit` wants `sample_weight`, where scikit-learn routes metadata."""
+        """Say whether `fit` wants `sample_weight`, for scikit-learn's metadata routing."""
         return self._ask("fit", sample_weight)
 
     def set_score_request(self, *, sample_weight: Request = None) -> Self:
-        """Say whether `score` wants `sample_weight`, where scikit-learn routes metadata."""
+        """Say whether `score` wants `sample_weight`, for scikit-learn's metadata routing."""
         return self._ask("score", sample_weight)
 
     def _ask(self, method: str, wanted: Request) -> Self:
@@ -104,29 +102,29 @@ class Estimator:
 
 
 def names_of(labels: ArrayLike, k: int) -> tuple[str, ...] | None:
-    """The classes of the k columns where labels are text: the sorted ones, as in scikit-learn. None for numbers."""
+    """The names of the k columns if labels are text: the sorted labels, as in scikit-learn. None for numbers."""
     text = _text(labels)
     if text is None:
         return None
     names = tuple(np.unique(text).tolist())
     if len(names) != k:
         raise InputError(
-            f"labels that are text must name every class, one for each of the {k} columns of the logits; these name "
+            f"text labels must name every class, one for each of the {k} columns of the logits; these name "
             f"{len(names)}. Pass numbers instead: the column of each label's class"
         )
     if all(name.isdecimal() for name in names) and list(names) != sorted(names, key=int):
         some = ", ".join(map(repr, names[:3]))
-        raise InputError(f"labels are numbers as text, which would be sorted as {some}, …: pass them as integers")
+        raise InputError(f"labels are numbers as text, which sort as {some}, …: pass them as integers")
     return names
 
 
 def numbered(labels: ArrayLike, names: tuple[str, ...] | None) -> ArrayLike:
-    """Labels that are text as the places of their names, others as they are."""
+    """Text labels as class numbers; other labels unchanged."""
     text = _text(labels)
     if text is None:
         return labels
     if names is None:
-        raise InputError("labels are text, but the calibrator was fitted to class numbers: pass numbers")
+        raise InputError("labels are text, but the calibrator was fitted to class numbers: pass class numbers")
     known = np.array(names)  # sorted
     places = np.searchsorted(known, text).clip(max=len(names) - 1)
     if not (known[places] == text).all():
@@ -136,7 +134,7 @@ def numbered(labels: ArrayLike, names: tuple[str, ...] | None) -> ArrayLike:
 
 
 def _text(labels: ArrayLike) -> npt.NDArray[np.str_] | None:
-    """Labels as an array of text, if that is what they are."""
+    """Labels as an array of text, or None if they are not text."""
     if isinstance(labels, Tensor):
         return None
     given = as_array(labels, "labels")

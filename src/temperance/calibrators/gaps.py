@@ -1,4 +1,4 @@
-"""Gap scaling: the gaps between a row's sorted logits, stretched by how sure the row is."""
+"""Gap scaling: the gaps between a row's sorted logits, stretched depending on how confident the row is."""
 
 from collections.abc import Iterator
 from typing import Unpack
@@ -6,20 +6,19 @@ from typing import Unpack
 import torch
 from torch import Tensor
 
-from temperance.arrays import CORE_BLOCK_VALUES, block_rows
 from temperance.calibrators._fit.descent import Solution, descend
 from temperance.calibrators._fit.solvers import Problem, WithObjective, minimise, sample_weight
 from temperance.calibrators.base import Shared, calibrator
 from temperance.calibrators.ordered import LEAST_GAIN, centred
-from temperance.calibrators.temperature import caution_of, fit_inverse_temperature
+from temperance.calibrators.temperature import caution_of, core_rows, fit_inverse_temperature
 from temperance.calibrators.weights import weighed
-from temperance.numerics import one_thread
 from temperance.objectives import Nll, Objective, ObjectiveName
 from temperance.settings import Positive
+from temperance.threads import one_thread
 
-# A new factor begins below the logits of these ranks: the first gaps decide, the many small ones share a factor.
+# A new factor starts below the logits of these ranks: the first gaps matter most, the many small ones share a factor.
 RANKS = (1, 2, 3, 5)
-# How many of the largest log-probabilities tell how sure a row is.
+# How many of the largest log-probabilities describe how confident a row is.
 SEEN = 4
 # Features are clipped at this many standard deviations: nothing was learnt beyond.
 REACH = 3.0
@@ -29,24 +28,25 @@ MAX_STEPS = 50
 
 @calibrator(family="ordered", preserves_argmax=True, takes_objective=True, takes_weights=True)
 class GapScaling(WithObjective):
-    """Stretches the gaps between sorted logits by factors that depend on how sure the row is; the order stays.
+    """Stretches the gaps between sorted logits by factors that depend on how confident the row is; the order stays.
 
-    With u = z / T sorted downwards and its gaps in groups g (the first, the second, the third and fourth, the rest)
+    With u = z / T sorted in descending order and its gaps in groups g (the first, the second, the third and fourth, the
+    rest)
 
         p = softmax(f),   f_(i) = −Σ_{j < i} m_g(j) · (u_(j) − u_(j+1)),   m_g = 1 + θ_g · φ
 
-    φ = [1, the four largest log-probabilities, the largest logit less the mean], all but the 1 standardised. T comes
-    first; `rescale=False` leaves it at 1. θ then minimises NLL + (`ridge` / n) ‖θ‖², a convex problem of 24 parameters
-    for any number of classes, by Newton's method; another objective by L-BFGS. With few samples it stays near
-    temperature scaling.
+    φ = [1, the four largest log-probabilities, the largest logit minus the mean], all but the 1 standardised. T is
+    fitted first; `rescale=False` leaves it at 1. θ then minimises NLL + (`ridge` / n) ‖θ‖², a convex problem of 24
+    parameters for any number of classes, by Newton's method; other objectives are minimised by L-BFGS. With few samples
+    it stays near temperature scaling.
 
-    It is what `order-preserving` becomes with a linear network and few factors: nearly as good on real predictions, and
-    ten times faster. On rows unlike those it was fitted on a factor can become zero or negative; a tiny positive one
-    then replaces it, so the order stays. It treats all classes alike, which complements methods that tell them apart:
-    `auto` ends with it.
+    It is `order-preserving` with a linear network and few factors: nearly as good on real predictions, and ten times
+    faster. On rows unlike those it was fitted on, a factor can become zero or negative; a tiny positive one then
+    replaces it, so the order stays. It treats all classes alike, which complements methods that tell them apart: `auto`
+    ends with it.
 
     ridge    strength of the penalty on θ
-    rescale  find T first; false: T = 1
+    rescale  fit T first; false: T = 1
 
     Rahimi et al., "Intra order-preserving functions for calibration of multi-class neural networks" (NeurIPS 2020).
     """
@@ -74,7 +74,7 @@ class GapScaling(WithObjective):
         self._keep("inverse_temperature", logits.new_tensor(inverse))
         scaled = centred(logits) * inverse
         top = _largest(scaled)
-        in_blocks = (torch.split(part, _step(scaled)) for part in (scaled, top))
+        in_blocks = (torch.split(part, core_rows(scaled)) for part in (scaled, top))
         sureness = torch.cat([_sureness(*rows) for rows in zip(*in_blocks, strict=True)])
         self._keep("centre", weighed(sureness, weights).mean(0))
         self._keep("spread", weighed((sureness - self.centre).square(), weights).mean(0).sqrt().clamp_min(1e-9))
@@ -91,10 +91,10 @@ class GapScaling(WithObjective):
         self._keep("slopes", found.parameters.view(-1, described.shape[1]))
 
     def _calibrate(self, logits: Tensor) -> Tensor:
-        if torch.compiler.is_compiling() or len(logits) <= _step(logits):
+        if torch.compiler.is_compiling() or len(logits) <= core_rows(logits):
             return self._log_probs(logits)
         with one_thread():  # its many small operations would wait for torch's threads
-            return torch.cat([self._log_probs(rows) for rows in torch.split(logits, _step(logits))])
+            return torch.cat([self._log_probs(rows) for rows in torch.split(logits, core_rows(logits))])
 
     def _log_probs(self, logits: Tensor) -> Tensor:
         scaled = centred(logits) * self.inverse_temperature
@@ -102,7 +102,7 @@ class GapScaling(WithObjective):
         return _stretched(scaled, top, self._described(_sureness(scaled, top)), self.slopes)
 
     def _described(self, sureness: Tensor) -> Tensor:
-        """φ of each row. (n, 1 + d)"""
+        """The features φ of each row. (n, 1 + d)"""
         standard = ((sureness - self.centre) / self.spread).clamp(-REACH, REACH)
         return torch.cat([torch.ones_like(standard[:, :1]), standard], 1)
 
@@ -117,7 +117,7 @@ def _stretched(scaled: Tensor, top: Tensor, described: Tensor, slopes: Tensor) -
 
 
 def _largest(scaled: Tensor) -> Tensor:
-    """The largest logits of each row in falling order, as many as the functions below ask for. (n, at most 5)"""
+    """The largest logits of each row in descending order, as many as the functions below need. (n, at most 5)"""
     return scaled.topk(min(max(SEEN, RANKS[-1]), scaled.shape[1]), dim=1).values
 
 
@@ -127,31 +127,26 @@ def _sureness(scaled: Tensor, top: Tensor) -> Tensor:
 
 
 def _edges(scaled: Tensor, top: Tensor) -> Tensor:
-    """The logits at which a factor begins, and the least one, where the last factor ends. (n, g + 1)"""
+    """The logits at which a factor starts, and the smallest logit, where the last factor ends. (n, g + 1)"""
     return torch.cat([top[:, [rank - 1 for rank in _ranks(scaled)]], scaled.amin(1, keepdim=True)], 1)
 
 
 def _ranks(scaled: Tensor) -> list[int]:
-    """Those of RANKS below which a row has logits."""
+    """The RANKS that are not the last rank of a row."""
     return [rank for rank in RANKS if rank < scaled.shape[1]]
 
 
 def _depths(scaled: Tensor, edges: Tensor) -> Iterator[Tensor]:
-    """How far each logit lies below the top, in parts between the edges: f = −Σ_g m_g · depth_g. (n, k) for each g"""
+    """How far each logit lies below the top, split at the edges: f = −Σ_g m_g · depth_g. (n, k) for each g"""
     for start, end in zip(edges.T[:-1, :, None], edges.T[1:, :, None], strict=True):
         yield torch.minimum((start - scaled).clamp_min(0), start - end)
 
 
-def _step(rows: Tensor) -> int:
-    """How many rows to take at once, so that what is computed from them stays in cache."""
-    return block_rows(rows.shape[1], rows.device, CORE_BLOCK_VALUES)
-
-
 class _Problem:
-    """The penalised NLL of slopes θ (g · (1 + d),) with its gradient, and its Hessian where it was evaluated last.
+    """The penalised NLL of slopes θ (g · (1 + d),) with its gradient, and the Hessian of its last evaluation.
 
-    Below the start of the last group all logits have the same depth in the groups before it. So of a row's many logits
-    only three sums matter: of p, of p · depth and of p · depth², depth being that in the last group.
+    Below the start of the last group all logits have the same depth in the groups before it. So for a row's many logits
+    there, only three sums matter: of p, of p · depth and of p · depth², with the depth in the last group.
     """
 
     def __init__(
@@ -174,12 +169,12 @@ class _Problem:
         hessian = theta.new_zeros(groups * groups, d * d)
         for top, own, deep, edges, described, share in self._blocks():
             gains = 1 + described @ theta.T
-            above = edges[:, :-2] - edges[:, 1:-1]  # what a logit of the last group has in the groups before it
+            above = edges[:, :-2] - edges[:, 1:-1]  # the depth of the last group's logits in the groups before it
             probs = (-(top @ gains[:, :, None]).squeeze(2)).exp()
             ones = deep.new_ones(deep.shape[1])
             powers = torch.exp(deep * -gains[:, -1:])
             base = (-(above * gains[:, :-1]).sum(1)).exp()
-            # The logits above the last group have depth 0 there, so each of them counts as one.
+            # The logits above the last group have depth 0 there, so each adds exp(0) = 1 to the sum.
             rest = [(powers @ ones - top.shape[1]) * base, *(powers.mul_(deep) @ ones * base for _ in range(2))]
             norm = probs.sum(1) + rest[0]
             probs = probs / norm[:, None]
@@ -203,13 +198,13 @@ class _Problem:
         return float(value), gradient.reshape(-1)
 
     def _blocks(self) -> Iterator[tuple[Tensor, ...]]:
-        step = _step(self.deep)
+        step = core_rows(self.deep)
         parts = (self.top, self.own, self.deep, self.edges, self.described, self.share)
         return zip(*(torch.split(part, step) for part in parts), strict=True)
 
 
 def _minimise(objective: Objective, scaled: Tensor, described: Tensor, labels: Tensor, ridge: float) -> Solution:
-    """The slopes with the least value of any objective with the ridge."""
+    """The slopes that minimise any objective plus the ridge."""
     k, shape = scaled.shape[1], (len(_ranks(scaled)), described.shape[1])
     penalty = ridge * sample_weight(objective, labels, k)
 

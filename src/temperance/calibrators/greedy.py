@@ -20,13 +20,13 @@ from temperance.objectives import Nll
 from temperance.progress import tell
 from temperance.settings import Count, CountOrZero, Positive
 
-# A confidence this close to a bin edge, in bins, is computed again in the metric's way: rounding decides its bin.
+# A confidence this close to a bin edge, in bin widths, is recomputed as the metric does it: rounding decides its bin.
 NEAR_EDGE = 1e-9
 
-# Candidates × rows (or rows × classes) are taken in blocks of about this many values, which stay in cache.
+# Candidates × rows (or rows × classes) are processed in blocks of about this many values, which stay in cache.
 BLOCK_VALUES = {"cpu": 1 << 16, "cuda": 1 << 25}
 
-# How many values of the grid on either side a local search tries.
+# How many grid values on either side a local search tries.
 LOCAL_REACH = 2
 
 
@@ -34,20 +34,20 @@ LOCAL_REACH = 2
 class ClassTemperatureGreedy(Calibrator):
     """A temperature for each class, chosen class by class for the least ECE (CTS).
 
-    p = softmax(z_1 / T_1, …, z_k / T_k). Every T_j starts at the one temperature of the grid with the least ECE. Then,
-    class by class, T_j takes the value of the grid with the least ECE while the others stay (CTS eq. 7), until a sweep
-    over the classes changes nothing or `sweeps` are done. A value is taken only if it lowers the ECE; of equally good
-    ones the smallest is.
+    p = softmax(z_1 / T_1, …, z_k / T_k). Every T_j starts at the grid's single temperature of least ECE. Then, class by
+    class, T_j becomes the grid value of least ECE with the others fixed (CTS eq. 7), until a sweep over the classes
+    changes nothing or `sweeps` are done. A value is accepted only if it lowers the ECE; of equally good ones, the
+    smallest.
 
     The trap: ECE falls on the data it was fitted on, by construction. On new data the gain is smaller and can be a
-    loss, the more so the more classes and the fewer samples; compare it on held-out data, with a proper score. Samples
-    without a mistake get the one temperature of `temperature`, with a warning.
+    loss, more so with more classes and fewer samples; compare it on held-out data, with a proper score. Samples without
+    a mistake get the single temperature of `temperature`, with a warning.
 
-    Unlike one temperature, it can change predictions. `constrained=True` takes only values that keep the accuracy on
-    the fit data, as the paper does; `False` is its U-CTS. The paper's text asks for an accuracy not below that of the
-    current temperatures (`accuracy_rule="start"`), its algorithm box for a higher one ("strict"), and its program
-    raises the bar at every better candidate of a scan ("ratchet"). `search="local"` tries only the two values of the
-    grid on either side of the current one, as a later version of the program does.
+    Unlike a single temperature, it can change predictions. `constrained=True` accepts only values that keep the
+    accuracy on the fit data, as the paper does; `False` is its U-CTS. The paper's text asks for an accuracy not below
+    that of the current temperatures (`accuracy_rule="start"`), its algorithm box for a higher one ("strict"), and its
+    program raises the bar at every better candidate of a scan ("ratchet"). `search="local"` tries only the two grid
+    values on either side of the current one, as a later version of the program does.
 
     The grid is `start`, `start + step`, … up to `stop`, or the values in `grid`. `info` holds ECE and accuracy at the
     start and after every sweep.
@@ -55,8 +55,8 @@ class ClassTemperatureGreedy(Calibrator):
     n_bins             bins of the ECE
     start, stop, step  the grid of temperatures
     grid               other temperatures, instead of these
-    sweeps             most sweeps over the classes
-    constrained        take only values that keep the accuracy on the fit data
+    sweeps             maximum number of sweeps over the classes
+    constrained        accept only values that keep the accuracy on the fit data
     accuracy_rule      what that means: "start", "strict" or "ratchet", as above
     search             "full" grid, or "local": the two values on either side
 
@@ -142,7 +142,7 @@ class ClassTemperatureGreedy(Calibrator):
         else:
             given = [float(value) for value in self.grid]
         if not given:
-            raise InputError(f"grid must be positive temperatures, at least one; got {self.grid!r}")
+            raise InputError(f"grid must be one or more positive temperatures; got {self.grid!r}")
         return torch.tensor(sorted(set(given)), dtype=torch.float64)
 
     def _candidates(self, current: int, size: int) -> slice:
@@ -151,7 +151,7 @@ class ClassTemperatureGreedy(Calibrator):
         return slice(max(0, current - LOCAL_REACH), min(size, current + LOCAL_REACH + 1))
 
     def _choose(self, offset: int, outcomes: list[_Outcome], current: int, best: _Outcome) -> tuple[int, _Outcome]:
-        """The place in the grid of the value to take, and its outcome; the current ones if none is better."""
+        """The grid index of the value to accept, and its outcome; the current ones if none is better."""
         bar = best.correct + (self.accuracy_rule == "strict")
         at = current
         for i, outcome in enumerate(outcomes):
@@ -172,10 +172,10 @@ class _Outcome:
 
 @dataclass
 class _Rows:
-    """All that the softmax and the prediction of each row need from some columns of scaled logits. (n,)"""
+    """What the softmax and the prediction of each row need from some columns of scaled logits. (n,)"""
 
     top: Tensor  # the largest
-    best: Tensor  # its column, the lowest of several
+    best: Tensor  # its column, the lowest of equal ones
     total: Tensor  # Σ exp(scaled logit − top): from 1 to the number of columns
 
     @classmethod
@@ -197,9 +197,9 @@ class _Rows:
 class _Scan:
     """Evaluates every candidate temperature of one class at a time, at a cost that does not depend on k.
 
-    Changing T_j changes one column. So each row is summed once without that column, and a candidate costs one exp for
-    each row instead of k. Where j is not the largest of its row, the sum without it is a difference of two sums, which
-    loses no precision because the largest term stays; where it is the largest, the row is summed again.
+    Changing T_j changes one column. So each row is summed once without that column, and a candidate costs one exp per
+    row instead of k. Where column j is not the largest of its row, the sum without it is a difference of two sums,
+    which loses no precision because the largest term stays; where it is the largest, the row is summed again.
     """
 
     def __init__(self, logits: Tensor, labels: Tensor, temperatures: Tensor, n_bins: int) -> None:
@@ -215,7 +215,7 @@ class _Scan:
         self.rows = _Rows(*(torch.cat([getattr(p, f) for p in parts]) for f in ("top", "best", "total")))
 
     def accept(self, temperature: Tensor) -> None:
-        """Take this temperature for the class last scanned."""
+        """Set this temperature for the class last scanned."""
         self.temperatures[self.j] = temperature
         self.rows = self.others.with_column(self.j, self.logits[:, self.j] / temperature)
 
@@ -234,7 +234,7 @@ class _Scan:
         for part in _split(torch.stack(columns, 1), len(candidates)):
             z, bar, top, total, base, delta = part.T.contiguous()
             column = z / candidates[:, None]
-            wins = torch.gt(column, bar, out=torch.empty_like(column))  # as numbers, without a detour over booleans
+            wins = torch.gt(column, bar, out=torch.empty_like(column))  # directly as numbers, without a bool tensor
             hits = torch.addcmul(base, wins, delta)
             correct += hits.sum(1)
             ratio = column.sub_(top).clamp_(max=700).exp_()
@@ -257,8 +257,8 @@ class _Scan:
         return found
 
     def _bin(self, confidence: Tensor, candidates: Tensor, first: int) -> Tensor:
-        """The bin of each confidence (candidates, rows from `first`); those near an edge are computed again."""
-        # The upper half of the last bin is moved to its middle: 1 is an edge, but nothing lies beyond it.
+        """The bin of each confidence (candidates, rows from `first`); those near an edge are recomputed."""
+        # The upper half of the last bin is clamped to its middle: 1 is an edge, but nothing lies beyond it.
         scaled = (confidence * self.n_bins).clamp_(max=self.n_bins - 0.5)
         index = scaled.long()
         above = scaled.frac_()
@@ -290,7 +290,7 @@ def _exact_bin(confidence: Tensor, n_bins: int) -> Tensor:
 
 
 def _just_below(values: Tensor, *, where: Tensor) -> Tensor:
-    """The values, in some places the next smaller float, so that `x > value` there means `x >= value`."""
+    """The values, replaced in some places by the next smaller float, so that `x > value` there means `x >= value`."""
     return torch.where(where, values.nextafter(values.new_tensor(-math.inf)), values)
 
 

@@ -1,4 +1,4 @@
-"""No calibration at all: what every other method is compared with."""
+"""No calibration: the baseline for every other method."""
 
 from torch import Tensor
 
@@ -11,9 +11,6 @@ class Identity(Calibrator):
 
     def _check_fit(self, logits: Tensor, labels: Tensor) -> None:
         """It learns nothing, so any samples will do."""
-
-    def _fit(self, logits: Tensor, labels: Tensor) -> None:
-        pass
 
     def _fit_weighted(self, logits: Tensor, labels: Tensor, weights: Tensor | None) -> None:
         pass

@@ -24,14 +24,14 @@ class KernelLogistic(Calibrator):
 
     p = softmax(u + W φ(u) + b), u the temperature-scaled logits, φ(u) = [u, cos(Ω u + β)]: `features` random waves of
     the standardised logits, whose sums approximate functions smooth on the scale 1 / `scale` (Rahimi and Recht, 2007).
-    The penalty (`ridge` · k / n) ‖W‖² + ‖b‖² / n pulls towards temperature scaling. It helps where two classes are
-    confused in ways that depend on the other classes (language models over answer options). Alone it overfits where
-    there is nothing to learn; `auto` weighs it against other methods. The waves are drawn with `seed` and kept.
+    The penalty (`ridge` · k / n) ‖W‖² + ‖b‖² / n shrinks it towards temperature scaling. It helps where two classes are
+    confused in ways that depend on the other classes (language models over answer options). On its own it overfits
+    where there is nothing to learn; `auto` weighs it against other methods. The waves are drawn with `seed` and stored.
 
     features  number of random waves
     scale     how fast the waves vary; larger follows finer detail
     ridge     strength of the penalty
-    seed      of the waves
+    seed      for drawing the waves
     """
 
     inverse_temperature: Tensor
@@ -57,9 +57,6 @@ class KernelLogistic(Calibrator):
         self.ridge = ridge
         self.seed = seed
 
-    def _fit(self, logits: Tensor, labels: Tensor) -> None:
-        self._fit_weighted(logits, labels, None)
-
     def _fit_weighted(self, logits: Tensor, labels: Tensor, weights: Tensor | None) -> None:
         objective, k = counting("nll", weights), logits.shape[1]
         n = objective.n_samples(labels)
@@ -80,15 +77,13 @@ class KernelLogistic(Calibrator):
         identity[:, -1] = self.centre
         penalty = torch.full_like(identity, self.ridge * k / n)
         penalty[:, -1] = 1 / n
-        found = fit_map(
-            Full(), x, labels, objective, penalty=penalty, start=identity, centre=identity, tolerance=ROUGHLY
-        )
+        found = fit_map(Full(), x, labels, objective, penalty=penalty, centre=identity, tolerance=ROUGHLY)
         self.info = found.info | {"temperature": 1 / inverse} | caution_of(record)
         self._keep("weight", found.parameters[:, :-1])
         self._keep("bias", found.parameters[:, -1])
 
     def _scaled(self, logits: Tensor) -> Tensor:
-        """Temperature-scaled logits whose rows have mean 0: a constant added to all classes means nothing."""
+        """Temperature-scaled logits whose rows have mean 0: a constant added to a row changes nothing."""
         return centred(logits) * self.inverse_temperature
 
     def _described(self, scaled: Tensor) -> Tensor:

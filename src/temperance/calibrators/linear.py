@@ -22,10 +22,10 @@ from temperance.settings import AtLeastTwo, Positive
 # Strengths of the penalty that cross-validation tries, strongest first.
 STRENGTHS = [10.0**power for power in range(6, -3, -1)]
 
-# With slopes this small the NLL is right to more digits than a comparison of penalties needs.
+# With a gradient this small the NLL is accurate enough to compare penalties.
 ROUGHLY = 1e-4
 
-# From the strongest penalty down the NLL falls, then the map overfits: stop when it is this much above the lowest.
+# As the penalty weakens the NLL falls, then the map overfits: stop when the NLL is this factor above the lowest.
 WORSE = 1.01
 
 # The logarithm of the smallest normal float64.
@@ -54,7 +54,7 @@ class Ridged(Parametric):
         self._keep_map(found.parameters, features.unit)
 
     def _keep_map(self, parameters: Tensor, unit: float) -> None:
-        """Keep the map in the units of the logits."""
+        """Store the map in the units of the logits."""
         raise NotImplementedError
 
 
@@ -63,11 +63,11 @@ class Vector(StreamCalibrator, Ridged):
     """Vector scaling: a factor and a shift for each class.
 
     p = softmax(v ∘ z + b), v and b minimising the objective + `ridge` (‖T v − 1‖² + ‖b‖²), with T the best single
-    temperature. It can follow a change of how common the classes are, which one temperature cannot; with few samples
-    for each class it overfits, and `structured-vector` is safer.
+    temperature. It can follow a change of class frequencies, which one temperature cannot; with few samples per class
+    it overfits, and `structured-vector` is safer.
 
-    Without a penalty there is no optimum where a class has no samples or is told apart without a mistake. The default
-    `ridge`, 2 k / n² but at least 1e-6, decides there and is too weak to matter with many samples for each class.
+    Without a penalty there is no optimum if a class has no samples or is separated without a mistake. The default
+    `ridge`, 2 k / n² but at least 1e-6, decides there and is too weak to matter with many samples per class.
 
     ridge  strength of the penalty; None: 2 k / n², at least 1e-6
 
@@ -93,7 +93,7 @@ class Vector(StreamCalibrator, Ridged):
             return self.kind.scores(x, free.view_as(centre)).log_softmax(1)
 
         def penalty(free: Tensor) -> Tensor:
-            # Scaled by the weights of the rows, so that it is as strong as if they summed to one.
+            # Scaled by the rows' total weight, so that it is as strong as if the weights summed to one.
             total = objective.class_weights_of(stream.counts) @ stream.counts.double()
             return ridge * total * (free.view_as(centre) - centre).square().sum()
 
@@ -120,8 +120,8 @@ class Matrix(Ridged):
     """Matrix scaling: every new logit is a weighted sum of all the old ones. It overfits: see matrix-odir.
 
     p = softmax(W z + b), W and b minimising the objective + `ridge` (‖T W − I‖² + ‖b‖²). With k (k + 1) parameters it
-    learns its samples by heart as soon as there are many classes: it is here for comparison, use `structured-matrix`
-    instead. The default `ridge`, k (k + 1) / n² but at least 1e-6, only keeps that from ending in certainty.
+    memorises its samples as soon as there are many classes: it is here for comparison, use `structured-matrix` instead.
+    The default `ridge`, k (k + 1) / n² but at least 1e-6, only keeps it from ending in certainty.
 
     ridge  strength of the penalty; None: k (k + 1) / n², at least 1e-6
 
@@ -146,19 +146,18 @@ class MatrixOdir(Parametric):
     """Matrix scaling with a penalty on everything but the diagonal (ODIR).
 
     p = softmax(W z + b), with λ / (k (k − 1)) Σ_{i≠j} W_ij² + μ / k Σ_i b_i² added to the objective. The diagonal is
-    free, but for the weak penalty of vector scaling on all parameters, so for λ → ∞ it becomes vector scaling, for
-    μ → ∞ also without shifts.
+    free, except for the weak penalty of vector scaling on all parameters. So λ → ∞ gives vector scaling, and μ → ∞
+    removes the shifts too.
 
-    `off_diagonal` is λ and `intercept` is μ. If they are not given, cross-validation with `n_folds` parts chooses them
-    for the least NLL on rows left out of the fit: first one value for both from `strengths` (10⁶, 10⁵, … 10⁻²), from
-    the strongest down until the NLL gets worse, then μ alone. The authors' program leaves out the divisors k (k − 1)
-    and k by default, and penalises differences from the last row of W, which makes the last class special; here no
-    class is.
+    `off_diagonal` is λ and `intercept` is μ. If they are not given, cross-validation with `n_folds` folds chooses them
+    for the least held-out NLL: first one value for both from `strengths` (10⁶, 10⁵, … 10⁻²), from the strongest down
+    until the NLL gets worse, then μ alone. The authors' program omits the divisors k (k − 1) and k by default, and
+    penalises differences from the last row of W, which makes the last class special; here no class is.
 
-    off_diagonal  λ, the penalty on what is not on the diagonal; None: by cross-validation
+    off_diagonal  λ, the penalty on the off-diagonal elements; None: by cross-validation
     intercept     μ, the penalty on the shifts; None: by cross-validation
-    strengths     what cross-validation chooses from
-    n_folds       parts of the cross-validation
+    strengths     the values that cross-validation tries
+    n_folds       number of folds of the cross-validation
 
     Kull et al., Beyond temperature scaling, NeurIPS 2019.
     """
@@ -185,7 +184,7 @@ class MatrixOdir(Parametric):
     def _check_settings(self) -> None:
         super()._check_settings()
         if self.strengths is not None and not self.strengths:
-            raise InputError("strengths must be positive numbers, at least one; got none")
+            raise InputError("strengths must be one or more positive numbers; got none")
 
     def _fit_weighted(self, logits: Tensor, labels: Tensor, weights: Tensor | None) -> None:
         objective = self._make_objective(weights)
@@ -204,7 +203,7 @@ class MatrixOdir(Parametric):
         return logits
 
     def _choose(self, features: "Scaled") -> tuple[tuple[float, float], list[list[float]]]:
-        """λ and μ, and [λ, μ, NLL] of every pair that was tried."""
+        """λ and μ, and [λ, μ, NLL] of every pair tried."""
         strengths = STRENGTHS if self.strengths is None else sorted(self.strengths, reverse=True)
         off_diagonal, intercept = self.off_diagonal, self.intercept
         if off_diagonal is not None and intercept is not None:
@@ -221,8 +220,8 @@ class Dirichlet(MatrixOdir):
     """Dirichlet calibration: matrix scaling of the log-probabilities, with a penalty on all but the diagonal (ODIR).
 
     p = softmax(W ln q + b) with q = softmax(z): the map that calibrates a classifier whose probabilities follow a
-    Dirichlet distribution for each class. Penalty and settings as in `matrix-odir`. Probabilities below the smallest
-    normal float64 count as that number.
+    Dirichlet distribution for each class. Penalty and settings as in `matrix-odir`. Probabilities are clamped to the
+    smallest normal float64.
 
     Kull et al., Beyond temperature scaling, NeurIPS 2019.
     """
@@ -232,7 +231,7 @@ class Dirichlet(MatrixOdir):
 
 
 class Scaled:
-    """Features in units of the best temperature, so that the identity map is a good start and slopes are comparable."""
+    """Features in units of the best temperature: the identity map is a good start, and gradients are comparable."""
 
     def __init__(
         self,
@@ -256,25 +255,23 @@ class Scaled:
 
     def fit(self, objective: Objective, penalty: Tensor) -> Solution:
         """The best map under a penalty on its distance from the identity."""
-        return fit_map(
-            self.kind, self.x, self.labels, objective, penalty=penalty, start=self.identity, centre=self.identity
-        )
+        return fit_map(self.kind, self.x, self.labels, objective, penalty=penalty, centre=self.identity)
 
     def regression(self, penalty: Tensor) -> Regression:
-        """The NLL of such a map, to be minimised under one penalty after the other."""
+        """The NLL of such a map, to be minimised under one penalty after another."""
         return Regression(self.kind, self.x, self.labels, self.nll(), penalty=penalty, centre=self.identity)
 
     def nll(self) -> Objective:
-        """The NLL of these rows, for a fit."""
+        """The NLL objective of these rows."""
         return counting("nll", self.weights)
 
     def weak_ridge(self, n_parameters: int) -> float:
-        """A penalty that decides only where the samples do not."""
+        """A penalty that matters only where the samples do not decide."""
         n = self.nll().n_samples(self.labels)
         return max(RIDGE, prior_samples(n_parameters, n) / n)
 
     def odir_penalty(self, off_diagonal: float, intercept: float) -> Tensor:
-        """The strength of the penalty on each parameter [W | b], a weak one on the diagonal included. (k, k + 1)"""
+        """The strength of the penalty on each parameter [W | b], including a weak one on the diagonal. (k, k + 1)"""
         k = len(self.identity)
         # W is T times as large in these units, so its square counts 1 / T² as much.
         strength = torch.full_like(self.identity, off_diagonal / (k * (k - 1)) * self.unit**2)
@@ -283,7 +280,7 @@ class Scaled:
         return strength + self.weak_ridge(2 * k)
 
     def caution(self, parameters: Tensor) -> dict[str, Any]:
-        """A caution if the samples do not determine the temperature, or if the map predicts all of them right."""
+        """A caution if the samples do not determine the temperature, or the map predicts all of them right."""
         if "caution" in self.record:
             return caution_of(self.record)
         if bool((self.kind.scores(self.x, parameters).argmax(1) == self.labels).all()):
@@ -298,7 +295,7 @@ class Scaled:
         return float(losses.sum() if self.weights is None else losses @ self.weights)
 
     def folds(self, n_folds: int) -> list[tuple["Scaled", "Scaled"]]:
-        """Ways to divide the rows into a part to fit and a part held out, each class spread evenly over the parts."""
+        """Splits of the rows into a part to fit on and a part held out, stratified by class."""
         part = torch.empty_like(self.labels)
         part[torch.argsort(self.labels, stable=True)] = torch.arange(len(part), device=part.device) % n_folds
         return [(self._rows(part != i), self._rows(part == i)) for i in range(min(n_folds, len(part)))]
@@ -309,7 +306,7 @@ class Scaled:
 
 
 class CrossValidation:
-    """The NLL of rows left out of the fit, for penalties from the strongest down."""
+    """The held-out NLL, for penalties from the strongest down."""
 
     def __init__(self, features: Scaled, n_folds: int) -> None:
         self.n = features.nll().n_samples(features.labels)

@@ -1,4 +1,4 @@
-"""Meta-Cal: where the network is too unsure to be trusted, say nothing; elsewhere scale by a temperature."""
+"""Meta-Cal: uniform predictions where the network is too uncertain to be trusted, temperature scaling elsewhere."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from temperance.calibrators._fit.curve import look_up
 from temperance.calibrators.base import Calibrator, Shared, calibrator
 from temperance.calibrators.temperature import caution_of, divided, fit_inverse_temperature
 from temperance.errors import InputError
-from temperance.numerics import isotonic
+from temperance.isotonic import isotonic
 from temperance.objectives import Nll
 from temperance.settings import PositiveFraction, Seed
 
-# One sample in ten finds the threshold, at most this many; the rest finds the temperature.
+# One sample in ten is used to find the threshold, at most this many; the rest to find the temperature.
 MOST_FOR_THRESHOLD = 500
 
-# Bins of entropy between which the accuracy of what is kept is interpolated.
+# Bins of entropy between which the accuracy of the kept predictions is interpolated.
 N_BINS = 20
 
 
 class EntropyThreshold(Calibrator):
-    """Rows whose entropy is above a threshold become uniform, the others are scaled by a temperature."""
+    """Rows whose entropy is above a threshold become uniform; the others are scaled by a temperature."""
 
     threshold: Tensor
     temperature: Tensor
 
     def _keep_below(self, threshold: float, logits: Tensor, labels: Tensor) -> None:
-        """Keep the threshold, and the temperature of least NLL on those of these samples that it lets through."""
+        """Store the threshold, and the temperature of least NLL on those of these samples that are below it."""
         sure = entropy(logits) <= threshold
         inverse = 1.0
         if bool(sure.any()):
@@ -46,20 +46,20 @@ class EntropyThreshold(Calibrator):
 
 @calibrator(family="selective", preserves_argmax=False, min_samples=10, steady_from=200)
 class MetaMis(EntropyThreshold):
-    """Makes the most unsure predictions uniform, at most a share alpha of the right ones, and scales the rest.
+    """Makes the least certain predictions uniform, at most a share alpha of the correct ones, and scales the rest.
 
     p = softmax(z / T) where the entropy of softmax(z) is at most a threshold, else 1 / k for every class. The threshold
-    is the (1 − alpha) quantile of the entropy of a tenth of the rightly predicted samples, at most 500, drawn with
-    `seed`; T has the least NLL on the other samples, right or wrong, that it lets through.
+    is the (1 − alpha) quantile of the entropy of a tenth of the correctly predicted samples, at most 500, drawn with
+    `seed`; T minimises the NLL of the other samples, correct or not, up to the threshold.
 
-    The trap: a uniform row predicts nothing. Its argmax is class 0, or the last class where a program sorts and
-    reverses, so the accuracy falls by an amount that depends on the program: report the accuracy of the network's own
-    predictions too. Class 0 is right about once in k, so uniform rows look well calibrated to ECE; NLL and Brier show
-    what they cost. A sample exactly at the threshold is let through, so that alpha holds on saturated predictions,
-    whose entropies are all zero; the authors' program makes it uniform.
+    The trap: a uniform row predicts nothing. Its argmax is class 0, or the last class if a program sorts and reverses,
+    so the accuracy falls by an amount that depends on the program: report the accuracy of the network's own predictions
+    too. Class 0 is right about once in k times, so uniform rows look well calibrated to ECE; NLL and Brier show what
+    they cost. A sample exactly at the threshold is kept, so that alpha holds on saturated predictions, whose entropies
+    are all zero; the authors' program makes it uniform.
 
-    alpha  largest share of right predictions that may become uniform
-    seed   of the samples that find the threshold
+    alpha  largest share of correct predictions that may become uniform
+    seed   for drawing the samples that determine the threshold
 
     Ma and Blaschko, "Meta-Cal: well-controlled post-hoc calibration by ranking" (ICML 2021).
     """
@@ -72,7 +72,7 @@ class MetaMis(EntropyThreshold):
     def _fit(self, logits: Tensor, labels: Tensor) -> None:
         right = (logits.argmax(1) == labels).nonzero().squeeze(1)
         drawn = _draw(right, self.seed)
-        # Where no prediction is right, every one of them may become uniform.
+        # If no prediction is correct, all of them may become uniform.
         threshold = float("-inf")
         if len(drawn):
             threshold = float(entropy(logits[drawn]).quantile(1 - self.alpha, interpolation="higher"))
@@ -83,20 +83,20 @@ class MetaMis(EntropyThreshold):
 
 @calibrator(family="selective", preserves_argmax=False, min_samples=10, steady_from=500)
 class MetaAcc(EntropyThreshold):
-    """Makes the most unsure predictions uniform until the rest has a given accuracy, and scales the rest.
+    """Makes the least certain predictions uniform until the rest has a given accuracy, and scales the rest.
 
-    As `meta-mis`, but the samples below the threshold have the given `accuracy`. The threshold is found on a tenth of
-    the samples, at most 500, drawn with `seed`: a non-increasing curve through the accuracy up to each of 20 bins of
-    equal mass and the entropy of that bin, read at `accuracy`. The default accuracy is halfway between that of all
-    these samples and 1, or as near as they reach; the authors chose about that, 0.97 for CIFAR-10, 0.87 for CIFAR-100
-    and 0.85 for ImageNet.
+    Like `meta-mis`, but the samples below the threshold have the given `accuracy`. The threshold is found on a tenth of
+    the samples, at most 500, drawn with `seed`: a non-increasing curve through the entropy of each of 20 bins of equal
+    mass as a function of the accuracy up to that bin, read at `accuracy`. The default accuracy is halfway between that
+    of all these samples and 1, or as close as they allow; the authors chose about that, 0.97 for CIFAR-10, 0.87 for
+    CIFAR-100 and 0.85 for ImageNet.
 
-    The trap is that of `meta-mis`: a uniform row predicts nothing, and its argmax is an accident. An `accuracy` below
-    that of all predictions, or above that of the surest, is refused. The authors' program leaves out the sample of
-    least entropy, and counts an empty bin as accuracy 0 at entropy 0, which bends the curve; here no bin is empty.
+    The trap is that of `meta-mis`: a uniform row predicts nothing, and its argmax is arbitrary. An `accuracy` below
+    that of all predictions, or above that of the most certain, is refused. The authors' program leaves out the sample
+    of least entropy, and counts an empty bin as accuracy 0 at entropy 0, which bends the curve; here no bin is empty.
 
     accuracy  of the predictions that are kept; None: halfway between that of all and 1
-    seed      of the samples that find the threshold
+    seed      for drawing the samples that determine the threshold
 
     Ma and Blaschko, "Meta-Cal: well-controlled post-hoc calibration by ranking" (ICML 2021).
     """
@@ -115,8 +115,8 @@ class MetaAcc(EntropyThreshold):
         wanted = min(max((1 + float(right.mean())) / 2, low), high) if self.accuracy is None else self.accuracy
         if not low <= wanted <= high:
             raise InputError(
-                f"accuracy must lie between {low:.4g}, that of all predictions, and {high:.4g}, that of the surest, "
-                f"as far as {len(drawn)} samples can tell; got {wanted:.4g}"
+                f"accuracy must lie between {low:.4g}, that of all predictions, and {high:.4g}, that of the most "
+                f"certain, as measured on {len(drawn)} samples; got {wanted:.4g}"
             )
         others = torch.ones_like(labels, dtype=torch.bool)
         others[drawn] = False
@@ -132,7 +132,7 @@ def entropy(logits: Tensor) -> Tensor:
 
 
 def entropy_for_accuracy(uncertainty: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
-    """Accuracies of the rows kept, ascending, and the entropy up to which rows are kept; samples sorted by entropy."""
+    """Ascending accuracies, and for each the entropy up to which rows are kept; samples are sorted by entropy."""
     n_bins = min(N_BINS, len(right))
     bins = zip(torch.tensor_split(uncertainty, n_bins), torch.tensor_split(right, n_bins), strict=True)
     entropies, accuracy = torch.stack([torch.stack([u.mean(), r.mean()]) for u, r in bins], dim=1)

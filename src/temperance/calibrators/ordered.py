@@ -1,4 +1,4 @@
-"""Maps of all logits together that keep their order: intra-order-preserving functions."""
+"""Intra-order-preserving functions: maps of all logits that keep their order."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from temperance.settings import Count, CountOrZero, NonNegative, PositiveFractio
 
 ADAM_MEAN, ADAM_SQUARE = 0.9, 0.999
 
-# No gain is smaller than this: rounded to zero it would make different logits equal.
+# No gain is smaller than this: a gain rounded to zero would make different logits equal.
 LEAST_GAIN = 1e-6
 
-# The scalar map of "diag" is integrated over this many nodes at quantiles of the logits, so that it is fine where the
-# logits are dense, and as many evenly spaced, so that it reaches as far as they do.
+# The scalar map of "diag" is integrated over this many nodes at quantiles of the logits, for detail where they are
+# dense, and as many evenly spaced ones, to cover their range.
 NODES = 256
 
 
@@ -31,27 +31,28 @@ NODES = 256
 class OrderPreserving(WithObjective):
     """A small network that stretches the gaps between sorted logits, and so never changes their order.
 
-    With z sorted downwards, gaps d_i = z_(i) − z_(i+1) and positive gains m_i (Rahimi et al. 2020, Theorem 1)
+    With z sorted in descending order, gaps d_i = z_(i) − z_(i+1) and positive gains m_i (Rahimi et al. 2020, Theorem 1)
 
         p = softmax(f),   f_(i) = Σ_{j ≥ i} d_j · m_j,   f_(k) = 0,   m = softplus(network)
 
     so equal logits stay equal. `variant` says what the network sees. "oi", order-invariant: the sorted logits, so it
-    cannot tell one class from another. "op", order-preserving: the logits in the order of the classes. "diag" has no
-    gains: one increasing function of a single logit, the integral of elu(network) + 1, maps each of them. On real
-    predictions "oi" was nearly always the best of the three, and "op" overfitted with many classes.
+    cannot tell one class from another. "op", order-preserving: the logits in class order. "diag" has no gains: one
+    increasing function, the integral of elu(network) + 1, maps every logit separately. On real predictions "oi" was
+    nearly always the best of the three, and "op" overfitted with many classes.
 
-    The network, `depth` layers of `width` units, sees z minus the mean of its row, so a number added to a row changes
-    nothing, and log-probabilities serve as well as logits. It starts as temperature scaling and minimises the objective
-    by Adam, in shuffled batches and with a rate that falls to zero; `seed` fixes its start and the batches.
+    The network, `depth` layers of `width` units, sees z minus its row mean, so a number added to a row changes nothing,
+    and log-probabilities work as well as logits. It starts as temperature scaling and minimises the objective with
+    Adam, in shuffled batches and with a learning rate that falls to zero; `seed` fixes its start and the batches.
 
-    The authors average five such networks from a cross-validation; this is one. Their "diag" integrates anew for each
-    logit; here all logits share one fine grid. The slope is linear between its nodes and constant beyond them.
+    The authors average five such networks from a cross-validation; this is one, without their option to add z to f.
+    Their "diag" integrates separately for each logit; here all logits share one fine grid. The slope is linear between
+    its nodes and constant beyond them.
 
     variant                              what the network sees: "oi", "op" or "diag", as above
-    width, depth                         units of a layer, and number of layers
-    epochs, learning_rate, weight_decay  of the training by Adam
-    batch_size                           samples of a step
-    seed                                 of its start and the batches
+    width, depth                         units per layer, and number of layers
+    epochs, learning_rate, weight_decay  of the training with Adam
+    batch_size                           samples per step
+    seed                                 for the initial weights and the batches
 
     Rahimi et al., "Intra order-preserving functions for calibration of multi-class neural networks" (NeurIPS 2020).
     """
@@ -138,7 +139,7 @@ class OrderPreserving(WithObjective):
         self._keep("slopes", slopes())
 
     def _network(self, n_in: int, n_out: int, start: float, generator: torch.Generator, like: Tensor) -> list[Tensor]:
-        """Weights and biases in turn, with which its output is the constant `start`."""
+        """Alternating weights and biases; the output is initially the constant `start`."""
         sizes = [n_in, *[self.width] * self.depth, n_out]
         network: list[Tensor] = []
         for before, after in itertools.pairwise(sizes):
@@ -151,7 +152,7 @@ class OrderPreserving(WithObjective):
     def _train(
         self, network: list[Tensor], log_probs: Callable[[Tensor], Tensor], labels: Tensor, generator: torch.Generator
     ) -> None:
-        """Adam (Kingma and Ba, 2015) with a cosine schedule. Torch's own imports its compiler, which takes seconds."""
+        """Adam (Kingma and Ba, 2015) with a cosine schedule; torch's own imports its compiler, which takes seconds."""
         n, objective = len(labels), self._make_objective()
         steps = self.epochs * math.ceil(n / self.batch_size)
         means, squares = ([torch.zeros_like(parameter) for parameter in network] for _ in range(2))
@@ -176,7 +177,7 @@ def centred(logits: Tensor) -> Tensor:
 
 
 def run(network: list[Tensor], x: Tensor) -> Tensor:
-    """A network of weights and biases in turn, with rectifiers between the layers."""
+    """The output of a network of alternating weights and biases, with ReLU between the layers."""
     for weight, bias in zip(network[:-2:2], network[1:-2:2], strict=True):
         x = (x @ weight + bias).relu()
     return x @ network[-2] + network[-1]
@@ -188,16 +189,16 @@ def gains(network: list[Tensor], seen: Tensor) -> Tensor:
 
 
 def stretch(ordered: Tensor, gains: Tensor) -> Tensor:
-    """Logits sorted downwards (n, k) with each gap times its gain (n, k − 1).
+    """Logits in descending order (n, k) with each gap multiplied by its gain (n, k − 1).
 
-    This is f_(i) − f_(1), which softmax maps to the same; summed from the top, the first gap is exact.
+    This is f_(i) − f_(1), which has the same softmax; summed from the top, so that the first gap is exact.
     """
     below = -((ordered[:, :-1] - ordered[:, 1:]) * gains).cumsum(1)
     return torch.cat([torch.zeros_like(below[:, :1]), below], dim=1)
 
 
 def unsorted(ordered: Tensor, order: Tensor) -> Tensor:
-    """Sorted rows back in the order of the classes."""
+    """Sorted rows back in class order."""
     return torch.zeros_like(ordered).scatter(1, order, ordered)
 
 

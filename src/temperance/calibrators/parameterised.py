@@ -1,6 +1,6 @@
-"""Parameterised temperature scaling: a small network that gives every sample its own temperature."""
+"""Parameterised temperature scaling: a small network gives every sample its own temperature."""
 
-import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal, Unpack
@@ -17,23 +17,23 @@ from temperance.errors import InputError
 from temperance.objectives import ObjectiveName
 from temperance.settings import NonNegative, Seed
 
-# How many of a sample's largest logits the network sees, and the bound they are clipped at.
+# How many of a sample's largest logits the network sees, and where they are clipped.
 MOST_INPUTS = 10
 LARGEST_INPUT = 100.0
 
-# The exact solver has a prior for small weights that counts as much as this many samples: a free network learns a few
-# thousand samples by heart. The network's kinks keep L-BFGS from ever converging fully.
+# The exact solver has a prior for small weights that counts as much as this many samples: without it the network
+# memorises a few thousand samples. The network's kinks keep L-BFGS from ever converging fully.
 PRIOR_SAMPLES = 15
 MAX_STEPS = 100
 
 
 @dataclass(frozen=True)
 class Preset:
-    """A shape of the network, where it starts, and how its authors fitted it."""
+    """The shape of a network, where it starts, and how its authors fitted it."""
 
     hidden: tuple[int, ...]
-    start: str  # the first temperatures: "best" for all samples alike, "one", or "random"
-    absolute: bool  # the authors take the network's absolute value for the temperature
+    start: str  # the initial temperatures: "best" (that of temperature scaling), "one", or "random"
+    absolute: bool  # the authors take the absolute value of the output as the temperature
     schedule: tuple[tuple[float, int], ...] | None
     batch: int | None
     margin: bool = False  # the network sees the margin alone
@@ -49,23 +49,23 @@ PRESETS = {
 
 @calibrator(family="temperature", preserves_argmax=True, takes_objective=True)
 class ParameterisedTemperature(Parametric):
-    """A temperature for each sample, which a small network reads off its largest logits.
+    """A temperature for each sample, computed by a small network from its largest logits.
 
-    p = softmax(z / T(z)), T(z) = |h(z_(1), …, z_(s))| kept in [0.01, 100], h a network with ReLU layers over the s = 10
-    largest logits (all, if there are fewer) in falling order. Since T is positive the order of a sample's classes never
-    changes; that of samples does. The network sees logits beyond ±100 as ±100. If its hidden units die, or if the
-    samples do not even determine one temperature, all samples get the same: `info["constant"]` says so.
+    p = softmax(z / T(z)), T(z) = |h(z_(1), …, z_(s))| clamped to [0.01, 100], h a ReLU network over the s = 10 largest
+    logits (all, if there are fewer) in descending order. Since T is positive, the order of a sample's classes never
+    changes; the order of samples by confidence can. The network sees logits clipped to ±100. If its hidden units die,
+    or if the samples do not even determine one temperature, all samples get the same: `info["constant"]` says so.
 
     preset  "robust": two layers of five, started at plain temperature scaling
             "sctl": the SCTL authors' four layers of two, started at random; many starts die, theirs is `seed=1`
             "paper": the original authors' two layers of five, with their squared error if `objective="brier"`; their
             program takes 100,000 steps
-            "smart": one layer of 16 that sees only the margin z_(1) − z_(2), of SMART, with its objective if
+            "smart": SMART's one layer of 16, which sees only the margin z_(1) − z_(2), with its objective if
             `objective="soft-ece"`; its authors take a softplus where we take the absolute value
     solver  "exact" is L-BFGS with a line search towards a local optimum, with a prior for small weights without which
             it overfits; "released" is the Adam of the preset's authors, without that prior; the rate of "smart" is ours
-    weight_decay  of the released Adam: the SCTL paper prints 0.002, and its program takes 0
-    seed    of the first weights
+    weight_decay  of the released Adam: the SCTL paper prints 0.002, its program uses 0
+    seed    for the initial weights
 
     Tomani, Cremers and Buettner, Parameterized temperature scaling for boosting the expressive power in post-hoc
     uncertainty calibration, ECCV 2022; Guo et al., Sample margin-aware recalibration of temperature scaling, ICML 2026.
@@ -90,32 +90,31 @@ class ParameterisedTemperature(Parametric):
         super()._check_settings()
         if self.weight_decay and self.solver != "released":
             raise InputError(
-                f'weight_decay belongs to solver="released"; got solver={self.solver!r}, which has a prior of its own'
+                f'weight_decay needs solver="released"; got solver={self.solver!r}, which has a prior of its own'
             )
 
     def _fit_weighted(self, logits: Tensor, labels: Tensor, weights: Tensor | None) -> None:
         objective, preset, k = self._make_objective(weights), PRESETS[self.preset], logits.shape[1]
         exact, generator = self.solver == "exact", torch.Generator().manual_seed(self.seed)
         features = _features(logits, preset)
-        shape = LayerSizes(features.shape[1], *preset.hidden, 1)
-        start = shape.random(generator)
+        start = random_layers((features.shape[1], *preset.hidden, 1), generator)
         inverse, record = fit_inverse_temperature(self._make_objective(weights), logits, labels)
         constant = "caution" in record
         if preset.start != "random" or constant:
             start[-2].zero_()
             start[-1].fill_(1.0)
         unit = 1 / inverse if preset.start == "best" or constant else 1.0
-        # L-BFGS needs inputs of similar size; afterwards their centre and spread become part of the first layer.
+        # L-BFGS needs standardised inputs; afterwards their centre and spread are folded into the first layer.
         centre, spread = torch.zeros_like(features[0]), torch.ones_like(features[0])
         if exact:
             centre, spread = features.mean(0), features.std(0, correction=0).clamp_min(1e-6)
 
         def forward(inputs: Tensor, parameters: Tensor) -> Tensor:
-            found = unit * _network(inputs[:, k:], shape.layers(parameters))
+            found = unit * _network(inputs[:, k:], split_like(start, parameters))
             return (inputs[:, :k] / (_positive(found) if preset.absolute or exact else found)).log_softmax(1)
 
         def prior(parameters: Tensor) -> Tensor:
-            weights = torch.cat([weight.flatten() for weight in shape.layers(parameters)[::2]])
+            weights = torch.cat([weight.flatten() for weight in split_like(start, parameters)[::2]])
             return strength * weights.square().sum()
 
         strength = PRIOR_SAMPLES * sample_weight(objective, labels, k)
@@ -136,7 +135,7 @@ class ParameterisedTemperature(Parametric):
                 weight_decay=self.weight_decay,
                 generator=generator,
             )
-        layers = shape.layers(found.parameters)
+        layers = split_like(start, found.parameters)
         layers[1] = layers[1] - layers[0] @ (centre / spread)
         layers[0] = layers[0] / spread
         layers[-2:] = [unit * layer for layer in layers[-2:]]
@@ -160,7 +159,7 @@ class ParameterisedTemperature(Parametric):
 
 
 def _features(logits: Tensor, preset: Preset) -> Tensor:
-    """The largest logits in falling order (n, s), or how far the largest is above the second (n, 1)."""
+    """The largest logits in descending order (n, s), or the margin between the two largest (n, 1)."""
     top = logits.topk(min(2 if preset.margin else MOST_INPUTS, logits.shape[1]), dim=1).values
     seen = top[:, :1] - top[:, -1:] if preset.margin else top
     return seen.clamp(-LARGEST_INPUT, LARGEST_INPUT)
@@ -171,33 +170,23 @@ def _positive(temperature: Tensor) -> Tensor:
 
 
 def _network(x: Tensor, layers: list[Tensor]) -> Tensor:
-    """Weights and biases in turn, ReLU between the layers. (n, 1)"""
+    """The output of a network of alternating weights and biases, with ReLU between the layers. (n, 1)"""
     for weight, bias in zip(layers[:-2:2], layers[1:-2:2], strict=True):
         x = linear(x, weight, bias).relu()
     return linear(x, layers[-2], layers[-1])
 
 
-class LayerSizes:
-    """The numbers of units from the inputs to the output."""
+def random_layers(units: Sequence[int], generator: torch.Generator) -> list[Tensor]:
+    """Alternating random weights and biases of layers with these numbers of units, drawn as torch's own layers do."""
+    layers = []
+    for n_in, n_out in pairwise(units):
+        bound = n_in**-0.5
+        for shape in ((n_out, n_in), (n_out,)):
+            layers.append(torch.empty(shape).uniform_(-bound, bound, generator=generator))
+    return layers
 
-    def __init__(self, *units: int) -> None:
-        self.units = units
 
-    def random(self, generator: torch.Generator) -> list[Tensor]:
-        """Random weights and biases in turn, drawn as torch's own layers draw them."""
-        layers = []
-        for n_in, n_out in pairwise(self.units):
-            bound = n_in**-0.5
-            for shape in ((n_out, n_in), (n_out,)):
-                layers.append(torch.empty(shape).uniform_(-bound, bound, generator=generator))
-        return layers
-
-    def layers(self, parameters: Tensor) -> list[Tensor]:
-        """Weights and biases in turn, as parts of one vector."""
-        layers, first = [], 0
-        for n_in, n_out in pairwise(self.units):
-            for shape in ((n_out, n_in), (n_out,)):
-                size = math.prod(shape)
-                layers.append(parameters[first : first + size].reshape(shape))
-                first += size
-        return layers
+def split_like(layers: list[Tensor], parameters: Tensor) -> list[Tensor]:
+    """One vector as tensors of the shapes of these layers."""
+    parts = torch.split(parameters, [layer.numel() for layer in layers])
+    return [part.view_as(layer) for part, layer in zip(parts, layers, strict=True)]

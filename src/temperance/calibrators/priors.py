@@ -1,21 +1,21 @@
-"""How common the classes are: where a calibrator was fitted, and where it is used.
+"""Class frequencies: where a calibrator was fitted, and where it is used.
 
-Probabilities go with class frequencies. If class j becomes twice as common as it was and nothing else changes, its odds
-double everywhere: log p′ = log p + log π′ − log π, renormalised. Here π are the frequencies that the calibrated
-probabilities embody. For a method that learns how common the classes are, they are those of the fit part. A temperature
-learns nothing of the kind: its probabilities embody what the network believes. So they are found from the fit part.
+Probabilities depend on class frequencies. If class j becomes twice as common and nothing else changes, its odds double
+everywhere: log p′ = log p + log π′ − log π, renormalised. Here π is the prior that the calibrated probabilities imply.
+For a method that learns the class frequencies, it is the frequencies of the fit part. A temperature does not learn
+them: its probabilities imply whatever the network believes. So π is computed from the fit part:
 
-b  the shifts with which the probabilities are right on average for each class: mean softmax(log p + b) = frequencies
-π  the frequencies, divided by exp(b)
+b  the biases that make the probabilities right on average for each class: mean softmax(log p + b) = frequencies
+π  the frequencies divided by exp(b), normalised
 
-π′ is given, or estimated from predictions without labels by the EM algorithm: the class frequencies that make them
-likeliest (Saerens, Latinne and Decaestecker 2002). The problem is concave, so there is one answer. It needs calibrated
-probabilities (Alexandari, Kundaje and Shrikumar 2020), and b is the correction for each class that they recommend.
+π′ is given, or estimated from predictions without labels by the EM algorithm, as the class frequencies that maximise
+their likelihood (Saerens, Latinne and Decaestecker 2002). The problem is concave, so its optimum is unique. It needs
+calibrated probabilities (Alexandari, Kundaje and Shrikumar 2020), and b is the class-wise correction they recommend.
 
-The estimate is applied only where a test shows a shift, and is drawn towards the fit part: all the way at the limit of
-the test, and hardly where that is far exceeded. Fewer rows than classes are never adapted to. The test compares how
-often each class is predicted here and in the fit part (Lipton, Wang and Smola 2018). If nothing changed, the two parts
-are random shares of one pool, so their differences can be simulated exactly, for any number of rows and classes.
+The estimate is applied only if a test detects a shift, and is shrunk towards the fit part: fully at the test's critical
+value, hardly at all far beyond it. With fewer rows than classes nothing is adapted. The test compares how often each
+class is predicted here and in the fit part (Lipton, Wang and Smola 2018). If nothing changed, the two parts are random
+splits of one pool, so the null distribution can be simulated exactly, for any number of rows and classes.
 """
 
 from __future__ import annotations
@@ -31,32 +31,33 @@ import torch
 from torch import Tensor
 
 from temperance.arrays import LOG_FLOOR, ArrayLike
+from temperance.compiled import first_places
 from temperance.errors import InputError
-from temperance.numerics import first_places, softmax
+from temperance.numerics import softmax
 from temperance.showing import Shown, percents, two_columns
 
 UNIFORM, SAME = "uniform", "same"
 
-# The frequencies of the fit part are those of its samples and of this many imagined ones, labelled as predicted, so
-# that no class is impossible.
-IMAGINED = 10
+# The frequencies of the fit part include this many pseudo-samples, labelled as predicted, so that no class is
+# impossible.
+PSEUDO_SAMPLES = 10
 
-# Of more rows than this many values have, some are enough to find π.
+# Above this many values, a sample of the rows is enough to find π.
 MOST_VALUES = 1 << 20
 
-# Classes that occur are imbalanced if the most common of three or more has this many times the samples of the rarest,
-# with some to spare for chance.
+# Three or more classes are imbalanced if the most common one has this many times the samples of the rarest one that
+# occurs, with a margin for chance.
 IMBALANCED, SPARE = 8, 5
 
-# Confidences are compared in this many bins, of equal numbers of samples of the fit part.
+# Confidences are compared in this many bins, which hold equally many samples of the fit part.
 BINS = 10
 SHARES = np.arange(1, BINS) / BINS
 
-# Without a shift shown, fewer rows than this for each class are too few to say that there is none.
+# With fewer rows per class than this, a test that detects no shift does not mean that there is none.
 FEW_OF_A_CLASS = 5
 
-# The frequencies of this many classes are told, those that changed most.
-TOLD = 3
+# The verdict names this many classes, those whose frequency changed most.
+NAMED = 3
 
 DRAWS = 999  # of a simulation
 LEAST_P_VALUE = 1 / (1 + DRAWS)
@@ -67,7 +68,7 @@ Z95 = 1.959964
 
 
 def imbalance_of(counts: Tensor) -> str:
-    """How imbalanced samples are, this many of each class, in a few words, or nothing if they are not."""
+    """A phrase that says how imbalanced these class counts are, or nothing if they are not."""
     rarest, commonest = (int(counts.where(counts > 0, counts.max()).argmin()), int(counts.argmax()))
     few, many = round(float(counts[rarest])), round(float(counts[commonest]))
     if int((counts > 0).sum()) < 3 or many < IMBALANCED * (few + SPARE):
@@ -76,7 +77,7 @@ def imbalance_of(counts: Tensor) -> str:
 
 
 def imbalance(counts: Tensor) -> str:
-    """A sentence that says how imbalanced samples are and what to do, or nothing if they are not."""
+    """A sentence that says how imbalanced these class counts are and what to do, or nothing if they are not."""
     found = imbalance_of(counts)
     return found and (
         f"the samples are imbalanced: {found}. "
@@ -85,7 +86,7 @@ def imbalance(counts: Tensor) -> str:
 
 
 def as_prior(given: str | ArrayLike, like: Tensor) -> Tensor:
-    """Class frequencies that sum to one, from a word or from numbers in proportion to them, of the type of others."""
+    """Class frequencies that sum to one, from a word or numbers in proportion to them; dtype and device of `like`."""
     k = len(like)
     check_word(given)
     numbers = torch.ones(k) if isinstance(given, str) else torch.as_tensor(given)
@@ -102,7 +103,7 @@ def as_prior(given: str | ArrayLike, like: Tensor) -> Tensor:
 
 
 def check_word(prior: object) -> None:
-    """Refuse a word that is no prior."""
+    """Refuse a word that is not a prior."""
     if isinstance(prior, str) and prior not in (UNIFORM, SAME):
         raise InputError(f"prior must be uniform, same or a number for each class; got {prior!r}")
 
@@ -112,13 +113,13 @@ def check_word(prior: object) -> None:
 
 @dataclass(frozen=True)
 class FitPart:
-    """What is kept of the fit part, to be able to say later how other predictions differ from it.
+    """What is stored about the fit part, to say later how other predictions differ from it.
 
-    implied_prior  the class frequencies that the calibrated probabilities embody (k,)
+    implied_prior  the class frequencies that the calibrated probabilities imply (k,)
     fit_counts     the samples of each class in each bin of the uncalibrated confidence (k, bins)
-    fit_edges      where these bins end (bins − 1,)
+    fit_edges      the inner edges of these bins (bins − 1,)
     fit_mean       the mean uncalibrated probability of each class (k,)
-    fit_predicted  how many samples are most like each class (k,)
+    fit_predicted  how many samples `_most_like` assigns to each class (k,)
     """
 
     implied_prior: Tensor
@@ -129,10 +130,10 @@ class FitPart:
 
     @classmethod
     def of(cls, logits: Tensor, log_probs: Tensor, labels: Tensor, weights: Tensor | None = None) -> FitPart:
-        """The reference of a fit part."""
+        """From the logits, the calibrated log-probabilities and the labels of the fit part."""
         probs = softmax(logits.double())
         confidence = probs.amax(1)
-        ranked = np.sort(confidence.cpu().numpy())  # quantiles of sorted numbers are found several times as fast
+        ranked = np.sort(confidence.cpu().numpy())  # quantiles of sorted numbers are several times as fast
         edges = torch.from_numpy(np.quantile(ranked, SHARES)).to(logits.device)
         k = log_probs.shape[1]
         cell = labels * BINS + torch.bucketize(confidence, edges)
@@ -143,25 +144,25 @@ class FitPart:
 
 
 def _most_like(logits: Tensor, mean: Tensor) -> Tensor:
-    """The class whose probability is highest above its mean, so that rare classes are predicted too. (n,)
+    """The class whose probability exceeds its mean by the largest factor, so that rare classes are predicted too. (n,)
 
-    By the network alone: the calibrator has seen the labels of the fit part, so its predictions there are not like
-    those of other samples.
+    It uses the network alone: the calibrator has seen the labels of the fit part, so its predictions there are not
+    comparable with those of other samples.
     """
     above = logits - mean.clamp_min(LOG_FLOOR).log()
     return first_places(above, above.amax(1))
 
 
 def implied_prior(log_probs: Tensor, labels: Tensor, weights: Tensor | None = None) -> Tensor:
-    """The class frequencies that calibrated log-probabilities (n, k) of the fit part embody. (k,)
+    """The class frequencies π that calibrated log-probabilities (n, k) of the fit part imply. (k,)
 
-    b is found by Newton steps, each of them by conjugate gradients: a convex problem.
+    b solves a convex problem, by Newton steps that use conjugate gradients.
     """
     n, k = log_probs.shape if weights is None else (float(weights.sum()), log_probs.shape[1])
     share = None if weights is None else weights / weights.sum()
     calibrated = log_probs.exp().clamp_min(LOG_FLOOR)
-    frequencies = torch.bincount(labels, weights, minlength=k).double() + IMAGINED * _mean(calibrated, share)
-    frequencies /= n + IMAGINED
+    frequencies = torch.bincount(labels, weights, minlength=k).double() + PSEUDO_SAMPLES * _mean(calibrated, share)
+    frequencies /= n + PSEUDO_SAMPLES
     b = torch.zeros_like(frequencies)
     for _ in range(30):
         probs = calibrated * (b - b.max()).exp()
@@ -177,7 +178,7 @@ def implied_prior(log_probs: Tensor, labels: Tensor, weights: Tensor | None = No
 
 
 def _mean(rows: Tensor, share: Tensor | None) -> Tensor:
-    """The mean row, in which each has its share. (k,)"""
+    """The mean of the rows, weighted by their shares if given. (k,)"""
     return rows.mean(0) if share is None else share @ rows
 
 
@@ -193,7 +194,7 @@ def _newton_step(probs: Tensor, mean: Tensor, lacking: Tensor, share: Tensor | N
         along = probs @ direction
         image = mean * direction - probs.T @ (along / len(probs) if share is None else along * share)
         bend = float(direction @ image)
-        if bend <= 0:  # what is left is rounding
+        if bend <= 0:  # the residual is only rounding error
             break
         pace = size / bend
         x, rest = x + pace * direction, rest - pace * image
@@ -207,16 +208,16 @@ def _newton_step(probs: Tensor, mean: Tensor, lacking: Tensor, share: Tensor | N
 
 @dataclass(frozen=True, repr=False)
 class PriorShift(Shown):
-    """How common the classes are among predictions without labels, and whether that is all that changed.
+    """The class frequencies of predictions without labels, and whether anything else changed.
 
-    prior        the class frequencies that make the predictions likeliest (k,)
-    low, high    a 95 % interval for each (k,)
-    fit_prior    the class frequencies of the fit part (k,)
-    n            the number of predictions
-    p_value      how likely a difference like this is if the classes are as common as in the fit part
-    p_value_other  how likely the confidences are if nothing but the class frequencies changed
-    applied      the frequencies to correct for, between those of the fit part and the likeliest (k,); None where no
-                 shift shows, or for fewer predictions than classes
+    prior          the class frequencies of maximum likelihood (k,)
+    low, high      a 95 % interval for each (k,)
+    fit_prior      the class frequencies of the fit part (k,)
+    n              the number of predictions
+    p_value        of the test that the class frequencies are those of the fit part
+    p_value_other  of the test that nothing but the class frequencies changed
+    applied        the frequencies to correct for, between `fit_prior` and `prior` (k,); None if no shift is detected or
+                   there are fewer predictions than classes
     """
 
     prior: Tensor
@@ -239,7 +240,7 @@ class PriorShift(Shown):
 
     @property
     def shifted(self) -> bool:
-        """Are the class frequencies others than in the fit part, by more than chance?"""
+        """Do the class frequencies differ from those of the fit part by more than chance?"""
         return self.p_value <= SIGNIFICANT
 
     @property
@@ -249,7 +250,7 @@ class PriorShift(Shown):
 
     @property
     def other_shift(self) -> bool:
-        """Did something else change, by more than chance: the inputs, say?"""
+        """Did something else, such as the inputs, change by more than chance?"""
         return self.p_value_other <= SIGNIFICANT
 
     @property
@@ -259,7 +260,7 @@ class PriorShift(Shown):
 
     @property
     def about_classes(self) -> str:
-        """What was found about class frequencies, and what is applied."""
+        """What was found about class frequencies, and what was applied."""
         rows = f"these {self.n:,} predictions"
         are_not = "seem not to be" if self.other_shift else "are not"
         changed = f"the classes {are_not} as common among {rows} as in the fit part"
@@ -267,13 +268,13 @@ class PriorShift(Shown):
             if self.n == 1:
                 found = "one prediction is too few to tell whether class frequencies shifted"
             elif self.shifted:
-                found = f"{changed}, but fewer predictions than classes do not tell how common they are"
+                found = f"{changed}, but there are fewer predictions than classes, too few to estimate frequencies"
             elif self.as_fitted:
                 return f"{rows} show no shift of class frequencies from the fit part; no correction is applied"
             else:
                 found = f"{rows} are too few to tell whether class frequencies shifted"
             return f"{found}; the calibrator stays as it is"
-        most = (self.applied - self.fit_prior).abs().argsort(descending=True, stable=True)[:TOLD].tolist()
+        most = (self.applied - self.fit_prior).abs().argsort(descending=True, stable=True)[:NAMED].tolist()
         changes = ", ".join(
             "class {} {} ({})".format(j, *percents([float(self.applied[j])], [float(self.fit_prior[j])])) for j in most
         )
@@ -302,19 +303,18 @@ class PriorShift(Shown):
 def estimate(log_probs: Tensor, logits: Tensor, about: FitPart) -> PriorShift:
     """The class frequencies of calibrated log-probabilities (n, k) without labels, by EM, with intervals and tests.
 
-    The covariance is that of the likelihood, at the estimate. With A_ij = (p_ij / π_j) / Σ_l π′_l p_il / π_l and
-    J = mean A Aᵀ, that of the estimate is (J⁻¹ − π′ π′ᵀ) / n for what the new samples leave open, plus
-    (J⁻¹ − diag π′) / n_fit for what the fit part does.
+    With A_ij = (p_ij / π_j) / Σ_l π′_l p_il / π_l and the information J = mean A Aᵀ, the covariance of the estimate is
+    (J⁻¹ − π′ π′ᵀ) / n from the new samples plus (J⁻¹ − diag π′) / n_fit from the fit part.
     """
     implied, counts = about.implied_prior, about.fit_counts
     n, n_fit = len(log_probs), float(counts.sum())
-    # Of a class without a sample in the fit part nothing is known: next to nothing is left for it.
+    # Nothing is known about a class without samples in the fit part, so its frequency is kept near zero.
     ratios = (log_probs.clamp_min(math.log(LOG_FLOOR)) - implied.log()).exp() * (counts.sum(1) > 0)
     prior = _likeliest(ratios, implied)
-    fit_prior = (counts.sum(1) + IMAGINED * implied) / (n_fit + IMAGINED)
+    fit_prior = (counts.sum(1) + PSEUDO_SAMPLES * implied) / (n_fit + PSEUDO_SAMPLES)
     inverse = _inverse(ratios / (ratios @ prior)[:, None], prior, implied)
     covariance = (inverse - prior.outer(prior)) / n + (inverse - prior.diag()) / n_fit
-    spare = 1 / n  # a class that is not found is not impossible
+    spare = 1 / n  # a class that does not occur here is still possible
     error = (covariance.diagonal().clamp_min(0) + spare / n).sqrt()
 
     predicted = torch.bincount(_most_like(logits, about.fit_mean), minlength=len(prior))
@@ -340,7 +340,7 @@ def estimate(log_probs: Tensor, logits: Tensor, about: FitPart) -> PriorShift:
 
 
 def _likeliest(ratios: Tensor, start: Tensor) -> Tensor:
-    """The frequencies π′ with the largest mean log Σ_j π′_j ratio_ij, and one imagined sample like the fit part."""
+    """The frequencies π′ that maximise the mean of log Σ_j π′_j ratio_ij, with one pseudo-sample like the fit part."""
     prior = start
     for _ in range(10_000):
         shares = (ratios / (ratios @ prior)[:, None]).sum(0) * prior
@@ -351,7 +351,7 @@ def _likeliest(ratios: Tensor, start: Tensor) -> Tensor:
 
 
 def _inverse(relative: Tensor, prior: Tensor, start: Tensor) -> Tensor:
-    """J⁻¹, where J has the imagined sample too: so it has an inverse, however few the rows are."""
+    """J⁻¹, where J includes the pseudo-sample and so is invertible however few rows there are."""
     root = prior.sqrt()
     scaled = relative * root
     n = len(relative)
@@ -360,7 +360,7 @@ def _inverse(relative: Tensor, prior: Tensor, start: Tensor) -> Tensor:
 
 
 def _compared(new: Tensor, before: Tensor) -> tuple[float, float]:
-    """How likely counts (k,) differ this much if both are drawn from one pool, and how much of it may be chance."""
+    """The p-value of counts (k,) that are drawn from one pool, and the critical value as a share of the statistic."""
     before = (before * min(1.0, MOST_COUNTED / float(before.sum()))).round().long()
     pool = (new + before).cpu().numpy()
     seen, n = pool > 0, int(new.sum())
@@ -372,11 +372,11 @@ def _compared(new: Tensor, before: Tensor) -> tuple[float, float]:
 
 
 def _other(confidence: Tensor, prior: Tensor, covariance: Tensor, counts: Tensor, edges: Tensor) -> float:
-    """How likely the confidences are if classes look as they did in the fit part and only their frequencies changed.
+    """The p-value of the confidences if only the class frequencies changed since the fit part.
 
-    The shares of the bins are compared with those of the fit part, its classes weighed by the new frequencies, which
-    are known with this covariance. Errors of the frequencies count as if they were independent of the bins. In truth
-    they make up for a part of each other, so there are fewer false alarms than the p-value says.
+    The bins' shares are compared with those of the fit part after its classes are reweighted to the new frequencies,
+    which are known with this covariance. Errors of the frequencies are treated as independent of the bins. In truth
+    the two partly cancel, so there are fewer false alarms than the p-value says.
     """
     n, bins = len(confidence), counts.shape[1]
     each = counts.sum(1)
@@ -394,5 +394,5 @@ def _other(confidence: Tensor, prior: Tensor, covariance: Tensor, counts: Tensor
 
 
 def _p_value(value: float, by_chance: npt.NDArray[np.float64]) -> float:
-    """The share of values as large or larger, this one among them."""
+    """The share of values at least as large, this one included."""
     return (1 + int((by_chance >= value * (1 - 1e-9)).sum())) / (1 + len(by_chance))

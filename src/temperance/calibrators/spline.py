@@ -1,4 +1,4 @@
-"""A smooth curve through the log-odds, bent as far as the data ask for."""
+"""A smooth curve through the log-odds, as curved as the data require."""
 
 from __future__ import annotations
 
@@ -15,34 +15,34 @@ from temperance.calibrators.base import Shared, calibrator
 from temperance.calibrators.parametric import LogisticCalibrator, smoothed_targets, unless_one_sided
 from temperance.settings import Bounds, NonNegative
 
-# From a straight line, which is Platt scaling, to a curve with hardly any penalty.
+# The values of λ: from a straight line, which is Platt scaling, to a curve with hardly any penalty.
 SMOOTHINGS = tuple(10.0**power for power in range(5, -4, -1))
 
-# Samples are gathered into cells along the log-odds, each with its mean: about 225 of equal width in the knots' range,
+# Samples are grouped into cells along the log-odds, each with its mean: about 225 of equal width in the knots' range,
 # wider ones beyond. That moves the curve by far less than its own error, for any number of samples.
 CELLS = 256
 
-# The knots reach from the lowest hits to the highest misses, without this share of the rarer outcome as outliers.
+# The knots reach from the lowest hits to the highest misses, where this share of the rarer outcome counts as outliers.
 OUTLIERS = 0.01
-# They cover at least this range of log-odds: with few samples the overlap can be almost nothing.
+# They cover at least this range of log-odds: with few samples hits and misses may hardly overlap.
 NARROWEST = 2.0
 
 
 @calibrator(family="binary", preserves_argmax=False, takes_weights=True)
 class Spline(LogisticCalibrator):
-    """A smooth curve through the log-odds, bent as far as the data ask for.
+    """Spline calibration: a smooth curve through the log-odds, as curved as the data require.
 
     log-odds(q) = g(log-odds(p)), with g a natural cubic spline: `n_knots` knots, evenly spaced where hits and misses
-    overlap, and straight lines beyond. g minimises NLL + ½ λ ∫ g''². λ → ∞ is Platt scaling, so this finds out how far
-    the truth is from it: λ is the one of 10⁻³ … 10⁵ with the least NLL when every sample is left out in turn (Lucena
-    2018 also cross-validates). One Newton step from the fit to all samples leaves out each of them, accurately and at
-    hardly any cost; `smoothing` sets λ instead. Unlike isotonic regression, g need not be monotone.
+    overlap, and straight lines beyond. g minimises NLL + ½ λ ∫ g''². λ → ∞ is Platt scaling. λ is the value among
+    10⁻³ … 10⁵ with the least leave-one-out NLL (Lucena 2018 also cross-validates). One Newton step from the fit to all
+    samples approximates leaving one out, accurately and at hardly any cost. `smoothing` sets λ instead. Unlike isotonic
+    regression, g need not be monotone.
 
     The spline calibration of Gupta et al. (2021) fits a spline to the cumulative accuracy by least squares and takes
     its derivative, which need not lie in [0, 1]. This one maximises a likelihood, and its values do.
 
     n_knots    number of knots
-    smoothing  λ; None: chosen by leaving samples out
+    smoothing  λ; None: chosen by leave-one-out
 
     Lucena, "Spline-based probability calibration" (2018).
     Gupta et al., "Calibration of neural networks using splines" (ICLR 2021).
@@ -81,7 +81,7 @@ class Spline(LogisticCalibrator):
         best, least = heights, place.new_full((len(place),), torch.inf)
         for smoothing in SMOOTHINGS if self.smoothing is None else (self.smoothing,):
             penalty = math.sqrt(smoothing) * energy
-            # After the straight line, each fit starts from the smoother curve before it.
+            # After the straight line, each fit starts from the smoother curve.
             fit = fit_logistic(place, target, lambda x: basis(x, bend), heights, weight=weight, penalty=penalty)
             heights = self._record(fit).theta
             nll = left_out_nll(basis(place, bend), heights, weight, hits, penalty)
@@ -99,20 +99,20 @@ class Spline(LogisticCalibrator):
 
 
 def overlap(log_odds: Tensor, happened: Tensor, weights: Tensor, n_intervals: int) -> tuple[Tensor, Tensor]:
-    """Where the knots begin and how far apart they are: from the lowest hits to the highest misses. (m, 1) each"""
+    """The first knot and the spacing of knots from the lowest hits to the highest misses. (m, 1) each"""
     hits = happened.double() @ weights[:, None]
     left_out = (OUTLIERS * torch.minimum(hits, weights.sum() - hits)).floor()
     low = _beyond(torch.where(happened, log_odds, torch.inf), weights, left_out)
     high = -_beyond(torch.where(happened, torch.inf, -log_odds), weights, left_out)
-    # Where a threshold separates the two, the gap between them; where there is only one outcome, a range around zero.
+    # If a threshold separates the two, the gap between them; if there is only one outcome, a range around zero.
     low, high = torch.minimum(low, high).nan_to_num(neginf=0.0), torch.maximum(low, high).nan_to_num(posinf=0.0)
     middle, width = (low + high) / 2, (high - low).clamp_min(NARROWEST)
     return middle - width / 2, width / n_intervals
 
 
 def _beyond(values: Tensor, weights: Tensor, left_out: Tensor) -> Tensor:
-    """The lowest value (m, 1) of each row (m, n) after as many samples as are left out, which are few."""
-    # Weights of at least 1 need no more rows than that; where some are smaller, all are sorted.
+    """The lowest value (m, 1) of each row (m, n) once its lowest `left_out` samples, which are few, are dropped."""
+    # With weights of at least 1 these are at most as many rows; if some are smaller, all rows are sorted.
     most = int(left_out.max()) + 1 if float(weights.min()) >= 1 else values.shape[1]
     lowest, order = values.topk(min(most, values.shape[1]), dim=1, largest=False)
     passed = (weights[order].cumsum(1) <= left_out).sum(1, keepdim=True)
@@ -130,7 +130,7 @@ def bending(n_knots: int, like: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def basis(place: Tensor, bend: Tensor) -> Tensor:
-    """What each knot's height contributes at each place. (m, n, q)"""
+    """The contribution of each knot's height at each place. (m, n, q)"""
     left, u = _cell_of(place, len(bend))
     eye = torch.eye(len(bend), dtype=bend.dtype, device=bend.device)
     u = u[..., None]
@@ -149,7 +149,7 @@ def _bump(u: Tensor) -> Tensor:
 
 
 def left_out_nll(columns: Tensor, theta: Tensor, weight: Tensor, hits: Tensor, penalty: Tensor) -> Tensor:
-    """The NLL (m,) when each sample is left out of the fit, by one Newton step from the fit to all samples.
+    """The leave-one-out NLL (m,), by one Newton step from the fit to all samples.
 
     Leaving out a sample with features f moves its own log-odds by f H⁻¹ f · (p − y) / (1 − f H⁻¹ f · p (1 − p)).
 

@@ -1,4 +1,4 @@
-"""Calibrators in files: safetensors for what one learnt, JSON in its header for the rest. Nothing is ever unpickled."""
+"""Calibrator files: safetensors for what was learnt, JSON in the header for the rest. Nothing is ever unpickled."""
 
 import json
 from pathlib import Path
@@ -29,9 +29,9 @@ def load_calibrator(path: str | Path) -> Calibrator:
     with reading(path):
         tensors, header = read_tensors(path) if _starts_as_tensors(path) else ({}, {})
         if "temperance" not in header:
-            raise FileError(f"{path} is not a file that temperance saved a calibrator in")
+            raise FileError(f"{path} is not a calibrator saved by temperance")
         if not header["temperance"].isdigit() or int(header["temperance"]) > FORMAT:
-            raise FileError(f"{path} is of format {header['temperance']}, newer than this version reads ({FORMAT})")
+            raise FileError(f"{path} has format {header['temperance']}; this version reads formats up to {FORMAT}")
         found = make_calibrator(header["method"], **json.loads(header["settings"]))
         found.info = json.loads(header["info"])
         if "class_names" in header:
@@ -43,6 +43,6 @@ def load_calibrator(path: str | Path) -> Calibrator:
 
 
 def _starts_as_tensors(path: str | Path) -> bool:
-    """Whether a file starts like .safetensors, with eight bytes and JSON, and so may be a damaged calibrator."""
+    """Whether a file starts like .safetensors, with eight bytes and then JSON, and so may be a damaged calibrator."""
     with Path(path).open("rb") as file:
         return file.read(9)[8:] == b"{"

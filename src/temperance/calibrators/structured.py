@@ -1,4 +1,4 @@
-"""Vector and matrix scaling with penalties that follow from how much n samples can teach about k classes."""
+"""Vector and matrix scaling with penalties that weaken as the number of samples per parameter grows."""
 
 from typing import ClassVar, Unpack
 
@@ -17,11 +17,11 @@ from temperance.settings import Positive
 
 
 class Structured(Parametric):
-    """A linear map of temperature-scaled log-probabilities; the fewer the samples, the nearer to the identity."""
+    """A linear map of temperature-scaled log-probabilities; the fewer the samples, the closer to the identity."""
 
     kind: ClassVar[Map]
 
-    # No slope at the optimum is larger.
+    # The largest component of the gradient at the optimum.
     tolerance = TOLERANCE
 
     inverse_temperature: Tensor
@@ -54,7 +54,6 @@ class Structured(Parametric):
             labels,
             self._make_objective(weights),
             penalty=penalty.to(logits.device),
-            start=identity,
             centre=identity,
             tolerance=self.tolerance,
         )
@@ -67,7 +66,7 @@ class Structured(Parametric):
         return (probs * (1 - self.uniform_share) + self.uniform_share / logits.shape[1]).log()
 
     def _strengths(self, k: int) -> Tensor:
-        """How strongly each parameter is pulled towards the identity map, times n."""
+        """The strength of the penalty on each parameter, times n."""
         raise NotImplementedError
 
     def _keep_map(self, parameters: Tensor) -> None:
@@ -78,9 +77,9 @@ class Structured(Parametric):
 class StructuredVector(Structured):
     """Structured vector scaling (SVS): temperature scaling, then a factor and a shift for each class as the data allow.
 
-    p = softmax((1 + v) ∘ ln q + b), q = (1 − u) softmax(z / T) + u / k with u = 1 / (n + 1). T comes first; v and b
+    p = softmax((1 + v) ∘ ln q + b), q = (1 − u) softmax(z / T) + u / k with u = 1 / (n + 1). T is fitted first; v and b
     then minimise the objective plus (k / n) (`diagonal` · ‖v‖² + `intercept` · ‖b‖²). The penalty fades as n grows, so
-    this is temperature scaling with few samples for each class and vector scaling with many.
+    this is temperature scaling with few samples per class and vector scaling with many.
 
     diagonal, intercept  strengths of the penalties on factors and shifts
 

@@ -1,4 +1,4 @@
-"""Temperature scaling: one number that makes every prediction more or less sure."""
+"""Temperature scaling: one number that makes every prediction more or less confident."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator
@@ -22,26 +22,26 @@ from temperance.calibrators._fit.solvers import (
 from temperance.calibrators._fit.streaming import StreamCalibrator, Streamed
 from temperance.calibrators.base import Shared, calibrator
 from temperance.errors import plural
-from temperance.numerics import one_thread
 from temperance.objectives import Nll, Objective, ObjectiveName
+from temperance.threads import one_thread
 
 # Temperatures stay within these bounds.
 LOW, HIGH = 1e-2, 1e2
 S_LOW, S_HIGH = 1 / HIGH, 1 / LOW
 
-# What is believed about the temperature before there are samples: it is around 1.5, because networks are too sure. Its
-# logarithm has a standard deviation of 1 above and 1/2 below, because few networks are not sure enough, and samples
-# without a mistake must not ask for certainty. A handful of mistakes outweighs this.
+# The prior of the temperature: it is around 1.5, because networks are overconfident. The standard deviation of its
+# logarithm is 1 above and 1/2 below, because few networks are underconfident, and samples without a mistake must not
+# lead to certainty. A handful of mistakes outweighs this prior.
 TYPICAL = math.log(1.5)
 SPREAD_ABOVE, SPREAD_BELOW = 1.0, 0.5
 
 # The samples determine the temperature if the standard error of its logarithm is at most this. Above it, twice or half
-# the temperature would fit about as well, and the belief above decides too.
+# the temperature would fit about as well, and the prior is used too.
 UNSURE = 0.8
 ENOUGH_INFORMATION = UNSURE**-2
 
-# The first steps use every 32nd row and every 8th, if these are enough to tell roughly where the optimum is; two steps
-# over all rows are then enough.
+# The first steps use every 32nd row, then every 8th, if those are enough rows to locate the optimum roughly; two steps
+# over all rows then suffice.
 EVERY, ENOUGH_ROWS = (32, 8), 500
 
 LOG2_E = math.log2(math.e)
@@ -51,14 +51,14 @@ LOG2_E = math.log2(math.e)
 class Temperature(StreamCalibrator, Parametric):
     """Temperature scaling: divides the logits by one number, fitted to the labels.
 
-    p = softmax(z / T), T = argmin of the objective (by default NLL) over T in [0.01, 100]. With a convex objective the
-    one optimum in 1 / T is found by safeguarded Newton steps. Order, and so accuracy, never changes. Where T makes no
-    difference, because all logits are equal, it is 1.
+    p = softmax(z / T), T = argmin of the objective (by default NLL) over T in [0.01, 100]. A convex objective has one
+    optimum in 1 / T, which safeguarded Newton steps find. The order of the classes, and so the accuracy, never changes.
+    If all logits are equal, T makes no difference and is 1.
 
-    The trap: samples without a mistake are fitted best by T = 0, and a few with a single mistake by a T nearly as
-    small. Where the standard error of ln T is above 0.8, a prior around T = 1.5 takes part, and `fit` warns.
+    The trap: samples without a mistake are fitted best by T = 0, and a few samples with a single mistake by a T nearly
+    as small. If the standard error of ln T is above 0.8, a prior around T = 1.5 is used, and `fit` warns.
 
-    smoothing  "laplace" bounds what a confident mistake costs: p becomes (n p + 1) / (n + k), as if each of the k
+    smoothing  "laplace" bounds the cost of a confident mistake: p becomes (n p + 1) / (n + k), as if each of the k
                classes had been seen once more than in the n samples of the fit
 
     >>> logits = [[4.0, 0.0, 0.0], [0.0, 4.0, 0.0], [4.0, 0.0, 0.0], [0.0, 0.0, 4.0]]
@@ -103,13 +103,13 @@ class Temperature(StreamCalibrator, Parametric):
         return torch.logaddexp(log_probs + n.log(), torch.zeros_like(log_probs)) - (n + k).log()
 
 
-@one_thread()  # also for many samples: torch's threads wait for each other after each of many operations
+@one_thread()  # even for many samples: torch's threads wait for each other after each of many operations
 def fit_inverse_temperature(
     objective: Objective, logits: Tensor, labels: Tensor, solver: str = "exact"
 ) -> tuple[float, dict[str, Any]]:
     """The s = 1 / T that minimises an objective, and the record of how it was found.
 
-    Where the samples do not determine it, a prior does; the record then has a `caution`, a sentence for the user.
+    If the samples do not determine it, a prior is used; the record then has a `caution`, a sentence for the user.
     """
     if solver == "released":
         found = train(Problem(objective, divided, logits, labels), logits.new_ones(1))
@@ -118,7 +118,7 @@ def fit_inverse_temperature(
         inverse, info = _convex(objective, logits, labels)
     else:
         inverse, info = _any_shape(objective, logits, labels)
-    # A released optimiser knows no bounds: past infinity its T is negative, and so is s.
+    # A released optimiser has no bounds: its T can pass infinity and become negative, and so can s.
     inverse = _within_bounds(inverse)
     if _undetermined(logits, inverse, objective.counts):
         inverse, info = likeliest_inverse_temperature(objective, logits, labels)
@@ -135,10 +135,9 @@ def fit_inverse_temperature(
 
 
 def stream_inverse_temperature(objective: Callable[[], Objective], stream: Streamed) -> tuple[float, dict[str, Any]]:
-    """As `fit_inverse_temperature`, for more rows than memory holds, which always determine the temperature.
+    """Like `fit_inverse_temperature`, for more rows than memory holds; so many always determine the temperature.
 
-    `objective` makes a fresh one. The rows in memory give the starting point, unless the objective renews its weights
-    on the way.
+    `objective` makes a fresh one. The rows in memory give the starting point, unless the objective adapts its weights.
     """
     start, whole = 1.0, objective()
     if not whole.adapts:
@@ -154,8 +153,8 @@ def _within_bounds(inverse: float) -> float:
 
 
 def caution_of(record: dict[str, Any]) -> dict[str, Any]:
-    """The caution of a record, if it has one, for the record of a method that uses the temperature."""
-    return {key: record[key] for key in ("caution",) if key in record}
+    """The caution of a temperature's record, if any, for the record of a method that builds on it."""
+    return {"caution": record["caution"]} if "caution" in record else {}
 
 
 def divided(rows: Tensor, temperature: Tensor) -> Tensor:
@@ -168,7 +167,7 @@ def divided(rows: Tensor, temperature: Tensor) -> Tensor:
 
 @one_thread()
 def likeliest_inverse_temperature(objective: Objective, logits: Tensor, labels: Tensor) -> tuple[float, dict[str, Any]]:
-    """The s = 1 / T that samples and prior together make likeliest, and the record of how it was found."""
+    """The s = 1 / T of the largest posterior, given samples and prior, and the record of how it was found."""
     weight = sample_weight(objective, labels, logits.shape[1])
     if objective.convex and not objective.adapts:
         return _convex(objective, logits, labels, prior=weight)
@@ -183,16 +182,21 @@ def likeliest_inverse_temperature(objective: Objective, logits: Tensor, labels: 
 
 
 def _slopes_of_prior(s: float) -> tuple[float, float]:
-    """The first two derivatives in s of the squared distance of ln T from what is typical, over twice its variance."""
+    """The first two derivatives in s of the prior's negative log-density, (ln T − TYPICAL)² / 2 variance."""
     away = -math.log(s) - TYPICAL
-    variance = (SPREAD_ABOVE if away > 0 else SPREAD_BELOW) ** 2
+    variance = prior_spread(-math.log(s)) ** 2
     return -away / (variance * s), (1 + away) / (variance * s * s)
 
 
-def _undetermined(logits: Tensor, s: float, counts: Tensor | None) -> bool:
-    """Whether the samples tell too little about T: their Fisher information about ln T, s² Σ_i Var_i(z), is small.
+def prior_spread(log_temperature: float) -> float:
+    """The prior's standard deviation of ln T, on this side of what is typical."""
+    return SPREAD_ABOVE if log_temperature > TYPICAL else SPREAD_BELOW
 
-    Mostly the first few rows tell enough.
+
+def _undetermined(logits: Tensor, s: float, counts: Tensor | None) -> bool:
+    """Whether the samples say too little about T: their Fisher information about ln T, s² Σ_i Var_i(z), is small.
+
+    Usually the first few rows suffice.
     """
     information, differ = 0.0, False
     step = ENOUGH_ROWS
@@ -206,23 +210,23 @@ def _undetermined(logits: Tensor, s: float, counts: Tensor | None) -> bool:
         if information >= ENOUGH_INFORMATION:
             return False
         differ = differ or bool((rows != rows[:, :1]).any())
-    return differ  # if all logits are equal T makes no difference
+    return differ  # if all logits are equal, T makes no difference
 
 
 def _too_few(logits: Tensor, labels: Tensor) -> str:
-    """Why a prior decides, in words that fit every method that begins with a temperature."""
+    """Why a prior is used, in words that suit every method that starts from a temperature."""
     n, right = len(labels), int((logits.argmax(1) == labels).sum())
     rows = plural(n, "sample")
     if right == n:
-        reason = f"in {rows} there is no mistake, so the fit would be best if every prediction were made certain"
+        reason = f"in {rows} there is no mistake, so the best fit would make every prediction certain"
         remedy = "fit on more samples, until some are predicted wrong"
     elif right == 0:
-        reason = f"in {rows} no prediction is right, so the fit would be best if every one were made a guess"
+        reason = f"in {rows} no prediction is right, so the best fit would turn every prediction into a guess"
         remedy = "fit on more samples, until some are predicted right"
     else:
-        reason = f"there is little in {rows} about how sure predictions should be"
+        reason = f"{rows} say too little about how confident predictions should be"
         remedy = "fit on more samples"
-    return f"{reason}. So the fit leans on what other models needed, which is to be somewhat less sure; {remedy}"
+    return f"{reason}. So the fit leans on what other models needed, which is to be somewhat less confident; {remedy}"
 
 
 # --------------------------------------------------------------------------------------------------- convex objectives
@@ -231,7 +235,7 @@ def _too_few(logits: Tensor, labels: Tensor) -> str:
 def _convex(
     objective: Objective, logits: Tensor, labels: Tensor, *, prior: float = 0.0
 ) -> tuple[float, dict[str, Any]]:
-    """The s of least value for a convex objective, with a prior of this weight, and the record of how it was found."""
+    """The s that minimises a convex objective, with a prior of this weight, and the record of how it was found."""
     n, k = logits.shape
     record: dict[str, Any] = {}
 
@@ -261,25 +265,25 @@ def _convex(
 def _newton(
     objective: Objective, logits: Tensor, labels: Tensor, weights: Tensor, s: float, tolerance: float, prior: float
 ) -> tuple[float, dict[str, Any]]:
-    """Where the slope in s is zero: Newton steps, with a bracket for those that go astray.
+    """Where the slope in s is zero: Newton steps, with a bracket in case they leave it.
 
-    `prior` is the weight of what is believed about the temperature without samples. Without it the slope only rises.
+    `prior` is the weight of the prior. Without it the slope is non-decreasing in s.
     """
     below, above = 0.0, math.inf  # values of s where the slope is known to be negative, and positive
-    # Rows that fit into a cache are kept for all steps.
-    kept = list(centred_rows(objective, logits, labels, weights)) if len(logits) <= _block_rows(logits) else None
+    # Rows that fit into the cache are kept for all steps.
+    kept = list(centred_rows(objective, logits, labels, weights)) if len(logits) <= core_rows(logits) else None
     for steps in range(1, 101):
         _, slope, second, *higher = derivatives(kept or centred_rows(objective, logits, labels, weights), s)
-        believed_slope, believed_second = _slopes_of_prior(s)
-        slope, second = slope + prior * believed_slope, second + prior * believed_second
+        prior_slope, prior_second = _slopes_of_prior(s)
+        slope, second = slope + prior * prior_slope, second + prior * prior_second
         step = _root(slope, second, *higher)
         below, above = (below, s) if slope > 0 else (s, above)
         small = abs(slope) <= tolerance
         if slope == 0 or s == (S_LOW if slope > 0 else S_HIGH):
             break
         if small and abs(step) < 0.01 * s:
-            # The last step is not checked: so near the optimum it can only help.
-            s = min(max(s + step, S_LOW), S_HIGH)
+            # The last step is not checked: this close to the optimum it can only help.
+            s = _within_bounds(s + step)
             break
         inside = max(below, S_LOW) < s + step < min(above, S_HIGH)
         if inside and not small and steps <= 20:
@@ -312,7 +316,7 @@ def derivatives(centred: Iterable[tuple[Tensor, Tensor, Tensor]], s: float) -> l
     for x, target, weights in centred:
         powers = (x * (s * LOG2_E)).exp2_()  # half the time of exp on a CPU
         ones = x.new_ones(x.shape[1])
-        norm = powers @ ones  # much faster than a sum over few columns
+        norm = powers @ ones  # much faster than sum(1) over few columns
         m1, m2, m3, m4 = ((powers.mul_(x) @ ones).div_(norm) for _ in range(4))
         square = m1 * m1
         cumulants = torch.stack(
@@ -329,7 +333,7 @@ def derivatives(centred: Iterable[tuple[Tensor, Tensor, Tensor]], s: float) -> l
 
 
 def _root(slope: float, second: float, third: float, fourth: float) -> float:
-    """The step to where a slope with these derivatives is zero; the Newton step where the higher ones mislead."""
+    """The step to the zero of a slope with these derivatives; the Newton step if the higher ones mislead."""
     if second <= 0:
         return -math.copysign(math.inf, slope)
     newton = -slope / second
@@ -346,9 +350,9 @@ def _root(slope: float, second: float, third: float, fourth: float) -> float:
 
 
 def _any_shape(objective: Objective, logits: Tensor, labels: Tensor) -> tuple[float, dict[str, Any]]:
-    """The lowest of several local optima: the best of a coarse grid over some rows, then a descent over all rows.
+    """The best of several local optima: the best of a coarse grid over some rows, then a descent over all rows.
 
-    A calibration error can be as small where everything is certain, so its descent begins at the optimum of NLL.
+    A calibration error can be just as small where everything is certain, so its descent starts at the optimum of NLL.
     """
 
     def forward(rows: Tensor, log_inverse: Tensor) -> Tensor:
@@ -367,21 +371,22 @@ def _any_shape(objective: Objective, logits: Tensor, labels: Tensor) -> tuple[fl
 def _best_of_grid(
     objective: Objective, forward: Callable[[Tensor, Tensor], Tensor], logits: Tensor, labels: Tensor
 ) -> Tensor:
-    """The best ln s of a coarse grid over [0.01, 100], judged on some rows."""
+    """The best ln s of a coarse grid of s over [0.01, 100], judged on some rows."""
     every = max(1, len(logits) // (4 * ENOUGH_ROWS))
     some = Problem(objective, forward, logits[::every], labels[::every])
     grid = torch.arange(-18, 19, dtype=torch.float64, device=logits.device) / 18 * math.log(S_HIGH)
     weights = objective.weights(labels, logits.shape[1])[::every]
     values = torch.stack([weights @ some.losses(u) for u in grid])
-    # Of equal values the one nearest to the middle: T = 1 where it makes no difference.
+    # Of equal values, take the one nearest the middle: T = 1 where it makes no difference.
     middle_first = (torch.arange(37) - 18).abs().argsort(stable=True)
     return grid[middle_first][values[middle_first].argmin()]
 
 
 def near_blocks(logits: Tensor, labels: Tensor) -> Iterator[tuple[Tensor, Tensor, int]]:
-    """Rows, labels and the number of the first row, in blocks that stay in a core's own cache."""
-    return blocks(logits, labels, step=_block_rows(logits))
+    """Rows, labels and the index of the first row, in blocks that stay in a core's own cache."""
+    return blocks(logits, labels, step=core_rows(logits))
 
 
-def _block_rows(logits: Tensor) -> int:
+def core_rows(logits: Tensor) -> int:
+    """How many rows stay in a core's own cache."""
     return block_rows(logits.shape[1], logits.device, CORE_BLOCK_VALUES)

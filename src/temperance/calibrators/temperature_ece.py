@@ -11,7 +11,7 @@ from temperance.numerics import bin_edges
 from temperance.objectives import Nll
 from temperance.settings import Count
 
-# Whole numbers over ten, each the nearest float64; adding 0.1 again and again would drift.
+# Integers divided by ten are the nearest float64 values; adding 0.1 repeatedly would drift.
 GRID = torch.arange(1, 101, dtype=torch.float64) / 10
 
 # Two temperatures whose errors differ by less than this are equally good.
@@ -22,9 +22,9 @@ ROUNDING = 1e-12
 class TemperatureEce(Calibrator):
     """Temperature scaling with the temperature that gives the least ECE on the data it is fitted to.
 
-    T from 0.1, 0.2, …, 10, and the smallest of equally good ones. ECE jumps when a sample changes its bin, so a finer
-    grid or a search would follow noise; and the T with the least ECE on the fitted data is not quite the best on new
-    data. Samples without a mistake lead to an end of the grid, where there is no least ECE; T is then that of
+    T is the best of 0.1, 0.2, …, 10, the smallest of equally good ones. ECE jumps when a sample changes bins, so a
+    finer grid or a search would follow noise; and the T with the least ECE on the fitted data is not quite the best on
+    new data. Samples without a mistake lead to an end of the grid, which is not an optimum; T is then that of
     `temperature`, and `fit` warns.
 
     n_bins  bins of the ECE
@@ -57,7 +57,7 @@ class TemperatureEce(Calibrator):
 
 
 def least_ece(logits: Tensor, labels: Tensor, grid: Tensor, n_bins: int) -> tuple[int, float]:
-    """The place in a grid of the temperature with the least ECE, the first of equally good ones, and its ECE."""
+    """The index in a grid of the temperature with the least ECE, the first of equally good ones, and its ECE."""
     errors = ece_of_temperatures(logits, labels, grid, n_bins)
     best = int((errors <= errors.amin() + ROUNDING).nonzero()[0])
     return best, float(errors[best])

@@ -1,15 +1,12 @@
-"""Venn–Abers predictors: isotonic regression that counts the sample it is asked about."""
+"""Venn–Abers predictors: isotonic regression that includes the sample to be predicted."""
 
 from __future__ import annotations
-
-from typing import Unpack
 
 import torch
 from torch import Tensor
 
 from temperance.calibrators._fit.curve import CurveCalibrator, groups, interleave, merge_steps, steps
-from temperance.calibrators._fit.reduction import Reduction
-from temperance.calibrators.base import Shared, calibrator
+from temperance.calibrators.base import calibrator
 from temperance.numerics import prefix_sums, true_places
 
 Point = list[float]
@@ -17,7 +14,7 @@ Point = list[float]
 
 @calibrator(family="binary", preserves_argmax=False, takes_weights=True, steady_from=50)
 class VennAbers(CurveCalibrator):
-    """Isotonic regression fitted twice, with the new sample as a miss and as a hit, and the two answers merged.
+    """Venn–Abers: isotonic regression fitted twice, with the new sample as a miss and as a hit, and the two merged.
 
     p_0 is the value at p of the isotonic fit to the samples and (p, 0), and p_1 that of the fit to the samples and
     (p, 1). One of the two is perfectly calibrated, for any distribution, and they are close where there are many
@@ -26,15 +23,12 @@ class VennAbers(CurveCalibrator):
         curve(p) = p_1 / (1 − p_0 + p_1)
 
     It is never 0 or 1: after n samples that were all hits it is (n + 1) / (n + 2). One pass at fitting time finds both
-    fits for every possible p (Algorithms 1–4 of the paper), so a prediction is a look-up. Steps that differ by less
-    than 0.001 in log-odds are merged.
+    fits for every possible p (Algorithms 1–4 of the paper), so a prediction is a lookup. Steps that differ by less than
+    0.001 in log-odds are merged.
 
     Vovk, Petej and Fedorova, "Large-scale probabilistic predictors with and without guarantees of validity" (NeurIPS
     2015).
     """
-
-    def __init__(self, *, reduction: Reduction = "pooled", **shared: Unpack[Shared]) -> None:
-        super().__init__(reduction=reduction, **shared)
 
     def _fit_curve(self, probs: Tensor, happened: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
         places, count, hits = groups(probs, happened, weights)
@@ -60,12 +54,12 @@ def with_one_more_hit(hits: Tensor, count: Tensor) -> Tensor:
     """For each group of samples (m,), in order, its isotonic value if it had one more hit. (m,)
 
     The isotonic value of a group is the slope there of the greatest convex minorant of the points (samples so far, hits
-    so far). The added hit is a step (1, 1). It comes first, and then moves up past one group after the other. The slope
-    of the minorant above it only grows, so the corners that it has passed are never needed again.
+    so far). The added hit is a step (1, 1). It starts below all groups, then moves up past one group after another. The
+    slope of the minorant above it only grows, so corners that it has passed are never needed again.
     """
     points = torch.stack([prefix_sums(count), prefix_sums(hits)], 1)
     rate = hits / count
-    turns = true_places(torch.cat([rate.new_ones(1), rate.diff(), rate.new_ones(1)]) != 0)  # no others can be corners
+    turns = true_places(torch.cat([rate.new_ones(1), rate.diff(), rate.new_ones(1)]) != 0)  # only these can be corners
     corners: list[Point] = []
     for point in points[turns].flip(0).tolist():
         _add_corner(corners, point)
@@ -85,7 +79,7 @@ def with_one_more_hit(hits: Tensor, count: Tensor) -> Tensor:
 
 
 def _add_corner(corners: list[Point], new: Point) -> None:
-    """Add a point to the left of a convex chain, whose last corner is the leftmost, and drop the corners it hides."""
+    """Add a point at the left end of a convex chain, which is its last corner, and drop the corners it hides."""
     while len(corners) > 1:
         (x1, y1), (x2, y2) = corners[-1], corners[-2]
         if (y1 - new[1]) * (x2 - x1) < (y2 - y1) * (x1 - new[0]):

@@ -1,4 +1,4 @@
-"""The weights of samples that a calibrator is fitted to: how many samples each row stands for."""
+"""Sample weights: how many samples each row counts as in a fit."""
 
 import torch
 from torch import Tensor
@@ -9,18 +9,18 @@ from temperance.numerics import is_whole
 
 
 def either(weights: ArrayLike | None, sample_weight: ArrayLike | None) -> ArrayLike | None:
-    """The weights by either of their names, ours or scikit-learn's; both at once are refused."""
+    """The weights under either name, ours or scikit-learn's; both at once are refused."""
     if weights is not None and sample_weight is not None:
-        raise InputError("weights and sample_weight are two names of the same argument; pass one of them")
+        raise InputError("weights and sample_weight are two names for the same argument; pass one of them")
     return sample_weight if weights is None else weights
 
 
 def counted_rows(
     rows: Tensor, labels: Tensor, ignore_index: int | None, weights: ArrayLike | None, given: Tensor
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """The rows and labels that count, without ignored ones and those of weight 0, and how many samples each stands for.
+    """The rows and labels that are neither ignored nor of weight 0, and how many samples each of them counts as.
 
-    `given` are the logits as they came, (n, k, *space).
+    `given` are the original logits, (n, k, *space).
     """
     labelled = torch.ones_like(labels, dtype=torch.bool) if ignore_index is None else labels.ne(ignore_index)
     if not bool(labelled.any()):
@@ -35,25 +35,25 @@ def counted_rows(
 
 
 def _sample_counts(weights: Tensor) -> Tensor:
-    """Weights as numbers of samples: whole ones as they are, others scaled to sum to (Σw)² / Σw². (n,)
+    """Weights as numbers of samples: whole ones unchanged, others scaled to sum to (Σw)² / Σw². (n,)
 
-    That is the number of equally weighted samples whose mean varies as much, so a prior that counts as some samples
-    keeps its meaning.
+    That is the number of equally weighted samples whose mean varies as much, so a prior that counts as a number of
+    samples keeps its meaning.
     """
     return weights if is_whole(weights) else weights * (weights.sum() / weights.square().sum())
 
 
 def weighed(values: Tensor, weights: Tensor | None) -> Tensor:
-    """Values (n, d) times how much each row counts, which is 1 on average: the mean of these is the weighted mean."""
+    """Values (n, d) times the weights divided by their mean, so that the plain mean is the weighted mean."""
     return values if weights is None else values * (weights / weights.mean())[:, None]
 
 
 def repeated(name: str, weights: Tensor) -> Tensor:
-    """The index of each row as often as its weight says, for a method of this name that takes whole weights only."""
+    """Each row's index, repeated by its weight, for the method or objective `name`, which needs whole weights."""
     remedy = "Use a method and an objective that allow any weights, such as auto, or temperature with nll"
     if not is_whole(weights):
         raise InputError(
-            f"{name} counts samples one by one, so weights must be whole numbers, and these are not. {remedy}, "
+            f"{name} counts samples one by one, so weights must be whole numbers; some of these are not. {remedy}, "
             "or fit without weights"
         )
     return repeated_rows(name, weights, remedy)

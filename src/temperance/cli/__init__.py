@@ -1,4 +1,4 @@
-"""The command line: parse, call the library, print. Nothing that it does can be done only here."""
+"""The command line: parse, call the library, print. Everything that it does can be done in Python, too."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ COMMANDS = (
 
 
 def program() -> int:
-    """`main` as a process of its own, which need not look for garbage among the 170,000 objects that torch makes."""
+    """`main` as a process of its own, which seldom searches the 170,000 objects that torch makes for garbage."""
     gc.set_threshold(100_000)
     try:
         return main()
@@ -63,7 +63,7 @@ def program() -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; the exit code is 0, or 2 for anything the user can put right."""
+    """Run one command; the exit code is 0, or 2 for any error that the user can fix."""
     transliterate_output()
     args = argparse.Namespace(debug=False)
     options: Container[str] = ()  # of the command
@@ -104,7 +104,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 @contextmanager
 def warnings_as_sentences() -> Iterator[None]:
-    """Say each warning of temperance once, as a sentence on standard error."""
+    """Print each warning of temperance once, as a sentence on standard error."""
     told: set[str] = set()
 
     def tell(message: Warning | str, category: type[Warning], *more: Any, **options: Any) -> None:
@@ -137,9 +137,9 @@ def _discard_output() -> None:
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that refuses in one sentence, and whose help fails as any other output does.
+    """A parser whose errors are one sentence, and whose help does not hide a failed write.
 
-    argparse itself prints its usage, which is long, before an error, and ignores errors of writing.
+    argparse itself prints its long usage before an error, and ignores errors of writing.
 
     commands  the parser of each command
     """
@@ -205,6 +205,6 @@ def _not_understood(word: str, command: str, known: Parser) -> InputError:
     if name in ("-o", "--output", "--html") and "--report" in options:
         meant = ["--report FILE.html"]
     if not word.startswith("-"):
-        return InputError(f"{command} has no use for {word!r}; see temperance {command} --help")
+        return InputError(f"{command} does not take {word!r}; see temperance {command} --help")
     instead = f"did you mean {meant[0]}?" if meant else f"see temperance {command} --help"
     return InputError(f"{command} has no option {name}; {instead}")

@@ -23,17 +23,17 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         "--layer",
         default="vector",
         choices=("temperature", "class-temperature", "vector", "matrix"),
-        help="layer that is trained on the logits to trace its losses (vector)",
+        help="layer to train on the logits, whose losses are traced (vector)",
     )
     parser.add_argument(
         "--objectives",
         default="nll,label-smoothing,focal,class-scaled",
         metavar="NAMES",
-        help="objectives that it is trained with, comma-separated",
+        help="objectives to train it with, comma-separated",
     )
     parser.add_argument("--steps", type=int, default=300, metavar="N", help="steps of that training (300)")
     parser.add_argument("--points", type=int, default=1500, metavar="N", help="samples on a map of the logits (1500)")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the samples that are drawn (0)")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the samples that are drawn (0)")
     add_reading_options(parser)
     parser.set_defaults(run=run)
 

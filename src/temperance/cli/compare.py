@@ -123,7 +123,7 @@ def rank(fit: Predictions | Path, test: Predictions | Path | None, args: argpars
         print(saved, file=sys.stderr)
     elif args.output and found.any_fitted:
         raise InputError(
-            f"no calibrator is recommended, so nothing is written to {args.output}. To save a method all the same: "
+            f"no calibrator is recommended, so nothing is written to {args.output}. To save a method anyway: "
             f"temperance fit METHOD {fit if isinstance(fit, Path) else 'FIT'} -o {args.output}"
         )
     elif args.output:
@@ -143,7 +143,7 @@ def comparing_options(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def save(found: Comparison, path: Path, *, refit: bool) -> str:
-    """Save the recommended calibrator; a sentence says where it is and what it was fitted on."""
+    """Save the recommended calibrator; the sentence says where it is and what it was fitted on."""
     chosen = found.calibrator(refit=refit)
     chosen.save(path)
     return f"{found.recommended.label}, fitted on {chosen.info['fitted_on']}, is in {path}"

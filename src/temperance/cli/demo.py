@@ -7,7 +7,7 @@ import argparse
 from temperance.cli.compare import add_comparing_options, rank
 from temperance.cli.output import check_outputs
 
-# One or two of each family, so that it takes seconds; `--methods` takes any others.
+# One or two of each family, so that it takes seconds; `--methods` chooses others.
 SHORT = "temperature,ensemble-temperature,vector,structured-vector,structured-matrix,histogram,isotonic,auto"
 
 

@@ -33,13 +33,15 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 
 
 def add_measuring_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--metrics", default="", metavar="NAMES", help="comma-separated names, or all")
+    parser.add_argument(
+        "--metrics", default="", metavar="NAMES", help="comma-separated names, or all; with settings ece:n_bins=10"
+    )
     parser.add_argument("--n-bins", type=int, default=15, metavar="N", help="bins for binned metrics (15)")
     parser.add_argument(
         "--bootstrap", type=int, default=500, metavar="N", help="resamples for intervals (500; 0: none)"
     )
     parser.add_argument("--by", choices=("group", "groups"), help="also measure each group separately")
-    parser.add_argument("--calibrator", type=Path, metavar="CAL", help="measure after a saved calibrator")
+    parser.add_argument("--calibrator", type=Path, metavar="CAL", help="apply a saved calibrator first")
     parser.add_argument(
         "--gap", metavar="METHOD", help="also measure the error without bins, with this calibrator, such as auto"
     )

@@ -21,7 +21,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         "-o", "--output", type=Path, metavar="FILE.onnx", help="where it goes (default: CAL with the suffix .onnx)"
     )
     parser.add_argument(
-        "--type", choices=("float32", "float64"), default="float32", help="of the logits (default: float32)"
+        "--type", choices=("float32", "float64"), default="float32", help="dtype of the logits (default: float32)"
     )
     parser.set_defaults(run=run)
 
@@ -43,5 +43,5 @@ def run(args: argparse.Namespace) -> None:
     apart = difference(args.output, None, calibrator, made_up.to(kind))
     print(f"exported {calibrator.name} for {calibrator.k} classes; saved in {args.output}")
     print(f"  takes logits (n, {calibrator.k}) in {args.type} and gives probs (n, {calibrator.k})")
-    print("  fitted to probabilities, it takes their logarithms in place of logits")
+    print("  if it was fitted to probabilities, it takes their logarithms instead of logits")
     print(f"  in onnxruntime its probabilities differ from torch's by at most {apart:.1g}")

@@ -12,7 +12,7 @@ from temperance.files import refuse_overwriting
 from temperance.progress import listening
 
 # Not listed: what `auto` records for those who study it (docs/calibrators/combination.md), and sentences that are
-# printed anyway, the verdict of `auto` and the caution, which is a warning.
+# printed anyway (the verdict of `auto`, and the caution as a warning).
 UNLISTED = ("verdict", "harm", "trust", "gain", "caution")
 
 
@@ -104,6 +104,7 @@ def run_apply(args: argparse.Namespace) -> None:
     which = f" of the {data.split} set" if data.split else ""
     print(f"calibrated {plural(data.n, data.row_name)}{which} with {calibrator.name}; probabilities in {args.output}")
     if data.other_split:
-        print(f"the {data.other_split} set is left out; for it: --split {data.other_split}, and another file after -o")
+        other = data.other_split
+        print(f"the {other} set is left out; to calibrate it, too, add --split {other}, with another -o")
     if "adapted" in calibrator.info:
         print(calibrator.info["adapted"])

@@ -34,7 +34,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         choices=tuple(FIGURES),
         default="smoothing",
         help="smoothing: how they move the label of each class, and when (ACLS); weights: weight, loss and slope over "
-        "the label's probability; rival: the same beside a class of fixed probability, so that predictions are wrong; "
+        "the label's probability; rival: the same next to a class of fixed probability, so that predictions are wrong; "
         "cdf: the smoothed distribution of the au loss",
     )
     parser.add_argument(

@@ -1,4 +1,4 @@
-"""temperance list KIND: what there is, read from the registries."""
+"""temperance list KIND: every method of a kind, from the registries."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def _about(settings: Mapping[str, Setting]) -> dict[str, dict[str, str]]:
 
 
 def _recipes() -> list[dict[str, Any]]:
-    """How the papers trained, by what differs from the default."""
+    """How the papers trained: the settings that differ from the defaults."""
     from dataclasses import asdict
 
     from temperance.training.recipe import PAPERS, RECIPES, Recipe

@@ -45,7 +45,7 @@ MANUAL: Mapping[str, tuple[str, tuple[str, ...]]] = {
     ),
     "apply": (
         "Calibrates predictions with a saved calibrator. They need no labels, and everything else in the file is kept; "
-        "of a file with val and test parts, one is calibrated and written.",
+        "from a file with val and test parts, one is calibrated and written.",
         (
             "apply cal.safetensors new.npz -o calibrated.npz",
             "apply cal.safetensors predictions/ -o calibrated/",
@@ -75,7 +75,7 @@ MANUAL: Mapping[str, tuple[str, tuple[str, ...]]] = {
     ),
     "predict": (
         "Writes the predictions of a trained network for the images of any data set, for every other command. Labels "
-        "of other classes than its own are left out.",
+        "of classes other than its own are left out.",
         (
             "predict run new-images/ -o new.npz",
             "predict run cifar10 --download -o elsewhere.npz",
@@ -97,7 +97,7 @@ MANUAL: Mapping[str, tuple[str, tuple[str, ...]]] = {
     ),
     "analyse": (
         "Draws what is behind a network's confidence: the losses of its classes, its logits and the angles of its "
-        "classifier; of several networks side by side.",
+        "classifier; several networks side by side.",
         ("analyse run -o page.html", "analyse run retrained -o both.html"),
     ),
     "gradients": (
@@ -108,7 +108,7 @@ MANUAL: Mapping[str, tuple[str, tuple[str, ...]]] = {
         ),
     ),
     "reproduce": (
-        "Shows the tables of five papers with our numbers beside theirs, and draws their figures of our predictions. "
+        "Shows the tables of five papers with our numbers beside theirs, and draws their figures from our predictions. "
         "It needs a source checkout.",
         ("reproduce --list", "reproduce sctl --table 2 --quick", "reproduce cts --figure 1 --quick -o figure.svg"),
     ),

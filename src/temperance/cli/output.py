@@ -13,7 +13,8 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from temperance.cli.terminal import Screen, show, write_text
 from temperance.errors import FileError
-from temperance.files import atomic_write, check_writable, refuse_overwriting
+from temperance.files import check_writable, refuse_overwriting
+from temperance.files import write_text as write_file
 from temperance.progress import Progress as Callback
 from temperance.progress import no_progress
 
@@ -54,13 +55,13 @@ def check_outputs(args: argparse.Namespace) -> None:
 
 
 def check_page_name(path: Path) -> None:
-    """Refuse to write a page under the name of something else, such as a picture."""
+    """Refuse a page name with the suffix of something else, such as a picture."""
     if path.suffix.lower() not in (".html", ".htm"):
         raise FileError(f"a page is saved as .html; call it {path.with_suffix('.html')}")
 
 
 def check_calibrator_name(path: Path) -> None:
-    """Refuse to save a calibrator under the name of something else, such as a file of predictions."""
+    """Refuse a calibrator name with the suffix of something else, such as a file of predictions."""
     if path.suffix.lower() != ".safetensors":
         raise FileError(f"a calibrator is saved as .safetensors; call it {path.with_suffix('.safetensors')}")
 
@@ -77,8 +78,7 @@ def emit(results: Measured, args: argparse.Namespace) -> None:
             to_stdout = True
             write_text(text())
         elif path is not None:
-            with atomic_write(path) as temporary:
-                temporary.write_text(text(), encoding="utf-8")
+            write_file(path, text())
     if not to_stdout:
         show(results)
     if args.report is not None:
@@ -87,7 +87,7 @@ def emit(results: Measured, args: argparse.Namespace) -> None:
 
 @contextmanager
 def progress_bar() -> Iterator[Callback]:
-    """A progress bar on stderr, where that is a terminal and the work takes long enough to show one."""
+    """A progress bar on stderr, if that is a terminal."""
     console = Screen(stderr=True)
     if not console.is_terminal:
         yield no_progress

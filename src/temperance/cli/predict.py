@@ -19,7 +19,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     )
     parser.add_argument("--part", choices=("train", "val", "test"), default="test", help="which images of DATA (test)")
     parser.add_argument("--head", type=Path, metavar="HEAD", help="predict with a head that `retrain` saved")
-    parser.add_argument("--size", type=int, metavar="PIXELS", help="make images this high and wide")
+    parser.add_argument("--size", type=int, metavar="PIXELS", help="resize images to this height and width")
     parser.add_argument("--device", metavar="NAME", help="cpu, cuda, … (a GPU if there is one)")
     parser.add_argument("--download", action="store_true", help="fetch a named data set if it is not there")
     parser.set_defaults(run=run)

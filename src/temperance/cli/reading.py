@@ -10,7 +10,7 @@ from temperance.errors import InputError
 
 def add_each_option(parser: argparse.ArgumentParser) -> None:
     """--each, the same for every command that takes several sets."""
-    text = "treat every file as its own set, also in a folder or a pattern, whose files are otherwise one set"
+    text = "treat every file as a set of its own; otherwise the files of a folder or a pattern are one set"
     parser.add_argument("--each", action="store_true", help=text)
 
 
@@ -18,18 +18,18 @@ def add_reading_options(parser: argparse.ArgumentParser) -> None:
     """--logits, --probs, --label, --group, --weight, --ignore-index, --binary, --positive and --normalise."""
     group = parser.add_argument_group("how the predictions are read")
     for kind in ("logits", "probs"):
-        text = f"the columns of {kind}: a name, a pattern such as '{kind[:-1]}_*', or no,maybe,yes"
+        text = f"the columns of {kind}: a name, a pattern such as '{kind[:-1]}_*', or a list, no,maybe,yes"
         group.add_argument(f"--{kind}", metavar="NAMES", help=text)
     for kind in ("label", "group", "weight"):
-        text = f"the column of {kind}s, if it is not called {kind}; of a .npy, the file"
+        text = f"the column of {kind}s, if it is not called {kind}; for a .npy, the file"
         group.add_argument(f"--{kind}", f"--{kind}s", metavar="NAME", help=text)
     group.add_argument(
-        "--ignore-index", type=int, metavar="N", help="leave out what has the label N, such as pixels without a label"
+        "--ignore-index", type=int, metavar="N", help="leave out rows with the label N, such as unlabelled pixels"
     )
     group.add_argument(
         "--binary",
         action="store_true",
-        help="one column of `logits` (or scores of a decision function) or `probs`, for the class with label 1",
+        help="one column of `logits` (or decision-function scores) or `probs`, for the class with label 1",
     )
     group.add_argument("--positive", metavar="LABEL", help="like --binary, for a class whose label is LABEL")
     group.add_argument(
@@ -50,7 +50,7 @@ def one_set_on_ray(args: argparse.Namespace) -> None:
 
 
 def reading_options(args: argparse.Namespace) -> dict[str, Any]:
-    """The same for the library."""
+    """The reading options, as arguments of the library."""
     given = vars(args)
     positive = given.get("positive")
     if positive is not None and positive.lstrip("-").isdecimal():

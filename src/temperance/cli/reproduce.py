@@ -17,9 +17,9 @@ from temperance.cli.output import check_outputs
 from temperance.cli.terminal import show
 from temperance.errors import FileError, InputError, unknown_name
 
-# The folder that has src/temperance in it, in a source checkout.
+# The root of a source checkout, the folder that holds src/temperance.
 ROOT = Path(__file__).resolve().parents[3]
-KEPT = "Nothing was measured now: this was kept in benchmarks/results."
+KEPT = "Nothing was measured now: these numbers come from benchmarks/results."
 NAMES = ("sctl", "cts", "acls", "selective-risk", "mac-cal")
 
 
@@ -32,14 +32,14 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     parser.add_argument(
         "-o", "--output", type=Path, metavar="FILE", help="where the picture goes: FILE.svg or FILE.html"
     )
-    parser.add_argument("--list", action="store_true", help="every table and figure with its state; run nothing")
-    parser.add_argument("--quick", action="store_true", help="show the numbers that were kept; measure nothing")
+    parser.add_argument("--list", action="store_true", help="list every table and figure with its state; run nothing")
+    parser.add_argument("--quick", action="store_true", help="show the stored numbers; measure nothing")
     parser.add_argument("--data", metavar="FOLDER", help="the folder of real predictions; by default ../shared/data")
     parser.add_argument(
         "--predictions", metavar="FOLDER", help="what benchmarks/papers/queue.py left; by default ../predictions"
     )
     parser.add_argument(
-        "--save", action="store_true", help="keep what was measured in the checkout's benchmarks/results"
+        "--save", action="store_true", help="store what was measured in the checkout's benchmarks/results"
     )
     parser.set_defaults(run=run)
 
@@ -111,7 +111,7 @@ def _states(outputs: list[Any]) -> Table:
 
 
 def _folder(outputs: Any, args: argparse.Namespace, output: Any) -> Path | None:
-    """The folder that has all predictions that an output measures; None where it is not to be measured."""
+    """The folder with all predictions that an output measures; None if nothing is to be measured."""
     figure = output.figure
     files = figure.files if figure else output.data
     if args.quick or not files:
@@ -124,13 +124,13 @@ def _folder(outputs: Any, args: argparse.Namespace, output: Any) -> Path | None:
         what, flag = ("trained networks", "--predictions") if trained else ("real predictions", "--data")
         raise FileError(
             f"{args.paper}, {output.name} needs {missing[0]} in the folder of {what}, {folder}; "
-            f"name that folder with {flag} FOLDER, or see the numbers that were kept with --quick"
+            f"name that folder with {flag} FOLDER, or see the stored numbers with --quick"
         )
     return folder
 
 
 def _draw(outputs: Any, args: argparse.Namespace, output: Any, folder: Path | None) -> None:
-    """Say what a figure shows, from numbers that are measured now or were kept, and draw it if asked to."""
+    """Say what a figure shows, from numbers that are measured now or stored, and draw it if asked to."""
     start = time.perf_counter()
     kept = bool(output.figure.files)
     if folder is not None or not kept:
@@ -138,7 +138,7 @@ def _draw(outputs: Any, args: argparse.Namespace, output: Any, folder: Path | No
     else:
         numbers = outputs.stored_numbers(args.paper, output.name)
     if numbers is None:
-        raise FileError(f"{args.paper}, {output.name} was never measured and kept; leave out --quick to measure it")
+        raise FileError(f"{args.paper}, {output.name} has no stored numbers; leave out --quick to measure it")
     drawing = output.figure.draw(numbers)
     show(Text(drawing.says if folder is not None else f"{drawing.says} {KEPT}"))
     if args.output is None:
@@ -167,14 +167,14 @@ def _write(drawing: Any, path: Path, output: Any, title: str) -> None:
 
 
 def _reproduce(outputs: Any, args: argparse.Namespace, output: Any, folder: Path | None) -> None:
-    """Print one table with the paper's numbers, measured now or kept in the checkout."""
+    """Print one table with the paper's numbers, measured now or stored in the checkout."""
     start = time.perf_counter()
     if folder is not None or not output.data:
         cells = list(output.cells(folder or Path()))
     else:
         cells = outputs.stored(args.paper, output.name)
     if not cells:
-        raise FileError(f"{args.paper}, {output.name} was never measured and kept; leave out --quick to measure it")
+        raise FileError(f"{args.paper}, {output.name} has no stored numbers; leave out --quick to measure it")
     exact = output.state == "exact"
     head, lines = outputs.grid(cells, differences=exact)
     table = Table(show_edge=False, pad_edge=False)

@@ -35,7 +35,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     parser.add_argument(
         "--bootstrap", type=int, default=500, metavar="N", help="resamples for intervals (500; 0: none)"
     )
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of first weights, order and masks (0)")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of weights, order and masks (0)")
     parser.add_argument(
         "--anyway", action="store_true", help="save the head even if it is worse on the validation part"
     )

@@ -16,7 +16,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     parser.add_argument("folder", type=Path, metavar="RUN", help="folder that `temperance train` or `retrain` made")
     parser.add_argument("--data", metavar="DATA", help="where the images of the run are now, if they have moved")
     parser.add_argument("--head", type=Path, metavar="HEAD", help="measure with a head that `retrain` saved")
-    parser.add_argument("--calibrator", type=Path, metavar="CAL", help="also measure after a saved calibrator")
+    parser.add_argument("--calibrator", type=Path, metavar="CAL", help="also measure with a saved calibrator applied")
     parser.add_argument(
         "--corruptions",
         default="",
@@ -26,7 +26,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     parser.add_argument("--severities", default="1,2,3,4,5", metavar="N,N", help="from 1 to 5 (all)")
     parser.add_argument("--limit", type=int, metavar="N", help="measure on N test images, drawn at random")
     parser.add_argument("--device", metavar="NAME", help="cpu, cuda, … (a GPU if there is one)")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the corruptions (0)")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the corruptions (0)")
     add_output_options(parser)
     parser.set_defaults(run=run)
 
@@ -72,4 +72,4 @@ def _whole_numbers(text: str) -> list[int]:
     try:
         return [int(part) for part in text.split(",") if part.strip()]
     except ValueError:
-        raise InputError(f"--severities must be whole numbers between commas, such as 1,3,5; got {text!r}") from None
+        raise InputError(f"--severities must be whole numbers with commas, such as 1,3,5; got {text!r}") from None

@@ -1,4 +1,4 @@
-"""Printing, wherever it goes: no table is cut off, and a terminal without Unicode gets plain letters."""
+"""Printed output: no table is cut off, and a terminal without Unicode gets plain letters."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-# How wide a file or a pipe is, unless COLUMNS says otherwise.
+# The width of lines in a file or a pipe, unless COLUMNS is set.
 PAPER = 120
 
 # Replacements for characters that a terminal cannot show.
@@ -35,8 +35,8 @@ PLAIN = {
 }
 
 
-# Stands for the space before a percent sign while lines are broken. To rich every space is a place to break a line,
-# a non-breaking one too; this character is not a space.
+# Stands for the space before a percent sign while lines are wrapped: rich breaks lines at any space, even at a
+# non-breaking one, but not at this character.
 GLUE = "\ue000"
 
 
@@ -48,12 +48,12 @@ class Screen(Console):
         return _glued(super().render_str(_transliterated(text, self.encoding), **options))
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
-        """No line begins with a percent sign."""
+        """Render without breaking a line before a percent sign."""
         for segment in super().render(_glued(renderable) if isinstance(renderable, Text) else renderable, options):
             yield segment._replace(text=segment.text.replace(GLUE, " "))
 
     def on_broken_pipe(self) -> None:
-        """Re-raise the BrokenPipeError that is being handled: the command line handles it."""
+        """Re-raise the BrokenPipeError, which the command line handles."""
         raise
 
 
@@ -90,7 +90,7 @@ def write_text(text: str) -> None:
 
 
 def transliterate_output() -> None:
-    """From here on, characters that a stream cannot encode are transliterated instead of ending the program."""
+    """From now on, transliterate characters that a stream cannot encode, instead of ending the program."""
     codecs.register_error("temperance", _transliterated_error)
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):

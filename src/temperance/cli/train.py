@@ -71,11 +71,11 @@ def add_recipe_options(parser: argparse.ArgumentParser) -> None:
     for name, how, text in (
         ("epochs", whole, "passes over the training images (100)"),
         ("batch-size", whole, "images in a step, over all processes (128)"),
-        ("optimiser", {"choices": ("sgd", "adamw")}, "sgd"),
+        ("optimiser", {"choices": ("sgd", "adamw")}, "how the weights are updated (sgd)"),
         ("lr", real, "learning rate at the start (0.1)"),
-        ("momentum", real, "of SGD (0.9)"),
-        ("weight-decay", real, "5e-4"),
-        ("schedule", {"choices": ("steps", "cosine", "constant")}, "of the learning rate (steps)"),
+        ("momentum", real, "momentum of SGD (0.9)"),
+        ("weight-decay", real, "weight decay (5e-4)"),
+        ("schedule", {"choices": ("steps", "cosine", "constant")}, "how the learning rate changes (steps)"),
         ("drops", {"type": numbers, "metavar": "N,N"}, "epochs, or shares of them, at which it drops (0.43,0.71)"),
         ("factor", real, "factor of each drop (0.1)"),
         ("warmup", whole, "epochs in which it rises (0)"),
@@ -86,8 +86,8 @@ def add_recipe_options(parser: argparse.ArgumentParser) -> None:
         ("freeze", optional, "groups of layers frozen one by one from the classifier down (PLP)"),
         ("keep", {"choices": ("last", "best", "refined")}, "which epoch's network is kept (last)"),
         ("keep-from", whole, "epochs that best and refined skip (a third, at most 40)"),
-        ("precision", {"choices": ("float32", "bfloat16")}, "float32"),
-        ("seed", whole, "of weights, order, crops, mixtures (0)"),
+        ("precision", {"choices": ("float32", "bfloat16")}, "of the network's arithmetic (float32)"),
+        ("seed", whole, "seed of weights, order, crops, mixtures (0)"),
     ):
         group.add_argument(f"--{name}", help=text, **how)
     for name, text in (
@@ -100,15 +100,15 @@ def add_recipe_options(parser: argparse.ArgumentParser) -> None:
 
 
 def numbers(text: str) -> tuple[float, ...]:
-    """Numbers between commas; whole ones stay whole."""
+    """Numbers separated by commas; whole ones stay integers."""
     try:
         return tuple(float(part) if "." in part else int(part) for part in text.split(",") if part.strip())
     except ValueError:
-        raise argparse.ArgumentTypeError(f"must be numbers between commas, such as 150,250; got {text!r}") from None
+        raise argparse.ArgumentTypeError(f"must be numbers with commas, such as 150,250; got {text!r}") from None
 
 
 def number_or_none(text: str) -> float | str:
-    """A number, or the word none, which a job reads as no such setting."""
+    """A number, or the word none, which turns the setting off."""
     try:
         return "none" if text == "none" else int(text) if text.isdecimal() else float(text)
     except ValueError:

@@ -13,19 +13,21 @@ from temperance.data.images import Images, Source, as_images
 from temperance.data.splits import hold_out
 from temperance.errors import InputError, optional
 from temperance.files import reading
-from temperance.predictions.checks import as_class_names, shown
+from temperance.predictions.checks import as_class_names, excerpt
 from temperance.predictions.labels import looked_up
 
 DIGITS_TESTED = 360  # a fifth
 
 
 def read_npz(path: Path) -> Source:
-    """Images and labels of the part train, and of val and test if they are there."""
+    """Images and labels of the train part, and of val and test if they are there."""
     with reading(path), np.load(path) as arrays:
         names = as_class_names(arrays["class_names"].tolist()) if "class_names" in arrays else None
         train = _part(arrays, "train", names)
         if train is None:
-            raise InputError(f"an .npz of images must hold train_images and train_labels; it has {shown(arrays.files)}")
+            raise InputError(
+                f"an .npz of images must hold train_images and train_labels; it has {excerpt(arrays.files)}"
+            )
         val, test = _part(arrays, "val", names), _part(arrays, "test", names)
     if names is None:
         names = tuple(str(i) for i in range(int(train.labels.max()) + 1))
@@ -38,7 +40,7 @@ def _part(arrays: Mapping[str, npt.NDArray[Any]], part: str, names: tuple[str, .
         return None
     for key, other in (keys, keys[::-1]):
         if key not in arrays:
-            raise InputError(f"{other} needs {key} beside it")
+            raise InputError(f"{other} needs {key}, too")
     pixels, labels = (arrays[key] for key in keys)
     if not len(pixels):
         raise InputError(f"{keys[0]} is empty")

@@ -79,7 +79,7 @@ def find_cifar(folder: Path) -> tuple[Path, CifarLayout] | None:
 
 
 def read_cifar(folder: Path, layout: CifarLayout) -> Source:
-    """A data set out of its official files."""
+    """A data set from its official files."""
     files = {}
     for name in layout.files:
         with reading(folder / name):
@@ -88,7 +88,7 @@ def read_cifar(folder: Path, layout: CifarLayout) -> Source:
 
 
 def read_cifar_archive(path: Path, progress: Progress = no_progress) -> Source:
-    """A data set out of its official archive, verified by its MD5 sum."""
+    """A data set from its official archive, verified by its MD5 sum."""
     archive = check_md5(path, progress)
     layout = next((layout for layout in LAYOUTS if layout.folder == archive.folder), None)
     if layout is None:
@@ -115,7 +115,7 @@ def _parsed(files: Mapping[str, bytes], layout: CifarLayout, path_of: Callable[[
             with reading(path_of(name)):
                 pieces.append((_binary if layout.is_binary else _pickled)(files[name], layout))
         pixels, labels = (np.concatenate(each) for each in zip(*pieces, strict=True))
-        # Stored colour after colour, row after row.
+        # Stored channel by channel, row by row.
         return as_images(pixels.reshape(-1, 3, SIDE, SIDE).transpose(0, 2, 3, 1), labels)
 
     with reading(path_of(layout.names)):
@@ -159,7 +159,7 @@ def _unpickled(data: bytes) -> dict[bytes, Any]:
 
 
 class _Array:
-    """Stands in for NumPy's array in a pickle and takes nothing but bytes; NumPy would take any type and size."""
+    """Stands in for NumPy's array in a pickle and accepts only bytes; NumPy would accept any type and size."""
 
     def __init__(self, *_: object) -> None:
         self.values: Bytes = np.empty(0, np.uint8)
@@ -167,12 +167,12 @@ class _Array:
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         _version, shape, dtype, is_fortran, data = state
         if not isinstance(dtype, _ByteType) or is_fortran:
-            raise InputError("its arrays must hold bytes, row after row")
+            raise InputError("its arrays must hold bytes in row order")
         self.values = np.frombuffer(data, np.uint8).reshape(shape)
 
 
 class _ByteType:
-    """Stands in for NumPy's dtype in a pickle and takes no type but bytes."""
+    """Stands in for NumPy's dtype in a pickle and accepts only bytes."""
 
     def __init__(self, name: object, *_: object) -> None:
         if name not in ("u1", b"u1"):

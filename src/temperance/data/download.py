@@ -81,7 +81,7 @@ def find_set(name: str, cache: Path, *, download: bool, progress: Progress = no_
 
 
 def check_md5(path: Path, progress: Progress = no_progress) -> Archive:
-    """The official archive that a file is, by its MD5 sum."""
+    """The official archive that a file is, recognised by its MD5 sum."""
     with reading(path):
         found = _md5(path, progress)
     for archive in ARCHIVES.values():
@@ -156,7 +156,7 @@ def _fetch_rest(url: str, part: Path, progress: Callable[[int, int], None]) -> N
 
 
 def _unpacked(packed: Path, target: Path, progress: Progress) -> Path:
-    """Unpack a .zip beside itself, whole or not at all, and remove it."""
+    """Unpack a .zip into its own folder, whole or not at all, and remove it."""
     check_md5(packed, progress)
     try:
         with tempfile.TemporaryDirectory(dir=packed.parent) as temporary, reading(packed), ZipFile(packed) as archive:

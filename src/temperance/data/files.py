@@ -101,7 +101,7 @@ class Files:
             if not self.resize and image.size != (width, height):
                 raise InputError(
                     f"the image is {image.size[0]} × {image.size[1]} pixels and the first one is "
-                    f"{width} × {height}; give the size that all are to have, for instance size={min(self.size)}",
+                    f"{width} × {height}; give one size for all, for instance size={min(self.size)}",
                     flags={f"size={min(self.size)}": f"--size {min(self.size)}"},
                 )
             return torch.from_numpy(np.array(_fitted(_rgb(image), height, width)))

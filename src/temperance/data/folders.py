@@ -12,7 +12,7 @@ from temperance.data.files import Files, image_size, pillow
 from temperance.data.images import Source
 from temperance.errors import FileError, InputError
 from temperance.files import reading
-from temperance.predictions.checks import shown
+from temperance.predictions.checks import excerpt
 
 SUFFIXES = frozenset((".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"))
 
@@ -100,7 +100,7 @@ def _images(folder: Path) -> list[str]:
     """The image files in a class folder and the folders in it, in alphabetical order."""
     found = sorted(str(file) for file in folder.rglob("*") if file.suffix.lower() in SUFFIXES and file.name[0] != ".")
     if not found:
-        raise FileError(f"{folder} has no images in it ({shown(sorted(SUFFIXES))}); add some or remove the folder")
+        raise FileError(f"{folder} has no images in it ({excerpt(sorted(SUFFIXES))}); add some or remove the folder")
     return found
 
 

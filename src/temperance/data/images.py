@@ -1,7 +1,7 @@
 """Images and their labels in memory, in batches, with random crops and flips.
 
 Images stay uint8 (n, height, width, channels), a quarter of the size of float32, until `normalised` prepares them for a
-network. The crop and flip of a sample depend on its number alone, not on its place in a batch.
+network. The crop and flip of a sample depend only on its index, not on its position in a batch.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Moves(NamedTuple):
 
 
 def draw_moves(n: int, *, pad: int = 4, flip: bool = True, generator: torch.Generator) -> Moves:
-    """Draw where each of n samples is cropped and whether it is mirrored, with a generator of the CPU.
+    """Draw where each of n samples is cropped and whether it is mirrored, with a CPU generator.
 
     An image is given a black border of `pad` pixels and cropped to its size at one of (2·pad + 1)² places; half of
     them are mirrored.

@@ -1,4 +1,4 @@
-"""Long-tailed subsets: class after class is rarer than the one before, down to a given ratio."""
+"""Long-tailed subsets: each class is rarer than the one before, down to a given ratio."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def long_tail_counts(n_max: int, k: int, ratio: float) -> list[int]:
 
     The rarest class has `ratio` times the samples of the most frequent one (Jung et al., Scaling of class-wise training
     losses, ICML 2023, App. C). The paper prints no ratio; 0.1 gives exactly its totals of 20431 samples for CIFAR-10
-    and 19573 for CIFAR-100. Numbers are cut, not rounded: rounding gives other totals.
+    and 19573 for CIFAR-100. Numbers are truncated, not rounded: rounding gives other totals.
 
     >>> long_tail_counts(5000, 10, 0.1)
     [5000, 3871, 2997, 2320, 1796, 1391, 1077, 834, 645, 500]
@@ -34,7 +34,7 @@ def long_tail_counts(n_max: int, k: int, ratio: float) -> list[int]:
 
 
 def long_tailed(labels: ArrayLike, ratio: float, seed: int = 0) -> Tensor:
-    """The numbers of the samples in a long-tailed subset, in ascending order: class 0 is the most frequent.
+    """The indices of the samples in a long-tailed subset, in ascending order; class 0 is the most frequent.
 
     n_max is the largest for which every class has enough samples: if all classes have the same number, that number. The
     subset is of images or of predictions; `hold_out(labels[index], 0.5)` halves it as the paper does.

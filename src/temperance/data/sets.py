@@ -20,7 +20,7 @@ from temperance.data.longtail import long_tailed
 from temperance.data.splits import SPLITS, hold_out
 from temperance.errors import FileError, InputError
 from temperance.files import PathLike
-from temperance.predictions.checks import shown
+from temperance.predictions.checks import excerpt
 from temperance.progress import Progress, no_progress
 from temperance.settings import Bounds, CountOrZero, of_kind, one_of
 
@@ -82,14 +82,14 @@ def read_images(
     val_from       "train", or "test": for networks that were trained on all training images
     test_fraction  what to hold out for testing if the set has no test part, always with seed 0,
                    so that networks trained on different splits are tested on the same images
-    size           height and width that all images are to have: their shorter side is made to fit and the middle of
-                   the longer one kept; by default they stay as they are, and image files must be of one size
+    size           height and width for all images: they are scaled until their shorter side fits, and the middle of
+                   the longer one is kept; by default they stay as they are, and image files must be of one size
     long_tail      keep a long-tailed subset of the training part, of this ratio, drawn with seed 0; the literature
                    validates on half of it: val_fraction=0.5
     download       download a named set if it is not in the cache
     cache          the folder of downloaded sets, by default ~/.cache/temperance
     in_memory      decode all image files now; by default if they take no more than 2 GB
-    workers        threads that decode image files; 0 for none beside the caller
+    workers        threads that decode image files; 0 for none besides the caller
     progress       called with (done, steps, what) during long steps
 
     >>> data = read_images("digits")
@@ -146,7 +146,7 @@ def _find(
         names = sorted(entry.name for entry in path.iterdir())
         raise FileError(
             f"{path} holds no known data set: expected a folder train with a folder of images for each class, or the "
-            f"official files of CIFAR or Tiny-ImageNet; it has {shown(names)}"
+            f"official files of CIFAR or Tiny-ImageNet; it has {excerpt(names)}"
         )
     if not path.exists():
         raise FileError(f"{path} does not exist; name a file or folder, or one of {', '.join(SET_NAMES)}")
@@ -191,7 +191,7 @@ def _train_and_test(found: Source, source: PathLike, split: str, test_fraction: 
             raise InputError(f"{source} has a test part of its own; leave test_fraction out")
         return found.train, found.test
     if test_fraction is None:
-        rename = ", or name the validation part test if it is to be tested on" if found.val is not None else ""
+        rename = ", or rename the validation part to test, to test on it" if found.val is not None else ""
         raise InputError(
             f"{source} has no test part; give test_fraction, for instance 0.2, to hold one out of the training "
             f"part{rename}",

@@ -19,9 +19,9 @@ Numbers = npt.NDArray[np.int64]
 def hold_out(
     labels: ArrayLike, amount: float, *, split: str = "random", seed: int | None = None
 ) -> tuple[Tensor, Tensor]:
-    """The numbers of the samples that stay and of those that are held out, in shuffled order.
+    """The indices of the samples that stay and of those that are held out, in shuffled order.
 
-    amount  how many are held out: a fraction below 1, rounded to the nearest number (a half counts up), or a number
+    amount  how many are held out: a fraction below 1, rounded to the nearest number (halves up), or a number
     split   "random": the last ones of a permutation;
             "stratified": the last ones of each class, so that every class is held out in proportion;
             "focal-calibration": the first ones of the shuffle in the program of focal calibration (Mukhoti et al.

@@ -1,4 +1,4 @@
-"""The quantities with which the papers explain a calibrated classifier; `temperance.report` draws them.
+"""The quantities that papers use to explain a calibrated classifier; `temperance.report` draws them.
 
 The angles between class prototypes and a map of the logits are those of MaC-Cal's Figure 2; losses and calibration
 error during a post-hoc training, SCTL's Figures 1, 3 and 4, come from `temperance.diagnose.traces`.
@@ -30,28 +30,28 @@ from temperance.registry import as_names
 from temperance.settings import AtLeastTwo, Bounds, of_kind
 from temperance.training.run import LOG, UNFINISHED, read_log, read_weights
 
-# What the page of an analysis trains a calibrator with, and for how long.
+# The objectives, steps and learning rates of the post-hoc trainings on an analysis page.
 OBJECTIVES = ("nll", "label-smoothing", "focal", "class-scaled")
 STEPS, RATE, TOY_RATE = 300, 0.01, 0.005
 WORST = 3  # classes that the toy of SCTL is trained on
-TRACE_VALUES = 1 << 20  # logits that a trace looks at
+TRACE_VALUES = 1 << 20  # at most this many logits in a trace
 
 
 # ----------------------------------------------------------------------------------------------------- class prototypes
 
 
 def angles_between(prototypes: ArrayLike, *, centre: bool = True) -> Tensor:
-    """The angle between each two rows, in degrees; 0 on the diagonal. (k, d) → (k, k)
+    """The angle between any two rows, in degrees; 0 on the diagonal. (k, d) → (k, k)
 
-    The mean of all rows of a linear classifier changes no probability; `centre` subtracts it first. Classes that are as
-    far apart as possible then all have the angle `simplex_angle(k)`.
+    The mean of the rows of a linear classifier changes no probability; `centre` subtracts it first. Classes that are as
+    far apart as possible are then all at the angle `simplex_angle(k)`.
 
     >>> angles_between([[1.0, 0.0], [0.0, 1.0]], centre=False)[0, 1]
     tensor(90., dtype=torch.float64)
     """
     rows = as_features(prototypes, "prototypes")
     if len(rows) < 2:
-        raise InputError(f"prototypes must be (k, d), one row for each of at least two classes; got {shape_of(rows)}")
+        raise InputError(f"prototypes must be (k, d), one row per class, with k ≥ 2; got {shape_of(rows)}")
     if centre:
         rows = rows - rows.mean(0)
     unit = rows / rows.norm(dim=1, keepdim=True).clamp_min(torch.finfo(rows.dtype).tiny)
@@ -63,7 +63,7 @@ def angles_between(prototypes: ArrayLike, *, centre: bool = True) -> Tensor:
 
 
 def simplex_angle(k: int) -> float:
-    """The largest angle that k directions can all have between each other, in degrees: arccos(−1 / (k − 1)).
+    """The largest angle at which k directions can all be from each other, in degrees: arccos(−1 / (k − 1)).
 
     >>> round(simplex_angle(3), 6)
     120.0
@@ -87,18 +87,18 @@ def class_means(features: ArrayLike, labels: ArrayLike, *, k: int | None = None)
 
 @dataclass(frozen=True, eq=False)
 class Embedding:
-    """Samples as points in a plane, near each other where their logits are."""
+    """Samples as points in a plane, close together if their logits are."""
 
     points: Tensor  # (m, 2)
     labels: Tensor  # (m,)
-    entropy: Tensor  # (m,), from 0 (sure) to 1 (no idea)
-    rows: Tensor  # (m,): which samples these are
+    entropy: Tensor  # (m,), from 0 (certain) to 1 (uniform)
+    rows: Tensor  # (m,): the indices of the samples
 
 
 def tsne(logits: ArrayLike, labels: ArrayLike, *, n: int = 1500, perplexity: float = 30.0, seed: int = 0) -> Embedding:
-    """A map of the logits by t-SNE, of at most n samples drawn by the seed.
+    """A t-SNE map of the logits of at most n samples, drawn by the seed.
 
-    Distances between groups mean little on such a map; what touches what, and where the entropy is, means more. It
+    Distances between groups mean little on such a map; which groups touch, and where the entropy is, means more. It
     needs scikit-learn, the extra `analysis`.
 
     van der Maaten and Hinton, Visualizing data using t-SNE, JMLR 2008.
@@ -114,7 +114,7 @@ def tsne(logits: ArrayLike, labels: ArrayLike, *, n: int = 1500, perplexity: flo
     chosen = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))[:n].sort().values
     some = rows[chosen.to(rows.device)].double().cpu()
     if bool((some == some[0]).all()):
-        raise InputError("all logits are the same: there is nothing to map")
+        raise InputError("all rows of logits are equal: there is nothing to map")
     found = TSNE(perplexity=min(perplexity, (len(some) - 1) / 3), init="pca", random_state=seed).fit_transform(
         some.numpy()
     )
@@ -142,12 +142,12 @@ class Subject:
 
 @dataclass(frozen=True, eq=False)
 class Analysis:
-    """The analysis of one or several subjects, by their names; `write_report` draws it.
+    """The analysis of one or several subjects, by name; `write_report` draws it.
 
     confidence  top-label bins of the test part
-    angles      between class prototypes, by the subject and the kind of prototype
-    maps        t-SNE of the logits, where scikit-learn is installed
-    traces      a post-hoc training of the first subject with each objective, and `toy`: on the worst classes only
+    angles      between class prototypes, by subject and kind of prototype
+    maps        t-SNE of the logits, if scikit-learn is installed
+    traces      a post-hoc training of the first subject with each objective; `toy`: on the worst classes only
     """
 
     subjects: tuple[Subject, ...]
@@ -233,7 +233,7 @@ def _subject(source: str | Path | Predictions, seed: int, how: Mapping[str, Any]
         parts = read_pair(place, **how) if found.split is not None else _parts(found, seed)
         return Subject(place.name, *parts)
     if not (place / "predictions.npz").exists():
-        what = UNFINISHED if (place / "checkpoint.safetensors").exists() else "has no predictions.npz, so it is no run"
+        what = UNFINISHED if (place / "checkpoint.safetensors").exists() else "is not a run: it has no predictions.npz"
         raise FileError(f"{place} {what}")
     fit, test = read_pair(place / "predictions.npz")
     history = read_log(place / LOG)
@@ -273,7 +273,7 @@ def _distinct(subjects: Sequence[Subject]) -> list[Subject]:
 
 
 def _angles(subject: Subject) -> dict[str, Tensor]:
-    """Between the weights of the classifier, where they are known, and between the mean logits of the classes."""
+    """The angles between the classifier's weights, if known, and between the mean logits of the classes."""
     found = {}
     if subject.weights is not None:
         found[f"{subject.name}: classifier weights"] = angles_between(subject.weights)

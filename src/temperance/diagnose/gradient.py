@@ -1,7 +1,7 @@
 """The gradient of a loss in the logits as label smoothing, and the shape of a loss over a range of predictions.
 
-`gradients(loss, logits, labels)` analyses any loss by autograd, or by formula where one is known; `sweep` and
-`against_probability` do so along a line of predictions, for pictures (`temperance gradients`, `temperance.report`).
+`gradients(loss, logits, labels)` analyses any loss by autograd, or by formula if one is known; `sweep` and
+`against_probability` do so along a line of predictions, for plots (`temperance gradients`, `temperance.report`).
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ def gradients(
 
     source  "autograd": any loss, but f is known only where C is true; "formula": exact formulas, with f everywhere
 
-    Samples are summed, so that the slope of a batch-level penalty is n times that of the mean, and comparable with one
-    sample's p − q. Class weights are left out.
+    Samples are summed, so the slope of a batch-level penalty is n times that of the mean, and comparable with one
+    sample's p − q. Class weights are ignored.
 
     >>> found = gradients("label-smoothing", torch.tensor([[3.0, 1.0, -0.5]]), torch.tensor([0]))
     >>> found.amount
@@ -69,7 +69,7 @@ class Sweep:
 
 
 def probe(name: str, *, k: int = 10, **settings: Any) -> Loss:
-    """A loss to analyse; if it has a memory, it has seen the `overconfident_batch`."""
+    """A loss to analyse; if it has a memory, it is updated with the `overconfident_batch`."""
     if LOSSES[name].needs_indices:
         settings.setdefault("n_samples", REFERENCE_SIZE + 1)
     loss = make_loss(name, **settings)
@@ -83,10 +83,10 @@ def sweep(loss: Loss, place: str, *, k: int = 10, points: int = 241) -> Sweep:
     """How a loss smooths the label of a right prediction, at the predicted class or at another.
 
     place  "top": the predicted class's logit goes from 0 to 15, all others are 0; "other": another class's logit goes
-           from −8 to 12, where the predicted class is, and the rest are 0
+           from −8 to 12, the logit of the predicted class, and the rest are 0
 
-    What a batch-level loss does depends on the batch: here the prediction comes before an `overconfident_batch`. f
-    comes from a formula where there is one, so that it is known where C is false too.
+    A batch-level loss depends on the batch: here the prediction precedes an `overconfident_batch`. f comes from a
+    formula if there is one, so that it is known even where C is false.
     """
     one_of("place", place, ("top", "other"))
     logits = torch.zeros(points, k, dtype=torch.float64)
@@ -109,7 +109,7 @@ def sweep(loss: Loss, place: str, *, k: int = 10, points: int = 241) -> Sweep:
 
 
 def overconfident_batch(k: int = 10) -> tuple[Tensor, Tensor]:
-    """Predictions of class 0 with confidences from low to high, of which three in five are right at any confidence."""
+    """Predictions of class 0 with confidences from low to high, three in five of them right at any confidence."""
     order = torch.randperm(REFERENCE_SIZE, generator=torch.Generator().manual_seed(0))
     logits = torch.zeros(REFERENCE_SIZE, k, dtype=torch.float64)
     logits[:, 0] = torch.linspace(0.5, 8, REFERENCE_SIZE, dtype=torch.float64)[order]
@@ -126,7 +126,7 @@ def _best(loss: Loss, logits: Tensor, labels: Tensor, indices: Tensor | None) ->
 
 @dataclass(frozen=True)
 class Curve:
-    """A loss over the probability of the label. (m,) each
+    """A loss as a function of the label's probability. (m,) each
 
     weight  the loss as a multiple of cross-entropy, scaled to a mean of 1 over probabilities from 0 to 1
     loss    its value at that scale
@@ -142,8 +142,8 @@ class Curve:
 def against_probability(loss: Loss, *, points: int = 400, k: int = 1000) -> Curve:
     """The weight, value and slope of a loss over the label's probability (Zhou et al., 2025, Figure 1, App. Figure 1).
 
-    A batch of right predictions with probabilities spread evenly from 0 to 1, the rest shared by the k − 1 other
-    classes: so the confidence is the label's probability, and its distribution function is the probability itself.
+    The batch has right predictions with probabilities spread evenly from 0 to 1, the rest shared by the k − 1 other
+    classes. So the confidence is the label's probability, and its distribution function is the probability itself.
     """
     prob = (torch.arange(points, dtype=torch.float64) + 0.5) / points
     label_logit = (prob / (1 - prob) * (k - 1)).log().requires_grad_()
@@ -159,7 +159,7 @@ def against_probability(loss: Loss, *, points: int = 400, k: int = 1000) -> Curv
 
 
 def beside_rival(loss: Loss, *, rival: float = 0.45, points: int = 400, k: int = 10) -> Curve:
-    """A loss over the label's probability where another class has the probability `rival` (Zhou et al., App. Figure 2).
+    """A loss over the label's probability if another class has the probability `rival` (Zhou et al., App. Figure 2).
 
     Below it the prediction is wrong. The k − 2 other classes share the rest. The weight is the loss as a multiple of
     cross-entropy; nothing is scaled.
@@ -194,7 +194,7 @@ class Distribution:
 def smoothed_distribution(
     bandwidths: Sequence[float] = (0.01, 0.05, 0.1, 0.3), *, n_bins: int = 64, points: int = 401
 ) -> Distribution:
-    """What `cdf_bandwidth` does to the distribution of confidences in the AU loss (Zhou et al., 2025, App. Figure 5).
+    """The effect of `cdf_bandwidth` on the distribution of confidences in the AU loss (Zhou et al., App. Figure 5).
 
     The confidences are 1000 quantiles of Beta(4, 1.2): a network that is mostly confident.
     """

@@ -1,4 +1,4 @@
-"""How calibration holds up when images get worse: a network on corrupted versions of its test images."""
+"""How calibration holds up under corruption: a network on corrupted versions of its test images."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ BEFORE = "uncalibrated"
 RESAMPLES = 500
 FEWEST = 50  # images that a bootstrap test needs
 
-# If every interval lies within this, the change is reported as smaller.
+# If every interval lies within this, the change is reported as smaller than this.
 NOTICEABLE = 0.02
 
 
@@ -50,7 +50,7 @@ NOTICEABLE = 0.02
 class Corrupted:
     """A part whose images are corrupted when they are read; nothing is stored.
 
-    The random numbers depend on the seed and the batches alone, so that severities differ in nothing else.
+    The random numbers depend only on the seed and the batches, so severities differ in nothing else.
     """
 
     part: Part
@@ -83,10 +83,10 @@ class Corrupted:
 
 @dataclass(frozen=True, repr=False)
 class Shift(Results):
-    """ECE, accuracy and NLL for each corruption and severity, before and after calibration where there is one.
+    """ECE, accuracy and NLL for each corruption and severity, before and after calibration if there is a calibrator.
 
     The `group` of a row is the corruption and its severity, such as "fog:3"; "mean:3" is the mean over several
-    corruptions, and no group is the images as they are.
+    corruptions, and an empty group is the clean images.
     """
 
     corruptions: tuple[str, ...]
@@ -99,7 +99,7 @@ class Shift(Results):
         return {(row.metric, row.group, row.method): row.value for row in self.rows}
 
     def value(self, metric: str, corruption: str = MEAN, severity: int = 0, method: str | None = None) -> float:
-        """A metric under one corruption or the mean over all, by default before calibration; severity 0 is none."""
+        """A metric under one corruption or the mean over all, by default before calibration; severity 0 is clean."""
         if corruption == MEAN and len(self.corruptions) == 1:
             (corruption,) = self.corruptions
         group = f"{corruption}:{severity}" if severity else ""
@@ -122,7 +122,7 @@ class Shift(Results):
 
     @property
     def worst(self) -> str:
-        """The corruption with the largest ECE at the highest severity, after calibration where there is one."""
+        """The corruption with the largest ECE at the highest severity, after calibration if there is a calibrator."""
         errors = self.values("ece", self.severities[-1], self.methods[-1])
         return self.corruptions[errors.index(max(errors))]
 
@@ -142,8 +142,8 @@ class Shift(Results):
     def verdict(self) -> str:
         """In plain words: does calibration hold up, where is it worst, and does the calibrator help?
 
-        A change is judged at the highest severity, for each corruption separately, after calibration if there is one.
-        The paired bootstrap test is of ECE without its sampling noise, because the noise alone grows as accuracy falls.
+        A change is judged at the highest severity, separately for each corruption, after calibration if there is any.
+        The paired bootstrap test uses the debiased ECE, because sampling noise alone grows as accuracy falls.
         """
         last, strongest = self.methods[-1], self.severities[-1]
         accuracy, error = (
@@ -231,9 +231,9 @@ def under_shift(
     """Measure a network on corrupted images: ECE, accuracy and NLL for each corruption and severity, and their means.
 
     part         of a data set, such as `data.test`; `mean` and `std` are those the network was trained with
-    corruptions  names; by default the fifteen of the benchmark, except those that do not change grey images
-    calibrator   fitted on predictions for clean images; results are with it and without it
-    name         what the network is called in the results
+    corruptions  names; by default the fifteen of the benchmark, except those that do not change greyscale images
+    calibrator   fitted on predictions for clean images; results are with and without it
+    name         the name of the network in the results
 
     Images are corrupted on the network's device as they are predicted, a thousand at a time.
 
@@ -249,7 +249,7 @@ def under_shift(
         )
     levels = tuple(sorted(set(severities)))
     if "jpeg-compression" in chosen:
-        pillow("jpeg-compression")  # refused now, not after the other corruptions
+        pillow("jpeg-compression")  # fails now, not after the other corruptions
     device = device_of(network)
     there = part.to(device)
     truth = part.labels.to(device)
@@ -266,14 +266,13 @@ def under_shift(
             as_logits = method == BEFORE
             given = logits if mapped is None or as_logits else mapped.predict_proba(logits)
             for metric in (METRICS[each] for each in MEASURED):
-                options = {"n_bins": n_bins} if "n_bins" in metric.options else {}
-                value = metric(given, truth, from_logits=as_logits, **options)
+                value = metric(given, truth, from_logits=as_logits, **metric.binned(n_bins))
                 seconds = time.perf_counter() - start
                 rows.append(_row(name, group, method, params, metric.name, value, len(truth), seconds))
         return given
 
     steps = len(chosen) * len(levels) + 1
-    progress(0, steps, "images as they are")
+    progress(0, steps, "clean images")
     clean = measure(there, "", {"severity": 0})
     changes = {}
     for i, corruption in enumerate(chosen):
@@ -304,14 +303,14 @@ def under_shift(
 
 
 def some_of(part: Part, n: int, *, seed: int = 0) -> Part:
-    """At most n samples of a part, drawn by the seed and in their order."""
+    """At most n samples of a part, drawn by the seed, in their original order."""
     of_kind("n", n, Count)
     chosen = torch.randperm(len(part), generator=torch.Generator().manual_seed(seed))[:n]
     return part if n >= len(part) else part.take(chosen.sort().values)
 
 
 def usual_corruptions(part: Part) -> tuple[str, ...]:
-    """The fifteen of the benchmark, except those that do not change grey images."""
+    """The fifteen of the benchmark, except those that do not change greyscale images."""
     grey = part.shape[2] == 1
     return tuple(entry.name for entry in CORRUPTIONS if entry.in_benchmark and not (entry.needs_colour and grey))
 

@@ -4,8 +4,8 @@ Park et al. (ACLS, 2023) write the gradient of a loss in the logits as cross-ent
 
     ∂L/∂z_j = p_j − (q_j − f_j C_j)  for the predicted class,    p_j − (q_j + f_j C_j)  for every other (eq. 8),
 
-with q the one-hot label, f the smoothing function and C an indicator. `FORMULAS` has them exactly; some rows of
-the paper's Table 2 differ. `temperance.diagnose.gradient` finds f and C of any loss by autograd.
+with p the probabilities, q the one-hot label, f the smoothing function and C an indicator. `FORMULAS` has them exactly;
+some rows of the paper's Table 2 differ. `temperance.diagnose.gradient` finds f and C of any loss by autograd.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ NOTHING = 1e-12
 class Smoothing:
     """How a loss smooths the labels of some samples.
 
-    f    the amount: the predicted class's label is lowered by it, the others' are raised. (n, k)
+    f    the amount by which the predicted class's label is lowered and the others' are raised. (n, k)
     C    the condition: whether the label is moved at all. (n, k) bool
     top  the predicted classes. (n,)
     """
@@ -116,7 +116,7 @@ def label_smoothing(loss: LabelSmoothing, rows: Rows) -> Smoothing:
 
 @_formula(Focal, FLSD, InverseFocal)
 def focal(loss: Focal | FLSD | InverseFocal, rows: Rows) -> Smoothing:
-    """(1 − g)(1 − p_y) at the label, (1 − g) p_j elsewhere, as the gradient is g(p_y) times cross-entropy's.
+    """(1 − g)(1 − p_y) at the label, (1 − g) p_j elsewhere, since the gradient is g(p_y) times cross-entropy's.
 
     Table 2 treats these as constants.
     """
@@ -129,7 +129,7 @@ def focal(loss: Focal | FLSD | InverseFocal, rows: Rows) -> Smoothing:
             gamma = torch.where(p < loss.below, loss.low_gamma, gamma)
         g = (1 - p) ** gamma
         if not (isinstance(loss, Focal) and loss.detach_weight):
-            # −p log p / (1 − p), without a quotient of zeros at p = 1 or a logarithm of zero at p = 0.
+            # −p log p / (1 − p), without 0/0 at p = 1 or log 0 at p = 0.
             ratio = torch.where(nll > 0, nll / torch.expm1(nll), 1)
             g = g * (1 + gamma * ratio)
     return Smoothing.of_slope((g - 1)[:, None] * (rows.probs - rows.one_hot), rows.prediction, _everywhere(rows))
@@ -137,25 +137,17 @@ def focal(loss: Focal | FLSD | InverseFocal, rows: Rows) -> Smoothing:
 
 @_formula(MDCA)
 def mdca(loss: MDCA, rows: Rows) -> Smoothing:
-    """λ p_j (a_j − Σ_c a_c p_c), with λ = strength / k and a the signs of the batch's surplus of each class.
+    """λ p_j (a_j − Σ_c a_c p_c), with λ = strength / k and a_c the sign of the batch's surplus of class c.
 
-    With the predicted class in surplus and the others short, f is 2λ p (1 − p) and 2λ p_j p_top.
+    If the predicted class is in surplus and the others in deficit, f is 2λ p (1 − p) and 2λ p_j p_top.
     """
     signs = (rows.kept[:, None] * (rows.probs - rows.one_hot)).sum(0).sign()
     slope = loss.strength / rows.k * rows.probs * (signs - rows.probs @ signs[:, None])
     return Smoothing.of_slope(slope, rows.prediction)
 
 
-def _cpc_weights(loss: CPC, k: int) -> tuple[float, float]:
-    """λ1 of each pair with the label, λ2 of each unordered pair of the others."""
-    return (
-        loss.discrimination_weight / (k - 1),
-        loss.exclusion_weight / (2 * (k - 1) * (k - 2)) if k > 2 else 0.0,
-    )
-
-
 def _cpc_parts(rows: Rows) -> tuple[Tensor, Tensor]:
-    """p_j / (p_y + p_j), and Σ_{c ≠ y} (p_c − p_j) / (p_c + p_j) for the classes but the label. (n, k) each"""
+    """p_j / (p_y + p_j) and Σ_{c ≠ y} (p_c − p_j) / (p_c + p_j), both 0 at the label. (n, k) each"""
     z, label = rows.logits, rows.labels[:, None]
     against_label = torch.sigmoid(z - z.gather(1, label))
     tilt = torch.tanh((z[:, None, :] - z[:, :, None]) / 2)
@@ -167,9 +159,11 @@ def _cpc_parts(rows: Rows) -> tuple[Tensor, Tensor]:
 def cpc(loss: CPC, rows: Rows) -> Smoothing:
     """−λ1 Σ_{c ≠ y} p_c / (p_y + p_c) at the label; else λ2 Σ_{c ≠ y} (p_c − p_j) / (p_c + p_j) − λ1 p_j / (p_y + p_j).
 
-    Table 2 has the last of these with the other sign.
+    Table 2 has the last term with the opposite sign.
     """
-    weight, exclusion = _cpc_weights(loss, rows.k)
+    k = rows.k
+    weight = loss.discrimination_weight / (k - 1)  # λ1, of each pair with the label
+    exclusion = loss.exclusion_weight / (2 * (k - 1) * (k - 2)) if k > 2 else 0.0  # λ2, of each unordered other pair
     against_label, among_others = _cpc_parts(rows)
     label = rows.labels[:, None]
     slope = weight * against_label.scatter(1, label, -against_label.sum(1, keepdim=True)) - exclusion * among_others
@@ -177,7 +171,7 @@ def cpc(loss: CPC, rows: Rows) -> Smoothing:
 
 
 def _below_top(rows: Rows) -> Tensor:
-    """z_top − z_j; at the predicted class itself the distance to the least logit. (n, k)"""
+    """z_top − z_j; at the predicted class itself the distance to the smallest logit. (n, k)"""
     z = rows.logits
     highest = z.amax(1, keepdim=True)
     return torch.where(_is_top(rows), highest - z.amin(1, keepdim=True), highest - z)
@@ -196,8 +190,8 @@ def mbls(loss: MbLS, rows: Rows) -> Smoothing:
 def acls(loss: ACLS, rows: Rows) -> Smoothing:
     """2λ (z_top − min z − M) for the predicted class, 2λ' (z_top − z_j − M) for another: twice Table 2, as is eq. 13.
 
-    That is with `detach=True`. Otherwise what lowers the predicted class also raises the least logit, and what raises
-    another class also lowers the predicted one.
+    That is with `detach=True`. Otherwise what lowers the predicted class also raises the smallest logit, and what
+    raises another class also lowers the predicted one.
     """
     if loss.variant != "paper":
         raise InputError('the formula is for ACLS(variant="paper")')
@@ -216,16 +210,16 @@ def acls(loss: ACLS, rows: Rows) -> Smoothing:
 
 
 def _of_confidence(slope: Tensor, rows: Rows) -> Tensor:
-    """f of a loss with this slope in the confidence (n,): times p (1 − p) at the top, p_top p_j else. (n, k)"""
+    """f of a loss with this slope in the confidence (n,): times p (1 − p) at the top, p_top p_j elsewhere. (n, k)"""
     confidence = rows.confidence[:, None]
     return slope[:, None] * confidence * torch.where(_is_top(rows), 1 - confidence, rows.probs)
 
 
 @_formula(CRL)
 def crl(loss: CRL, rows: Rows) -> Smoothing:
-    """λ p (1 − p) and λ p_top p_j if a sample should be less confident in a pair, minus that if more.
+    """λ p (1 − p) and λ p_top p_j if the pair asks for less confidence, minus that if it asks for more.
 
-    A sample is in two pairs, with the next one of the batch and with the one before; a pair counts if it is in the
+    A sample is in two pairs, with the next one in the batch and with the one before; a pair counts if it is in the
     wrong order or too close.
     """
     if loss.score != "msp":

@@ -21,7 +21,7 @@ from temperance.settings import Count, of_kind, one_of
 
 @dataclass(frozen=True)
 class Layer:
-    """A trainable layer on the logits: the parameters it starts with, which change nothing, and its function."""
+    """A trainable layer on the logits: its initial parameters, which change nothing, and its function."""
 
     start: Callable[[int], Tensor]
     forward: Callable[[Tensor, Tensor], Tensor]
@@ -49,9 +49,9 @@ LAYERS = {
 class Trace:
     """A post-hoc training, step by step; the first row is before any step.
 
-    steps         which steps were measured. (t,)
+    steps         the steps that were measured. (t,)
     total         NLL. (t,)
-    class_losses  the mean NLL of each class that occurs, whichever objective is trained with. (t, c)
+    class_losses  the mean NLL of each class that occurs, whatever the objective. (t, c)
     spread        their standard deviation (SCTL eq. 4). (t,)
     ece           expected calibration error. (t,)
     classes       the classes that occur
@@ -77,7 +77,7 @@ class Trace:
         return pearson(getattr(self, column), self.ece)
 
     def equal_totals(self) -> tuple[int, int]:
-        """Two rows with the same total loss, to half a percent, and the most different errors (SCTL Figure 3).
+        """The two rows whose errors differ most although their total losses agree to half a percent (SCTL Figure 3).
 
         If the total loss falls in every step, they are neighbours.
         """
@@ -101,7 +101,7 @@ def posthoc_trace(
     every: int = 1,
     n_bins: int = 15,
 ) -> Trace:
-    """Train a layer on logits with an objective by Adam, and record losses and calibration error at every step.
+    """Train a layer on logits with Adam, and record losses and calibration error at every step.
 
     layer          "temperature", "class-temperature", "vector" (a scale and a bias for each class) or "matrix"
     objective      a name such as "nll", "label-smoothing", "focal" or "class-scaled", with its settings
@@ -172,7 +172,7 @@ def _worst(rows: Tensor, truth: Tensor, how_many: int | None) -> Tensor:
 
 
 def _measured(log_probs: Tensor, truth: Tensor, n_bins: int) -> tuple[Tensor, float, float, float]:
-    """The NLL of each class, their spread, ECE and the total NLL, as their metrics compute them."""
+    """The NLL of each class, their spread, ECE and the total NLL, as the metrics compute them."""
     sums = class_loss_spread.stats(log_probs, truth, from_logits=True)
     assert isinstance(sums, Sums)
     error = ece(log_probs, truth, from_logits=True, n_bins=n_bins)
@@ -180,11 +180,9 @@ def _measured(log_probs: Tensor, truth: Tensor, n_bins: int) -> tuple[Tensor, fl
 
 
 def pearson(a: Tensor, b: Tensor) -> float:
-    """Pearson's correlation coefficient of two columns; NaN where one of them does not vary.
+    """Pearson's correlation coefficient of two columns; NaN if one of them does not vary.
 
     >>> round(pearson(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([2.0, 4.0, 5.0])), 6)
     0.981981
     """
-    x, y = (column.double() - column.double().mean() for column in (a, b))
-    scale = float(x.norm() * y.norm())
-    return float(x @ y) / scale if scale > 0 else math.nan
+    return float(torch.corrcoef(torch.stack([a, b]).double())[0, 1])

@@ -26,10 +26,10 @@ class BalCAL(Head):
     """BalCAL: a linear classifier and a fixed simplex, whose mixture is as confident as it is accurate.
 
     logits = λ z_lin + (1 − λ) z_etf: z_lin is a linear classifier of the features f; z_etf are the cosines of adapted
-    features with the corners of a simplex, (g / ‖g‖) √(k/(k−1)) U (I − 11ᵀ/k), where U has k orthonormal columns,
-    drawn once and never trained. The loss is λ loss(z_lin) + (1 − λ) loss(z_etf), in which the columns of z_etf are
-    scaled by √((batch / classes in it) / count of the class). After each epoch a bisection finds the λ at which the
-    mean confidence of the epoch's training logits equals acc_discount · accuracy; where the linear classifier alone is
+    features g with the corners of a simplex, (g / ‖g‖) √(k/(k−1)) U (I − 11ᵀ/k), where U has k orthonormal columns,
+    drawn once and never trained. The loss is λ loss(z_lin) + (1 − λ) loss(z_etf), where the columns of z_etf are scaled
+    by √((batch size / classes in the batch) / count of the class). After each epoch a bisection finds the λ at which
+    the mean confidence of the epoch's training logits equals acc_discount · accuracy; if the linear classifier alone is
     less confident, λ = 1.
 
     acc_discount  δ of the paper: the accuracy to expect on new data, as a share of that in training

@@ -1,9 +1,8 @@
-"""What a head is: a classifier that is trained on the frozen features of a network and replaces its own.
+"""The base class of heads: classifiers that are trained on the frozen features of a network and replace its own.
 
-A method writes `_build` (its parameters) and `_deployed` (its logits). Where it needs them it also writes `_begin`
-(other first values), `_logits` (other logits in training), `_check_settings`, `_objective`, `_after_step` and
-`_end_epoch`.
-`Head` does the rest: the loop, the losses, the files and the checks.
+A method implements `_build` (its parameters) and `_deployed` (its logits), and if needed `_begin` (other initial
+values), `_logits` (other logits in training), `_check_settings`, `_objective`, `_after_step` and `_end_epoch`. `Head`
+does the rest: the loop, the losses, the files and the checks.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ FORMAT = 1
 
 
 class TrainingSettings(TypedDict, total=False):
-    """The settings that every head has besides its own."""
+    """The settings that all heads share."""
 
     epochs: int
     batch_size: int
@@ -48,15 +47,15 @@ class Head(HasSettings, nn.Module):
     """A classifier of frozen features.
 
     `fit(features)` trains it and forgets any earlier fit. Called with features (n, d) it returns logits (n, k), the
-    same every time. It computes in float32 on the features' device, and the seed decides every random draw. After a fit
-    `history` has a row for each epoch, `info` what else was learnt, and `seconds` the time that it took.
+    same every time. It computes in float32 on the features' device, and the seed determines every random draw. After a
+    fit `history` has a row for each epoch, `info` what else was learnt, and `seconds` the time it took.
 
-    epochs        number of passes over the training samples, each in an order of its own
-    batch_size    samples in a step
+    epochs        number of passes over the training samples, each in a new order
+    batch_size    samples per step
     optimiser     "sgd" (with `momentum`) or "adam"
-    lr            learning rate at the start
+    lr            initial learning rate
     momentum      of SGD
-    weight_decay  times the weights, added to the gradient as in torch
+    weight_decay  factor of the weights that is added to the gradient, as in torch
     schedule      of the learning rate: "constant", or "cosine" from lr down to 0
     clip          largest norm of the gradient; None: no limit
 
@@ -97,17 +96,17 @@ class Head(HasSettings, nn.Module):
         self.seconds = 0.0
         self._shape: tuple[int, int] | None = None
 
-    # What a method writes.
+    # What a method implements.
 
     def _check_features(self, features: Features) -> None:
-        """Refuse features that do not go with the settings."""
+        """Refuse features that do not fit the settings."""
 
     def _build(self, d: int, k: int) -> None:
-        """Make all parameters and buffers that are saved: their shapes count, their values do not yet."""
+        """Make all parameters and buffers that are saved: only their shapes matter here, not their values."""
         raise NotImplementedError
 
     def _begin(self, features: Features, generator: torch.Generator) -> None:
-        """Set the parameters to their first values, linear layers as torch does, with this generator of the CPU."""
+        """Set the parameters to their initial values, linear layers as torch does, with this CPU generator."""
         for module in self.modules():
             if isinstance(module, nn.Linear):
                 start_layer(module, generator)
@@ -128,7 +127,7 @@ class Head(HasSettings, nn.Module):
         """Undo changes that the optimiser should not have made."""
 
     def _end_epoch(self, epoch: int, features: Features, generator: torch.Generator) -> dict[str, Any]:
-        """Update what changes once an epoch, counted from 1, and return the epoch's entries in the history."""
+        """Update what changes once per epoch, counted from 1, and return the epoch's entries in the history."""
         return {}
 
     def _deployed(self, features: Tensor) -> Tensor:
@@ -138,7 +137,7 @@ class Head(HasSettings, nn.Module):
     def _finish(self, features: Features, generator: torch.Generator) -> None:
         """Turn the trained parameters into those that are deployed."""
 
-    # What everyone calls.
+    # What users call.
 
     def fit(
         self,
@@ -160,7 +159,7 @@ class Head(HasSettings, nn.Module):
                 f"{self.name} needs at least as many features as classes; got {features.d} for {features.k} classes"
             )
         if self.needs_val and features.val is None:
-            raise InputError(f"{self.name} needs held-out features to choose by: give val_features and val_labels")
+            raise InputError(f"{self.name} needs held-out features to choose by: pass val_features and val_labels")
         objective = _loss_for(loss, features)
         self._forget()
         with torch.no_grad():
@@ -185,7 +184,7 @@ class Head(HasSettings, nn.Module):
         """Logits (n, k) of features (n, d)."""
         d, _ = self._fitted_shape
         if features.ndim != 2 or features.shape[1] != d:
-            raise InputError(f"this head was fitted on {d} features a sample; these are {shape_of(features)}")
+            raise InputError(f"this head was fitted on {d} features per sample; these are {shape_of(features)}")
         return self._deployed(features.float())
 
     @property
@@ -207,7 +206,7 @@ class Head(HasSettings, nn.Module):
 
     @classmethod
     def claims(cls) -> dict[str, Any]:
-        """What the registry says of it; the tests verify it."""
+        """What the registry says about it; the contract tests check it."""
         return {name: getattr(cls, name) for name in HeadClaims.__annotations__}
 
     def extra_repr(self) -> str:
@@ -243,7 +242,7 @@ class Head(HasSettings, nn.Module):
 def _loss_for(loss: Loss | str, features: Features) -> Loss:
     found = as_loss(loss, len(features.train))
     if found.learns_from == "validation" and features.val is None:
-        raise InputError(f"{found.name} learns from held-out predictions: give val_features and val_labels")
+        raise InputError(f"{found.name} learns from held-out predictions: pass val_features and val_labels")
     return found.to(features.device)
 
 
@@ -273,12 +272,12 @@ class HeadClaims(TypedDict, total=False):
 def head(
     *, name: str | None = None, presets: Mapping[str, Mapping[str, Any]] | None = None, **claims: Unpack[HeadClaims]
 ) -> Callable[[H], H]:
-    """Register a head with its claims; `presets` are named settings that a paper compares, or that do well."""
+    """Register a head with its claims; `presets` are named settings that a paper compares, or that work well."""
     return registered(HEADS, name, {"presets": presets or {}, **claims})
 
 
 def make_head(name: str, *, preset: str | None = None, **settings: Any) -> Head:
-    """A head by its plain name, which may carry settings; wrong ones are refused. Settings replace the preset's.
+    """The head of this name, which may carry settings; invalid ones are refused. Settings override the preset's.
 
     >>> make_head("mac-cal", preset="masked-retraining", epochs=5).width is None
     True
@@ -298,11 +297,9 @@ def load_head(path: str | Path) -> Head:
     tensors, header = read_tensors(path)
     with reading(path):
         if "temperance_head" not in header:
-            raise FileError(f"{path} is not a file that temperance saved a head in")
+            raise FileError(f"{path} is not a head saved by temperance")
         if not header["temperance_head"].isdigit() or int(header["temperance_head"]) > FORMAT:
-            raise FileError(
-                f"{path} is of format {header['temperance_head']}, newer than this version reads ({FORMAT})"
-            )
+            raise FileError(f"{path} has format {header['temperance_head']}; this version reads formats up to {FORMAT}")
         found = make_head(header["head"], **json.loads(header["settings"]))
         d, k = json.loads(header["shape"])
         found._build(d, k)

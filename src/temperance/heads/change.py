@@ -1,4 +1,4 @@
-"""The changes between two sets of predictions of the same samples, in numbers and in words."""
+"""Changes between two sets of predictions for the same samples, in numbers and in words."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from temperance.showing import listed
 JUDGED = ("accuracy", "nll", "ece")
 LEVEL = 0.95
 FEWEST_SAMPLES = 20  # with fewer, any difference could be chance
-ACCURACY_TO_LOSE = 0.02  # no better confidence makes up for more
-FEWEST_RESAMPLES = 60  # with fewer, no p-value that is corrected for three can be below 0.05
+ACCURACY_TO_LOSE = 0.02  # no better confidence makes up for a larger loss
+FEWEST_RESAMPLES = 60  # with fewer, no p-value corrected for three tests can be below 0.05
 
 
 def differences(before: Predictions, after: Predictions, *, bootstrap: int, seed: int) -> dict[str, Difference]:
-    """The change of each metric, paired by sample; without an interval where there are too few resamples.
+    """The change of each metric, paired by sample; without an interval if there are too few resamples.
 
     The p-values of the metrics that a change is judged by are corrected for their number.
     """
@@ -66,13 +66,13 @@ def judgement(found: Mapping[str, Difference]) -> str:
 
 
 def unproven(found: Mapping[str, Difference]) -> str:
-    """Why a metric whose interval leaves out 0 may still have moved by chance; empty if there is none."""
+    """Why a metric whose interval excludes 0 may still have moved by chance; empty if there is none."""
     names = [name for name in JUDGED if found[name].low * found[name].high > 0]
     names = [name for name in names if SIGNIFICANT <= found[name].p_value < 1]  # 1: too few samples
     if not names:
         return ""
     intervals = "The interval" if len(names) == 1 else "Each interval"
-    return f"{intervals} of {_titles(names)} leaves out 0, but three metrics are judged, so that alone is no proof."
+    return f"{intervals} of {_titles(names)} excludes 0, but three metrics are judged, so that alone is no proof."
 
 
 def is_worse(found: Mapping[str, Difference]) -> bool:
@@ -91,7 +91,7 @@ def _moved(found: Mapping[str, Difference]) -> tuple[list[str], list[str]]:
 
 
 def moved_by(name: str, value: float) -> str:
-    """A difference as it is shown: in points where the metric is shown in percent."""
+    """A difference as it is shown: in percentage points if the metric is shown in percent."""
     return f"{100 * value:+.2f}" if METRICS[name].percent else f"{value:+.4f}"
 
 

@@ -33,7 +33,7 @@ PARTS = ("train", "val", "test")
 
 @dataclass(frozen=True, eq=False)
 class FeatureSet:
-    """The features of one part of a data set, with labels."""
+    """The features of one part of a data set, with their labels."""
 
     features: Tensor  # float32 (n, d)
     labels: Tensor  # int64 (n,)
@@ -53,11 +53,11 @@ class FeatureSet:
 
 @dataclass(frozen=True, eq=False)
 class Features:
-    """The features of a data set: what heads are trained on. `Features.of` makes them from arrays.
+    """The features of a data set, which heads are trained on. `Features.of` makes them from arrays.
 
-    classifier  weight (k, d) and bias (k,) of the linear classifier that the network had
-    copies      (c, n, d): c more versions of the training samples, from images that were cropped and flipped; each
-                epoch then draws for every sample the original or one of its copies
+    classifier  weight (k, d) and bias (k,) of the network's linear classifier
+    copies      (c, n, d): c more versions of the training samples, from cropped and flipped images; each epoch then
+                draws the original or one of its copies for every sample
     """
 
     train: FeatureSet
@@ -85,7 +85,7 @@ class Features:
     ) -> Features:
         """Features from arrays of any kind, with the names that they have in a file.
 
-        The number of classes is that of the class names or of the classifier; without both, the largest label plus 1.
+        The number of classes is that of the class names or of the classifier; without either, the largest label plus 1.
 
         >>> Features.of([[0.0, 1.0], [1.0, 0.0]], [0, 1]).k
         2
@@ -99,7 +99,7 @@ class Features:
         d = rows["train"].shape[1]
         for part, x in rows.items():
             if x.shape[1] != d:
-                raise InputError(f"{part}_features must have {d} columns as train_features has; got {x.shape[1]}")
+                raise InputError(f"{part}_features must have {d} columns, like train_features; got {x.shape[1]}")
         classifier = _as_classifier(classifier_weight, classifier_bias, d, rows["train"].device)
         truth = {"train": train_labels} | {part: y for part, (_, y) in given.items() if y is not None}
         k = _count_classes(class_names, classifier, truth)
@@ -163,7 +163,10 @@ def read_features(path: PathLike) -> Features:
     with reading(path):
         known = [f"{part}_{kind}" for part in PARTS for kind in ("features", "labels")]
         if "train_features" not in arrays or "train_labels" not in arrays:
-            raise InputError(f"a feature file has {', '.join(known)}; this one has {', '.join(arrays) or 'nothing'}")
+            raise InputError(
+                f"a feature file must have train_features and train_labels, and may have {', '.join(known[2:])}; "
+                f"this one has {', '.join(arrays) or 'nothing'}"
+            )
         known += ["classifier_weight", "classifier_bias", "train_copies"]
         return Features.of(
             **{name: array for name, array in arrays.items() if name in known},
@@ -205,7 +208,7 @@ def extract_features(
     """The features of every image of a data set, extracted on the device.
 
     The body is in evaluation mode, so that BatchNorm is frozen too, and the images are not augmented. `copies` more
-    versions of the training images are cropped at random, after adding a border of `pad` pixels, and mirrored.
+    versions of the training images are cropped at random, after adding a border of `pad` pixels, and flipped.
     """
     from temperance.data import draw_moves, normalised
     from temperance.heads.splitting import Split, evaluating, split

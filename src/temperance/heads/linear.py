@@ -1,4 +1,4 @@
-"""Plain retraining of a linear classifier: what every other head is measured against."""
+"""Plain retraining of a linear classifier: the baseline for every other head."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class LinearHead(Head):
 
     start  "random", or "classifier": the network's own
 
-    A classifier trained on the features of its own training set soon becomes overconfident. With a random start, 40
-    epochs and cross-entropy it ends about as overconfident as the network was.
+    A classifier trained on the features of the network's own training set soon becomes overconfident. With a random
+    start, 40 epochs and cross-entropy it ends up about as overconfident as the network was.
     """
 
     def __init__(self, *, start: Start = "random", **training: Unpack[TrainingSettings]) -> None:
@@ -52,5 +52,5 @@ def check_start(start: str, features: Features) -> None:
     """Refuse to start from a classifier that the features do not have."""
     if start == "classifier" and features.classifier is None:
         raise InputError(
-            "start='classifier' needs the network's classifier: give classifier_weight and classifier_bias"
+            "start='classifier' needs the network's classifier: pass classifier_weight and classifier_bias"
         )

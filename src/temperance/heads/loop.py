@@ -12,13 +12,13 @@ from torch import Tensor, nn
 from temperance.errors import InputError
 from temperance.heads.features import Features, FeatureSet
 from temperance.losses import Loss
-from temperance.numerics import one_thread
+from temperance.threads import one_thread
 from temperance.training.randomness import seed_of
 
 if TYPE_CHECKING:
     from temperance.heads.base import Head
 
-# Batches of up to this many numbers are trained on with one thread of a CPU.
+# Batches of up to this many numbers are trained on with one CPU thread.
 SMALL_BATCH = 1 << 18
 
 # Steps of an epoch on a GPU before the step is captured as a graph.
@@ -42,7 +42,7 @@ class FeatureBatch(NamedTuple):
 
 
 class Loop:
-    """The epochs of a training; iterating runs them and gives the row of the history for each."""
+    """The epochs of a training; iterating runs them and yields the history row of each."""
 
     def __init__(self, head: Head, features: Features, loss: Loss, seed: int) -> None:
         self.head = head
@@ -83,7 +83,7 @@ class Loop:
             if loss.learns_from == "training":
                 loss.update(logits.detach(), batch.labels, index)
 
-        # A loss that learns during training takes decisions on the host, which a graph cannot contain.
+        # A loss that learns during training makes decisions on the host, which a graph cannot contain.
         if features.device.type == "cuda" and loss.learns_from is None:
             replayed(step, order, head.batch_size, generator)
         else:
@@ -140,7 +140,7 @@ def replayed(step: Callable[[Tensor], None], order: Tensor, size: int, generator
     """Take a step for each batch of an order on a GPU, most of them by replaying one captured graph.
 
     The operations are so small that launching them one by one takes many times longer than running them. The first
-    steps run as usual, because they allocate what a graph cannot; so does the last one, if its batch is smaller.
+    steps run as usual, because they allocate what a graph cannot; so does the last step, if its batch is smaller.
     """
     batches = torch.split(order, size)
     whole = [batch for batch in batches if len(batch) == size]
@@ -191,13 +191,13 @@ def generator_of(device: torch.device | str, *numbers: int) -> torch.Generator:
 
 
 def start_layer(layer: nn.Linear, generator: torch.Generator) -> None:
-    """Set a linear layer's first values as torch does, uniform up to 1/√inputs, with a generator on the CPU."""
+    """Set a linear layer's initial values as torch does, uniform within ±1/√inputs, with a CPU generator."""
     bound = 1 / math.sqrt(layer.in_features)
     for parameter in (layer.weight, layer.bias):
         parameter.copy_(torch.empty(parameter.shape).uniform_(-bound, bound, generator=generator))
 
 
 def empty_layer(inputs: int, outputs: int) -> nn.Linear:
-    """A linear layer without values; `nn.Linear` would draw them from the global generator."""
+    """A linear layer with uninitialised values; `nn.Linear` would draw them from the global generator."""
     layer: nn.Linear = nn.utils.skip_init(nn.Linear, inputs, outputs)  # type: ignore[no-untyped-call]
     return layer

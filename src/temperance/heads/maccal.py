@@ -1,4 +1,4 @@
-"""MaC-Cal: a classifier trained with random masks on its weights, and a keep rate that makes it honest."""
+"""MaC-Cal: a classifier trained with random masks on its weights, and a keep rate that calibrates it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from temperance.losses import Loss
 from temperance.numerics import zero_of
 from temperance.settings import Count, Fraction, Positive, PositiveFraction
 
-# How a head that was trained with masks can be deployed.
+# The ways to deploy a head that was trained with masks.
 Way = Literal["scaled", "full", "last_mask", "mc_masks"]
 
 # The lowest keep rate that a search tries: a rate of 0 keeps nothing.
@@ -37,8 +37,8 @@ ABLATION: dict[str, dict[str, Any]] = {
     "decaying-sparsity": {},
 }
 
-# Keeps the accuracy and gives the best probabilities: the network's own classifier, not trained any further, averaged
-# over many masks, with the keep rate at which confidence equals accuracy on held-out features.
+# Keeps the accuracy and gives the best probabilities: the network's own classifier, not trained further, averaged over
+# many masks, with the keep rate at which confidence equals accuracy on held-out features.
 KEPT_ACCURACY = {
     "width": None,
     "start": "classifier",
@@ -49,7 +49,7 @@ KEPT_ACCURACY = {
     "epochs": 0,
 }
 
-# Masked retraining as in the paper's Fig. 1: a few epochs from the network's classifier, a mask for each.
+# Masked retraining as in the paper's Fig. 1: a few epochs from the network's classifier, with one mask per epoch.
 MOTIVATION = {"width": None, "start": "classifier", "epochs": 5, "adapt": False, "mask_every": "epoch"}
 
 
@@ -61,24 +61,24 @@ MOTIVATION = {"width": None, "start": "classifier", "epochs": 5, "adapt": False,
 class MaCCal(Head):
     """MaC-Cal: a fresh bottleneck classifier trained with masked weights, whose keep rate follows its overconfidence.
 
-    In every step each weight is kept with the keep rate, logits = z (M ⊙ W) + b (eq. 9), and only kept weights get a
-    gradient (eq. 11). After epoch t the rate q moves by clip(Conf − acc_discount · Acc, ±η_t) (eq. 12). Both are
-    measured on the training features, where accuracy is too high; acc_discount corrects for that. η_t decays from
-    `first_step` to `last_step` (eq. 13).
+    In every step a Bernoulli mask M keeps each weight with the keep rate, logits = z (M ⊙ W) + b (eq. 9), and only kept
+    weights get a gradient (eq. 11). After epoch t the rate q moves by clip(Conf − acc_discount · Acc, ±η_t) (eq. 12).
+    Both are measured on the training features, where accuracy is too high; acc_discount corrects for that. η_t decays
+    from `first_step` to `last_step` (eq. 13).
 
-    first_step, last_step  η at the start and at the end: the most that the keep rate may move after an epoch
-    n_masks                masks of deploy="mc_masks"
+    first_step, last_step  η at the start and at the end: how far the keep rate may move after an epoch
+    n_masks                number of masks of deploy="mc_masks"
     width         hidden units of the bottleneck; "auto": max(classes, features // 4); None: one linear layer
     activation    "relu", "tanh", "gelu" or None between the two layers
     start         "random", or "classifier": the network's own, for a single layer
-    keep_prob     share of weights that is kept at first; with adapt=False in every epoch
+    keep_prob     initial keep rate; with adapt=False that of every epoch
     keep_min      lowest keep rate
-    adapt         move the keep rate by eq. 12
+    adapt         update the keep rate by eq. 12
     acc_discount  γ of eq. 12; "auto": measure confidence and accuracy on held-out features, where no discount is
-                  needed; the loop ends where the two are equal, and `info` has the γ that would end there
+                  needed; the two are then equal at the end, and `info` has the γ that would lead there
     search        after training, find by bisection the keep rate at which confidence equals accuracy on held-out
-                  features, and deploy it with the weights divided by it, so that their mean stays what was trained;
-                  keep all weights if that does not lower the NLL there significantly
+                  features, and deploy it with the weights divided by it, so that their mean stays as trained; keep all
+                  weights if that does not lower the NLL there significantly
     q_means       "sparsity": q is the share of dropped weights; "retention": of kept ones
     restrict      "grad": masked weights get no gradient, though momentum and weight decay still move them;
                   "update": they do not move at all; None: they get the gradient as if they were kept
@@ -87,15 +87,14 @@ class MaCCal(Head):
     in_place      masked weights are set to zero and stay there until their gradient moves them
     measure       how Conf and Acc are measured: "training", in the epoch's own masked steps, or after the epoch with
                   the weights as in one of the ways to `deploy` them
-    deploy        what is used in the end: all weights times the keep rate ("scaled"), all weights ("full"), those of
-                  the "last_mask", or "mc_masks": the mean of the probabilities under `n_masks` masks, drawn once and
-                  saved with the head
+    deploy        the deployed weights: all times the keep rate ("scaled"), all ("full"), those of the "last_mask", or
+                  "mc_masks": the mean of the probabilities under `n_masks` masks, drawn once and saved with the head
 
-    The trap is the sign of eq. 12. The paper calls q a retention and a sparsity. As a retention it ended at 1 on
-    CIFAR-100, however it was measured, which is plain retraining and as overconfident. As a sparsity, with the head
-    measured and deployed as it was trained (weights times the keep rate), it settles where the head is calibrated.
-    That is the default here. The paper's text draws one mask an epoch, its Algorithm 1 one a batch; it gives no width
-    and no γ.
+    The trap is the sign of eq. 12. The paper calls q both a retention and a sparsity. As a retention it ended at 1 on
+    CIFAR-100, however it was measured, which is plain retraining and just as overconfident. As a sparsity, with the
+    head measured and deployed as it was trained (weights times the keep rate), it settles where the head is calibrated.
+    That is the default here. The paper's text draws one mask per epoch, its Algorithm 1 one per batch; it gives no
+    width and no γ.
 
     Presets: the rows of the paper's ablation (Table 5), its masked retraining for Fig. 1 ("motivation"), and
     "kept-accuracy": the network's own classifier, averaged over 100 masks, with the keep rate found on held-out
@@ -154,13 +153,13 @@ class MaCCal(Head):
         if self.measure == "training" and self.acc_discount == "auto":
             raise InputError("acc_discount='auto' measures on held-out features, measure='training' does not: set one")
         if self.search and self.deploy != "mc_masks":
-            raise InputError("search=True looks for the keep rate of masks that are averaged: set deploy='mc_masks'")
+            raise InputError("search=True finds the keep rate of averaged masks: set deploy='mc_masks'")
 
     def _check_features(self, features: Features) -> None:
         check_start(self.start, features)
         for setting, needs in (("acc_discount='auto'", self.acc_discount == "auto"), ("search=True", self.search)):
             if needs and features.val is None:
-                raise InputError(f"{setting} needs held-out features: give val_features and val_labels")
+                raise InputError(f"{setting} needs held-out features: pass val_features and val_labels")
 
     # Training: one vector of all weights and biases, and a mask of the same length, 1 at the biases.
 
@@ -181,11 +180,11 @@ class MaCCal(Head):
         self._before, self._drawn = self._mask, torch.empty_like(self._mask[self._masked])
         self._rate = self._next_rate = float(self.keep_prob)
         self._gap = 0.0
-        # Of the epoch's own steps: the sums of confidence and of correct predictions.
+        # The sums of confidence and of correct predictions over the epoch's own steps.
         self._seen = torch.zeros(2, dtype=torch.float64, device=features.device)
 
     def _begin_epoch(self, generator: torch.Generator) -> None:
-        # The rate moves here and not in `_end_epoch`, so that the last one is the rate that the head was trained with.
+        # The rate moves here, not in `_end_epoch`, so that in the end it is the rate the head was trained with.
         self._rate = self._next_rate
         self._seen.zero_()
         if self.mask_every == "epoch":
@@ -226,7 +225,7 @@ class MaCCal(Head):
         return {"keep_rate": self._rate, **row}
 
     def _measured(self, features: Features, generator: torch.Generator) -> tuple[dict[str, float], float, float]:
-        """The entries of the history, named by the part that was measured, and the Conf and Acc of eq. 12."""
+        """The entries of the history, named after the part that was measured, and Conf and Acc of eq. 12."""
         if self.measure == "training":
             confidence, accuracy = (self._seen / len(features.train)).tolist()
             return {"accuracy": accuracy, "confidence": confidence}, confidence, accuracy
@@ -253,7 +252,7 @@ class MaCCal(Head):
             self._hold(self._as(self.deploy, generator))
         if self.adapt and isinstance(self.acc_discount, str):
             found = measured(self._deployed, features.train)
-            # The discount at which eq. 12 would not move the rate, with these weights measured on the training data.
+            # The discount at which eq. 12 would leave the rate alone, with these weights measured on the training data.
             self.info["acc_discount"] = found.confidence / max(found.accuracy, 1e-6)
         del self._trained
         self._mask = self._before = self._drawn = self._seen = self.weights.new_empty(0)
@@ -324,7 +323,7 @@ class MaCCal(Head):
         self.masks = used.masks
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *more: Any) -> None:
-        """As any module, but with as many masks as were saved."""
+        """Load as any module does, with as many masks as were saved."""
         if f"{prefix}masks" in state_dict:
             self.masks = torch.empty_like(state_dict[f"{prefix}masks"], device=self.weights.device)
         super()._load_from_state_dict(state_dict, prefix, *more)

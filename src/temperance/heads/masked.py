@@ -32,8 +32,8 @@ class UsedWeights(NamedTuple):
 class Layout:
     """One or two linear layers with all their numbers in one vector: first the weights, then the biases.
 
-    With one vector a mask is one draw and one product, and an optimiser step is one kernel. At this size the time
-    depends on the number of operations, not on their size.
+    With one vector, a mask is one draw and one product, and an optimiser step is one kernel. For networks this small
+    the time depends on the number of operations, not on their size.
     """
 
     sizes: tuple[int, ...]  # inputs, hidden units if there are any, outputs
@@ -85,7 +85,7 @@ class Layout:
         return (total / len(used.masks)).clamp_min(torch.finfo(features.dtype).tiny).log()
 
     def start(self, generator: torch.Generator) -> Tensor:
-        """First values as torch gives them to linear layers, uniform up to 1/√inputs."""
+        """Initial values as torch gives them to linear layers, uniform within ±1/√inputs."""
         vector = torch.empty(self.size)
         for weight, bias in self.layers(vector):
             bound = 1 / math.sqrt(weight.shape[1])
@@ -95,7 +95,7 @@ class Layout:
 
 
 def step_bound(epoch: int, epochs: int, first: float = 0.1, last: float = 0.001) -> float:
-    """How far the rate may move after an epoch, counted from 1 (eq. 13): η_t = η_first (η_last / η_first)^{t/T}.
+    """How far the rate may move after epoch t, counted from 1, of T (eq. 13): η_t = η_first (η_last / η_first)^{t/T}.
 
     >>> round(step_bound(10, 40), 6)
     0.031623
@@ -104,7 +104,7 @@ def step_bound(epoch: int, epochs: int, first: float = 0.1, last: float = 0.001)
 
 
 def moved_rate(rate: float, confidence: float, accuracy: float, acc_discount: float, bound: float) -> float:
-    """The rate for the next epoch (eq. 12): q + clip(conf − γ acc, −η, η), within 0 and 1.
+    """The rate for the next epoch (eq. 12): q + clip(conf − γ acc, −η, η), clamped to [0, 1].
 
     >>> moved_rate(0.5, confidence=0.8, accuracy=0.98, acc_discount=0.95, bound=0.1)
     0.4
@@ -125,7 +125,7 @@ def lower(values: Tensor, others: Tensor) -> bool:
 class MaskedInference(NamedTuple):
     """A classifier with a share of its weights masked."""
 
-    ratio: float  # the share of weights that is masked
+    ratio: float  # the share of weights that are masked
     accuracy: float
     confidence: float  # mean of the largest probability
     histogram: tuple[int, ...]  # samples by confidence, in bins of equal width from 0 to 1
@@ -151,9 +151,9 @@ def masked_inference(
         of_kind("a masking ratio", ratio, Annotated[float, Bounds(0, 1, below=True)])
     rows = {"train": features.train, "val": features.val, "test": features.test}.get(part)
     if rows is None:
-        raise InputError(f"there are no features of a part {part!r}; give {part}_features and {part}_labels")
+        raise InputError(f"there are no features of a part {part!r}; pass {part}_features and {part}_labels")
     if features.classifier is None:
-        raise InputError("masked inference needs the network's classifier: give classifier_weight and classifier_bias")
+        raise InputError("masked inference needs the network's classifier: pass classifier_weight and classifier_bias")
     weight, bias = features.classifier
     found = []
     for number, ratio in enumerate(ratios):

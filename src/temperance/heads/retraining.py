@@ -1,4 +1,4 @@
-"""A network's classifier trained again on frozen features, and measured before and after."""
+"""Retraining a network's classifier on frozen features, measured before and after."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ STAND_IN = "a plain linear classifier trained on the same features"
 class Retrained(Tabular):
     """A head, and the test part measured before and after it replaced the classifier.
 
-    replaced         what "before" is: the network's own classifier, or, where the features came without one, a linear
+    replaced         what "before" is: the network's own classifier, or, if the features came without one, a linear
                      classifier trained on them
     differences      of the test part's metrics, after minus before, paired by sample
     history          one row for each epoch of the head's training
@@ -99,7 +99,7 @@ class Retrained(Tabular):
 
     @property
     def warning(self) -> str:
-        """Why the head should not be deployed, in plain words; empty if nothing speaks against it."""
+        """Why the head should not be deployed, in plain words; empty if there is no reason."""
         if not self.worse:
             return ""
         val = self.predictions["val"]
@@ -191,16 +191,16 @@ def retrain(
 
 
 def features_from(source: str | Path, *, data: str | None = None, device: str = "cpu", copies: int = 0) -> Features:
-    """The features of a run, extracted once and kept in its folder, or those in a file from any network.
+    """The features of a run, extracted once and stored in its folder, or those in a file from any network.
 
     data    where the run's images are now, if they have moved; the features are then extracted again
-    copies  the number of additional versions of the training images, cropped and mirrored as in the first stage
+    copies  the number of additional versions of the training images, cropped and flipped as in the first stage
     """
     place = Path(source)
     if not place.is_dir():
         return read_features(place).to(usable_device(device))
     if (place / HEAD).exists():
-        raise FileError(f"{place} is of a retrained classifier: name the run that it came from")
+        raise FileError(f"{place} holds a retrained classifier: name the run it came from")
     kept = place / (f"features-{copies}.safetensors" if copies else "features.safetensors")
     weights = place / "network.safetensors"
     if data is None and kept.exists() and weights.exists() and kept.stat().st_mtime >= weights.stat().st_mtime:
@@ -209,7 +209,7 @@ def features_from(source: str | Path, *, data: str | None = None, device: str = 
     if isinstance(run.network, Balanced):
         raise InputError(
             f"{place} was trained with two classifiers (balance), and a head replaces only one: retrain "
-            "a run without balance"
+            "a run that was trained without balance"
         )
     found = extract_features(run.network, images, device=usable_device(device), copies=copies)
     write_features(kept, found)
@@ -278,7 +278,7 @@ def origin_of(folder: str | Path) -> tuple[Path, Path]:
         raise FileError(f"{place} has no new classifier, because it was worse than {about['before']}: {WHAT_TO_DO}")
     origin = about["run"]
     if origin is None or not Path(origin).is_dir():
-        lost = "a file of features" if origin is None else f"{origin}, which is not there any more"
+        lost = "a file of features" if origin is None else f"{origin}, which no longer exists"
         raise FileError(f"{place} was retrained from {lost}: name its run instead, with --head {place / HEAD}")
     return Path(origin), place / HEAD
 

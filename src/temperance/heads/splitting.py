@@ -34,11 +34,11 @@ class Split:
     def joined(self, head: nn.Module) -> nn.Module:
         """The same network with another head in place of its classifier.
 
-        All other layers are shared: training or moving one network changes both. Its `state_dict` has the names of the
-        original network, with the head's under the name of the classifier.
+        All other layers are shared: training or moving one network changes both. Its `state_dict` has the original
+        network's names, with the head's under the name of the classifier.
         """
         if not isinstance(head, nn.Module):
-            raise InputError(f"a head must be a module that makes logits of features; got {type(head).__name__}")
+            raise InputError(f"a head must be a module that turns features into logits; got {type(head).__name__}")
         return _replaced(self.network, self.classifier, head, {})
 
 
@@ -71,20 +71,19 @@ class Body(nn.Module):
         if len(calls) != 1:
             times = "never" if not calls else f"{len(calls)} times"
             raise InputError(
-                f"the network must call its classifier {self.name} once for a batch; it called it {times}: name "
+                f"the network must call its classifier {self.name} once per batch; it called it {times}: name "
                 "another layer, split(network, classifier=...)"
             )
         features, logits = calls[0]
         if features.ndim != 2:
             raise InputError(
-                f"the classifier {self.name} must be given features (n, d), a row for each image; it was given "
+                f"the input of the classifier {self.name} must be features (n, d), one row per image; it was "
                 f"{shape_of(features)}"
             )
         if not _same(given, logits):
             raise InputError(
-                f"the network must give what its classifier {self.name} gives, {shape_of(logits)}; it gives "
-                f"{_described(given)}: name the last layer, split(network, classifier=...), or leave out what follows "
-                "it"
+                f"the network must return what its classifier {self.name} returns, {shape_of(logits)}; it returns "
+                f"{_described(given)}: name the last layer, split(network, classifier=...), or remove what follows it"
             )
         return features
 
@@ -108,8 +107,7 @@ def split(network: nn.Module, classifier: str | None = None, *, example: Tensor 
     name = _usual(network, layers) if classifier is None else _named(network, layers, classifier)
     if layers[name].out_features < 2:
         raise InputError(
-            f"a classifier must have at least two classes; {name or 'the network'} gives {layers[name].out_features} "
-            "number for each image"
+            f"a classifier must have at least two classes; {name or 'the network'} has {layers[name].out_features}"
         )
     parts = Split(network, name, layers[name])
     if example is not None:
@@ -134,7 +132,7 @@ def evaluating(module: nn.Module) -> Iterator[None]:
 
 
 def _unwrapped(network: nn.Module) -> nn.Module:
-    """The network inside what `torch.compile` or data parallelism made of it."""
+    """The network inside the wrappers of `torch.compile` or data parallelism."""
     wrappers = (nn.DataParallel, nn.parallel.DistributedDataParallel)
     while True:
         if isinstance(network, wrappers):

@@ -1,4 +1,4 @@
-"""Two-stage training: a deeper head on frozen features (TST), and one with noise in its middle layer (VTST)."""
+"""Two-stage training: a deeper head on frozen features (TST), and one with a random latent layer (VTST)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ JORDAHN = "Jordahn and Olmos, Decoupling feature extraction and classification l
 
 Keep = Literal["best", "last"]
 
-# The settings of their program; the presets also have those with which the MaC-Cal paper compares itself.
+# The settings of their program; the presets also have those used in the MaC-Cal paper's comparison.
 RELEASED: TrainingSettings = {
     "optimiser": "adam",
     "lr": 1e-4,
@@ -34,7 +34,7 @@ PRESETS = {
 
 
 class _TwoStage(Head):
-    """Shared by TST and VTST: the layers d → 3 Z → Z → k, and the epoch with the lowest validation NLL is kept."""
+    """Shared by TST and VTST: the layers d → 3 Z → Z → k, from the epoch with the lowest validation NLL."""
 
     other_defaults = RELEASED
 
@@ -74,12 +74,12 @@ class TST(_TwoStage):
 
     Linear(d, 3 Z), ReLU, Linear(3 Z, Z), Linear(Z, k); Z is `latent`.
 
-    latent  Z, units of the middle layer
-    keep    "best": of all epochs the one with the lowest validation NLL, as the program does; "last"
+    latent  Z, units of the latent layer
+    keep    "best": the epoch with the lowest validation NLL, as in the program; or "last"
 
-    By default it trains as the released program does (Adam 1e-4, batches of 256); the MaC-Cal paper compares itself
-    with SGD 0.1 (preset "mac-cal-paper"). The program leaves the frozen body's BatchNorm in training mode; features
-    here are extracted in evaluation mode.
+    By default it trains as the released program does (Adam 1e-4, batches of 256); the MaC-Cal paper's comparison uses
+    SGD 0.1 (preset "mac-cal-paper"). The program leaves the frozen body's BatchNorm in training mode; here features are
+    extracted in evaluation mode.
     """
 
     def _deployed(self, features: Tensor) -> Tensor:
@@ -89,15 +89,16 @@ class TST(_TwoStage):
 
 @head(name="vtst", paper=JORDAHN, needs_val=True, gives_log_probs=True, presets=PRESETS)
 class VTST(_TwoStage):
-    """Variational two-stage training: TST with a random middle layer, whose predictions are averaged.
+    """Variational two-stage training: TST with a random latent layer, whose predictions are averaged.
 
-    z = μ + exp(½ log σ²) ε with μ as in TST and log σ² = logsigmoid(Linear(3 Z, Z) ReLU Linear(d, 3 Z)), so that
-    σ² < 1; the loss is loss(logits) + KL / Z, KL = −½ Σ (1 + log σ² − μ² − σ²), a mean over the batch. Predictions are
-    the mean probabilities over `n_draws` draws of ε, made once and saved with the head, so that they never change.
+    z = μ + exp(½ log σ²) ε with ε standard normal, μ as in TST and log σ² = logsigmoid(Linear(3 Z, Z) ReLU
+    Linear(d, 3 Z)), so that σ² < 1; the loss is loss(logits) + KL / Z, KL = −½ Σ (1 + log σ² − μ² − σ²), averaged over
+    the batch. Predictions are the mean probabilities over `n_draws` draws of ε, made once and saved with the head, so
+    that they never change.
 
-    latent   Z, units of the middle layer
+    latent   Z, units of the latent layer
     n_draws  draws of ε that predictions average over
-    keep     "best": of all epochs the one with the lowest validation NLL, as the program does; "last"
+    keep     "best": the epoch with the lowest validation NLL, as in the program; or "last"
 
     It trains as TST does.
     """
@@ -123,7 +124,7 @@ class VTST(_TwoStage):
         mean, log_variance = self._middle(batch.features)
         noise = torch.empty_like(mean).normal_(generator=generator)
         logits = self.last(mean + (log_variance / 2).exp() * noise)
-        # The mean over the batch and over the Z latent numbers: KL / Z.
+        # The mean over the batch and over the Z latent units: KL / Z.
         penalty = kl_to_standard(mean, log_variance).mean()
         return loss(logits, batch.labels, batch.indices) + penalty, logits
 

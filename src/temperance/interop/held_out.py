@@ -43,7 +43,7 @@ class HeldOut:
         return self._latest is None
 
     def measured(self, logits: Tensor, labels: Tensor, prefix: str = "") -> dict[str, float]:
-        """The metrics of these predictions (n, k), by name; the predictions are kept until the next come."""
+        """The metrics of these predictions (n, k), by name; the predictions are kept until the next call."""
         self._latest = Predictions.of(logits, labels, from_logits=True)
         return {
             f"{prefix}{metric.name.replace('-', '_')}": metric(logits, labels, from_logits=True)

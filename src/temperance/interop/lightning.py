@@ -25,7 +25,7 @@ with optional("lightning", "lightning", "temperance.interop.lightning"):
 
 
 class CalibrationCallback(Callback):  # type: ignore[misc]
-    """Logs calibration metrics of every validation epoch, and leaves a calibrator and a report at the end of `fit`.
+    """Logs calibration metrics of every validation epoch, and writes a calibrator and a report at the end of `fit`.
 
     method        the calibrator, such as "temperature" or "auto"; it is fitted to the last validation epoch
     metrics       names of metrics, logged as `prefix` + name

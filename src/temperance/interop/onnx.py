@@ -41,11 +41,11 @@ def export(
 
     network     gives logits; without one the file takes logits (n, k), named `logits`
     calibrator  a fitted one
-    inputs      an example of what the network takes, a batch or several, whose first dimension counts samples; the file
+    inputs      an example batch for the network, a tensor or several, with samples in the first dimension; the file
                 calls them `input_0`, `input_1`, …
     dtype       of the logits that a file without a network takes
 
-    The calibrator computes in float64 inside, as it does in torch, and answers in the type of the logits.
+    The calibrator computes in float64 inside, as it does in torch, and returns the type of the logits.
     """
     model, example = _model_and_example(network, calibrator, inputs, dtype)
     _required()
@@ -110,7 +110,7 @@ def _model_and_example(
     k = calibrator.k
     if inputs is None:
         if network is not None:
-            raise InputError("pass inputs too: an example batch of what the network takes, samples first")
+            raise InputError("pass inputs, too: an example batch for the network, with samples in the first dimension")
         inputs = torch.linspace(-3, 3, EXAMPLE_ROWS * k, dtype=dtype).reshape(EXAMPLE_ROWS, k)
     several = (inputs,) if isinstance(inputs, Tensor) else tuple(inputs)
     if not several or not all(isinstance(each, Tensor) and each.ndim and len(each) for each in several):

@@ -1,13 +1,13 @@
-"""Ray: files and data sets are measured and calibrated where they lie, on one machine or on many.
+"""Ray: files and data sets are measured and calibrated where they are, on one machine or on many.
 
     from temperance.interop import ray as cluster
 
     found = cluster.evaluate("predictions/", address="ray://head:10001")
     found = cluster.evaluate(ray.data.read_parquet("s3://bucket/predictions/"))
 
-Files are read by the workers, so they must lie where every machine sees them under the same name. A task that was lost
-with its worker is run again. The statistics that come back are small. They are added up in the order of the files, so
-that a result does not depend on the number of workers.
+Workers read the files, so every machine must see them under the same path. A task that is lost with its worker is run
+again. The statistics that come back are small, and are added up in the order of the files, so that a result does not
+depend on the number of workers.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 
 from temperance.calibrators.base import Calibrator
 from temperance.errors import FileError, InputError, TemperanceError, optional
-from temperance.files import PathLike
+from temperance.files import PathLike, reason
 from temperance.jobs import application, blocks, comparison
 from temperance.jobs.comparison import Comparison
 from temperance.jobs.evaluation import Evaluation
@@ -57,7 +57,7 @@ STOP_SECONDS = 60.0
 
 
 class Failed(NamedTuple):
-    """An error of a worker, to be raised in this process."""
+    """A worker's error, to be raised in this process."""
 
     kind: type[TemperanceError]
     message: str
@@ -229,8 +229,7 @@ def _cluster(address: str | None) -> Iterator[None]:
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **options)
     except (ConnectionError, ValueError, RuntimeError) as error:
         raise InputError(
-            f"there is no Ray cluster at {address or os.environ.get('RAY_ADDRESS', 'this machine')!r}: "
-            f"{' '.join(str(error).split())[:200]}"
+            f"there is no Ray cluster at {address or os.environ.get('RAY_ADDRESS', 'this machine')!r}: {reason(error)}"
         ) from error
     try:
         yield
@@ -239,10 +238,10 @@ def _cluster(address: str | None) -> Iterator[None]:
 
 
 def _origins(data: Predictions) -> list[Origin]:
-    """The files that workers are to read, by their full names."""
+    """The files for workers to read, by their full paths."""
     if data.decimals is not None:
         raise InputError(
-            "normalise looks at all rows for their decimals before it changes any, which workers cannot; leave it out",
+            "normalise must see the decimals of all rows before it changes any, which workers cannot; leave it out",
             flags={"normalise": "--normalise"},
         )
     shards = data.shards or (data,)
@@ -294,7 +293,7 @@ def _run(
             yield _value(ray.get(waiting.popleft()))
             progress(done, len(calls), what)
     except ray.exceptions.RayError as error:
-        raise TemperanceError(f"a task was lost on the Ray cluster: {' '.join(str(error).split())[:300]}") from error
+        raise TemperanceError(f"a task was lost on the Ray cluster: {reason(error)}") from error
     finally:
         for each in waiting:
             ray.cancel(each)

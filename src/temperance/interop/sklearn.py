@@ -89,7 +89,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Fit the estimator and its calibrator; with cv="prefit" the calibrator alone.
 
-        `sample_weight` says how much each sample counts, to both of them.
+        `sample_weight` is how much each sample counts, for both of them.
         """
         if self.ensemble is not False:
             raise InputError(
@@ -139,7 +139,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
         return found
 
     def _out_of_fold(self, X: Any, y: Array, weights: Array | None) -> tuple[Array, Array, Array]:
-        """Scores of samples by copies that were not fitted on them, their class numbers and their places in X."""
+        """Scores of samples by copies that were not fitted on them, their class numbers and their indices in X."""
         splits = list(check_cv(self._folds(y), y, classifier=True).split(X, y))
         for fold, (train, _) in enumerate(splits):
             missing = set(self.classes_.tolist()) - set(y[train].tolist())
@@ -168,7 +168,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
                 f"each class needs two samples, one to fit on and one to score; class {rarest!r} has one. Leave it "
                 'out, or fit the estimator on other samples and pass cv="prefit"'
             )
-        few = f"class {rarest!r} has {min(counts)} samples: there are {min(counts)} folds in place of cv={self.cv}"
+        few = f"class {rarest!r} has {min(counts)} samples: there are {min(counts)} folds instead of cv={self.cv}"
         warnings.warn(few, TemperanceWarning, stacklevel=4)
         return min(counts)
 
@@ -236,14 +236,14 @@ def _both_columns(found: Array, classes: Array, response: str, pair: Any) -> Arr
 
 
 def _log_floor(log_probs: Array) -> float:
-    """The logarithm that a probability of zero gets."""
+    """The logarithm that stands for a probability of zero."""
     positive = log_probs[np.isfinite(log_probs)]
     votes = positive.min() - np.log(2) if len(positive) < log_probs.size else -np.inf
     return float(max(votes, np.log(LOG_FLOOR)))
 
 
 def _numbers(labels: Any, classes: Array) -> Array:
-    """The place of each label among the classes."""
+    """The index of each label among the classes."""
     given = as_array(labels, "labels")
     places = {value: place for place, value in enumerate(classes.tolist())}
     unknown = [value for value in given.tolist() if value not in places]
@@ -257,9 +257,9 @@ def _numbers(labels: Any, classes: Array) -> Array:
 
 @dataclass(frozen=True)
 class Scorer:
-    """A metric as scikit-learn's model selection takes it: `scorer(estimator, X, y)`, where more is better.
+    """A metric as scikit-learn's model selection expects it: `scorer(estimator, X, y)`, where higher is better.
 
-    A metric of which less is better gets a minus sign, as in `neg_log_loss`.
+    A metric where lower is better gets a minus sign, as in `neg_log_loss`.
     """
 
     metric: Metric
@@ -284,7 +284,7 @@ class Scorer:
 
 
 def scorer(name: str, **options: Any) -> Scorer:
-    """Any metric of which less or more is better, by its name, for `scoring=` of cross_val_score or GridSearchCV.
+    """Any metric where lower or higher is better, by its name, for `scoring=` of cross_val_score or GridSearchCV.
 
     >>> scorer("ece", n_bins=10)
     scorer('ece', n_bins=10)
@@ -292,7 +292,7 @@ def scorer(name: str, **options: Any) -> Scorer:
     metric = METRICS[name]
     metric.check(options)
     if metric.lower_is_better is None:
-        raise InputError(f"{name} cannot be a score: neither less nor more of it is better")
+        raise InputError(f"{name} cannot be a score: neither lower nor higher is better")
     return Scorer(metric, options)
 
 
@@ -346,7 +346,7 @@ class ReliabilityDisplay:
         n_bins: int = 15,
         name: str | None = None,
     ) -> Self:
-        """Of a fitted classifier, on samples that it was not fitted on; with weights there are no intervals."""
+        """The display of a fitted classifier, on samples it was not fitted on; with weights there are no intervals."""
         return cls._of(*_predicted(estimator, X, y), sample_weight, n_bins, name or type(estimator).__name__)
 
     @classmethod
@@ -360,7 +360,7 @@ class ReliabilityDisplay:
         n_bins: int = 15,
         name: str | None = None,
     ) -> Self:
-        """Of probabilities (n, k), or (n,) of the second of two classes; `labels` names the columns in their order."""
+        """The display of probabilities (n, k), or (n,) of the second of two classes; `labels` names the columns."""
         classes = np.unique(y_true) if labels is None else np.asarray(list(labels))
         shape = np.shape(y_prob)
         if len(classes) != (shape[1] if len(shape) == 2 and shape[1] > 1 else 2):
@@ -378,7 +378,7 @@ class ReliabilityDisplay:
     def plot(self, ax: Any = None) -> Self:
         """Draw it with matplotlib, on a new figure if there is no `ax`."""
         self.ax_ = draw_reliability(self.bins, ax)
-        self.figure_ = self.ax_.figure.figure  # of a subfigure the whole; get_figure(root=True) needs matplotlib 3.10
+        self.figure_ = self.ax_.figure.figure  # the root figure; get_figure(root=True) needs matplotlib 3.10
         if self.name:
             self.ax_.set_title(f"{self.name}\n{self.ax_.get_title(loc='left')}", fontsize="medium", loc="left")
         return self

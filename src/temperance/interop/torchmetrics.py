@@ -37,7 +37,7 @@ class CalibrationMetric(torchmetrics.Metric):
 
     from_logits   predictions are logits; otherwise they must be probabilities
     ignore_index  samples with this label are ignored
-    options       the metric's settings, such as n_bins=15; what torchmetrics takes, such as sync_on_compute, too
+    options       the metric's settings, such as n_bins=15, and those of torchmetrics, such as sync_on_compute
 
     >>> found = CalibrationMetric("ece", n_bins=10)
     >>> found.update(torch.tensor([[0.9, 0.1], [0.2, 0.8]]), torch.tensor([0, 1]))
@@ -66,7 +66,7 @@ class CalibrationMetric(torchmetrics.Metric):
         self.add_state("statistics", default=[], dist_reduce_fx="cat")
 
     def update(self, preds: Tensor, target: Tensor) -> None:
-        """Take in predictions (n, k) or (n, k, …) and labels; a batch whose labels are all ignored changes nothing."""
+        """Add predictions (n, k) or (n, k, …) and labels; a batch whose labels are all ignored changes nothing."""
         try:
             found = self.metric.stats(
                 preds, target, from_logits=self.from_logits, ignore_index=self.ignore_index, **self.options
@@ -78,7 +78,7 @@ class CalibrationMetric(torchmetrics.Metric):
             self.statistics = [self._packed(self.total())]
 
     def compute(self) -> Tensor:
-        """The value for everything so far, of all processes."""
+        """The value for everything so far, over all processes."""
         return torch.tensor(self.metric.value(self.total(), **self.options), dtype=torch.float64, device=self.device)
 
     def total(self) -> Statistic:
@@ -86,7 +86,7 @@ class CalibrationMetric(torchmetrics.Metric):
         packed = dim_zero_cat(self.statistics) if len(self.statistics) else torch.empty(0)
         several = list(self._unpacked(packed))
         if not several:
-            raise InputError(f"this metric of {self.metric.name} has seen no predictions yet")
+            raise InputError(f"the metric {self.metric.name} has seen no predictions yet")
         return self._kind.combine(several) if len(several) > 1 else several[0]
 
     def _packed(self, found: Statistic) -> Tensor:

@@ -130,7 +130,7 @@ def _passed_over(found: Comparison, lower: Sequence[Outcome]) -> list[str]:
 
 
 def _harm(found: Comparison, outcome: Outcome, name: str) -> list[str]:
-    """How likely a method is to do harm, where there are mistakes enough to say it."""
+    """How likely a method is to do harm, where there are enough mistakes to say so."""
     if found.baseline.mistakes < FEWEST_MISTAKES:
         return []
     return [f"The probability that {name} does harm, a higher NLL on new data, is {likelihood(outcome.harm)}."]
@@ -139,7 +139,7 @@ def _harm(found: Comparison, outcome: Outcome, name: str) -> list[str]:
 def _risk(found: Comparison, lower: Sequence[Outcome]) -> list[str]:
     """How likely the favourite is to do harm, where its gain could be chance.
 
-    Of the method of lowest NLL that would be too low: it was chosen because it looks good on these samples.
+    For the method of lowest NLL this would come out too low: it was chosen because it looks good on these samples.
     """
     favourite = next((outcome for name in FAVOURITES for outcome in lower if outcome.label == name), None)
     if favourite is None or found.chance[favourite.label] < SIGNIFICANT:
@@ -226,7 +226,7 @@ def told(moves: Mapping[str, tuple[float, float]], by: Mapping[str, Difference])
 
 
 def _named(labels: Sequence[str]) -> str:
-    """The first of several methods and how many others there are; both of two."""
+    """The first of several methods and the number of others; two are both named."""
     others = f"{len(labels) - 1} others" if len(labels) > 2 else "".join(labels[1:])
     return f"{labels[0]} and {others}" if others else labels[0]
 

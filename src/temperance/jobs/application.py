@@ -62,11 +62,11 @@ def apply(
     prior: str | ArrayLike | None = None,
     again: bool = False,
 ) -> Predictions:
-    """The probabilities that a fitted calibrator makes of predictions, with their labels and groups.
+    """The probabilities that a fitted calibrator makes from predictions, with their labels and groups.
 
     The rows of a file or a folder are calibrated when they are read or written, some at a time. `write_predictions`
     marks the new file as calibrated, and carries over whatever else was in the file that they were read from.
-    Predictions that are calibrated already are refused, since the same correction twice is a new mistake; `again=True`
+    Predictions that are calibrated already are refused, because correcting them twice is a new mistake; `again=True`
     allows it.
 
     prior  how common the classes are: "uniform", a number for each class, "same" as in the fit part, or "adapt" to
@@ -108,7 +108,7 @@ def with_prior(calibrator: Calibrator, prior: str | ArrayLike, data: Predictions
 
 
 def read_prior(given: str, k: int, words: Sequence[str] = (UNIFORM, SAME)) -> str | list[float]:
-    """A prior as it is given on the command line: one of the words, or a file with a number for each of k classes."""
+    """A prior as given on the command line: one of the words, or a file with a number for each of k classes."""
     if given in words:
         return given
     if not given or not Path(given).exists():
@@ -118,12 +118,12 @@ def read_prior(given: str, k: int, words: Sequence[str] = (UNIFORM, SAME)) -> st
             found = [float(word) for word in Path(given).read_text().replace(",", " ").split()]
         except ValueError:
             raise FileError(
-                f"{given} must have a number for each class, with commas, spaces or new lines between them"
+                f"{given} must have a number for each class, separated by commas, spaces or new lines"
             ) from None
         if len(found) != k:
             numbers = plural(len(found), "number")
             raise FileError(f"{given} must have a number for each of the {k} classes; it has {numbers}")
-        as_prior(found, torch.ones(k))  # or the error names the file
+        as_prior(found, torch.ones(k))  # in this block, so that errors name the file
         return found
 
 

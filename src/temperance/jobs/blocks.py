@@ -1,4 +1,4 @@
-"""Measure rows block by block, wherever the blocks lie, and put the results together."""
+"""Measure rows block by block, wherever the blocks are, and combine the results."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from temperance.predictions.checks import Positive
 from temperance.predictions.given import Set, as_predictions
 from temperance.settings import ResamplesOrNone, Seed, of_kind
 
-# Rows of a block that decide how it is dealt to parts.
+# The first rows of a block decide how it is dealt to parts.
 LOOKED_AT = 1 << 10
 
 
@@ -38,9 +38,9 @@ def statistics(
     by_group: bool = False,
     seed: int = 0,
 ) -> Statistics:
-    """What some rows add to an evaluation: a few numbers for each metric, which pickle and add.
+    """What some rows add to an evaluation: a few numbers for each metric, which can be pickled and added.
 
-    Give each block of the data to this function, on any machine, and all that it returns to `combine`. A block is a
+    Pass each block of the data to this function, on any machine, and everything it returns to `combine`. A block is a
     table (of pandas, polars, Arrow or Hugging Face), a dictionary of arrays, a file, a `Predictions`, or probabilities
     (with `from_logits=True` logits) with `labels`.
 
@@ -88,8 +88,8 @@ def combine(
     """The evaluation of all blocks together, from the `statistics` of each.
 
     Counts, and metrics that are ratios of counts, are those of `evaluate` on all rows to the last bit, and all other
-    values to 1e-12, however the rows were cut. Intervals come from the same resampling with other random numbers. Rows
-    that tie are taken in the order of the blocks, as in a file.
+    values to 1e-12, however the rows were split. Intervals come from the same resampling with other random numbers.
+    Rows that tie are taken in the order of the blocks, as in a file.
 
     source     a name for the data in tables and reports
     bootstrap  resamples for the intervals; 0 for none

@@ -38,8 +38,6 @@ from temperance.registry import as_names
 from temperance.settings import MOST_RESAMPLES, Bounds, Count, Seed, of_kind
 from temperance.showing import number_table
 
-__all__ = ["Comparison", "Method", "Outcome", "compare"]
-
 RunAll = Callable[[Work, Sequence[Method]], Iterator[Outcome]]
 
 EnoughResamples = Annotated[int, Bounds(20, MOST_RESAMPLES)]  # with fewer no p-value can be below 0.05
@@ -50,7 +48,7 @@ class Comparison(Results):
     """Every method on the same test data, best first, and the one to use.
 
     fit, test   what the methods were fitted to, and what they were measured on
-    split       how the two came about, in words
+    split       how the two were chosen, in words
     """
 
     outcomes: tuple[Outcome, ...]
@@ -120,7 +118,7 @@ class Comparison(Results):
         options = {name: self.provenance.settings[name] for name in ("n_bins", "bootstrap")}
         calibrator = None if outcome is self.baseline else outcome.fitted
         found = evaluate(self.test, calibrator=calibrator, seed=self.provenance.seed, **options)
-        # A number that the ranking has is the same here, with its interval.
+        # Numbers of the ranking are the same here, with their intervals.
         ranked = {name: each for name, each in outcome.measured.items() if name in outcome.draws}
         rows = (
             replace(row, value=each.value, low=each.low, high=each.high) if (each := ranked.get(row.metric)) else row
@@ -131,8 +129,8 @@ class Comparison(Results):
     def calibrator(self, *, refit: bool = False) -> Calibrator:
         """The recommended calibrator, or with `refit` a new one of its kind, fitted on both parts, as its `info` says.
 
-        Where none is recommended it is `identity`, which leaves predictions as they are.
-        The measurements are of the former. No samples are left to measure the latter on.
+        If none is recommended, it is `identity`, which leaves predictions as they are. The measurements are of the
+        calibrator without `refit`; with it, no samples are left to measure on.
         """
         if not self.any_fitted or self.recommended.fitted is None:
             raise InputError("no calibrator could be fitted, so there is none to keep")
@@ -180,7 +178,7 @@ class Comparison(Results):
         missing = not_enough(self.test.n - self.baseline.mistakes, self.test.n)
         if not self.any_fitted or self.tells_apart or not missing:
             return ""
-        return f"There are no intervals, and methods cannot be told apart: that takes {missing}."
+        return f"There are no intervals, and methods cannot be told apart: both need {missing}."
 
     @property
     def _imbalance(self) -> str:
@@ -270,15 +268,15 @@ def compare(
         compare(probs, labels, test=(test_probs, test_labels))          compare(probs, labels)
 
     Without a second set, a file with val and test parts is fitted on the first and measured on the second; any other
-    set is halved at random. Nothing is ever measured on what it was fitted on. Among the methods whose gain over no
-    calibration is more than chance would give, however few the samples, and which make nothing worse, the one with the
-    lowest NLL is recommended; if there is none, no calibration is. `verdict` says why, and how many samples would be
-    needed to tell.
+    set is halved at random. No method is ever measured on samples it was fitted on. Among the methods whose gain over
+    no calibration is more than chance would give, however few the samples, and which make nothing worse, the one with
+    the lowest NLL is recommended; if there is none, no calibration is. `verdict` says why, and how many samples would
+    be needed to tell.
 
-    weights   how much each of the labels counts, for arrays; those of a test set are the third of its arrays
+    weights   for arrays: how much each label counts; a test set has its weights as the third array
     methods   names, with settings as in `temperature:objective=class-scaled`; by default every one
     jobs      methods fitted at the same time, each in a process of its own
-    run_all   fits and measures the methods, if that is to happen elsewhere; see `temperance.interop.ray`
+    run_all   fits and measures the methods elsewhere; see `temperance.interop.ray`
 
     `positive`, `normalise`, `columns` and `ignore_index` are those of `evaluate`.
     """

@@ -1,7 +1,7 @@
 """Measure one set of predictions: the metrics with intervals, and on demand the statistics that the report draws.
 
 Only what was asked for is computed, in one pass over the data. Memory is at most three times what a chunk of the file
-(16 MB) and the statistics take; `metrics.gather` says how large these can become.
+and the statistics take; `metrics.gather` says how large these can become.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ from temperance.metrics.selective import Ranked, RiskCoverage
 from temperance.metrics.significance import ENOUGH, bounded, can_be_bounded, enough_of_both, not_enough, resample
 from temperance.metrics.statistic import RankedSamples, Statistic
 from temperance.metrics.tally import MOST_BINS, Tally
-from temperance.numerics import one_thread
 from temperance.predictions import Predictions
 from temperance.predictions.checks import Positive
 from temperance.predictions.given import Set, as_predictions
 from temperance.progress import Progress, no_progress
 from temperance.settings import ResamplesOrNone, of_kind
 from temperance.showing import listed, percent
+from temperance.threads import one_thread
 
-# How far a value may be from that without the order of equal confidences before a note says so.
+# A note says so if the order of equal confidences changes a value by this much.
 DECIDED_BY_ORDER = 0.001
 
 # The verdict on samples that have weights.
-WITH_WEIGHTS = "The samples have weights. A verdict rests on tests for samples that count equally: there is none here"
+WITH_WEIGHTS = "The samples have weights. There is no verdict, because its tests are for samples that count equally"
 
 Measure = Callable[[Sequence[Request]], list[Parts]]
 
@@ -68,7 +68,7 @@ class Pictures:
                 self._known[request[0].name] = parts.whole
 
     def __getitem__(self, name: str) -> Statistic:
-        """The statistic of a metric. Where it is not known yet, all that are missing are gathered in one pass."""
+        """The statistic of a metric. If it is not known yet, all missing ones are gathered in one pass."""
         missing = {key: request for key, request in self._requests.items() if key not in self._known}
         if name in missing:
             found = self._measure(list(missing.values()))
@@ -162,7 +162,7 @@ class Evaluation(Results):
             last = i + 1 == len(self.rows) or self.rows[i + 1].group != row.group
             cells = [metric.title, shown(row.value, percent=metric.percent), *bounds, *[metric.summary] * explained]
             table.add_row(*([Text(row.group or "all")] if grouped else []), *cells, end_section=last)
-        yield Text(self.title, style="bold")  # a table's own title would be broken to the width of the table
+        yield Text(self.title, style="bold")  # a table's own title would wrap at the table's width
         yield table
         yield ""
         yield Text(self.verdict)
@@ -193,16 +193,16 @@ def evaluate(
     """Measure predictions: a file, a `Predictions`, or probabilities (with `from_logits=True` logits) and labels.
 
     positive    for a binary classifier: one column, the score of this label; usually positive=1
-    normalise   take probabilities that were rounded: rows need not quite sum to 1
+    normalise   accept probabilities that were rounded: rows need not quite sum to 1
     weights     how much each label counts, for arrays; a file has them in a column of its own
     columns     your own names of a file's columns, {"logits": "logit_*", "label": "y"}; see `read_predictions`
-    ignore_index  leave out what has this label, such as pixels without one
+    ignore_index  leave out rows with this label, such as unlabelled pixels
     metrics     their names, "all" for every one; by default the headline ones
     n_bins      for every metric that has bins
     bootstrap   resamples for the intervals; 0 for none
     by_group    also measure each group of the predictions separately
     gap         add a note about the calibration error without bins, by this method; see `calibration_gap`
-    calibrator  measure what this fitted calibrator makes of the logits
+    calibrator  measure the probabilities that this fitted calibrator makes
 
     >>> found = evaluate([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7]] * 40, [0, 1, 1] * 40)
     >>> round(found.row("accuracy").value, 4)
@@ -254,7 +254,7 @@ def evaluation(
     measure: Measure,
     progress: Progress = no_progress,
 ) -> Evaluation:
-    """Values and intervals from statistics; `measure` gives the statistics of pictures that are not among them."""
+    """Values and intervals from statistics; `measure` gathers those of pictures that are not among them."""
     measuring, n = found.measuring, found.n
     requests = measuring.requests
     pictures = Pictures(measure, measuring.n_bins)
@@ -343,7 +343,7 @@ def _classes_note(found: Statistics, rows: Sequence[Row]) -> list[str]:
 
 
 def _ties_note(found: Statistics, rows: Sequence[Row]) -> list[str]:
-    """What adaptive ECE and AURC are without the order of the rows, where that decides between equal confidences."""
+    """Adaptive ECE and AURC without the influence of the row order, where equal confidences make it matter."""
     names: list[str] = []
     level: list[str] = []
     for (metric, options), parts in zip(found.measuring.requests, found.groups[None].parts, strict=False):
@@ -353,15 +353,15 @@ def _ties_note(found: Statistics, rows: Sequence[Row]) -> list[str]:
                 names += ["AURC", "E-AURC"] if metric.name == "aurc" else [metric.title]
                 level.append(f"{metric.title} {'is ' * (not level)}{percent(value)}")
     said = (
-        f"Some confidences are equal, and for {listed(names)} the order of the rows decides between them. If equal "
-        f"confidences share their mistakes, {' and '.join(level)}."
+        f"Some confidences are equal, so {listed(names)} depend{'s' * (len(names) == 1)} on the order of the rows. If "
+        f"tied samples share their mistakes equally, {' and '.join(level)}."
     )
     return [said] if names else []
 
 
 def _bins_note(n_bins: int) -> str:
     return (
-        f"The metrics have {n_bins:,} bins. The verdict and the calibration error that it names have {MOST_BINS}: with "
+        f"The metrics use {n_bins:,} bins. The verdict and the calibration error in it use {MOST_BINS}: with "
         "more, few bins would have enough samples for a test."
     )
 
@@ -379,7 +379,7 @@ def group_name(group: str | None) -> str:
 def measured(
     metric: Metric, parts: Parts, options: dict[str, Any], *, bootstrap: int, level: float, seed: int
 ) -> tuple[float, float, float]:
-    """The value and its interval, NaN without one; the same whichever other metrics are measured."""
+    """The value and its interval, NaN if there is none; neither depends on which other metrics are measured."""
     with one_thread():
         value = metric.value(parts.whole, **options)
         if not bootstrap or not can_be_bounded(metric, parts.whole):

@@ -32,7 +32,7 @@ class Floored:
 
     @classmethod
     def of(cls, data: Predictions, *, calibrated: bool) -> Floored:
-        """Where rounded probabilities are measured as they are, zeros were replaced when they were normalised."""
+        """For rounded probabilities the floor is what replaced their zeros, unless they are calibrated first."""
         return cls() if data.decimals is None or calibrated else cls(zero_at(data.decimals, data.k))
 
     def __add__(self, other: Floored) -> Floored:

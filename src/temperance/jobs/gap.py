@@ -5,7 +5,7 @@ possible one, so what it gains bounds the calibration error from below, whatever
 
 nll, brier  the score before minus the score after; the calibration error is the most that any map could gain
 top-l2      √ of the same for the squared error of the confidence: at most √E(accuracy − confidence)²
-top-l1      E s (correct − confidence), s the side on which g lies: at most E|accuracy − confidence|
+top-l1      E s (correct − confidence), where s is the sign of g − confidence: at most E|accuracy − confidence|
 """
 
 from __future__ import annotations
@@ -81,10 +81,11 @@ def calibration_gap(
     correct = (prediction.squeeze(1) == truth).long()
     top = torch.stack([torch.zeros_like(log_odds[0]), log_odds[0]], 1)
     with data.located(), warnings.catch_warnings():
-        # Samples that are too few to learn from make the gain smaller, which keeps the bound true.
+        # Too few samples to learn from make the gain smaller, so the bound still holds.
         warnings.simplefilter("ignore", TemperanceWarning)
-        both = (_cross_fitted(method, z, y, counts, folds, seed) for z, y in ((logits, truth), (top, correct)))
-        after, top_after = both
+        after, top_after = (
+            _cross_fitted(method, z, y, counts, folds, seed) for z, y in ((logits, truth), (top, correct))
+        )
     before, top_before = logits.softmax(1), top.softmax(1)
     found = {
         "nll": _gained(before, after, truth, counts, _log_loss),
@@ -98,7 +99,7 @@ def calibration_gap(
     mean, square = gaps.pop("top-l1"), gaps.pop("top-l2")
     if bool((correct == correct[0]).all()):
         return gaps
-    # A root mean square is at least the mean, so whatever shows the mean shows it too.
+    # A root mean square is at least the mean.
     root = replace(square, value=max(math.sqrt(square.value), mean.value), low=math.sqrt(square.low))
     return gaps | {"top-l1": mean, "top-l2": root}
 
@@ -114,7 +115,7 @@ def gap_sentence(gaps: Mapping[str, Gap]) -> str:
         f"; confidence is off by {told('top-l1', percent=True)} on average and by {told('top-l2', percent=True)} "
         "in root mean square."
         if "top-l1" in gaps
-        else ". There is no gap of the confidence to measure, since all predictions are right or all are wrong."
+        else ". There is no confidence gap to measure, because all predictions are right or all are wrong."
     )
     return (
         "Measured without bins, by a calibrator on samples that it was not fitted on: calibration would lower NLL by "

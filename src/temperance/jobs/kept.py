@@ -46,7 +46,7 @@ def reduced(found: Comparison) -> tuple[Results, Finding]:
 class Kept:
     """A folder with two files for each set: NAME.safetensors, the calibrator to use, and NAME.json, what was measured.
 
-    A set for which none is recommended has the second alone. NAME is that of the set, without the ending of its file.
+    A set for which none is recommended has only the second. NAME is that of the set, without its suffix.
 
     refit    the calibrators are fitted on everything, the test part included
     options  as `compare` takes them
@@ -77,7 +77,7 @@ class Kept:
         if found.recommends:
             found.calibrator(refit=self.refit).save(calibrator)
         else:
-            calibrator.unlink(missing_ok=True)  # of other data or settings
+            calibrator.unlink(missing_ok=True)  # from other data or settings
         # Written last: a set that has it is complete.
         write_text(path, results.to_json(asked=asked, finding=asdict(finding)))
         return results, finding
@@ -100,11 +100,12 @@ class Kept:
 def _read(about: dict[str, Any]) -> tuple[Results, Finding]:
     """The results that `Results.to_json` wrote; null stands for a number that is not finite."""
     rows = tuple(Row(**row | {name: _number(row[name]) for name in ("value", "low", "high")}) for row in about["rows"])
-    finding = Finding(**about["finding"])
+    finding = about["finding"]
     measured = {
-        method: {name: _number(value) for name, value in values.items()} for method, values in finding.measured.items()
+        method: {name: _number(value) for name, value in values.items()}
+        for method, values in finding["measured"].items()
     }
-    return Results(rows, Provenance(**about["provenance"])), Finding(**vars(finding) | {"measured": measured})
+    return Results(rows, Provenance(**about["provenance"])), Finding(**finding | {"measured": measured})
 
 
 def _number(value: float | None) -> float:

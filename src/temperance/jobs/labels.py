@@ -1,4 +1,4 @@
-"""What the labels alone show: that all are of one class, or that they have nothing to do with the predictions."""
+"""What labels can show: that all are of one class, or that they have nothing to do with the predictions."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class LabelCounts:
             yield batch
 
     def notes(self, predicted: Tally, names: Sequence[str]) -> list[str]:
-        """What a reader should know of the labels of these predictions, a tally by predicted class."""
+        """What a reader should know about the labels; `predicted` is the tally by predicted class."""
         n, present = int(self.counts.sum()), self.counts.nonzero()
         if len(present) == 1:
             return [one_class(as_class(names[int(present)]))] if n >= ENOUGH_LABELS else []
@@ -46,7 +46,7 @@ class LabelCounts:
         right, chance = percents((accuracy,), (by_chance,))
         return [
             f"The predictions are right {right} of the time, no more than chance explains: it would give {chance}. If "
-            "you expected more, look whether labels and predictions have the same order and number the classes alike."
+            "you expected more, check that labels and predictions have the same order and number the classes alike."
         ]
 
 
@@ -54,5 +54,5 @@ def one_class(name: str, of_what: str = "") -> str:
     """A sentence about labels that are all of one class."""
     return (
         f"Every label{of_what} is {name}, so nothing shows how often the other classes occur. If you expected others, "
-        "look at where the labels come from: a wrong column, or a part of sorted data."
+        "check where the labels come from: perhaps a wrong column, or one end of sorted data."
     )

@@ -19,14 +19,15 @@ from temperance.metrics.batch import Batch, batches
 from temperance.metrics.gather import Gatherer, Request
 from temperance.metrics.stats import NBins
 from temperance.metrics.tally import Tally, tallied
-from temperance.numerics import is_whole, one_thread
+from temperance.numerics import is_whole
 from temperance.predictions import Predictions
 from temperance.predictions.checks import Text, shown
 from temperance.progress import Progress, no_progress
 from temperance.registry import as_names
 from temperance.settings import Seed, of_kind
+from temperance.threads import one_thread
 
-# Numbers that are read at a time.
+# Values that are read at a time.
 CHUNK_VALUES = 1 << 19
 
 
@@ -72,7 +73,7 @@ def statistics_of(
     groups: dict[str | None, Group] = {}
     for group, n in sizes.items():
         progress(len(groups), 2 * len(sizes), f"reading {data.source}")
-        found = data.locating(checked_batches(data, group=group, calibrator=calibrator))
+        found = checked_batches(data, group=group, calibrator=calibrator)
         if group is None:
             found = tallied(labels.seen(floored.counted(found)), tallies, n_bins)
         generator = torch.Generator().manual_seed(seed) if intervals else None
@@ -90,12 +91,12 @@ def gathered(
     *,
     of_block: bool = False,
 ) -> Group:
-    """For each metric the statistic of n rows, in one pass; with a generator, of parts that the rows are dealt to.
+    """Each metric's statistic of n rows, in one pass; with a generator, of the parts that the rows are dealt to.
 
     Rows of weight 0 do not count.
     """
     in_parts = generator is not None
-    # Rows are sorted once all blocks are there.
+    # Rows of a block are sorted when all blocks are there.
     gatherer = Gatherer(requests, n, in_parts=in_parts, as_came=of_block, of_block=of_block, generator=generator)
     for batch in found:
         gatherer.add(batch)
@@ -113,7 +114,7 @@ def group_sizes(data: Predictions) -> dict[str, int]:
 
 
 def chosen_metrics(names: Sequence[str]) -> list[Metric]:
-    """The metrics of these names: the headline ones for none, every one for "all"."""
+    """The metrics with these names: without any the headline ones, for "all" every one."""
     wanted = as_names(names)
     if not wanted:
         return sorted((metric for metric in METRICS if metric.headline), key=lambda metric: metric.headline)
@@ -123,9 +124,9 @@ def chosen_metrics(names: Sequence[str]) -> list[Metric]:
 def allowed_metrics(
     data: Predictions, names: Sequence[str], *, of_block: bool
 ) -> tuple[Sequence[Metric], Sequence[Metric]]:
-    """The metrics of these names, and those of "all" that weights which are not whole do not allow.
+    """The metrics of these names, and those of "all" that are left out because weights are not whole numbers.
 
-    A block cannot know the weights of others, so with any weights it leaves them out. Named ones are not left out.
+    A block does not know the weights of others, so with any weights it leaves them out. Named metrics always stay.
     """
     metrics = chosen_metrics(names)
     if "all" not in as_names(names) or not data.has_weights:

@@ -36,14 +36,14 @@ TITLES = {"auroc": "AUROC", "fpr95": "FPR95", "aupr-in": "AUPR in", "aupr-out": 
 JUDGED = ("auroc", "fpr95")  # what the verdict rests on; AUPR depends on how many samples either side has
 HISTOGRAM_BINS = 40
 
-FEWEST = 50  # samples of either side that intervals need
+FEWEST = 50  # samples on either side, for intervals
 
 
 @dataclass(frozen=True)
 class ScoreHistogram:
     """The distribution of a score on the model's own data and on each other set.
 
-    The first and last bins include values beyond the edges. `limit` is the score that 95 % of its own data reach.
+    The first and last bins include values beyond the edges. 95 % of the model's own data reach the score `limit`.
     """
 
     score: str
@@ -57,8 +57,8 @@ class ScoreHistogram:
 class OODComparison(Results):
     """AUROC, FPR95 and AUPR of each score, which is the `method` of a row.
 
-    The `group` of a row is the name of the unfamiliar set; without a group it is the mean over all of them, or the only
-    one.
+    The `group` of a row is the name of the unfamiliar set; an empty one stands for the mean over all of them, or
+    for the only one.
     """
 
     histograms: tuple[ScoreHistogram, ...]
@@ -78,7 +78,7 @@ class OODComparison(Results):
 
     @property
     def best(self) -> str:
-        """The score with the highest AUROC; of equal ones the first."""
+        """The score with the highest AUROC; the first if several tie."""
         return max(self.scores, key=lambda name: self.row("auroc", method=name).value)
 
     @property
@@ -119,7 +119,7 @@ class OODComparison(Results):
         return f"Too few samples to tell: each set needs at least {FEWEST}, and {smallest} has {sizes[smallest]}."
 
     def _word(self) -> str:
-        """What the intervals say of every set."""
+        """What the intervals say about every set."""
         groups = list(self.sizes) if len(self.sizes) > 1 else [""]
         rows = ((self.row(metric, group=group, method=self.scores[0]) for metric in JUDGED) for group in groups)
         words = {told_apart(*pair) for pair in rows}
@@ -151,7 +151,7 @@ class OODComparison(Results):
 
 
 def told_apart(area: Row, share: Row) -> str:
-    """What AUROC and FPR95 say with their intervals. Without any skill the one is 50 %, the other 95 %."""
+    """What AUROC and FPR95 say with their intervals. Without any skill they are 50 % and 95 %."""
     (least, most), (fewest, rest) = _ends(area), _ends(share)
     if most < 0.5:
         return "Confidence misleads: unfamiliar data tends to score higher than the model's own."
@@ -185,11 +185,11 @@ def compare_ood(
 ) -> OODComparison:
     """How well a model's confidence tells its own data from other data: AUROC, FPR95 and AUPR of each score.
 
-    inside      predictions of one model on data like that which it was trained on: a file or a `Predictions`
+    inside      predictions of one model on data like its training data: a file or a `Predictions`
     outside     its predictions on other data, or several sets of them, perhaps by name
-    scores      names of confidence scores, and of scores of features; by default every one that is possible
+    scores      names of confidence or feature scores; by default every one that can be computed
     reference   features of the training data, for the scores mahalanobis, knn and vim; the files of both sides then
-                have `features` beside their predictions
+                have `features` next to their predictions
     calibrator  a fitted calibrator, applied to both sides; it makes probabilities, so scores of logits are left out
 
     Neither side needs labels, and those that a file has are not read.
@@ -226,7 +226,7 @@ def compare_ood(
         params: dict[str, Any] = {"calibrator": calibrator.get_params(deep=False)} if calibrator else {}
         found = [detection(inner[name], scored[name]) for scored in outer]
         values = [{metric: measure(each) for metric, measure in MEASURES.items()} for each in found]
-        # The same seeds for every score and set: the same samples of its own data are drawn throughout.
+        # The same seeds for every score and set: the same samples of the model's own data are drawn throughout.
         draws = [_draws(each, bootstrap, seed) for each in found]
         seconds = time.perf_counter() - start
         for metric in MEASURES:
@@ -304,7 +304,7 @@ def _features(data: Predictions, reference: Reference) -> Tensor:
 
 
 def _scores(data: Predictions, entries: Sequence[Score], calibrator: Calibrator | None) -> dict[str, Tensor]:
-    """Every score of every sample. Labels are not looked at: other data may have other classes."""
+    """Every score of every sample. Labels are ignored: other data may have other classes."""
     found: dict[str, list[Tensor]] = {entry.name: [] for entry in entries}
     first_row = 0
     if calibrator is not None:
@@ -312,7 +312,7 @@ def _scores(data: Predictions, entries: Sequence[Score], calibrator: Calibrator 
     with data.located():
         if data.has_weights:
             raise InputError(
-                "unfamiliar data are told apart without weights, and there are some: rename or remove them"
+                "unfamiliar data are told apart without weights, but there are weights here; rename or remove them"
             )
         for scores, labels, *_ in data.chunks():
             from_logits = data.from_logits
@@ -346,7 +346,7 @@ def _with_mean(
 
 
 def _histogram(name: str, inner: Tensor, outer: Mapping[str, dict[str, Tensor]]) -> ScoreHistogram:
-    """Shares in even bins, over all values but a thousandth at either end."""
+    """Shares in bins of equal width, over all values but a thousandth at either end."""
     together = torch.cat([inner, *(scored[name] for scored in outer.values())]).sort().values
     cut = len(together) // 1000
     low, high = float(together[cut]), float(together[-1 - cut])

@@ -25,8 +25,8 @@ from temperance.metrics.batch import Batch, batches
 from temperance.metrics.gain import ROUNDING, Gains, chance_of_harm
 from temperance.metrics.resamples import Resamples
 from temperance.metrics.significance import ENOUGH, Difference, Draws, Interval, bounded, enough_of_both
-from temperance.numerics import one_thread
 from temperance.registry import as_entry, parse_entry
+from temperance.threads import one_thread
 
 BASELINE = "identity"
 MEASURED = ("nll", "ece", "accuracy", "brier", "classwise-ece")
@@ -93,7 +93,7 @@ class Outcome:
     def minus(self, other: Outcome, metric: str) -> Difference:
         """The difference of a metric between this method and another, on the same samples.
 
-        Where the two cannot be told apart, whatever resampling finds could be chance: the p-value is 1, and there is no
+        If the two cannot be told apart, whatever resampling finds could be chance: the p-value is 1, and there is no
         interval.
         """
         value = self.measured[metric].value - other.measured[metric].value
@@ -101,7 +101,7 @@ class Outcome:
         return found if self.can_be_told_from(other) else replace(found, low=math.nan, high=math.nan, p_value=1.0)
 
     def can_be_told_from(self, other: Outcome) -> bool:
-        """Are there enough mistakes, and right predictions, of one of the two? Of few resampling knows too little."""
+        """Does either have enough mistakes, and enough right predictions? Resampling learns too little from few."""
         rarer = min(max(self.mistakes, other.mistakes), max(self.n - self.mistakes, other.n - other.mistakes))
         return rarer >= ENOUGH
 
@@ -115,7 +115,7 @@ class Outcome:
         return len(self.gains.values) if self.gains else 0
 
     def drawbacks(self, other: Outcome) -> tuple[str, ...]:
-        """Its drawbacks against another, whatever its NLL: an ECE or an accuracy that is worse beyond noise."""
+        """Its drawbacks against another, whatever its NLL: an ECE or an accuracy that is worse by more than noise."""
         found = []
         for name, words in (("ece", "a higher ECE"), ("accuracy", "a lower accuracy")):
             by = self.minus(other, name)
@@ -126,7 +126,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Work:
-    """What every method gets."""
+    """The data and settings that every method gets."""
 
     fit_logits: Tensor
     fit_labels: Tensor
@@ -140,7 +140,7 @@ class Work:
     test_probs: Tensor | None = None  # where the test part was given as probabilities
 
     def run(self, method: Method) -> Outcome:
-        """Fit and measure one method. A method that cannot be fitted to these data is an outcome too."""
+        """Fit and measure one method. One that cannot be fitted to these data is an outcome, too."""
         start = time.perf_counter()
         try:
             with warnings.catch_warnings():
@@ -169,15 +169,15 @@ class Work:
                 yield from map(copy.deepcopy, pool.map(self.run, methods))
         except BrokenProcessPool as error:
             raise TemperanceError(
-                "a process that fitted a method was ended from outside, as happens when memory runs out; try jobs=1",
+                "a process that was fitting a method was killed, as happens when memory runs out; try jobs=1",
                 flags={"jobs=1": "--jobs 1"},
             ) from error
 
     def _rows(self, found: Calibrator) -> Iterator[Batch]:
-        """The test part as a calibrator makes it, always probabilities, so that NLL has the same floor for all methods.
+        """The calibrated test part, always as probabilities, so that NLL has the same floor for all methods.
 
-        Probabilities that were given are measured as they are: to take their logarithm and go back would move some of
-        them over the edge of a bin.
+        Given probabilities are measured as they are: taking their logarithm and going back would move some of them over
+        the edge of a bin.
         """
         given = self.test_probs if found.name == BASELINE else None
         probs = found.predict_proba(self.test_logits) if given is None else given
@@ -186,12 +186,10 @@ class Work:
     def _measure(self, blocks: Iterable[Batch]) -> tuple[dict[str, Interval], dict[str, Draws], Gains, float, int]:
         """All metrics, in one pass over the test part; gains, the chance of harm, and the number of wrong predictions.
 
-        A sample with a weight gains that many times as much, and may lose that many times as much: it is still one
-        sample, so the test of the gains holds for any weights.
+        A weight multiplies what a sample gains or loses, but it is still one sample, so the test of the gains holds for
+        any weights.
         """
-        requests = {
-            METRICS[name]: {"n_bins": self.n_bins} if "n_bins" in METRICS[name].options else {} for name in MEASURED
-        }
+        requests = {METRICS[name]: METRICS[name].binned(self.n_bins) for name in MEASURED}
         totals: dict[Metric, Any] = {}
         columns: list[tuple[Tensor, ...]] = []
         least = most = if_right = 0.0
@@ -235,5 +233,5 @@ class Work:
 
     @cached_property
     def _counts(self) -> Tensor | None:
-        """The weights of the test samples, of mean 1, so that gains are in nats."""
+        """The weights of the test samples, scaled to a mean of 1, so that gains are in nats."""
         return None if self.test_weights is None else self.test_weights / self.test_weights.mean()

@@ -63,7 +63,7 @@ class Provenance:
 
     @classmethod
     def of(cls, inputs: dict[str, str], settings: dict[str, Any], seed: int, device: str = "cpu") -> Provenance:
-        """The provenance of something that is being computed now, from inputs {name: sha256}."""
+        """The provenance of a result computed now, from inputs {name: sha256}."""
         return cls(
             inputs=inputs,
             settings=settings,
@@ -126,7 +126,7 @@ class Results(Tabular):
         raise InputError(f"there is no row for {metric!r}{where}")
 
     def to_dict(self, prefix: str = "") -> dict[str, float]:
-        """Every value by its name, as experiment trackers log them: `ece`; of several methods, `temperature/ece`."""
+        """Every value by its name, as experiment trackers log them: `ece`; with several methods, `temperature/ece`."""
         return flat(self.rows, prefix)
 
     def to_json(self, **extra: Any) -> str:
@@ -140,7 +140,7 @@ class Results(Tabular):
 
 
 def records(rows: Iterable[Row]) -> list[dict[str, Any]]:
-    """Rows as a table has them, with params as JSON in one column."""
+    """Rows as the records of a table, with params as JSON in one column."""
     return [vars(row) | {"params": json.dumps(row.params, sort_keys=True)} for row in rows]
 
 
@@ -151,7 +151,7 @@ def flat(rows: Sequence[Row], prefix: str = "") -> dict[str, float]:
 
 
 def log_name(*parts: str) -> str:
-    """Parts of a name with slashes between them, in characters that every experiment tracker takes.
+    """Parts of a name with slashes between them, in characters that every experiment tracker accepts.
 
     >>> log_name("temperature:objective=focal", "", "classwise-ece")
     'temperature_objective_focal/classwise_ece'
@@ -185,14 +185,14 @@ def _finite(value: Any) -> Any:
 
 
 def _command() -> str:
-    """What was run, as it is typed."""
+    """The command that was run, as typed."""
     program = Path(sys.argv[0])
     name = "temperance" if program.parts[-2:] == ("temperance", "__main__.py") else program.name
     return shlex.join([name, *sys.argv[1:]])
 
 
 def _commit() -> str:
-    """The commit of the source this runs from, or nothing where it is installed without one."""
+    """The commit of the source this runs from, or nothing if there is none."""
     here = Path(__file__).resolve().parents[3]
     if not (here / ".git").exists():
         return ""

@@ -85,7 +85,7 @@ class Evaluations(SeveralSets):
         return tuple(row.metric for row in first.rows if not row.group)
 
     def ranks(self, metric: str) -> dict[str, int]:
-        """The place of each set by a metric, 1 for the best; equal sets share one. Empty if neither end is better."""
+        """The rank of each set by a metric, 1 for the best; equal sets share one. Empty if no value is better."""
         lower = METRICS[metric].lower_is_better
         values = {name: found.row(metric).value for name, found in self.each.items()}
         if lower is None:
@@ -191,7 +191,7 @@ class Comparisons(SeveralSets):
         yield Text(self.title, style="bold")
         yield self._standings_table()
         yield Text(
-            "wins: comparisons with another method on a set that it wins by NLL; harm: sets with a higher NLL than "
+            "wins: the comparisons with other methods that it wins by NLL; harm: the sets where its NLL is higher than "
             "without calibration.",
             style="dim",
         )
@@ -243,7 +243,7 @@ def evaluate_each(
 
     A set that cannot be measured is in `failures`, and the others are measured.
 
-    split    which set of a file with both, "val" or "test"
+    split    which set of a file that has both, "val" or "test"
     options  as `evaluate` takes them: metrics, n_bins, bootstrap, columns, …
     """
     chosen_metrics(options.get("metrics", ()))
@@ -273,9 +273,9 @@ def compare_each(
     Files with val and test parts keep them, others are halved at random. A set that cannot be measured is in
     `failures`, and the others are measured.
 
-    folder   gets the recommended calibrator of each set as soon as there is one, NAME.safetensors, and what was
-             measured, NAME.json; a set whose data and settings are those of the NAME.json there is not compared again
-    refit    fit the calibrators that are kept on everything
+    folder   gets the recommended calibrator of each set, NAME.safetensors, and its measurements, NAME.json, as soon as
+             they are there; a set whose NAME.json has the same data and settings is not compared again
+    refit    fit the kept calibrators on all samples
     options  as `compare` takes them: methods, n_bins, bootstrap, jobs, …
     """
     chosen_methods(options.get("methods", ()))
@@ -297,7 +297,7 @@ def compare_each(
 def _each(
     sets: Sets, measure: Callable[[str, Set], Found], progress: Progress
 ) -> tuple[dict[str, Found], dict[str, TemperanceError]]:
-    """What was measured of each set, and why others could not be."""
+    """The measurements of each set, and the errors of those that could not be measured."""
     given = dict(sets) if isinstance(sets, Mapping) else dict(zip(set_names(sets), sets, strict=True))
     found: dict[str, Found] = {}
     failures: dict[str, TemperanceError] = {}
@@ -320,7 +320,7 @@ def first_sentence(text: str) -> str:
 
 
 def set_names(sets: Iterable[Set]) -> list[str]:
-    """A name for each set: its path from the folder that all are in, numbered where two are the same.
+    """A name for each set: its path within the folder that holds all of them, numbered where two are the same.
 
     >>> set_names(["runs/a/test.npz", "runs/b/test.npz"])
     ['a/test.npz', 'b/test.npz']

@@ -1,4 +1,4 @@
-"""The samples to fit on, the samples to measure on, and how the two came about."""
+"""The samples to fit on, the samples to measure on, and how they were chosen."""
 
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ from temperance.predictions.given import Set
 
 
 def fit_and_test(fit: Set, test: Set | None, seed: int, **how: Any) -> tuple[Predictions, Predictions, str]:
-    """The part to fit on, the part to measure on, and a sentence that says how they came about."""
+    """The part to fit on, the part to measure on, and words that say how they were chosen."""
     if test is not None:
         fit_part = counting(fit) if isinstance(fit, Predictions) else read_for_fitting(fit, **how)
         test_part = counting(test if isinstance(test, Predictions) else read_predictions(test, **how))
@@ -41,7 +41,7 @@ def read_for_fitting(path: str | Path, **how: Any) -> Predictions:
 def _check_pair(fit: Predictions, test: Predictions) -> None:
     if fit.has_weights != test.has_weights:
         only = "fit" if fit.has_weights else "test"
-        raise InputError(f"either both sets must have weights, or neither; got weights in the {only} set only")
+        raise InputError(f"either both sets must have weights, or neither; only the {only} set has them")
     if fit.k != test.k:
         raise InputError(f"the two sets must have the same classes; got {fit.k} and {test.k}")
     for j, (one, other) in enumerate(zip(fit.class_names or (), test.class_names or (), strict=False)):
@@ -51,12 +51,12 @@ def _check_pair(fit: Predictions, test: Predictions) -> None:
             )
     if fit.fingerprint == test.fingerprint:
         raise InputError(
-            "the two sets are the same; a calibrator must be measured on other samples than it was fitted on"
+            "the two sets are the same; a calibrator must be measured on samples that it was not fitted on"
         )
 
 
 def counting(data: Predictions) -> Predictions:
-    """The rows that count: where there are weights, those of a weight above 0."""
+    """The rows that count: where there are weights, those whose weight is above 0."""
     weights = data.weights if data.has_weights else None
     if weights is None or bool((weights > 0).all()):
         return data
@@ -67,5 +67,5 @@ def counting(data: Predictions) -> Predictions:
 
 
 def counted(n: int, row_name: str, *, weights: bool) -> str:
-    """How many rows, and of rows with weights which: 950 samples with weights above 0."""
+    """The number of rows in words; with weights: 950 samples with weights above 0."""
     return f"{plural(n, row_name)}{' with weights above 0' * weights}"

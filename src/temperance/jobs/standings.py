@@ -16,8 +16,8 @@ from temperance.metrics.significance import Draws, Interval
 Values = Mapping[str, float]  # of one method on one set, by metric
 
 RESAMPLES = 2000
-FEWEST_SETS = 5  # that intervals need
-EQUAL = 1e-5  # NLLs of one set that differ by less are equal: two solvers of one method give such
+FEWEST_SETS = 5  # for intervals
+EQUAL = 1e-5  # NLLs on one set that differ by less count as equal: two solvers of one method differ by that much
 
 
 @dataclass(frozen=True)
@@ -26,8 +26,8 @@ class Standing:
 
     rank      by NLL, the mean over sets, 1 is the lowest NLL; equal methods (`EQUAL`) share ranks, failures are last
     wins      of all comparisons with another method on a set, the share with the lower NLL; equal counts half
-    harm      the share of sets with a higher NLL than without calibration; a failure does none
-    means     of each metric over the sets; NaN if it could not be fitted to all of them
+    harm      the share of sets with a higher NLL than without calibration; a failure does no harm
+    means     of each metric over the sets; NaN if the method could not be fitted to all of them
     failures  sets that it could not be fitted to
     """
 
@@ -44,8 +44,8 @@ def standings(
 ) -> tuple[Standing, ...]:
     """Every method over all sets, the lowest mean rank first.
 
-    sets      for each set what was measured of each method; a method that is missing there could not be fitted
-    families  sets of one family, such as several models of the same data, are resampled together
+    sets      for each set the values of each method; a method that is missing could not be fitted
+    families  sets of one family, such as several models on the same data, are resampled together
 
     >>> values = {"one": {"identity": {"nll": 0.5}, "vector": {"nll": 0.4}}, "two": {"identity": {"nll": 0.3}}}
     >>> [(found.method, found.rank.value, found.failures) for found in standings(values)]

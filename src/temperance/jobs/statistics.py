@@ -1,7 +1,7 @@
 """What an evaluation needs to know about some rows. It adds, so rows can be measured wherever they are.
 
-Everything in it is a count, a sum or rows that are kept. Counts of several blocks add up exactly. Sums are of float64
-numbers, so that they depend on how the rows were cut only by rounding.
+Everything in it is a count, a sum or rows that are kept. Counts of several blocks add up exactly. Sums are float64, so
+how the rows were split changes them only by rounding.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from temperance.metrics.tally import Tally
 
 # What a reader should know where rows are pixels.
 OF_PIXELS = (
-    "Every pixel counts as a sample. Pixels of one image are alike, so intervals are too narrow and tests too sure: "
-    "rely on differences that show on several sets of images."
+    "Every pixel counts as a sample. Pixels of one image are alike, so intervals are too narrow and tests too "
+    "confident: trust only differences that show on several sets of images."
 )
 
-# Errors that are at least as large as the gap between mean confidence and accuracy: their bins, or what they smooth
-# with, hold every sample once. So the ends of their intervals are not below those of the gap's.
+# Errors that are at least as large as the gap between mean confidence and accuracy, because their bins or kernels count
+# every sample once. So the ends of their intervals are not below those of the gap's.
 NOT_BELOW_GAP = frozenset(("ece", "rms-ce", "adaptive-ece", "ece-sweep", "conditional-ece", "smooth-ece", "ks"))
 
-# Fingerprints of blocks of one source are added up, as numbers of 256 bits.
+# Fingerprints of blocks from one source are added as 256-bit numbers.
 FINGERPRINTS = 1 << 256
 
 
@@ -53,16 +53,16 @@ class Measuring:
 
     @property
     def requests(self) -> list[Request]:
-        """The metrics with their settings, and after them the gap, where intervals need it."""
+        """The metrics with their settings, followed by the gap where intervals need it."""
         found = [METRICS[name] for name in self.metrics]
         if self.intervals and not NOT_BELOW_GAP.isdisjoint(self.metrics):
             found.append(METRICS["confidence-gap"])
-        return [(metric, {"n_bins": self.n_bins} if "n_bins" in metric.options else {}) for metric in found]
+        return [(metric, metric.binned(self.n_bins)) for metric in found]
 
     @property
     def notes(self) -> tuple[str, ...]:
         """What a reader should know about it."""
-        why = "Weights that are not whole do not give the number of samples, so these metrics are not measured"
+        why = "Weights that are not whole numbers do not give the number of samples, so these metrics are left out"
         left_out = f"{why}: {', '.join(self.left_out)}." if self.left_out else ""
         calibrated = f"These predictions were calibrated by {self.calibrated_by}." if self.calibrated_by else ""
         return tuple(filter(None, (calibrated, left_out, OF_PIXELS if self.of_pixels else "")))
@@ -70,7 +70,7 @@ class Measuring:
 
 @dataclass(frozen=True)
 class Group:
-    """How many rows that count, and for each metric their statistic."""
+    """The number of rows that count, and their statistic for each metric."""
 
     n: int
     parts: tuple[Parts, ...]
@@ -78,9 +78,9 @@ class Group:
 
 @dataclass(frozen=True)
 class Statistics:
-    """What `evaluate` needs to know of a block of rows. Statistics of several blocks add: a + b, or `combine`.
+    """What `evaluate` needs to know about a block of rows. Statistics of several blocks add: a + b, or `combine`.
 
-    groups   of all rows (None), and of each group of them where asked
+    groups   of all rows (None), and of each group if asked for
     tallies  by confidence and by predicted class, for the verdict
     inputs   where the rows came from, with their fingerprints
     """
@@ -94,7 +94,7 @@ class Statistics:
 
     @property
     def n(self) -> int:
-        """The number of rows; of rows with weights, those of a weight above 0."""
+        """The number of rows; with weights, of those whose weight is above 0."""
         return self.groups[None].n
 
     def accuracy(self, group: str | None) -> float:

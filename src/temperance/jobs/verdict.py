@@ -34,8 +34,8 @@ SHARE = LEVEL / 4  # of each test
 
 MUCH = 0.05  # an average error that must be ruled out; otherwise the samples are too few to tell
 NOTICEABLE = 0.02  # one that enough samples would show
-RULED_OUT = 0.99  # level of the interval of the accuracy; it holds every confidence that the tests do
-LITTLE = 0.005  # an error that is small, if it is also small beside the share of mistakes
+RULED_OUT = 0.99  # level of the accuracy's interval, which holds every confidence that the tests accept
+LITTLE = 0.005  # an error that is small, if it is also small relative to the share of mistakes
 NAMED = 3  # classes
 
 REPAIR_IT = "To repair it without retraining, run `temperance compare` on held-out predictions."
@@ -113,12 +113,12 @@ class Findings:
 
     @property
     def needed(self) -> int:
-        """How many samples would show an average error that is noticeable."""
+        """How many samples would show a noticeable average error."""
         return samples_needed(self.by_confidence, NOTICEABLE, SHARE)
 
     @property
     def little(self) -> bool:
-        """Is the largest error that was found small, and small beside the share of mistakes?"""
+        """Is the largest error that was found small, also relative to the share of mistakes?"""
         most: float = max(self.error, *self.by_class.gap[self.classes != 0].abs().tolist(), 0.0)
         return most < LITTLE and most < (1 - self.accuracy) / 10
 
@@ -202,7 +202,7 @@ def _places(found: Findings) -> list[str]:
         if stretches:
             carried, low, high = max((float(share[low:high].sum()), low, high) for low, high in stretches)
             part = bins.of(slice(low, high)).total()
-            if found.average and int(part.count) == found.n:  # the averages have said it
+            if found.average and int(part.count) == found.n:  # the averages already say so
                 continue
             told.append((carried, _place(part, (low / len(share), high / len(share)), carried)))
     return [text for _, text in sorted(told, reverse=True)]
@@ -228,7 +228,7 @@ def _stretches(flags: list[bool]) -> list[tuple[int, int]]:
 def _classes(found: Findings, names: Sequence[str]) -> str:
     """The predicted classes that are off, the furthest first."""
     off = found.classes.nonzero().squeeze(1)
-    if len(off) == 0 or int((found.by_class.count > 0).sum()) == 1:  # of a single class all has been said
+    if len(off) == 0 or int((found.by_class.count > 0).sum()) == 1:  # with a single class, everything has been said
         return ""
     first = off[found.by_class.gap[off].abs().argsort(descending=True, stable=True)][:NAMED].tolist()
     numbers = percents(*((float(found.by_class.mean_confidence[j]), float(found.by_class.accuracy[j])) for j in first))

@@ -1,4 +1,4 @@
-"""Focal loss with gammas that follow the calibration error of the validation set."""
+"""Focal loss whose gammas follow the calibration error of the validation set."""
 
 from __future__ import annotations
 
@@ -31,21 +31,21 @@ from temperance.settings import Bounds, Count, NonNegative, of_kind
 class AdaFocal(Loss):
     """AdaFocal: focal loss with a gamma for each range of confidence, set by the validation set's calibration error.
 
-    A sample takes the gamma of the bin that its label's probability p falls in: −(1 − p)^gamma · log p if gamma ≥ 0,
-    else −(1 + p)^|gamma| · log p. After each epoch `update(logits, labels)` with the validation set makes equal-mass
-    bins of its confidences and, with gap = mean confidence − accuracy of a bin, multiplies the bin's gamma by
-    exp(rate · gap) (by exp(−rate · gap) if it is negative). A gamma closer to 0 than `switch_at` changes sign, to
-    ∓switch_at; all stay within min_gamma … max_gamma. A bin without samples keeps its gamma.
+    A sample has the gamma of the bin that its label's probability p falls in: −(1 − p)^gamma · log p if gamma ≥ 0,
+    else −(1 + p)^|gamma| · log p. After each epoch `update(logits, labels)` with the validation set divides its
+    confidences into equal-mass bins and, with gap = mean confidence − accuracy of a bin, multiplies the bin's gamma by
+    exp(rate · gap) (by exp(−rate · gap) if gamma is negative). A gamma closer to 0 than `switch_at` changes sign, to
+    ∓switch_at; all are clamped to min_gamma … max_gamma. A bin without samples keeps its gamma.
 
     Bin edges are interpolated between sorted confidences as in the authors' program, in (low, high]; the first and the
     last bin extend to ±∞. The program sums over the batch and clips the gradient norm at 2. With several processes,
     each is updated with its own part of the validation set, and the parts are gathered.
 
-    initial_gamma         of every bin at the start
-    rate                  how fast gammas move with the calibration error
-    switch_at             smallest size of a gamma; below it the sign changes
-    min_gamma, max_gamma  between which gammas stay
-    n_bins                bins of equal mass of the validation set
+    initial_gamma         gamma of every bin at the start
+    rate                  how fast gammas follow the calibration error
+    switch_at             smallest magnitude of a gamma; below it the sign changes
+    min_gamma, max_gamma  bounds of the gammas
+    n_bins                number of equal-mass bins of the validation set
 
     >>> loss = AdaFocal(n_bins=2)
     >>> loss.update(torch.tensor([[3.0, 0.0], [2.0, 0.0], [1.0, 0.0], [0.0, 0.5]]), torch.tensor([1, 0, 0, 1]))
@@ -85,11 +85,11 @@ class AdaFocal(Loss):
         return torch.where(gamma >= 0, rest, 1 + p) ** gamma.abs() * rows.nll
 
     def _update(self, rows: Rows) -> None:
-        # Each process may have a part of the validation set; the bins are those of all of it.
+        # Each process may have a part of the validation set; the bins are those of the whole set.
         seen, _ = all_rows(torch.stack([rows.confidence.double(), rows.correct.double()], 1)[rows.kept])
         confidence, correct = seen.T.contiguous()
         if not len(confidence):
-            raise InputError("AdaFocal is updated with predictions on the validation set; all of these are ignored")
+            raise InputError("AdaFocal needs predictions on the validation set to update; all of these are ignored")
         self.edges.copy_(equal_mass_edges(confidence, self.n_bins))
         bins = torch.bucketize(confidence, self.edges.double())
         count = torch.bincount(bins, minlength=self.n_bins)

@@ -1,8 +1,8 @@
-"""What a loss is: a batch of logits and labels in, one value per row, reduced as torch reduces cross-entropy.
+"""The base class of losses: one value per row of a batch, reduced as torch reduces cross-entropy.
 
-`Loss.forward` turns the batch into `Rows`, asks the method for the loss of each row, and reduces. A method writes
+`Loss.forward` turns the batch into `Rows`, asks the method for the loss of each row, and reduces. A method implements
 `_losses(rows)` in plain torch, or `_penalty(rows)` if it adds to another loss; autograd does the rest. A method with
-a memory also writes `_update(rows)`. Shapes, half precision, ignored labels, class weights and the reduction are
+a memory also implements `_update(rows)`. Shapes, half precision, ignored labels, class weights and the reduction are
 handled here, once.
 """
 
@@ -26,7 +26,7 @@ WHOLE = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 
 class TorchOptions(TypedDict, total=False):
-    """What every loss takes besides its own settings, as `nn.CrossEntropyLoss` does."""
+    """The options that every loss shares with `nn.CrossEntropyLoss`."""
 
     weight: Tensor | None
     ignore_index: int
@@ -39,14 +39,14 @@ class Loss(HasSettings, nn.Module):
     Logits are (N, C) or (N, C, *space), labels are class numbers (N,) or (N, *space). A loss with `soft_targets` also
     takes target probabilities of the logits' shape, as mixup makes them; like torch it does not check that they sum to
     1, weights each class of a target, and divides by N. Float16 and bfloat16 logits are computed in float32, with
-    autocast off; float32 and float64 keep their type.
+    autocast off; float32 and float64 keep their dtype.
 
-    weight        class weights (C,): a sample counts as much as its class, and the mean is Σ w_y loss / Σ w_y
+    weight        class weights (C,): a sample is weighted by its class, and the mean is Σ w_y loss / Σ w_y
     ignore_index  samples with this label are ignored, in every part of the loss
     reduction     "mean", "sum" or "none"
 
-    If every sample is ignored, the value is 0 with a gradient of 0, where torch gives NaN. A label out of range is
-    refused in a sentence on the CPU; on a GPU the check would make every step wait, so the program stops as with torch.
+    If every sample is ignored, the value is 0 with a gradient of 0, where torch gives NaN. On the CPU a label out of
+    range raises an InputError; on a GPU the check would stall every step, so it fails as torch does.
     """
 
     name: ClassVar[str]
@@ -64,7 +64,7 @@ class Loss(HasSettings, nn.Module):
     remedy: str | None = None
     # Which predictions `update` needs; None for a loss without a memory.
     learns_from: str | None = None
-    # Calls and updates also take the samples' numbers.
+    # Calls and updates also take the indices of the samples.
     needs_indices: bool = False
 
     weight: Tensor | None
@@ -85,23 +85,23 @@ class Loss(HasSettings, nn.Module):
         super().__init__()
         self.register_buffer("weight", weight)
         self.ignore_index = ignore_index
-        self.reduction = reduction or "none"  # which the command line reads as None
+        self.reduction = reduction or "none"  # the command line reads "none" as None
 
-    # Written by a method.
+    # What a method implements.
 
     def _losses(self, rows: Rows) -> Tensor:
         """The loss of each row (n,); the value of an ignored row does not matter."""
         raise NotImplementedError
 
     def _update(self, rows: Rows) -> None:
-        """Take these predictions into the memory, which lives in buffers."""
+        """Add these predictions to the memory, which is kept in buffers."""
 
-    # Called by a user.
+    # What users call.
 
     def forward(self, logits: Tensor, labels: Tensor, indices: Tensor | None = None) -> Tensor:
-        """The loss of a batch; `indices` are the numbers of the training samples, for a loss that `needs_indices`."""
+        """The loss of a batch; `indices` are those of the training samples, for a loss that `needs_indices`."""
         if not isinstance(logits, Tensor) or not isinstance(labels, Tensor):
-            raise InputError("logits and labels must be tensors; torch.as_tensor makes them")
+            raise InputError("logits and labels must be tensors: use torch.as_tensor")
         kind = logits.device.type
         with torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext():
             rows = self._rows(logits, labels, indices)
@@ -110,7 +110,7 @@ class Loss(HasSettings, nn.Module):
 
     @torch.no_grad()
     def update(self, logits: Tensor, labels: Tensor, indices: Tensor | None = None) -> None:
-        """Feed predictions to the memory: of each training batch, or of the validation set after each epoch."""
+        """Feed the memory with predictions: of each training batch, or of the validation set after each epoch."""
         self._update(self._rows(logits, labels, indices))
 
     def end_epoch(self) -> None:
@@ -123,12 +123,12 @@ class Loss(HasSettings, nn.Module):
 
     @classmethod
     def own_settings(cls) -> Mapping[str, Setting]:
-        """What its own settings may be, without torch's."""
+        """The declarations of its own settings, without torch's."""
         return {name: s for name, s in settings_of(cls).items() if name not in TorchOptions.__annotations__}
 
     @classmethod
     def claims(cls) -> dict[str, Any]:
-        """What the registry says about it; the tests verify every claim."""
+        """What the registry says about it; the contract tests check it."""
         return {name: getattr(cls, name) for name in LossClaims.__annotations__}
 
     def extra_repr(self) -> str:
@@ -145,7 +145,7 @@ class Loss(HasSettings, nn.Module):
             return Rows.of_probabilities(flatten(logits), flatten(labels), self.weight)
         flat, truth = flatten(logits), labels.flatten().long()
         ignored = truth == self.ignore_index
-        # Zeros in place of an ignored row, so that not even NaN or infinity there has an effect.
+        # Ignored rows are zeroed, so that not even NaN or infinity there has an effect.
         flat, truth = flat.masked_fill(ignored[:, None], 0), truth.masked_fill(ignored, 0)
         try:
             return Rows(flat, truth, ~ignored, None if indices is None else indices.flatten().long())
@@ -172,11 +172,11 @@ class Loss(HasSettings, nn.Module):
         return weighted.sum() / self._total(total).clamp_min(TINY)
 
     def _weighted(self, rows: Rows, counts: Tensor, weight: Tensor | None) -> Tensor:
-        """What each row adds to the sum over the batch, given how much it counts with these class weights. (n,)"""
+        """What each row adds to the sum over the batch; `counts` (n,) is how much it counts by class weight. (n,)"""
         return counts * self._losses(rows)
 
     def _total(self, total: Tensor) -> Tensor:
-        """What the sum over the batch is divided by for a mean, given how much the rows count in total."""
+        """The divisor of the mean, given the total count of the rows."""
         return total
 
     def _check(self, logits: Tensor, labels: Tensor, indices: Tensor | None) -> None:
@@ -196,44 +196,44 @@ class Loss(HasSettings, nn.Module):
             )
         if indices is None and self.needs_indices:
             raise InputError(
-                f"{self.name} keeps a record of every training sample: call it with the samples' numbers too, "
+                f"{self.name} keeps a record of every training sample: pass the indices of the samples too, "
                 "loss(logits, labels, indices)"
             )
         if indices is not None and indices.shape != expected:
             raise InputError(f"indices must have the shape of labels {tuple(expected)}; got {shape_of(indices)}")
         if self.weight is not None and len(self.weight) != logits.shape[1]:
             raise InputError(
-                f"weight must have one number for each of {logits.shape[1]} classes; it has {len(self.weight)}"
+                f"weight must have one number for each of the {logits.shape[1]} classes; it has {len(self.weight)}"
             )
         for tensor in (labels, *self.buffers()):
             if tensor.device != logits.device:
                 raise InputError(
-                    f"logits, labels and the loss must be on one device; found {logits.device} and {tensor.device}"
+                    f"logits, labels and the loss must be on the same device; found {logits.device} and {tensor.device}"
                 )
 
     def _check_soft_targets(self) -> None:
         if not self.soft_targets:
             raise InputError(
-                f"{self.name} is not defined for target probabilities: give it class numbers, or mix images with "
+                f"{self.name} is not defined for target probabilities: pass class numbers, or mix images with "
                 "temperance.losses.mixup, which works with every loss"
             )
         if self.ignore_index >= 0:
             raise InputError(
-                f"target probabilities have no label to ignore; {self.name} was made with "
+                f"target probabilities have no label to ignore, but {self.name} was made with "
                 f"ignore_index={self.ignore_index}"
             )
 
     @classmethod
     def _check_class_weights(cls, weight: object) -> None:
         if not isinstance(weight, Tensor) or weight.ndim != 1 or not weight.is_floating_point():
-            hint = "; how much the penalty counts is `strength`" if "strength" in settings_of(cls) else ""
+            hint = "; the weight of the penalty is `strength`" if "strength" in settings_of(cls) else ""
             raise InputError(f"weight must be a tensor of class weights, one for each class; got {weight!r}{hint}")
         if not bool((weight >= 0).all() & torch.isfinite(weight).all()):
             raise InputError(f"weight must be finite and not negative; got {weight.tolist()}")
 
 
 class PenaltyOptions(TorchOptions, total=False):
-    """What every penalty takes besides its own settings."""
+    """The options that every penalty shares."""
 
     base: str | Loss
 
@@ -260,7 +260,7 @@ class Regulariser(Loss):
         self.needs_indices = self.needs_indices or inner.needs_indices
 
     def _penalty(self, rows: Rows) -> Tensor:
-        """What is added to the loss of each row: (n,), or () for one value that is added to every row."""
+        """The penalty of each row (n,), or one value () that is added to every row."""
         raise NotImplementedError
 
     def _losses(self, rows: Rows) -> Tensor:
@@ -305,8 +305,8 @@ class LossClaims(TypedDict, total=False):
     paper            where it comes from
     per_sample       the loss of a sample does not depend on the rest of the batch
     shift_invariant  a number added to all logits of a row changes nothing
-    exact_gradient   the gradient is that of the value; false where the method holds something constant on purpose
-    proper           on average smallest for the true probabilities
+    exact_gradient   the gradient is that of the value; false if the method holds something constant on purpose
+    proper           minimised, on average, by the true probabilities
     soft_targets     it takes target probabilities (N, C) too; a penalty does if its base does
     learns_from      "training" or "validation": it has a memory, in buffers, and `update` feeds it with predictions on
                      that set, after each batch or after each epoch
@@ -329,12 +329,12 @@ class LossClaims(TypedDict, total=False):
 def loss(
     *, name: str | None = None, hyper_parameters: tuple[Used, ...] = (), **claims: Unpack[LossClaims]
 ) -> Callable[[L], L]:
-    """Register a loss with its claims; `hyper_parameters` are what the papers used where, for the docs."""
+    """Register a loss with its claims; `hyper_parameters` are the papers' settings by dataset, for the docs."""
     return registered(LOSSES, name, {"hyper_parameters": hyper_parameters, **claims})
 
 
 def make_loss(name: str, **settings: Any) -> Loss:
-    """A loss by its plain name, which may carry settings as on the command line.
+    """The loss of this name, which may carry settings as on the command line.
 
     >>> make_loss("focal", gamma=2.0, reduction="sum")
     Focal(gamma=2.0, detach_weight=False, reduction='sum')

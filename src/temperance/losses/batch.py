@@ -1,4 +1,4 @@
-"""Calibration errors of a batch: MMCE and KDE by kernels, MDCA by classes, soft ECE and AvUC by soft thresholds."""
+"""Calibration errors of a batch: MMCE and KDE with kernels, MDCA per class, soft ECE and AvUC with soft thresholds."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from temperance.settings import Bounds, Count, NonNegative, Positive
 
 KARANDIKAR = "Karandikar et al., Soft calibration objectives for neural networks, NeurIPS 2021"
 
-# How close to 0 and 1 the normalised entropy may come before its log-odds stop growing.
+# The normalised entropy is clamped this far from 0 and 1 before its log-odds are taken.
 ENTROPY_MARGIN = 1e-6
 
 
-def laplacian_energy(amounts: Tensor, places: Tensor, width: float = MMCE_WIDTH) -> Tensor:
-    """Σ_ij u_i u_j exp(−|c_i − c_j| / width) for amounts u at places c in [0, 1]. (n,), (n,) → ()
+def laplacian_energy(amounts: Tensor, places: Tensor) -> Tensor:
+    """Σ_ij u_i u_j exp(−|c_i − c_j| / 0.4) for amounts u at places c in [0, 1]. (n,), (n,) → ()
 
     Sorted by place, the kernel is a factor of i times a factor of j, so O(n log n) is enough.
     """
     order = places.detach().argsort()
-    u, c = amounts[order], places[order] / width
+    u, c = amounts[order], places[order] / MMCE_WIDTH
     grown = u * c.exp()
     before = grown.cumsum(0) - grown
     return (u * (u + 2 * (-c).exp() * before)).sum()
@@ -53,17 +53,17 @@ def laplacian_energy(amounts: Tensor, places: Tensor, width: float = MMCE_WIDTH)
 class MMCE(BatchLevel, Regulariser):
     """Maximum mean calibration error (MMCE): adds a kernel distance between confidence and correctness.
 
-    base + strength · M with u_i = (correct_i − c_i) / n_i and M² = Σ_ij u_i u_j exp(−|c_i − c_j| / 0.4):
+    base + strength · M with u_i = (correct_i − c_i) / n_i and M² = Σ_ij u_i u_j exp(−|c_i − c_j| / 0.4), c the
+    confidence:
 
-    strength  weight of the penalty
-    form         "plain": M², where n_i is the number of all samples, as in several programs; "root": M, as in the
-                 paper's text; "weighted": M, where n_i is the number of right samples for a right one and of wrong
-                 samples for a wrong one, and 0 if the batch lacks one of them. Then mistakes weigh as much as right
-                 predictions however rare they are, which costs accuracy: with strength=2, 12 points on CIFAR-100
-                 and 6 on CIFAR-10
+    strength     weight of the penalty
+    form         "plain": M², where n_i is the number of samples, as in several programs; "root": M, as in the paper's
+                 text; "weighted": M, where n_i is the number of right samples for a right one and of wrong samples for
+                 a wrong one; 0 if the batch lacks either. Mistakes then weigh as much as right predictions however rare
+                 they are, which costs accuracy: with strength=2, 12 points on CIFAR-100 and 6 on CIFAR-10
     double_norm  with form="weighted": divide by n_i twice, as the released program does, which makes M much smaller
 
-    Which samples are right carries no gradient. Exact in O(n log n), without a matrix of pairs.
+    Correctness carries no gradient. Exact in O(n log n), without a matrix of pairs.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class MMCE(BatchLevel, Regulariser):
     ) -> None:
         super().__init__(**options)
         if double_norm and form != "weighted":
-            raise InputError(f'double_norm belongs to form="weighted"; got form={form!r}')
+            raise InputError(f'double_norm needs form="weighted"; got form={form!r}')
         self.strength = strength
         self.form = form
         self.double_norm = double_norm
@@ -107,11 +107,11 @@ class MMCE(BatchLevel, Regulariser):
     ),
 )
 class MDCA(BatchLevel, Regulariser):
-    """MDCA: adds how far each class's mean probability over the batch is from its share of the labels.
+    """MDCA: adds the distance between each class's mean probability over the batch and its share of the labels.
 
     base + strength · (1/k) Σ_c |mean_i p_ic − mean_i 1[y_i = c]|. It is informative only for batches larger than the
-    number of classes. The ACLS paper's supplement leaves out 1/k, and its a_c = sgn(|…|), which is always 1, would make
-    the gradient vanish; it should be the sign of the difference. The authors' best results are with focal loss,
+    number of classes. The ACLS paper's supplement omits 1/k, and its a_c = sgn(|…|), which is always 1, would make the
+    gradient vanish; it should be the sign of the difference. The authors' best results are with focal loss,
     `MDCA(base=Focal(gamma=1.0))`.
 
     strength  weight of the penalty
@@ -148,7 +148,7 @@ class KDEXE(BatchLevel, Regulariser):
     strength  weight of the penalty
     p         power of the error
     bandwidth  of the kernels, or "loo": chosen for each batch by leave-one-out likelihood, without a gradient
-    detach     add the error to the value without a gradient, as Zhou et al.'s program does; that trains with plain
+    detach     add the error to the value without a gradient, as Zhou et al.'s program does; that trains on plain
                cross-entropy
 
     Time and memory grow with the square of the batch: meant for images, not for pixels.
@@ -183,12 +183,12 @@ class KDEXE(BatchLevel, Regulariser):
 
 @loss(name="soft-ece", paper=KARANDIKAR, per_sample=False, equals_cross_entropy_at={"strength": 0.0})
 class SoftECE(BatchLevel, Regulariser):
-    """Soft-binned ECE: adds the calibration error of the batch over bins to which each sample belongs in part.
+    """Soft-binned ECE: adds the calibration error of the batch over bins with soft membership.
 
-    base + strength · (Σ_b (S_b / n) |A_b − C_b|^p)^{1/p}: sample i belongs to bin b by
-    softmax_b(−(c_i − ξ_b)² / temperature), ξ_b the bin's middle; S_b, A_b and C_b are the bin's weight, accuracy and
+    base + strength · (Σ_b (S_b / n) |A_b − C_b|^p)^{1/p}: the membership of sample i in bin b is
+    softmax_b(−(c_i − ξ_b)² / temperature), ξ_b the bin's centre; S_b, A_b and C_b are the bin's weight, accuracy and
     mean confidence (SB-ECE_bin, eq. 11). As the temperature goes to 0 this is binned ECE. From one bin to the next the
-    weight falls by exp(1 / (n_bins² · temperature)).
+    membership falls by a factor of exp(1 / (n_bins² · temperature)).
 
     strength     weight of the penalty
     n_bins       number of bins
@@ -227,12 +227,12 @@ class SoftAvUC(BatchLevel, Regulariser):
     """Soft accuracy versus uncertainty: penalises right predictions that are uncertain and wrong ones that are certain.
 
     base + strength · ln(1 + (n_AU + n_IC) / (n_AC + n_IU)), eq. 15: with H the entropy, h = H / ln k and
-    s = sigmoid((logit h − logit threshold) / temperature), a sample counts (1 − s)(1 − tanh H) as certain and s tanh H
-    as uncertain, and A or I by whether its prediction is right. In Krishnan and Tickoo's AvUC (2020) s is a hard
+    s = sigmoid((logit h − logit threshold) / temperature), a sample counts (1 − s)(1 − tanh H) as certain (C) and
+    s tanh H as uncertain (U), and as accurate (A) or inaccurate (I). In Krishnan and Tickoo's AvUC (2020) s is a hard
     threshold and the confidence a factor.
 
     strength     weight of the penalty
-    threshold    share of the largest entropy from which a prediction is uncertain
+    threshold    share of the maximum entropy above which a prediction is uncertain
     temperature  how soft that threshold is
     """
 

@@ -1,17 +1,17 @@
 """One batch over several processes: sums and gathered rows, with gradients.
 
 A batch-level loss is a function of the whole batch, and under `torch.distributed` that batch is spread over processes.
-The loss sums or gathers its small statistics (sums, confidences), in the forward and in the backward pass, so that
+The loss sums or gathers its small statistics (sums, confidences), in the forward and the backward pass, so that
 training on several processes equals training on one:
 
     reduction="mean"   the mean of the processes' values is the value of one process on all rows, and gradients averaged
-                       over processes, as `DistributedDataParallel` does, are its gradients; also if the batches differ
+                       over processes, as `DistributedDataParallel` does, are its gradients; even if the batches differ
                        in size, because each process's value is weighted by its share of the rows
     reduction="sum"    the sum of the processes' values is the value of one process, and summed gradients are its
                        gradients; averaged ones are smaller by the number of processes, as with torch's losses
 
-Rows are in the order of ranks. Every process of the default group must call the loss in the same step, or the others
-wait for it without end; after `loss.eval()` each process works alone, as with `SyncBatchNorm`.
+Rows are in rank order. Every process of the default group must call the loss in the same step, or the others wait for
+it forever; after `loss.eval()` each process works alone, as with `SyncBatchNorm`.
 
 Per-sample losses need none of this: the mean over processes is the mean over all rows if the batches (and, with class
 weights, their total weights) are equal.
@@ -37,7 +37,7 @@ class BatchLevel(Loss):
         return all_sum(values) if self._spread else values
 
     def _all_rows(self, *columns: Tensor) -> tuple[slice, list[Tensor]]:
-        """Which of all processes' rows are our own, and each column of all rows. (n, …), … → (N, …), …"""
+        """The slice of this process among the rows of all, and each column of all rows. (n, …), … → (N, …), …"""
         if not self._spread:
             return slice(None), list(columns)
         flat = [column.flatten(1) if column.ndim > 1 else column[:, None] for column in columns]
@@ -46,7 +46,7 @@ class BatchLevel(Loss):
         return own, [p.reshape(-1, *c.shape[1:]).to(c.dtype) for p, c in zip(parts, columns, strict=True)]
 
     def _total(self, total: Tensor) -> Tensor:
-        """The mean over processes of what each one's rows count."""
+        """The total count of the rows, averaged over processes."""
         return all_sum(total) / processes() if self._spread else total
 
     @property
@@ -60,7 +60,7 @@ def processes() -> int:
 
 
 def all_sum(values: Tensor) -> Tensor:
-    """The sum of `values` over all processes, on each of them; gradients are summed in the same way."""
+    """The sum of `values` over all processes, on each of them; gradients are summed likewise."""
     if processes() == 1:
         return values
     summed: Tensor = _AllSum.apply(values)  # type: ignore[no-untyped-call]
@@ -68,7 +68,7 @@ def all_sum(values: Tensor) -> Tensor:
 
 
 def all_rows(values: Tensor) -> tuple[Tensor, slice]:
-    """The rows of all processes in the order of ranks, and the slice that is our own. (n, …) → (N, …)"""
+    """The rows of all processes in rank order, and the slice of this process. (n, …) → (N, …)"""
     if processes() == 1:
         return values, slice(None)
     rank = dist.get_rank()
@@ -76,7 +76,7 @@ def all_rows(values: Tensor) -> tuple[Tensor, slice]:
     sizes[rank] = len(values)
     counts = all_sum(sizes).tolist()
     before, after = sum(counts[:rank]), sum(counts[rank + 1 :])
-    # Each process puts its rows at their place among zeros; their sum is all rows, and gradients come from everyone.
+    # Each process pads its rows with zeros to their place; the sum is all rows, and gradients come from all processes.
     spread = F.pad(values, [0, 0] * (values.ndim - 1) + [before, after])
     return all_sum(spread), slice(before, before + len(values))
 

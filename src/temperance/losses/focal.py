@@ -12,14 +12,14 @@ from temperance.losses.base import Loss, TorchOptions, Used, loss
 from temperance.losses.rows import Rows
 from temperance.settings import Bounds, Fraction
 
-# Above it the inverse focal loss rises with the label's probability somewhere: 1 / W(1/e), W Lambert's function.
+# Above this gamma the inverse focal loss rises with the label's probability somewhere: 1 / W(1/e), with Lambert's W.
 REVERSAL_GAMMA = 3.591121476668622
 
 # Larger powers are of no use and could overflow float32.
 MAX_GAMMA = 100.0
 Gamma = Annotated[float, Bounds(0, MAX_GAMMA)]
 
-# 1 − p is kept above this, so that the slope of a power below one stays finite where the label is certain.
+# 1 − p is clamped to this, so that the slope of a power below one stays finite where the label is certain.
 FLOOR = 1e-16
 
 
@@ -45,7 +45,7 @@ def focal(nll: Tensor, gamma: float, *, detach_weight: bool = False) -> Tensor:
 class Focal(Loss):
     """Focal loss: cross-entropy in which well-fitted samples count less.
 
-    −(1 − p)^gamma · log p of the label. Its gradient is g(p) times that of cross-entropy with
+    −(1 − p)^gamma · log p, p the probability of the label. Its gradient is g(p) times that of cross-entropy with
     g = (1 − p)^gamma − gamma (1 − p)^(gamma − 1) p ln p. It is not proper: its optimum is less confident than the data.
 
     gamma  how fast a sample's weight falls as its label becomes probable; 0 is cross-entropy
@@ -80,14 +80,14 @@ class Focal(Loss):
 class FLSD(Loss):
     """Sample-dependent focal loss (FLSD-53): a larger gamma for samples whose label is improbable.
 
-    Focal loss with gamma = `low_gamma` where p of the label is below `below`, else `gamma`; the choice carries no
-    gradient, and the value jumps there. The rule looks at the label's probability: the ACLS paper's supplement states
-    it with the largest one. In the authors' program the gamma above p = 0.5 is that of the constructor, so any value
-    but 3 silently changes the rule.
+    Focal loss with gamma = `low_gamma` where the label's probability p is below `below`, else `gamma`; the choice
+    carries no gradient, and the value jumps there. The rule uses the label's probability; the ACLS paper's supplement
+    states it with the largest one. In the authors' program the gamma above p = 0.5 is that of the constructor, so any
+    value but 3 silently changes the rule.
 
     low_gamma  gamma where the label's probability is below `below`
     gamma      gamma elsewhere
-    below      where the one ends and the other begins
+    below      the threshold between the two
     """
 
     def __init__(
@@ -119,13 +119,13 @@ class FLSD(Loss):
 class InverseFocal(Loss):
     """Inverse focal loss: cross-entropy in which well-fitted samples count more.
 
-    −(1 + p)^gamma · log p of the label (Zhou et al., Def. 3.2), with slope −gamma (1 + p)^(gamma − 1) ln p −
-    (1 + p)^gamma / p; they print its first term with the other sign. Beyond gamma = 1/W(1/e) = 3.591121 the slope is
-    positive around p = 0.278, where the loss pushes the label's probability down. Such a gamma is refused unless
-    `allow_reversal=True`.
+    −(1 + p)^gamma · log p, p the probability of the label (Zhou et al., Def. 3.2), with slope
+    −gamma (1 + p)^(gamma − 1) ln p − (1 + p)^gamma / p; the paper prints the first term with the opposite sign. Above
+    gamma = 1/W(1/e) = 3.591121 the slope is positive around p = 0.278, where the loss pushes the label's probability
+    down. Such a gamma is refused unless `allow_reversal=True`.
 
     gamma           how fast a sample's weight rises as its label becomes probable; 0 is cross-entropy
-    allow_reversal  take a gamma that pushes some labels down
+    allow_reversal  allow a gamma that pushes some labels' probabilities down
     """
 
     def __init__(self, *, gamma: Gamma = 2.0, allow_reversal: bool = False, **options: Unpack[TorchOptions]) -> None:
@@ -158,13 +158,13 @@ class InverseFocal(Loss):
     ),
 )
 class DualFocal(Loss):
-    """Dual focal loss: focal loss that also looks at how close the runner-up to the label is.
+    """Dual focal loss: focal loss that also uses the probability p_j of the label's closest rival.
 
     −(1 − p_y + p_j)^gamma · log p_y; gradients flow through p_j. There are three definitions of p_j:
 
-    gamma  how fast a sample's weight falls as its label leaves the others behind
-    behaviour  "released": the largest probability strictly below p_y, 0 if there is none. The authors' program, and
-               what the numbers in later papers were made with;
+    gamma  how fast a sample's weight falls as its label outdistances the rival
+    behaviour  "released": the largest probability strictly below p_y, 0 if there is none, as in the authors' program,
+               which produced the numbers in later papers;
                "eq24": the largest among the other classes, as in Zhou et al.'s eq. 24;
                "eq25-26": the same where the label is predicted, else 0; how Zhou et al. describe the program, wrongly
                for more than two classes
@@ -185,7 +185,7 @@ class DualFocal(Loss):
         z, label = rows.logits, rows.labels[:, None]
         z_label = z.gather(1, label)
         if self.behaviour == "released":
-            # Logits have the order of the probabilities, and still differ where softmax rounds to the same number.
+            # Logits have the order of the probabilities, and still differ where softmax rounds them to equal values.
             rivals = z < z_label
         else:
             rivals = torch.ones_like(z, dtype=torch.bool).scatter(1, label, False)

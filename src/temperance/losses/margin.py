@@ -29,14 +29,14 @@ Aggregation = Literal["mean", "sum"]
 class MbLS(Regulariser):
     """Margin-based label smoothing: a linear penalty on logits that lie more than `margin` below the largest.
 
-    base + strength · mean_j ReLU(z_top − z_j − margin), the mean over all k classes as in the authors' program. The
-    ACLS paper's eq. 14 writes a sum, whose λ is strength / k. Papers call the strength a weight; here, as in torch,
-    `weight` is the class weights.
+    base + strength · mean_j ReLU(z_top − z_j − margin), the mean over all k classes as in the authors' program. Eq. 14
+    of the ACLS paper's supplement writes a sum, whose λ is strength / k. Papers call the strength a weight; here, as in
+    torch, `weight` is the class weights.
 
-    margin    distance of logits from which the penalty begins
+    margin    distance between logits from which the penalty applies
     strength  weight of the penalty
     detach_max  hold z_top constant in the gradient. The authors' program does not: every class beyond the margin
-                pushes z_top down. The ACLS paper's analysis, with no gradient at the top class, describes True
+                pushes z_top down. The ACLS paper's analysis, without a gradient at the top class, describes True
     """
 
     def __init__(
@@ -70,14 +70,14 @@ def distances(z: Tensor, *, variant: str, detach: bool) -> tuple[Tensor, Tensor]
 
 
 def detach_remedy(name: str, detach: bool, variant: str) -> str | None:
-    """What to change if training with these settings of `distances` breaks down; settings that clash are refused."""
+    """What to change if training with these settings of `distances` breaks down; conflicting settings are refused."""
     if detach and variant == "released":
-        raise InputError('detach belongs to variant="paper"; the released program holds z_top constant by itself')
-    return f"set detach=False in {name}, whose logits drift without end otherwise" if detach else None
+        raise InputError('detach needs variant="paper"; the released program already holds z_top constant')
+    return f"set detach=False in {name}: with detach=True its logits drift without bound" if detach else None
 
 
 class TwoTerms(Protocol):
-    """The settings of ACLS that its ablation has too."""
+    """The settings that ACLS shares with its ablation."""
 
     margin: float
     pos_weight: float
@@ -94,7 +94,7 @@ def acls_penalty(z: Tensor, of: TwoTerms, terms: str) -> Tensor:
     if terms == "adaptive":
         neg = neg.masked_fill(z == z.amax(1, keepdim=True), 0)
     else:
-        pos, neg = pos.relu(), neg.relu()  # the condition of eq. 11, which leaves out j = top as well
+        pos, neg = pos.relu(), neg.relu()  # the condition of eq. 11, which also leaves out j = top
     if terms != "conditional":
         pos, neg = pos.square(), neg.square()  # the amount of eq. 10
     if of.variant == "released":
@@ -119,9 +119,9 @@ class ACLS(Regulariser):
 
     base + pos_weight · ReLU(z_top − min_k z_k − margin)² + neg_weight · mean_{j ≠ top} ReLU(z_top − z_j − margin)²
     (eq. 13), as autograd differentiates it. Its gradient sums to 0 over the classes. It is twice that of eq. 12, which
-    leaves out the factor 2 of the squares.
+    omits the factor 2 of the squares; halve both weights for the amount of eq. 12.
 
-    margin      distance of logits from which the penalty begins
+    margin      distance between logits from which the penalty applies
     pos_weight  λ1, weight of the predicted class's term
     neg_weight  λ2, weight of the other classes' term
     terms        "both": adaptive and conditional; "adaptive": no ReLU, which also pulls small distances up to the
@@ -129,10 +129,10 @@ class ACLS(Regulariser):
     aggregation  "mean" over the k − 1 other classes, as in the program; "sum", a literal reading of eq. 13
     variant      "paper", or "released": in the program the first term is ReLU(z_top − margin)², without the minimum,
                  and z_top is held constant in the second. That form is not invariant to a shift of all logits. Results
-                 differ: say which one was used
-    detach       hold the minimum constant in the first term and z_top in the second. Then the gradient has the pattern
-                 of eq. 12, which lowers the top logit and raises each far one. For gradient analysis only: these
-                 gradients do not sum to 0, all logits drift without end, and training breaks down
+                 differ, so report which one was used
+    detach       hold the minimum constant in the first term and z_top in the second. The gradient then has the pattern
+                 of eq. 12, which lowers the top logit and raises each distant one. For gradient analysis only: these
+                 gradients do not sum to 0, all logits drift without bound, and training breaks down
 
     >>> import torch
     >>> ACLS(base="focal", margin=10.0)(torch.tensor([[12.0, 3.0, -1.0]]), torch.tensor([1]))

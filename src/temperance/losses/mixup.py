@@ -1,11 +1,11 @@
-"""Training on mixtures of images: each transform gives a mixed batch, which computes its loss with any loss.
+"""Training on mixtures of images: each transform returns a mixed batch, which works with any loss.
 
     mix = Mixup(alpha=1.0)
     mixed = mix(images, labels, generator=generator)
     mixed.loss(loss, network).backward()
 
-A mixed batch has its images and labels and combines their losses, so that a training loop is the same for all. Losses
-with a record of each training sample get the samples' numbers: `mixed.loss(loss, network, indices)`.
+A mixed batch has its images and labels and combines their losses, so the training loop is the same for all. Losses that
+keep a record of each training sample also take the indices of the samples: `mixed.loss(loss, network, indices)`.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from torch import Tensor
 from temperance.errors import InputError
 from temperance.settings import Bounds, HasSettings, Positive
 
-# A loss of logits and labels, with the samples' numbers as an optional third argument.
+# A loss of logits and labels, with the indices of the samples as an optional third argument.
 LossFunction = Callable[..., Tensor]
 Network = Callable[[Tensor], Tensor]
 
-# Two mixtures that differ by less cannot be separated again.
+# Two mixtures whose shares differ by less cannot be separated again.
 SMALLEST_GAP = 1e-3
 MOST_DRAWS = 10_000
 
@@ -43,7 +43,7 @@ class Pairs:
 
 @dataclass(frozen=True)
 class Mixed(Pairs):
-    """A batch of mixed images; the part `share` of image i is its own."""
+    """A batch of mixed images; `share` is the part of each that is its own image."""
 
     images: Tensor
     share: float
@@ -57,7 +57,7 @@ class Mixed(Pairs):
 
 @dataclass(frozen=True)
 class TwiceMixed(Pairs):
-    """Two mixtures of the same pairs of images; the parts `shares` are the images' own."""
+    """Two mixtures of the same pairs of images; `shares` are the parts that are their own image."""
 
     images: tuple[Tensor, Tensor]
     shares: tuple[float, float]
@@ -77,11 +77,11 @@ class TwiceMixed(Pairs):
 class Mixup(HasSettings):
     """Mixup: trains on weighted means of two images, with the same weights on their labels.
 
-    x = λ x_i + (1 − λ) x_j and λ · loss(y_i) + (1 − λ) · loss(y_j), with one λ ~ Beta(alpha, alpha) for the batch and j
-    a permutation of it (Zhang et al., 2018). For a loss that is linear in the label, such as cross-entropy, that is the
+    x = λ x_i + (1 − λ) x_j and λ · loss(y_i) + (1 − λ) · loss(y_j), with one λ ~ Beta(alpha, alpha) per batch and j a
+    permutation of it (Zhang et al., 2018). For a loss that is linear in the label, such as cross-entropy, that is the
     loss of the mean label.
 
-    alpha  of the Beta distribution of the weights; small values hardly mix
+    alpha  parameter of the Beta distribution of the weights; small values hardly mix
 
     >>> images, labels = torch.eye(3).reshape(3, 1, 1, 3), torch.tensor([0, 1, 2])
     >>> mixed = Mixup()(images, labels, generator=torch.Generator().manual_seed(0))
@@ -105,10 +105,10 @@ class Mixup(HasSettings):
 class CutMix(HasSettings):
     """CutMix: trains on images with a rectangle of another image pasted in, labels weighted by area.
 
-    A rectangle with the image's proportions and 1 − λ of its area, λ ~ Beta(alpha, alpha), has its centre anywhere and
-    is clipped at the border; λ is then the part of the image that is left (Yun et al., 2019).
+    A rectangle with the image's proportions and 1 − λ of its area, λ ~ Beta(alpha, alpha), has a uniformly drawn centre
+    and is clipped at the border; λ is then the part of the image that remains (Yun et al., 2019).
 
-    alpha  of the Beta distribution of the weights; small values hardly mix
+    alpha  parameter of the Beta distribution of the weights; small values hardly mix
     """
 
     name = "cutmix"
@@ -139,11 +139,11 @@ class MIT(HasSettings):
 
     With F1, F2 the logits of the mixtures with λ1 ≥ 1/2 ≥ λ2, the images' own are ((1 − λ2) F1 − (1 − λ1) F2) / (λ1 −
     λ2) and their partners' (λ1 F2 − λ2 F1) / (λ1 − λ2), which is exact for linear networks; the loss is the mean of
-    both. λ1, λ2 are draws of Beta(alpha, alpha), folded to their side of 1/2 and drawn again until they are `margin`
-    apart. This is MIT-L, which separates the logits; MIT-A does so after every block. Two forward passes.
+    both. λ1, λ2 are drawn from Beta(alpha, alpha), folded to their side of 1/2, and drawn again until they are `margin`
+    apart. This is MIT-L, which separates the logits; MIT-A does so after every block. It takes two forward passes.
 
-    alpha   of the Beta distribution of the weights; small values hardly mix
-    margin  least distance of the two weights of a pair
+    alpha   parameter of the Beta distribution of the weights; small values hardly mix
+    margin  smallest distance between the two weights of a pair
 
     >>> images, labels = torch.eye(3).reshape(3, 1, 1, 3), torch.tensor([0, 1, 2])
     >>> mixed = MIT()(images, labels, generator=torch.Generator().manual_seed(0))
@@ -193,20 +193,20 @@ def symmetric_beta(alpha: float, generator: torch.Generator) -> float:
 
 
 def permutation(images: Tensor, generator: torch.Generator) -> Tensor:
-    """Which image each is mixed with. (n,)"""
+    """The partner of each image. (n,)"""
     return torch.randperm(len(images), generator=generator, device=generator.device).to(images.device)
 
 
 def check_batch(images: Tensor, labels: Tensor) -> None:
-    """Refuse images and labels that do not fit together."""
+    """Refuse images and labels that do not match."""
     if not images.is_floating_point():
         raise InputError(f"images must be floating-point numbers to be mixed; got {images.dtype}")
     if len(images) != len(labels):
-        raise InputError(f"there must be labels for every image; got {len(images)} images and {len(labels)} labels")
+        raise InputError(f"every image must have a label; got {len(images)} images and {len(labels)} labels")
 
 
 def _span(size: int, side: float, generator: torch.Generator) -> tuple[int, int]:
-    """Start and end of a span of length size · side around a random middle, clipped at the border."""
+    """Start and end of a span of length size · side around a random centre, clipped at the border."""
     middle = int(torch.randint(size, (), generator=generator, device=generator.device))
     half = int(size * side) // 2
     return max(middle - half, 0), min(middle + half, size)

@@ -14,7 +14,7 @@ from temperance.losses.base import PenaltyOptions, Regulariser, Used, loss
 from temperance.losses.rows import Rows
 from temperance.settings import NonNegative
 
-# Pairs are held in memory together up to this many; beyond, they are computed again in the backward pass.
+# Up to this many pairs are held in memory; more are recomputed in the backward pass.
 MOST_PAIRS = 1 << 25
 
 
@@ -36,8 +36,9 @@ class CPC(Regulariser):
     base + discrimination_weight · mean_{j ≠ y} −log σ(z_y − z_j)
          + exclusion_weight · ½ Σ_{a < b, both ≠ y} [−log σ(z_a − z_b) − log σ(z_b − z_a)] / ((k − 1)(k − 2))
 
-    Papers differ in whether a pair counts once or twice; a public program also counts each class with itself, which
-    adds a constant. With two classes there is nothing to exclude. Time grows with n k², memory does not.
+    σ is the logistic function. Papers differ in whether a pair counts once or twice; a public program also pairs each
+    class with itself, which adds a constant. With two classes there is nothing to exclude. Time grows with n k², memory
+    does not.
 
     discrimination_weight  weight of the label against each other class
     exclusion_weight       weight of the other classes against each other
@@ -58,7 +59,7 @@ class CPC(Regulariser):
         z, label, k = rows.logits, rows.labels[:, None], rows.k
         if k == 1:
             return torch.zeros_like(rows.nll)
-        # The last class takes the label's place: the order of the other classes does not matter.
+        # Replace the label by the last class, then drop the last: the order of the other classes does not matter.
         others = z.scatter(1, label, z[:, -1:])[:, :-1]
         penalty = self.discrimination_weight * -F.logsigmoid(z.gather(1, label) - others).mean(1)
         if k > 2:
@@ -76,6 +77,6 @@ def pair_spread(z: Tensor) -> Tensor:
 
 
 def _all_pairs(z: Tensor) -> Tensor:
-    """Every class with every other, less each class with itself. (n, m) → (n,)"""
+    """All ordered pairs, minus each class with itself. (n, m) → (n,)"""
     differences = z[:, :, None] - z[:, None, :]
     return -F.logsigmoid(differences).sum((1, 2)) - z.shape[1] * math.log(2)

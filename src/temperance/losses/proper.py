@@ -21,11 +21,11 @@ from temperance.settings import Fraction, NonNegative
 class CrossEntropy(Loss):
     """Cross-entropy: −log p of the label, the usual training loss.
 
-    Every other loss is measured against it, and penalties are added to it unless they are given another base. With
-    target probabilities y it is −Σ_j y_j log p_j.
+    Every other loss is compared with it, and penalties are added to it unless they have another base. With target
+    probabilities y it is −Σ_j y_j log p_j.
 
-    label_smoothing  as in `nn.CrossEntropyLoss`: the share of a target that is spread evenly over all classes; class
-                     weights apply to each class of the softened target
+    label_smoothing  as in `nn.CrossEntropyLoss`: the share of the target that is spread evenly over all classes; class
+                     weights apply to each class of the smoothed target
 
     >>> import torch
     >>> logits, labels = torch.tensor([[2.0, 1.0, 0.0], [0.5, 2.5, 0.3]]), torch.tensor([0, 1])
@@ -58,8 +58,8 @@ class Brier(Loss):
     """Brier score: the squared distance of the probabilities to the one-hot label, which bounds the cost of a mistake.
 
     Σ_j (p_j − 1[j = y])², summed over classes (some divide by k), from 0 to 2; with target probabilities y it is
-    Σ_j (p_j − y_j)². Its gradient vanishes for a sample that is confidently wrong, so training starts more slowly than
-    with cross-entropy.
+    Σ_j (p_j − y_j)². Its gradient vanishes for confidently wrong samples, so training starts more slowly than with
+    cross-entropy.
     """
 
     def _losses(self, rows: Rows) -> Tensor:
@@ -80,9 +80,9 @@ class Brier(Loss):
     ),
 )
 class LabelSmoothing(Loss):
-    """Label smoothing: cross-entropy with a target that gives `smoothing` away to the other classes.
+    """Label smoothing: cross-entropy with a target that moves `smoothing` from the label to other classes.
 
-    smoothing  ε, the share that the label gives away
+    smoothing  ε, the share taken from the label
     convention  "all": the target is 1 − ε + ε/k for the label and ε/k elsewhere (Szegedy et al., torch, ACLS eq. 4);
                 "others": 1 − ε for the label and ε/(k − 1) elsewhere (the MDCA program). "others" with ε (k − 1)/k is
                 "all" with ε.
@@ -106,7 +106,7 @@ class LabelSmoothing(Loss):
         epsilon, k = self.smoothing, rows.k
         if self.convention == "others":
             if k == 1:
-                raise InputError("label smoothing over the other classes needs at least two classes; there is one")
+                raise InputError('convention="others" needs at least two classes; there is one')
             epsilon = epsilon * k / (k - 1)
         return (1 - epsilon) * rows.nll - epsilon * rows.log_probs.mean(1)
 
@@ -129,8 +129,8 @@ class EntropyPenalty(Regulariser):
     base − strength · H with H = −Σ_j p_j ln p_j.
 
     strength  weight of the entropy
-    average  "sample": H of each sample, as in the paper; "element": H / k, as in the MbLS program, which averages
-             p ln p over samples and classes. The same strength counts k times less there
+    average   "sample": H of each sample, as in the paper; "element": H / k, as in the MbLS program, which averages
+              p ln p over samples and classes, so the same strength weighs k times less
     """
 
     def __init__(

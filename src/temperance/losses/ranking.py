@@ -1,4 +1,4 @@
-"""Losses that order samples: more confident where the network has been right more often during training."""
+"""Losses that rank samples: confidence should be higher where the network was right more often during training."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ def ranking_penalty(confidence_gap: Tensor, correctness_gap: Tensor, *, margin: 
     """max(0, |c| − sgn(c) s), and 0 where c is 0: see `CRL`. (n,), (n,) → (n,)
 
     s is how much more confident a sample is than its neighbour, and c how much more often it was right. Without the
-    margin, max(0, − sgn(c) s): only the order counts.
+    margin it is max(0, −sgn(c) s): only the order counts.
     """
     least = correctness_gap.abs() if margin else 0
     return F.relu(least - correctness_gap.sign() * confidence_gap) * (correctness_gap != 0)
 
 
 def neighbours(kept: Tensor) -> Tensor:
-    """For each row the next one that is kept; the last is followed by the first. (n,) bool → (n,)"""
+    """For each row, the index of the next one that is kept; the last is followed by the first. (n,) bool → (n,)"""
     n = len(kept)
     places = torch.arange(n, device=kept.device)
     counted = F.pad(places.masked_fill(~kept, n), (0, 1), value=n)
@@ -53,7 +53,7 @@ class Record(nn.Module):
         self.times_right.index_add_(0, indices, correct.long())
 
     def correctness(self, indices: Tensor) -> Tensor:
-        """(h − min h) / (epochs − min h) of each sample, h how often it was right; 1 where that is 0/0. (n,) → (n,)"""
+        """(h − min h) / (epochs − min h) of each sample, h how often it was right; 0/0 counts as 1. (n,) → (n,)"""
         least = self.times_right.amin()
         span = self.epochs.clamp_min(1) - least
         share = (self._of(indices) - least).float() / span.clamp_min(1)
@@ -86,7 +86,7 @@ class RankingLoss(BatchLevel, Regulariser):
         """How much more confident each sample is than its neighbour, and how much more often right. (n,), (n,)"""
         assert rows.indices is not None
         correctness = self.record.correctness(rows.indices).to(score.dtype)
-        # The neighbour of the last sample is the first one of the next process.
+        # The neighbour of the last sample is the first one on the next process.
         own, (score, correctness, kept) = self._all_rows(score, correctness, rows.kept)
         neighbour = neighbours(kept)
         return (score - score[neighbour])[own], (correctness - correctness[neighbour])[own]
@@ -94,7 +94,7 @@ class RankingLoss(BatchLevel, Regulariser):
     def _update(self, rows: Rows) -> None:
         super()._update(rows)
         assert rows.indices is not None
-        # Samples that another process saw in this epoch may be our own in the next.
+        # Samples that another process has in this epoch may be on this one in the next.
         _, (indices, right) = self._all_rows(rows.indices, rows.correct & rows.kept)
         self.record.add(indices, right)
 
@@ -120,15 +120,15 @@ class CRL(RankingLoss):
     base + strength · max(0, |c_i − c_j| − sgn(c_i − c_j)(s_i − s_j)) with s the confidence score, j the next sample in
     the batch and c the share of epochs in which a sample was classified correctly, scaled to 0 … 1.
 
-    Call it with the samples' numbers, `loss(logits, labels, indices)`; after each batch
+    Call it with the indices of the samples, `loss(logits, labels, indices)`; after each batch
     `loss.update(logits, labels, indices)`, after each epoch `loss.end_epoch()`. Before the first update all c are equal
     and there is no penalty.
 
-    strength  weight of the penalty
-    n_samples  the size of the training set
+    strength   weight of the penalty
+    n_samples  size of the training set
     score      "msp", "margin" or "negative-entropy" (scaled to 0 … 1)
-    margin     by how much confidence has to differ: |c_i − c_j|; False leaves it out, as eq. 18 of the ACLS paper does,
-               so that only the order counts
+    margin     require confidence to differ by at least |c_i − c_j|; False omits this, as eq. 18 of the ACLS
+               supplement does, so that only the order counts
     """
 
     def __init__(
@@ -158,16 +158,16 @@ class CRL(RankingLoss):
     equals_cross_entropy_at={"pos_weight": 0.0, "neg_weight": 0.0},
 )
 class ACLSRanking(RankingLoss):
-    """ACLS for samples in the wrong order only: an ablation of the ACLS paper.
+    """ACLS only for samples in the wrong order: an ablation of the ACLS paper.
 
     The adaptive penalty of `ACLS`, without its margin condition, for a sample i that was right more often than its
-    neighbour j but is less confident, or the reverse: where (c_i − c_j)(conf_i − conf_j) < 0. The condition carries no
-    gradient. It pulls the distances of such a sample to the margin, from both sides. The record is kept as for `CRL`;
-    `aggregation`, `variant` and `detach` are those of `ACLS`.
+    neighbour j but is less confident, or vice versa: where (c_i − c_j)(conf_i − conf_j) < 0. The condition carries no
+    gradient. It pulls the logit distances of such a sample towards the margin, from both sides. The record is kept as
+    for `CRL`; `aggregation`, `variant` and `detach` are those of `ACLS`.
 
     margin                        distance to which logits are pulled
     pos_weight, neg_weight        weights of the two terms, as in `ACLS`
-    n_samples                     the size of the training set
+    n_samples                     size of the training set
     aggregation, variant, detach  as in `ACLS`
     """
 
@@ -205,17 +205,18 @@ class ACLSRanking(RankingLoss):
     equals_cross_entropy_at={"strength": 0.0},
 )
 class CRLMargin(Regulariser):
-    """CRL's gradient for logits farther apart than `margin` only: an ablation of the ACLS paper.
+    """CRL's gradient only for logits farther apart than `margin`: an ablation of the ACLS paper.
 
-    A force of strength · p_top (1 − p_top) pulls z_top and the least logit together if they are `margin` or more apart,
-    and one of strength · p_top p_j pulls z_top and z_j together if they are (eq. 20 with eq. 11, on the distances of
-    eq. 13). That is the gradient of no function, so the value of the penalty is 0, and the loss is the base's.
+    A force of strength · p_top (1 − p_top) pulls z_top and the smallest logit together if they are at least `margin`
+    apart, and one of strength · p_top p_j pulls z_top and z_j together if they are (eq. 20 of the supplement with
+    eq. 11, on the distances of eq. 13). No function has this gradient, so the value of the penalty is 0, and the loss
+    is the base's.
 
     `aggregation`, `variant` and `detach` are those of `ACLS`; with `detach=True` each force acts on one side only, as
-    eq. 20 prints it.
+    printed in eq. 20 of the supplement.
 
-    margin                        distance of logits from which the pull begins
-    strength                      of the pull
+    margin                        distance between logits from which the pull applies
+    strength                      strength of the pull
     aggregation, variant, detach  as in `ACLS`
     """
 

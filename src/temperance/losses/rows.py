@@ -1,4 +1,4 @@
-"""A batch as rows: logits, labels or target probabilities, and what losses share."""
+"""A batch as rows: logits, labels or target probabilities, and quantities that losses share."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-# Smaller than any sum of class weights that is not 0, and above 0 in float32.
+# Smaller than any non-zero sum of class weights, and above 0 in float32.
 TINY = 1e-30
 
 
@@ -14,12 +14,12 @@ class Rows:
     """A batch as rows: dense input is flattened, and an ignored row has logits of 0 and label 0.
 
     logits     (n, k), at least float32
-    labels     (n,) int64; of target probabilities the most probable class
+    labels     (n,) int64; for target probabilities, the most probable class
     kept       (n,) bool: rows that are not ignored
-    indices    (n,) int64: which samples of the training set these are, if the caller gave them
+    indices    (n,) int64: indices of the rows in the training set, if the caller passed them
     log_probs  (n, k)
     nll        −log p of the label, or its mean over the target probabilities. (n,)
-    soft       target probabilities (n, k) in place of labels, if the caller gave them
+    soft       target probabilities (n, k) in place of labels, if the caller passed them
     """
 
     soft: Tensor | None = None
@@ -37,7 +37,7 @@ class Rows:
 
     @classmethod
     def of_probabilities(cls, logits: Tensor, targets: Tensor, weight: Tensor | None) -> Rows:
-        """Rows with target probabilities (n, k). Class weights apply to each class of a target, as torch has it."""
+        """Rows with target probabilities (n, k). Class weights apply to each class of a target, as in torch."""
         rows = cls(logits, targets.argmax(1))
         rows.soft = targets.to(rows.logits.dtype)
         weighted = rows.soft
@@ -82,5 +82,5 @@ class Rows:
 
     @property
     def entropy(self) -> Tensor:
-        """−Σ_j p_j ln p_j, where a class with probability 0 adds nothing. (n,)"""
+        """−Σ_j p_j ln p_j, with 0 · ln 0 = 0. (n,)"""
         return -(self.probs * self.log_probs.clamp_min(-1e30)).sum(1)

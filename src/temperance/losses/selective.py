@@ -21,9 +21,6 @@ from temperance.settings import Count, Fraction, Positive
 Variant = Literal["paper", "released"]
 ScoreName = Literal["msp", "margin", "negative-entropy"]
 
-ZHOU = "Zhou et al., Revisiting reweighted risk for calibration: AURC, focal and inverse focal loss, 2025"
-
-
 # Confidence scores of probabilities, each from 0 to 1. (n, k) → (n,)
 SCORES: dict[ScoreName, Callable[[Tensor], Tensor]] = {
     "msp": msp,
@@ -33,9 +30,9 @@ SCORES: dict[ScoreName, Callable[[Tensor], Tensor]] = {
 
 
 class Reweighted(BatchLevel, Regulariser):
-    """Another loss with each row multiplied by a weight, which depends on the confidence scores of the batch.
+    """Another loss whose rows are weighted by the confidence scores of the batch.
 
-    base  the loss whose rows are weighed, by name, "focal:gamma=2", or as a loss, `Focal(gamma=2)`; class weights,
+    base  the loss whose rows are weighted, by name, "focal:gamma=2", or as a loss, `Focal(gamma=2)`; class weights,
           ignore_index and reduction are set on the outer loss
     """
 
@@ -51,7 +48,7 @@ class Reweighted(BatchLevel, Regulariser):
         return SCORES[self.score](rows.probs.softmax(1))
 
     def _weights(self, rows: Rows) -> Tensor:
-        """What the loss of each row is multiplied by. (n,)"""
+        """The weight of each row's loss. (n,)"""
         raise NotImplementedError
 
     def _losses(self, rows: Rows) -> Tensor:
@@ -77,18 +74,17 @@ def rank_weights(scores: Tensor, kept: Tensor) -> Tensor:
     name="aurc",
     paper="Zhou et al., Revisiting reweighted risk for calibration, 2025; Geifman, Uziel and El-Yaniv, ICLR 2019",
     per_sample=False,
-    exact_gradient=True,
 )
 class AURC(Reweighted):
     """AURC loss: the area under the risk–coverage curve, where the loss of a more confident prediction counts more.
 
-    mean_i α_{r_i} base_i with α_r = H_n − H_{n−r}, r the ascending rank of the confidence score in the batch: exactly
-    the empirical AURC of the base loss, with weights of mean 1. The weights carry no gradient; equal scores are ranked
-    in the order of the batch. Zhou et al.'s program also applies the weights of the nominal batch size to the last,
-    smaller batch; that is not done here.
+    mean_i α_{r_i} base_i with α_r = H_n − H_{n−r}, H_n the harmonic numbers and r the ascending rank of the confidence
+    score in the batch: exactly the empirical AURC of the base loss, with weights of mean 1. The weights carry no
+    gradient; equal scores are ranked in batch order. Zhou et al.'s program applies the weights of the nominal batch
+    size to the last, smaller batch, too; here it has its own.
 
     score    "msp", "margin" or "negative-entropy"
-    variant  "paper", or "released": the program applies softmax twice before the score, which changes ranks a little
+    variant  "paper", or "released": the program applies softmax twice before the score, which changes ranks slightly
     """
 
     def __init__(
@@ -125,8 +121,8 @@ def soft_cdf(scores: Tensor, counts: Tensor, bandwidth: float) -> Tensor:
 
 
 def quantile(scores: Tensor, kept: Tensor, share: float) -> Tensor:
-    """The quantile of the scores that are kept, interpolated as NumPy does. (n,), (n,) → ()"""
-    # Scores are at most 1. Those that are not kept come last, with one more, so that the index always exists.
+    """The quantile of the kept scores, interpolated as in NumPy. (n,), (n,) → ()"""
+    # Scores are at most 1. The others come last, with one extra, so that the index always exists.
     ordered = F.pad(scores.masked_fill(~kept, 2), (0, 1), value=2).sort().values
     position = share * (kept.sum(dtype=scores.dtype) - 1).clamp_min(0)
     below = position.floor()
@@ -136,7 +132,7 @@ def quantile(scores: Tensor, kept: Tensor, share: float) -> Tensor:
 
 @loss(
     name="au",
-    paper=ZHOU,
+    paper="Zhou et al., Revisiting reweighted risk for calibration: AURC, focal and inverse focal loss, 2025",
     per_sample=False,
     learns_from="training",
     hyper_parameters=(
@@ -157,21 +153,21 @@ def quantile(scores: Tensor, kept: Tensor, share: float) -> Tensor:
 class AU(Reweighted):
     """AU loss: the selective-risk area over low thresholds; weights grow with confidence up to a quantile.
 
-    mean_i β_i base_i with β_i = −ln(1 − Ĝ(g_i)) below τ and −ln(1 − Ĝ(τ)) from there on (eqs 16, 17): g is a confidence
+    mean_i β_i base_i with β_i = −ln(1 − Ĝ(g_i)) below τ and −ln(1 − Ĝ(τ)) from τ on (eqs 16, 17): g is a confidence
     score, τ the quantile of the batch's scores at `low_conf_coverage`, and Ĝ the distribution function of the scores,
-    smoothed with logistic steps of width `cdf_bandwidth` over `n_bins` bins (eq. 15) and kept in [1/(n+1), n/(n+1)].
+    smoothed with logistic steps of width `cdf_bandwidth` over `n_bins` bins (eq. 15) and clamped to [1/(n+1), n/(n+1)].
     The least confident samples count least, although the paper speaks of a focus on them.
 
-    low_conf_coverage  the quantile of the scores above which weights no longer grow
+    low_conf_coverage  the quantile of the scores above which weights stop growing
     cdf_bandwidth      width of the logistic steps
-    n_bins             bins of the scores
+    n_bins             number of bins of the scores
     variant         "released": as Zhou et al.'s program computes it, which is what their tables report. It applies
                     softmax twice before the score, which squeezes all scores into the lowest bins, lets a gradient
                     pass through τ, and its negative entropy is constant; "paper": eqs 15 to 17, with the gradient
                     of eq. 27 through Ĝ(g_i) below τ. That gradient can outweigh the loss and push a right prediction
                     down, and in training it does: `temperance gradients au:variant=paper --figure weights` shows where
     score           "msp", "margin" or "negative-entropy"
-    window          "epoch": Ĝ is that of all batches since the epoch began and of this one; call
+    window          "epoch": Ĝ is that of all batches of the epoch so far, including this one; call
                     `update(logits, labels)` after each batch and `end_epoch()` after each epoch. "batch": of this
                     batch alone
     detach_weights  with variant="paper": no gradient through β at all
@@ -195,7 +191,7 @@ class AU(Reweighted):
     ) -> None:
         super().__init__(**options)
         if detach_weights and variant != "paper":
-            raise InputError(f'detach_weights belongs to variant="paper"; got variant={variant!r}')
+            raise InputError(f'detach_weights needs variant="paper"; got variant={variant!r}')
         if normalise and low_conf_coverage == 0:
             raise InputError("normalise divides by low_conf_coverage, which is 0")
         self.low_conf_coverage = low_conf_coverage
@@ -218,7 +214,7 @@ class AU(Reweighted):
             threshold = threshold.detach()  # eq. 27 has no gradient at or above τ
         capped = torch.where(g < threshold, g, threshold)
         level = soft_cdf(capped, self._counts(g, rows.kept) + self.histogram, self.cdf_bandwidth)  # eq. 15
-        least = 1 / (kept.sum() + 1)
+        least = 1 / (kept.sum(dtype=level.dtype) + 1)
         beta = -torch.log(1 - level.clamp(least, 1 - least))  # eqs 16, 17
         if self.normalise:
             beta = beta / self.low_conf_coverage
@@ -235,6 +231,6 @@ class AU(Reweighted):
             self.histogram += self._counts(self._scores(rows), rows.kept)
 
     def end_epoch(self) -> None:
-        """Begin the next epoch with an empty histogram."""
+        """Start the next epoch with an empty histogram."""
         super().end_epoch()
         self.histogram.zero_()

@@ -1,4 +1,4 @@
-"""Calibration error over bins that hold equally many samples, so that none is empty and none holds nearly all."""
+"""Calibration error over bins of equally many samples, so that none is empty and none holds nearly all."""
 
 from typing import Literal
 
@@ -8,10 +8,11 @@ from torch import Tensor
 from temperance.metrics.base import metric
 from temperance.metrics.classwise import Classes
 from temperance.metrics.stats import FullRows, TopLabels, full_rows, top_labels
-from temperance.numerics import is_whole, prefix_sums, stable_order, stable_sort, true_places
+from temperance.numerics import is_whole, prefix_sums, true_places
 from temperance.settings import Count, Fraction
+from temperance.sorting import stable_order, stable_sort
 
-BLOCK_VALUES = 1 << 18  # probabilities that are sorted at a time
+BLOCK_VALUES = 1 << 18  # probabilities to sort at a time
 
 Rule = Literal["sorted", "interp", "quantile-left"]
 
@@ -22,10 +23,10 @@ def adaptive_ece(samples: TopLabels, *, n_bins: Count = 15, rule: Rule = "sorted
 
     Σ_b n_b / n · |accuracy(b) − confidence(b)| (Nguyen and O'Connor, 2015). Programs cut the bins differently:
 
-    rule="sorted"         the sorted samples in min(n_bins, n) runs, the first n mod n_bins of them one longer; samples
-                          of equal confidence may be separated, in the order of the data
+    rule="sorted"         the sorted samples in min(n_bins, n) runs, the first n mod n_bins of which are one longer;
+                          samples of equal confidence may be separated, in the order of the data
     rule="interp"         edges interpolated between the sorted confidences, bins (lo, hi], as in the programs of focal
-                          calibration, MbLS, ACLS and AdaFocal: every sample at the lowest confidence is left out, while
+                          calibration, MbLS, ACLS and AdaFocal: every sample at the lowest confidence is left out, but
                           the sum is still divided by n
     rule="quantile-left"  edges at sorted confidences, bins [lo, hi), the last one closed, as in AURC's program
 
@@ -46,13 +47,13 @@ def classwise_adaptive_ece(
 ) -> float:
     """Classwise adaptive ECE: adaptive ECE of each class's probability, averaged over classes.
 
-    As `adaptive_ece` with every sample ranked by its probability of the class and the event that it is the label;
-    `classes="present"` leaves out classes without a label. With many classes most probabilities are near 0 and so is
-    this mean: compare it only at equal k.
+    Like `adaptive_ece`, with every sample ranked by its probability of the class, and the event that the class is the
+    label; `classes="present"` leaves out classes without a label. With many classes most probabilities are near 0 and
+    so is this mean: compare it only at equal k.
 
     n_bins   number of bins of equal mass
     rule     how the bins are cut: see `adaptive_ece`
-    classes  "all", or "present": only those that are a label of some sample
+    classes  "all", or "present": only those that occur as a label
     """
     if rule == "sorted" and samples.weights is None and classes == "all":
         return float(_class_errors(samples, n_bins, -1.0).mean())
@@ -68,13 +69,13 @@ def classwise_adaptive_ece(
 def tace(samples: FullRows, *, n_bins: Count = 15, rule: Rule = "sorted", threshold: Fraction = 1e-3) -> float:
     """Thresholded adaptive calibration error: adaptive ECE of each class's probability where it exceeds a threshold.
 
-    As `classwise_adaptive_ece`, but of each class only the samples whose probability of it is above `threshold` are
-    ranked and counted, and classes without such a sample are left out (Nixon et al., 2019). With many classes nearly
-    all probabilities are close to 0, and their bins would hide the others.
+    Like `classwise_adaptive_ece`, but each class counts only the samples whose probability of it is above `threshold`,
+    and classes without such a sample are left out (Nixon et al., 2019). With many classes nearly all probabilities are
+    close to 0, and their bins would hide the others.
 
     n_bins     number of bins of equal mass
     rule       how the bins are cut: see `adaptive_ece`
-    threshold  probabilities up to it do not count
+    threshold  probabilities up to this are ignored
 
     >>> probs = [[0.9, 0.1, 0.0], [0.6, 0.4, 0.0], [0.3, 0.7, 0.0]]
     >>> round(tace(probs, [0, 1, 1], n_bins=1), 6)  # the third class has no probability above the threshold
@@ -94,7 +95,7 @@ def tace(samples: FullRows, *, n_bins: Count = 15, rule: Rule = "sorted", thresh
 
 
 def _class_errors(samples: FullRows, n_bins: int, threshold: float) -> Tensor:
-    """For each class the error of its probability where that is above a threshold; NaN where it never is. (k,)"""
+    """The error of each class's probability where it is above a threshold; NaN if it never is. (k,)"""
     n, k = samples.probs.shape
     width = max(1, BLOCK_VALUES // n)
     return torch.cat([_block_errors(samples, slice(j, j + width), n_bins, threshold) for j in range(0, k, width)])
@@ -104,7 +105,7 @@ def _block_errors(samples: FullRows, classes: slice, n_bins: int, threshold: flo
     probs = samples.probs[:, classes]
     gap, above = _sorted_gaps(probs, samples.labels - classes.start, threshold)
     total = prefix_sums(gap)
-    # Runs as `even_cuts` has them; further cuts repeat the last.
+    # Runs as in `even_cuts`; surplus cuts repeat the last.
     bins = above.clamp_max(n_bins).clamp_min(1)
     index = torch.arange(int(bins.max()) + 1, device=probs.device)[:, None].minimum(bins)
     cuts = above.cumsum(0) - above + index * (above // bins) + index.minimum(above % bins)
@@ -113,9 +114,9 @@ def _block_errors(samples: FullRows, classes: slice, n_bins: int, threshold: flo
 
 
 def _sorted_gaps(probs: Tensor, labels: Tensor, threshold: float) -> tuple[Tensor, Tensor]:
-    """Event minus probability where that is above a threshold, by class and then by probability, and their number.
+    """Event minus probability where that is above a threshold, by class and then by probability, and counts per class.
 
-    (n, k) → (m,) and (k,). Of many classes few probabilities are above one, so that only these are sorted.
+    (n, k) → (m,) and (k,). With many classes few probabilities are above the threshold, and only these are sorted.
     """
     n, k = probs.shape
     if threshold < 0:
@@ -146,7 +147,7 @@ def _error(value: Tensor, happened: Tensor, weights: Tensor | None, n_bins: int,
     """The error over the bins that the sorted values are cut into."""
     if weights is None:
         return _error_of_runs(value, happened, _cuts(value, n_bins, rule))
-    # Bins hold equal weights. A sample that an edge falls upon is shared between the two, as equal samples would be.
+    # Bins hold equal weight. A sample on an edge is split between the two bins, as that many equal samples would be.
     n, most = float(weights.sum()), min(n_bins, len(value))
     if is_whole(weights):
         cuts = even_cuts(int(n), min(n_bins, int(n))).double()
@@ -161,19 +162,20 @@ def _error(value: Tensor, happened: Tensor, weights: Tensor | None, n_bins: int,
 
 def _error_of_runs(value: Tensor, happened: Tensor, cuts: Tensor) -> float:
     """Σ |Σ (happened − value)| / n, where the inner sums are over the samples between two cuts."""
-    total = prefix_sums(happened.double().sub_(value))
+    total = value.new_zeros(len(value) + 1)
+    torch.neg(value, out=total[1:]).add_(happened).cumsum_(0)  # in place, because samples can be many
     return float(total[cuts.to(total.device)].diff().abs().sum() / len(value))
 
 
 def _cuts(ranked: Tensor, n_bins: int, rule: str) -> Tensor:
-    """Where the sorted values are cut into bins. (n_bins + 1,), or fewer where there are fewer samples"""
+    """Where the sorted values are cut into bins. (n_bins + 1,), or fewer if there are fewer samples"""
     n = len(ranked)
     # With more bins than samples, "sorted" has one bin for each sample; the other rules leave bins empty.
     return even_cuts(n, min(n_bins, n)) if rule == "sorted" else _edge_cuts(ranked, n_bins, rule)
 
 
 def even_cuts(n: int, n_bins: int) -> Tensor:
-    """Where n samples are cut into runs of equal length, give or take one: the longer ones first. (n_bins + 1,)"""
+    """Where n samples are cut into runs whose lengths differ by at most one, the longer ones first. (n_bins + 1,)"""
     return _cut(torch.arange(n_bins + 1), n, n_bins)
 
 
@@ -197,16 +199,16 @@ def _edge_cuts(ranked: Tensor, n_bins: int, rule: str) -> Tensor:
 def ece_sweep(samples: TopLabels) -> float:
     """Sweep ECE: adaptive ECE with as many bins as possible while accuracy still rises with confidence.
 
-    Bins hold equally many samples. Their number b is the largest for which, with b or any fewer bins, the accuracy
+    Bins hold equally many samples. Their number b is the largest such that, with b or any fewer bins, the accuracy
     never falls from one bin to the next (Roelofs, Cain, Shlens and Mozer, 2022). For a calibrated model this is less
-    biased than a fixed number of bins. Gaps are absolute, as in ECE; the paper also squares them.
+    biased than a fixed number of bins. Gaps are absolute, as in ECE; the paper also uses squares.
     """
     value, correct = samples.ordered.confidence, samples.ordered.correct
     return _error_of_runs(value, correct, even_cuts(len(correct), _most_rising_bins(correct.cpu())))
 
 
 def _most_rising_bins(correct: Tensor) -> int:
-    """The largest number of even runs whose share of hits never falls, as with every smaller number."""
+    """The largest number of even runs such that, with it and every smaller number, the share of hits never falls."""
     n, hits = len(correct), prefix_sums(correct)
     right, wrong = correct.nonzero(), (~correct).nonzero()
     if not len(right) or not len(wrong) or int(right[0]) > int(wrong[-1]):
@@ -218,7 +220,7 @@ def _most_rising_bins(correct: Tensor) -> int:
         among = torch.arange(_bin_at(first, n, n_bins + 1), _bin_at(last, n, n_bins + 1) + 2)
         cuts = _cut(among, n, n_bins + 1)
         count, found = cuts.diff(), hits[cuts].diff()
-        # Accuracies compared as fractions of whole numbers, so that equal ones are equal.
+        # Compare accuracies as integer fractions, so that equal ones are equal.
         if bool((found[:-1] * count[1:] > found[1:] * count[:-1]).any()):
             break
         n_bins += 1

@@ -1,21 +1,22 @@
-"""What a metric is: a statistic of the predictions, a value of that statistic, and claims that the tests verify."""
+"""The Metric class: a statistic of the predictions, a value computed from it, and claims that the tests verify."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
-from typing import Any, Literal, Required, TypedDict, Unpack
+from typing import Any, Literal, Required, TypedDict, Unpack, cast
 
 from temperance.arrays import ArrayLike, as_scores
 from temperance.metrics.batch import NARROW, Batch, batches
 from temperance.metrics.statistic import Running, Samples, Statistic, needs_whole_weights
-from temperance.numerics import is_whole, one_thread
-from temperance.registry import Registry, first_line, plain_name
+from temperance.numerics import is_whole
+from temperance.registry import Registry, as_entry, first_line, parse_entry, plain_name
 from temperance.settings import Setting, check_settings, defaults_of, settings_of
+from temperance.threads import one_thread
 
-# Torch gives operations on more values than this to several threads. They wait for each other after each, which on a
-# busy machine takes many times as long as the work.
+# Torch splits operations on more values than this among threads. They wait for each other after each operation, which
+# on a busy machine takes many times as long as the work.
 SERIAL_VALUES = 1 << 15
 
 IntervalKind = Literal["mean", "distance", "smooth distance", "none"]
@@ -27,13 +28,13 @@ class MetricClaims(TypedDict, total=False):
     range            every value lies in it
     lower_is_better  None where neither is better: a test statistic, a p-value
     perfect          the value when every label is predicted with probability one
-    headline         its place in the short table; 0 if it has none
+    headline         its position in the short table; 0 if it is not in it
     percent          shown multiplied by 100
-    proper           least, on average, for the true probabilities
+    proper           minimised, on average, by the true probabilities
     quadratic        takes time quadratic in n, so intervals use smaller resamples
-    interval         how resamples bound it: "mean", what varies about the true value; "distance", which noise makes
-                     larger; "smooth distance", a distance whose kernel widens with the noise; "none", where they cannot
-    whole_weights    depends on how many samples there are, so weights must be whole numbers that count them
+    interval         how resamples bound it: "mean", which varies around the true value; "distance", which noise makes
+                     larger; "smooth distance", a distance whose kernel widens with the noise; "none" if they cannot
+    whole_weights    depends on the number of samples, so weights must be whole numbers
     """
 
     range: Required[tuple[float, float]]
@@ -50,11 +51,13 @@ class MetricClaims(TypedDict, total=False):
 class Metric:
     """A registered metric; call it on predictions.
 
-    `metric(probs, labels)` is the number. `metric.stats(probs, labels)` is the statistic behind it, which adds, and
-    `metric.value(stats)` the number of a statistic: `m.value(m.stats(a) + m.stats(b))` measures both sets together.
+    `metric(probs, labels)` is the value. `metric.stats(probs, labels)` is the statistic behind it, which adds, and
+    `metric.value(stats)` the value of a statistic: `m.value(m.stats(a) + m.stats(b))` measures both sets together.
 
-    `weights` (n,) say how much each sample counts. A whole number counts as that many equal samples, 0 as none. Where
-    some weights are not whole, only their proportions matter.
+    `weights` (n,) say how much each sample counts. A whole number w counts as w equal samples, 0 as none. If some
+    weights are not whole, only their proportions matter.
+
+    `chosen` holds the settings that its name carries, such as `ece:n_bins=10`.
     """
 
     range: tuple[float, float]
@@ -73,15 +76,20 @@ class Metric:
         of_stats: Callable[..., float],
         title: str,
         claims: MetricClaims,
+        chosen: Mapping[str, Any] | None = None,
     ) -> None:
         vars(self).update(claims)
         self.of_batch = of_batch
         self.of_stats = of_stats
-        self.name = plain_name(of_stats.__name__)
+        self.chosen = dict(chosen or {})
+        self.name = as_entry(plain_name(of_stats.__name__), self.chosen)
         self.summary = first_line(of_stats.__doc__)
-        self.title = title
-        self.stats_options = defaults_of(of_batch)
-        self.value_options = defaults_of(of_stats)
+        settings = ", ".join(f"{name}={value}" for name, value in self.chosen.items())
+        self.title = f"{title} ({settings})" if settings else title
+        self.stats_options, self.value_options = (
+            {name: self.chosen.get(name, default) for name, default in defaults_of(each).items()}
+            for each in (of_batch, of_stats)
+        )
         self.__doc__ = inspect.cleandoc(of_stats.__doc__ or "")
         self.__name__ = of_stats.__name__
         self.__module__ = of_stats.__module__
@@ -131,9 +139,9 @@ class Metric:
         return found.total
 
     def value(self, stats: Statistic, **options: Any) -> float:
-        """The number of a statistic."""
+        """The value of the metric, from its statistic."""
         self.check(options)
-        own = {name: value for name, value in options.items() if name in self.value_options}
+        own = {name: options.get(name, value) for name, value in self.value_options.items()}
         with one_thread(where=self.quadratic or stats.nbytes > 8 * SERIAL_VALUES):
             if self.whole_weights and isinstance(stats, Samples):
                 stats = stats.repeated()
@@ -141,7 +149,7 @@ class Metric:
 
     @cached_property
     def settings(self) -> Mapping[str, Setting]:
-        """Every setting: what it may be, its default and what it is for."""
+        """Every setting: its allowed values, its default and its purpose."""
         return {**settings_of(self.of_batch), **settings_of(self.of_stats)}
 
     @property
@@ -151,32 +159,57 @@ class Metric:
 
     @property
     def claims(self) -> dict[str, Any]:
-        """What the registry says about it; the tests verify it."""
+        """What the registry says about it; the contract tests check it."""
         return {name: getattr(self, name) for name in MetricClaims.__annotations__}
 
     def own_stats_options(self, options: dict[str, Any]) -> dict[str, Any]:
-        """Those of the options that shape the statistic."""
+        """The options that affect the statistic."""
         self.check(options)
-        return {name: value for name, value in options.items() if name in self.stats_options}
+        return {name: options.get(name, value) for name, value in self.stats_options.items()}
+
+    def binned(self, n_bins: int) -> dict[str, int]:
+        """The setting of a job's number of bins, where the metric has bins and their number was not chosen."""
+        return {"n_bins": n_bins} if "n_bins" in self.options and "n_bins" not in self.chosen else {}
 
     def check_weights(self, batch: Batch) -> None:
-        """Refuse weights that do not count samples, where that matters."""
+        """Refuse weights that are not whole, where that matters."""
         if self.whole_weights and batch.weights is not None and not is_whole(batch.weights):
             raise needs_whole_weights(self.name)
 
     def check(self, options: dict[str, Any]) -> None:
-        """Refuse a setting that this metric does not have, or a value that it may not have."""
+        """Refuse an unknown setting or an invalid value."""
         check_settings(self.name, self.settings, options)
 
     def __reduce__(self) -> tuple[Callable[[str], Metric], tuple[str]]:
-        # A metric is its registry entry: other processes have it too, under the same name.
+        # A metric is its registry entry, which other processes have under the same name.
         return registered, (self.name,)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Metric) and other.name == self.name
+
+    def __hash__(self) -> int:
+        return hash(self.name)
 
     def __repr__(self) -> str:
         return f"<metric {self.__name__}{self.__signature__}>"
 
 
-METRICS: Registry[Metric] = Registry("metric")
+class Metrics(Registry[Metric]):
+    """The metrics by their plain name, which may carry settings as on the command line; these are then its defaults.
+
+    >>> METRICS["ece:n_bins=10"].title
+    'ECE (n_bins=10)'
+    """
+
+    def __getitem__(self, name: str) -> Metric:
+        plain, chosen = parse_entry(name)
+        found = super().__getitem__(plain)
+        found.check(chosen)
+        claims = cast(MetricClaims, found.claims)
+        return Metric(found.of_batch, found.of_stats, found.title, claims, chosen) if chosen else found
+
+
+METRICS = Metrics("metric")
 
 
 def registered(name: str) -> Metric:
@@ -187,7 +220,7 @@ def registered(name: str) -> Metric:
 def metric(
     of_batch: Callable[..., Statistic], *, title: str, **claims: Unpack[MetricClaims]
 ) -> Callable[[Callable[..., float]], Metric]:
-    """Register a metric: the decorated function is its value, `of_batch` the statistic that it is a value of."""
+    """Register a metric: the decorated function computes its value from the statistic that `of_batch` returns."""
 
     def register(of_stats: Callable[..., float]) -> Metric:
         found = Metric(of_batch, of_stats, title, claims)

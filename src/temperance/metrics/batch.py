@@ -1,4 +1,4 @@
-"""A block of checked predictions, and what the metrics share about it, computed once."""
+"""A block of checked predictions, and the quantities that metrics share, computed once."""
 
 from __future__ import annotations
 
@@ -21,44 +21,44 @@ from temperance.arrays import (
     refuse_probs,
     weighted_blocks,
 )
+from temperance.compiled import first_places, read_once, row_extremes
 from temperance.errors import NothingCountsError
-from temperance.numerics import first_places, read_once, row_extremes
 
 Statistic = TypeVar("Statistic", bound=Callable[..., Any])
 
-# Two probabilities can both be the largest only up to one half, plus what rounding adds.
+# Two probabilities can both be the largest only up to one half, plus rounding.
 TIE_LIMIT = 0.5 + 1e-2
 
-# Rows that are checked at once where each is read only once: they need not stay in cache.
+# Rows to check at once if each is read only once: they need not stay in cache.
 TALL_ROWS = 1 << 20
 
-# Rows of a batch for narrow statistics. Torch gives longer columns to several threads, which gains little and on a busy
-# machine, where threads wait for each other, costs far more than the work.
+# Rows of a batch for narrow statistics. Torch splits longer columns among threads, which gains little and, on a busy
+# machine where threads wait for each other, costs far more than the work.
 SERIAL_ROWS = 1 << 15
 
 NARROW: set[Callable[..., Any]] = set()
 
 
 def narrow(statistic: Statistic) -> Statistic:
-    """Mark a statistic that needs `Columns` only: a few numbers per row, however many classes there are."""
+    """Mark a statistic that needs only `Columns`: a few numbers per row, however many classes there are."""
     NARROW.add(statistic)
     return statistic
 
 
 class Columns:
-    """A few numbers for each of n rows, from which everything that does not depend on all k classes follows.
+    """A few numbers for each of n rows, enough for everything that does not need all k classes.
 
     labels       (n,) int64
-    top          (n,) the largest logit or probability of the row, in the type it came in
+    top          (n,) the largest logit or probability of the row, in its original dtype
     label_score  (n,) that of the label
     normaliser   (n,) of logits: Σ_j exp(z_j − top), in float64
-    correct      (n,) bool: is the label the most probable class? Of tied classes the lowest index counts.
+    correct      (n,) bool: is the label the most probable class? Ties go to the lowest index
 
-    weights      (n,) float64, above 0: how much the row counts; None where all rows count equally
+    weights      (n,) float64, above 0: how much the row counts; None if all rows count equally
 
-    Every sum is of `weighed` values, so that weights enter the statistics here. Without weights counts are int64.
+    Every sum is over `weighed` values, so weights enter the statistics only here. Without weights, counts are int64.
 
-    Rows can be dealt to parts (`part`, (n,) numbers below `n_parts`). Then every sum has a first dimension for them.
+    Rows can be assigned to parts (`part`, (n,) numbers below `n_parts`); every sum then has a leading dimension.
     """
 
     k: int
@@ -77,7 +77,7 @@ class Columns:
 
     @classmethod
     def joined(cls, several: Sequence[Columns]) -> Columns:
-        """The columns of batches, one after the other, without their scores."""
+        """The concatenated columns of batches, without their scores."""
         found, first = Columns(), several[0]
         found.k, found.from_logits = first.k, first.from_logits
         names = ["labels", "top", "label_score", "correct"]
@@ -88,7 +88,7 @@ class Columns:
         return found
 
     def deal(self, part: Tensor | None, n_parts: int) -> None:
-        """Assign each row to the part that `part` (n,) names; None undoes that."""
+        """Assign each row to the part given by `part` (n,); None undoes that."""
         self.part, self.n_parts = (None, 1) if part is None else (part % n_parts, n_parts)
 
     @cached_property
@@ -98,14 +98,14 @@ class Columns:
 
     @property
     def own_confidence(self) -> Tensor:
-        """(n,) the confidence in the type it came in: the bins of float32 values are found faster."""
+        """(n,) the confidence in its original dtype: the bins of float32 values are found faster."""
         return self.confidence if self.from_logits else self.top
 
     @cached_property
     def nll(self) -> Tensor:
         """(n,) minus the log-probability of the label, in float64."""
         if self.from_logits:
-            # The logits first: their difference is exact or nearly so, and a small logarithm keeps its digits.
+            # Subtract the logits first: their difference is (nearly) exact, and a small logarithm keeps its digits.
             return (self.top.double() - self.label_score).add_(self.normaliser.log())
         return -self.label_score.double().clamp_min(LOG_FLOOR).log()
 
@@ -116,13 +116,13 @@ class Columns:
 
     @property
     def parts(self) -> Tensor:
-        """(n,) the part of each row; all in the first where they are not dealt."""
+        """(n,) the part of each row; all zero if rows are not assigned to parts."""
         return torch.zeros_like(self.labels) if self.part is None else self.part
 
-    # Sums over rows. With parts they have a first dimension more.
+    # Sums over rows. With parts they have an extra leading dimension.
 
     def weighed(self, values: Tensor, row: Tensor | None = None) -> Tensor:
-        """Values of each row (n,), or of those that `row` names (m,), times its weight where there are weights."""
+        """Values of all rows (n,), or of those with index `row` (m,), times their weights if there are any."""
         if self.weights is None:
             return values
         return values * (self.weights if row is None else self.weights[row])
@@ -143,7 +143,7 @@ class Columns:
 
     def tally(self, index: Tensor, size: int, values: Tensor | None = None) -> Tensor:
         """How many rows have each index below `size`, or the sum of their values in float64. (size,)"""
-        # Without rows bincount gives int64, whatever the type of its weights.
+        # Without rows bincount returns int64, whatever the dtype of its weights.
         weights = self.weights if values is None else self.weighed(values).double()
         if self.part is None:
             found = torch.bincount(index, weights, minlength=size)
@@ -154,7 +154,7 @@ class Columns:
 
 
 class Batch(Columns):
-    """Rows of logits or probabilities with their labels. What follows from them is computed on first use."""
+    """Rows of logits or probabilities with their labels. Derived quantities are computed on first use."""
 
     def __init__(
         self,
@@ -172,7 +172,7 @@ class Batch(Columns):
         self.k = scores.shape[1]
         if from_logits:
             found = row_extremes(self.scores, labels)
-            # Any NaN or infinity is in the sum of its row. A sum of very large numbers can be infinite, too.
+            # Any NaN or infinity shows in the sum of its row. A sum of very large numbers can be infinite, too.
             if not -torch.inf < found.lightest <= found.heaviest < torch.inf:
                 refuse_non_finite(self.scores, "logits", first_row)
         else:
@@ -190,7 +190,7 @@ class Batch(Columns):
 
     @cached_property
     def _softmax(self) -> tuple[Tensor, Tensor]:
-        """The probabilities of logits, and the sums that they were divided by."""
+        """The probabilities of logits, and their normalisers."""
         exponential = self.scores.to(torch.float64, copy=True).sub_(self.top[:, None]).exp_()
         normaliser = exponential.sum(1)
         return exponential.div_(normaliser[:, None]), normaliser
@@ -221,7 +221,7 @@ class Batch(Columns):
 
     @cached_property
     def prediction(self) -> Tensor:
-        """(n,) the most probable class; of several, the lowest."""
+        """(n,) the most probable class, the lowest index of tied ones."""
         return first_places(self.scores, self.top)
 
 
@@ -238,7 +238,7 @@ def batches(
     """Checked predictions in blocks that stay in cache. Errors count rows from `first_row`.
 
     Rows of weight 0 are checked and then left out. With `tall`, for `narrow` statistics, probabilities are checked many
-    rows at a time where each is read only once.
+    rows at a time if each is read only once.
     """
     name = "logits" if from_logits else "probs"
     given = as_scores(scores, name)
@@ -249,7 +249,7 @@ def batches(
     empty = True
     for rows, y, w, start in weighted_blocks(given, truth, counted, ignore_index=ignore_index, step=step):
         if from_logits and empty:
-            refuse_probs(rows, "give them as probs, not as logits")
+            refuse_probs(rows, "pass them as probs, not as logits")
         empty = False
         batch = Batch(rows, y, from_logits=from_logits, first_row=first_row + start, weights=w)
         if w is not None and not bool(w.all()):

@@ -19,8 +19,8 @@ from temperance.settings import Count
 def ece(bins: Bins) -> float:
     """Expected calibration error: the mean gap between confidence and accuracy.
 
-    ECE = Σ_b n_b / n · |accuracy(b) − confidence(b)| over `n_bins` bins of equal width; empty bins count nothing.
-    It is biased upwards: a calibrated model does not measure zero, the less so the fewer samples or the more bins.
+    ECE = Σ_b n_b / n · |accuracy(b) − confidence(b)| over `n_bins` bins of equal width; empty bins contribute nothing.
+    It is biased upwards: even a calibrated model measures above zero, more so with fewer samples or more bins.
 
     >>> round(ece([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7]], [0, 1, 1], n_bins=5), 6)
     0.2
@@ -42,16 +42,16 @@ def confidence_gap(bins: Bins) -> float:
 
 @metric(top_label_bins, title="MCE", range=(0, 1), headline=8, percent=True, interval="none")
 def mce(bins: Bins, *, min_count: Count = 1) -> float:
-    """Maximum calibration error: the largest gap of any bin that is not empty.
+    """Maximum calibration error: the largest gap of any non-empty bin.
 
-    A bin of three samples can decide it; `min_count` leaves out bins with fewer samples than that.
+    A bin of three samples can determine it; `min_count` leaves out small bins.
 
     min_count  bins with fewer samples are left out
 
     >>> round(mce([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7]], [0, 1, 1], n_bins=5), 6)
     0.25
     """
-    gaps = bins.gap.abs()[bins.count > min_count - 1]  # for counts the same as >=; for weights, 1 means not empty
+    gaps = bins.gap.abs()[bins.count > min_count - 1]  # for counts the same as >=; for weights, 1 means non-empty
     return float(gaps.max()) if len(gaps) else math.nan
 
 
@@ -71,8 +71,8 @@ def rms_ce(bins: Bins) -> float:
 def debiased_l2(bins: Bins) -> float:
     """Root mean square calibration error without the part that is sampling noise.
 
-    From each squared gap the variance of a bin's accuracy, a(1 − a) / (n_b − 1), is taken off (Kumar, Liang and Ma,
-    2019, Definition 5.1). What is left can be negative; it is then 0. Bins of one sample say nothing and are left out.
+    The variance of a bin's accuracy, a(1 − a) / (n_b − 1), is subtracted from each squared gap (Kumar, Liang and Ma,
+    2019, Definition 5.1). A negative result becomes 0. Bins of one sample say nothing and are left out.
     """
     enough = bins.count > 1
     accuracy = bins.hits.double() / bins.count.clamp_min(1)
@@ -86,7 +86,7 @@ def debiased_ece(bins: Bins) -> float:
     """Expected calibration error without the part that is sampling noise.
 
     A bin of n_b samples with gap g measures |g + noise|, on average more than |g|. With normal noise of variance
-    a(1 − a) / n_b that average is known (a folded normal), and its excess over |g| is taken off, down to 0.
+    a(1 − a) / n_b that average is known (a folded normal), and its excess over |g| is subtracted, down to 0.
     """
     accuracy = bins.hits.double() / bins.count.clamp_min(1)
     gap = bins.gap.abs()
@@ -95,7 +95,7 @@ def debiased_ece(bins: Bins) -> float:
 
 
 def _folded_normal_mean(mean: Tensor, deviation: Tensor) -> Tensor:
-    """E|X| for X normal, exact also where the deviation is 0."""
+    """E|X| for X normal, exact even where the deviation is 0."""
     ratio = mean / deviation.clamp_min(1e-300)
     density = deviation * math.sqrt(2 / math.pi) * torch.exp(-ratio.square() / 2)
     return density + mean * torch.erf(ratio / math.sqrt(2))
@@ -103,9 +103,9 @@ def _folded_normal_mean(mean: Tensor, deviation: Tensor) -> Tensor:
 
 @metric(predicted_class_bins, title="top-label-conditional ECE", range=(0, 1), percent=True, interval="distance")
 def conditional_ece(bins: Bins) -> float:
-    """Calibration error of the predicted class, for each predicted class apart.
+    """Calibration error of the predicted class, separately for each predicted class.
 
     Gupta and Ramdas (2022): confidence should be right given *which* class was predicted, not only on average over
-    all. The mean over samples of the gap in their own (class, bin) cell; never below ECE with the same bins.
+    all. It is the mean over samples of the gap in their (class, bin) cell; never below ECE with the same bins.
     """
     return float((bins.hits - bins.confidence).abs().sum() / bins.count.sum())

@@ -1,7 +1,7 @@
 """Bins of confidence: the statistic behind calibration errors and reliability diagrams.
 
 Counts are int64 and sums float64: a float32 count stops at 16,777,216. With weights a count is their sum, in float64.
-With many classes most bins are empty; then only those that hold a sample are kept.
+With many classes most bins are empty; then only occupied bins are stored.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from temperance.errors import InputError
 from temperance.metrics.statistic import Additive, in_bytes, in_slabs, weighted
 from temperance.numerics import bin_edges
 
-# Up to this many bins are laid out for a picture.
+# At most this many bins are laid out for a picture.
 DRAWN_BINS = 1 << 24
 
-# Sparse bins wait until there are this many bytes of them before they are combined.
+# Sparse bins are collected until there are this many bytes of them, then combined.
 WAITING_BYTES = 1 << 20
 
 # The rounding error of a difference of two sums of weights, relative to the sums.
@@ -32,7 +32,7 @@ ROUNDING = 1e-12
 class Bins(Additive):
     """Samples by confidence bin: how many, the sum of their confidence, how often the event happened. (..., n_bins)
 
-    The last dimension is the bin. The one before it, where there is one, is the class.
+    The last dimension is the bin. The one before it, if any, is the class.
     """
 
     count: Tensor
@@ -75,20 +75,20 @@ class Bins(Additive):
 
 
 def unless_empty(count: Tensor) -> Tensor:
-    """A count to divide by: 1 where it is 0. With weights it may lie between."""
+    """A count to divide by: 1 where it is 0. A sum of weights may lie in between."""
     return torch.where(count > 0, count, 1) if count.is_floating_point() else count.clamp_min(1)
 
 
 def above_rounding(left: Tensor, n: Tensor) -> Tensor:
-    """Where what is left of n is more than rounding: sums of weights are rounded, counts are exact."""
+    """Where a remainder of n is more than rounding error: sums of weights are rounded, counts are exact."""
     return left > ROUNDING * n if left.is_floating_point() else torch.ones_like(left, dtype=torch.bool)
 
 
 class Cells(NamedTuple):
-    """Some bins by number: which, and for each how many, their confidence and their hits. (m,) each"""
+    """Some bins: the number of each, its count, confidence and hits. (m,) each"""
 
     cell: Tensor
-    counts: Tensor  # a tuple has a method `count`
+    counts: Tensor  # not `count`, which is a method of tuples
     confidence: Tensor
     hits: Tensor
 
@@ -96,7 +96,7 @@ class Cells(NamedTuple):
     def merge(
         cls, cell: Sequence[Tensor], counts: Sequence[Tensor], confidence: Sequence[Tensor], hits: Sequence[Tensor]
     ) -> Cells:
-        """The distinct cells of several sets in ascending order, with the sums of what came for each."""
+        """The distinct cells of several sets in ascending order, with the sums over each."""
         distinct, place = torch.unique(torch.cat(tuple(cell)), return_inverse=True)
 
         def summed(values: Sequence[Tensor]) -> Tensor:
@@ -105,16 +105,13 @@ class Cells(NamedTuple):
         return cls(distinct, summed(counts), summed(confidence), summed(hits))
 
     def of(self, chosen: Tensor) -> Cells:
-        """Those that are chosen."""
+        """The chosen cells."""
         return Cells(*(values[chosen] for values in self))
 
 
 @dataclass(frozen=True)
 class OccupiedBins(Bins):
-    """The bins that hold a sample, in one row; a metric is computed from these where most bins are empty. (m,)
-
-    It does not add.
-    """
+    """The occupied bins in one row, from which a metric is computed if most bins are empty; they do not add. (m,)"""
 
     of_class: Tensor
     k: int
@@ -125,9 +122,9 @@ class OccupiedBins(Bins):
 
 @dataclass(frozen=True)
 class SparseBins(Additive):
-    """As `Bins`, where most bins, parts included, are empty: only those that hold a sample are kept.
+    """Like `Bins`, for when most bins, parts included, are empty: only occupied ones are stored.
 
-    cell                     (m,) which bins, in ascending order; those of a class or a part follow each other
+    cell                     (m,) bin numbers in ascending order, by part, class and bin
     count, confidence, hits  (m,)
     shape                    of the bins of one part: (n_bins,) or (k, n_bins)
     """
@@ -152,7 +149,7 @@ class SparseBins(Additive):
 
     @property
     def worth_waiting_for(self) -> int:
-        # A quarter of what there is: each cell then takes part in few combinations, and little memory is held.
+        # A quarter of the current size: each cell is then combined few times, and little memory is held.
         return max(WAITING_BYTES, self.cell.nbytes)
 
     @property
@@ -168,11 +165,11 @@ class SparseBins(Additive):
 
     @property
     def per_part(self) -> int:
-        """The number of bins of one part, empty ones too."""
+        """The number of bins of one part, including empty ones."""
         return math.prod(self.form)
 
     def _occupied(self) -> Cells:
-        """The bins that hold a sample."""
+        """The occupied bins."""
         return Cells(self.cell, self.count, self.confidence, self.hits)
 
     def whole(self) -> Self:
@@ -209,7 +206,7 @@ class SparseBins(Additive):
             size = " × ".join(f"{size:,}" for size in self.form)
             taken = in_bytes(24 * self.per_part)
             raise InputError(
-                f"{size} bins are too many for a picture: they would take {taken}. Take a smaller n_bins",
+                f"{size} bins are too many for a picture: they would take {taken}. Choose a smaller n_bins",
                 flags={"n_bins": "--n-bins"},
             )
         cell, *values = self._occupied()
@@ -221,12 +218,12 @@ class SparseBins(Additive):
 
 @dataclass(frozen=True)
 class SparseClassBins(SparseBins):
-    """Sparse bins of all probabilities of a row: nearly all of them are in the first bin of their class.
+    """Sparse bins of all probabilities of a row, nearly all of which are in the first bin of their class.
 
-    Those above it have cells of their own, as have the labels. The first bin is what is left of all samples.
+    Only those above it, and the labels, have cells. The first bin is the total minus the others.
 
     part   (q,) the parts that have samples, in ascending order
-    rows   (q,) how many
+    rows   (q,) the number of their samples
     total  (q, k) the sum of each class's probability
     """
 
@@ -251,7 +248,7 @@ class SparseClassBins(SparseBins):
         return type(self)(*self._all_cells([self, *others]), self.shape, self.part, self.rows, self.total)
 
     def _add_to(self, part: Tensor, rows: Tensor, total: Tensor) -> None:
-        """Add to the sums of more parts, in place."""
+        """Add this to the sums of a larger set of parts, in place."""
         place = torch.searchsorted(part, self.part)
         rows.index_add_(0, place, self.rows)
         total.index_add_(0, place, self.total)
@@ -271,7 +268,7 @@ class SparseClassBins(SparseBins):
                 yield type(self)(*next(cells), self.shape, only, rows[None], total[None])
 
     def _occupied(self) -> Cells:
-        # The first bin of each class before the others.
+        # The first bins of all classes, then the others.
         k, n_bins = self.form
         given = super()._occupied()
         first = given.of(given.cell % n_bins == 0)
@@ -289,9 +286,9 @@ class SparseClassBins(SparseBins):
 def bin_index(confidence: Tensor, n_bins: int, closed: str) -> Tensor:
     """The equal-width bin of each confidence, in int32: (lo, hi] if `closed` is "right", [lo, hi) if "left"."""
     scaled = confidence.double() * n_bins
-    # int() cuts off the fraction. For (lo, hi] that is done from above; ceil() would wake torch's threads.
+    # int() truncates. For (lo, hi] that is done from above; ceil() would wake torch's threads.
     index = n_bins - 1 - (n_bins - scaled).int() if closed == "right" else scaled.int()
-    # A float32 times n_bins is exact in float64. Other products are rounded, so values beside an edge are compared with
+    # A float32 times n_bins is exact in float64. Other products are rounded, so values near an edge are compared with
     # the edge itself.
     if confidence.dtype != torch.float32 or n_bins > 1 << 14:
         nearest = scaled.round()

@@ -1,9 +1,9 @@
-"""How low a calibration error can go for a model with a given error rate, and the maps that go there.
+"""Lower bounds of the calibration error at a given error rate, and the maps that attain them.
 
 Zhou, Gruber, Popordanoska and Blaschko (2025, section 4.1, after Ma and Blaschko, 2021) bound ECE from below by error
-rate / k. The bound holds for the supremum over all binnings of the data at hand, which puts every sample into a bin of
-its own. It does not hold for a fixed number of bins, nor for the population as they print it: ten samples with
-confidence 0.6, six of them right, have ECE 0 and error rate / k = 0.2 (k = 2).
+rate / k. The bound holds for the supremum over all binnings of the sample, which puts every sample into its own bin. It
+does not hold for a fixed number of bins, nor for the population as they print it: ten samples with confidence 0.6, six
+of them right, have ECE 0 and error rate / k = 0.2 (k = 2).
 """
 
 from collections.abc import Callable
@@ -19,7 +19,7 @@ from temperance.metrics.stats import mean_metric
 @mean_metric(title="ECE, supremum", range=(0, 1), percent=True)
 @narrow
 def ece_sup(batch: Columns) -> Tensor:
-    """The most that ECE can be under any binning: every sample in a bin of its own.
+    """The largest ECE under any binning: every sample in its own bin.
 
     sup ECE = mean |correct − confidence|. No ECE of the same predictions is above it, and it is at least `error_over_k`
     (Zhou et al., 2025, Lemma 4.1). It is not an estimate of the calibration error: a perfectly calibrated model with
@@ -34,11 +34,11 @@ def ece_sup(batch: Columns) -> Tensor:
 @mean_metric(title="classwise ECE, supremum", range=(0, 1), percent=True)
 @narrow
 def classwise_ece_sup(batch: Columns) -> Tensor:
-    """The most that classwise ECE can be under any binning: every sample in a bin of its own.
+    """The largest classwise ECE under any binning: every sample in its own bin.
 
     sup cwECE = mean of Σ_c |1[c = y] − p_c| / k = mean of 2 (1 − p_y) / k. It is at least `error_over_k` (Zhou et al.,
-    2025, Proposition 4.3). Their strict sign fails where every right row is one-hot and every wrong one has p_y = 1/2,
-    tied with the prediction: there the two are equal, as they are for a model without error that is always certain.
+    2025, Proposition 4.3). Their strict inequality fails if every right row is one-hot and every wrong one has
+    p_y = 1/2, tied with the prediction: the two are then equal, as for a model without error that is always certain.
 
     >>> round(classwise_ece_sup([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7]], [0, 1, 1]), 6)
     0.4
@@ -51,8 +51,8 @@ def classwise_ece_sup(batch: Columns) -> Tensor:
 def error_over_k(batch: Columns) -> Tensor:
     """Error rate divided by the number of classes: a floor under `ece_sup` and `classwise_ece_sup`.
 
-    What calibration after training cannot go below unless it changes predictions. It is no floor under an ECE with a
-    fixed number of bins, which can be 0 for any error rate.
+    Post-hoc calibration cannot lower them below it unless it changes predictions. It is not a floor for an ECE with a
+    fixed number of bins, which can be 0 at any error rate.
 
     >>> round(error_over_k([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7]], [0, 1, 1]), 6)
     0.166667
@@ -61,11 +61,11 @@ def error_over_k(batch: Columns) -> Tensor:
 
 
 def oracle_map(probs: ArrayLike, labels: ArrayLike, *, from_logits: bool = False) -> tuple[Tensor, Tensor]:
-    """The probabilities of least `ece_sup` for these predictions, if one knew which are right; and the predictions.
+    """The probabilities of least `ece_sup` for these predictions, given which are right; and the predictions.
 
     Right rows become one-hot, wrong ones uniform (Zhou et al., 2025, Proposition 4.2). This attains the floor, error
-    rate / k, as long as correctness is judged by the predictions returned here: the largest of a uniform row is class
-    0, so predicting again from the new rows changes the accuracy.
+    rate / k, as long as correctness is judged by the predictions returned here: the argmax of a uniform row is class 0,
+    so predicting again from the new rows changes the accuracy.
 
     >>> oracle_map([[0.7, 0.3], [0.7, 0.3]], [0, 1])
     (tensor([[1.0000, 0.0000],
@@ -75,12 +75,12 @@ def oracle_map(probs: ArrayLike, labels: ArrayLike, *, from_logits: bool = False
 
 
 def half_map(probs: ArrayLike, labels: ArrayLike, *, from_logits: bool = False) -> tuple[Tensor, Tensor]:
-    """Probabilities of lower `classwise_ece_sup`, if one knew which predictions are right; and the predictions.
+    """Probabilities of lower `classwise_ece_sup`, given which predictions are right; and the predictions.
 
     Right rows become one-hot; in wrong ones the largest probability becomes m = min(1/2, p) (Zhou et al., 2025,
-    Proposition 4.4). They leave the others as they are, and the row no longer sums to 1; here the others are scaled to
-    1 − m in all, or share it evenly where they are all 0. The supremum never rises, but it reaches error rate / k only
-    where p_y becomes 1/2. Judge correctness by the predictions returned: at 1/2 another class may tie.
+    Proposition 4.4). The paper leaves the others unchanged, so the row no longer sums to 1; here the others are scaled
+    to sum to 1 − m, or share it evenly if they are all 0. The supremum never rises, but it reaches error rate / k only
+    if p_y becomes 1/2. Judge correctness by the predictions returned: at 1/2 another class may tie.
 
     >>> half_map([[0.8, 0.15, 0.05]], [1])
     (tensor([[0.5000, 0.3750, 0.1250]], dtype=torch.float64), tensor([0]))

@@ -19,8 +19,8 @@ def class_errors(bins: Bins, *, norm: Norm = "samples") -> Tensor:
     """Each class's calibration error, from `class_bins`. (k,)
 
     norm="samples" divides by the number of samples n (Kull et al. 2019; Nixon et al. 2019, who call the mean SCE);
-    norm="labels" by the number n_j that carry the label j, another reading of CTS eq. 2, n / n_j times as large, NaN
-    for a class without any.
+    norm="labels" divides by the number n_j of samples with label j, another reading of CTS eq. 2. That is n / n_j times
+    as large, and NaN for a class without samples.
     """
     return _per_class(bins, bins.gap.abs(), norm)
 
@@ -62,10 +62,10 @@ def classwise_ece(bins: Bins, *, norm: Norm = "samples", classes: Classes = "all
 
     (1/k) Σ_j Σ_b n_jb / n · |frequency − mean probability|, every sample binned by its probability of class j. With
     many classes most probabilities are near 0 and so is this mean: compare it only at equal k. `classes="present"`
-    leaves out classes without a label, `norm="labels"` divides by n_j (see `class_errors`).
+    leaves out classes without a label; so does `norm="labels"`, which divides by n_j (see `class_errors`).
 
-    norm     "samples" divides by n, "labels" by the number of labels of the class
-    classes  "all", or "present": only those that are a label of some sample
+    norm     "samples" divides by n, "labels" by the number of samples with that label
+    classes  "all", or "present": only those that occur as a label
 
     >>> round(classwise_ece([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7]], [0, 1, 1], n_bins=5), 6)
     0.366667
@@ -77,8 +77,8 @@ def classwise_ece(bins: Bins, *, norm: Norm = "samples", classes: Classes = "all
 def classwise_under(bins: Bins, *, norm: Norm = "samples", classes: Classes = "all") -> float:
     """The under-confident part of classwise ECE: bins where a class happens more often than predicted.
 
-    norm     "samples" divides by n, "labels" by the number of labels of the class
-    classes  "all", or "present": only those that are a label of some sample
+    norm     "samples" divides by n, "labels" by the number of samples with that label
+    classes  "all", or "present": only those that occur as a label
     """
     return _mean_over_classes(bins, class_under(bins, norm=norm), classes)
 
@@ -87,7 +87,7 @@ def classwise_under(bins: Bins, *, norm: Norm = "samples", classes: Classes = "a
 def classwise_over(bins: Bins, *, norm: Norm = "samples", classes: Classes = "all") -> float:
     """The over-confident part of classwise ECE: bins where a class happens less often than predicted.
 
-    norm     "samples" divides by n, "labels" by the number of labels of the class
-    classes  "all", or "present": only those that are a label of some sample
+    norm     "samples" divides by n, "labels" by the number of samples with that label
+    classes  "all", or "present": only those that occur as a label
     """
     return _mean_over_classes(bins, class_over(bins, norm=norm), classes)

@@ -1,7 +1,7 @@
-"""Telling unfamiliar inputs apart: does the confidence score rank in-distribution samples above the others?
+"""Out-of-distribution detection: does the confidence score rank in-distribution samples above the others?
 
-In-distribution is the positive class, and higher scores mean more familiar. These measure two sets of scores rather
-than probabilities and labels, so they are plain functions and not in the table of metrics.
+In-distribution is the positive class, and higher scores mean more familiar. These measures take two sets of scores
+rather than probabilities and labels, so they are plain functions and not registered metrics.
 """
 
 from collections.abc import Callable
@@ -18,7 +18,7 @@ from temperance.metrics.significance import Draws, Interval
 from temperance.metrics.statistic import Samples
 from temperance.settings import AtLeastTwo, PositiveFraction, of_kind, one_of
 
-SLAB_VALUES = 1 << 21  # counts of resamples held at a time
+SLAB_VALUES = 1 << 21  # counts of resamples in memory at a time
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class OODResult:
 
 
 def detection(id_scores: ArrayLike, ood_scores: ArrayLike) -> Detection:
-    """The statistic behind the measures below: both sets of scores, checked. Those of several files add."""
+    """The statistic behind the measures below: both sets of scores, checked. It adds, over files for example."""
     inside = _checked(id_scores, "id_scores")
     outside = _checked(ood_scores, "ood_scores").to(inside.device)
     is_inside = torch.arange(len(inside) + len(outside), device=inside.device) < len(inside)
@@ -53,7 +53,7 @@ def detection(id_scores: ArrayLike, ood_scores: ArrayLike) -> Detection:
 
 
 def auroc(id_scores: ArrayLike, ood_scores: ArrayLike) -> float:
-    """Area under the ROC curve: how often an in-distribution sample scores above one from outside; a tie counts half.
+    """Area under the ROC curve: how often an in-distribution sample outscores one from outside; a tie counts half.
 
     >>> auroc([0.99, 0.95, 0.9, 0.8, 0.6], [0.97, 0.7, 0.5, 0.4])
     0.75
@@ -64,8 +64,8 @@ def auroc(id_scores: ArrayLike, ood_scores: ArrayLike) -> float:
 def fpr_at_tpr(id_scores: ArrayLike, ood_scores: ArrayLike, *, tpr: float = 0.95, threshold: str = "step") -> float:
     """The share of out-of-distribution samples accepted at the threshold that accepts 95 % of the others.
 
-    Accepted is a score of at least the threshold. threshold="step" takes the largest that accepts a share of `tpr` or
-    more; "percentile" interpolates between two scores, as numpy.percentile does and as BalCAL's program reports it.
+    A score of at least the threshold is accepted. threshold="step" takes the largest threshold that accepts at least
+    `tpr`; "percentile" interpolates between two scores, as numpy.percentile and BalCAL's program do.
 
     >>> fpr_at_tpr([0.99, 0.95, 0.9, 0.8, 0.6], [0.97, 0.7, 0.5, 0.4])
     0.5
@@ -76,9 +76,9 @@ def fpr_at_tpr(id_scores: ArrayLike, ood_scores: ArrayLike, *, tpr: float = 0.95
 def aupr(id_scores: ArrayLike, ood_scores: ArrayLike, *, positive: str = "in") -> float:
     """Area under the precision-recall curve, as average precision: the mean precision at each positive sample.
 
-    Σ (recall gained) · precision, over the thresholds from the surest on; samples of equal score come together.
-    positive="in" makes in-distribution samples positive, the highest scores first; "out" the others, the lowest first.
-    Unlike AUROC it depends on how many samples either side has: chance is the share of positive samples.
+    Σ (recall gained) · precision, over descending thresholds; samples of equal score come together. positive="in" makes
+    in-distribution samples positive, highest scores first; "out" the others, lowest first. Unlike AUROC it depends on
+    how many samples each side has: chance is the share of positive samples.
 
     >>> round(aupr([0.99, 0.95, 0.9, 0.8, 0.6], [0.97, 0.7, 0.5, 0.4]), 6)
     0.78619
@@ -88,7 +88,7 @@ def aupr(id_scores: ArrayLike, ood_scores: ArrayLike, *, positive: str = "in") -
 
 
 def ood(id_probs: ArrayLike, ood_probs: ArrayLike, *, score: str = "msp", from_logits: bool = False) -> OODResult:
-    """AUROC, FPR95 and AUPR of a model's predictions on its own data against those on unfamiliar data.
+    """AUROC, FPR95 and AUPR of a model's predictions on in-distribution against out-of-distribution data.
 
     >>> ood([[0.9, 0.1], [0.2, 0.8]], [[0.5, 0.5], [0.4, 0.6]])
     OODResult(auroc=1.0, fpr95=0.0, aupr_in=1.0, aupr_out=1.0)
@@ -107,7 +107,7 @@ def ood_intervals(
     n_resamples: int = 500,
     seed: int = 0,
 ) -> dict[str, Interval]:
-    """`auroc`, `fpr95`, `aupr-in` and `aupr-out` with bootstrap intervals; each side is resampled by itself.
+    """`auroc`, `fpr95`, `aupr-in` and `aupr-out` with bootstrap intervals; each side is resampled separately.
 
     >>> found = ood_intervals([0.99, 0.95, 0.9, 0.8, 0.6], [0.97, 0.7, 0.5, 0.4])
     >>> found["auroc"].value, found["fpr95"].value
@@ -122,9 +122,9 @@ def ood_intervals(
 def detection_draws(
     found: Detection, n_resamples: int, generators: tuple[torch.Generator | None, torch.Generator | None]
 ) -> dict[str, Draws]:
-    """Every measure of bootstrap resamples, each side drawn with a generator of its own.
+    """Every measure of bootstrap resamples, each side drawn with its own generator.
 
-    A resample is how often each sample counts, so that the scores are sorted once for all of them.
+    A resample is a count for each sample, so the scores are sorted only once.
     """
     of_kind("n_resamples", n_resamples, AtLeastTwo)
     inside, order_in = found.score[found.inside].sort()
@@ -153,7 +153,7 @@ def detection_draws(
 def _average_precision(score: Tensor, wanted: Tensor, other: Tensor) -> Tensor:
     """Average precision of scores (n,), for each row of counts (rows, n) of wanted and of other samples. (rows,)"""
     ranked, order = score.sort(descending=True)
-    last = torch.cat([ranked[1:] != ranked[:-1], torch.ones_like(ranked[:1], dtype=torch.bool)])  # of its equals
+    last = torch.cat([ranked[1:] != ranked[:-1], torch.ones_like(ranked[:1], dtype=torch.bool)])  # of equal scores
     found = wanted[:, order].cumsum(1)[:, last]
     wrong = other[:, order].cumsum(1)[:, last]
     gained = found.diff(dim=1, prepend=torch.zeros_like(found[:, :1]))
@@ -161,13 +161,13 @@ def _average_precision(score: Tensor, wanted: Tensor, other: Tensor) -> Tensor:
 
 
 def _drawn(n: int, times: int, generator: torch.Generator | None) -> Tensor:
-    """How often each of n samples is drawn, in this many resamples. (times, n) in float64"""
+    """How often each of n samples is drawn in each resample. (times, n) in float64"""
     rows = [torch.randint(n, (n,), generator=generator).bincount(minlength=n) for _ in range(times)]
     return torch.stack(rows).double()
 
 
 def auroc_of(found: Detection) -> float:
-    """`auroc` of the statistic: P(inside > outside) + ½ P(equal), counted in whole numbers."""
+    """`auroc` of the statistic: P(inside > outside) + ½ P(equal), from integer counts."""
     inside, outside = found.score[found.inside], found.score[~found.inside].sort().values
     below = torch.searchsorted(outside, inside)
     not_above = torch.searchsorted(outside, inside, right=True)
@@ -209,9 +209,9 @@ MEASURES: dict[str, Callable[[Detection], float]] = {
 def _checked(values: ArrayLike, name: str) -> Tensor:
     found = to_tensor(values, name)
     if found.ndim != 1 or len(found) == 0:
-        raise InputError(f"{name} must be one score for each of at least one sample; got shape {shape_of(found)}")
+        raise InputError(f"{name} must have shape (n,), one score per sample, with n ≥ 1; got {shape_of(found)}")
     found = found.double()
     if not bool(torch.isfinite(found).all()):
         i = int((~torch.isfinite(found)).nonzero()[0])
-        raise InputError(f"{name} must be finite; number {i} is {float(found[i])}")
+        raise InputError(f"{name} must be finite; sample {i} has {float(found[i])}")
     return found

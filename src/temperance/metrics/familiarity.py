@@ -1,7 +1,6 @@
-"""Scores of features: how familiar a sample is, by where its features lie relative to the training data.
+"""Feature scores: how familiar a sample is, from where its features lie relative to the training data.
 
-Higher is more familiar, as with confidence scores. Each is fitted to a `Reference`, and is an entry of
-`FEATURE_SCORES`.
+Higher is more familiar, as with confidence scores. Each is fitted to a `Reference` and registered in `FEATURE_SCORES`.
 """
 
 from collections.abc import Callable
@@ -15,15 +14,15 @@ from temperance.errors import InputError
 from temperance.registry import Registry, first_line, plain_name
 from temperance.settings import Count
 
-ROWS = 2048  # of features whose distances to all others are held at a time
-SINGULAR = 1e-10  # of the largest variance: directions with less are left out
+ROWS = 2048  # rows whose distances to all others are in memory at a time
+SINGULAR = 1e-10  # directions with less than this share of the largest variance are left out
 
 Familiarity = Callable[[Tensor], Tensor]  # (n, d) features → (n,) scores
 
 
 @dataclass(frozen=True)
 class Reference:
-    """What a network was trained on: features (n, d), labels (n,), and its last layer, weight (k, d) and bias (k,)."""
+    """A network's training features (n, d) and labels (n,), and its last layer, weight (k, d) and bias (k,)."""
 
     features: Tensor
     labels: Tensor
@@ -36,7 +35,7 @@ class Reference:
         """From arrays of any kind, checked."""
         rows, truth = as_features(features), to_tensor(labels, "labels").long()
         if truth.shape != rows.shape[:1]:
-            raise InputError(f"labels must be one for each of the {len(rows)} rows of features; got {shape_of(truth)}")
+            raise InputError(f"labels must have shape ({len(rows)},), as many as the features; got {shape_of(truth)}")
         if weight is None or bias is None:
             return cls(rows, truth)
         layer = to_tensor(weight, "weight").double(), to_tensor(bias, "bias").double()
@@ -49,7 +48,7 @@ class Reference:
 
 @dataclass(frozen=True)
 class FeatureScore:
-    """A registered score of features: `fit` takes a `Reference` and gives a function from features to scores."""
+    """A registered feature score: `fit` takes a `Reference` and returns a function from features to scores."""
 
     name: str
     summary: str
@@ -66,9 +65,9 @@ def as_features(
     """Checked features. (n, d)"""
     found = to_tensor(values, name)
     if found.ndim != 2 or 0 in found.shape:
-        raise InputError(f"{name} must have shape (n, d), a row for each sample; got {shape_of(found)}")
+        raise InputError(f"{name} must have shape (n, d), one row per sample; got {shape_of(found)}")
     if d is not None and found.shape[1] != d:
-        raise InputError(f"{name} must have {d} columns, as those of the training data; got {found.shape[1]}")
+        raise InputError(f"{name} must have {d} columns, like those of the training data; got {found.shape[1]}")
     found = found.to(dtype)
     if not bool(torch.isfinite(found).all()):
         i, j = (int(at) for at in (~torch.isfinite(found)).nonzero()[0])
@@ -98,7 +97,7 @@ def mahalanobis(reference: Reference) -> Familiarity:
     means = torch.stack([reference.features[reference.labels == c].mean(0) for c in present])
     within = reference.features - means[torch.searchsorted(present, reference.labels)]
     spread = within.square().mean(0).sqrt()
-    unit = torch.where(spread > 0, spread.reciprocal(), 0.0)  # features of any units are treated alike
+    unit = torch.where(spread > 0, spread.reciprocal(), 0.0)  # so that the units of features do not matter
     variances, directions = torch.linalg.eigh((within * unit).T @ (within * unit) / len(within))
     kept = variances > SINGULAR * variances[-1]
     whiten = unit[:, None] * directions[:, kept] * variances[kept].rsqrt()
@@ -108,10 +107,9 @@ def mahalanobis(reference: Reference) -> Familiarity:
 
 @_registered()
 def knn(reference: Reference, *, neighbours: Count = 50) -> Familiarity:
-    """Minus the distance of the features' direction to its k-th nearest among the training features.
+    """Minus the distance of the normalised features to their k-th nearest neighbour in the training data.
 
-    Features are divided by their length (Sun et al., 2022). `neighbours` is k, or the number of training samples if
-    there are fewer.
+    Features are divided by their norm (Sun et al., 2022). `neighbours` is k, at most the number of training samples.
     """
     known = torch.nn.functional.normalize(reference.features, dim=1)
     k = min(neighbours, len(known))
@@ -123,12 +121,12 @@ def vim(reference: Reference, *, dimensions: Count | None = None) -> Familiarity
     """Virtual-logit matching: the energy of the logits, minus the part of the features that training data do not span.
 
     ln Σ_j exp(z_j) − α ‖x⊥‖ (Wang et al., 2022). x⊥ is the part of x − o outside the first `dimensions` principal
-    directions of the training features; o = −W⁺b is where the logits are 0, or as close to it as they get; α makes the
-    mean of α ‖x⊥‖ over the training data that of the largest logit. By default there are 1000 dimensions for 2048
-    features or more, 512 for 768 or more, and half as many as features for fewer.
+    directions of the training features; o = −W⁺b is where the logits are closest to 0; α makes the mean of α ‖x⊥‖ over
+    the training data equal that of the largest logit. By default there are 1000 dimensions for 2048 features or more,
+    512 for 768 or more, and half as many as features for fewer.
     """
     if reference.classifier is None:
-        raise InputError("vim needs the last layer of the network, its weight and bias")
+        raise InputError("vim needs the weight and bias of the network's last layer; got none")
     weight, bias = reference.classifier
     d = weight.shape[1]
     size = min(dimensions or (1000 if d >= 2048 else 512 if d >= 768 else max(1, d // 2)), d)
@@ -149,7 +147,7 @@ def vim(reference: Reference, *, dimensions: Count | None = None) -> Familiarity
 
 
 def _nearest(rows: Tensor, others: Tensor, k: int) -> Tensor:
-    """The distance of each row to its k-th nearest of the others. (n,)"""
+    """The distance of each row to its k-th nearest among the others. (n,)"""
     exact = "donot_use_mm_for_euclid_dist" if rows.shape[1] <= 64 else "use_mm_for_euclid_dist_if_necessary"
     found = (torch.cdist(part, others, compute_mode=exact).kthvalue(k, 1).values for part in torch.split(rows, ROWS))
     return torch.cat(list(found))

@@ -1,17 +1,17 @@
-"""Is one set of predictions better than another, or could it be chance? A test that holds for few samples.
+"""Is one set of predictions better than another, or could it be chance? A test that is valid for few samples.
 
-A sample gains what other predictions lower its NLL by: log q(y) − log p(y) for its label y. Most samples gain or lose a
-little; a few, the mistakes, gain or lose much. A bootstrap or a t-test knows nothing of mistakes that happen to be
-missing from the samples, so it favours whatever is surer.
+The gain of a sample is by how much new predictions q lower its NLL: log q(y) − log p(y) for its label y. Most samples
+gain or lose a little; a few, the mistakes, gain or lose much. A bootstrap or a t-test knows nothing of mistakes that
+happen to be missing from the samples, so it favours more confident predictions.
 
-Mistakes that are missing can be bounded. Whatever its label, a sample could not have gained less than the least of
-log q(j) − log p(j) over the classes j, which the predictions give. Gaffke's test (2005) needs such a bound and nothing
-else. It adds one imagined sample that loses as much as any label of any sample could, and draws the weights of all
-samples at random, uniformly among those that sum to one. The p-value is how often the weighted mean is below zero.
+Missing mistakes can be bounded. Whatever its label, a sample could not have gained less than the minimum of
+log q(j) − log p(j) over the classes j, which is known. Gaffke's test (2005) needs such a bound and nothing else. It
+adds one pseudo-sample that loses as much as any label of any sample could, and draws the weights of all samples at
+random, uniformly among those that sum to one. The p-value is how often the weighted mean is below zero.
 
-For gains that take two values this is the exact binomial test. That it is valid for all others is a conjecture, which
-has held wherever it was tried. Surer predictions gain a little and can lose much, so it takes many samples to show that
-they help. Less sure ones can lose only a little, so a few mistakes are enough.
+If gains take two values this is the exact binomial test. That it is valid in general is a conjecture, which has held
+wherever it was tried. More confident predictions gain a little and can lose much, so it takes many samples to show that
+they help. Less confident ones can lose only a little, so a few mistakes are enough.
 
 The bound comes from the samples at hand. With fewer than ten of them the p-value is 1.
 
@@ -29,24 +29,24 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from temperance.numerics import chance_below_zero, saddlepoint_tail
+from temperance.saddlepoint import chance_below_zero, saddlepoint_tail
 
 FEWEST_SAMPLES = 10
 MOST_SAMPLES = 10_000_000  # if more are needed, it does not matter how many
-SCEPTICAL = 5.0  # imagined samples that gain nothing; see `chance_of_harm`
-ROUNDING = 1e-9  # predictions whose logarithms differ by less are the same
+SCEPTICAL = 5.0  # the number of pseudo-samples in `chance_of_harm`
+ROUNDING = 1e-9  # predictions whose logarithms differ by less are equal
 
 
 @dataclass(frozen=True)
 class Gains:
-    """What each sample gains (n,), and the least and the most that any label would make any of them gain."""
+    """The gain of each sample (n,), and the least and the largest gain that any label of any sample would give."""
 
     values: Tensor
     least: float
     most: float
 
     def __neg__(self) -> Gains:
-        """What the first predictions gain over the second."""
+        """The gains of the first predictions over the second."""
         return Gains(-self.values, -self.most, -self.least)
 
     @property
@@ -54,11 +54,11 @@ class Gains:
         return float(self.values.mean())
 
     def p_value(self, times: float = 1.0) -> float:
-        """How likely gains like these are if on average there is none; with `times` as many samples of the same kind.
+        """The p-value of no gain on average; with `times` as many samples of the same kind.
 
-        The random weights are exponential numbers divided by their sum, so this is the chance that Σ x_i E_i − E_0 is
+        The random weights are exponential variables divided by their sum, so this is the chance that Σ x_i E_i − E_0 is
         below zero, for gains x in units of the largest loss. Lugannani and Rice's formula gives it within a few
-        percent, on the side of caution.
+        percent, and errs on the side of caution.
         """
         worst = -self.least
         if len(self.values) * times < FEWEST_SAMPLES or worst < ROUNDING:
@@ -68,7 +68,7 @@ class Gains:
         return 1.0 if found is None else found
 
     def samples_needed(self, level: float) -> float:
-        """About how many samples of the same kind would have a p-value of at most `level`; infinity for too many."""
+        """About how many samples of the same kind would give a p-value of at most `level`; infinity for too many."""
         n = len(self.values)
         few, many = 1.0, 2.0
         while self.p_value(many) > level:
@@ -82,11 +82,11 @@ class Gains:
 
 
 def chance_of_harm(gains: Tensor, if_right: float) -> float:
-    """The probability that samples of the same kind lose on average, given what these gain.
+    """The probability that samples of the same kind lose on average, given these gains.
 
-    That is a Bayesian bootstrap in closed form: how often the mean is below zero if samples are weighted at random.
-    Some imagined samples take part. Each gains `if_right`, the mean gain if the labels followed the first predictions,
-    which is never above zero.
+    It is a Bayesian bootstrap in closed form: how often the mean is below zero if samples are weighted at random.
+    Pseudo-samples are added as a prior. Each gains `if_right`, the mean gain if the labels followed the first
+    predictions, which is never above zero.
     """
     values = torch.cat([gains.double().cpu(), torch.tensor([if_right], dtype=torch.float64)])
     shapes = torch.ones_like(values)
@@ -97,8 +97,9 @@ def chance_of_harm(gains: Tensor, if_right: float) -> float:
 def holm(p_values: Sequence[float], shares: Sequence[float] | None = None) -> list[float]:
     """p-values corrected for the number of tests.
 
-    If every null hypothesis is true, the chance that any corrected p-value is at most α is at most α. `shares` says in
-    which proportions α is divided among the hypotheses, by default evenly. A rejected one leaves its share to the rest.
+    If every null hypothesis is true, the chance that any corrected p-value is at most α is at most α. `shares` are the
+    proportions in which α is divided among the hypotheses, by default evenly. A rejected one leaves its share to the
+    others.
 
     Holm, A simple sequentially rejective multiple test procedure, 1979.
 

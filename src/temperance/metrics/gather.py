@@ -1,10 +1,10 @@
 """One pass over predictions for any number of metrics, in bounded memory.
 
-Metrics with the same statistic share it, and nothing is computed that no metric asked for. For intervals the rows are
-dealt at random to parts, and statistics are kept for each part; where that of one part is large there are fewer parts.
+Metrics with the same statistic share it, and only what some metric needs is computed. For intervals, rows are assigned
+at random to parts, and there is a statistic for each part; if one is large, there are fewer parts.
 
-A statistic that adds takes at most `STATISTIC_BYTES`. One that keeps rows takes at most `KEPT_BYTES`, and besides
-`ROW_BYTES` for each row, which is enough for all that keep a few numbers of a row. What would take more is refused.
+A statistic that adds takes at most `STATISTIC_BYTES`. One that keeps rows takes at most `KEPT_BYTES` plus `ROW_BYTES`
+for each row, which is enough if it keeps a few numbers per row. Anything larger is refused.
 """
 
 from __future__ import annotations
@@ -23,29 +23,29 @@ from temperance.metrics.base import Metric
 from temperance.metrics.batch import NARROW, Batch, Columns
 from temperance.metrics.statistic import Additive, RankedSamples, Running, Statistic, in_bytes
 
-N_PARTS = 500  # that rows are dealt to
+N_PARTS = 500  # that rows are assigned to
 FEWEST_PARTS = 40  # with fewer an interval says little
 SPREAD = 8  # how many batches of a long file contribute to each part
 
-PART_VALUES = 1 << 20  # numbers that all parts of a statistic have together
+PART_VALUES = 1 << 20  # numbers in all parts of a statistic together
 STATISTIC_BYTES = 1 << 28
 KEPT_BYTES = 1 << 30
 ROW_BYTES = 16
 
-# Rows whose columns are joined before narrow statistics look at them.
+# Rows whose columns are joined before narrow statistics are computed from them.
 JOINED_ROWS = 1 << 17
 
 Request = tuple[Metric, dict[str, Any]]
 
 
 def statistic_key(metric: Metric, options: dict[str, Any]) -> tuple[Any, ...]:
-    """Equal for metrics that are values of the same statistic."""
+    """A key that is equal for metrics that share a statistic."""
     return metric.of_batch, tuple(sorted(metric.own_stats_options(options).items()))
 
 
 @dataclass(frozen=True)
 class Parts:
-    """A statistic for each of some parts of the data; of all rows at once where `n_parts` is 0."""
+    """A statistic for each part of the data; of all rows at once if `n_parts` is 0."""
 
     stats: Statistic
     n_parts: int
@@ -57,12 +57,12 @@ class Parts:
 
 
 class Gatherer:
-    """Takes batches in and gathers the statistics of the metrics that are asked for.
+    """Gathers the statistics of the requested metrics from batches.
 
     n          how many rows there will be
-    in_parts   deal the rows to parts, for intervals; metrics that keep their rows need none
-    as_came    rows that are kept stay in the order of the data, for paired tests
-    of_block   these rows are some of many: statistics of all blocks have the same number of parts, so that they add
+    in_parts   assign the rows to parts, for intervals; metrics that keep their rows need none
+    as_came    keep rows in the order of the data, for paired tests
+    of_block   these rows are one block of many: the statistics of all blocks have equally many parts, so that they add
     """
 
     def __init__(
@@ -84,12 +84,12 @@ class Gatherer:
         self._most_parts = N_PARTS if of_block else min(n, N_PARTS)
         self.n_seen, self._offset = 0, 0  # rows so far
         if of_block and in_parts:
-            # Short blocks must not all begin with the same part.
+            # Short blocks must not all start with the same part.
             self._offset = int(torch.randint(N_PARTS, (), generator=generator))
         self._waiting: list[Columns] = []
 
     def add(self, batch: Batch) -> None:
-        """Take in more rows."""
+        """Add rows."""
         self.n_seen += len(batch)
         for metric in self._metrics:
             metric.check_weights(batch)
@@ -105,7 +105,7 @@ class Gatherer:
             self._join(batch)
 
     def results(self) -> list[Parts]:
-        """For each metric its statistic."""
+        """The statistic of each metric."""
         if not self._n_parts:
             raise no_weight()
         self._flush()
@@ -117,7 +117,7 @@ class Gatherer:
         return found.ordered if isinstance(found, RankedSamples) and not self._as_came else found
 
     def _parts_for(self, key: Any, row: Batch) -> int:
-        """How many parts a statistic can have; 0 if its rows are not dealt to parts."""
+        """How many parts a statistic can have; 0 if its rows are not assigned to parts."""
         of_batch, options = key
         found = of_batch(row, **dict(options))
         if not isinstance(found, Additive):
@@ -128,7 +128,7 @@ class Gatherer:
         return parts if self._in_parts else 0
 
     def _deal(self, batch: Batch) -> None:
-        """Give each row a part: rows of a batch go to few parts where there are many batches."""
+        """Assign each row to a part; if there are many batches, the rows of one go to few parts."""
         n = len(batch)
         pieces = min(N_PARTS, n, max(1, math.ceil(N_PARTS * SPREAD * n / max(self._n, 1))))
         piece = torch.randperm(n, generator=self._generator) % pieces
@@ -136,8 +136,8 @@ class Gatherer:
         self._offset += pieces
 
     def _join(self, batch: Batch) -> None:
-        """Give narrow statistics many rows at once: those of several short batches, or of one long batch."""
-        self._waiting.append(Columns.joined([batch]))  # what waits holds no scores
+        """Collect rows for narrow statistics, from several short batches or one long batch."""
+        self._waiting.append(Columns.joined([batch]))  # without the scores
         if sum(map(len, self._waiting)) >= JOINED_ROWS:
             self._flush()
 
@@ -157,14 +157,14 @@ class Gatherer:
         batch.part = part
         running.add(found)
         if isinstance(found, Additive) and running.nbytes > STATISTIC_BYTES / 8:
-            # Refused as soon as it is clear that it will be too large.
+            # Refuse it as soon as it is clear that it will be too large.
             expected = min(running.nbytes * self._n // self.n_seen, found.most_bytes(max(n_parts, 1)))
             self._refuse_above(2 * STATISTIC_BYTES, key, expected)
             self._refuse_above(STATISTIC_BYTES, key, running.nbytes, expected)
 
     def _refuse_above(self, most: int, key: Any, size: int, expected: int = 0) -> None:
         if size > most:
-            remedies = ["take a smaller n_bins" if "n_bins" in dict(key[1]) else "measure fewer rows"]
+            remedies = ["choose a smaller n_bins" if "n_bins" in dict(key[1]) else "measure fewer rows"]
             remedies += ["do without intervals (bootstrap=0)"] if self._in_parts and self._n_parts.get(key) != 0 else []
             raise InputError(
                 f"{self._names[key]} would need about {in_bytes(max(size, expected))} of memory for {self._n:,} rows, "

@@ -1,9 +1,9 @@
 """Tests of calibration without bins: could these outcomes have come from these confidences?
 
-Under the hypothesis that each prediction is right with a chance of exactly its confidence c, correct − c has mean 0 and
-variance c (1 − c), and its sums behave like Brownian motion. A p-value is the chance of a statistic at least this
-large then. Confidences of exactly 0 or 1 have no variance: where none has any, p is 1 if every prediction came out as
-it had to and 0 if one did not.
+Under the hypothesis that each prediction is right with probability equal to its confidence c, correct − c has mean 0
+and variance c (1 − c), and its sums behave like Brownian motion. The p-value is then the chance of a statistic at least
+this large. Confidences of exactly 0 or 1 have no variance: if all are such, p is 1 if every prediction came out as
+stated, else 0.
 """
 
 import math
@@ -34,10 +34,10 @@ P_VALUE: MetricClaims = {**TEST, "range": (0, 1), "perfect": 1.0}
 
 @metric(top_labels, title="KS", range=(0, 1), percent=True, interval="distance")
 def ks(samples: TopLabels) -> float:
-    """Kolmogorov–Smirnov calibration error: the largest gap that builds up in order of confidence.
+    """Kolmogorov–Smirnov calibration error: the largest cumulative gap in order of confidence.
 
     max_m |(1/n) Σ_{i≤m} (correct_i − c_i)|, lowest confidence first (Gupta et al., 2021). No bins, no settings. Samples
-    of equal confidence are taken in together, so that their order does not matter.
+    of equal confidence are added together, so their order does not matter.
 
     >>> round(ks([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7]], [0, 1, 1]), 6)
     0.166667
@@ -49,18 +49,19 @@ def ks(samples: TopLabels) -> float:
 def ks_p_value(samples: TopLabels) -> float:
     """How likely a KS error this large is if the confidences are right: small is evidence of miscalibration.
 
-    KS over its standard deviation sqrt(Σ c (1 − c)) / n against the largest absolute value of Brownian motion on [0, 1]
-    (Arrieta-Ibarra, Gujral, Tannen, Tygert and Xu, 2022). Asymptotic: trust it from about a hundred samples on.
+    KS divided by the standard deviation sqrt(Σ c (1 − c)) / n, compared with the largest absolute value of Brownian
+    motion on [0, 1] (Arrieta-Ibarra, Gujral, Tannen, Tygert and Xu, 2022). Asymptotic: trust it from about a hundred
+    samples on.
     """
     return brownian_maximum_tail(_standardised(float(_walk(samples).abs().max()), samples))
 
 
 @metric(top_labels, title="Kuiper", range=(0, 1), percent=True, interval="distance")
 def kuiper(samples: TopLabels) -> float:
-    """Kuiper calibration error: the largest gap of any range of confidences.
+    """Kuiper calibration error: the largest gap over any range of confidences.
 
-    The highest minus the lowest value of the sums in `ks`, 0 among them: the largest |Σ (correct_i − c_i)| / n over the
-    samples between two confidences (Tygert, 2022). At least KS, and at most twice it.
+    The highest minus the lowest of the sums in `ks`, including 0: the largest |Σ (correct_i − c_i)| / n over the
+    samples between two confidences (Tygert, 2022). At least KS, and at most twice KS.
 
     >>> round(kuiper([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7]], [0, 1, 1]), 6)
     0.266667
@@ -73,7 +74,7 @@ def kuiper(samples: TopLabels) -> float:
 def kuiper_p_value(samples: TopLabels) -> float:
     """How likely a Kuiper error this large is if the confidences are right: small is evidence of miscalibration.
 
-    As `ks_p_value`, against the range (highest minus lowest value) of Brownian motion on [0, 1] (Feller, 1951).
+    Like `ks_p_value`, with the range (highest minus lowest value) of Brownian motion on [0, 1] (Feller, 1951).
     """
     walk = _walk(samples)
     return brownian_range_tail(_standardised(float(walk.max() - walk.min()), samples))
@@ -92,7 +93,7 @@ def _walk(samples: TopLabels) -> Tensor:
 
 
 def _standardised(gap: float, samples: TopLabels) -> float:
-    """A gap of the walk over the standard deviation of its end."""
+    """A gap of the walk divided by the standard deviation of its end point."""
     return _ratio(gap, math.sqrt(float(_variance(samples.confidence).sum())) / len(samples))
 
 
@@ -102,7 +103,7 @@ def _variance(confidence: Tensor) -> Tensor:
 
 
 def _ratio(difference: float, deviation: float) -> float:
-    """A difference in standard deviations: 0 if there is none, infinite if nothing could explain it."""
+    """A difference in standard deviations: 0 if there is none, infinite if the deviation is 0."""
     if difference == 0:
         return 0.0
     return difference / deviation if deviation > 0 else math.copysign(math.inf, difference)
@@ -111,7 +112,7 @@ def _ratio(difference: float, deviation: float) -> float:
 def brownian_maximum_tail(x: float) -> float:
     """The chance that the largest absolute value of Brownian motion on [0, 1] exceeds x.
 
-    Two series of one function; each is used where a few terms are exact.
+    Two series of the same function; each is used where a few terms suffice.
     """
     if x < SURELY_EXCEEDED:
         return 1.0
@@ -125,7 +126,7 @@ def brownian_maximum_tail(x: float) -> float:
 def brownian_range_tail(x: float) -> float:
     """The chance that the highest minus the lowest value of Brownian motion on [0, 1] exceeds x (Feller, 1951).
 
-    Two series of one function; each is used where a few terms are exact.
+    Two series of the same function; each is used where a few terms suffice.
     """
     if x < SURELY_EXCEEDED:
         return 1.0
@@ -144,7 +145,7 @@ def _normal_tail(x: float) -> float:
 
 @dataclass(frozen=True)
 class ScoreSums(Additive):
-    """Spiegelhalter's statistic before the division: the sum of (correct − c)(1 − 2c), and its variance. ()"""
+    """The two parts of Spiegelhalter's statistic: the sum of (correct − c)(1 − 2c), and its variance. ()"""
 
     score: Tensor
     variance: Tensor
@@ -152,7 +153,7 @@ class ScoreSums(Additive):
 
 @narrow
 def score_sums(batch: Columns) -> ScoreSums:
-    """The excess of the Brier score over what the confidences themselves expect, and its variance."""
+    """The excess of the Brier score over its expectation under the confidences, and its variance."""
     slope = 1 - 2 * batch.confidence
     score = (batch.correct.double() - batch.confidence) * slope
     return ScoreSums(batch.sum(score), batch.sum(slope.square() * _variance(batch.confidence)))
@@ -160,11 +161,11 @@ def score_sums(batch: Columns) -> ScoreSums:
 
 @metric(score_sums, title="Spiegelhalter z", **TEST)
 def spiegelhalter_z(sums: ScoreSums) -> float:
-    """Spiegelhalter's z: by how many standard deviations the top-label Brier score differs from what is expected.
+    """Spiegelhalter's z: by how many standard deviations the top-label Brier score differs from its expectation.
 
     Σ (correct − c)(1 − 2c) / sqrt(Σ (1 − 2c)² c (1 − c)) (Spiegelhalter, 1986): about standard normal if confidences
     are right; where they are above one half, positive is over-confident. Without variance (every c is 0, 1/2 or 1) it
-    is 0 if nothing differs from what was expected, else infinite. Errors in both directions can cancel in it.
+    is 0 if the score equals its expectation, else infinite. Errors in both directions can cancel.
 
     >>> round(spiegelhalter_z([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7]], [0, 1, 1]), 6)
     0.725866
@@ -174,5 +175,5 @@ def spiegelhalter_z(sums: ScoreSums) -> float:
 
 @metric(score_sums, title="Spiegelhalter p-value", **P_VALUE)
 def spiegelhalter_p_value(sums: ScoreSums) -> float:
-    """How likely a Spiegelhalter z this far from 0 is if the confidences are right, on either side."""
+    """How likely a Spiegelhalter z this far from 0, on either side, is if the confidences are right."""
     return 2 * _normal_tail(abs(_ratio(float(sums.score), math.sqrt(float(sums.variance)))))

@@ -1,12 +1,12 @@
 """Calibration error by kernel density estimates on the simplex (Popordanoska, Sayer and Blaschko, 2022).
 
-How often each label comes with a prediction f_i is estimated from the other samples near it,
+The label frequencies given a prediction f_i are estimated from the other samples near it,
 
     Ê[y | f_i] = Σ_{j≠i} k(f_i; f_j) y_j / Σ_{j≠i} k(f_i; f_j),
 
-where k(·; f_j) is the density of a Dirichlet distribution with α = f_j / bandwidth + 1, which stays on the simplex; for
-the probability f of one event a Beta distribution, which is that of (f, 1 − f). Time grows with n², memory with n: the
-kernel is computed some rows at a time. The functions of tensors are differentiable, so that a loss can use them.
+where k(·; f_j) is the density of a Dirichlet distribution with α = f_j / bandwidth + 1, which stays on the simplex. For
+the probability f of one event it is a Beta distribution, the Dirichlet of (f, 1 − f). Time grows with n², memory with
+n: the kernel is computed a few rows at a time. The functions of tensors are differentiable, so a loss can use them.
 """
 
 import math
@@ -26,7 +26,7 @@ from temperance.settings import Bounds, Positive
 # Predictions are kept this far from the edge of the simplex, where the kernel's logarithm is infinite.
 MARGIN = 1e-9
 
-# The kernel is computed for as many rows at once as make this many values, which stay in cache.
+# The kernel is computed in tiles of about this many values, which stay in cache.
 TILE_VALUES = {"cpu": 1 << 19, "cuda": 1 << 25}
 
 CLAIMS: MetricClaims = {
@@ -36,7 +36,7 @@ CLAIMS: MetricClaims = {
     "whole_weights": True,
     "interval": "distance",
 }
-# No value for perfect predictions: a sample that is alone in its class has no neighbour to show that it is right.
+# No value for perfect predictions: the only sample of a class has no neighbour to show that it is right.
 MARGINAL: MetricClaims = {**CLAIMS, "range": (0, math.inf), "perfect": None}
 CANONICAL: MetricClaims = {**CLAIMS, "range": (0, 2), "perfect": None}
 
@@ -52,7 +52,7 @@ def loo_bandwidths() -> Tensor:
 def canonical_error(
     probs: Tensor, labels: Tensor, bandwidth: float, *, p: float = 1, counted: Tensor | None = None
 ) -> Tensor:
-    """Σ_c |Ê[y_c | f] − f_c|^p, averaged over samples; over those that are `counted` (n,), if only some are."""
+    """Σ_c |Ê[y_c | f] − f_c|^p, averaged over samples, or over the `counted` ones (n,)."""
     near = neighbour_weights(probs, bandwidth, counted=counted)
     gaps = (torch.cat([_of_each_label(weights, labels, probs.shape[1]) for weights in near]) - probs).abs()
     errors = (gaps if p == 1 else gaps.pow(p)).sum(1)
@@ -71,11 +71,11 @@ def two_sided(value: Tensor) -> Tensor:
 
 
 def neighbour_weights(points: Tensor, bandwidth: float, *, counted: Tensor | None = None) -> Iterator[Tensor]:
-    """The weights of all other points around each point (n, d), some rows at a time, valid until the next. (rows, n)
+    """The weights of all other points around each point (n, d), a tile at a time, valid until the next one. (rows, n)
 
     log k(f_i; f_j) = Σ_c (α_jc − 1) ln f_ic − ln B(α_j) is one matrix product. Weights are relative to the largest of
-    their row, so that their sum is at least 1 however far away the other points are, and then divided by that sum.
-    Points that are not `counted` (n,) are nobody's neighbours; a point without neighbours has weights of 0.
+    their row, so that their sum is at least 1 however far away the other points are, then divided by that sum. Points
+    that are not `counted` (n,) are no one's neighbours; a point without neighbours has zero weights.
     """
     points = points.clamp(MARGIN, 1 - MARGIN)
     log_norm = _log_norm(points, bandwidth)
@@ -86,7 +86,7 @@ def neighbour_weights(points: Tensor, bandwidth: float, *, counted: Tensor | Non
         highest = log_kernel.detach().amax(1, keepdim=True).clamp_min(torch.finfo(points.dtype).min)
         weights = log_kernel.sub_(highest).exp_()
         total = weights.sum(1, keepdim=True).clamp_min(0.5)
-        # A single tile may be differentiated, so it must not be changed in place.
+        # A single tile may be differentiated, so it must not be modified in place.
         tiled = len(weights) < len(points) and not weights.requires_grad
         yield weights.div_(total) if tiled else weights / total
 
@@ -115,12 +115,12 @@ def _log_norm(points: Tensor, bandwidth: float) -> Tensor:
 
 
 def _others(left: Tensor, right: Tensor) -> Iterator[Tensor]:
-    """left @ right.T some rows at a time, −∞ where a sample meets itself; valid until the next. (rows, n)"""
+    """left @ right.T, a tile at a time, −∞ where a sample meets itself; valid until the next one. (rows, n)"""
     n = len(left)
     if n < 2:
         raise InputError("a kernel estimate leaves each sample out in turn, so it needs at least 2 samples; got 1")
     step = block_rows(n, left.device, TILE_VALUES)
-    # Without a gradient one tile serves all rows: freed tiles between small results are not reused and add up to n × n.
+    # Without a gradient one tile is reused for all rows: freed tiles between small results would add up to n × n.
     reused = None if step >= n or left.requires_grad or right.requires_grad else left.new_empty(step, n)
     for start in range(0, n, step):
         rows = left[start : start + step]
@@ -148,7 +148,7 @@ def kde_ece(samples: TopLabels, *, p: Power = 1, bandwidth: Bandwidth = 0.02) ->
     """Kernel calibration error of the predicted class: ECE with Beta kernels in place of bins.
 
     The mean of |Ê[correct | c_i] − c_i|^p; the root 1/p is not taken, as in the authors' program. `bandwidth="loo"`
-    takes the one of `loo_bandwidths` under which the confidences are most likely, each given the others.
+    takes the bandwidth under which the confidences are most likely, each given the others.
 
     p          power of the error
     bandwidth  of the kernels, or "loo": chosen by leave-one-out likelihood
@@ -161,8 +161,8 @@ def kde_ece(samples: TopLabels, *, p: Power = 1, bandwidth: Bandwidth = 0.02) ->
 def kde_ece_marginal(samples: FullRows, *, p: Power = 1, bandwidth: Bandwidth = 0.02) -> float:
     """Kernel calibration error of each class's probability, summed over classes.
 
-    Σ_c of the mean of |Ê[y = c | f_ic] − f_ic|^p with Beta kernels, the root not taken. A sum, not a mean as in
-    `classwise_ece`: for two classes it is twice the error of one. `bandwidth="loo"` chooses for each class apart.
+    Σ_c of the mean of |Ê[y = c | f_ic] − f_ic|^p with Beta kernels; the root is not taken. A sum, not a mean as in
+    `classwise_ece`: for two classes it is twice the error of one. `bandwidth="loo"` chooses for each class separately.
 
     p          power of the error
     bandwidth  of the kernels, or "loo": chosen by leave-one-out likelihood
@@ -177,10 +177,10 @@ def kde_ece_marginal(samples: FullRows, *, p: Power = 1, bandwidth: Bandwidth = 
 
 @metric(full_rows, title="KDE canonical CE", **CANONICAL)
 def kde_ece_canonical(samples: FullRows, *, p: Power = 1, bandwidth: Bandwidth = 0.02) -> float:
-    """Kernel calibration error of the whole distribution: is it right given all of it, not only its largest part?
+    """Kernel calibration error of the whole distribution, not only of its largest probability.
 
-    The mean of Σ_c |Ê[y_c | f_i] − f_ic|^p with Dirichlet kernels, the root not taken. Neighbours are few in many
-    dimensions: with more than about ten classes it takes many samples to tell miscalibration from their lack.
+    The mean of Σ_c |Ê[y_c | f_i] − f_ic|^p with Dirichlet kernels; the root is not taken. Neighbours are few in many
+    dimensions: with more than about ten classes it takes many samples to tell miscalibration from a lack of neighbours.
 
     p          power of the error
     bandwidth  of the kernels, or "loo": chosen by leave-one-out likelihood

@@ -14,7 +14,7 @@ from temperance.settings import Count, CountOrZero
 @mean_metric(title="accuracy", range=(0, 1), lower_is_better=False, perfect=1.0, headline=1, percent=True)
 @narrow
 def accuracy(batch: Columns) -> Tensor:
-    """Accuracy: how often the most probable class is the label; of tied classes the lowest counts.
+    """Accuracy: how often the most probable class is the label; ties go to the lowest class.
 
     >>> accuracy([[0.9, 0.1], [0.8, 0.2]], [0, 1])
     0.5
@@ -26,10 +26,9 @@ def accuracy(batch: Columns) -> Tensor:
 def top_k_accuracy(batch: Batch, *, top: Count = 5) -> Tensor:
     """Top-k accuracy: how often the label is among the `top` most probable classes, by default five.
 
-    With `top=1` this is accuracy, and with as many as there are classes always 1. Ties are broken as there: the lower
-    index comes first.
+    With `top=1` this is accuracy, and with `top=k` it is always 1. Of tied classes the lower index comes first.
 
-    top  how many classes count
+    top  how many of the most probable classes count
 
     >>> top_k_accuracy([[0.5, 0.3, 0.2], [0.5, 0.3, 0.2]], [1, 2], top=2)
     0.5
@@ -43,9 +42,9 @@ def top_k_accuracy(batch: Batch, *, top: Count = 5) -> Tensor:
 @mean_metric(title="NLL", range=(0, float("inf")), headline=2, proper=True)
 @narrow
 def nll(batch: Columns) -> Tensor:
-    """Negative log-likelihood, also log-loss or cross-entropy: a proper score, in nats.
+    """Negative log-likelihood, also called log-loss or cross-entropy: a proper score, in nats.
 
-    Exact from logits. From probabilities, values below 1e-12 count as 1e-12, so a sample costs at most 27.6.
+    Exact from logits. Probabilities are clamped to at least 1e-12, so a sample costs at most 27.6.
 
     >>> round(nll([[0.9, 0.1], [0.8, 0.2]], [0, 1]), 6)
     0.857399
@@ -64,14 +63,14 @@ def brier(batch: Batch, *, mean_over_classes: bool = False) -> Tensor:
     >>> round(brier([[0.9, 0.1], [0.8, 0.2]], [0, 1]), 6)
     0.65
     """
-    # Σ_j (p_j − 1[j = y])² = Σ_j p_j² − 2 p_y + 1; rounding can leave less than 0.
+    # Σ_j (p_j − 1[j = y])² = Σ_j p_j² − 2 p_y + 1; rounding can make it negative.
     squared = (batch.probs.square().sum(1) - 2 * batch.label_prob + 1).clamp_min(0)
     return squared / batch.k if mean_over_classes else squared
 
 
 @narrow
 def class_nll_sums(batch: Columns) -> Sums:
-    """For each class, how many samples carry its label and the sum of their NLL. (k,)"""
+    """For each class, the number of samples with its label and the sum of their NLL. (k,)"""
     return Sums(batch.tally(batch.labels, batch.k), batch.tally(batch.labels, batch.k, batch.nll))
 
 
@@ -80,10 +79,10 @@ def class_loss_spread(sums: Sums, *, reduce: Literal["mean", "sum"] = "mean", dd
     """How unevenly the loss falls on classes: the standard deviation of their NLL (SCTL eq. 4).
 
     Over the classes that occur. `reduce="sum"` takes each class's summed loss (SCTL eq. 3 as printed), `ddof=1` the
-    sample standard deviation that its program uses.
+    sample standard deviation, as its program does.
 
     reduce  "mean" or "sum" of the losses of a class
-    ddof    0 for the standard deviation of these classes, 1 for the sample's
+    ddof    0 for the population standard deviation, 1 for the sample's
     """
     present = sums.count > 0
     losses = (sums.total if reduce == "sum" else sums.mean)[present]

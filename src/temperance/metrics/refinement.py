@@ -1,9 +1,9 @@
 """What can be repaired after training and what cannot: a proper score of the confidence, split in two.
 
-Replace every confidence by the accuracy of predictions like it, as the best non-decreasing function of the confidence
-(isotonic regression) says. What the score gains is its calibration part; what it still costs is its refinement part.
-This is the CORP decomposition (Dimitriadis, Gneiting and Jordan, 2021) for the event that the predicted class is
-right, with the score's uncertainty and discrimination left together as refinement = uncertainty − discrimination.
+Isotonic regression of correctness on confidence, the best non-decreasing map, replaces every confidence by the accuracy
+of predictions like it. What the score gains is its calibration part; what remains is its refinement part. This is the
+CORP decomposition (Dimitriadis, Gneiting and Jordan, 2021) for the event that the predicted class is right, with
+refinement = uncertainty − discrimination.
 """
 
 from collections.abc import Callable
@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from temperance.arrays import LOG_FLOOR
+from temperance.isotonic import isotonic
 from temperance.metrics.base import metric
 from temperance.metrics.stats import TopLabels, top_labels
-from temperance.numerics import isotonic
 
-# The total score of predictions in groups: of the probability said in each, how many were right, and how many wrong.
+# The total score of groups of predictions, from the probability stated in each and the numbers of right and wrong ones.
 GroupScore = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
@@ -26,12 +26,12 @@ def brier_total(said: Tensor, right: Tensor, wrong: Tensor) -> Tensor:
 
 
 def nll_total(said: Tensor, right: Tensor, wrong: Tensor) -> Tensor:
-    """−Σ ln(probability of what happened), with a floor as everywhere."""
+    """−Σ ln(probability of what happened), with the same floor as everywhere."""
     return -(right * said.clamp(LOG_FLOOR, 1).log() + wrong * (1 - said).clamp(LOG_FLOOR, 1).log()).sum()
 
 
 def split(samples: TopLabels, total: GroupScore) -> tuple[float, float]:
-    """The mean score as (calibration, refinement), which sum to it."""
+    """The mean score as (calibration, refinement), whose sum it is."""
     # Equal confidences must get equal values, so they are pooled before the regression.
     confidence, group, count = torch.unique(samples.confidence, return_inverse=True, return_counts=True)
     hits, n = samples.correct.double(), float(len(group))
@@ -47,11 +47,11 @@ def split(samples: TopLabels, total: GroupScore) -> tuple[float, float]:
 
 @metric(top_labels, title="Brier, calibration part", range=(0, 1), interval="distance")
 def brier_calibration(samples: TopLabels) -> float:
-    """What the confidence's Brier score would gain from the best repair after training that keeps its order.
+    """The part of the confidence's Brier score that the best order-preserving recalibration would remove.
 
     The mean of (confidence − correct)² minus the same after isotonic regression of correct on confidence. Near 0 there
-    is nothing left for temperature scaling and its like to do. The regression is fitted to the samples it is measured
-    on, so a calibrated model measures a little above 0, the more so the fewer samples; but no bins need choosing.
+    is nothing left for temperature scaling and similar methods to do. The regression is fitted to the samples it is
+    measured on, so a calibrated model measures a little above 0, more so with fewer samples; but it needs no bins.
 
     >>> p = [[0.9, 0.1], [0.8, 0.2], [0.7, 0.3], [0.6, 0.4]]
     >>> round(brier_calibration(p, [0, 1, 0, 1]), 6), round(brier_refinement(p, [0, 1, 0, 1]), 6)
@@ -62,10 +62,10 @@ def brier_calibration(samples: TopLabels) -> float:
 
 @metric(top_labels, title="Brier, refinement part", range=(0, 0.25))
 def brier_refinement(samples: TopLabels) -> float:
-    """What the confidence's Brier score would still cost after that repair: right and wrong predictions look alike.
+    """The part of the confidence's Brier score that recalibration cannot remove: right and wrong look alike.
 
     The mean of (recalibrated confidence − correct)², from 0 (every wrong prediction is less confident than every right
-    one) to 1/4. No recalibration that keeps the order lowers it; a better model or a better confidence score does. With
+    one) to 1/4. No order-preserving recalibration lowers it; a better model or a better confidence score does. With
     `brier_calibration` it sums to the Brier score of the event that the prediction is right, which is not the
     k-class `brier`.
     """
@@ -74,19 +74,19 @@ def brier_refinement(samples: TopLabels) -> float:
 
 @metric(top_labels, title="NLL, calibration part", range=(0, float("inf")), interval="distance")
 def nll_calibration(samples: TopLabels) -> float:
-    """What the confidence's log-loss would gain from the best repair after training that keeps its order.
+    """The part of the confidence's log-loss that the best order-preserving recalibration would remove.
 
-    As `brier_calibration`, with −ln(probability of what happened): confident mistakes weigh far more. Probabilities
-    below 1e-12 count as 1e-12, so a mistake costs at most 27.6, also from logits.
+    Like `brier_calibration`, with −ln(probability of what happened): confident mistakes weigh far more. Probabilities
+    are clamped to at least 1e-12, so a mistake costs at most 27.6, even from logits.
     """
     return split(samples, nll_total)[0]
 
 
 @metric(top_labels, title="NLL, refinement part", range=(0, 1))
 def nll_refinement(samples: TopLabels) -> float:
-    """What the confidence's log-loss would still cost after that repair: right and wrong predictions look alike.
+    """The part of the confidence's log-loss that recalibration cannot remove: right and wrong look alike.
 
-    As `brier_refinement`, with −ln(probability of what happened); at most ln 2 = 0.69. With `nll_calibration` it sums
+    Like `brier_refinement`, with −ln(probability of what happened); at most ln 2 = 0.69. With `nll_calibration` it sums
     to the log-loss of the event that the prediction is right, which is not the k-class `nll`.
     """
     return split(samples, nll_total)[1]

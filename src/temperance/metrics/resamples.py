@@ -1,7 +1,7 @@
 """Bootstrap resamples that several predictions of the same samples share, so that their differences are paired.
 
-Everything is a sum over samples: of a value, or of a value in each bin. The samples are dealt at random to a few
-hundred parts, a value is summed over each part once, and all resamples are one product of matrices.
+Everything is a sum over samples: of a value, or of a value in each bin. The samples are assigned at random to a few
+hundred parts, a value is summed over each part once, and all resamples are one matrix product.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Resamples:
 
     @classmethod
     def draw(cls, n: int, n_resamples: int, seed: int, counts: Tensor | None = None) -> Self:
-        """Resamples of n samples, which all count equally unless `counts` (n,) are given."""
+        """Resamples of n samples, which count equally unless `counts` (n,) are given."""
         generator = torch.Generator().manual_seed(seed)
         n_parts = min(n, N_PARTS)
         weights = part_weights(n_parts, n_resamples, generator)

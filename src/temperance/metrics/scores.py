@@ -1,7 +1,7 @@
-"""Confidence scores: how sure a prediction looks, as one number for each sample; higher is surer.
+"""Confidence scores: one number for each sample; higher means more confident.
 
-Selective prediction and the detection of unfamiliar inputs rank samples by one of these. Each is a function of a tensor
-(n, k), and an entry of `SCORES`, so that metrics can name it.
+Selective prediction and out-of-distribution detection rank samples by one of these. Each is a function of a tensor
+(n, k), registered in `SCORES`, so that metrics can refer to it by name.
 """
 
 import math
@@ -21,7 +21,7 @@ from temperance.registry import Registry, first_line, plain_name
 class Score:
     """A registered confidence score.
 
-    function   (n, k) → (n,), differentiable; of probabilities, or of logits where `needs_logits` is true
+    function   (n, k) → (n,), differentiable; of probabilities, or of logits if `needs_logits`
     of_batch   the float64 scores of checked predictions
     """
 
@@ -63,7 +63,7 @@ def _registered(
 def _logits_of(batch: Batch, name: str) -> Tensor:
     if not batch.from_logits:
         raise InputError(
-            f"the {name} score needs logits; got probabilities, whose scale is lost. "
+            f"the {name} score needs logits; got probabilities, which have lost the scale of the logits. "
             "Pass logits with from_logits=True, or choose msp, margin or negative-entropy"
         )
     return batch.scores.double()
@@ -91,12 +91,12 @@ def margin(probs: Tensor) -> Tensor:
 def negative_entropy(probs: Tensor, *, normalised: bool = False) -> Tensor:
     """Minus the entropy of the probabilities, in nats: Σ_j p_j ln p_j. (n, k) → (n,) in [−ln k, 0]
 
-    0 · ln 0 counts as 0. `normalised=True` gives 1 + Σ_j p_j ln p_j / ln k, from 0 (uniform) to 1 (one-hot; also for a
-    single class). The program of Zhou et al. (2025) has the sign of the minimum wrong there, which makes the normalised
-    score 1 for every sample.
+    0 · ln 0 counts as 0. `normalised=True` gives 1 + Σ_j p_j ln p_j / ln k, from 0 (uniform) to 1 (one-hot, or a single
+    class). The program of Zhou et al. (2025) has the sign of the minimum wrong there, which makes the normalised score
+    1 for every sample.
     """
     k = probs.shape[1]
-    # The floor is far below any rounding error, and it keeps the gradient at a probability of zero finite.
+    # The floor is far below any rounding error and keeps the gradient finite at a probability of zero.
     floored = probs.clamp_min(torch.finfo(probs.dtype).tiny)
     total = (floored * floored.log()).sum(1)
     if not normalised:
@@ -108,7 +108,7 @@ def negative_entropy(probs: Tensor, *, normalised: bool = False) -> Tensor:
 def energy(logits: Tensor) -> Tensor:
     """Minus the free energy of the logits: ln Σ_j exp(z_j). (n, k) → (n,)
 
-    Liu et al. (2020), at temperature 1. It reads the scale of the logits, which a softmax takes away: logits that are
+    Liu et al. (2020), at temperature 1. It depends on the scale of the logits, which a softmax removes: logits that are
     really log-probabilities all score 0.
     """
     return logits.logsumexp(1)
@@ -118,6 +118,6 @@ def energy(logits: Tensor) -> Tensor:
 def max_logit(logits: Tensor) -> Tensor:
     """The largest logit. (n, k) → (n,)
 
-    Hendrycks et al. (2022). It reads the scale of the logits, as `energy` does, and not how many classes are close.
+    Hendrycks et al. (2022). It depends on the scale of the logits, as `energy` does, but not on how many are close.
     """
     return logits.amax(1)

@@ -1,7 +1,7 @@
 """Selective prediction: how the error falls when the least confident predictions are left out.
 
-Sort the samples by a confidence score, surest first. Keeping the first m of n is a coverage of m / n, and the mean
-loss of those m is the selective risk. Every metric here reads the curve of risk against coverage, and so does the plot.
+Sort the samples by a confidence score, most confident first. Keeping the first m of n is a coverage of m / n, and the
+mean loss of those m is the selective risk. Every metric here, and the plot, reads the curve of risk against coverage.
 """
 
 import math
@@ -18,8 +18,9 @@ from temperance.metrics.base import metric
 from temperance.metrics.batch import Batch, batches
 from temperance.metrics.scores import SCORES
 from temperance.metrics.statistic import RankedSamples
-from temperance.numerics import is_whole, stable_order, stable_sort
+from temperance.numerics import is_whole
 from temperance.settings import NameOf, NonNegative, PositiveFraction, check_settings, settings_of
+from temperance.sorting import stable_order, stable_sort
 
 LOSSES: dict[str, Callable[[Batch], Tensor]] = {
     "zero-one": lambda batch: ~batch.correct,
@@ -39,13 +40,13 @@ class Ranked(RankedSamples):
     weights: Tensor | None = None
 
     def _sorted(self) -> Self:
-        # The surest last, because that takes less memory. Read backwards, equal scores keep the order of the data.
+        # The most confident last, which takes less memory. Read backwards, equal scores keep the order of the data.
         if self.loss.dtype == torch.bool and self.weights is None:
             return type(self)(*stable_sort(self.score, self.loss, last_first=True))
         return self.select(stable_order(-self.score).flip(0))
 
     def settled(self) -> Self:
-        """With whole weights all samples that they count, so that none is kept in part; else the rows."""
+        """With whole weights, each row repeated by its weight, so that none is kept in part; else the rows."""
         return self.repeated() if self.weights is not None and is_whole(self.weights) else self
 
 
@@ -53,16 +54,16 @@ def ranked(batch: Batch, *, score: ScoreName = "msp", loss: LossName = "zero-one
     """Each sample's confidence score and its loss: 1 for a wrong prediction ("zero-one"), or its NLL ("nll").
 
     score  what ranks the samples: "msp" (largest probability), "margin" or "negative-entropy"
-    loss   "zero-one": is it wrong; "nll": its log-loss
+    loss   "zero-one": 1 for a wrong prediction; "nll": the log-loss
     """
     return Ranked(SCORES[score].of_batch(batch), LOSSES[loss](batch), batch.weights)
 
 
 @dataclass(frozen=True)
 class RiskCoverage:
-    """The risk–coverage curve, from the surest sample alone to all of them. (n,) each
+    """The risk–coverage curve, from the most confident sample alone to all of them. (n,) each
 
-    coverage    share of the samples kept: 1/n, 2/n … 1, or of their weight
+    coverage    share of the samples kept, 1/n, 2/n … 1, or of their weight
     risk        mean loss of those kept
     threshold   confidence score of the last one kept
     """
@@ -75,7 +76,7 @@ class RiskCoverage:
     def of(cls, samples: Ranked, *, ties: Ties = "stable") -> "RiskCoverage":
         """The curve of a statistic. Equal scores keep the data's order; `ties="mean"` averages over their orders.
 
-        With whole weights it has a point for each of the samples that they count, else one for each row.
+        With whole weights it has a point for each sample counted, else one for each row.
         """
         samples = samples.settled()
         kept = _kept(samples)
@@ -96,7 +97,7 @@ class RiskCoverage:
 
 
 def _risk(samples: Ranked, ties: str) -> Tensor:
-    """The mean loss of the surest sample alone, of the surest two, and so on. (n,)"""
+    """The mean loss of the most confident sample alone, of the most confident two, and so on. (n,)"""
     loss, weights = samples.ordered.loss, samples.ordered.weights
     total = (loss if weights is None else loss * weights).flip(0).cumsum(0, dtype=torch.float64)
     kept = _kept(samples)  # not earlier: with millions of rows each of these takes much memory
@@ -114,7 +115,7 @@ def _kept(samples: Ranked) -> Tensor:
 
 
 def _mean(samples: Ranked, values: Tensor) -> Tensor:
-    """The mean of a value of each sample, the surest first, by their weights. ()"""
+    """The weighted mean of a value of each sample, most confident first. ()"""
     weights = samples.ordered.weights
     return values.mean() if weights is None else (values * weights.flip(0)).sum() / weights.sum()
 
@@ -125,7 +126,7 @@ def _straight_within_ties(total: Tensor, kept: Tensor, threshold: Tensor) -> Ten
     last = size.cumsum(0) - 1
     after, end = total[last], kept[last]
     before, start = (torch.cat([each.new_zeros(1), each[:-1]]) for each in (after, end))
-    # Multiplied before divided, so that the last of a group, whose place is the group's size, stays exact.
+    # Multiply before dividing, so that the last of a group stays exact.
     straight: Tensor = before[group] + (after - before)[group] * (kept - start[group]) / (end - start)[group]
     return straight
 
@@ -157,13 +158,13 @@ def risk_coverage_curve(
 
 @metric(ranked, title="AURC", range=(0, math.inf), headline=10, percent=True)
 def aurc(samples: Ranked, *, area: Literal["mean", "trapezoid"] = "mean", ties: Ties = "stable") -> float:
-    """Area under the risk–coverage curve: the mean error when only the surest predictions are kept, over all coverages.
+    """Area under the risk–coverage curve: the error of the most confident predictions, averaged over all coverages.
 
-    AURC = (1/n) Σ_m (1/m) Σ_{i≤m} loss_(i), surest first (Geifman et al., 2019). It rewards accuracy as well as a good
-    order of the confidences; for the order alone see `eaurc`. Equal scores keep the order of the data by default, so
-    where many confidences are exactly 1 shuffling changes the value; `ties="mean"` averages over their orders.
-    `area="trapezoid"` is the trapezoidal area from coverage 1/n to 1, divided by its width, as torch-uncertainty
-    reports it. `loss="nll"` ranks the log-loss instead of the error.
+    AURC = (1/n) Σ_m (1/m) Σ_{i≤m} loss_(i), most confident first (Geifman et al., 2019). It rewards accuracy as well as
+    a good order of the confidences; for the order alone see `eaurc`. Equal scores keep the order of the data by
+    default, so if many confidences are exactly 1, shuffling changes the value; `ties="mean"` averages over their
+    orders. `area="trapezoid"` is the trapezoidal area from coverage 1/n to 1, divided by its width, as in
+    torch-uncertainty. `loss="nll"` uses the log-loss instead of the error.
 
     area  "mean" over the samples, or "trapezoid"
     ties  "stable": equal scores keep the order of the data; "mean": the average over their orders
@@ -180,13 +181,13 @@ def aurc(samples: Ranked, *, area: Literal["mean", "trapezoid"] = "mean", ties: 
 
 @metric(ranked, title="E-AURC", range=(0, math.inf), headline=11, percent=True)
 def eaurc(samples: Ranked, *, optimum: Literal["asymptotic", "exact"] = "asymptotic", ties: Ties = "stable") -> float:
-    """Excess AURC: what the order of the confidences adds to the area that a perfect order would have.
+    """Excess AURC: the area above that of a perfect order of the confidences.
 
-    E-AURC = AURC − (e + (1 − e) ln(1 − e)) at error rate e (Geifman et al., 2019): the area when every wrong prediction
-    comes last, for n → ∞. At small n a perfect order still measures a little above 0; `optimum="exact"` takes off the
-    perfect area of these n samples, and is the only one for `loss="nll"`.
+    E-AURC = AURC − (e + (1 − e) ln(1 − e)) at error rate e (Geifman et al., 2019). The subtracted area is that of every
+    wrong prediction coming last, for n → ∞. At small n a perfect order still measures a little above 0;
+    `optimum="exact"` subtracts the perfect area of these n samples, and is required for `loss="nll"`.
 
-    optimum  "asymptotic": the perfect area for n → ∞; "exact": of these n samples
+    optimum  "asymptotic": the perfect area for n → ∞; "exact": that of these n samples
     ties     "stable": equal scores keep the order of the data; "mean": the average over their orders
 
     >>> round(eaurc([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7]], [0, 1, 1]), 6)
@@ -210,9 +211,9 @@ def eaurc(samples: Ranked, *, optimum: Literal["asymptotic", "exact"] = "asympto
 def augrc(samples: Ranked, *, ties: Ties = "stable") -> float:
     """Area under the generalised risk–coverage curve: the mean share of samples that are kept and wrong.
 
-    AUGRC = (1/n) Σ_m (1/n) Σ_{i≤m} loss_(i), surest first (Traub et al., 2024). AURC divides by the number kept, so its
-    few surest samples weigh most; here an error weighs by its rank. The paper's program takes the trapezoidal area from
-    coverage 0 with equal scores averaged, which is `ties="mean"` less (error rate) / 2n.
+    AUGRC = (1/n) Σ_m (1/n) Σ_{i≤m} loss_(i), most confident first (Traub et al., 2024). AURC divides by the number
+    kept, so the few most confident samples weigh most; here an error is weighted by its rank. The paper's program takes
+    the trapezoidal area from coverage 0 with equal scores averaged, which is `ties="mean"` minus (error rate) / 2n.
 
     ties  "stable": equal scores keep the order of the data; "mean": the average over their orders
 
@@ -225,9 +226,9 @@ def augrc(samples: Ranked, *, ties: Ties = "stable") -> float:
 
 @metric(ranked, title="risk at coverage", range=(0, math.inf), percent=True)
 def risk_at_coverage(samples: Ranked, *, coverage: PositiveFraction = 0.9, ties: Ties = "stable") -> float:
-    """The error when only the surest predictions are kept, by default 90 % of them.
+    """The error when only the most confident predictions are kept, by default 90 % of them.
 
-    The selective risk of the fewest samples that are at least `coverage` of all. A threshold on the confidence cannot
+    The selective risk at the smallest coverage that is at least `coverage`. A threshold on the confidence cannot
     separate equal scores; see `ties` in `aurc`.
 
     coverage  share of the predictions that is kept
@@ -244,8 +245,8 @@ def risk_at_coverage(samples: Ranked, *, coverage: PositiveFraction = 0.9, ties:
 def coverage_at_risk(samples: Ranked, *, risk: NonNegative = 0.05, ties: Ties = "stable") -> float:
     """The share of predictions that can be kept with an error of at most 5 %, or another risk.
 
-    The largest coverage whose selective risk is at most `risk`, 0 if there is none. Risk does not rise steadily with
-    coverage, so smaller coverages may be worse. It is chosen on the data it is measured on: not a guarantee.
+    The largest coverage whose selective risk is at most `risk`, 0 if there is none. Risk is not monotone in coverage,
+    so smaller coverages may be worse. It is chosen on the data it is measured on, so it is not a guarantee.
 
     risk  largest error that is accepted
     ties  "stable": equal scores keep the order of the data; "mean": the average over their orders

@@ -1,6 +1,6 @@
 """How far to trust a measured value: bootstrap intervals, and a paired test between two sets of predictions.
 
-Statistics add, so a resample of the data is a weighted sum of the statistics of its parts. The rows are dealt at
+Statistics add, so a resample of the data is a weighted sum of the statistics of its parts. The rows are assigned at
 random to a few hundred parts, the statistic of each is computed once, and a resample costs one row of a matrix
 product, whatever the size of the data. Metrics that keep their rows are resampled row by row; where that would be slow
 the resamples are smaller than the data and the interval is shrunk by the square root of the ratio.
@@ -27,30 +27,30 @@ from temperance.metrics.gather import Gatherer, Parts, Request
 from temperance.metrics.statistic import Additive, Samples, Statistic
 from temperance.settings import AtLeastTwo, of_kind
 
-# The most rows of a resample, and the most numbers. Where rows are so long that a resample would have too few of them,
-# as the probabilities of thousands of classes are, there is no interval.
+# The most rows of a resample, and the most numbers. If rows are so long (the probabilities of thousands of classes)
+# that a resample would have too few of them, there is no interval.
 LINEAR_ROWS = 20_000
 QUADRATIC_ROWS = 1_000
 DRAWN_VALUES = 1 << 21
 FEWEST_ROWS = 500
 
-# Resamples cannot judge a bin of fewer samples, nor an error of which such bins make up more than this share.
+# Resamples say nothing about a bin with fewer samples, nor about an error if such bins make up more than this share.
 FEWEST_IN_BIN = 10
 MOST_FROM_THIN_BINS = 1 / 3
 
-# An interval takes this many right and as many wrong predictions: no resample has a mistake that the data lack.
+# An interval needs this many right and this many wrong predictions: no resample has a mistake that the data lack.
 ENOUGH = 20
 
 ROUNDING = 1e-12  # resamples that differ by less are equal
 
 # The power of a distance to which noise adds its variance. A kernel whose width is the error itself, σ, lets through
-# noise of variance 1 / (n σ). Of pure noise that is σ², so its σ³ is 1 / n.
+# noise of variance 1 / (n σ). For pure noise that is σ², so σ³ = 1 / n.
 POWERS: dict[IntervalKind, int] = {"distance": 2, "smooth distance": 3}
 
 
 @dataclass(frozen=True)
 class Interval:
-    """A value, and the bounds between which the true one lies with probability `level`; NaN where there are none."""
+    """A value, and bounds between which the true one lies with probability `level`; NaN if there are none."""
 
     value: float
     low: float
@@ -112,8 +112,8 @@ def difference(
 ) -> Difference:
     """Metric of a minus metric of b on the same samples, with its interval and the p-value of no difference.
 
-    Both are resampled with the same rows, so what they have in common cancels: two methods can differ significantly
-    although their own intervals overlap.
+    Both are resampled with the same rows, so common variation cancels: two methods can differ significantly although
+    their intervals overlap.
     """
     values, draws = [], []
     for probs in (probs_a, probs_b):
@@ -137,16 +137,16 @@ class Draws:
         return Draws(self.values - other.values, self.share)
 
     def _deviations(self, value: float) -> Tensor:
-        # Smaller resamples have a larger bias, so they say how the value varies but not how far it is off.
+        # Smaller resamples have a larger bias, so they show how the value varies but not how biased it is.
         centre = value if self.share == 1 else float(self.values.nanmean())
         return (self.values - centre) * math.sqrt(self.share)
 
     def interval(self, value: float, bounds: tuple[float, float], level: float, *, power: int = 0) -> Interval:
-        """The interval of a mean, or of a distance from 0, cut at its range; it holds the measured value.
+        """The interval of a mean, or of a distance from 0, clipped to its range; it contains the measured value.
 
         A mean has the basic (reflected) bootstrap. Noise adds to a distance: v² ≈ t² + noise for the true t, and
         d² ≈ v² + noise for a resample's d. So the square, or another `power`, is bounded, by 2 v² − mean(d²) and the
-        spread of d². Resamples that do not differ, as those of one sample, bound nothing.
+        spread of d². Resamples that do not differ, such as those of one sample, give no bounds.
         """
         of_level(level)
         known = self.values[~self.values.isnan()]
@@ -158,7 +158,7 @@ class Draws:
     def difference(self, value: float, level: float) -> Difference:
         """The symmetric bootstrap interval of a difference, and how often chance alone gives one as large.
 
-        The interval holds 0 if and only if the p-value is 1 - level or more, given enough resamples for that.
+        The interval contains 0 if and only if the p-value is at least 1 - level, given enough resamples.
         """
         of_level(level)
         sizes = self._deviations(value).abs()
@@ -180,7 +180,7 @@ class Draws:
         found = found[: len(found) - int(np.isnan(found).sum())]
         if not len(found):
             return math.nan, math.nan
-        # Quantiles by hand: torch and NumPy take ten times as long for a few hundred values.
+        # Quantiles by hand: those of torch and NumPy take ten times as long for a few hundred values.
         down, up = np.interp((len(found) - 1) * np.array([1 - level, 1 + level]) / 2, np.arange(len(found)), found)
         return value - float(up), value - float(down)
 
@@ -197,7 +197,7 @@ def enough_of_both(right: float, n: int) -> bool:
 
 
 def not_enough(right: int, n: int) -> str:
-    """What is missing for an interval, in words, or nothing if nothing is."""
+    """What is missing for an interval, in words; empty if nothing is."""
     if enough_of_both(right, n):
         return ""
     fewer, what = min((right, "right"), (n - right, "wrong"))
@@ -214,9 +214,9 @@ def bounded(metric: Metric, stats: Statistic, value: float, draws: Draws, level:
 
 
 def can_be_bounded(metric: Metric, stats: Statistic) -> bool:
-    """Do resamples show how far off a metric of these data is, and in a time that people wait?
+    """Do resamples show how uncertain this metric of these data is, and in reasonable time?
 
-    Not where much of an error comes from bins of a few samples: every resample has them as far off as the data.
+    Not if much of an error comes from bins of a few samples: these are as far off in every resample as in the data.
     """
     if metric.interval == "none" or (isinstance(stats, Samples) and _most_rows(metric, stats) < FEWEST_ROWS):
         return False
@@ -230,7 +230,7 @@ def can_be_bounded(metric: Metric, stats: Statistic) -> bool:
 def deal(
     found: Iterable[Batch], n: int, requests: Sequence[Request], generator: torch.Generator | None = None
 ) -> list[Parts]:
-    """For each metric the statistics of parts of the rows, dealt at random; together they are all of the data."""
+    """The statistics of each metric for parts of the rows, assigned at random; together they are all of the data."""
     gatherer = Gatherer(requests, n, in_parts=True, as_came=True, generator=generator)
     for batch in found:
         gatherer.add(batch)
@@ -248,8 +248,8 @@ def resample(
 ) -> Draws:
     """The metric's values on bootstrap resamples.
 
-    With `paired`, generators of the same state draw the same rows of the data, whatever was predicted for them. Without
-    it, metrics that keep their rows are faster: these are sorted once for all resamples.
+    With `paired`, generators in the same state draw the same rows, whatever was predicted for them. Without it, metrics
+    that keep their rows are faster: the rows are sorted once for all resamples.
     """
     of_kind("n_resamples", n_resamples, AtLeastTwo)
     drawn: Iterable[Statistic]

@@ -1,10 +1,10 @@
-"""What a statistic is: named tensors that describe a set of rows, and add.
+"""Statistics: named tensors that describe a set of rows, and add.
 
 The statistics of two sets of rows sum to those of both together. So files in chunks, streams, several processes,
-bootstrap resamples and plots all share one source, and a picture cannot disagree with a number.
+bootstrap resamples and plots all share one source, and a plot cannot disagree with a number.
 
-A batch whose rows are dealt to parts gives the statistics of all parts at once: every tensor of an `Additive` one has a
-first dimension more. `whole` adds the parts up, `resampled` counts each part as often as a resample drew it.
+A batch whose rows are assigned to parts gives the statistics of all parts at once: every tensor of an `Additive` one
+has an extra leading dimension. `whole` sums the parts, `resampled` counts each part as often as a resample drew it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Statistic:
         raise NotImplementedError
 
     def absorb(self, others: Sequence[Self]) -> Self:
-        """As `combine`, with this one among them, whose memory may be used."""
+        """Like `combine` with this one, whose memory may be reused."""
         return type(self).combine([self, *others])
 
     def tensors(self) -> dict[str, Tensor]:
@@ -54,30 +54,31 @@ class Statistic:
         return sum(tensor.nbytes for tensor in self.tensors().values())
 
     def settled(self) -> Statistic:
-        """What a metric's value is computed from: for most statistics the statistic itself."""
+        """What a metric's value is computed from; usually the statistic itself."""
         return self
 
     @property
     def form(self) -> tuple[int, ...]:
-        """What must be equal for two statistics of one kind to add."""
+        """What must be equal for two statistics of the same kind to add."""
         return ()
 
     @property
     def is_weighted(self) -> bool:
-        """Do the rows count by weights? Then counts are sums of them, in float64."""
+        """Do the rows have weights? Counts are then sums of weights, in float64."""
         count = self.tensors().get("count")
         return count is not None and count.is_floating_point()
 
     def check_adds(self, other: Statistic) -> None:
-        """Refuse to add what does not fit."""
+        """Refuse to add an incompatible statistic."""
         if type(other) is not type(self):
-            raise InputError(f"only statistics of one kind add; got {type(self).__name__} and {type(other).__name__}")
+            kinds = f"{type(self).__name__} and {type(other).__name__}"
+            raise InputError(f"only statistics of the same kind add; got {kinds}")
         if other.form != self.form:
             raise InputError(
                 f"statistics with different n_bins or classes do not add: shapes {self.form} and {other.form}"
             )
         if other.is_weighted != self.is_weighted:
-            raise InputError("some of these predictions have weights and some have none: give all of them weights")
+            raise InputError("some of these predictions have weights and some do not: give all of them weights")
 
     @classmethod
     def _fields_of(cls, several: Sequence[Self]) -> list[list[Tensor]]:
@@ -102,7 +103,7 @@ class Additive(Statistic):
 
     @property
     def worth_waiting_for(self) -> int:
-        """How many bytes to collect before they are combined."""
+        """How many bytes of statistics to collect before combining them."""
         return 0
 
     @property
@@ -111,7 +112,7 @@ class Additive(Statistic):
 
     @property
     def fixed_values(self) -> int:
-        """How many numbers one part has, whatever the rows are."""
+        """How many numbers one part has, independent of its rows."""
         return sum(tensor.numel() for tensor in self.tensors().values())
 
     def most_bytes(self, n_parts: int) -> int:
@@ -119,11 +120,11 @@ class Additive(Statistic):
         return self.nbytes
 
     def whole(self) -> Self:
-        """All parts together."""
+        """The sum of all parts."""
         return type(self)(*(tensor.sum(0) for tensor in self.tensors().values()))
 
     def resampled(self, weights: Tensor) -> Iterator[Self]:
-        """For each row of `weights` (resamples, parts), the sum in which a part counts as often as its weight says."""
+        """For each row of `weights` (resamples, parts), the weighted sum of the parts."""
         stacked = list(self.tensors().values())
         for drawn in in_slabs(weights.to(stacked[0].device), sum(tensor[0].numel() for tensor in stacked)):
             summed = [weighted(drawn, tensor) for tensor in stacked]
@@ -131,12 +132,12 @@ class Additive(Statistic):
 
 
 def in_slabs(weights: Tensor, size: int) -> Sequence[Tensor]:
-    """The weights of as many resamples at a time as make `SLAB_VALUES` numbers, if each makes `size`."""
+    """The weights in slabs of resamples that make `SLAB_VALUES` numbers, if each makes `size`."""
     return torch.split(weights.double(), max(1, SLAB_VALUES // max(size, 1)))
 
 
 def weighted(weights: Tensor, stacked: Tensor) -> Tensor:
-    """(resamples, parts) times (parts, ...), in the type of the second. (resamples, ...)"""
+    """(resamples, parts) times (parts, ...), in the dtype of the second. (resamples, ...)"""
     flat = weights @ stacked.reshape(len(stacked), -1).double()
     return flat.to(stacked.dtype).reshape(len(weights), *stacked.shape[1:])
 
@@ -145,12 +146,12 @@ def weighted(weights: Tensor, stacked: Tensor) -> Tensor:
 class Samples(Statistic):
     """Rows that are kept, for metrics that need more than sums. It grows with the data.
 
-    A kind of it has the rows' `weights` as its last field, None where all rows count equally.
+    A subclass has the rows' `weights` as its last field, None if all rows count equally.
     """
 
     @property
     def counts(self) -> Tensor | None:
-        """How much each row counts; None where all count equally. (n,)"""
+        """How much each row counts; None if all count equally. (n,)"""
         return getattr(self, "weights", None)
 
     @property
@@ -158,16 +159,16 @@ class Samples(Statistic):
         return self.counts is not None
 
     def repeated(self) -> Self:
-        """Each row as often as its weight says, which must be a whole number."""
+        """Each row repeated by its weight, which must be a whole number."""
         if self.counts is None:
             return self
         if not is_whole(self.counts):
             raise needs_whole_weights("this metric")
-        remedy = "Divide the weights by their mean, or leave out a metric that takes whole ones only"
+        remedy = "Divide the weights by their mean, or leave out metrics that need whole weights"
         return self.select(repeated_rows("this metric", self.counts, remedy)).unweighted()
 
     def unweighted(self) -> Self:
-        """The same rows, all counting alike."""
+        """The same rows, all counting equally."""
         return self if self.counts is None else type(self)(*list(self.tensors().values())[:-1])
 
     @classmethod
@@ -179,7 +180,7 @@ class Samples(Statistic):
         return type(self)(*(tensor[index] for tensor in self.tensors().values()))
 
     def redrawn(self, size: int, generator: torch.Generator | None, *, paired: bool) -> Self:
-        """That many rows, drawn with replacement; `paired` as in `resample`."""
+        """`size` rows, drawn with replacement; `paired` as in `resample`."""
         device = next(iter(self.tensors().values())).device
         return self.select(torch.randint(len(self), (size,), generator=generator).to(device))
 
@@ -189,9 +190,9 @@ class Samples(Statistic):
 
 @dataclass(frozen=True)
 class RankedSamples(Samples):
-    """Two numbers and a weight for each row, which metrics read in the order of the first. (n,) each"""
+    """Two numbers and a weight for each row, which metrics read in the order of the first number. (n,) each"""
 
-    # Not a reference to itself: such a cycle would keep the rows of every resample until Python collects garbage.
+    # Not a reference to itself: such a cycle would keep the rows of every resample until garbage is collected.
     _is_ordered: ClassVar[bool] = False
 
     @property
@@ -212,7 +213,7 @@ class RankedSamples(Samples):
 
     @cached_property
     def has_ties(self) -> bool:
-        """Do any rows differ that are equal in the order?"""
+        """Do rows that tie in the order differ in their second number?"""
         key, value, *_ = self.ordered.tensors().values()
         return bool(((key[1:] == key[:-1]) & (value[1:] != value[:-1])).any())
 
@@ -231,16 +232,16 @@ class RankedSamples(Samples):
         # Ties must come in a random order, and the order depends on the predictions.
         if paired or self.has_ties:
             return super().redrawn(size, generator, paired=paired)
-        # Sums of exponential numbers over their total are uniform numbers in ascending order, so nothing is sorted.
+        # Partial sums of exponential variables over their total are uniform and ascending, so nothing is sorted.
         steps = torch.empty(size + 1, dtype=torch.float64).exponential_(generator=generator).cumsum(0)
         index = (steps[:-1] * (len(self) / steps[-1])).long().clamp_max_(len(self) - 1)
         return self.ordered.select(index.to(next(iter(self.tensors().values())).device))._in_order()
 
 
 class Running:
-    """Statistics that are added up as they come, with few copies.
+    """A running sum of statistics, with few copies.
 
-    If it is known how many rows will come (`n`), they are written to their place. Additive statistics are added in
+    If the number of rows is known in advance (`n`), they are written to their place. Additive statistics are added in
     place, once there are enough of them.
     """
 
@@ -248,10 +249,10 @@ class Running:
         self._several: list[Statistic] = []
         self._n, self._filled = n, 0
         self._waiting = 0
-        self._is_own = False  # may the first be changed in place? Not if a caller holds it, too
+        self._is_own = False  # may the first be changed in place? Not if a caller holds it too
 
     def add(self, found: Statistic) -> None:
-        """Take in the statistic of more rows."""
+        """Add the statistic of more rows."""
         if self._several:
             self._several[0].check_adds(found)
         if isinstance(found, Samples) and self._n is not None:
@@ -287,32 +288,32 @@ class Running:
             self._merge()
         self._is_own = False
         if isinstance(found := self._several[0], Samples) and self._n is not None and self._filled < self._n:
-            return found.select(slice(0, self._filled))  # fewer rows came than were expected: some have no weight
+            return found.select(slice(0, self._filled))  # fewer rows than expected: some have weight 0
         return found
 
     @property
     def nbytes(self) -> int:
-        """The memory that they take."""
+        """The memory they take."""
         return sum(each.nbytes for each in self._several)
 
     def __bool__(self) -> bool:
         return bool(self._several)
 
     def __iter__(self) -> Iterator[Statistic]:
-        self._is_own = False  # whoever iterates may keep the first
+        self._is_own = False  # the caller may keep the first
         return iter(self._several)
 
 
 def needs_whole_weights(name: str) -> InputError:
-    """The error for weights that do not count samples, where that matters."""
+    """The error for weights that are not whole, where that matters."""
     return InputError(
-        f"{name} depends on how many samples there are, so weights must be whole numbers that count them, "
-        "and these are not. Leave the metric out, or measure without weights"
+        f"{name} depends on the number of samples, so weights must be whole numbers that count samples; some of these "
+        "are not. Leave the metric out, or measure without weights"
     )
 
 
 def in_bytes(count: int) -> str:
-    """A number of bytes as people write it.
+    """A number of bytes in readable units.
 
     >>> in_bytes(6_400_000_000), in_bytes(72_000)
     ('6.4 GB', '72 kB')

@@ -1,4 +1,4 @@
-"""The statistics that metrics are values of: bins, sums, and rows that are kept."""
+"""The statistics behind the metrics: bins, sums, and rows that are kept."""
 
 from __future__ import annotations
 
@@ -11,17 +11,19 @@ from typing import Annotated, Any, Literal, Self, Unpack
 import torch
 from torch import Tensor
 
+from temperance.compiled import bin_sums
 from temperance.metrics.base import Metric, MetricClaims, metric
 from temperance.metrics.batch import NARROW, Batch, Columns, narrow
 from temperance.metrics.bins import Bins, Cells, SparseBins, SparseClassBins, above_rounding, bin_index
 from temperance.metrics.statistic import Additive, RankedSamples, Samples
-from temperance.numerics import bin_edges, bin_sums, stable_order, stable_sort, true_places
+from temperance.numerics import bin_edges, true_places
 from temperance.settings import Bounds
+from temperance.sorting import stable_order, stable_sort
 
-# Up to this many bins, parts included, are kept even where they are empty.
+# Up to this many bins, parts included, are stored even if most are empty.
 DENSE_BINS = 1 << 17
 
-# Finer edges would be as close to each other as float64 numbers.
+# Finer edges would be as close together as float64 numbers.
 NBins = Annotated[int, Bounds(1, 1 << 30)]
 Side = Literal["right", "left"]
 
@@ -43,7 +45,7 @@ def top_label_bins(batch: Columns, *, n_bins: NBins = 15, closed: Side = "right"
 
 
 def predicted_class_bins(batch: Batch, *, n_bins: NBins = 15, closed: Side = "right") -> Bins | SparseBins:
-    """As `top_label_bins`, separately for each predicted class. (k, n_bins)
+    """Like `top_label_bins`, separately for each predicted class. (k, n_bins)
 
     n_bins  number of bins of equal width
     closed  which edge belongs to a bin: "right" is (lo, hi], "left" is [lo, hi)
@@ -53,7 +55,7 @@ def predicted_class_bins(batch: Batch, *, n_bins: NBins = 15, closed: Side = "ri
 
 
 def _binned(batch: Columns, index: Tensor, shape: tuple[int, ...]) -> Bins | SparseBins:
-    """Samples by the bin of each, (n,) numbers of bins of this shape."""
+    """Samples by bin: `index` (n,) numbers the bins of this shape."""
     size = math.prod(shape)
     if batch.n_parts * size > DENSE_BINS:
         hits = batch.correct.long()
@@ -69,10 +71,10 @@ def _binned(batch: Columns, index: Tensor, shape: tuple[int, ...]) -> Bins | Spa
 
 
 def class_bins(batch: Batch, *, n_bins: NBins = 15, closed: Side = "right") -> Bins | SparseClassBins:
-    """For each class all samples by its probability; the event is that it is the label. (k, n_bins)
+    """For each class, all samples by its probability; the event is that the class is the label. (k, n_bins)
 
     At most n_bins probabilities of a row can be above the first edge, so only those are binned one by one. The first
-    bin is what is left of the column.
+    bin is the rest of the column.
 
     n_bins  number of bins of equal width
     closed  which edge belongs to a bin: "right" is (lo, hi], "left" is [lo, hi)
@@ -92,7 +94,7 @@ def class_bins(batch: Batch, *, n_bins: NBins = 15, closed: Side = "right") -> B
     confidence = torch.bincount(cell, batch.weighed(value, row), minlength=batch.n_parts * size)
     hits = torch.bincount(label_cell, batch.weights, minlength=batch.n_parts * size)
     count, confidence, hits = (values.reshape(-1, k, n_bins) for values in (count, confidence, hits))
-    # Without rows bincount gives int64.
+    # Without rows bincount returns int64.
     count, confidence = count if batch.weights is None else count.double(), confidence.double()
     n = batch.count.reshape(-1, 1)
     others, total = count.sum(-1), _row_sums(batch, probs, batch.parts, batch.n_parts)
@@ -120,7 +122,7 @@ def _sparse_class_bins(
 
 
 def _row_sums(batch: Batch, rows: Tensor, part: Tensor, n_parts: int) -> Tensor:
-    """The rows of each part, added up. (n_parts, k) float64"""
+    """The sum of the rows of each part. (n_parts, k) float64"""
     if batch.weights is not None:
         rows = rows * batch.weights[:, None]
     if n_parts == 1:
@@ -145,7 +147,7 @@ class Sums(Additive):
 
 
 def mean_metric(*, title: str, **claims: Unpack[MetricClaims]) -> Callable[[Callable[..., Tensor]], Metric]:
-    """Register a metric that is the mean of a value of each sample, which the decorated function gives. (n,)"""
+    """Register a metric that is the mean of a per-sample value (n,), which the decorated function returns."""
 
     def register(of_samples: Callable[..., Tensor]) -> Metric:
         @wraps(of_samples)
@@ -175,7 +177,7 @@ class TopLabels(RankedSamples):
     weights: Tensor | None = None
 
     def _sorted(self) -> Self:
-        """By confidence, the lowest first; equal ones as they came."""
+        """By confidence, lowest first; equal ones keep their order."""
         if self.weights is not None:
             return self.select(stable_order(self.confidence))
         return type(self)(*stable_sort(self.confidence, self.correct))

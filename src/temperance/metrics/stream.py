@@ -12,11 +12,11 @@ from temperance.metrics.statistic import Additive, Running, Statistic
 
 
 class Stream:
-    """A metric that is fed piece by piece and gives the value for everything so far.
+    """A metric that is fed piece by piece and gives its value for everything so far.
 
-    Its memory is that of the metric's statistic: a few numbers for each bin, or for each class and bin, where the
-    metric allows it (`stream.grows` is false), all confidences where their order matters. Streams of the same metric
-    add, so several processes can each feed one and send it over: it pickles, and holds nothing but tensors.
+    Its memory is that of the metric's statistic: a few numbers per bin, or per class and bin, if the metric allows it
+    (`stream.grows` is false); all confidences if their order matters. Streams of the same metric add, so several
+    processes can each feed one and send it to another: it pickles, and its state is tensors only.
 
     >>> from temperance.metrics import ece
     >>> stream = Stream(ece, n_bins=10)
@@ -41,7 +41,7 @@ class Stream:
         ignore_index: int | None = None,
         weights: ArrayLike | None = None,
     ) -> None:
-        """Take in the next predictions; a piece in which no sample counts changes nothing."""
+        """Add the next predictions; a piece in which no sample counts changes nothing."""
         with suppress(NothingCountsError):
             found = self.metric.stats(
                 probs, labels, from_logits=from_logits, ignore_index=ignore_index, weights=weights, **self.options

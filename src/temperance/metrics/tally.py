@@ -1,8 +1,8 @@
-"""Predictions and their outcomes, added up, and an exact question about them: could this many hits be chance?
+"""Tallies of predictions and their outcomes, and a test of them: could this many hits be chance?
 
-If a model's confidence is right, the hits of any set of its predictions are a sum of independent events, each with a
-chance of its confidence c: a Poisson-binomial number with mean Σc and variance Σc(1 − c). Four sums are enough to test
-that, and they add.
+If a model's confidence is right, the hits of any set of its predictions are a sum of independent events, each with
+probability equal to its confidence c: a Poisson-binomial variable with mean Σc and variance Σc(1 − c). Four sums are
+enough to test that, and they add.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from temperance.metrics.gain import holm
 from temperance.metrics.statistic import Additive
 
 BINS = 15  # as the default of ECE
-MOST_BINS = 100  # with more, few of them would have enough samples for a test
+MOST_BINS = 100  # with more, few would have enough samples for a test
 DRAWS = 1999  # simulated errors of a calibrated model
 TINY = torch.finfo(torch.float64).tiny
 
 
 @dataclass(frozen=True)
 class Tally(Additive):
-    """How many predictions, the sums of their confidence and of its square, and how many were right. (...)"""
+    """The number of predictions, the sums of their confidence and its square, and how many were right. (...)"""
 
     count: Tensor
     confidence: Tensor
@@ -52,12 +52,12 @@ class Tally(Additive):
 
     @property
     def variance(self) -> Tensor:
-        """Of the hits, if confidence is right. (...)"""
+        """The variance of the hits, if confidence is right. (...)"""
         # Rows may sum to a little more than 1, so confidences may exceed it.
         return (self.confidence - self.squares).clamp_min(0)
 
     def total(self) -> Self:
-        """Everything in one. ()"""
+        """The sum of all entries. ()"""
         return type(self)(*(tensor.sum() for tensor in self.tensors().values()))
 
     def of(self, index: Tensor | slice) -> Self:
@@ -65,7 +65,7 @@ class Tally(Additive):
         return type(self)(*(tensor[index] for tensor in self.tensors().values()))
 
     def beside(self, other: Self) -> Self:
-        """The entries of both, one after the other."""
+        """The entries of both, concatenated."""
         both = zip(self.tensors().values(), other.tensors().values(), strict=True)
         return type(self)(*(torch.cat(pair) for pair in both))
 
@@ -76,7 +76,7 @@ def confidence_tally(batch: Batch, n_bins: int = BINS) -> Tally:
 
 
 def class_tally(batch: Batch) -> Tally:
-    """Predictions by the class that they name. (k,)"""
+    """Predictions by predicted class. (k,)"""
     return _tallied(batch, batch.prediction, batch.k)
 
 
@@ -88,7 +88,7 @@ def _tallied(batch: Batch, index: Tensor, size: int) -> Tally:
 
 
 def tallied(found: Iterable[Batch], into: list[Tally], n_bins: int = BINS) -> Iterator[Batch]:
-    """Pass the batches on unchanged, and add them up in `into`, by confidence and by class."""
+    """Pass the batches on unchanged, and tally them in `into`, by confidence and by class."""
     for batch in found:
         new = [confidence_tally(batch, min(n_bins, MOST_BINS)), class_tally(batch)]
         into[:] = [old + more for old, more in zip(into, new, strict=True)] if into else new
@@ -109,10 +109,11 @@ def positive_tally(by_class: Tally) -> Tally:
 def p_values(tally: Tally) -> Tensor:
     """The p-value of each entry: how likely hits at least this far off are if confidence is right. (...)
 
-    Twice the smaller tail. That of a Poisson-binomial number is close to that of a binomial one with its mean and
-    variance, which can be matched to the hits or to the misses. The skewness lies between those of the two, so the
-    larger tail of both is taken: it was never below the exact one by more than 1e-4 of it, from one sample on. Without
-    a prediction it is 1.
+    Twice the smaller tail. The tail of a Poisson-binomial variable is close to that of a binomial one of the same mean
+    and variance, which can be matched to the hits or to the misses. Its skewness lies between those of the two, so the
+    larger of the two tails is taken. Where the exact p-value is at most 0.1, this one was never below it by more than a
+    relative 1e-4, for any number of samples; larger ones, which decide nothing, may be a few percent too small. Without
+    predictions the p-value is 1.
     """
     n, confidence = tally.count.double(), tally.confidence
     many, few = _tails(n, confidence, tally.squares, tally.hits)
@@ -122,10 +123,10 @@ def p_values(tally: Tally) -> Tensor:
 
 
 def _tails(n: Tensor, mean: Tensor, squares: Tensor, events: Tensor) -> tuple[Tensor, Tensor]:
-    """The chances of at least and of at most this many events, from the sums of their chances and of the squares."""
+    """The chances of at least and at most this many events, from the sums of their probabilities and their squares."""
     from scipy.special import betainc
 
-    # Rounding may bring sums a little below 0; the number of trials that match them is at most n.
+    # Rounding can make sums slightly negative; the matching number of trials is at most n.
     mean = mean.clamp_min(0)
     trials = torch.where(mean > 0, mean.square() / squares.clamp_min(TINY), n).minimum(n).clamp_min(TINY)
     rate = (mean / trials).clamp_max(1)
@@ -140,7 +141,7 @@ def _tails(n: Tensor, mean: Tensor, squares: Tensor, events: Tensor) -> tuple[Te
 
 
 def significant(tally: Tally, level: float) -> Tensor:
-    """Which entries are off by more than chance, corrected for the number of those that have predictions. (m,)"""
+    """Which entries are off by more than chance, corrected for the number of non-empty entries. (m,)"""
     tested = tally.count > 0
     found = torch.zeros_like(tested)
     found[tested] = torch.tensor(holm(p_values(tally)[tested].tolist())) <= level
@@ -163,13 +164,13 @@ def error_by_chance(by_confidence: Tally, level: float) -> float:
 
 
 def accuracy_bounds(tally: Tally, level: float) -> tuple[float, float]:
-    """An interval of the accuracy that holds for any n."""
+    """An interval of the accuracy that is valid for any n."""
     low, high = clopper_pearson(tally.hits.sum(), tally.count.sum(), level)
     return float(low), float(high)
 
 
 def clopper_pearson(hits: Tensor, count: Tensor, level: float) -> tuple[Tensor, Tensor]:
-    """The exact interval of frequencies, which holds for any n; from 0 to 1 for none (Clopper and Pearson, 1934).
+    """The exact interval of frequencies, valid for any n; from 0 to 1 for n = 0 (Clopper and Pearson, 1934).
 
     >>> clopper_pearson(torch.tensor([0, 5]), torch.tensor([10, 10]), 0.95)
     (tensor([0.0000, 0.1871], dtype=torch.float64), tensor([0.3085, 0.8129], dtype=torch.float64))
@@ -184,10 +185,10 @@ def clopper_pearson(hits: Tensor, count: Tensor, level: float) -> tuple[Tensor, 
 
 
 def samples_needed(tally: Tally, error: float, level: float) -> int:
-    """How many predictions like these show a mean `error` in four of five tests at `level`, to two digits."""
+    """How many predictions like these detect a mean `error` in four of five tests at `level`, to two digits."""
     from scipy.special import ndtri
 
-    # Where the model is never in doubt, its mistakes are what varies.
+    # If the model is never in doubt, the variance comes from its mistakes.
     of_one = max(float(tally.variance.sum() / tally.count.sum()), error * (1 - error))
     needed = ((float(ndtri(1 - level / 2)) + float(ndtri(0.8))) / error) ** 2 * of_one
     step = int(10 ** max(math.floor(math.log10(needed)) - 1, 0))

@@ -1,4 +1,4 @@
-"""What an objective is, and the registry of all."""
+"""The base class of objectives, and their registry."""
 
 import math
 from collections.abc import Callable
@@ -12,24 +12,24 @@ from temperance.settings import HasSettings, NameOf
 
 
 class Objective(HasSettings):
-    """A differentiable function of log-probabilities and labels; one is made for each fit.
+    """A differentiable function of log-probabilities and labels; each fit makes its own.
 
-    `objective(log_probs, labels)` renews the weights from the losses and returns the value: one step of a plain
-    training loop. A solver that holds the weights constant, or goes through blocks of rows, calls the parts: `losses`
-    of the rows of a block, their `weights`, and `reweigh` between solutions.
+    `objective(log_probs, labels)` updates the weights from the losses and returns the value: one step of a plain
+    training loop. A solver that holds the weights constant, or works in blocks of rows, calls the parts: `losses` of
+    the rows of a block, their `weights`, and `reweigh` between solutions.
     """
 
     summary: ClassVar[str]
 
-    # Linear in the log-probabilities, therefore convex in any parameters that the logits are linear in.
+    # Linear in the log-probabilities, and so convex in any parameters that the logits are linear in.
     convex: bool
-    # `reweigh` has something to do.
+    # `reweigh` changes the weights.
     adapts: bool = False
-    # How many samples each row stands for (n,); None where each is one.
+    # How many samples each row counts as (n,); None if each is one.
     counts: Tensor | None = None
-    # The weight of a row depends on its class alone, so that it is known without the other rows.
+    # The weight of a row depends only on its class, so it is known without the other rows.
     weighs_classes: bool = True
-    # A calibration error of all rows together: it is not a sum over rows, and `losses` gives its value for every row.
+    # A calibration error of all rows together: it is not a sum over rows, and `losses` returns its value for every row.
     # It is for maps that keep the order of the classes.
     whole: ClassVar[bool]
 
@@ -53,19 +53,19 @@ class Objective(HasSettings):
         return of_class if self.counts is None else of_class * self.counts
 
     def n_samples(self, labels: Tensor) -> float:
-        """How many samples rows with these labels stand for."""
+        """The number of samples: of the rows, or the sum of their counts."""
         return float(len(labels)) if self.counts is None else float(self.counts.sum())
 
     def class_weights_of(self, counts: Tensor) -> Tensor:
-        """How much a row of each class counts, if there are this many of each (k,). (k,)"""
+        """How much a row of each class counts, given the number of rows of each (k,). (k,)"""
         return torch.full(counts.shape, 1 / float(counts.sum()), dtype=torch.float64, device=counts.device)
 
     def reweigh(self, losses: Tensor, labels: Tensor, k: int) -> float:
-        """Choose the weights anew from the losses (n,) reached so far; the largest relative change of a weight."""
+        """Choose new weights from the current losses (n,); returns the largest relative change of a weight."""
         return 0.0
 
     def reweigh_classes(self, sums: Tensor, counts: Tensor) -> float:
-        """As `reweigh`, from the summed losses of each class and its number of rows. (k,) each"""
+        """Like `reweigh`, from the summed losses of each class and its number of rows. (k,) each"""
         return 0.0
 
     @property
@@ -82,14 +82,14 @@ Kind = TypeVar("Kind", bound=type[Objective])
 def objective(*, convex: bool, whole: bool = False, name: str | None = None) -> Callable[[Kind], Kind]:
     """Register an objective with its claims.
 
-    convex  it is linear in the log-probabilities while its weights stand
+    convex  it is linear in the log-probabilities while its weights are fixed
     whole   it is a calibration error of all rows together, not a sum over rows
     """
     return registered(OBJECTIVES, name, {"convex": convex, "whole": whole})
 
 
 def make_objective(name: str, **settings: Any) -> Objective:
-    """A fresh objective by its plain name, which may carry settings as on the command line.
+    """A fresh objective of this name, which may carry settings as on the command line.
 
     >>> make_objective("label-smoothing:smoothing=0.1").convex
     True
@@ -99,13 +99,13 @@ def make_objective(name: str, **settings: Any) -> Objective:
 
 
 def counting(name: str, counts: Tensor | None) -> Objective:
-    """A fresh objective by its plain name, in which a row counts as many samples as `counts` (n,) says."""
+    """A fresh objective of this name, in which rows count as `counts` (n,) samples."""
     made = make_objective(name)
     made.counts = counts
     return made
 
 
-# A setting of whatever minimises one.
+# The setting that names an objective.
 ObjectiveName = Annotated[str, NameOf("an objective", make_objective)]
 
 

@@ -1,4 +1,4 @@
-"""Scores of single rows: NLL and its kin."""
+"""Objectives that are sums over rows: NLL and its variants."""
 
 from typing import Annotated
 
@@ -24,8 +24,8 @@ class Nll(Objective):
 class ClassBalancedNll(Objective):
     """Negative log-likelihood in which every class counts the same.
 
-    The mean over the classes that occur of their mean −log p(label). It is what `class-scaled` would be without its
-    scaling, and so the baseline that tells the two effects apart on unbalanced data.
+    The mean over the classes that occur of their mean −log p(label). It is `class-scaled` without the scaling, and so
+    the baseline that separates the two effects on imbalanced data.
     """
 
     def class_weights_of(self, counts: Tensor) -> Tensor:
@@ -34,13 +34,13 @@ class ClassBalancedNll(Objective):
 
 @objective(convex=True, name="label-smoothing")
 class SmoothedNll(Objective):
-    """Cross-entropy with a softened label: the target gives `smoothing` evenly to all classes.
+    """Cross-entropy with a smoothed label: the target spreads `smoothing` evenly over all classes.
 
     The target is (1 − ε) · one-hot + ε / k, torch's convention; spreading ε (k − 1) / k over the k − 1 wrong classes
-    gives the same target. Its optimum is deliberately less sure than the data: as a way to fit a calibrator
-    it over-softens.
+    gives the same target. Its optimum is deliberately less confident than the data, so calibrators fitted with it are
+    under-confident.
 
-    smoothing  ε, the share that the label gives away
+    smoothing  ε, the share taken from the label
     """
 
     def __init__(self, *, smoothing: Fraction = 0.05) -> None:
@@ -52,7 +52,7 @@ class SmoothedNll(Objective):
 
 @objective(convex=False, name="brier")
 class BrierScore(Objective):
-    """Brier score: mean squared distance to the one-hot label, which bounds what one confident mistake can cost."""
+    """Brier score: mean squared distance to the one-hot label, which bounds the cost of a confident mistake."""
 
     def losses(self, log_probs: Tensor, labels: Tensor) -> Tensor:
         # Σ_j (p_j − 1[j = y])² = Σ_j p_j² − 2 p_y + 1.
@@ -65,10 +65,10 @@ class BrierScore(Objective):
 
 @objective(convex=False, name="focal")
 class FocalNll(Objective):
-    """Focal loss: −(1 − p)^gamma · log p of the label, which lets well-fitted samples count less.
+    """Focal loss: −(1 − p)^gamma · log p of the label, so that well-fitted samples count less.
 
-    `detach_weight=True` treats (1 − p)^gamma as a constant in each step, as the SCTL authors' program does; then
-    the objective is linear in log p until the weights are renewed. Its optimum is less sure than the data.
+    `detach_weight=True` treats (1 − p)^gamma as a constant in each step, as the SCTL authors' program does; the
+    objective is then linear in log p until the weights are updated. Its optimum is less confident than the data.
 
     gamma          how fast a sample's weight falls as its label becomes probable; 0 is cross-entropy
     detach_weight  treat the weight as a constant in each step
@@ -99,5 +99,5 @@ class FocalNll(Objective):
         return largest_change(before, self._focus)
 
     def _focus_of(self, losses: Tensor) -> Tensor:
-        # 1 − p without cancellation where p is nearly 1; the floor keeps the slope of a power below 1 finite.
+        # 1 − p without cancellation near p = 1; the floor keeps the slope of a power below 1 finite.
         return (-torch.expm1(-losses)).clamp_min(1e-30) ** self.gamma

@@ -14,21 +14,21 @@ from temperance.settings import CountOrZero, Positive
 
 @objective(convex=True)
 class ClassScaled(Objective):
-    """Class-wise loss scaling (SCTL): classes that fit badly count more, so that losses even out.
+    """Class-wise loss scaling (SCTL): badly fitted classes count more, so that losses even out.
 
     Σ_j (1 + w_j) L_j over the classes that occur (eq. 8), with L_j the class's loss and
     w_j = β / (1 + exp(−L̄_j / α)) − β / 2 (eq. 5) of its normalised loss L̄. The weights are constants to the optimiser
-    and are renewed by `reweigh`: the first time with α = 1 and β = 1.5; the second time α and β are chosen to make the
-    predicted spread of the class losses small (eq. 6), and then they stay.
+    and are updated by `reweigh`: the first time with α = 1 and β = 1.5; the second time α and β are chosen to minimise
+    the predicted spread of the class losses (eq. 6), and then stay fixed.
 
-    alpha, beta   of eq. 5, to be used from the beginning in place of those that are chosen
-    normalise     "nd" (L − mean) / std, "mm" (L − min) / (max − min), "cm" (L − mean) / (max − min); no spread, no
-                  scaling
+    alpha, beta   of eq. 5, used from the start instead of being chosen
+    normalise     "nd" (L − mean) / std, "mm" (L − min) / (max − min), "cm" (L − mean) / (max − min); without spread
+                  there is no scaling
     class_reduce  "mean" over a class's samples, as in the authors' program, which balances unequal classes too; "sum"
                   as printed in eq. 3
     ddof          of the std: 1 in the program, 0 in eq. 4
     step          how eq. 6 predicts the next losses: "paper" L0 − w (L1 − L0) as printed and programmed;
-                  "first-order" L0 + (1 + w)(L1 − L0), which is what a step along the scaled loss does
+                  "first-order" L0 + (1 + w)(L1 − L0), the effect of a step along the scaled loss
 
     Jung et al., Scaling of class-wise training losses for post-hoc calibration, ICML 2023.
     """
@@ -108,7 +108,7 @@ class ClassScaled(Objective):
     def _normalised(self, losses: Tensor) -> Tensor:
         centre = losses.amin() if self.normalise == "mm" else losses.mean()
         if self.normalise == "nd":
-            # Fewer classes than degrees of freedom have no spread to speak of.
+            # With so few classes the standard deviation is undefined.
             spread = losses.std(correction=self.ddof) if len(losses) > max(self.ddof, 1) else losses.new_zeros(())
         else:
             spread = losses.amax() - losses.amin()
@@ -116,7 +116,7 @@ class ClassScaled(Objective):
         return torch.zeros_like(losses) if even else (losses - centre) / spread
 
     def _choose(self, before: Tensor, after: Tensor, k: int) -> tuple[float, float]:
-        """The α and β that make the predicted spread of the class losses least (eq. 6); what is given stays."""
+        """The α and β that minimise the predicted spread of the class losses (eq. 6); given values are kept."""
         alpha, beta = self._given
         if alpha is not None and beta is not None:
             return alpha, beta
@@ -138,7 +138,7 @@ class ClassScaled(Objective):
             # SLSQP clips a step that leaves the box by a rounding error, and says so.
             warnings.simplefilter("ignore", RuntimeWarning)
             found = minimize(spread, start, method="SLSQP", bounds=(alpha_range, beta_range))
-        # At a corner of the box SLSQP may report failure though it is there; worse than the start is a real failure.
+        # At a corner of the box SLSQP may report failure although it succeeded; worse than the start is a real failure.
         better = np.isfinite(found.x).all() and spread(found.x) <= spread(start)
         return (float(found.x[0]), float(found.x[1])) if better else (self.alpha, self.beta)
 

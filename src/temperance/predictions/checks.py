@@ -27,6 +27,9 @@ Positive = int | str
 # The key, column or metadata entry that says which calibrator made a file's probabilities.
 MARK = "calibrated_by"
 
+# Errors list at most this many names.
+MOST_NAMES = 12
+
 # The columns or keys that a caller can name.
 COLUMNS = ("logits", "probs", "label", "group", "weight")
 
@@ -69,7 +72,7 @@ class ColumnNames:
         """The column that the caller named as label, group or weight, if one was named."""
         name: str | None = getattr(self, what)
         if name is not None and name not in known:
-            raise InputError(f"there is no column {name!r} for {what}; found {shown(known)}")
+            raise InputError(f"there is no column {name!r} for {what}; found {excerpt(known)}")
         return name
 
     def matching(self, known: list[str]) -> list[str]:
@@ -81,14 +84,14 @@ class ColumnNames:
             found = [name.strip() for name in wanted.split(",")]
             missing = [name for name in found if name not in known]
             if missing:
-                raise InputError(f"there is no column {missing[0]!r} for {self.kind}; found {shown(known)}")
+                raise InputError(f"there is no column {missing[0]!r} for {self.kind}; found {excerpt(known)}")
             return found
         others = (self.label, self.group, self.weight)
         found = [name for name in known if fnmatchcase(name, wanted) and name not in others]
         if not found:
             hint = "" if "*" in wanted else f". A pattern has a star: {wanted}*"
             raise InputError(
-                f"no column matches {self.kind} {wanted!r}; found {shown(known)}{hint}",
+                f"no column matches {self.kind} {wanted!r}; found {excerpt(known)}{hint}",
                 flags={f"matches {self.kind}": f"matches --{self.kind}"},
             )
         return found
@@ -110,7 +113,7 @@ class Wanted:
 
     @property
     def renumbers(self) -> bool:
-        """Do labels become 0 and 1, because they are numbers that a binary classifier's two columns do not explain?"""
+        """Are labels written as 0 and 1, because the positive label of a binary classifier is a number?"""
         return isinstance(self.positive, int)
 
     def __post_init__(self) -> None:
@@ -123,7 +126,7 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Described:
-    """An array as its file describes it: its shape, NumPy's letter for its kind, and its type as a reader knows it."""
+    """What a file says about an array: its shape, NumPy's letter for its kind, and its type as the format names it."""
 
     shape: tuple[int, ...]
     kind: str
@@ -206,7 +209,7 @@ def _check_labels(
     class_names: tuple[str, ...] | None,
     wanted: Wanted,
 ) -> None:
-    """Check labels for scores that were `given` in a shape and mean predictions of `shape`, (n, k, *space)."""
+    """Check labels against scores of the shape `given`, which stand for predictions of `shape`, (n, k, *space)."""
     n, _, *space = shape
     is_one_hot = labels.shape == shape and labels.kind in "biuf" and wanted.positive is None
     if labels.shape not in ((n, *space), (n, 1, *space)) and not is_one_hot:
@@ -223,7 +226,7 @@ def _check_labels(
         if class_names is None and wanted.positive is None:
             of_arrays = " (Predictions.of takes them)"
             raise InputError(
-                f"labels are text, but no class names say which class each one is; give class_names too{of_arrays}, or "
+                f"labels are text, but there are no class names to match them; give class_names too{of_arrays}, or "
                 "numbers",
                 flags={of_arrays: ""},
             )
@@ -232,15 +235,15 @@ def _check_labels(
 
 
 def as_class_names(names: Iterable[Any]) -> tuple[str, ...]:
-    """Class names as different, non-empty strings."""
-    # A string would pass as a sequence of names of one letter.
+    """Class names as distinct, non-empty strings."""
+    # A string would pass as a sequence of one-letter names.
     given = [names] if isinstance(names, str) else list(names)
     if not given or not all(isinstance(name, str) and name for name in given):
-        raise InputError(f"class_names must be non-empty strings, one for each class; got {shown(map(repr, given))}")
+        raise InputError(f"class_names must be non-empty strings, one for each class; got {excerpt(map(repr, given))}")
     found = tuple(np.array(given, dtype=np.str_).tolist())
     if len(set(found)) < len(found):
         twice = next(name for i, name in enumerate(found) if name in found[:i])
-        raise InputError(f"class_names must be different from each other; {shown([repr(twice)])} occurs more than once")
+        raise InputError(f"class_names must be distinct; {excerpt([repr(twice)])} occurs more than once")
     return found
 
 
@@ -263,14 +266,14 @@ def binary_names(names: tuple[str, ...] | None, positive: Positive | None) -> tu
         return names
     if names is not None and names[1:] != (positive,):
         raise InputError(
-            f"the score is that of the second class, which class_names {shown(names)} do not call {positive!r}; "
-            "correct or remove them"
+            f"the positive class {positive!r} must be the second of class_names; got {excerpt(names)}. "
+            "Correct or remove them"
         )
     return names or (f"not {positive}", positive)
 
 
 def only_one(known: Iterable[str], *names: str) -> str | None:
-    """The one of several spellings of a name that is known, if any; two of them are refused."""
+    """The spelling of a name that is known, if any; two known spellings are refused."""
     found = [name for name in names if name in known]
     if len(found) > 1:
         raise InputError(f"there is both {found[0]} and {found[1]}; keep one")
@@ -289,7 +292,7 @@ def names_from_json(name: str, text: str | bytes) -> list[str]:
 
 
 def as_number(text: str) -> float | None:
-    """The number that a text is, an int if it is written as one. Python also takes 1_000; other programs do not.
+    """The number that a text spells, an int if possible. Unlike Python, other programs do not read 1_000 as a number.
 
     >>> as_number("12"), as_number("1e3"), as_number("1_000")
     (12, 1000.0, None)
@@ -302,12 +305,12 @@ def as_number(text: str) -> float | None:
 
 
 def is_whole_number(text: str) -> bool:
-    """Is this a number that is written without a point or an exponent?"""
+    """Is this a number written without a point or an exponent?"""
     return isinstance(as_number(text), int)
 
 
-def shown(names: Iterable[str], limit: int = 12) -> str:
+def excerpt(names: Iterable[str]) -> str:
     """Names as a sentence lists them: a long list is cut short, and so is a long name, which a broken file can have."""
     known = [name if len(name) <= 40 else f"{name[:40]}…" for name in names]
-    rest = f", … ({len(known)} in all)" if len(known) > limit else ""
-    return ", ".join(known[:limit]) + rest if known else "nothing"
+    rest = f", … ({len(known)} in all)" if len(known) > MOST_NAMES else ""
+    return ", ".join(known[:MOST_NAMES]) + rest if known else "nothing"

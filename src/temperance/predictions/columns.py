@@ -1,4 +1,4 @@
-"""Tables (.parquet and .csv): which columns are the predictions, which are labels and groups, and which are others."""
+"""Tables (.parquet and .csv): which columns hold scores, labels, groups and weights, and which hold anything else."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from temperance.errors import InputError
-from temperance.predictions.checks import MARK, ColumnNames, Wanted, as_class_names, is_whole_number, only_one, shown
+from temperance.predictions.checks import MARK, ColumnNames, Wanted, as_class_names, excerpt, is_whole_number, only_one
 from temperance.predictions.core import Origin, Predictions
 from temperance.predictions.rows import Chunk
 
@@ -50,7 +50,7 @@ class TableColumns:
         place: Callable[[int], str],
         marks: Iterable[str],
     ) -> Predictions:
-        """The predictions of a table with these columns; `read` gives its rows, `marks` are what its marks say."""
+        """The predictions of a table with these columns; `read` gives its rows, `marks` are its calibrators' names."""
         return Predictions(
             str(path),
             None,
@@ -72,19 +72,19 @@ def find_columns(names: Iterable[str], wanted: Wanted) -> TableColumns:
     """The columns of the predictions: `logits_0 … logits_{k-1}`, or `logits_<class name>`; `label`; perhaps `group`
     and `weight`.
 
-    `probs` may stand for `logits`. Classes are in the order of their numbers, or, if they have names, of the columns. A
+    Or `probs` in place of `logits`. Classes are in the order of their numbers, or of the columns if they have names. A
     binary classifier has one column of scores, `logits` or `logits_<anything>`.
     """
     known = list(names)
     if wanted.split is not None:
         raise InputError(
-            f"a table holds one set of predictions, not a {wanted.split} set beside another; leave out the split, or "
+            f"a table holds one set of predictions, not a {wanted.split} set next to another; leave out the split, or "
             "keep val_ and test_ sets in a .npz or .safetensors file",
             flags={"the split": "--split"},
         )
     if len(set(known)) < len(known):
         twice = next(name for i, name in enumerate(known) if name in known[:i])
-        raise InputError(f"the column {shown([repr(twice)])} occurs more than once; keep one")
+        raise InputError(f"the column {excerpt([repr(twice)])} occurs more than once; keep one")
     own = wanted.columns
     what, scores = _score_columns(known) if own.scores is None else (own.kind, own.matching(known))
     labels = None if wanted.labels == "ignored" else own.named(known, "label") or only_one(known, "label", "labels")
@@ -94,7 +94,7 @@ def find_columns(names: Iterable[str], wanted: Wanted) -> TableColumns:
     if wanted.positive is not None:
         if len(scores) > 1:
             raise InputError(
-                f"positive=… means one column of {what}, the score of the positive class; found {shown(scores)}",
+                f"positive=… means one column of {what}, the score of the positive class; found {excerpt(scores)}",
                 flags={"positive=…": "--binary"},
             )
     elif own.scores in scores:
@@ -118,7 +118,7 @@ def _missing(known: list[str], scores: list[str], wanted: Wanted) -> InputError:
     """What a table would need, and how to name columns that have other names."""
     if scores:
         own, flag = '. Name yours with columns={"label": NAME}', ". Name yours with --label NAME"
-        expected = f"expected the column label beside {shown(scores)}"
+        expected = f"expected the column label besides {excerpt(scores)}"
     else:
         needed = wanted.labels == "required"
         own = '. Name yours with columns={"logits": NAMES' + ', "label": NAME' * needed + '}, or "probs" for "logits"'
@@ -126,16 +126,16 @@ def _missing(known: list[str], scores: list[str], wanted: Wanted) -> InputError:
         several = "the columns logits_0, logits_1, … (or probs_0, probs_1, …), one for each class"
         one = "the column logits (or probs), the score of the positive class"
         expected = f"expected {several if wanted.positive is None else one}{', and label' * needed}"
-    return InputError(f"{expected}; found {shown(known)}{_hint(known) or own}", flags={own: flag})
+    return InputError(f"{expected}; found {excerpt(known)}{_hint(known) or own}", flags={own: flag})
 
 
 def _hint(known: list[str]) -> str:
     if len(known) == 1 and any(separator in known[0] for separator in ";\t"):
-        return ". Cells must be separated by commas, and decimals have a point"
-    mended = [name.strip() for name in known]
-    if _usual(mended) > _usual(known):
-        return ". Leave out the spaces around names"
-    return ". Names are in lower case" if _usual([name.lower() for name in mended]) > _usual(known) else ""
+        return ". Cells must be separated by commas, and decimals need a point"
+    stripped = [name.strip() for name in known]
+    if _usual(stripped) > _usual(known):
+        return ". Remove the spaces around names"
+    return ". Names must be in lower case" if _usual([name.lower() for name in stripped]) > _usual(known) else ""
 
 
 def _usual(known: list[str]) -> int:
@@ -154,12 +154,12 @@ def _score_columns(known: list[str]) -> tuple[str, list[str]]:
 
 
 def _in_own_order(columns: list[str], own: ColumnNames) -> tuple[list[str], tuple[str, ...] | None]:
-    """The caller's columns in the order of their classes; the star of a pattern stands for the class."""
+    """The caller's columns in the order of their classes; a pattern's star stands for the class."""
     pattern = own.scores or ""
     if len(columns) == 1:
         raise InputError(
-            f"{own.kind} {pattern!r} matches one column, {columns[0]}; a classifier has one for each class, two at "
-            "least. If it is the score of a binary classifier's positive class, pass positive=1",
+            f"{own.kind} {pattern!r} matches one column, {columns[0]}; a classifier has one for each class, at least "
+            "two. If it is the score of a binary classifier's positive class, pass positive=1",
             flags={"pass positive=1": "add --binary"},
         )
     if "," in pattern:
@@ -179,19 +179,19 @@ def _in_class_order(classes: dict[str, str]) -> tuple[list[str], tuple[str, ...]
     if len(numbered) < len(columns):
         other = next(column for column in columns if column not in numbered)
         raise InputError(
-            f"classes have numbers or names, not both: {shown([numbered[0]])} beside {shown([other])}; rename one"
+            f"classes have numbers or names, not both: {excerpt([numbered[0]])} and {excerpt([other])}; rename one"
         )
     ordered = sorted(columns, key=lambda column: int(classes[column]))
     if [int(classes[column]) for column in ordered] != list(range(len(columns))):
         raise InputError(
-            f"classes must be numbered 0 … {len(columns) - 1}; found {shown(ordered)}. "
-            "If these are names of classes, keep them as class_names in a .npz, .safetensors or .parquet file"
+            f"classes must be numbered 0 … {len(columns) - 1}; found {excerpt(ordered)}. "
+            "If these are class names, keep them as class_names in a .npz, .safetensors or .parquet file"
         )
     return ordered, None
 
 
 class NewColumn(NamedTuple):
-    """A column of a table with other predictions: one of the old table, or the new value of one."""
+    """A column of a table with new predictions: an old column, or one with new values."""
 
     name: str
     kind: Literal["old", "score", "scores", "label", "mark"]
@@ -202,7 +202,7 @@ class NewColumn(NamedTuple):
 def with_new_scores(
     names: Iterable[str], columns: TableColumns, wanted: Wanted, predictions: Predictions
 ) -> list[NewColumn]:
-    """The columns of a table after its scores were replaced; all others stay where they are."""
+    """The columns of a table whose scores are replaced; all others stay where they are."""
     what, classes = predictions.kind, predictions.class_names or tuple(map(str, range(predictions.k)))
     found = []
     for name in names:
@@ -223,17 +223,17 @@ def with_new_scores(
     new = {column.name for column in found if column.kind != "old"}
     for column in found:
         if column.kind == "old" and column.name in new:
-            raise InputError(f"the column {column.old} is in the way of the new one; rename or remove it")
+            raise InputError(f"the column {column.old} collides with a new one; rename or remove it")
     return found
 
 
 def class_columns(predictions: Predictions) -> tuple[str, ...]:
-    """The names of the classes in the names of columns: their own, or their numbers."""
+    """How column names refer to the classes: by name, or by number."""
     numbers = tuple(map(str, range(predictions.k)))
     classes = predictions.class_names or numbers
     if classes != numbers and any(map(is_whole_number, classes)):
         raise InputError(
             f"class names that are numbers, like {next(filter(is_whole_number, classes))!r}, cannot be told from class "
-            "numbers in the names of columns; write .parquet, .npz or .safetensors"
+            "numbers in column names; write .parquet, .npz or .safetensors"
         )
     return classes

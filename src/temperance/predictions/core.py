@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -43,12 +43,10 @@ WRITTEN_ROWS = 1 << 16
 # Scores that are hashed at a time, in float64.
 HASHED_VALUES = 1 << 17
 
-T = TypeVar("T")
-
 # The source of predictions that were never in a file.
 ARRAYS = "arrays"
 
-# What a file holds beside its predictions, as NumPy arrays, to be written in another format.
+# What a file holds besides its predictions, as NumPy arrays, to be written in another format.
 Extras = dict[str, npt.NDArray[Any]]
 
 
@@ -63,7 +61,7 @@ class Origin(NamedTuple):
 class Predictions:
     """Logits or probabilities of n samples over k classes, from memory or from a file, with labels if they are known.
 
-    Opening a file checks its shapes and types only. `chunks()` goes through the rows without ever holding all of them;
+    Opening a file checks its shapes and types only. `chunks()` goes through the rows without ever holding them all;
     `scores`, `labels`, `groups` and `weights` load them once and keep them. Values are checked where they are used: by
     the metrics, and by `logits()` and `labels`, which calibrators get.
 
@@ -110,7 +108,7 @@ class Predictions:
         """Predictions from arrays: (n, k) probabilities (or logits), (n,) labels, (n,) groups of text or integers.
 
         Predictions of every pixel are (n, k, *space) with labels (n, *space); each pixel becomes a row. Predictions
-        without labels can be calibrated and written, and searched for unfamiliar data.
+        without labels can be calibrated, written and compared with unfamiliar data.
 
         positive      for a binary classifier: `probs` is one column, the score of this label; usually positive=1
         normalise     accept probabilities that were rounded; see `normalised`
@@ -153,7 +151,7 @@ class Predictions:
         return found.normalised() if normalise else found
 
     def _part(self, held: Chunk, split: str | None, rows: npt.NDArray[np.int64]) -> Predictions:
-        """Some of the rows, which are in memory; `rows` are their numbers."""
+        """Some of the rows, already in memory; `rows` are their indices."""
         images = self._images
         return dataclasses.replace(
             self,
@@ -168,7 +166,7 @@ class Predictions:
         )
 
     def calibrated(self, probs: Callable[[Tensor], Tensor], by: str) -> Predictions:
-        """The same samples with the probabilities that a calibrator makes of logits; `by` is its name.
+        """The same samples with the probabilities that a calibrator makes from logits; `by` is its name.
 
         Rows of a file are calibrated as they are read. Rows in memory are calibrated now.
         """
@@ -187,7 +185,7 @@ class Predictions:
         )
 
     def normalised(self) -> Predictions:
-        """The same predictions with probabilities that sum to 1, where they do not because they were rounded.
+        """The same predictions with probabilities that sum to 1 again, after they were rounded.
 
         First the number of `decimals` is found. Then zeros are replaced by a number so small that those of a row add up
         to at most half a unit of the last decimal, and each row is divided by its sum.
@@ -201,7 +199,7 @@ class Predictions:
         return self._rounded_to(max(decimals_of(chunk.scores) for chunk in self.chunks()))
 
     def _rounded_to(self, decimals: int) -> Predictions:
-        """`normalised`, with a known number of decimals; that of a folder holds for all its files."""
+        """`normalised`, with a known number of decimals, which for a folder is that of all its files."""
         return dataclasses.replace(
             self,
             decimals=decimals,
@@ -210,7 +208,7 @@ class Predictions:
         )
 
     def _reader(self, changed: Callable[[Tensor, int], Tensor]) -> Callable[[int], Iterator[Chunk]]:
-        """A reader of the same rows with other scores; `changed` gets scores and the number of their first row."""
+        """A reader of the same rows with other scores; `changed` gets scores and the index of their first row."""
 
         def read(rows: int) -> Iterator[Chunk]:
             first = 0
@@ -291,7 +289,7 @@ class Predictions:
 
     @contextmanager
     def located(self) -> Iterator[None]:
-        """Inside this block, an error about these values names their file and the place of the row in it."""
+        """Inside this block, an error about these values names their file and where the row is in it."""
         try:
             with placed(self._place):
                 yield
@@ -300,18 +298,13 @@ class Predictions:
                 raise
             raise FileError(f"{self.source}: {error}", flags=error.flags) from error
 
-    def locating(self, parts: Iterator[T]) -> Iterator[T]:
-        """Yield results that are computed from these predictions piece by piece; errors name the file and the row."""
-        with self.located():
-            yield from parts
-
     def need_labels(self) -> None:
         """Refuse predictions without labels."""
         if not self.has_labels:
-            raise InputError(f"{self.subject} have no labels, which this needs; give them too")
+            raise InputError(f"{self.subject} have no labels, but labels are needed here; give them too")
 
     def select(self, index: ArrayLike, *, split: str | None = None) -> Predictions:
-        """Some of the rows, in memory: those of `index`, in its order, or those where a mask is true.
+        """Some of the rows, in memory: those at `index`, in its order, or those where a mask is true.
 
         `split` names the part; by default it keeps its name.
         """
@@ -359,7 +352,7 @@ class Predictions:
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 of all values: equal for equal ones, whatever the file format or the float type."""
+        """SHA-256 of all values: equal for equal values, whatever the file format or the float type."""
         for _ in self.hashed(self.chunks(max(1, HASHED_VALUES // self.k))):
             pass
         known: str = self.__dict__["fingerprint"]

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Sequence
 from itertools import chain, islice
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -30,7 +30,7 @@ from temperance.predictions.csv_parsing import Table, lines_of, open_text, piece
 from temperance.predictions.labels import NO_LABEL, places_among, unknown_label
 from temperance.predictions.rows import Chunk, Meaning, placed
 
-# Numbers that can be carried over as numbers, because they are written as programs write them; 007 is text.
+# Cells that are carried over as numbers, because programs write numbers this way; 007 is text.
 WHOLE = re.compile(r"-?(0|[1-9]\d{0,17})")
 REAL = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?([eE][-+]?\d+)?|-?inf|nan")
 
@@ -71,7 +71,7 @@ def read(path: Path, wanted: Wanted) -> Predictions:
 
 
 def _columns(path: Path, wanted: Wanted) -> tuple[list[str], TableColumns]:
-    """The header, and which of its columns are what."""
+    """The header, and the roles of its columns."""
     header = next(lines_of(path), (0, []))[1]
     if header and all(as_number(name) is not None for name in header):
         raise InputError("the first line is numbers; it must name the columns: logits_0,logits_1,…,label")
@@ -135,14 +135,14 @@ def _plain_numbers(cells: list[str]) -> npt.NDArray[Any]:
 
 
 def write(path: Path, predictions: Predictions, extras: Extras) -> None:
-    """Write predictions, and what belongs to them, as a .csv file."""
+    """Write predictions and their extras as a .csv file."""
     header = [f"{predictions.kind}_{each}" for each in class_columns(predictions)]
     header += [*["label"] * predictions.has_labels, *["group"] * predictions.has_groups]
     header += [*["weight"] * predictions.has_weights, *extras]
     marks = [] if predictions.calibrated_by is None else [predictions.calibrated_by]
     others = [_cells(name, array, predictions.n) for name, array in extras.items()]
-    with _create(path) as handle:
-        # All text in quotes: the writer would leave them off a carriage return, which readers take for a new line.
+    with open_text(path, "w", "utf-8") as handle:
+        # Quote all text: the writer would leave a carriage return unquoted, which readers take for a new line.
         writer = csv.writer(handle, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC, delimiter=separator(path))
         writer.writerow([*header, *[MARK] * len(marks)])
         start = 0
@@ -159,13 +159,13 @@ def write(path: Path, predictions: Predictions, extras: Extras) -> None:
 
 
 def rewrite(origin: Origin, path: Path, predictions: Predictions) -> None:
-    """Write a copy of a .csv file with other predictions: all other cells stay as they are."""
+    """Write a copy of a .csv file with new predictions: all other cells stay as they are."""
     class_columns(predictions)
-    with reading(origin.path), _create(path) as handle:
+    with reading(origin.path), open_text(path, "w", "utf-8") as handle:
         header, columns = _columns(origin.path, origin.wanted)
         new = with_new_scores(header, columns, origin.wanted, predictions)
         plain = csv.writer(handle, lineterminator="\n", delimiter=separator(path))
-        # The plain one would leave quotes off a carriage return, which readers take for a new line.
+        # The plain one would leave a carriage return unquoted, which readers take for a new line.
         quoted = csv.writer(handle, lineterminator="\n", quoting=csv.QUOTE_ALL, delimiter=separator(path))
         for cells in chain([[column.name for column in new]], _new_rows(origin.path, header, new, predictions)):
             (quoted if any("\r" in cell for cell in cells) else plain).writerow(cells)
@@ -179,7 +179,7 @@ def _new_rows(path: Path, header: list[str], new: Sequence[NewColumn], predictio
         for row in zip(chunk.scores.double().tolist(), chunk.labels.tolist(), strict=True)
     )
     mark = predictions.calibrated_by or ""
-    # Both are read from the same file; `values` says so if it has another number of rows than before.
+    # Both are read from the same file; `values` raises an error if its number of rows has changed.
     for (scores, label), (_, old) in zip(values, islice(lines_of(path), 1, None), strict=False):
         cells = []
         for column in new:
@@ -190,10 +190,6 @@ def _new_rows(path: Path, header: list[str], new: Sequence[NewColumn], predictio
             else:
                 cells.append(str(label) if column.kind == "label" else mark)
         yield cells
-
-
-def _create(path: Path) -> IO[str]:
-    return open_text(path, "w", "utf-8")
 
 
 def _cells(name: str, array: npt.NDArray[Any], n: int) -> list[Any]:

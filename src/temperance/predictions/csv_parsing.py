@@ -1,4 +1,4 @@
-"""The cells of a .csv file as numbers and text, in pieces of some rows.
+"""The cells of a .csv file as numbers and text, some rows at a time.
 
 Pyarrow reads them if it is installed. Python's own reader is slower; it also finds the line that pyarrow refuses.
 """
@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from temperance.errors import InputError
-from temperance.predictions.checks import Text, as_number, shown
+from temperance.predictions.checks import Text, as_number, excerpt
 
 # Text is parsed in blocks of this many bytes, or of a few lines where lines are longer than that.
 BLOCK_BYTES = 1 << 22
@@ -30,7 +30,7 @@ class Piece(NamedTuple):
 
 
 class Table(NamedTuple):
-    """A file, its header, and the columns that are wanted of it."""
+    """A file, its header, and the columns to read."""
 
     path: Path
     header: list[str]
@@ -122,7 +122,7 @@ def _plain_pieces(table: Table) -> Iterator[Piece]:
 def _not_a_number(table: Table, block: list[tuple[int, list[str]]], places: list[int]) -> InputError:
     line, i, cell = next((n, i, cells[i]) for n, cells in block for i in places if as_number(cells[i]) is None)
     return InputError(
-        f"{shown([table.header[i]])} must be a number in each line; line {line} has {shown([repr(cell)])}"
+        f"{excerpt([table.header[i]])} must be a number in each line; line {line} has {excerpt([repr(cell)])}"
     )
 
 
@@ -135,7 +135,7 @@ def lines_of(path: Path) -> Iterator[tuple[int, list[str]]]:
                 if cells:
                     yield reader.line_num, cells
         except UnicodeDecodeError:
-            raise InputError(f"expected text in UTF-8; line {_first_other_line(path)} is something else") from None
+            raise InputError(f"expected text in UTF-8; line {_first_other_line(path)} is not") from None
 
 
 def open_text(path: Path, mode: str, encoding: str) -> IO[str]:
@@ -150,7 +150,7 @@ def _is_gz(path: Path) -> bool:
 
 
 def separator(path: Path) -> str:
-    """What is between two cells: a tab in .tsv, else a comma."""
+    """The separator of cells: a tab in .tsv, else a comma."""
     return "\t" if path.name.lower().removesuffix(".gz").endswith(".tsv") else ","
 
 

@@ -1,4 +1,4 @@
-"""Predictions of every pixel: arrays (n, k, *space) whose rows are pixels, and rows whose label is to be ignored."""
+"""Dense predictions: arrays (n, k, *space) whose rows are pixels, and rows whose label is ignored."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ Numbers = npt.NDArray[np.int64]
 
 
 def image_numbers(images: int, space: tuple[int, ...]) -> Callable[[], Numbers] | None:
-    """The image that each row is a pixel of; None where rows are samples of their own."""
+    """The index of each row's image; None where rows are samples of their own."""
     return (lambda: np.repeat(np.arange(images), math.prod(space))) if space else None
 
 
 def position(space: tuple[int, ...], place: Callable[[int], str]) -> Callable[[int], str]:
-    """A function that names the place of a row: the index of its pixel, or what `place` gives for a sample."""
+    """A function that says where a row is: the index of its pixel, or what `place` says for a sample."""
     if not space:
         return place
 
@@ -51,7 +51,7 @@ def labelled(predictions: Predictions, ignore_index: int) -> Predictions:
 
 
 def refuse_none(found: Predictions, ignore_index: int) -> None:
-    """Refuse predictions without a row that is not ignored."""
+    """Refuse predictions whose rows are all ignored."""
     if not found.n:
         with found.located():
             raise InputError(
@@ -61,7 +61,7 @@ def refuse_none(found: Predictions, ignore_index: int) -> None:
 
 
 def without(predictions: Predictions, ignore_index: int) -> Predictions:
-    """The rows, perhaps none, whose label is not `ignore_index`; found by reading, so that memory does not grow."""
+    """The rows, perhaps none, whose label is not `ignore_index`; found while reading, so that memory does not grow."""
     predictions.need_labels()
 
     def kept() -> Numbers:
@@ -87,5 +87,5 @@ def without(predictions: Predictions, ignore_index: int) -> Predictions:
 
 
 def _kept_rows(chunk: Chunk, ignore_index: int) -> Numbers:
-    """The numbers of a chunk's rows that are not ignored."""
+    """The indices of a chunk's rows that are not ignored."""
     return np.flatnonzero((chunk.labels != ignore_index).cpu().numpy())

@@ -1,4 +1,4 @@
-"""Predictions from and to files, by their suffix."""
+"""Reading and writing files of predictions; the suffix names the format."""
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
@@ -19,14 +19,14 @@ from temperance.settings import of_kind, one_of
 
 
 class Format(Protocol):
-    """The functions that the module of a format has."""
+    """The functions of a format's module."""
 
     def read(self, path: Path, wanted: Wanted) -> Predictions: ...
 
     def write(self, path: Path, predictions: Predictions, extras: Extras) -> None: ...
 
     def extras(self, origin: Origin) -> Extras:
-        """What a file holds beside its predictions."""
+        """What a file holds besides its predictions."""
         ...
 
     def rewrite(self, origin: Origin, path: Path, predictions: Predictions) -> None:
@@ -58,20 +58,20 @@ def read_predictions(
 
     The file has `logits` or `probs`, `labels`, and optionally `class_names`, `groups` and `weights`. A .npz or
     .safetensors file may have two such sets instead, with `val_` and `test_` before these names; `split` ("val" or
-    "test") chooses one, by default the test set. The folder of a training stands for the predictions in it.
+    "test") chooses one, by default the test set. The folder of a training run stands for the predictions in it.
 
-    Any other folder, and a pattern such as "part-*.parquet", stand for all files in it, as one set: sub-folders too, in
-    sorted order of their names. With fsspec all of these may be URLs, such as s3://bucket/predictions/.
+    Any other folder, and a pattern such as "part-*.parquet", stand for all their files as one set, sub-folders
+    included, sorted by name. With fsspec all of these may be URLs, such as s3://bucket/predictions/.
 
-    Arrays of every pixel, (n, k, h, w) with labels (n, h, w), become rows, some images at a time.
+    Dense arrays, (n, k, h, w) with labels (n, h, w), become rows, a few images at a time.
 
-    labels        "required"; "optional": read them if there are any, as `has_labels` of the result says; "ignored"
+    labels        "required"; "optional": read them if there are any (see `has_labels` of the result); "ignored"
     positive      for a binary classifier with one column, the logit or probability of this label; usually positive=1
     normalise     accept probabilities that were rounded; see `Predictions.normalised`
     columns       your own names of columns or keys, {"logits": "logit_*", "label": "y"}; keys are logits, probs, label,
                   group and weight, and the value for scores is a name, a pattern, or a list with commas in the order of
                   the classes
-    ignore_index  leave out rows with this label, such as pixels without one
+    ignore_index  leave out rows with this label, such as unlabelled pixels
     """
     path = _of_run(Path(path))
     of_kind("labels", labels, Labels)
@@ -95,7 +95,7 @@ def read_predictions(
 
 
 def read_file(path: Path, wanted: Wanted) -> Predictions:
-    """Open one file; with its `origin` it is opened again as before, perhaps by another process."""
+    """Open one file; the result's `origin` is enough to open it again, perhaps in another process."""
     url = as_url(path)
     if url is not None:
         return replace(read_file(local_copy(url), wanted), source=url)
@@ -105,15 +105,15 @@ def read_file(path: Path, wanted: Wanted) -> Predictions:
 
 
 def _of_run(path: Path) -> Path:
-    """The file of predictions, if this is the folder of a training."""
+    """The file of predictions, if this is the folder of a training run."""
     inside = path / "predictions.npz"
     return inside if inside.is_file() else path
 
 
 def each_file(paths: Iterable[PathLike]) -> list[Path]:
-    """Every file of predictions by itself: the files that are named, and those in folders and of patterns.
+    """Every file of predictions by itself: named files, and those in folders or matched by patterns.
 
-    Of the folder of a training only its predictions count.
+    In the folder of a training run only the predictions count.
     """
     found: list[Path] = []
     for path in map(Path, paths):
@@ -146,7 +146,7 @@ def check_output(path: PathLike) -> None:
 
 
 def is_folder_name(path: PathLike) -> bool:
-    """Does this name stand for a folder of files, one for each that is read? Names of files have a suffix."""
+    """Is this the name of a folder, with a file for each file that is read? File names have a suffix."""
     return not Path(path).suffix or Path(path).is_dir()
 
 
@@ -184,7 +184,7 @@ def _write_file(chosen: Format, path: Path, predictions: Predictions) -> None:
     taken = ("logits", "probs", "label", "labels", "group", "groups", "weight", "weights", "class_names", MARK)
     for name in found:
         if name in taken:
-            raise InputError(f"{name} is in the way of the new {name}; rename or remove it")
+            raise InputError(f"{name} collides with the new {name}; rename or remove it")
         if _is_table(chosen) and name.startswith(("logits_", "probs_")):
             raise InputError(f"{name} would be read as a column of scores; rename or remove it")
     chosen.write(path, predictions, found)
@@ -211,7 +211,7 @@ def _is_table(chosen: Format) -> bool:
 
 
 def extras_of(predictions: Predictions) -> Extras:
-    """What the files of predictions hold beside them: every other array by name, rows in the order of the files."""
+    """What files hold besides their predictions: every other array by name, rows in the order of the files."""
     shards = predictions.shards or (predictions,)
     extras = [_format_of(shard.origin.path).extras(shard.origin) for shard in shards if shard.origin is not None]
     return joined_extras(extras, shards) if extras else {}
@@ -219,16 +219,16 @@ def extras_of(predictions: Predictions) -> Extras:
 
 @contextmanager
 def shard_folder(path: PathLike, predictions: Predictions) -> Iterator[list[Path]]:
-    """A path to write to for each file that was read, of the same name, in a folder that appears at the end."""
+    """A path for each file that was read, of the same name, in a folder that appears when the block ends."""
     if not predictions.shards:
         raise FileError(
-            f"{path} must be a file in one of the formats {', '.join(FORMATS)}; a folder is written for a folder"
+            f"{path} must be a file in one of the formats {', '.join(FORMATS)}; only a folder is written as a folder"
         )
     sources = [Path(shard.source) for shard in predictions.shards]
     read = Path(predictions.source)
     base = read if read.is_dir() else Path(os.path.commonpath([source.parent for source in sources]))
     if Path(path).resolve().is_relative_to(base.resolve()):
-        raise FileError(f"{path} is inside the folder that is read; name a folder beside it")
+        raise FileError(f"{path} is inside the folder that is read; name a folder outside it")
     with atomic_folder(path) as temporary:
         targets = [temporary / source.relative_to(base) for source in sources]
         for target in targets:
@@ -244,7 +244,7 @@ def write_pair(path: PathLike, val: Predictions, test: Predictions) -> None:
     if Path(path).suffix.lower() != ".npz":
         raise FileError(f"a pair of sets is written as .npz; got {path}")
     if val.class_names != test.class_names or val.k != test.k:
-        raise InputError("the validation and the test set must be of the same classes")
+        raise InputError("the validation and the test set must have the same classes")
     with atomic_write(path) as temporary:
         npz.write_pair(temporary, val, test)
 

@@ -1,6 +1,6 @@
 """Tables in memory as predictions: DataFrames, Arrow tables, Hugging Face data sets, dictionaries of arrays.
 
-They are recognised by their interface, names of columns and columns by name, so that no library is imported for them.
+They are recognised by their interface (column names, and columns by name), so no library is imported for them.
 """
 
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from temperance.errors import InputError
-from temperance.predictions.checks import Wanted, shown
+from temperance.predictions.checks import Wanted, excerpt
 from temperance.predictions.columns import find_columns
 from temperance.predictions.core import Predictions
 
@@ -62,7 +62,7 @@ def _column(given: Any, name: str) -> npt.NDArray[Any]:
     rows = values.tolist()
     missing = next((row for row, value in enumerate(rows) if value is None or value is not value), None)
     if missing is not None:
-        raise InputError(f"the column {shown([name])} has no value in row {missing}", row=missing)
+        raise InputError(f"the column {excerpt([name])} has no value in row {missing}", row=missing)
     if isinstance(rows[0], str):
         return np.array(rows, np.str_)
     lengths = [np.size(value) for value in rows]

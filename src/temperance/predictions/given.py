@@ -1,4 +1,4 @@
-"""Files, arrays and `Predictions` of a caller, all as `Predictions`."""
+"""The files, arrays, tables and `Predictions` that callers pass, all as `Predictions`."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -45,10 +45,10 @@ def as_predictions(
             )
         if positive is not None or normalise or columns is not None:
             raise InputError(
-                "a Predictions says what it holds; give positive=, normalise= and columns= to what makes it"
+                "a Predictions knows what it holds; give positive=, normalise= and columns= when you make it"
             )
         return given if ignore_index is None else labelled(given, ignore_index)
-    # With labels beside it, a DataFrame is an array.
+    # A DataFrame that comes with labels is an array of scores.
     names = column_names(given) if labels is None else None
     if names is not None:
         if from_logits or weights is not None:
@@ -74,9 +74,9 @@ def as_sides(
     weights: ArrayLike | None = None,
     **how: Any,
 ) -> tuple[Set, Set | None]:
-    """The set to fit on and, if there is one, the set to measure on; `how` says what arrays are.
+    """The set to fit on and, if there is one, the set to measure on; `how` says how they are read.
 
-    They are two sets (`labels` is then the second one), or arrays with their labels and perhaps a pair of them as test.
+    Callers give two sets (the second as `labels`), or arrays and their labels, perhaps with another pair as `test`.
     """
     if isinstance(labels, Set):
         if test is not None:
@@ -84,17 +84,17 @@ def as_sides(
         labels, test = None, labels
     if test is not None and not isinstance(test, Set | tuple):
         raise InputError("test must be a file, a Predictions or a pair of arrays, (probs, labels)")
-    # A Predictions says what it holds, so how arrays and files are read must be meant for the other set.
+    # A Predictions knows what it holds, so options for reading arrays and files must be meant for the other set.
     none_else = isinstance(fit, Predictions) and (test is None or isinstance(test, Predictions))
     own = how if none_else else {"ignore_index": how["ignore_index"]}
     no_arrays = isinstance(fit, Set) and not isinstance(test, tuple)
     if isinstance(test, tuple):
         if len(test) not in (2, 3):
-            raise InputError(f"test must be two arrays, (probs, labels), or three with weights; got {len(test)} things")
+            raise InputError(f"test must be two arrays, (probs, labels), or three with weights; got {len(test)}")
         test = as_predictions(*test[:2], weights=test[2] if len(test) == 3 else None, **how)
     elif isinstance(test, Predictions):
         test = as_predictions(test, **own)
     if isinstance(fit, str | Path) and labels is None and weights is None and not (how["from_logits"] and no_arrays):
-        # Which part of a file is fitted depends on what else there is; it is read where that is known.
+        # Which part of a file is fitted depends on the other set, so the file is read later, where that is known.
         return fit, test
     return as_predictions(fit, labels, weights=weights, **(own if isinstance(fit, Predictions) else how)), test

@@ -1,4 +1,4 @@
-"""Predictions in .npy, an array for each file, and in .pt or .pth, a dictionary of tensors. Both are only read."""
+"""Predictions in .npy, an array for each file, and in .pt or .pth, a dictionary of tensors. Neither is written."""
 
 import pickle
 from collections.abc import Iterator, Mapping
@@ -19,11 +19,11 @@ from temperance.predictions.core import Extras, Origin, Predictions
 from temperance.predictions.keyed import extras_of, open_set
 
 SUFFIXES = (".npy", ".pt", ".pth")
-ONLY_READ = f"{', '.join(SUFFIXES)} files are read, not written; write .npz or .safetensors"
+ONLY_READ = f"{', '.join(SUFFIXES)} files can be read but not written; write .npz or .safetensors"
 
 
 class HeldArrays:
-    """Arrays by their names, in memory or mapped to it."""
+    """Named arrays, in memory or memory-mapped."""
 
     def __init__(self, path: Path, arrays: Mapping[str, Any]) -> None:
         self.path, self._arrays = path, arrays
@@ -51,7 +51,7 @@ class HeldArrays:
         yield from map(np.asarray, self.pieces(key, rows))
 
     def whole(self, key: str) -> Tensor | npt.NDArray[Any]:
-        """An array or a text of any shape, whole."""
+        """A whole array or text, whatever its shape."""
         value = self._arrays[key]
         if isinstance(value, Tensor | np.ndarray):
             return value
@@ -78,7 +78,7 @@ def read(path: Path, wanted: Wanted) -> Predictions:
                 arrays[key] = _array(Path(other))
     if "labels" not in arrays and wanted.labels == "required":
         raise InputError(
-            "labels are in a file of their own; name it: columns={'label': 'labels.npy'}",
+            "the labels are in another file; name it: columns={'label': 'labels.npy'}",
             flags={"columns={'label': 'labels.npy'}": "--label labels.npy"},
         )
     return replace(
@@ -92,12 +92,12 @@ def _array(path: Path) -> npt.NDArray[Any]:
 
 
 def _load(path: Path) -> Mapping[str, Any]:
-    """The dictionary in the file. Only tensors and plain values are unpickled, so that no code of the file runs."""
+    """The dictionary in the file. Only tensors and plain values are unpickled, so no code in the file runs."""
     try:
         found = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError:
         raise InputError(
-            "there are Python objects in it, which could run any code; save tensors: "
+            "it holds Python objects, which could run any code; save tensors: "
             "torch.save({'logits': logits, 'labels': labels}, path)"
         ) from None
     if not isinstance(found, dict):

@@ -11,12 +11,21 @@ from torch import Tensor
 
 from temperance.errors import InputError
 from temperance.files import reading
-from temperance.predictions.checks import MARK, ColumnNames, Described, Wanted, binary_names, check_set, only_one, shown
+from temperance.predictions.checks import (
+    MARK,
+    ColumnNames,
+    Described,
+    Wanted,
+    binary_names,
+    check_set,
+    excerpt,
+    only_one,
+)
 from temperance.predictions.core import Extras, Origin, Predictions
 from temperance.predictions.dense import image_numbers, position
 from temperance.predictions.rows import Chunk, Meaning, as_numpy, in_file, placed, regrouped
 
-# The sets of a file that may hold two, and which is the other one.
+# The two sets that a file may hold, each with the other one.
 OTHER: dict[str | None, str] = {"val": "test", "test": "val"}
 
 
@@ -32,11 +41,11 @@ class ArrayFile(Protocol):
     def class_names(self) -> tuple[str, ...] | None: ...
 
     def text(self, key: str) -> str | None:
-        """A single text, if there is one of this name."""
+        """A single text, if there is one under this key."""
         ...
 
     def whole(self, key: str) -> Tensor | npt.NDArray[Any]:
-        """An array at once, whatever its shape."""
+        """A whole array, whatever its shape."""
         ...
 
     def pieces(self, key: str, rows: int) -> Iterator[Tensor | npt.NDArray[Any]]:
@@ -82,7 +91,7 @@ class SetKeys(NamedTuple):
         found = {key: name if name == key or name not in known else key for key, name in plain.items()}
         for key, name in found.items():
             if name == "probs" and key != self.scores:
-                raise InputError(f"{key} is in the way of the new probs; rename or remove it")
+                raise InputError(f"{key} collides with the new probs; rename or remove it")
         return found
 
 
@@ -103,14 +112,14 @@ def find_set(keys: Iterable[str], wanted: Wanted) -> SetKeys:
     if scores is not None and labels is None and is_required:
         own_name = '. Name yours with columns={"label": NAME}' * (not prefix)
         raise InputError(
-            f"expected {prefix}labels beside {scores}; found {shown(known)}{own_name}",
+            f"expected {prefix}labels beside {scores}; found {excerpt(known)}{own_name}",
             flags={own_name: ". Name yours with --label NAME"},
         )
     if scores is None:
         truth = f" and {prefix}labels" if is_required else ""
         names = ("logits", "labels") if is_required else ("logits",)
         pairs = "" if prefix else ", or " + ", ".join(f"{part}_{name}" for part in ("val", "test") for name in names)
-        expected = f"expected {prefix}logits (or {prefix}probs){truth}{pairs}; found {shown(known)}"
+        expected = f"expected {prefix}logits (or {prefix}probs){truth}{pairs}; found {excerpt(known)}"
         if prefix:
             raise InputError(expected)
         own_names = '. Name yours with columns={"probs": NAME' + ', "label": NAME' * is_required + '}, or "logits"'
@@ -132,7 +141,7 @@ def _own_scores(known: list[str], own: ColumnNames) -> str | None:
         return None
     found = own.matching(known)
     if len(found) > 1:
-        raise InputError(f"{own.kind} must be one array (n, k) here; {own.scores!r} matches {shown(found)}; name one")
+        raise InputError(f"{own.kind} must be one array (n, k) here; {own.scores!r} matches {excerpt(found)}; name one")
     return found[0]
 
 
@@ -152,9 +161,9 @@ def open_set(file: ArrayFile, wanted: Wanted) -> Predictions:
     """One set of predictions of an open file; its rows stay in the file until they are needed."""
     keys = find_set(file.keys(), wanted)
     names = binary_names(file.class_names(), wanted.positive)
-    groups = None if keys.groups is None else file.describe(keys.groups)
-    truth = None if keys.labels is None else file.describe(keys.labels)
-    counted = None if keys.weights is None else file.describe(keys.weights)
+    truth, groups, counted = (
+        None if key is None else file.describe(key) for key in (keys.labels, keys.groups, keys.weights)
+    )
     n, k, space = check_set(keys.name, file.describe(keys.scores), truth, groups, names, wanted, counted)
     meaning = Meaning(keys.name, names, wanted)
     other = OTHER.get(keys.split)
@@ -175,7 +184,7 @@ def open_set(file: ArrayFile, wanted: Wanted) -> Predictions:
                 first += len(values) * math.prod(space)
 
     def read(rows: int) -> Iterator[Chunk]:
-        # Whole images are read, one at least, and given out in as many rows as are wanted.
+        # Images are read whole, at least one at a time, and then split into chunks of the size asked for.
         return regrouped(pieces(max(1, rows // math.prod(space))), rows) if space else pieces(rows)
 
     return Predictions(

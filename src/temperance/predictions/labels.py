@@ -10,16 +10,16 @@ from torch import Tensor
 
 from temperance.arrays import class_numbers, flatten, to_tensor, whole_numbers
 from temperance.errors import InputError
-from temperance.predictions.checks import Positive, Wanted, shown
+from temperance.predictions.checks import Positive, Wanted, excerpt
 
-# Stands for the label of a sample that has none.
+# The label of a sample that has none.
 NO_LABEL = -1
 
 Values = Tensor | npt.NDArray[Any]
 
 
 def no_labels(n: int) -> Tensor:
-    """Stands for the labels of samples that have none. (n,)"""
+    """The labels of samples that have none. (n,)"""
     return torch.full((n,), NO_LABEL)
 
 
@@ -50,7 +50,7 @@ def label_numbers(
 
 
 def looked_up(labels: npt.NDArray[Any], class_names: tuple[str, ...], first_row: int = 0) -> Tensor:
-    """The place of each label (n,) among the class names."""
+    """The index of each label (n,) among the class names."""
     number_of = places_among(class_names)
     names, place = np.unique(labels, return_inverse=True)
     numbers = np.array([number_of(name) for name in names.tolist()], dtype=np.int64)[place.reshape(-1)]
@@ -61,7 +61,7 @@ def looked_up(labels: npt.NDArray[Any], class_names: tuple[str, ...], first_row:
 
 
 def places_among(class_names: tuple[str, ...]) -> Callable[[str], int]:
-    """A function that gives the place of a label among the class names, or NO_LABEL.
+    """A function that gives the index of a label among the class names, or NO_LABEL.
 
     Where the classes are `not spam` and `spam`, every label but spam belongs to the first.
     """
@@ -72,8 +72,8 @@ def places_among(class_names: tuple[str, ...]) -> Callable[[str], int]:
 
 def unknown_label(label: str, row: int, class_names: tuple[str, ...] | None) -> InputError:
     """The error for a label that is neither a class number nor a class name."""
-    names = f" or one of the class names {shown(class_names)}" if class_names else ", since the classes have no names"
-    return InputError(f"labels must be class numbers{names}; row {row} has {shown([repr(label)])}", row=row)
+    names = f" or one of the class names {excerpt(class_names)}" if class_names else ", since the classes have no names"
+    return InputError(f"labels must be class numbers{names}; row {row} has {excerpt([repr(label)])}", row=row)
 
 
 def _is_positive(labels: Values, positive: Positive, ignore_index: int | None, first_row: int) -> Tensor:
@@ -85,7 +85,7 @@ def _is_positive(labels: Values, positive: Positive, ignore_index: int | None, f
             flags={f"ignore_index={ignore_index}": f"--ignore-index {ignore_index}"},
         )
     if isinstance(labels, np.ndarray) and labels.dtype.kind == "U":
-        some = shown([repr(label) for label in np.unique(labels)[:3].tolist()])
+        some = excerpt([repr(label) for label in np.unique(labels)[:3].tolist()])
         raise InputError(
             f"labels are text ({some}): name the positive one, positive=…", flags={"positive=…": "--positive LABEL"}
         )

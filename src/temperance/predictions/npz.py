@@ -1,7 +1,7 @@
 """Predictions in NumPy's .npz: an array for each key, class names as text.
 
-Members are read as a stream, stored or compressed alike, so that a chunk of rows is all that is ever held, and their
-checksums are verified at the end. (A memory map would count every page read as used memory, cannot serve compressed
+Members, compressed or not, are read as a stream, so that only a chunk of rows is ever held, and their checksums are
+verified at the end. (A memory map would count every page read as used memory, cannot serve compressed
 members, and kills the process when another one shortens the file.) Nothing is ever unpickled.
 """
 
@@ -79,7 +79,7 @@ class NpzFile:
         return str(found.reshape(-1)[0]) or None
 
     def whole(self, key: str) -> npt.NDArray[Any]:
-        """An array at once, whatever its shape."""
+        """A whole array, whatever its shape."""
         with self._open(key) as member:
             return _take(member, member.shape, order="F" if member.is_fortran else "C")
 
@@ -106,14 +106,14 @@ class NpzFile:
             shape, is_fortran, dtype = _read_header(head, key)
             if min(shape, default=0) < 0 or math.prod(shape) * dtype.itemsize != info.file_size - head.tell():
                 raise ValueError(f"{key} declares shape {shape}, which is not the size of its data")
-            # Opened again instead of rewound: rewinding would skip the check of the checksum.
+            # Opened again instead of rewound: rewinding would skip the checksum.
             with archive.open(info) as stream:
                 stream.read(head.tell())
                 yield Member(shape, is_fortran and len(shape) > 1, dtype, stream)
 
 
 def _read_header(head: IO[bytes], key: str) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """An array's shape, whether it lies column after column, and its type."""
+    """An array's shape, whether it is in Fortran order, and its type."""
     read_header = HEADER_READERS.get(npy.read_magic(head))
     if read_header is None:
         raise ValueError(f"{key} has an unknown .npy version")
@@ -158,7 +158,7 @@ def extras(origin: Origin) -> Extras:
 
 
 def write(path: Path, predictions: Predictions, extras: Extras) -> None:
-    """Write predictions, and what belongs to them, as a .npz file."""
+    """Write predictions and their extras as a .npz file."""
     _save(path, _arrays(predictions) | _named(predictions) | extras)
 
 
@@ -168,7 +168,7 @@ def write_pair(path: Path, val: Predictions, test: Predictions) -> None:
 
 
 def rewrite(origin: Origin, path: Path, predictions: Predictions) -> None:
-    """Write a copy of a .npz file with other predictions: every other member stays, byte for byte and in its place."""
+    """Write a copy of a .npz file with new predictions: every other member stays, byte for byte and in its place."""
     mark = predictions.calibrated_by
     with reading(origin.path), ZipFile(origin.path) as old, ZipFile(path, "w") as new:
         keys = find_set(NpzFile(origin.path).keys(), origin.wanted)
@@ -191,7 +191,7 @@ def rewrite(origin: Origin, path: Path, predictions: Predictions) -> None:
 
 
 def _labels(origin: Origin) -> npt.NDArray[Any]:
-    """The two labels of a binary classifier, as numbers of the classes that are written."""
+    """The labels of a binary classifier as the class numbers 0 and 1."""
     found = read(origin.path, origin.wanted)
     return as_numpy(in_shape(found, torch.cat([chunk.labels for chunk in found.chunks()])))
 

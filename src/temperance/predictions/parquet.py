@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from temperance.errors import InputError, MissingExtraError
+from temperance.errors import InputError, optional
 from temperance.files import reading
 from temperance.predictions.checks import (
     MARK,
@@ -23,8 +23,8 @@ from temperance.predictions.checks import (
     as_class_names,
     binary_names,
     check_set,
+    excerpt,
     names_from_json,
-    shown,
 )
 from temperance.predictions.columns import NewColumn, TableColumns, find_columns, with_new_scores
 from temperance.predictions.core import WRITTEN_ROWS, Extras, Origin, Predictions
@@ -46,9 +46,10 @@ def read(path: Path, wanted: Wanted) -> Predictions:
     names = columns.class_names if stored is None else as_class_names(names_from_json("class_names", stored))
     names = binary_names(names, wanted.positive)
     scores = _describe_scores(schema, columns, (n, k))
-    groups = None if columns.groups is None else _describe(schema.field(columns.groups).type, (n,))
-    truth = None if columns.labels is None else _describe(schema.field(columns.labels).type, (n,))
-    counted = None if columns.weights is None else _describe(schema.field(columns.weights).type, (n,))
+    truth, groups, counted = (
+        None if name is None else _describe(schema.field(name).type, (n,))
+        for name in (columns.labels, columns.groups, columns.weights)
+    )
     width = k
     n, k, _ = check_set(columns.name, scores, truth, groups, names, wanted, counted)
     meaning = Meaning(columns.name, names, wanted)
@@ -56,14 +57,14 @@ def read(path: Path, wanted: Wanted) -> Predictions:
     def read_rows(rows: int) -> Iterator[Chunk]:
         start = first
         with reading(path), placed(in_file), _open(path) as opened:
-            for batch in opened.iter_batches(rows, row_groups=part, columns=columns.used, use_threads=False):
-                yield meaning.chunk(
-                    _scores(batch, columns, width, start),
-                    None if columns.labels is None else _values(batch, columns.labels, start),
-                    None if columns.groups is None else _values(batch, columns.groups, start),
-                    start,
-                    None if columns.weights is None else _values(batch, columns.weights, start),
+            # Arrow holds several times the memory of a batch while it reads one, so batches are short.
+            size = min(rows, WRITTEN_ROWS)
+            for batch in opened.iter_batches(size, row_groups=part, columns=columns.used, use_threads=False):
+                labels, group, weights = (
+                    None if name is None else _values(batch, name, start)
+                    for name in (columns.labels, columns.groups, columns.weights)
                 )
+                yield meaning.chunk(_scores(batch, columns, width, start), labels, group, start, weights)
                 start += batch.num_rows
         _pyarrow()[0].default_memory_pool().release_unused()
 
@@ -114,19 +115,19 @@ def extras(origin: Origin) -> Extras:
 def _extra(column: Any, name: str) -> npt.NDArray[Any]:
     array: npt.NDArray[Any] = column.to_numpy()
     if column.null_count and not _pyarrow()[0].types.is_floating(column.type):
-        raise InputError(f"the column {shown([name])} has cells without a value, which only .parquet can hold")
+        raise InputError(f"the column {excerpt([name])} has empty cells, which only .parquet can hold")
     if array.dtype.kind == "O":
         try:
             array = np.array(column.to_pylist())
         except ValueError:
             array = np.array(None)
     if array.dtype.kind == "O":
-        raise InputError(f"the column {shown([name])} is of the type {column.type}, which only .parquet can hold")
+        raise InputError(f"the column {excerpt([name])} has the type {column.type}, which only .parquet can hold")
     return array
 
 
 def write(path: Path, predictions: Predictions, extras: Extras) -> None:
-    """Write predictions, and what belongs to them, as a .parquet file."""
+    """Write predictions and their extras as a .parquet file."""
     names = predictions.class_names
     others = {name: _as_arrow(name, array, predictions.n) for name, array in extras.items()}
     batches = _batches(predictions, others)
@@ -155,7 +156,7 @@ def _batches(predictions: Predictions, others: dict[str, Any]) -> Iterator[Any]:
 
 
 def rewrite(origin: Origin, path: Path, predictions: Predictions) -> None:
-    """Write a copy of a .parquet file with other predictions: all other columns and the metadata stay."""
+    """Write a copy of a .parquet file with new predictions: all other columns and the metadata stay."""
     pyarrow, _ = _pyarrow()
     types = {
         "score": pyarrow.float64(),
@@ -211,7 +212,7 @@ def _lists(scores: npt.NDArray[Any]) -> Any:
 
 
 def _as_arrow(name: str, array: npt.NDArray[Any], n: int) -> Any:
-    """An array as a column: rows of any shape become lists in lists."""
+    """An array as a column: rows of any shape become nested lists."""
     pyarrow, _ = _pyarrow()
     if array.shape[:1] != (n,):
         raise InputError(
@@ -227,10 +228,8 @@ def _as_arrow(name: str, array: npt.NDArray[Any], n: int) -> Any:
 
 
 def _pyarrow() -> tuple[Any, Any]:
-    try:
+    with optional("pyarrow", "parquet", "reading and writing .parquet files"):
         import pyarrow.parquet
-    except ImportError:
-        raise MissingExtraError("pyarrow", "parquet", "reading and writing .parquet files") from None
     return pyarrow, pyarrow.parquet
 
 
@@ -256,7 +255,7 @@ def _is_text(arrow_type: Any) -> bool:
 
 
 def _list_length(file: Any, column: str) -> int:
-    """How many numbers the list in the first row has."""
+    """The number of values in the first row's list."""
     first = next(file.iter_batches(batch_size=1, columns=[column]), None)
     if first is None:
         return 0
@@ -296,7 +295,7 @@ def _scores(batch: Any, columns: TableColumns, k: int, start: int) -> npt.NDArra
 
 
 def _lengths(lists: Any) -> npt.NDArray[Any]:
-    """How many numbers each list has; 0 where there is none. (rows,)"""
+    """The length of each list; 0 where there is no list. (rows,)"""
     types = _pyarrow()[0].types
     # `value_lengths` imports pyarrow.compute, and `fill_null` pandas: most columns can do without them.
     if types.is_fixed_size_list(lists.type) and not lists.null_count:
@@ -325,5 +324,5 @@ def _to_numpy(values: Any, column: str, start: int, *, per_row: int) -> npt.NDAr
 
 def _missing(column: str, row: int) -> InputError:
     return InputError(
-        f"the column {shown([column])} has no value in row {row}; fill it in or leave the row out", row=row
+        f"the column {excerpt([column])} has no value in row {row}; fill it in or leave the row out", row=row
     )

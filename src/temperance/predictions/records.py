@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from temperance.errors import InputError
 from temperance.files import reading
-from temperance.predictions.checks import MARK, Described, Wanted, binary_names, check_set, shown
+from temperance.predictions.checks import MARK, Described, Wanted, binary_names, check_set, excerpt
 from temperance.predictions.columns import TableColumns, class_columns, find_columns, with_new_scores
 from temperance.predictions.core import WRITTEN_ROWS, Extras, Origin, Predictions
 from temperance.predictions.rows import Chunk, Meaning, in_file, placed
@@ -34,24 +34,22 @@ def read(path: Path, wanted: Wanted) -> Predictions:
     names = binary_names(columns.class_names, wanted.positive)
     k = len(first[columns.scores[0]]) if columns.is_list else len(columns.scores)
     score = Described((n, k) if columns.is_list else (n,), "f", "float64")
-    label = None if columns.labels is None else _describe(first[columns.labels], n)
-    groups = None if columns.groups is None else _describe(first[columns.groups], n)
-    counted = None if columns.weights is None else _describe(first[columns.weights], n)
-    n, k, _ = check_set(columns.name, Described((n, k), "f", "float64"), label, groups, names, wanted, counted)
+    others = (columns.labels, columns.groups, columns.weights)
+    truth, groups, counted = kinds = [None if name is None else _describe(first[name], n) for name in others]
+    n, k, _ = check_set(columns.name, Described((n, k), "f", "float64"), truth, groups, names, wanted, counted)
     meaning = Meaning(columns.name, names, wanted)
 
     def read_rows(rows: int) -> Iterator[Chunk]:
         records, start = _records(path), 0
         with reading(path), placed(in_file):
             while block := list(islice(records, rows)):
-                scores = [_values(block, name, start, score) for name in columns.scores]
-                yield meaning.chunk(
-                    scores[0] if columns.is_list else np.stack(scores, axis=1),
-                    _values(block, columns.labels, start, label) if columns.labels and label else None,
-                    _values(block, columns.groups, start, groups) if columns.groups and groups else None,
-                    start,
-                    _values(block, columns.weights, start, counted) if columns.weights and counted else None,
+                several = [_values(block, name, start, score) for name in columns.scores]
+                scores = several[0] if columns.is_list else np.stack(several, axis=1)
+                labels, group, weights = (
+                    _values(block, name, start, kind) if name and kind else None
+                    for name, kind in zip(others, kinds, strict=True)
                 )
+                yield meaning.chunk(scores, labels, group, start, weights)
                 start += len(block)
 
     return columns.opened(path, wanted, names, n, k, read=read_rows, place=in_file, marks=marks)
@@ -65,7 +63,7 @@ def _records(path: Path) -> Iterator[Record]:
             if not isinstance(record, dict):
                 raise InputError(
                     f'each sample must be a record, {{"logits": [1.5, 0.2], "label": 0}}; row {row} is '
-                    f"{shown([json.dumps(record)])}",
+                    f"{excerpt([json.dumps(record)])}",
                     row=row,
                 )
             yield record
@@ -91,7 +89,9 @@ def _listed(content: Any) -> list[Any]:
     if isinstance(content, dict) and content and all(isinstance(column, list) for column in content.values()):
         lengths = {name: len(column) for name, column in content.items()}
         if len(set(lengths.values())) > 1:
-            raise InputError(f"columns must have the same length; got {shown(f'{a}: {n}' for a, n in lengths.items())}")
+            raise InputError(
+                f"columns must have the same length; got {excerpt(f'{a}: {n}' for a, n in lengths.items())}"
+            )
         return [dict(zip(content, row, strict=True)) for row in zip(*content.values(), strict=True)]
     if not isinstance(content, list):
         raise InputError('expected a list of records, or columns: {"logits": [[1.5, 0.2], …], "label": [0, …]}')
@@ -99,7 +99,7 @@ def _listed(content: Any) -> list[Any]:
 
 
 def _columns(path: Path, wanted: Wanted) -> tuple[Record, TableColumns]:
-    """The first record, and which of its entries are what."""
+    """The first record, and the roles of its entries."""
     first = next(_records(path), None)
     if first is None:
         raise InputError("there is no record; expected one for each sample")
@@ -127,7 +127,7 @@ def _describe(value: object, n: int) -> Described:
 
 
 def _values(block: list[Record], name: str, start: int, like: Described) -> npt.NDArray[Any]:
-    """A column of some records, each value of the type and the length of that in the file's first record."""
+    """A column of some records, whose values must have the type and length of the file's first one."""
     is_text, shape = like.kind == "U", like.shape[1:]
     dtype = np.str_ if is_text else np.float64
     for row, record in enumerate(block, start):
@@ -138,7 +138,7 @@ def _values(block: list[Record], name: str, start: int, like: Described) -> npt.
             fits = False
         if value is None or not fits:
             expected = "text" if is_text else f"{shape[0]} numbers" if shape else "a number"
-            what = "nothing" if value is None else shown([json.dumps(value)])
+            what = "nothing" if value is None else excerpt([json.dumps(value)])
             raise InputError(f"{name} must be {expected} in each record; row {row} has {what}", row=row)
     return np.array([record[name] for record in block], dtype)
 
@@ -166,7 +166,7 @@ def _extra(name: str, values: list[Any]) -> npt.NDArray[Any]:
 
 
 def write(path: Path, predictions: Predictions, extras: Extras) -> None:
-    """Write predictions, and what belongs to them, as records."""
+    """Write predictions and their extras as records."""
     for name, array in extras.items():
         if array.shape[:1] != (predictions.n,) or array.dtype.kind not in "biufU":
             raise InputError(
@@ -194,7 +194,7 @@ def _new_records(predictions: Predictions, extras: Extras) -> Iterator[Record]:
 
 
 def rewrite(origin: Origin, path: Path, predictions: Predictions) -> None:
-    """Write a copy of the records with other predictions: all other entries stay as they are."""
+    """Write a copy of the records with new predictions: all other entries stay as they are."""
     with reading(origin.path):
         first, columns = _columns(origin.path, origin.wanted)
         new = with_new_scores(first, columns, origin.wanted, predictions)

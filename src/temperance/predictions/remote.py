@@ -11,9 +11,9 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from temperance.errors import FileError, optional
-from temperance.files import COPIES, PathLike
+from temperance.files import COPIES, PathLike, reason
 
-# Path turns s3://bucket into s3:/bucket. One letter would be a drive of Windows.
+# Path turns s3://bucket into s3:/bucket. A single letter would be a Windows drive.
 URL = re.compile(r"([a-z][a-z0-9+.-]+):/+(.+)", re.IGNORECASE)
 
 
@@ -38,7 +38,7 @@ def remote_paths(url: str) -> list[Path] | None:
 def is_hidden(inside: Path) -> bool:
     """Does the name of a file in a folder, or of a folder on the way to it, begin with a dot or an underscore?
 
-    Such files are notes that other programs leave.
+    Other programs leave such files for their own use.
     """
     return any(part[0] in "._" for part in inside.parts)
 
@@ -53,8 +53,8 @@ def local_copy(url: str) -> Path:
             system.get_file(inside, str(copy))
     except FileNotFoundError:
         raise FileError(f"{url} does not exist; check the name and the folder") from None
-    except Exception as error:  # each file system has errors of its own
-        raise FileError(f"{url} cannot be read: {' '.join(str(error).split())[:160]}") from error
+    except Exception as error:  # each file system has its own errors
+        raise FileError(f"{url} cannot be read: {reason(error)}") from error
     COPIES[copy] = url
     return copy
 

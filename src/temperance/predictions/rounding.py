@@ -6,7 +6,7 @@ from torch import Tensor
 from temperance.arrays import SUM_TOLERANCE
 from temperance.errors import InputError
 
-# Numbers with more decimals than this are not called rounded.
+# Numbers with more decimals than this do not count as rounded.
 MOST_DECIMALS = 6
 
 
@@ -26,7 +26,7 @@ def decimals_of(probs: Tensor) -> int:
 
 
 def zero_at(decimals: int, k: int) -> float:
-    """The substitute for a probability that was rounded to 0: k of them are half a unit of the last decimal."""
+    """The substitute for a probability that was rounded to 0: k of them sum to half a unit of the last decimal."""
     return 0.5 * 10.0**-decimals / k
 
 
@@ -49,7 +49,7 @@ def unrounded(probs: Tensor, decimals: int, *, first_row: int = 0) -> Tensor:
         what = f"sums to {float(total[i]):.6g}" if low >= 0 else f"contains {low:.4g}"
         raise InputError(
             f"rounded probs must be at least 0 and sum to nearly 1; row {first_row + i} {what}, and rounding {k} "
-            f"numbers to {decimals} decimals explains a difference of {allowed:.3g} at most",
+            f"numbers to {decimals} decimals explains a difference of at most {allowed:.3g}",
             row=first_row + i,
         )
     rows = rows.where(rows > 0, zero_at(decimals, k))

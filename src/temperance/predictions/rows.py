@@ -117,7 +117,7 @@ class Meaning:
         first_row: int,
         weights: Values | None = None,
     ) -> Chunk:
-        """Checked rows, one for each sample or pixel; `first_row` is the number of the first one.
+        """Checked rows, one for each sample or pixel; `first_row` is the index of the first one.
 
         All pixels of an image have its group.
         """
@@ -137,7 +137,7 @@ class Meaning:
         return Chunk(rows, numbers.to(rows.device), parts, counted)
 
     def _two_columns(self, scores: Values, first_row: int) -> Tensor:
-        """The scores of the positive class as those of both classes. (rows, 2)"""
+        """Scores of both classes, from those of the positive one. (rows, 2)"""
         column = to_tensor(scores, self.name).reshape(-1)
         column = column.to(torch.promote_types(column.dtype, torch.float32))
         if self.from_logits:
@@ -147,7 +147,7 @@ class Meaning:
             row = int(outside.nonzero()[0])
             raise InputError(
                 f"{self.name} of the positive class must lie between 0 and 1; row {first_row + row} has "
-                f"{float(column[row]):.6g}. If these are logits, or scores of a decision function, "
+                f"{float(column[row]):.6g}. If these are logits or decision-function scores, "
                 "pass from_logits=True",
                 row=first_row + row,
                 flags={"pass from_logits=True": "store them under the name logits"},
@@ -163,12 +163,12 @@ def as_numpy(values: Tensor) -> npt.NDArray[Any]:
 
 
 def in_array(row: int) -> str:
-    """The place of a row in an array, as it is indexed."""
+    """Where a row is in an array, by its index."""
     return f"row {row}"
 
 
 def in_file(row: int) -> str:
-    """The place of a row in a file of arrays."""
+    """Where a row is in a file of arrays."""
     return f"row {row} (counting from 0)"
 
 

@@ -1,6 +1,6 @@
 """Predictions in .safetensors: a tensor for each key; class names, and the names of groups, as JSON in the metadata.
 
-Tensors are numbers, so groups are stored as places in the list `group_names`; without that list, a group is its number.
+Tensors are numbers, so groups are indices into the list `group_names`; without that list, a group is its number.
 """
 
 import json
@@ -29,7 +29,7 @@ KINDS = {"F": "f", "BF": "f", "I": "i", "U": "u", "BOOL": "b", "C": "c"}
 
 
 class SafetensorsFile:
-    """A file of tensors; it is opened for each piece and closed again, since pages of an open map count as memory."""
+    """A file of tensors; it is opened for each piece and closed again, because pages of an open map count as memory."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -55,7 +55,7 @@ class SafetensorsFile:
         return self.metadata.get(key) or None
 
     def whole(self, key: str) -> Tensor:
-        """A tensor at once, whatever its shape."""
+        """A whole tensor, whatever its shape."""
         with safe_open(self.path, framework="pt") as file:
             found: Tensor = file.get_tensor(key)
         return found
@@ -76,7 +76,7 @@ class SafetensorsFile:
             elif int(numbers.min()) >= 0 and int(numbers.max()) < len(names):
                 yield np.array(names)[numbers]
             else:
-                raise InputError(f"{key} must lie in 0 … {len(names) - 1}, the places in the list group_names")
+                raise InputError(f"{key} must lie in 0 … {len(names) - 1}, the indices of the list group_names")
 
     def _listed(self, name: str) -> list[str] | None:
         return names_from_json(name, self.metadata[name]) if name in self.metadata else None
@@ -94,7 +94,7 @@ def extras(origin: Origin) -> Extras:
 
 
 def write(path: Path, predictions: Predictions, extras: Extras) -> None:
-    """Write predictions, and what belongs to them, as a .safetensors file."""
+    """Write predictions and their extras as a .safetensors file."""
     tensors = _tensors(predictions)
     metadata = _mark(predictions)
     if predictions.groups is not None:
@@ -114,7 +114,7 @@ def write(path: Path, predictions: Predictions, extras: Extras) -> None:
 
 
 def rewrite(origin: Origin, path: Path, predictions: Predictions) -> None:
-    """Write a copy of a .safetensors file with other predictions: every other tensor and all metadata stay."""
+    """Write a copy of a .safetensors file with new predictions: every other tensor and all metadata stay."""
     tensors = _tensors(predictions)
     labels = tensors.pop("labels", None)
     with reading(origin.path):

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from temperance.errors import FileError
-from temperance.predictions.checks import shown
+from temperance.predictions.checks import excerpt
 from temperance.predictions.core import Extras, Predictions
 from temperance.predictions.remote import as_url, is_hidden, remote_paths
 from temperance.predictions.rows import Chunk, regrouped
@@ -40,11 +40,11 @@ def files_in(path: Path, suffixes: Sequence[str]) -> list[Path] | None:
 
 
 def shard_paths(path: Path, suffixes: Sequence[str]) -> list[Path] | None:
-    """The files of a folder or a pattern that are one set, which must be of one format; None if this is one file."""
+    """The files of a folder or a pattern, all of one format because they are one set; None if this is one file."""
     files = files_in(path, suffixes)
     kinds = {suffix_of(file, suffixes): file for file in files or ()}
     if len(kinds) > 1:
-        names = shown(file.name for file in kinds.values())
+        names = excerpt(file.name for file in kinds.values())
         raise FileError(
             f"{path} has files of different formats ({names}); choose with a pattern, in quotes: '{path}/*.npz'"
         )
@@ -57,7 +57,7 @@ def suffix_of(path: Path, suffixes: Sequence[str]) -> str | None:
 
 
 def joined(source: Path | str, shards: Sequence[Predictions]) -> Predictions:
-    """Predictions that are in several files; rows are read file by file, and errors name the file."""
+    """Predictions in several files; rows are read file by file, and errors name the file."""
     first = shards[0]
     for shard in shards[1:]:
         _check_same(first, shard)
@@ -97,7 +97,7 @@ def _check_same(one: Predictions, other: Predictions) -> None:
     said = {
         "kind": (f"{one.kind}", f"{other.kind}"),
         "k": (f"{one.k} classes", f"{other.k} classes"),
-        "class_names": tuple(f"the classes {shown(each.class_names or ())}" for each in (one, other)),
+        "class_names": tuple(f"the classes {excerpt(each.class_names or ())}" for each in (one, other)),
         "has_labels": tuple("labels" if each.has_labels else "no labels" for each in (one, other)),
         "has_groups": tuple("groups" if each.has_groups else "no groups" for each in (one, other)),
         "has_weights": tuple("weights" if each.has_weights else "no weights" for each in (one, other)),
@@ -109,13 +109,13 @@ def _check_same(one: Predictions, other: Predictions) -> None:
         if getattr(one, attribute) != getattr(other, attribute):
             raise FileError(
                 f"files of one set must be alike: {one.source} has {here}, but {other.source} has {there}; "
-                "leave one out with a pattern, or put it right",
-                flags={", or put it right": ", put it right, or take each file by itself with --each"},
+                "leave one out with a pattern, or correct it",
+                flags={", or correct it": ", correct it, or take each file by itself with --each"},
             )
 
 
 def joined_extras(extras: Sequence[Extras], shards: Sequence[Predictions]) -> Extras:
-    """What several files hold beside their predictions: rows one after the other, anything else once."""
+    """What several files hold besides their predictions: rows one after the other, anything else once."""
     found: Extras = {}
     for name in extras[0]:
         if any(name not in each for each in extras):

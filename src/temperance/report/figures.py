@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 PLAIN, GUIDE = "#b0b9c5", "#7d838c"
 OVER, UNDER = "#c8452f", "#2a6fbb"
+LONGEST = 24  # characters of a class name
 PALE = {OVER: "#ebbcb3", UNDER: "#b3cde8"}  # of a gap that could be chance
 
 
@@ -36,8 +37,8 @@ def draw_reliability(bins: Statistic, ax: Axes | None = None) -> Axes:
     """The reliability diagram: the accuracy in each confidence bin, and its gap to the mean confidence.
 
     Grey bars are accuracy. A narrower bar spans the gap: red up to a mean confidence above it (over-confident), blue
-    down to one below it (under-confident), pale where the 95 % interval of the accuracy holds the mean confidence, so
-    that the gap could be chance. The interval is exact (Clopper and Pearson, 1934); with weights there is none. The
+    down to one below it (under-confident), pale where the 95 % interval of the accuracy contains the mean confidence,
+    so that the gap could be chance. The interval is exact (Clopper and Pearson, 1934); with weights there is none. The
     strip below counts the samples on a square-root scale.
 
     `bins` is `ece.stats(probs, labels)` or an evaluation's `reliability`.
@@ -111,7 +112,7 @@ def draw_classwise(
     """
     found = _bins(bins, 2, "classwise_ece.stats(probs, labels)")
     of_kind("most", most, Count)
-    worst = worst_classes(found, names)[:most]
+    worst = worst_classes(found, names, most)
     ax = ax or new_figure(4.8, 1.2 + 0.24 * len(worst)).add_subplot()
     rows = range(len(worst))
     over = [100 * entry.over for entry in worst]
@@ -212,5 +213,5 @@ def _summary(bins: Bins) -> str:
     return " · ".join(f"{name} {shown(value, percent=True)}" for name, value in parts.items())
 
 
-def _short(name: str, most: int = 24) -> str:
-    return name if len(name) <= most else name[: most - 1] + "…"
+def _short(name: str) -> str:
+    return name if len(name) <= LONGEST else name[: LONGEST - 1] + "…"

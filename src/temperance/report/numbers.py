@@ -24,7 +24,7 @@ GAP_WIDTH = 0.5  # of a gap, as a share of its bin: the bar of the accuracy stay
 
 @dataclass(frozen=True)
 class Bar:
-    """One bin that is not empty: what the model said, what happened, and the interval of the accuracy.
+    """A bin that is not empty: what the model said, what happened, and the interval of the accuracy.
 
     With weights the count is their sum, and there is no interval (NaN).
     """
@@ -44,7 +44,7 @@ class Bar:
 
     @property
     def chance(self) -> bool:
-        """Could the gap be chance? It could if the interval of the accuracy holds the mean confidence."""
+        """Could the gap be chance? It could if the interval of the accuracy contains the mean confidence."""
         return self.low <= self.confidence <= self.high
 
 

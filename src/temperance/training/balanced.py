@@ -25,11 +25,10 @@ class Balanced(nn.Module):
     """A network with a second, fixed classifier, and the mixture of both that is as confident as it is accurate.
 
     logits = λ z_lin + (1 − λ) z_etf: z_lin are the network's own logits; z_etf are the cosines of adapted features with
-    the corners of a simplex, which stay as they were drawn. The adaptor is a residual block of two convolutions on the
-    last feature map, before its own BatchNorm, ReLU and pooling. The loss is λ loss(z_lin) + (1 − λ) loss(z_etf), with
-    the columns of z_etf scaled by how frequent their classes are in the batch. After each epoch a bisection finds the
-    λ at which the mean confidence of the epoch's training logits is acc_discount · accuracy; where z_lin alone is less
-    confident than that, λ = 1.
+    the corners of a fixed simplex. The adaptor is a residual block of two convolutions on the last feature map, before
+    its own BatchNorm, ReLU and pooling. The loss is λ loss(z_lin) + (1 − λ) loss(z_etf), with the columns of z_etf
+    scaled by how frequent their classes are in the batch. After each epoch a bisection finds the λ at which the mean
+    confidence of the epoch's training logits is acc_discount · accuracy; if z_lin alone is less confident, λ = 1.
 
     acc_discount  δ of the paper: the accuracy to expect on new images, as a share of that on training images
     share         λ in the first epoch

@@ -1,7 +1,7 @@
 """Checkpoints: everything that changes during a training, in one .safetensors file.
 
-Orders, crops, mixtures and dropout come from generators that are seeded for every epoch with the seed and the epoch's
-number. So no generator's state has to be saved, and a run that was killed anywhere resumes bit for bit.
+Orders, crops, mixtures and dropout come from generators that are seeded for every epoch from the seed and the epoch's
+number. So no generator state has to be saved, and a run that was killed anywhere resumes bit for bit.
 """
 
 from __future__ import annotations
@@ -68,9 +68,11 @@ def load_checkpoint(
     tensors, header = read_tensors(path)
     with reading(path):
         if not header.get("temperance_checkpoint", "").isdigit():
-            raise FileError(f"{path} is not a checkpoint that temperance wrote")
+            raise FileError(f"{path} is not a checkpoint saved by temperance")
         if int(header["temperance_checkpoint"]) > FORMAT:
-            raise FileError(f"{path} is of a newer format than this version reads ({FORMAT})")
+            raise FileError(
+                f"{path} has format {header['temperance_checkpoint']}; this version reads formats up to {FORMAT}"
+            )
         _check_same(path, json.loads(header["configuration"]), configuration)
         network.load_state_dict(_under("network.", tensors))
         loss.load_state_dict(_under("loss.", tensors))
@@ -84,7 +86,7 @@ def load_checkpoint(
 
 
 def _laid_out_like(parameter: Tensor, tensor: Tensor) -> Tensor:
-    """A tensor in its parameter's memory format, which files do not keep and fused optimisers on a GPU need."""
+    """A tensor in its parameter's memory format, which files do not preserve and fused optimisers on a GPU need."""
     return torch.empty_like(parameter, dtype=tensor.dtype).copy_(tensor) if tensor.shape == parameter.shape else tensor
 
 
@@ -93,7 +95,7 @@ def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _check_same(path: Path, there: Mapping[str, Any], here: Mapping[str, Any]) -> None:
-    """Refuse to resume with settings other than those the run began with."""
+    """Refuse to resume with settings other than those the run started with."""
     different = [name for name in {**there, **here} if there.get(name) != json.loads(json.dumps(here.get(name)))]
     if different:
         name = different[0]

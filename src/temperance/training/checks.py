@@ -1,4 +1,4 @@
-"""Checks before training: network, data, loss and recipe fit together, and a checkpoint belongs to this run."""
+"""Checks before training: that network, data, loss and recipe fit together, and that a checkpoint is of this run."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ FLAGS = {"batch_size": "--batch-size", "leave out mix": "leave out --mix", "bala
 
 
 def check_together(network: nn.Module, data: ImageData, loss: Loss, recipe: Recipe) -> None:
-    """Refuse what does not go together, before training begins."""
+    """Refuse incompatible combinations before training starts."""
     if not any(parameter.requires_grad for parameter in network.parameters()):
         raise InputError("the network has no parameters to train")
     n, size = len(data.train), recipe.batch_size
     if n < size:
-        raise InputError(f"batch_size {size} is more than the {plural(n, 'training image')}: lower it", flags=FLAGS)
+        raise InputError(f"batch_size {size} exceeds the {plural(n, 'training image')}: lower it", flags=FLAGS)
     if size % processes():
         raise InputError(f"batch_size {size} cannot be divided evenly among {processes()} processes", flags=FLAGS)
     if loss.reduction == "none":
-        raise InputError(f"the loss must give one number to train with; make it {loss.name}(reduction='mean')")
+        raise InputError(f"the loss must return one number to train with; use {loss.name}(reduction='mean')")
     if recipe.mix is not None and loss.learns_from == "training":
         raise InputError(
             f"{loss.name} learns from predictions on training images, not on mixtures: leave out mix", flags=FLAGS
@@ -58,8 +58,8 @@ def check_together(network: nn.Module, data: ImageData, loss: Loss, recipe: Reci
     if not isinstance(logits, Tensor) or logits.shape != (2, data.k):
         found = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
         raise InputError(
-            f"the network must give logits (n, {data.k}) for the {data.k} classes of {data.name}; for two images it "
-            f"gives {found}"
+            f"the network must return logits (n, {data.k}) for the {data.k} classes of {data.name}; for two images it "
+            f"returns {found}"
         )
 
 

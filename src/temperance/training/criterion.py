@@ -12,7 +12,7 @@ from temperance.registry import as_entry, parse_entry
 def as_loss(loss: Loss | str, n_samples: int) -> Loss:
     """A loss for one training: a copy of the caller's, or a new one by name.
 
-    A loss that keeps a record of every training sample gets their number, if it is given by name; so does a base.
+    A loss by name that keeps a record of every training sample gets their number; so does a base.
 
     >>> as_loss("focal:gamma=2", 100)
     Focal(gamma=2, detach_weight=False)

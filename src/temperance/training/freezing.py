@@ -1,4 +1,4 @@
-"""Freezing a network from the top while it trains, so that its last layers stop fitting before the others."""
+"""Progressive freezing: a network is frozen from the top as it trains, so that its last layers stop fitting first."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class ProgressiveFreezing:
     With L groups the k-th group from the top is frozen from epoch e_k = ⌊epochs · (k/L)^power⌋ on, counted from 0.
 
     network  a network of temperance, or any module whose parts are defined in the order of their use
-    groups   the largest number of groups, or the names of the modules at which groups begin. The parts of the network
+    groups   the maximum number of groups, or the names of the modules at which groups begin. The parts of the network
              (the stem, every block, …, the classifier; in other modules every layer with weights) are distributed
-             evenly; if the numbers do not divide, early groups have one part more
+             evenly; if that is not possible, early groups have one part more
     power    below 1 freezes later, above 1 earlier
 
     The trap: a gradient of zero stops neither momentum nor weight decay, so a frozen parameter must be left out of the
@@ -30,7 +30,7 @@ class ProgressiveFreezing:
         for parameter in freezing.frozen(epoch):
             parameter.grad = None
 
-    The original program names positions in the list of parameters, and for ResNet-18 cuts the last block in two. The
+    The original program uses positions in the list of parameters, and for ResNet-18 cuts the last block in two. The
     same groups by name: ["stem", "blocks.0", …, "blocks.7.conv1", "blocks.7.conv2", "classifier"].
 
     >>> from temperance.training.networks import make_network
@@ -114,9 +114,7 @@ def _from_names(network: nn.Module, names: Sequence[str]) -> list[tuple[nn.Param
         if first is None:
             raise InputError(f"a group begins at a module with weights; {name} has none")
         if starts and places[id(first)] <= starts[-1]:
-            raise InputError(
-                f"name the groups from the images to the logits; {name} does not come after the one before"
-            )
+            raise InputError(f"groups must be named in order, from the images to the logits; {name} is out of order")
         starts.append(places[id(first)])
     # Parameters before the first named module belong to its group.
     cuts = [0, *starts[1:], len(parameters)]

@@ -31,8 +31,8 @@ def predict(
 ) -> Tensor:
     """The logits of every image of a part, in order, as float32 on the network's device. (n, k)
 
-    Under `torchrun` the processes share the work and each gets all logits. With precision "float32" products are exact:
-    GPUs do not use TF32, which would change the third digit of a logit.
+    Under `torchrun` the processes share the work and each gets all logits. With precision "float32" GPUs do not use
+    TF32, which would change the third digit of a logit.
     """
     device = device_of(network)
     was_training = network.training

@@ -41,20 +41,20 @@ class Recipe:
     """How to train.
 
     epochs         number of passes over the training images; an incomplete last batch of an epoch is dropped
-    batch_size     images in a step, over all processes
+    batch_size     images per step, over all processes
     optimiser      "sgd" or "adamw"
-    lr             learning rate at the start
+    lr             initial learning rate
     momentum       of SGD
     nesterov       use Nesterov's momentum with SGD
     weight_decay   strength of the penalty on squared weights; with AdamW decoupled from the gradient
     schedule       "steps": multiply the learning rate by `factor` at each of `drops`; "cosine": down to 0; "constant"
     drops          epochs (whole numbers), or shares of all epochs (below 1)
-    factor         what the learning rate is multiplied by at a drop
-    warmup         number of epochs in which the learning rate rises to its first value
-    clip           largest norm of the gradient: a steep penalty, such as that of ACLS, would otherwise break down in
-                   its first steps; None: no limit
+    factor         factor of the learning rate at a drop
+    warmup         number of epochs in which the learning rate rises to its initial value
+    clip           largest norm of the gradient; None: no limit. Without it a steep penalty, such as that of ACLS, can
+                   break training in its first steps
     crop           crop at random after adding a black border of this many pixels; 0: do not crop
-    flip           mirror half of the images at random
+    flip           flip half of the images at random
     mix            "mixup:alpha=1.0", "cutmix" or "mit": train on mixtures of images
     balance        train a second, fixed classifier beside the network's own, and mix both so that confidence in
                    training is this share of accuracy (BalCAL), such as 0.95
@@ -63,9 +63,9 @@ class Recipe:
                    the one with the lowest validation NLL after a temperature, to be calibrated afterwards
     keep_from      number of epochs that "best" and "refined" skip; by default a third of all, at most 40
     precision      "float32" or "bfloat16" (autocast); predictions are always float32
-    compile        compile the network, which takes about a minute and pays where epochs are long
-    deterministic  the same bits on every run on a GPU, at the price of speed; a CPU always gives them
-    seed           of the order of images, crops, flips, mixtures and dropout
+    compile        compile the network, which takes about a minute and pays off if epochs are long
+    deterministic  the same bits in every run on a GPU, at the price of speed; a CPU always gives them
+    seed           for the order of images, crops, flips, mixtures and dropout
 
     >>> Recipe(epochs=350, drops=(150, 250)).lr_at(150)
     0.01
@@ -112,6 +112,8 @@ class Recipe:
         _check(settings)
         if preset is not None:
             one_of("preset", preset, RECIPES)
+        if "epochs" in settings:
+            settings.setdefault("keep_from", None)  # that of a preset is for its own number of epochs
         return dataclasses.replace(RECIPES[preset] if preset else cls(), **settings)
 
     def lr_at(self, epoch: int) -> float:
@@ -124,7 +126,7 @@ class Recipe:
         if self.schedule == "constant":
             return self.lr
         passed = sum(epoch >= self._epoch_of(drop) for drop in self.drops)
-        # Rounded, because 0.1 · 0.1 is not 0.01 in binary numbers, and people compare logs.
+        # Rounded, because 0.1 · 0.1 is not 0.01 in floating point, and people compare logs.
         return float(f"{self.lr * self.factor**passed:.12g}")
 
     def _epoch_of(self, drop: float) -> int:
@@ -156,7 +158,7 @@ class Recipe:
 
 
 def _check(settings: Mapping[str, Any]) -> None:
-    """Refuse wrong settings of a recipe; on the command line each is a flag."""
+    """Refuse invalid settings of a recipe; on the command line each is a flag."""
     try:
         check_settings("recipe", settings_of(Recipe), settings)
     except InputError as error:
@@ -172,7 +174,7 @@ RECIPES = {
     "selective-cifar10": Recipe(epochs=200, drops=(60, 120, 160), factor=0.2, keep="best"),
     "selective-cifar100": Recipe(epochs=250, drops=(60, 120, 160), factor=0.2, keep="best"),
     "selective-tiny-imagenet": Recipe(
-        epochs=90, lr=1e-4, batch_size=256, schedule="cosine", crop=0, flip=False, keep="best"
+        epochs=90, lr=1e-4, batch_size=256, schedule="cosine", crop=0, flip=False, keep="best", keep_from=20
     ),
     "long-tail": Recipe(epochs=200, drops=(100, 150)),
     "plp": Recipe(epochs=350, drops=(150, 250), freeze=11),

@@ -1,4 +1,4 @@
-"""The validation loss after a temperature: the part that a calibrator cannot repair afterwards."""
+"""The validation loss after temperature scaling: the part that a calibrator cannot repair afterwards."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ FOLDS = 5
 
 
 def refined_nll(logits: Tensor, labels: Tensor) -> float:
-    """NLL with a temperature that was fitted to other samples: each fifth uses that of the other four.
+    """NLL after cross-fitted temperature scaling: each fifth uses the temperature fitted to the other four.
 
     A single sample has no others, and keeps its NLL.
 
-    A network that gets surer without getting better has a rising NLL, though a temperature would repair it. With the
-    temperature, NLL falls for as long as the predictions improve.
+    A network that gets more confident without getting better has a rising NLL, although a temperature would repair it.
+    With the temperature, NLL falls as long as the predictions improve.
 
     >>> logits = torch.tensor([[9.0, 0.0], [9.0, 0.0], [0.0, 9.0], [9.0, 0.0]] * 50)
     >>> labels = torch.tensor([0, 0, 1, 1] * 50)

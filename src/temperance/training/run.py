@@ -86,7 +86,7 @@ def read_run(folder: str | Path, network: nn.Module) -> Run:
         network.load_state_dict(weights)
     except RuntimeError as error:
         raise InputError(
-            f"the weights in {place} are of another network: {str(error).splitlines()[-1].strip()}"
+            f"the weights in {place} belong to another network: {str(error).splitlines()[-1].strip()}"
         ) from error
     history = read_log(place / LOG)
     val, test = read_pair(place / "predictions.npz")
@@ -101,12 +101,12 @@ def read_about(folder: Path) -> dict[str, Any]:
         if (folder / "checkpoint.safetensors").exists():
             what = UNFINISHED
         elif (folder / HEAD).exists():
-            what = f"is of a retrained classifier: name its run instead, with --head {folder / HEAD}"
+            what = f"holds a retrained classifier: name its run instead, with --head {folder / HEAD}"
         raise FileError(f"{folder} {what}")
     with reading(folder / "run.json"):
         about: dict[str, Any] = json.loads((folder / "run.json").read_text(encoding="utf-8"))
         if about["temperance_run"] > FORMAT:
-            raise FileError(f"{folder} is of a newer format than this version reads ({FORMAT})")
+            raise FileError(f"{folder} has format {about['temperance_run']}; this version reads formats up to {FORMAT}")
     return about
 
 

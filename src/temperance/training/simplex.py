@@ -1,4 +1,4 @@
-"""BalCAL's parts: classes at equal angles, and the mixture of two classifiers that is as confident as it should be."""
+"""BalCAL's parts: classes at equal angles, and the mixture of two classifiers that has the right confidence."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TOLERANCE = 1e-4
 
 
 def simplex_frame(d: int, k: int, generator: torch.Generator) -> Tensor:
-    """k unit vectors of d numbers with the same angle between any two, as columns, in a random rotation. (d, k)
+    """k unit vectors in d dimensions with the same angle between any two, as columns, randomly rotated. (d, k)
 
     >>> frame = simplex_frame(5, 3, torch.Generator().manual_seed(0))
     >>> (frame.T @ frame).round(decimals=4).abs()
@@ -28,11 +28,11 @@ def simplex_frame(d: int, k: int, generator: torch.Generator) -> Tensor:
 
 
 def class_scale(labels: Tensor, k: int) -> Tensor:
-    """The factor of each class's logit in a batch: √((batch / classes in it) / count), 1 if absent. (k,)
+    """The factor of each class's logit: √((batch size / classes in the batch) / count), 1 if absent. (k,)
 
     Under `torchrun` the batch is that of all processes.
     """
-    # Not `bincount`: a GPU would make the program wait for its result.
+    # Not `bincount`: on a GPU the program would wait for its result.
     counts = torch.zeros(k, device=labels.device).index_add_(0, labels, torch.ones(len(labels), device=labels.device))
     counts = all_sum(counts)
     present = (counts > 0).sum()

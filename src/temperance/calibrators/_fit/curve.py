@@ -1,7 +1,7 @@
-"""Binary maps that are broken lines from probability to probability: knots, a value at each, straight in between.
+"""Binary maps that are piecewise linear from probability to probability: knots, and a value at each.
 
-A jump is two knots at one place. So step functions and broken lines, with one bin or thousands, have one form and are
-looked up in one pass.
+A jump is two knots at one place. So step functions and continuous lines, with one bin or thousands, have the same form
+and are looked up in one pass.
 """
 
 from __future__ import annotations
@@ -12,31 +12,31 @@ from torch import Tensor
 from temperance.calibrators._fit.reduction import BinaryCalibrator, stack_ragged
 from temperance.calibrators._fit.streaming import StreamCalibrator, Streamed
 
-# Probabilities below this count as this in logarithms: the smallest that float64 holds in full precision.
+# Probabilities are clamped to this before taking logarithms: the smallest float64 of full precision.
 TINY = torch.finfo(torch.float64).tiny
 
-# Steps that differ by less than this in log-odds can be merged. A curve with a step for each sample claims more than
-# the data can tell, and its file would be a copy of the data.
+# Steps that differ by less than this in log-odds can be merged. A curve with a step for each sample is more detailed
+# than the data justify, and its file would be a copy of the data.
 RESOLUTION = 1e-3
 
-# The log-odds of a stream are counted in cells between minus and plus this, with limits on the number of cells of a
-# problem and of all problems.
+# The log-odds of a stream are counted in cells between minus and plus this, with limits on the number of cells per
+# problem and in total.
 FARTHEST = 32.0
 MOST_CELLS, TOTAL_CELLS = 1 << 16, 1 << 24
 
 
 class CurveCalibrator(BinaryCalibrator):
-    """A binary calibrator whose map is a broken line; a method writes `_fit_curve`.
+    """A binary calibrator whose map is piecewise linear; a method implements `_fit_curve`.
 
     The curve of an isotonic or binned method is 0 or 1 where it saw only one outcome, and a single new sample with the
-    other outcome would cost an infinite NLL. So the network's own probability p keeps a share s:
+    other outcome would cost an infinite NLL. So the network's own probability p is mixed in with a share s:
 
         q = (1 − s) · curve(p) + s · p,   s = 1 / (1 + number of samples with the rarer outcome)
 
-    That is the chance that the next sample with the rarer outcome lies beyond all those seen, where nothing is known
-    about the curve. With thousands of samples the share is negligible. For a class of five samples it is a sixth, and
-    without it one-versus-rest fails on many classes: the usual floor of 1e-12 triples the NLL at 1000 classes. A class
-    that was never seen keeps the network's own probability, and so does a row whose curves are all zero.
+    s is the chance that the next sample with the rarer outcome lies beyond all those seen, where nothing is known about
+    the curve. With thousands of samples it is negligible. For a class of five samples it is a sixth, and without it
+    one-versus-rest fails on many classes: the usual floor of 1e-12 triples the NLL at 1000 classes. A class that was
+    never seen keeps the network's own probability, and so does a row whose curves are all zero.
     """
 
     knots: Tensor
@@ -69,13 +69,13 @@ class CurveCalibrator(BinaryCalibrator):
 
 
 class GroupedCurve(StreamCalibrator, CurveCalibrator):
-    """A curve that needs no more than groups of samples, in the order of their probability; it writes `_fit_groups`.
+    """A curve fitted to groups of samples sorted by probability; a method implements `_fit_groups`.
 
-    So it can be fitted to a stream of any length: samples of nearly equal log-odds count as one group.
+    It can be fitted to a stream of any length: samples of nearly equal log-odds form one group.
     """
 
     def _fit_groups(self, places: Tensor, count: Tensor, hits: Tensor) -> tuple[Tensor, Tensor]:
-        """Knots and values from groups (g,): their probabilities in ascending order, the samples and hits of each."""
+        """Knots and values from groups (g,): their ascending probabilities, and the samples and hits of each."""
         raise NotImplementedError
 
     def _fit_curve(self, probs: Tensor, happened: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
@@ -94,8 +94,8 @@ class GroupedCurve(StreamCalibrator, CurveCalibrator):
 class LogOddsCells:
     """Samples of m binary problems, counted in cells of log-odds of equal `width`.
 
-    Samples in one cell count as one group at their mean probability. A cell is at most 1/1024 wide, which is a
-    difference of 0.00025 in probability, unless there are more than 256 problems.
+    Samples in one cell form one group at their mean probability. A cell is at most 1/1024 wide, a difference of at most
+    0.00025 in probability, unless there are more than 256 problems.
     """
 
     def __init__(self, problems: int) -> None:
@@ -104,7 +104,7 @@ class LogOddsCells:
         self._count, self._hits, self._sum = torch.zeros(3, problems, per_problem, dtype=torch.float64).unbind()
 
     def add(self, log_odds: Tensor, happened: Tensor) -> None:
-        """Take in more samples (m, n)."""
+        """Add samples (m, n)."""
         problems, size = self._count.shape
         cell = ((log_odds + FARTHEST) / self.width).clamp(0, size - 1).long()
         cell += torch.arange(problems)[:, None] * size
@@ -113,7 +113,7 @@ class LogOddsCells:
             into += torch.bincount(cell.reshape(-1), weights, minlength=into.numel()).reshape(into.shape)
 
     def groups(self, problem: int) -> tuple[Tensor, Tensor, Tensor]:
-        """The cells that hold a sample of a problem: mean probability, samples, hits."""
+        """The non-empty cells of a problem: mean probability, samples, hits."""
         seen = self._count[problem] > 0
         count, hits, total = (each[problem][seen] for each in (self._count, self._hits, self._sum))
         return total / count, count, hits
@@ -128,7 +128,7 @@ class LogOddsCells:
 
 
 def look_up(x: Tensor, knots: Tensor, values: Tensor) -> Tensor:
-    """Each row of x (m, n) on its own broken line (m, l): flat beyond the ends; at a jump, the value before it."""
+    """Each row of x (m, n) interpolated on its own knots (m, l): flat beyond the ends; at a jump, the value before."""
     x = x.contiguous().clamp(knots[:, :1], knots[:, -1:])
     right = torch.searchsorted(knots, x)
     left = (right - 1).clamp_min(0)
@@ -143,7 +143,7 @@ def interleave(low: Tensor, high: Tensor) -> Tensor:
 
 
 def steps(edges: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-    """The broken line of a step function: `values` (l + 1,) between `edges` (l,); a step includes its upper edge."""
+    """Knots and values of a step function: `values` (l + 1,) between `edges` (l,); a step includes its upper edge."""
     before, after = edges.new_tensor([-1.0]), edges.new_tensor([2.0])  # beyond every probability
     return interleave(torch.cat([before, edges]), torch.cat([edges, after])), interleave(values, values)
 

@@ -1,8 +1,8 @@
-"""Descent within bounds to the least value of a smooth function: quasi-Newton, or Newton's method with its Hessian.
+"""Minimisation of a smooth function within bounds: L-BFGS, or Newton's method if there is a Hessian.
 
-Without a Hessian, parameters that a bound holds back follow their own slope, the others the direction of L-BFGS
-(Nocedal, 1980), and what leaves the bounds is set back to them (Bertsekas, 1982). SciPy has a solver like this one, but
-importing it takes longer than most fits.
+Without a Hessian, parameters held at a bound follow the negative gradient, the others the L-BFGS direction (Nocedal,
+1980), and steps are projected onto the bounds (Bertsekas, 1982). SciPy has a solver like this one, but importing it
+takes longer than most fits.
 """
 
 import math
@@ -24,10 +24,10 @@ MAX_TRIALS = 40
 # How many of the last steps L-BFGS remembers.
 REMEMBERED = 30
 
-# A parameter this close to a bound that its slope points to is held back by it.
+# A parameter this close to a bound is held there if its negative gradient points to the bound.
 NEAR = 1e-6
 
-# A gain below this share of the value is lost in rounding. After this many such steps in a row it stops.
+# A gain below this share of the value is lost in rounding. After more than LOST steps in a row without a gain it stops.
 ROUNDING = 1e-14
 LOST = 10
 
@@ -54,9 +54,9 @@ def descend(
 ) -> Solution:
     """The parameters (p,) in [low, high] of least value, given the value and its gradient.
 
-    It continues until the gradient is small: on a flat bottom a test of the value would stop too early. Where that does
-    not matter, `still` stops it when a step gains less than this share of the value. `hessian` gives the Hessian where
-    the problem was evaluated last, if there is one at the cost of a few evaluations.
+    It continues until the gradient is small: near a flat minimum a test of the value would stop too early. Where that
+    does not matter, `still` stops it when a step gains less than this share of the value. `hessian` returns the Hessian
+    at the last evaluation, if it costs no more than a few evaluations.
     """
 
     def evaluate(x: Array) -> tuple[float, Array]:
@@ -80,7 +80,7 @@ def descend(
         if found is None:
             if not memory.pairs:
                 break
-            memory.pairs.clear()  # and try the slope itself
+            memory.pairs.clear()  # and try the gradient itself
             continue
         there, reached, turned = found
         memory.add(there - x, turned - gradient)
@@ -97,18 +97,18 @@ def descend(
 
 
 class _Memory:
-    """The last steps and how the gradient changed over them, from which L-BFGS guesses the Hessian."""
+    """The last steps and their gradient changes, from which L-BFGS approximates the Hessian."""
 
     def __init__(self) -> None:
         self.pairs: deque[tuple[Array, Array]] = deque(maxlen=REMEMBERED)
 
     def add(self, step: Array, change: Array) -> None:
-        # Where the curvature is not positive there is nothing to learn for a descent.
+        # A pair without positive curvature does not help a descent.
         if step @ change > 1e-12 * (change @ change):
             self.pairs.append((step, change))
 
     def direction(self, gradient: Array, free: npt.NDArray[np.bool_]) -> Array:
-        """Minus the guessed inverse Hessian times the gradient, of the free parameters alone."""
+        """Minus the approximate inverse Hessian times the gradient, for the free parameters only."""
         towards = -gradient[free]
         pairs = [(s, y, s @ y) for s, y in ((s[free], y[free]) for s, y in self.pairs)]
         pairs = [pair for pair in pairs if pair[2] > 0]
@@ -127,10 +127,10 @@ class _Memory:
 
 
 def _newton(hessian: Array, gradient: Array, lower: Array, upper: Array) -> Array:
-    """The step within bounds (p,) to the least value of the quadratic function with this Hessian and gradient.
+    """The step within bounds (p,) to the minimum of the quadratic function with this Hessian and gradient.
 
-    Along Newton's direction to the first bound in the way, which holds its parameter from then on; where that ends, a
-    bound is left again if the slope points away from it.
+    It follows Newton's direction to the first bound in the way, then holds that parameter there. At the end a parameter
+    is released if its negative gradient points away from the bound.
     """
     step = np.zeros_like(gradient)
     held = ((lower >= 0) & (gradient > 0)) | ((upper <= 0) & (gradient < 0))
@@ -165,9 +165,9 @@ def _line_search(
     lower: Array,
     upper: Array,
 ) -> tuple[Array, float, Array] | None:
-    """A step along a direction, set back to the bounds, that lowers the value enough and is not needlessly short.
+    """A step along a direction, projected onto the bounds, that lowers the value enough and is not needlessly short.
 
-    Steps are doubled, then halved between one too short and one too long (weak Wolfe conditions).
+    Steps are doubled, then bisected between one too short and one too long (weak Wolfe conditions).
     """
     size, too_short, too_long = 1.0, 0.0, math.inf
     best = None
@@ -186,14 +186,14 @@ def _line_search(
             too_long = size
         middle = 0.5
         if too_short == 0 and (uphill := float(turned @ moved)) > 0:
-            # Where the slope is zero if it changes evenly; of a stream every trial is a pass.
+            # The zero of the slope by linear interpolation: on a stream every trial is a whole pass.
             middle = min(max(slope / (slope - uphill), 0.01), 0.5)
         size = 2 * too_short if too_long == math.inf else too_short + middle * (too_long - too_short)
     return best
 
 
 def _within(x: Array, gradient: Array, lower: Array, upper: Array) -> float:
-    """The largest slope that the bounds leave."""
+    """The largest component of the projected gradient."""
     return float(np.abs(x - np.clip(x - gradient, lower, upper)).max())
 
 

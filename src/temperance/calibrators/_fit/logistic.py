@@ -1,4 +1,4 @@
-"""Logistic regression on a few features of one number, for many problems at once, solved until it converges."""
+"""Logistic regression on a few features of one number, for many problems at once."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-# Samples are taken in blocks of about this many features, so that memory does not grow with the data.
+# Samples are processed in blocks of about this many features, so that memory does not grow with the data.
 BLOCK_VALUES = 1 << 20
 
 # A problem is solved when a Newton step would lower its mean loss by less than this; that step is still taken.
 TOLERANCE = 1e-13
-# A step that would lower it by less than this is safe, and rounding hides whether it did.
+# A step that would lower it by less than this is accepted unchecked: rounding hides whether it did.
 SAFE = 1e-9
 MAX_STEPS = 100
 MAX_HALVINGS = 40
 
-# Added to the Hessian's diagonal, as a share of it: nothing then moves in a direction that the data do not determine.
+# Added to the Hessian's diagonal, as a share of it, so that directions that the data do not determine stay put.
 RIDGE = 1e-12
 
 Features = Callable[[Tensor], Tensor]
 
 
 class LogisticFit(NamedTuple):
-    """Coefficients (m, q), the loss they reach (m,), and how much their mean loss could still fall (m,)."""
+    """Coefficients (m, q), their loss (m,), and by how much the mean loss could still fall (m,)."""
 
     theta: Tensor
     loss: Tensor
@@ -45,8 +45,8 @@ def fit_logistic(
 ) -> LogisticFit:
     """The θ (m, q) of least Σ_i w_i · (log(1 + exp t_i) − y_i · t_i) + ½ |Lθ|², with t = features(x) θ.
 
-    x, target y in [0, 1] and weight w are (m, n), with one problem in each row; features(x) is (m, n, q); the L of the
-    penalty is (r, q). The loss is convex, so Newton's method with step halving finds its minimum.
+    x, target y in [0, 1] and weight w are (m, n), with one problem per row; features(x) is (m, n, q); the penalty L is
+    (r, q). The loss is convex, so Newton's method with step halving finds its minimum.
     """
     problems = _Problems(x, target, torch.ones_like(x) if weight is None else weight, features, penalty)
     theta = start.clone()

@@ -21,7 +21,7 @@ class Map(Protocol):
         """The parameters that change nothing."""
 
     def classes(self, parameters: Tensor) -> int:
-        """The number of classes k that parameters of this shape are for."""
+        """The number of classes k, from parameters of this shape."""
 
     def scores(self, x: Tensor, parameters: Tensor) -> Tensor:
         """(n, k) scores of features (n, d)."""
@@ -30,13 +30,13 @@ class Map(Protocol):
         """The gradient of Σ rows · scores in the parameters."""
 
     def own_features(self, x: Tensor) -> Tensor:
-        """The features whose weighted sum is the score of a class, or one set if all share it. (n, k or 1, q)"""
+        """The features whose weighted sum is the score of each class, or one set if all share them. (n, k or 1, q)"""
 
     def by_class(self, parameters: Tensor) -> Tensor:
         """The parameters with the weights of each class in a row (k, q). It is its own inverse."""
 
     def preconditioner(self, problem: Regression) -> Linear:
-        """An approximate inverse of the Hessian, where the problem was evaluated last."""
+        """An approximate inverse of the Hessian at the problem's last evaluation."""
 
 
 class Diagonal:
@@ -91,8 +91,8 @@ class Full:
     def preconditioner(self, problem: Regression) -> Linear:
         """The Hessian as if probabilities and features were independent: a Kronecker product, plus the penalty.
 
-        If the diagonal has another penalty than the rest of its column, it and the intercept are taken class by class
-        instead, as in the diagonal map.
+        If the penalty on the diagonal differs from that on the rest of its column, the diagonal and the intercept are
+        treated class by class instead, as in the diagonal map.
         """
         spread = torch.zeros(problem.k, problem.k, dtype=torch.float64, device=problem.x.device)
         for _, p, c in problem.hessian_blocks():
@@ -146,7 +146,7 @@ def _own_curvature(problem: Regression) -> Tensor:
 def _two_by_two(curvature: Tensor, penalty: Tensor) -> Linear:
     xx, x, one = curvature.unbind()
     r, s = (2 * penalty).unbind()
-    # Not (xx + r)(one + s) − x², which can round to something negative.
+    # Not (xx + r)(one + s) − x², which rounding can make negative.
     determinant = (xx * one - x * x).clamp_min(0) + r * one + s * xx + r * s
 
     def solve(g: Tensor) -> Tensor:

@@ -1,15 +1,15 @@
-"""A pool of predictions: log p ∝ Σ_m w_m log p_m with weights w ≥ 0, which minimise the NLL, a convex problem."""
+"""A pool of predictions: log p ∝ Σ_m w_m log p_m, where the weights w ≥ 0 minimise the NLL, a convex problem."""
 
 import torch
 from torch import Tensor
 
 from temperance.arrays import CORE_BLOCK_VALUES, block_rows
 from temperance.calibrators._fit.descent import descend
-from temperance.numerics import one_thread
+from temperance.threads import one_thread
 
-# The weights are fitted to the samples and to this many imagined ones, labelled as the first member predicts. So a
-# member that does well on a few samples by chance gets less weight, and no weight is infinite.
-IMAGINED = 10
+# The weights are fitted to the samples and this many pseudo-samples, labelled as the first member predicts. So a member
+# that does well on a few samples by chance gets less weight, and no weight is infinite.
+PSEUDO_SAMPLES = 10
 
 
 def pool(log_probs: Tensor | list[Tensor], weights: Tensor) -> Tensor:
@@ -22,10 +22,7 @@ def pool(log_probs: Tensor | list[Tensor], weights: Tensor) -> Tensor:
 
 @one_thread()  # its many small operations would wait for torch's threads
 def pool_weights(log_probs: Tensor, labels: Tensor, counts: Tensor, start: Tensor | None = None) -> Tensor:
-    """The weights w ≥ 0 (m,) with which the pool of (m, n, k) has the least NLL, the imagined samples included.
-
-    The imagined samples are labelled as the first member predicts.
-    """
+    """The weights w ≥ 0 (m,) that minimise the NLL of the pool of (m, n, k), pseudo-samples included."""
     problem = _PoolProblem(log_probs, labels, counts)
     even = torch.full_like(problem.target, 1 / len(log_probs))
     return descend(
@@ -40,8 +37,8 @@ class _PoolProblem:
 
     def __init__(self, log_probs: Tensor, labels: Tensor, counts: Tensor) -> None:
         self.log_probs, self.each = log_probs, counts / counts.sum()
-        # Samples and imagined ones together, relative to the samples.
-        self.more = 1 + IMAGINED / float(counts.sum())
+        # Samples and pseudo-samples together, relative to the samples.
+        self.more = 1 + PSEUDO_SAMPLES / float(counts.sum())
         rows = block_rows(log_probs[:, 0].numel(), log_probs.device, CORE_BLOCK_VALUES)
         self.slices = [slice(i, i + rows) for i in range(0, len(labels), rows)]
         of_labels = log_probs.gather(2, labels.expand(log_probs.shape[:2])[:, :, None]).squeeze(2)

@@ -1,4 +1,4 @@
-"""From one probability to k: how a method for binary problems calibrates a classifier with many classes.
+"""Reductions: how a binary method calibrates a classifier with many classes.
 
 A binary method learns a map of one number to one number, from the log-odds of events and from whether they happened. A
 reduction says which events these are, and how their calibrated probabilities become a row that sums to one:
@@ -6,14 +6,14 @@ reduction says which events these are, and how their calibrated probabilities be
 one-versus-rest  "the label is j", a map for each class j; rows are divided by their sum (Zadrozny and Elkan 2002)
 pooled           "the label is j", one map for all classes together; rows are divided by their sum (Zhang, Kailkhura
                  and Han 2020, who call it multi-class)
-top-label        "the prediction is right", one map for the confidence; the other classes keep their proportions and
-                 share what it leaves
+top-label        "the prediction is right", one map for the confidence; the other classes share the rest in their
+                 original proportions
 
 One-versus-rest learns what is particular to a class, but from the few samples of that class: with 1000 classes and
-five samples of each it overfits with every method. Pooled learns from all k · n pairs, is the safe choice for many
-classes, and keeps the order of the classes. Top-label repairs the confidence and leaves the other classes as wrong as
-they were, which costs NLL; it can push the confidence below another class's probability and so change a prediction.
-With two classes all three are one map of the probability of class 1, and `reduction` makes no difference.
+five samples of each, every method overfits. Pooled learns from all k · n pairs, is the safe choice for many classes,
+and keeps the order of the classes. Top-label repairs the confidence and leaves the other classes as wrong as they were,
+which costs NLL; it can push the confidence below another class's probability and so change a prediction. With two
+classes all three are the same map of the probability of class 1, and `reduction` makes no difference.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ Reduction = Literal["one-versus-rest", "pooled", "top-label"]
 class BinaryCalibrator(Calibrator):
     """A calibrator that learns maps of one number, lifted to k classes by a reduction.
 
-    A method writes `_fit_binary` and `_map`; both see m binary problems as the rows of a tensor (m, n).
+    A method implements `_fit_binary` and `_map`; both see m binary problems as the rows of a tensor (m, n).
 
-    reduction  how many classes become events of two: "pooled" (one map for all classes), "one-versus-rest" (a map for
-               each class) or "top-label" (one map, of the top confidence)
+    reduction  how many classes become binary events: "pooled" (one map for all classes), "one-versus-rest" (a map for
+               each class) or "top-label" (one map, for the confidence)
     """
 
-    def __init__(self, *, reduction: Reduction, **shared: Unpack[Shared]) -> None:
+    def __init__(self, *, reduction: Reduction = "pooled", **shared: Unpack[Shared]) -> None:
         super().__init__(**shared)
         self.reduction = reduction
 
-    # What a method writes.
+    # What a method implements.
 
     def _fit_binary(self, log_odds: Tensor, happened: Tensor, weights: Tensor) -> dict[str, Tensor]:
-        """What is learnt about each problem from float64 log-odds and bool outcomes (m, n): tensors of m rows.
+        """Tensors of m rows, learnt from float64 log-odds and bool outcomes (m, n).
 
-        `weights` (n,) say how many samples each column stands for.
+        `weights` (n,) say how many samples each column counts as.
         """
         raise NotImplementedError
 
@@ -56,10 +56,7 @@ class BinaryCalibrator(Calibrator):
         """Calibrated log-odds (m, n), finite, of log-odds (m, n)."""
         raise NotImplementedError
 
-    # What a reduction does with it.
-
-    def _fit(self, logits: Tensor, labels: Tensor) -> None:
-        self._fit_weighted(logits, labels, None)
+    # How a reduction uses it.
 
     def _fit_weighted(self, logits: Tensor, labels: Tensor, weights: Tensor | None) -> None:
         log_odds, happened = self._problems(logits, labels)

@@ -2,10 +2,10 @@
 
     minimise  Σ_i c_i (logsumexp(f_i) − target(f_i))  +  Σ_p r_p (θ_p − θ⁰_p)²,      f_i = x_i mapped with parameters θ
 
-c_i are the weights of the rows and `target` is the score of the label, as an objective gives them. Newton's method
-solves it. With few parameters its step is solved for with the whole Hessian; with many, conjugate gradients find it,
-which takes products of the Hessian and a vector, each at the cost of a gradient. The Hessian only has to point the way,
-so of very many rows it uses some; value and gradient use them all.
+c_i are the row weights and `target` is the score of the label, both defined by the objective. Newton's method solves
+it. With few parameters a step uses the full Hessian; with many, conjugate gradients find it from products of the
+Hessian with a vector, each at the cost of a gradient. The Hessian only has to give a direction, so with very many rows
+it uses a sample of them; value and gradient use all.
 """
 
 from typing import Any
@@ -24,15 +24,15 @@ MAX_STEPS = 100
 MAX_PRODUCTS = 250
 MAX_HALVINGS = 50
 
-# Above this many rows times parameters, products of matrices are in float32, twice as fast; sums stay in float64.
-# Slopes are then means over many rows of small probabilities, and rounding errors far below the tolerance.
+# Above this many rows times parameters, matrix products are in float32, twice as fast; sums stay in float64. Gradients
+# are then means over many rows of small probabilities, and rounding errors are far below the tolerance.
 SINGLE_ABOVE = 20_000_000
 
-# The Hessian uses this many rows, or this many for each feature if that is more. With fewer, steps go astray and there
-# are more of them, which costs more than it saves.
+# The Hessian uses this many rows, or this many per feature if that is more. With fewer, steps are worse and more are
+# needed, which costs more than it saves.
 HESSIAN_ROWS, HESSIAN_ROWS_PER_FEATURE = 20_000, 5
 
-# With at most this many parameters the whole Hessian is built: that takes fewer operations than a few products with it.
+# With at most this many parameters the full Hessian is built: that is cheaper than a few products with it.
 FEW_PARAMETERS = 64
 
 # The preconditioner is built again when the last Newton step took more Hessian products than this.
@@ -55,7 +55,7 @@ class Regression:
         self.centre = centre
         self.k = kind.classes(centre)
         self.probs = self.x.new_empty(len(x), self.k)
-        # A block yields a gradient of its own, so it should hold more values than there are parameters.
+        # Each block produces a whole gradient, so it should hold more values than there are parameters.
         width = max(self.k, x.shape[1])
         rows = max(block_rows(width, x.device, CORE_BLOCK_VALUES), 2 * centre.numel() // width)
         self._slices = [slice(i, i + rows) for i in range(0, len(x), rows)]
@@ -65,12 +65,12 @@ class Regression:
         self.weigh()
 
     def penalise(self, penalty: Tensor) -> None:
-        """Take a penalty on each parameter."""
+        """Set the penalty on each parameter."""
         self.penalty = penalty
         self._axes: tuple[Tensor, Tensor] | None = None
 
     def weigh(self) -> None:
-        """Take the weights of the objective, scaled to sum to one, so that a penalty keeps its strength."""
+        """Take the objective's weights, scaled to sum to one, so that a penalty keeps its strength."""
         weights = self.objective.weights(self.labels, self.k)
         self.weights = (weights / weights.sum())[:, None].to(self.x.dtype)
         some = weights[:: self._every]
@@ -107,9 +107,9 @@ class Regression:
         return float(value), gradient
 
     def principal_axes(self, units: Tensor) -> tuple[Tensor, Tensor]:
-        """The second moments of the features [x, 1] in the units of a penalty as sizes (r,) along axes (d + 1, r).
+        """The second moments of the features [x, 1], in the penalty's units: eigenvalues (r,) and axes (d + 1, r).
 
-        Axes of size zero are left out.
+        Axes of eigenvalue zero are left out.
         """
         if self._axes is None:
             moments = torch.zeros(2 * (self.x.shape[1] + 1,), dtype=torch.float64, device=self.x.device)
@@ -131,7 +131,7 @@ class Regression:
         return product
 
     def newton_step(self, gradient: Tensor) -> Tensor:
-        """Minus the inverse Hessian at the last evaluation times the gradient, by way of the whole Hessian."""
+        """Minus the inverse Hessian at the last evaluation times the gradient, from the full Hessian."""
         g = self.kind.by_class(gradient)
         k, q = g.shape
         hessian = (2 * self.kind.by_class(self.penalty)).reshape(-1).diag()
@@ -163,16 +163,15 @@ def fit_map(
     objective: Objective,
     *,
     penalty: Tensor,
-    start: Tensor,
     centre: Tensor,
     tolerance: float = TOLERANCE,
 ) -> Solution:
     """The parameters that minimise the objective plus the penalty on their distance from the centre."""
     if not objective.convex:
-        return _minimise_any(kind, x, labels, objective, penalty=penalty, start=start, centre=centre)
+        return _minimise_any(kind, x, labels, objective, penalty=penalty, centre=centre)
     problem = Regression(kind, x, labels, objective, penalty=penalty, centre=centre)
     if not objective.adapts:
-        return newton(problem, start, tolerance)
+        return newton(problem, centre, tolerance)
     record: dict[str, Any] = {}
 
     def solve(parameters: Tensor) -> Tensor:
@@ -180,28 +179,28 @@ def fit_map(
         record.update(found.info)
         return found.parameters
 
-    parameters, rounds = settle(problem.reweigh, solve, start)
+    parameters, rounds = settle(problem.reweigh, solve, centre)
     record |= rounds | objective.info
     record["converged"] = record["converged"] and rounds["weights_settled"]
     return Solution(parameters, record)
 
 
 def _minimise_any(
-    kind: Map, x: Tensor, labels: Tensor, objective: Objective, *, penalty: Tensor, start: Tensor, centre: Tensor
+    kind: Map, x: Tensor, labels: Tensor, objective: Objective, *, penalty: Tensor, centre: Tensor
 ) -> Solution:
     problem = Problem(
         objective,
-        lambda rows, free: kind.scores(rows, free.view(start.shape)).log_softmax(1),
+        lambda rows, free: kind.scores(rows, free.view_as(centre)).log_softmax(1),
         x,
         labels,
-        penalty=lambda free: (penalty * (free.view(start.shape) - centre).square()).sum(),
+        penalty=lambda free: (penalty * (free.view_as(centre) - centre).square()).sum(),
     )
-    found = minimise(problem, start.reshape(-1))
-    return Solution(found.parameters.view(start.shape), found.info)
+    found = minimise(problem, centre.reshape(-1))
+    return Solution(found.parameters.view_as(centre), found.info)
 
 
 def newton(problem: Regression, start: Tensor, tolerance: float = TOLERANCE) -> Solution:
-    """Newton's method, with halved steps where a full one does not help, until no slope is above the tolerance."""
+    """Newton's method with step halving, until no component of the gradient is above the tolerance."""
     parameters = start.clone()
     value, gradient = problem(parameters)
     steps, products = 0, MAX_PRODUCTS
@@ -222,9 +221,9 @@ def newton(problem: Regression, start: Tensor, tolerance: float = TOLERANCE) -> 
 
 
 def _newton_direction(hessian: Linear, gradient: Tensor, inverse: Linear, negligible: float) -> tuple[Tensor, int]:
-    """Minus the inverse Hessian times the gradient, more exact nearer to the optimum, and the products it took.
+    """Minus the inverse Hessian times the gradient, more accurate nearer the optimum, and the number of products.
 
-    It stops early once the slopes are negligible.
+    It stops early once the residual is negligible.
     """
     direction, residual = torch.zeros_like(gradient), -gradient
     towards = inverse(residual)
@@ -254,7 +253,7 @@ def _line_search(
     for _ in range(MAX_HALVINGS):
         there = parameters + step * direction
         found, gradient = problem(there)
-        # Near the optimum a step gains less than the rounding of the value.
+        # Near the optimum a step gains less than the rounding error of the value.
         if found <= value + 1e-4 * step * slope + 50 * torch.finfo(problem.x.dtype).eps * abs(value):
             return there, found, gradient
         step /= 2

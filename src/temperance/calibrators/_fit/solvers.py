@@ -1,8 +1,8 @@
 """The optimisers that parametric calibrators share.
 
-`minimise` goes to the optimum, and checks it by the gradient; `train` runs the optimiser of a published program for as
-many steps as the program does, converged or not, so that its table can be reproduced. Both take a `Problem`: an
-objective as a function of the calibrator's parameters.
+`minimise` finds the optimum and checks its gradient; `train` runs the optimiser of a published program for as many
+steps as the program does, converged or not, so that its tables can be reproduced. Both take a `Problem`: an objective
+as a function of the calibrator's parameters.
 """
 
 import math
@@ -21,7 +21,7 @@ from temperance.objectives import OBJECTIVES, Objective, ObjectiveName, counting
 from temperance.registry import as_entry, parse_entry
 from temperance.settings import defaults_of
 
-# Weights that change less than this from one solution to the next have settled.
+# An objective's weights have settled when they change by less than this from one solution to the next.
 SETTLED = 1e-7
 MAX_ROUNDS = 200
 
@@ -29,7 +29,7 @@ MAX_ROUNDS = 200
 SCHEDULE = ((0.02, 1000),)
 SLOW_SCHEDULE = ((0.005, 200), (0.003, 400), (0.001, 400))
 
-# What a setting of the objective is called among the settings of a calibrator.
+# The prefix of the objective's settings among those of a calibrator.
 NESTED = "objective__"
 
 P = TypeVar("P", float, Tensor)
@@ -39,7 +39,7 @@ Solver = Literal["exact", "released"]
 class WithObjective(Calibrator):
     """A calibrator that minimises an objective.
 
-    objective  what to minimise, by name, which may carry settings: "class-scaled:normalise=mm"
+    objective  what to minimise, by name, optionally with settings: "class-scaled:normalise=mm"
     """
 
     def __init__(self, *, objective: ObjectiveName = "nll", **shared: Unpack[Shared]) -> None:
@@ -72,9 +72,6 @@ class WithObjective(Calibrator):
                 f"Use it with a method that never changes the predicted class: {able}"
             )
 
-    def _fit(self, logits: Tensor, labels: Tensor) -> None:
-        self._fit_weighted(logits, labels, None)
-
     def _make_objective(self, weights: Tensor | None = None) -> Objective:
         return counting(self.objective, weights)
 
@@ -85,9 +82,9 @@ class WithObjective(Calibrator):
 
 
 class Parametric(WithObjective):
-    """A calibrator with a few parameters that minimise an objective.
+    """A calibrator whose parameters minimise an objective.
 
-    solver  "exact" goes to the optimum; "released" stops where the SCTL authors' program stops
+    solver  "exact" finds the optimum; "released" stops where the SCTL authors' program stops
     """
 
     def __init__(self, *, objective: ObjectiveName = "nll", solver: Solver = "exact", **shared: Unpack[Shared]) -> None:
@@ -95,9 +92,9 @@ class Parametric(WithObjective):
         self.solver = solver
 
     def _streamed_objective(self) -> Objective:
-        """A fresh objective for a stream; objectives that need all rows at once and other solvers are refused."""
+        """A fresh objective for a stream; objectives that need all rows at once, and other solvers, are refused."""
         if self.solver != "exact":
-            raise InputError("a stream is fitted by solver=exact, which goes to the optimum")
+            raise InputError(f"a stream can only be fitted with solver=exact; got solver={self.solver}")
         made = self._make_objective()
         if made.whole or not made.weighs_classes:
             raise InputError(f"{self.objective} needs all rows at once, so a stream cannot be fitted with it")
@@ -110,10 +107,10 @@ def sample_weight(objective: Objective, labels: Tensor, k: int) -> float:
 
 
 def prior_samples(n_parameters: int, n: float) -> float:
-    """How many samples a weak prior counts as: one if there are as many samples as parameters, fewer if there are more.
+    """How many samples a weak prior counts as: one if there are as many samples as parameters, less if there are more.
 
-    It decides where the likelihood has no optimum, because the samples are told apart without a mistake, and is too
-    weak to matter where there are many samples.
+    The prior matters where the likelihood has no optimum because the samples are separated without a mistake; with many
+    samples it is too weak to matter.
     """
     return n_parameters / n
 
@@ -182,7 +179,7 @@ class Problem:
 
 
 class StreamedProblem(Problem):
-    """The same over a stream, which each evaluation goes through once."""
+    """The same over a stream, which is read once per evaluation."""
 
     def __init__(
         self,
@@ -221,14 +218,14 @@ def minimise(
     high: Tensor | float | None = None,
     max_steps: int = 2000,
 ) -> Solution:
-    """The parameters in [low, high] with the least value, in float64.
+    """The parameters in [low, high] of least value, in float64.
 
-    Equal bounds hold a parameter fixed. An objective that chooses its weights is solved with fixed weights, again and
-    again until they settle. If the gradient never gets below 1e-6 the record says how small it got.
+    Equal bounds fix a parameter. An objective that adapts its weights is minimised with fixed weights, repeatedly until
+    they settle. If the gradient never gets below 1e-6, the record says how small it got.
     """
 
     def solve(parameters: Tensor) -> Tensor:
-        # A calibration error has kinks, where no slope is small.
+        # A calibration error has kinks, where the gradient is not small.
         found = descend(problem, parameters, low, high, max_steps, still=1e-5 if problem.objective.whole else 0.0)
         record.update(found.info)
         return found.parameters
@@ -245,9 +242,9 @@ def minimise(
 
 
 def settle(reweigh: Callable[[P], float], solve: Callable[[P], P], start: P) -> tuple[P, dict[str, Any]]:
-    """Solve with fixed weights, choose new weights, and so on until they no longer change.
+    """Alternately solve with fixed weights and choose new weights, until the weights no longer change.
 
-    Weights can overshoot, and each solution then drives them back to the ones before; so the steps get shorter.
+    Weights can oscillate, each solution undoing the previous one; steps are then halved.
     """
     reweigh(start)
     here, change, pace, rounds = start, math.inf, 1.0, 0
@@ -277,10 +274,10 @@ def train(
 
     The default is that of the SCTL authors: all rows in every step, learning rate 0.02 for 1000 steps; with label
     smoothing or focal loss 0.005 for 200 steps, then 0.003 and 0.001 for 400 each, with a new optimiser each time.
-    Another program has another `schedule` of rates and steps, or a `weight_decay` of Adam, or draws a `batch` of rows
-    for each of its steps. Weights are chosen again at every evaluation. It computes in float32, as these programs do,
-    because such an L-BFGS stops when rounding makes two values equal, well before the optimum; so the last digits
-    differ between processors. Where it diverges, the last finite parameters are kept.
+    Other programs have another `schedule` of rates and steps, use `weight_decay` with Adam, or draw a `batch` of rows
+    for each step. The objective's weights are chosen anew at every evaluation. It computes in float32, as these
+    programs do: their L-BFGS stops when rounding makes two values equal, well before the optimum. So the last digits
+    differ between processors. If it diverges, the last finite parameters are kept.
     """
     inputs, labels = problem.inputs.float(), problem.labels
     parameters = start.detach().float().clone().requires_grad_()

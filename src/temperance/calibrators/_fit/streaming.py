@@ -1,4 +1,4 @@
-"""Rows that are read again for each pass, so that a calibrator can be fitted to more of them than memory holds."""
+"""Streams: rows that are read again for each pass, so that a calibrator can be fitted to more than memory holds."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from torch import Tensor
 from temperance.arrays import as_labels, as_scores, blocks, checked_logits, flatten
 from temperance.calibrators.base import Calibrator
 from temperance.errors import InputError, plural
-from temperance.numerics import one_thread
+from temperance.threads import one_thread
 
-# Blocks of logits (n, k) or (n, k, *space) and labels. Each `iter` of it begins again.
+# Blocks of logits (n, k) or (n, k, *space) and labels. Each `iter` starts over.
 Source = Iterable[tuple[Any, Any]]
 
-# At most this many values of a stream are kept in memory: rows from all over it, evenly spaced.
+# At most this many values of a stream are kept in memory: rows evenly spaced over all of it.
 MOST_VALUES = 1 << 22
 
 
 @dataclass(frozen=True)
 class Streamed:
-    """A stream of rows, and what the first pass found: how many there are of each class (k,), and some of them.
+    """A stream of rows, and what the first pass found: the number of rows per class (k,), and a sample of the rows.
 
     every         one row in this many was kept; 1 if all were
     ignore_index  rows with this label are left out
@@ -52,31 +52,33 @@ class Streamed:
                 yield self.change(rows.double()), y
 
     def mapped(self, change: Callable[[Tensor], Tensor]) -> Streamed:
-        """The same rows, all changed alike."""
+        """The same stream with this change applied to every row."""
         return replace(self, logits=change(self.logits), change=change)
 
     @classmethod
     def of(cls, source: Source, most_values: int = MOST_VALUES, ignore_index: int | None = None) -> Streamed:
-        """Go through a stream once: check every row, count labels, and keep some rows, evenly over all of it."""
+        """Read a stream once: check every row, count labels, and keep rows evenly spaced over all of it."""
         if iter(source) is source:
-            raise InputError("a stream is read several times: give something that can be, not a generator")
+            raise InputError("a stream is read several times: pass an iterable that can be, such as a list of blocks")
         kept: list[tuple[Tensor, Tensor]] = []
         counts, every, first = torch.zeros(0, dtype=torch.int64), 1, 0
         for logits, labels in _checked(source, ignore_index):
             k = logits.shape[1]
             counts = counts if len(counts) else torch.zeros(k, dtype=torch.int64)
             if k != len(counts):
-                raise InputError(f"all blocks of a stream must have the same classes; got {len(counts)} and {k}")
+                raise InputError(
+                    f"all blocks of a stream must have the same number of classes; got {len(counts)} and {k}"
+                )
             counts += torch.bincount(labels, minlength=k)
             some = slice(-first % every, None, every)
             kept.append((logits[some].double(), labels[some]))
             first += len(labels)
             while sum(rows.numel() for rows, _ in kept) > most_values:
-                # The first row of each block is a multiple of `every`, and every second one of all stays.
+                # Kept rows are those whose index is a multiple of `every`; keep every second of them.
                 together = torch.cat([rows for rows, _ in kept]), torch.cat([y for _, y in kept])
                 kept, every = [(together[0][::2].clone(), together[1][::2].clone())], 2 * every
         if not kept:
-            raise InputError("a stream must have rows with a label; this one has none")
+            raise InputError("a stream must have labelled rows; this one has none")
         logits, labels = torch.cat([rows for rows, _ in kept]), torch.cat([y for _, y in kept])
         return cls(source, counts, logits, labels, every, ignore_index)
 
@@ -87,7 +89,7 @@ def _checked(source: Source, ignore_index: int | None) -> Iterator[tuple[Tensor,
     for block in source:
         if len(block) != 2:
             raise InputError(
-                "a block of a stream must be a pair, logits and labels, without weights; "
+                "a block of a stream must be a pair of logits and labels, without weights; "
                 f"got {plural(len(block), 'part')}"
             )
         given, truth = block
@@ -103,19 +105,19 @@ def _checked(source: Source, ignore_index: int | None) -> Iterator[tuple[Tensor,
 
 
 class StreamCalibrator(Calibrator):
-    """A calibrator that can also be fitted to a stream; a method writes `_fit_stream`."""
+    """A calibrator that can also be fitted to a stream; a method implements `_fit_stream`."""
 
     def _fit_stream(self, stream: Streamed) -> None:
-        """As `_fit`, from rows that are read again for each pass."""
+        """Like `_fit`, from rows that are read again for each pass."""
         raise NotImplementedError
 
     def fit_stream(self, source: Source, *, ignore_index: int | None = None, most_values: int = MOST_VALUES) -> Self:
-        """Learn from blocks of logits and labels, in several passes: `source` is iterated over again for each.
+        """Learn from blocks of logits and labels, in several passes: `source` is iterated again for each.
 
-        Blocks may be dense, and rows with the label `ignore_index` are left out, as in `fit`.
-        Memory does not grow with the number of rows. Up to `most_values` logits are held at once, so that fewer are
-        fitted as by `fit`. Beyond that the result is that of `fit` as closely as both find the optimum; isotonic maps
-        and bins take log-odds that differ by less than 1/1024 as equal.
+        Blocks may be dense, and rows with the label `ignore_index` are left out, as in `fit`. Memory does not grow with
+        the number of rows: at most `most_values` logits are held at once. A stream of up to that many is fitted as by
+        `fit`. Beyond that the result equals that of `fit` as closely as both find the optimum; isotonic maps and bins
+        treat log-odds that differ by less than 1/1024 as equal.
 
         >>> from temperance.calibrators import Temperature
         >>> logits = [[4.0, 0.0], [0.0, 4.0]] * 50

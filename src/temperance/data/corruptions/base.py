@@ -28,7 +28,7 @@ SMALLEST_SIDE = 8
 class Draw:
     """Random numbers for images: drawn where the generator is, used where the images are.
 
-    With a generator of the CPU, which is what a seed makes, an image is corrupted alike on every device.
+    With a CPU generator, which is what a seed makes, an image is corrupted in the same way on every device.
     """
 
     def __init__(self, generator: torch.Generator, device: torch.device) -> None:
@@ -106,7 +106,7 @@ def corrupt(
     generator  of random numbers, instead of one made from the seed: for images that come in batches
 
     Settings are those of CIFAR-C; lengths among them grow with images larger than 32 × 32. What differs from the
-    published images: frost is drawn, not photographed; values are rounded, not cut. On the same images the mean
+    published images: frost is drawn, not photographed; values are rounded, not truncated. On the same images the mean
     change of a pixel is within a few percent of the published program's, except for frost, which has no counterpart.
 
     >>> pixels = torch.full((2, 8, 8, 3), 100, dtype=torch.uint8)
@@ -116,7 +116,7 @@ def corrupt(
     given = to_tensor(pixels, "pixels")
     found = CORRUPTIONS[plain_name(name)]
     if isinstance(severity, bool) or not isinstance(severity, int) or not 0 <= severity <= SEVERITIES:
-        raise InputError(f"severity must be a whole number from 0, none, to {SEVERITIES}; got {severity!r}")
+        raise InputError(f"severity must be a whole number from 0 (none) to {SEVERITIES}; got {severity!r}")
     if given.dtype != torch.uint8 or given.ndim != 4 or given.shape[3] not in (1, 3):
         raise InputError(
             "images must be uint8 (n, height, width, channels) with 1 or 3 channels; "

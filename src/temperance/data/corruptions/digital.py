@@ -32,7 +32,7 @@ def contrast(x: Tensor, draw: Draw, kept: float) -> Tensor:
     grows=False,
 )
 def elastic_transform(x: Tensor, draw: Draw, height: float, sigma: float, jitter: float) -> Tensor:
-    """Elastic transform: sheared as a whole, then stretched and pressed here and there.
+    """Elastic transform: sheared as a whole, then stretched and squeezed in places.
 
     All lengths are parts of the image's side. From severity to severity there is less shear and more stretching, so
     that pixels change less, while shapes suffer more.

@@ -1,6 +1,6 @@
 """What several corruptions are made of: blurs, zooms and motion.
 
-A filter along one axis is a matrix, the border included, so that all of an image takes two matrix products.
+A filter along one axis, its border included, is a matrix, so an image takes two matrix products.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-# A step of motion that counts for less than this part of the first one is left out: a quarter of a grey level.
+# A step of motion is left out if its weight is less than this part of the first one's: a quarter of a grey level.
 FAINT = 1e-3
 
 

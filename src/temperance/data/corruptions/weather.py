@@ -38,7 +38,7 @@ def snow(
     sigma: float,
     kept: float,
 ) -> Tensor:
-    """Snow: falling flakes, and an image paler for them."""
+    """Snow: falling flakes, in front of a paler image."""
     n, _, h, w = x.shape
     scale = length_scale(x)
     flakes = mean + deviation * draw.normal(n, 1, h, w)
@@ -55,8 +55,8 @@ def frost(x: Tensor, draw: Draw, kept: float, ice: float) -> Tensor:
     """Frost: ice crystals on the lens.
 
     The published program lays photographs of frost over the image. Here the ice is drawn: the ridges of a rough
-    surface, drawn out into feathers in two directions, on patches of thinner ice. It is weighed as there, so that the
-    brightness added grows up to severity 3 and the image behind it fades from there on.
+    surface, drawn out into feathers in two directions, on patches of thinner ice. It is weighted as in that program, so
+    that the brightness added grows up to severity 3 and the image behind it fades from there on.
     """
     n, _, h, w = x.shape
     scale = length_scale(x)
@@ -98,7 +98,7 @@ def brightness(x: Tensor, draw: Draw, amount: float) -> Tensor:
 def spatter(
     x: Tensor, draw: Draw, mean: float, deviation: float, sigma: float, threshold: float, amount: float, is_mud: bool
 ) -> Tensor:
-    """Spatter: drops of water on the lens, at severities 4 and 5 of mud."""
+    """Spatter: drops of water on the lens, or of mud at severities 4 and 5."""
     n, _, h, w = x.shape
     scale = length_scale(x)
     # A wider blur evens out more; the deviation makes up for it.

@@ -1,4 +1,4 @@
-"""The page of an evaluation, in sections that other pages use too, of predictions alone or before and after."""
+"""The page of an evaluation, in sections that other pages also use, for predictions alone or before and after."""
 
 from __future__ import annotations
 

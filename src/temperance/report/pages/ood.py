@@ -43,7 +43,7 @@ def ood_page(found: OODComparison) -> str:
     return page(
         f"{name} – unfamiliar data",
         heading("Telling unfamiliar data apart", name, [*about, f"against {against}"]),
-        answer(found.verdict.strip(), figures),
+        answer(found.verdict, figures),
         histograms_section(found),
         numbers_section(found),
         provenance_section(found.provenance),
@@ -120,7 +120,7 @@ def numbers_section(found: OODComparison) -> Markup:
         "Every number",
         "AUROC: how often a sample of the model's own data scores higher than an unfamiliar one; 50\u00a0% is "
         "chance. FPR95: the share of unfamiliar samples that are accepted when 95\u00a0% of its own are; lower is "
-        "better. AUPR: the mean precision when its own data (in) or the other (out) is looked for; chance is the share "
+        "better. AUPR: the mean precision in finding its own data (in) or the other data (out); chance is the share "
         "of that side. "
         f"In small print: {100 * level:g}\u00a0% intervals.",
         grouped_table(("Score", *TITLES.values()), groups, "standings"),

@@ -45,13 +45,13 @@ MEANS: dict[str, Callable[[float], str]] = {
 
 
 def evaluations_page(found: Evaluations) -> str:
-    """The page: the best sets, every set's numbers with its place, every set's reliability."""
+    """The page: the best sets, every set's numbers with its rank, every set's reliability."""
     name = plural(len(found.names), "set")
     return page(
         f"{name} – calibration report",
         heading("Calibration report", name, [", ".join(found.names) if len(found.names) <= 5 else ""]),
         best_section(found),
-        places_section(found),
+        ranks_section(found),
         reliabilities_section(found),
         failures_section(found),
         provenance_section(found.provenance),
@@ -61,24 +61,24 @@ def evaluations_page(found: Evaluations) -> str:
 def best_section(found: Evaluations) -> Markup:
     """The sets that are best by the metrics that matter most."""
     figures, best = [], dict[str, list[str]]()
-    for metric in [
-        name for name in dict.fromkeys((*HEADLINE, *found.metrics)) if name in found.metrics and found.ranks(name)
-    ][:3]:
+    candidates = dict.fromkeys((*HEADLINE, *found.metrics))
+    ranked = [metric for metric in candidates if metric in found.metrics and found.ranks(metric)]
+    for metric in ranked[:3]:
         names = [name for name, rank in found.ranks(metric).items() if rank == 1]
         figures.append((f"Best {METRICS[metric].title}", value_of(found.each[names[0]].row(metric)), listed(names)))
         best.setdefault(listed(names), []).append(METRICS[metric].title)
     said = "; ".join(f"{name} by {listed(titles)}" for name, titles in best.items())
     first = f"The best of {plural(len(found.names), 'set')}: {said}" if said else found.title
-    return answer(f"{first}. Sets of other samples can be easier or harder, whatever the model.", figures)
+    return answer(f"{first}. Sets with other samples can be easier or harder, whatever the model.", figures)
 
 
-def places_section(found: Evaluations) -> Markup:
-    """Every metric of every set, with its place among the sets."""
+def ranks_section(found: Evaluations) -> Markup:
+    """Every metric of every set, with its rank among the sets."""
     ranks = {metric: found.ranks(metric) for metric in found.metrics}
     rows = []
     for name, each in list(found.each.items())[:SHOWN_ROWS]:
         samples = noted(name, plural(each.provenance.settings["n"], "sample"))
-        rows.append([samples, *(_placed(each.row(metric), ranks[metric].get(name)) for metric in found.metrics)])
+        rows.append([samples, *(_with_rank(each.row(metric), ranks[metric].get(name)) for metric in found.metrics)])
     return section(
         "How do they compare?",
         f"In small print: the rank among the sets, 1 is the best.{_more(found)}",
@@ -86,7 +86,7 @@ def places_section(found: Evaluations) -> Markup:
     )
 
 
-def _placed(row: Row, rank: int | None) -> Markup:
+def _with_rank(row: Row, rank: int | None) -> Markup:
     return noted(value_of(row), "" if rank is None else f"{rank}.")
 
 
@@ -134,8 +134,8 @@ def standings_section(found: Comparisons) -> Markup:
             "Methods are ranked by NLL on each set, and the lowest mean rank comes first. Wins: of all comparisons "
             "with another method on a set, the share with the lower NLL. Harm: the share of sets with a higher NLL "
             "than without calibration.",
-            "The lines are 95\u00a0% intervals: what other sets like these might have given. What is the same on every "
-            "set has none."
+            "The lines are 95\u00a0% intervals: what other sets like these might have given. Values that are the same "
+            "on every set have none."
             if len(found.names) >= FEWEST_SETS
             else "There are too few sets for intervals.",
         ),

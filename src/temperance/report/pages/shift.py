@@ -43,7 +43,7 @@ def severity_section(found: Shift) -> Markup:
     figures = []
     for metric in MEASURED:
         lines = [severity_line(found, metric, method, i) for i, method in enumerate(found.methods)]
-        # A calibrator that keeps every prediction has the accuracy of none.
+        # A calibrator that keeps every prediction has the accuracy of no calibration.
         lines = lines[:1] + [line for line in lines[1:] if line.points != lines[0].points]
         drawn = line_chart(
             lines,

@@ -1,4 +1,4 @@
-"""Sections about a post-hoc training: the losses of classes beside the calibration error, as in SCTL's figures."""
+"""Sections about post-hoc training: the losses of classes beside the calibration error, as in SCTL's figures."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def _between(toy: Trace, a: int, b: int) -> str:
 
 
 def toy_section(toy: Trace | None, names: Sequence[str]) -> Markup:
-    """A training on the worst classes only, with two steps of about the same total loss marked (SCTL Figure 3)."""
+    """Training on the worst classes only, with two steps of about the same total loss marked (SCTL Figure 3)."""
     if toy is None:
         return Markup()
     a, b = toy.equal_totals()

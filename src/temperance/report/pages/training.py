@@ -1,4 +1,4 @@
-"""The pages of a training and of a retraining."""
+"""The pages of a training run and of a retrained head."""
 
 from __future__ import annotations
 
@@ -87,8 +87,8 @@ def training_section(history: History, name: str = "it") -> Markup:
     took = f" It took {duration(seconds)}, {duration(seconds / len(history))} an epoch." if seconds else ""
     return section(
         f"How did {name} get there?",
-        "The network on the images that it was trained on and on those held out, epoch by epoch. Where the loss on "
-        "held-out images rises while the accuracy stays, its confidence gets worse, most often because it gets surer."
+        "The network on the images that it was trained on and on those held out, epoch by epoch. If the loss on "
+        "held-out images rises while the accuracy stays, its confidence gets worse, usually because it gets surer."
         f"{took}",
         pair(
             *figure(history, "Loss", {"loss": "training", "val_loss": "held out"}),

@@ -32,7 +32,7 @@ CLOSE, FAR = (200, 69, 47), (42, 111, 187)  # colours of classes nearer and furt
 NAMED = 20  # classes that have room for their names
 LONGEST = 10  # characters of a name
 CHARACTER, WIDE_CHARACTER = 8.3, 14.0  # width of a character in a wide font, and of an East Asian one
-MOST_CELLS = 250  # along a side; of more classes, neighbours share a cell
+MOST_CELLS = 250  # along a side; with more classes, neighbours share a cell
 SCALE_HEIGHT = 46.0  # of the scale of colours above the matrix
 
 

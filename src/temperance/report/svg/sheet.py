@@ -16,7 +16,7 @@ STROKE, LETTER = 26.0, 6.1  # widths in the legend: of a line, and of a letter o
 
 
 def sheet(pictures: Sequence[tuple[str, Markup]], *, legend: Sequence[Line] = (), columns: int = 2) -> str:
-    """Pictures with their captions in rows of `columns`, and below them what the lines are."""
+    """Pictures with their captions in rows of `columns`, and a legend of the lines below them."""
     columns = min(columns, len(pictures))
     width = 2 * MARGIN + columns * WIDTH + (columns - 1) * BETWEEN
     parts: list[Markup] = []
@@ -64,7 +64,7 @@ def _legend(lines: Sequence[Line], top: float, width: float) -> tuple[Markup, fl
 
 
 def _placed(picture: Markup, x: float, y: float) -> Markup:
-    """A picture at a place of a larger one."""
+    """A picture at a position in a larger one."""
     return Markup(
         picture.replace("<svg ", f'<svg x="{x:g}" y="{y:g}" width="{WIDTH}" height="{_height(picture):g}" ', 1)
     )

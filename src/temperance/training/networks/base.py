@@ -1,7 +1,7 @@
-"""What a network is: a stem, blocks and pooling turn images into features, a linear classifier turns these into logits.
+"""Networks: a stem, blocks and pooling turn images into features, a linear classifier turns these into logits.
 
-An architecture is one function, registered with `@architecture` under its own name; the command line shows the first
-line of its docstring.
+An architecture is a function, registered with `@architecture` under its name; the command line shows the first line of
+its docstring.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from temperance.settings import AtLeastTwo, Bounds, Count, Setting, check_settin
 
 
 class Shape(NamedTuple):
-    """What a network is made for."""
+    """The images and classes a network is made for."""
 
     classes: int
     image_size: int
@@ -31,12 +31,12 @@ class Network(nn.Module):
     """A classifier of images: `forward` is `classifier(features(images))`.
 
     stem     turns images into the first feature maps
-    blocks   follow one after the other
-    tail     follows the last block and gives `width` channels
+    blocks   follow in sequence
+    tail     follows the last block and returns `width` channels
     pool     the feature maps are averaged to pool × pool pixels; their flattened values are the features
 
-    It also takes images of other sizes than it was made for. Convolutions start from normal numbers of variance
-    2 / (kernel² · channels out) (He et al., ICCV 2015), BatchNorm at one and zero, the classifier as torch starts it.
+    It also takes images of other sizes than it was made for. Convolutions are initialised with normal values of
+    variance 2 / (kernel² · channels out) (He et al., ICCV 2015), BatchNorm with 1 and 0, the classifier as in torch.
     """
 
     # `make_network(network.name, **network.settings)` makes another one.
@@ -120,12 +120,12 @@ class Architecture:
 
     @property
     def settings(self) -> Mapping[str, Setting]:
-        """Its settings: what they may be, their defaults and what they are for."""
+        """Its settings: their allowed values, defaults and purposes."""
         return settings_of(self.build)
 
     @property
     def claims(self) -> dict[str, Any]:
-        """What the registry says of it; the tests verify it."""
+        """What the registry says about it; the contract tests check it."""
         return {"paper": self.paper, "millions": self.millions}
 
 
@@ -157,11 +157,11 @@ def make_network(
     channels: Count = 3,
     **settings: Any,
 ) -> Network:
-    """A network by its plain name, which may carry settings; torch's global generator draws its weights.
+    """The network of this name, which may carry settings; torch's global generator draws its weights.
 
     classes     number of classes
     image_size  height and width that it is made for
-    channels    3 for coloured images, 1 for grey ones
+    channels    3 for colour images, 1 for greyscale ones
 
     >>> make_network("resnet18", classes=100).n_features
     512
@@ -177,5 +177,5 @@ def make_network(
 
 
 def conv(c_in: int, c_out: int, kernel: int = 3, stride: int = 1) -> nn.Conv2d:
-    """A convolution that keeps the size of the maps, or halves it, without a bias: the BatchNorm next to it has one."""
+    """A convolution that keeps or halves the size of the maps, without a bias: the adjacent BatchNorm has one."""
     return nn.Conv2d(c_in, c_out, kernel, stride, padding=kernel // 2, bias=False)

@@ -46,8 +46,8 @@ class Padding(nn.Module):
 class Basic(nn.Module):
     """Two 3×3 convolutions: ReLU(shortcut + residual).
 
-    survival  probability that the residual counts in training (stochastic depth), drawn once for each batch from
-              torch's generator; in evaluation the residual is multiplied by it
+    survival  probability that the residual is used in training (stochastic depth), drawn once per batch from torch's
+              generator; in evaluation the residual is multiplied by it
     """
 
     expansion = 1
@@ -197,7 +197,7 @@ def resnet110(shape: Shape) -> Network:
 def resnet110_sd(shape: Shape, *, survival: PositiveFraction = 0.5) -> Network:
     """ResNet-110 with stochastic depth: blocks are left out at random in training, late ones more often
 
-    survival  probability that the last block counts in a batch; it falls linearly from 1 at the first block (eq. 4)
+    survival  probability that the last block is used in a batch; it falls linearly from 1 at the first block (eq. 4)
 
     A block that is left out still updates its BatchNorm statistics.
     """

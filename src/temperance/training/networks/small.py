@@ -1,4 +1,4 @@
-"""A network for tests and first tries."""
+"""A network for tests and first experiments."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from temperance.training.networks.base import Network, Shape, architecture
 def small_cnn(shape: Shape) -> Network:
     """A plain network small enough for a test: 3 convolutions of 16, 32 and 64 channels, no BatchNorm
 
-    Every image is treated by itself, so that several processes with a part of the batch each do exactly what one does.
+    Images are processed independently, so several processes with a part of the batch each do exactly what one does.
     """
 
     def layer(c_in: int, c_out: int, stride: int) -> nn.Module:

@@ -1,0 +1,143 @@
+"""Torch limited to one thread, and helpers that share work."""
+
+import functools
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+import torch
+
+from temperance import threads
+from temperance.calibrators import Temperature, base, priors
+from temperance.metrics import METRICS, smooth_ece
+from temperance.metrics.base import SERIAL_VALUES
+from temperance.metrics.statistic import Running
+from temperance.threads import one_thread, workers
+
+MANY = 3
+
+
+@pytest.fixture
+def many_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(MANY)
+    yield
+    torch.set_num_threads(before)
+
+
+def threads_of_a_new_thread() -> int:
+    """The number of threads that torch gives to a thread that starts now."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(torch.get_num_threads).result()
+
+
+@pytest.mark.usefixtures("many_threads")
+def test_one_thread_in_the_block_and_all_of_them_after_it() -> None:
+    with one_thread():
+        assert torch.get_num_threads() == 1
+        with one_thread():
+            assert torch.get_num_threads() == 1
+        with one_thread(where=False):
+            assert torch.get_num_threads() == 1
+        assert torch.get_num_threads() == 1
+    assert torch.get_num_threads() == MANY
+    with one_thread(where=False):
+        assert torch.get_num_threads() == MANY
+
+
+@pytest.mark.usefixtures("many_threads")
+def test_an_error_in_the_block_gives_the_threads_back() -> None:
+    with pytest.raises(KeyboardInterrupt), one_thread(), one_thread():
+        raise KeyboardInterrupt
+    assert torch.get_num_threads() == MANY and threads_of_a_new_thread() == MANY
+
+
+@pytest.mark.usefixtures("many_threads")
+def test_a_thread_that_starts_during_the_block_keeps_all_threads() -> None:
+    with one_thread(), one_thread():
+        assert threads_of_a_new_thread() == MANY
+    assert threads_of_a_new_thread() == MANY
+
+
+@pytest.mark.usefixtures("many_threads")
+def test_blocks_of_two_threads_may_overlap() -> None:
+    """The first to enter is the first to leave, so each would give back what it saw of the other."""
+    entered, left = threading.Event(), threading.Event()
+    seen: list[int] = []
+
+    def second() -> None:
+        with one_thread():
+            entered.set()
+            left.wait(10)
+            seen.append(torch.get_num_threads())
+        seen.append(torch.get_num_threads())
+
+    thread = threading.Thread(target=second)
+    with one_thread():
+        thread.start()
+        assert entered.wait(10)
+    left.set()
+    thread.join()
+    assert seen == [1, MANY]
+    assert torch.get_num_threads() == MANY and threads_of_a_new_thread() == MANY
+
+
+@pytest.mark.usefixtures("many_threads")
+@pytest.mark.parametrize("name", ["classwise-ece", "nll", "kde-ece", "aurc"])
+def test_metrics_keep_torch_to_one_thread_and_do_not_depend_on_it(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    metric, seen = METRICS[name], set[int]()
+    logits = torch.randn(20_000 if not metric.quadratic else 500, 10, generator=torch.Generator().manual_seed(0))
+    labels = torch.arange(len(logits)) % 10
+
+    def counted(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)  # the metric reads its settings from it
+        def call(*arguments: Any, **options: Any) -> Any:
+            seen.add(torch.get_num_threads())
+            assert workers() == MANY
+            return function(*arguments, **options)
+
+        return call
+
+    with monkeypatch.context() as patch:
+        where = "of_stats" if metric.quadratic else "of_batch"
+        patch.setattr(metric, where, counted(getattr(metric, where)))
+        found = metric(logits, labels, from_logits=True)
+    assert seen == {1} and torch.get_num_threads() == MANY
+    with one_thread():
+        assert metric(logits, labels, from_logits=True) == found
+
+
+@pytest.mark.usefixtures("many_threads")
+def test_metrics_and_references_of_many_rows_use_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    logits, noise = torch.randn(2, SERIAL_VALUES, 2, generator=torch.Generator().manual_seed(0))
+    labels = (logits + noise).argmax(1)
+    seen = []
+
+    def noted(function: Callable[..., Any]) -> Callable[..., Any]:
+        def called(*given: Any, **more: Any) -> Any:
+            seen.append(torch.get_num_threads())
+            return function(*given, **more)
+
+        return called
+
+    monkeypatch.setattr(Running, "add", noted(Running.add))
+    smooth_ece(logits.softmax(1), labels)
+    monkeypatch.setattr(base, "ONE_THREAD_VALUES", 1)
+    monkeypatch.setattr(priors, "implied_prior", noted(priors.implied_prior))
+    Temperature().fit(logits, labels)
+    assert len(seen) > 1 and set(seen) == {1} and torch.get_num_threads() == MANY
+
+
+def test_helpers_share_the_work_and_are_not_waited_for_if_they_do_not_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    both = threading.Barrier(2)
+    threads.with_helpers(lambda: both.wait(10), 1)  # broken unless two threads come
+    closed = threading.Event()
+    with ThreadPoolExecutor(1) as busy:
+        busy.submit(closed.wait)
+        monkeypatch.setattr(threads, "_pool", lambda process: busy)
+        called: list[str] = []
+        threads.with_helpers(lambda: called.append(threading.current_thread().name), 3)
+        closed.set()
+    assert called == [threading.current_thread().name]
