@@ -21,7 +21,7 @@ from temperance.metrics.stats import NBins
 from temperance.metrics.tally import Tally, tallied
 from temperance.numerics import is_whole
 from temperance.predictions import Predictions
-from temperance.predictions.checks import Text, shown
+from temperance.predictions.checks import Text, excerpt
 from temperance.progress import Progress, no_progress
 from temperance.registry import as_names
 from temperance.settings import Seed, of_kind
@@ -145,7 +145,7 @@ def check_classes(calibrator: Calibrator, data: Predictions) -> None:
         if places.get(name, j) != j:
             raise InputError(
                 f"{data.subject} have the classes in another order than the calibrator: {name} is class {j} here and "
-                f"class {places[name]} there. Put them in its order: {shown(places)}"
+                f"class {places[name]} there. Put them in its order: {excerpt(places)}"
             )
 
 
