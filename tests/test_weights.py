@@ -57,7 +57,7 @@ def test_every_metric_that_allows_shares_is_measured_and_the_others_are_named() 
     assert counting and found.notes[-1].endswith(f"{', '.join(counting)}.")
     bounded = [row for row in found.rows if METRICS[row.metric].interval != "none" and row.value < 1]
     assert all(row.low <= row.value <= row.high for row in bounded) and len(bounded) > 20
-    with pytest.raises(TemperanceError, match="ks-p-value depends on how many samples there are"):
+    with pytest.raises(TemperanceError, match="ks-p-value depends on the number of samples"):
         evaluate(logits, labels, from_logits=True, weights=0.3 * weights, metrics=["ks-p-value"])
 
 
