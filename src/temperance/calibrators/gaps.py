@@ -132,7 +132,7 @@ def _edges(scaled: Tensor, top: Tensor) -> Tensor:
 
 
 def _ranks(scaled: Tensor) -> list[int]:
-    """The RANKS that are not the last rank of a row."""
+    """Those of RANKS that have logits below them."""
     return [rank for rank in RANKS if rank < scaled.shape[1]]
 
 

@@ -25,7 +25,7 @@ STRENGTHS = [10.0**power for power in range(6, -3, -1)]
 # With a gradient this small the NLL is accurate enough to compare penalties.
 ROUGHLY = 1e-4
 
-# As the penalty weakens the NLL falls, then the map overfits: stop when the NLL is this factor above the lowest.
+# As the penalty weakens the NLL falls, then the map overfits: stop when the NLL exceeds this multiple of the lowest.
 WORSE = 1.01
 
 # The logarithm of the smallest normal float64.
