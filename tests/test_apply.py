@@ -22,6 +22,7 @@ from temperance.calibrators import Calibrator, Temperature, load_calibrator
 from temperance.errors import FileError, InputError
 from temperance.jobs.application import apply
 from temperance.jobs.blocks import statistics
+from temperance.jobs.comparison import compare
 from temperance.predictions import Predictions, read_predictions, write_predictions
 
 N, K = 40, 3
@@ -317,6 +318,37 @@ def test_the_same_from_python(calibrator: Calibrator, tmp_path: Path) -> None:
     with pytest.raises(FileError, match="this calibrator was fitted on 3 classes; these logits have 2"):
         np.savez(tmp_path / "two.npz", logits=LOGITS[:, :2])
         apply(calibrator, tmp_path / "two.npz")
+
+
+def test_classes_in_another_order_are_refused(tmp_path: Path) -> None:
+    """Temperatures, shifts and priors belong to classes, and a table may have its columns in any order."""
+    known, other = tmp_path / "known.csv", tmp_path / "other.csv"
+    columns = {"logits_cat": LOGITS[:, 0], "logits_dog": LOGITS[:, 1], "logits_eel": LOGITS[:, 2], "label": LABELS}
+    write_csv(known, columns)
+    write_csv(other, {name: columns[name] for name in ("logits_dog", "logits_eel", "logits_cat", "label")})
+    saved = tmp_path / "cal.safetensors"
+    assert run("fit", "vector", known, "-o", saved).code == 0
+    sentence = (
+        f"the predictions in {other} have the classes in another order than the calibrator: dog is class 0 here and "
+        "class 1 there. Put them in its order: cat, dog, eel"
+    )
+    for command in (
+        ("apply", saved, other, "-o", tmp_path / "out.csv"),
+        ("evaluate", other, "--calibrator", saved),
+        ("ood", known, other, "--calibrator", saved),
+    ):
+        done = run(*command)
+        assert done.code == 2 and sentence in done.err
+    assert read_predictions(applied(saved, known, tmp_path / "same.csv")).class_names == ("cat", "dog", "eel")
+    chosen = compare(known, methods=["vector"], bootstrap=20).calibrator()
+    assert load_calibrator(saved).class_names == chosen.class_names == ("cat", "dog", "eel")
+
+
+def write_csv(path: Path, columns: dict[str, Any]) -> None:
+    with path.open("w", newline="") as handle:
+        rows = csv.writer(handle)
+        rows.writerow(columns)
+        rows.writerows(zip(*columns.values(), strict=True))
 
 
 def test_some_rows_marked_are_all_calibrated(saved: Path, tmp_path: Path) -> None:

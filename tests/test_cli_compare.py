@@ -233,7 +233,7 @@ def test_new_predictions_need_no_labels(
     capsys.readouterr()
     for command in (["evaluate"], ["compare"], ["fit", "temperature"]):
         output = [] if command == ["evaluate"] else ["-o", str(tmp_path / "no.safetensors")]
-        assert re.search("and label|expected labels|the column label", refused([*command, str(new), *output], capsys))
+        assert re.search("labels beside |the column label", refused([*command, str(new), *output], capsys))
 
 
 def test_fit_with_settings(val: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

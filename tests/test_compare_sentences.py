@@ -11,6 +11,7 @@ from conftest import random_predictions
 from temperance.calibrators import Temperature
 from temperance.jobs import advice
 from temperance.jobs.comparison import Comparison, compare
+from temperance.jobs.evaluation import evaluate
 from temperance.jobs.outcomes import Method, Outcome
 from temperance.metrics.gain import Gains
 from temperance.metrics.significance import Draws, Interval
@@ -119,6 +120,15 @@ def test_what_cannot_be_tested_is_not_called_chance() -> None:
     found = compared(Predictions.of(logits, logits.argmax(1), from_logits=True), ["temperature"])
     assert found.recommended.label == "temperature" and not found.tells_apart
     assert "(not tested), accuracy stays at 100.00 %." in found.verdict and "chance" not in found.verdict
+
+
+def test_labels_that_number_the_classes_otherwise_are_noted() -> None:
+    """A method may learn to undo that, and its accuracy then looks like a success."""
+    data = predictions(1000, 1.0)
+    found = compared(Predictions.of(data.scores, (data.labels + 1) % 4, from_logits=True), ["temperature"])
+    assert found.notes == evaluate(found.test, metrics="accuracy", bootstrap=0).notes
+    assert len(found.notes) == 1 and "check that labels and predictions have the same order" in found.notes[0]
+    assert not compared(data, ["temperature"]).notes
 
 
 def test_few_mistakes_do_not_say_how_many_samples_would_do() -> None:

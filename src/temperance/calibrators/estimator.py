@@ -22,7 +22,7 @@ class Estimator:
     """A classifier in scikit-learn's sense, fitted once `_k`, the number of classes, is known."""
 
     name: ClassVar[str]
-    class_names: tuple[str, ...] | None = None  # if the labels were text
+    class_names: tuple[str, ...] | None = None  # if the labels were text or had names
     _k: int | None
     _metadata_request: Any  # only once set; scikit-learn's `clone` copies the attribute of this name
 

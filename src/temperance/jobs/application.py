@@ -14,6 +14,7 @@ from temperance.calibrators.base import Calibrator
 from temperance.calibrators.priors import SAME, UNIFORM, as_prior
 from temperance.errors import FileError, InputError, TemperanceWarning, plural
 from temperance.files import reading
+from temperance.jobs.measuring import check_classes
 from temperance.predictions import Predictions, read_predictions
 
 # Files of more values than this are fitted in several passes.
@@ -26,15 +27,18 @@ FLAG = {"prior": "--prior"}
 def fit(calibrator: Calibrator, data: Predictions) -> Calibrator:
     """Fit a calibrator to predictions: in memory, or from a large file in several passes if the method allows it.
 
-    Samples with weights are fitted in memory.
+    Samples with weights are fitted in memory. The calibrator keeps the names of the classes.
     """
     warn_calibrated(data)
     if isinstance(calibrator, StreamCalibrator) and data.n * data.k > LARGE and not data.has_weights:
         with data.located():
-            return calibrator.fit_stream(LogitBlocks(data), most_values=MOST_VALUES)
-    logits, labels = data.logits(), data.labels
-    with data.located():
-        return calibrator.fit(logits, labels, weights=data.weights)
+            calibrator.fit_stream(LogitBlocks(data), most_values=MOST_VALUES)
+    else:
+        logits, labels = data.logits(), data.labels
+        with data.located():
+            calibrator.fit(logits, labels, weights=data.weights)
+    calibrator.class_names = data.class_names
+    return calibrator
 
 
 class LogitBlocks:
@@ -77,6 +81,7 @@ def apply(
     data = predictions if isinstance(predictions, Predictions) else read_predictions(predictions, labels="optional")
     if not again:
         refuse_calibrated(data, "to do it a second time, pass again=True")
+    check_classes(calibrator, data)
     if prior is not None:
         calibrator = with_prior(calibrator, prior, data)
     found = data.calibrated(calibrator.predict_proba, by=calibrator.name)

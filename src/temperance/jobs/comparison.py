@@ -19,7 +19,7 @@ from temperance.jobs import advice
 from temperance.jobs.application import warn_calibrated
 from temperance.jobs.evaluation import Evaluation, evaluate
 from temperance.jobs.floor import Floored
-from temperance.jobs.labels import ENOUGH_LABELS, one_class
+from temperance.jobs.labels import ENOUGH_LABELS, LabelCounts, one_class
 from temperance.jobs.measuring import checked_batches
 from temperance.jobs.outcomes import BASELINE, SIGNIFICANT, Method, Outcome, Work
 from temperance.jobs.results import Provenance, Results, Row, shown
@@ -28,6 +28,7 @@ from temperance.jobs.statistics import OF_PIXELS
 from temperance.jobs.verdict import as_class
 from temperance.metrics.significance import not_enough
 from temperance.metrics.stats import NBins
+from temperance.metrics.tally import Tally, tallied
 from temperance.predictions import Predictions
 from temperance.predictions.checks import Positive
 from temperance.predictions.core import ARRAYS
@@ -140,6 +141,7 @@ class Comparison(Results):
             both = Chunk.join([Chunk(part.logits(), part.labels, None, part.weights) for part in parts])
             found.fit(both.scores, both.labels, weights=both.weights)
         found.info["fitted_on"] = _described(parts)
+        found.class_names = self.fit.class_names
         return found
 
     @cached_property
@@ -151,13 +153,16 @@ class Comparison(Results):
     def notes(self) -> tuple[str, ...]:
         """What a reader should know: labels of one class or with a probability of zero, too few mistakes, pixels …"""
         floored = Floored.of(self.test, calibrated=False)
-        for _ in floored.counted(checked_batches(self.test), logits=True):
+        labels = LabelCounts(torch.zeros(self.test.k, dtype=torch.int64))
+        tallies: list[Tally] = []
+        for _ in tallied(labels.seen(floored.counted(checked_batches(self.test), logits=True)), tallies):
             pass
         zeros = floored.note(self.baseline.measured["nll"].value, self.test.n) if floored.n else ""
         if zeros and self.test.from_logits:
             zeros += " `temperance evaluate` has no such floor for logits."
         pixels = OF_PIXELS if self.test.of_pixels else ""
-        return tuple(filter(None, (zeros, self._one_class, self._untold, self._imbalance, pixels)))
+        about_labels = self._one_class or (labels.unrelated(tallies[1]) if not self.test.has_weights else "")
+        return tuple(filter(None, (zeros, about_labels, self._untold, self._imbalance, pixels)))
 
     @property
     def _one_class(self) -> str:

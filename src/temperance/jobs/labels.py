@@ -38,16 +38,21 @@ class LabelCounts:
         n, present = int(self.counts.sum()), self.counts.nonzero()
         if len(present) == 1:
             return [one_class(as_class(names[int(present)]))] if n >= ENOUGH_LABELS else []
+        return list(filter(None, [self.unrelated(predicted)]))
+
+    def unrelated(self, predicted: Tally) -> str:
+        """A sentence about labels of several classes that have nothing to do with the predictions, if that is so."""
+        n = int(self.counts.sum())
         by_chance = float((self.counts / n) @ (predicted.count / n))
         accuracy = float(predicted.hits.sum() / n)
         above_chance = accuracy - by_chance > CHANCE * math.sqrt(by_chance * (1 - by_chance) / n)
         if n < ENOUGH_ROWS or above_chance or int((predicted.count > 0).sum()) == 1:
-            return []
+            return ""
         right, chance = percents((accuracy,), (by_chance,))
-        return [
+        return (
             f"The predictions are right {right} of the time, no more than chance explains: it would give {chance}. If "
             "you expected more, check that labels and predictions have the same order and number the classes alike."
-        ]
+        )
 
 
 def one_class(name: str, of_what: str = "") -> str:

@@ -21,7 +21,7 @@ from temperance.metrics.stats import NBins
 from temperance.metrics.tally import Tally, tallied
 from temperance.numerics import is_whole
 from temperance.predictions import Predictions
-from temperance.predictions.checks import Text
+from temperance.predictions.checks import Text, excerpt
 from temperance.progress import Progress, no_progress
 from temperance.registry import as_names
 from temperance.settings import Seed, of_kind
@@ -138,11 +138,24 @@ def allowed_metrics(
     return [each for each in metrics if not each.whole_weights], [each for each in metrics if each.whole_weights]
 
 
+def check_classes(calibrator: Calibrator, data: Predictions) -> None:
+    """Refuse predictions in which a class of the calibrator has another place."""
+    places = {name: j for j, name in enumerate(calibrator.class_names or ())}
+    for j, name in enumerate(data.class_names or ()):
+        if places.get(name, j) != j:
+            raise InputError(
+                f"{data.subject} have the classes in another order than the calibrator: {name} is class {j} here and "
+                f"class {places[name]} there. Put them in its order: {excerpt(places)}"
+            )
+
+
 def checked_batches(
     data: Predictions, *, group: str | None = None, calibrator: Calibrator | None = None
 ) -> Iterator[Batch]:
     """Predictions in checked blocks; if asked, only those of one group, and calibrated."""
     data.need_labels()
+    if calibrator is not None:
+        check_classes(calibrator, data)
     first_row = 0
     for scores, labels, groups, weights in data.hashed(data.chunks(max(1, CHUNK_VALUES // data.k))):
         size = len(labels)

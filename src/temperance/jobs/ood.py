@@ -16,6 +16,7 @@ from torch import Tensor
 from temperance.arrays import checked_logits
 from temperance.calibrators.base import Calibrator
 from temperance.errors import InputError, plural
+from temperance.jobs.measuring import check_classes
 from temperance.jobs.results import Provenance, Results, Row, shown
 from temperance.jobs.several import set_names
 from temperance.metrics.batch import batches
@@ -306,6 +307,8 @@ def _scores(data: Predictions, entries: Sequence[Score], calibrator: Calibrator 
     """Every score of every sample. Labels are ignored: other data may have other classes."""
     found: dict[str, list[Tensor]] = {entry.name: [] for entry in entries}
     first_row = 0
+    if calibrator is not None:
+        check_classes(calibrator, data)
     with data.located():
         if data.has_weights:
             raise InputError(
