@@ -1,5 +1,7 @@
 """Partitions of a Dask frame become statistics where they lie, by the one function that the docs show."""
 
+from multiprocessing import set_forkserver_preload
+
 import numpy as np
 import pandas
 import pytest
@@ -30,7 +32,10 @@ def test_a_frame_gives_what_one_process_gives() -> None:
         dask.delayed(temperance.statistics)(part, METRICS)
         for part in dataframe.from_pandas(table, npartitions=7).to_delayed()
     ]
-    found = temperance.combine(dask.compute(*parts, scheduler="processes", num_workers=2))
+    # Both processes are forks of one that has imported these.
+    set_forkserver_preload(["temperance.jobs.blocks", "dask.dataframe", "dask.multiprocessing"])
+    with dask.config.set({"multiprocessing.context": "forkserver"}):
+        found = temperance.combine(dask.compute(*parts, scheduler="processes", num_workers=2))
     expected = temperance.evaluate(table, metrics=METRICS)
     for one, other in zip(found.rows, expected.rows, strict=True):
         assert one.value == pytest.approx(other.value, abs=1e-12) and one.n == other.n
