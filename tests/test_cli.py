@@ -258,6 +258,23 @@ def test_options_that_a_command_does_not_have(
     assert refused([command, str(good), *options], capsys).endswith(f"temperance: {said}\n")
 
 
+@pytest.mark.parametrize(
+    ("command", "unread"),
+    [
+        ("compare", ["--group"]),
+        ("fit", ["--group"]),
+        ("apply", ["--ignore-index"]),  # every row is calibrated, whatever its label
+        ("ood", ["--label", "--group", "--weight", "--ignore-index"]),
+        ("analyse", ["--group", "--weight"]),
+    ],
+)
+def test_a_command_offers_only_what_it_reads(command: str, unread: list[str]) -> None:
+    known = parser().commands
+    offered, every = (set(known[name]._option_string_actions) for name in (command, "evaluate"))
+    reading = {"--logits", "--probs", "--label", "--group", "--weight", "--ignore-index", "--binary", "--positive"}
+    assert every >= reading and offered & reading == reading - set(unread)
+
+
 def test_too_much_memory_is_refused_in_flags(
     good: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

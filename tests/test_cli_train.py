@@ -152,6 +152,9 @@ def test_retraining_a_run_and_again_from_its_features(trained: Path, tmp_path: P
     assert again.code == 0, again.err
     one, other = (read_pair(tmp_path / name / "predictions.npz")[1] for name in "ab")
     assert torch.equal(one.scores, other.scores)
+    for option in ("--data", "--copies"):
+        said = run("retrain", trained / "features.safetensors", option, "3", "-o", tmp_path / "c").err
+        assert said.endswith("is a file of features, without images: leave out --data and --copies\n")
 
 
 @pytest.fixture(scope="module")
