@@ -106,7 +106,7 @@ class Evaluation(Results):
 
     @cached_property
     def risk_coverage(self) -> RiskCoverage:
-        """The error among the surest predictions, at every coverage."""
+        """The error among the most confident predictions, at every coverage."""
         return RiskCoverage.of(cast(Ranked, self._pictures["aurc"]))
 
     @property

@@ -22,12 +22,13 @@ class ClassScaled(Objective):
     the predicted spread of the class losses (eq. 6), and then stay fixed. If that search fails, they stay as they were,
     and `info["caution"]` says so.
 
-    alpha, beta   of eq. 5, used from the start instead of being chosen
+    alpha         α of eq. 5; smaller: weights change faster with the loss; None: chosen by eq. 6
+    beta          β of eq. 5; weights lie between 1 − β/2 and 1 + β/2; None: chosen by eq. 6
     normalise     "nd" (L − mean) / std, "mm" (L − min) / (max − min), "cm" (L − mean) / (max − min); without spread
                   there is no scaling
     class_reduce  "mean" over a class's samples, as in the authors' program, which balances unequal classes too; "sum"
                   as printed in eq. 3
-    ddof          of the std: 1 in the program, 0 in eq. 4
+    ddof          of the standard deviation in "nd": 1 in the authors' program, 0 in eq. 4
     step          how eq. 6 predicts the next losses: "paper" L0 − w (L1 − L0) as printed and programmed;
                   "first-order" L0 + (1 + w)(L1 − L0), the effect of a step along the scaled loss
 

@@ -88,8 +88,8 @@ def training_section(history: History, name: str = "it") -> Markup:
     return section(
         f"How did {name} get there?",
         "The network on the images that it was trained on and on those held out, epoch by epoch. If the loss on "
-        "held-out images rises while the accuracy stays, its confidence gets worse, usually because it gets surer."
-        f"{took}",
+        "held-out images rises while the accuracy stays, its calibration gets worse, usually because its confidence "
+        f"grows.{took}",
         pair(
             *figure(history, "Loss", {"loss": "training", "val_loss": "held out"}),
             *figure(history, "Accuracy", {"accuracy": "training", "val_accuracy": "held out"}, percent=True),
