@@ -178,7 +178,8 @@ def test_other_classes_than_the_predicted_one_are_noted_where_they_are_off() -> 
     row = found.row("classwise-ece")
     assert found.notes == (
         "The verdict is about predicted classes alone. The probabilities of other classes seem to be off: classwise "
-        f"ECE, which is about all, is {100 * row.value:.2f} %, and its interval begins at {100 * row.low:.2f} %.",
+        f"ECE, which is about all classes, is {100 * row.value:.2f} %, and its interval begins at "
+        f"{100 * row.low:.2f} %.",
     )
     assert not evaluate(probs, labels, metrics="classwise-ece", bootstrap=50).notes
 

@@ -57,6 +57,6 @@ def run(args: argparse.Namespace) -> None:
             **reading_options(args),
         )
     write_report(found, args.output)
-    print(f"analysed {', '.join(subject.name for subject in found.subjects)}; the page is {args.output}")
+    print(f"analysed {', '.join(subject.name for subject in found.subjects)}; the page is in {args.output}")
     for note in found.notes:
         print(note)

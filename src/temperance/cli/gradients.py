@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> None:
 
     losses = {text: _parsed(text, args.classes) for text in args.losses or FIGURES[args.figure]}
     write_text(args.output, _page(losses, args.figure, args.against, args.classes))
-    print(f"drew {', '.join(losses)}; the page is {args.output}")
+    print(f"drew {', '.join(losses)}; the page is in {args.output}")
 
 
 def _page(losses: dict[str, Loss], figure: str, against: str, k: int) -> str:

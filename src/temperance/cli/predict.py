@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> None:
     same = logits.shape[1] == data.k and names in (None, tuple(data.class_names))
     labels = part.labels.cpu() if same else None
     write_predictions(args.output, Predictions.of(logits, labels, from_logits=True, class_names=names))
-    print(f"predicted {len(part):,} {args.part} images of {data.name}; the file is {args.output}")
+    print(f"predicted {len(part):,} {args.part} images of {data.name}; the predictions are in {args.output}")
     if same:
         print(f"next: temperance evaluate {args.output}")
     else:

@@ -338,7 +338,7 @@ def _classes_note(found: Statistics, rows: Sequence[Row]) -> list[str]:
         return []
     return [
         "The verdict is about predicted classes alone. The probabilities of other classes seem to be off: classwise "
-        f"ECE, which is about all, is {percent(row.value)}, and its interval begins at {percent(row.low)}."
+        f"ECE, which is about all classes, is {percent(row.value)}, and its interval begins at {percent(row.low)}."
     ]
 
 
