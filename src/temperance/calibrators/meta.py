@@ -46,7 +46,7 @@ class EntropyThreshold(Calibrator):
 
 @calibrator(family="selective", preserves_argmax=False, min_samples=10, steady_from=200)
 class MetaMis(EntropyThreshold):
-    """Makes the least confident predictions uniform, at most a share alpha of the correct ones, and scales the rest.
+    """Makes the least certain predictions uniform, at most a share alpha of the correct ones, and scales the rest.
 
     p = softmax(z / T) where the entropy of softmax(z) is at most a threshold, else 1 / k for every class. The threshold
     is the (1 − alpha) quantile of the entropy of a tenth of the correctly predicted samples, at most 500, drawn with
@@ -83,7 +83,7 @@ class MetaMis(EntropyThreshold):
 
 @calibrator(family="selective", preserves_argmax=False, min_samples=10, steady_from=500)
 class MetaAcc(EntropyThreshold):
-    """Makes the least confident predictions uniform until the rest has a given accuracy, and scales the rest.
+    """Makes the least certain predictions uniform until the rest has a given accuracy, and scales the rest.
 
     Like `meta-mis`, but the samples below the threshold have the given `accuracy`. The threshold is found on a tenth of
     the samples, at most 500, drawn with `seed`: a non-increasing curve through the entropy of each of 20 bins of equal
