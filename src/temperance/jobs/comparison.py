@@ -186,13 +186,13 @@ class Comparison(Results):
 
     @property
     def _imbalance(self) -> str:
-        """A sentence about an imbalanced part to fit on and what to do, unless the recommended method has a prior."""
+        """A sentence about an imbalanced fit part and what to do, unless the recommended method has a prior."""
         found, method = priors.imbalance_of(torch.bincount(self.fit.labels, self.fit.weights)), self.recommended.method
         if not found or "prior" in method.settings:
             return ""
         name = "auto" if self.recommended is self.baseline else method.label
         return (
-            f"The part to fit on is imbalanced ({found}): if class frequencies in use differ, give them as a prior, "
+            f"The fit part is imbalanced ({found}): if class frequencies in use differ, give them as a prior, "
             f"for example temperance fit {name} FIT -o CAL --prior uniform."
         )
 
