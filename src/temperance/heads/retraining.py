@@ -274,7 +274,7 @@ def origin_of(folder: str | Path) -> tuple[Path, Path]:
     place = Path(folder)
     about = _about(place)
     if not (place / HEAD).exists():
-        raise FileError(f"{place} has no new classifier, because it was worse than {about['before']}: {WHAT_TO_DO}")
+        raise FileError(f"{place} has no head, because it was worse than {about['before']}: {WHAT_TO_DO}")
     origin = about["run"]
     if origin is None or not Path(origin).is_dir():
         lost = "a file of features" if origin is None else f"{origin}, which no longer exists"
