@@ -335,7 +335,7 @@ def test_labels_that_all_have_a_probability_of_zero() -> None:
     (note,) = evaluate([[1.0, 0.0]] * 2, [1, 1], bootstrap=0, metrics=["nll"]).notes
     assert note.startswith("2 labels have a probability of 0") and "other" not in note
     (note,) = evaluate([[1.0, 0.0]] * 2, [1, 0], bootstrap=0, metrics=["nll"]).notes
-    assert note.endswith("; on the other 1 sample it is 0.")
+    assert note.endswith("; on the other 1 sample it is 0.0000.")
 
 
 @pytest.mark.parametrize("sharpness", [3.0, 0.4])
