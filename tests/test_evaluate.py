@@ -341,7 +341,7 @@ def test_labels_that_all_have_a_probability_of_zero() -> None:
 @pytest.mark.parametrize("sharpness", [3.0, 0.4])
 def test_errors_and_their_intervals_are_not_below_the_gap(sharpness: float) -> None:
     logits, labels = random_predictions(600, 4, sharpness=sharpness)
-    names = sorted(NOT_BELOW_GAP)
+    names = [*sorted(NOT_BELOW_GAP), "ece:n_bins=5", "adaptive-ece:rule=sorted"]
     found = evaluate(logits, labels, from_logits=True, metrics=["confidence-gap", *names], bootstrap=60)
     gap = found.row("confidence-gap")
     low, high = sorted((abs(gap.low), abs(gap.high))) if gap.low * gap.high > 0 else (0.0, max(-gap.low, gap.high))
