@@ -200,6 +200,15 @@ class Comparison(Results):
         """Where one method stands, in a few words."""
         return advice.remark(self, outcome)
 
+    @property
+    def failures(self) -> list[tuple[str, str]]:
+        """Methods that could not be fitted, and why; those with the same reason are one entry."""
+        alike: dict[str, list[Outcome]] = {}
+        for outcome in self.outcomes:
+            if outcome.failure:
+                alike.setdefault(outcome.failure.removeprefix(outcome.method.name), []).append(outcome)
+        return [(advice.named([each.label for each in several]), several[0].failure) for several in alike.values()]
+
     def to_json(self, **extra: Any) -> str:
         failures = {outcome.label: outcome.failure for outcome in self.outcomes if outcome.failure}
         return super().to_json(
@@ -235,9 +244,8 @@ class Comparison(Results):
                 self.remark(outcome),
                 style="bold green" if outcome is self.recommended else "",
             )
-        for outcome in self.outcomes:
-            if outcome.failure:
-                table.add_row(Text(outcome.label), *["–"] * (5 if detailed else 3), Text(outcome.failure), style="dim")
+        for label, failure in self.failures:
+            table.add_row(Text(label), *["–"] * (5 if detailed else 3), Text(failure), style="dim")
         yield table
         yield ""
         yield Text(self.verdict)

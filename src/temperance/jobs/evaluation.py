@@ -22,7 +22,7 @@ from temperance.jobs.gap import calibration_gap, gap_sentence
 from temperance.jobs.measuring import checked_batches, gathered, statistics_of
 from temperance.jobs.results import Provenance, Results, Row, shown, shown_range
 from temperance.jobs.sides import counted
-from temperance.jobs.statistics import NOT_BELOW_GAP, Statistics
+from temperance.jobs.statistics import Statistics, not_below_gap
 from temperance.jobs.verdict import Findings, verdict
 from temperance.metrics import METRICS, Metric
 from temperance.metrics.bins import Bins, SparseBins
@@ -272,14 +272,14 @@ def evaluation(
             progress(steps // 2 + len(rows), steps, metric.title)
             start = time.perf_counter()
             value, low, high = measured(metric, parts, options, bootstrap=resamples, level=level, seed=seed)
-            if gap is not None and metric.name in NOT_BELOW_GAP and not math.isnan(low + gap[1]):
+            if gap is not None and not_below_gap(metric) and not math.isnan(low + gap[1]):
                 low, high = min(max(low, gap[1], -gap[2]), value), max(high, gap[2], -gap[1])
             row = Row(
                 source=source,
                 split=measuring.split or "",
                 group=group_name(name),
                 method=measuring.method,
-                params={"metric": options, **measuring.params},
+                params={"metric": metric.chosen | options, **measuring.params},
                 metric=metric.name,
                 value=value,
                 low=low,
