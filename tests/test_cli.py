@@ -248,6 +248,10 @@ def test_wrong_options(good: Path, tmp_path: Path, capsys: pytest.CaptureFixture
         (["evaluate", "-o", "page.html"], "evaluate has no option -o; did you mean --report FILE.html?"),
         (["evaluate", "--colour=red"], "evaluate has no option --colour; see temperance evaluate --help"),
         (["compare", "-o", "page.html"], "-o is for the calibrator; write the page with --report page.html"),
+        (
+            ["compare", "--ray", "--jobs", "2"],
+            "a Ray cluster decides how many methods it fits at once: leave out --jobs or --ray",
+        ),
         (["ood", "--label", "y"], "ood has no option --label; see temperance ood --help"),
         (["apply", "good.npz", "more", "-o", "x"], "apply does not take 'more'; see temperance apply --help"),
     ],

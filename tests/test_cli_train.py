@@ -177,9 +177,7 @@ def test_a_worse_head_is_saved_only_if_asked_for(trained: Path, tmp_path: Path) 
     about = json.loads((tmp_path / "out" / "retrained.json").read_text())
     assert (about["worse"], about["deployed"]) == (True, False) and about["seconds"] >= 0
     shifted = run("shift", tmp_path / "out")
-    assert (
-        shifted.code == 2 and "has no head, because it was worse than the network's classifier" in shifted.err
-    )
+    assert shifted.code == 2 and "has no head, because it was worse than the network's classifier" in shifted.err
     assert run(*command, "--anyway").code == 0
     about = json.loads((tmp_path / "out" / "retrained.json").read_text())
     assert (about["worse"], about["deployed"]) == (True, True)

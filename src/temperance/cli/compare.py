@@ -109,9 +109,10 @@ def rank(fit: Predictions | Path, test: Predictions | Path | None, args: argpars
     options = comparing_options(args)
     with progress_bar() as tell:
         if vars(args).get("ray") is not None:
+            if options.pop("jobs") != 1:
+                raise InputError("a Ray cluster decides how many methods it fits at once: leave out --jobs or --ray")
             from temperance.interop import ray
 
-            del options["jobs"]
             found = ray.compare(fit, test, address=args.ray or None, progress=tell, **options)
         else:
             from temperance.jobs.comparison import compare
