@@ -33,7 +33,7 @@ FEWEST = 20  # samples of a bin that is drawn
 
 
 def baseline() -> Figure:
-    """What is to be repaired: the network is surer than it is right."""
+    """What is to be corrected: the network is more confident than it is right."""
     figure, left, right = halves()
     draw_map(left, [])
     gaps = [bar for bar in shares() if bar.count >= FEWEST]

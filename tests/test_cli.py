@@ -248,6 +248,11 @@ def test_wrong_options(good: Path, tmp_path: Path, capsys: pytest.CaptureFixture
         (["evaluate", "-o", "page.html"], "evaluate has no option -o; did you mean --report FILE.html?"),
         (["evaluate", "--colour=red"], "evaluate has no option --colour; see temperance evaluate --help"),
         (["compare", "-o", "page.html"], "-o is for the calibrator; write the page with --report page.html"),
+        (
+            ["compare", "--ray", "--jobs", "2"],
+            "a Ray cluster decides how many methods it fits at once: leave out --jobs or --ray",
+        ),
+        (["ood", "--label", "y"], "ood has no option --label; see temperance ood --help"),
         (["apply", "good.npz", "more", "-o", "x"], "apply does not take 'more'; see temperance apply --help"),
     ],
 )
@@ -256,6 +261,23 @@ def test_options_that_a_command_does_not_have(
 ) -> None:
     command, *options = arguments
     assert refused([command, str(good), *options], capsys).endswith(f"temperance: {said}\n")
+
+
+@pytest.mark.parametrize(
+    ("command", "unread"),
+    [
+        ("compare", ["--group"]),
+        ("fit", ["--group"]),
+        ("apply", ["--ignore-index"]),  # every row is calibrated, whatever its label
+        ("ood", ["--label", "--group", "--weight", "--ignore-index"]),
+        ("analyse", ["--group", "--weight"]),
+    ],
+)
+def test_a_command_offers_only_what_it_reads(command: str, unread: list[str]) -> None:
+    known = parser().commands
+    offered, every = (set(known[name]._option_string_actions) for name in (command, "evaluate"))
+    reading = {"--logits", "--probs", "--label", "--group", "--weight", "--ignore-index", "--binary", "--positive"}
+    assert every >= reading and offered & reading == reading - set(unread)
 
 
 def test_too_much_memory_is_refused_in_flags(

@@ -60,6 +60,11 @@ def test_the_page_says_what_is_shown(tmp_path: Path) -> None:
         (["focal:gamma=-1"], "gamma must be a number"),
         (["focal", "--figure", "cdf"], "the figure cdf is of the au loss"),
         (["focal", "--classes", "1"], "--classes must be a whole number from 3 to 10000"),
+        (
+            ["--figure", "rival", "--classes", "4"],
+            "--against and --classes are for the figure smoothing; leave them out",
+        ),
+        (["--figure", "weights", "--against", "logit"], "are for the figure smoothing; leave them out for weights"),
     ],
 )
 def test_mistakes_are_one_sentence(

@@ -152,6 +152,9 @@ def test_retraining_a_run_and_again_from_its_features(trained: Path, tmp_path: P
     assert again.code == 0, again.err
     one, other = (read_pair(tmp_path / name / "predictions.npz")[1] for name in "ab")
     assert torch.equal(one.scores, other.scores)
+    for option in ("--data", "--copies"):
+        said = run("retrain", trained / "features.safetensors", option, "3", "-o", tmp_path / "c").err
+        assert said.endswith("is a file of features, without images: leave out --data and --copies\n")
 
 
 @pytest.fixture(scope="module")
@@ -174,9 +177,7 @@ def test_a_worse_head_is_saved_only_if_asked_for(trained: Path, tmp_path: Path) 
     about = json.loads((tmp_path / "out" / "retrained.json").read_text())
     assert (about["worse"], about["deployed"]) == (True, False) and about["seconds"] >= 0
     shifted = run("shift", tmp_path / "out")
-    assert (
-        shifted.code == 2 and "has no new classifier, because it was worse than the network's classifier" in shifted.err
-    )
+    assert shifted.code == 2 and "has no head, because it was worse than the network's classifier" in shifted.err
     assert run(*command, "--anyway").code == 0
     about = json.loads((tmp_path / "out" / "retrained.json").read_text())
     assert (about["worse"], about["deployed"]) == (True, True)

@@ -165,6 +165,8 @@ def test_all_failing() -> None:
     found = compare(one_label, methods=METHODS, bootstrap=20)
     assert found.verdict == "Nothing to recommend: no calibrator could be fitted."
     assert found.remark(found.baseline) == "no calibration"
+    (failure,) = found.failures
+    assert failure[0] == f"{METHODS[0]} and {len(METHODS) - 1} others" and failure[1].startswith(f"{METHODS[0]} needs")
 
 
 # -------------------------------------------------------------------------------------------------- made-up comparisons

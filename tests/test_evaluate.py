@@ -178,7 +178,8 @@ def test_other_classes_than_the_predicted_one_are_noted_where_they_are_off() -> 
     row = found.row("classwise-ece")
     assert found.notes == (
         "The verdict is about predicted classes alone. The probabilities of other classes seem to be off: classwise "
-        f"ECE, which is about all, is {100 * row.value:.2f} %, and its interval begins at {100 * row.low:.2f} %.",
+        f"ECE, which is about all classes, is {100 * row.value:.2f} %, and its interval begins at "
+        f"{100 * row.low:.2f} %.",
     )
     assert not evaluate(probs, labels, metrics="classwise-ece", bootstrap=50).notes
 
@@ -335,13 +336,13 @@ def test_labels_that_all_have_a_probability_of_zero() -> None:
     (note,) = evaluate([[1.0, 0.0]] * 2, [1, 1], bootstrap=0, metrics=["nll"]).notes
     assert note.startswith("2 labels have a probability of 0") and "other" not in note
     (note,) = evaluate([[1.0, 0.0]] * 2, [1, 0], bootstrap=0, metrics=["nll"]).notes
-    assert note.endswith("; on the other 1 sample it is 0.")
+    assert note.endswith("; on the other 1 sample it is 0.0000.")
 
 
 @pytest.mark.parametrize("sharpness", [3.0, 0.4])
 def test_errors_and_their_intervals_are_not_below_the_gap(sharpness: float) -> None:
     logits, labels = random_predictions(600, 4, sharpness=sharpness)
-    names = sorted(NOT_BELOW_GAP)
+    names = [*sorted(NOT_BELOW_GAP), "ece:n_bins=5", "adaptive-ece:rule=sorted"]
     found = evaluate(logits, labels, from_logits=True, metrics=["confidence-gap", *names], bootstrap=60)
     gap = found.row("confidence-gap")
     low, high = sorted((abs(gap.low), abs(gap.high))) if gap.low * gap.high > 0 else (0.0, max(-gap.low, gap.high))

@@ -24,12 +24,12 @@ CASES: dict[str, tuple[Data, list[str], list[str]]] = {
         ["nder-c"],
     ),
     "over, some": (off_by(400, 0.15), [r"^Over-confident\. "], ["nder-c", "too few"]),
-    "over, few": (off_by(40, 0.1), [f"^40 {TOO_FEW}"], ["confident", "class", "repair"]),
+    "over, few": (off_by(40, 0.1), [f"^40 {TOO_FEW}"], ["confident", "class", "To correct"]),
     "under, many": (off_by(10_000, -0.08), [r"^Under-confident\. ", "`temperance compare`"], ["ver-c"]),
-    "under, few": (off_by(40, -0.05), [f"^40 {TOO_FEW}"], ["confident", "class", "repair"]),
+    "under, few": (off_by(40, -0.05), [f"^40 {TOO_FEW}"], ["confident", "class", "To correct"]),
     "over by a little": (
         off_by(400_000, 0.004),
-        [r"^Over-confident, but only by a little\. ", "seldom needs repair"],
+        [r"^Over-confident, but only by a little\. ", "seldom needs correcting"],
         ["temperance compare"],
     ),
     "over by little, but fifty times the mistakes": (
@@ -75,20 +75,20 @@ CASES: dict[str, tuple[Data, list[str], list[str]]] = {
     "calibrated, many": (
         off_by(20_000, 0.0),
         [r"^No miscalibration found in 20,000 samples\. .* is within 0\.9 points of that mean confidence "],
-        ["repair", "few"],
+        ["To correct", "few"],
     ),
     "calibrated, a thousand": (
         off_by(1000, 0.0),
         [r"^No miscalibration found in 1,000 ", "It takes about"],
-        ["repair"],
+        ["To correct"],
     ),
     "errors that cancel, too few to show": (
         steep(800, share=0.45, low=0.5, high=0.95),
         [r"^No miscalibration found in 800 .* error in 15 bins is 5\.\d+ %\. Chance alone gives up to [5-9]\."],
         ["Calibrated", " calibrated"],
     ),
-    "calibrated, some": (off_by(200, 0.0), [f"^200 {TOO_FEW}"], ["No miscalibration", "repair", "-confident"]),
-    "calibrated, two": (off_by(2, 0.0), [f"^2 {TOO_FEW}"], ["No miscalibration", "repair", "-confident"]),
+    "calibrated, some": (off_by(200, 0.0), [f"^200 {TOO_FEW}"], ["No miscalibration", "To correct", "-confident"]),
+    "calibrated, two": (off_by(2, 0.0), [f"^2 {TOO_FEW}"], ["No miscalibration", "To correct", "-confident"]),
     "calibrated, two classes": (off_by(20_000, 0.0, k=2), [r"^No miscalibration found "], ["mean probability"]),
     "calibrated, 200 classes": (off_by(20_000, 0.0, k=200), [r"^No miscalibration found "], ["class "]),
     "one sample, right": (
@@ -107,7 +107,7 @@ CASES: dict[str, tuple[Data, list[str], list[str]]] = {
     "sure and right, many": (
         always(5000, 1.0, 1.0),
         [r"^No miscalibration .* 100\.0 % sure .* right 100\.0 % .* within 0\.2 points "],
-        ["repair", "up to"],
+        ["To correct", "up to"],
     ),
     "sure and wrong": (
         always(5, 1.0, 0.0),
@@ -118,7 +118,7 @@ CASES: dict[str, tuple[Data, list[str], list[str]]] = {
     "all wrong": (off_by(200, 1.0), [r"^Over-confident\. .* right 0\.0 % of the time"], ["nder-c"]),
 }
 # What no one should be told of few samples.
-ALWAYS_FORBIDDEN = ["Nothing needs repair", "furthest off", "nan", "1 samples"]
+ALWAYS_FORBIDDEN = ["Nothing needs correct", "furthest off", "nan", "1 samples"]
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -1,6 +1,7 @@
 """What calibrators minimise: golden vectors, an obvious NumPy version, claims and degenerate input."""
 
 import math
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from conftest import random_predictions
-from temperance.errors import InputError
+from temperance.calibrators import make_calibrator
+from temperance.errors import InputError, TemperanceWarning
 from temperance.objectives import OBJECTIVES, ClassScaled, Objective, make_objective, scale
 
 Array = npt.NDArray[Any]
@@ -113,6 +115,19 @@ def test_class_scaling_keeps_the_shape_that_is_given(given: dict[str, Any]) -> N
         normalised = found._normalised(torch.tensor([0.25, 0.45, 0.9], dtype=torch.float64))
         assert torch.equal(found.class_weights, scale(normalised, 0.5, 1.0))
     assert not torch.equal(found.class_weights, usual.class_weights)
+
+
+@pytest.mark.parametrize("method", ["temperature", "vector", "class-temperature", "ensemble-temperature"])
+def test_a_failed_search_of_alpha_and_beta_is_said(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    logits, labels = random_predictions(400, 5)
+    fitted = make_calibrator(method, objective="class-scaled").fit(logits, labels)
+    assert "caution" not in fitted.info and (fitted.info["alpha"], fitted.info["beta"]) != (1.0, 1.5)
+    lost = SimpleNamespace(x=np.array([np.nan, 1.7]))
+    monkeypatch.setattr("scipy.optimize.minimize", lambda *_, **__: lost)
+    says = "the search for alpha and beta of class-scaled failed, so they are 1 and 1.5. Set both, or use another objec"
+    with pytest.warns(TemperanceWarning, match=says):
+        fitted.fit(logits, labels)
+    assert fitted.info["caution"].startswith(says) and (fitted.info["alpha"], fitted.info["beta"]) == (1.0, 1.5)
 
 
 # ------------------------------------------------------------------------------------------------ an obvious reference

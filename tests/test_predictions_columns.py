@@ -116,12 +116,12 @@ def test_wrong_names_of_columns(columns: Any) -> None:
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
 def test_commands_take_names_of_columns(tmp_path: Path, suffix: str) -> None:
     path = save(tmp_path / f"in{suffix}", TABLE)
-    flags = ["--logits", "logit_*", "--label", "y", "--group", "site"]
-    assert run("evaluate", path, *flags, "--by", "group", "--bootstrap", "0").code == 0
+    flags = ["--logits", "logit_*", "--label", "y"]
+    assert run("evaluate", path, *flags, "--group", "site", "--by", "group", "--bootstrap", "0").code == 0
     assert "no column matches --logits 'x*'" in run("evaluate", path, "--logits", "x*").err
     assert run("fit", "temperature", path, "-o", tmp_path / "cal.safetensors", *flags).code == 0
     out = tmp_path / f"out{suffix}"
-    assert run("apply", tmp_path / "cal.safetensors", path, "-o", out, *flags).code == 0
+    assert run("apply", tmp_path / "cal.safetensors", path, "-o", out, *flags, "--group", "site").code == 0
     found = read_predictions(out, columns={"label": "y", "group": "site"})
     expected = Temperature().fit(SCORES, TRUTH).predict_proba(SCORES)
     assert np.allclose(found.scores, expected, atol=1e-12) and found.calibrated_by == "temperature"

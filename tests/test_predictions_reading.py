@@ -241,7 +241,7 @@ def test_exact_zeros_are_noted_too() -> None:
     assert note.startswith("1 label has a probability of 0") and "on the other 3 samples it is 0.4621" in note
     assert evaluate(probs, [0, 1, 1, 0], bootstrap=0).notes == ()
     assert evaluate(probs, [0, 0, 1, 0], bootstrap=0, metrics=["ece"]).notes == ()
-    assert evaluate([[1.0, 0.0]], [1], bootstrap=0).notes[0].endswith("counts as 1e-12. So NLL is 27.63.")
+    assert evaluate([[1.0, 0.0]], [1], bootstrap=0).notes[0].endswith("counts as 1e-12. So NLL is 27.6310.")
     assert evaluate(np.log(np.array(probs) + 1e-30), [0, 0, 1, 0], from_logits=True, bootstrap=0).notes == ()
 
 

@@ -107,9 +107,9 @@ def test_labels_that_are_whole_numbers_of_another_type(tmp_path: Path, save: Sav
         ({"a": [1.0], "b": [2.0], "label": [0]}, "expected the columns logits_0, logits_1, …"),
         (
             {"logits_a": [1.0], "logits_b": [2.0], "y": [0]},
-            "expected the column label besides logits_a, logits_b; found",
+            "expected the column label beside logits_a, logits_b; found",
         ),
-        ({"logits_0": [1.0], "logits_1": [2.0], "target": [0]}, "the column label besides logits_0, logits_1; found"),
+        ({"logits_0": [1.0], "logits_1": [2.0], "target": [0]}, "the column label beside logits_0, logits_1; found"),
         ({"logits_0": [1.0], "probs_0": [1.0], "label": [0]}, "both logits_0 and probs_0"),
         ({"logits_0": [1.0], "label": [0], "labels": [0]}, "both label and labels"),
         ({"logits_0": [1.0], "label": [0], "group": [0], "groups": [0]}, "both group and groups"),

@@ -378,7 +378,7 @@ def test_every_figure_is_drawn_from_what_was_kept(paper: str, output: Output, tm
     for name in ("figure.svg", "figure.html"):
         said = run("reproduce", paper, "--figure", number, "--quick", "-o", tmp_path / name)
         assert said.code == 0, said.err
-        assert f"The picture is {tmp_path / name}." in "".join(said.out.splitlines())
+        assert f"The picture is in {tmp_path / name}." in "".join(said.out.splitlines())
     svg = ElementTree.fromstring((tmp_path / "figure.svg").read_text())
     captions = [each.text for each in svg.iter() if each.get("class") == "caption"]
     page = Page((tmp_path / "figure.html").read_text())

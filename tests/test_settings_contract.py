@@ -120,6 +120,7 @@ def test_a_setting_says_what_it_may_be_and_what_it_is_for(method: Method) -> Non
         if setting.default is not REQUIRED:
             setting.check(setting.default)
         assert setting.purpose, f"write a line `{setting.name}  what it is for` in the docstring of {method.name}"
+        assert "as above" not in setting.purpose, f"{setting.purpose}: `temperance list` shows it by itself"
 
 
 @each

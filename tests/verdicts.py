@@ -251,8 +251,8 @@ CLAUSES: dict[str, Callable[..., None]] = {
     rf"most)?: when it predicts (.+?), it {MEANS}( \(.+?\))?\.": classes,
     rf"The mean probability of (.+?) is (only )?{PERCENT} %, but (only )?{PERCENT} % of the samples belong "
     r"to it\.": positive,
-    r"An error this small seldom needs repair\.": nothing,
-    r"To repair it without retraining, run `temperance compare` on held-out predictions\.": nothing,
+    r"An error this small seldom needs correcting\.": nothing,
+    r"To correct it without retraining, run `temperance compare` on held-out predictions\.": nothing,
 }
 
 

@@ -83,7 +83,7 @@ class Figure:
     measure  its numbers, from a folder of predictions, or from benchmarks/results where there are no files
     draw     the drawing of these numbers
     files    the predictions that it measures; the numbers are then kept in FIGURES
-    trained  whether they are of the queue; else they are real ones of others
+    trained  whether they are of the queue; else they are published ones
     """
 
     measure: Callable[[Path], Any]

@@ -161,7 +161,7 @@ def _cells(row: str, network: str, printed: Iterable[float | None], found: tuple
 
 
 ABSENT = "we do not have the authors' predictions"
-OURS = "ResNet-110 on CIFAR-10 of others; `temperance analyse` draws it for any network"
+OURS = "a published ResNet-110 on CIFAR-10; `temperance analyse` draws it for any network"
 
 OUTPUTS = [
     Output(

@@ -86,7 +86,8 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> InputError:
     known = sorted(known)
     in_lower_case = {each.lower(): each for each in known}
     near = [in_lower_case[each] for each in difflib.get_close_matches(name.lower(), in_lower_case, n=3, cutoff=0.5)]
-    hint = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(known) or 'none'}"
+    meant = " or ".join(filter(None, [", ".join(near[:-1]), *near[-1:]]))
+    hint = f"did you mean {meant}?" if near else f"known: {', '.join(known) or 'none'}"
     return InputError(f"there is no {kind} named {name!r}; {hint}")
 
 

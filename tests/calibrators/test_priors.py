@@ -347,7 +347,7 @@ def test_the_frequencies_that_are_applied_are_told_and_kept() -> None:
     corrected = with_prior(found, "adapt", data)
     shift = found.adapt(data.logits())
     assert corrected.info["prior"] == shift.applied.tolist() and corrected.info["adapted"] in shift.verdict  # type: ignore[union-attr]
-    assert "frequency in parentheses: class 0 2" in shift.verdict and shift.verdict.count(" %)") == 3
+    assert "frequency in brackets: class 0 2" in shift.verdict and shift.verdict.count(" %)") == 3
 
 
 def test_another_kind_of_shift_is_recognised() -> None:

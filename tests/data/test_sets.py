@@ -175,7 +175,7 @@ def test_bad_settings_are_refused(tmp_path: Path) -> None:
         ({"val_from": "both"}, "val_from must be one of train, test"),
         ({"size": 0}, "size must be a whole number from 1 to 100000; got 0"),
         ({"workers": -1}, "workers must be a whole number of at least 0; got -1"),
-        ({"val_fraction": 1.5}, "of 40 samples a fraction between 0 and 1"),
+        ({"val_fraction": 1.5}, "the part held out must be a fraction between 0 and 1"),
         ({"long_tail": 2}, "long_tail must be a number above 0"),
     ):
         with pytest.raises(InputError, match=sentence):

@@ -84,7 +84,9 @@ def test_stratified_samples_are_drawn_not_taken_in_order() -> None:
 
 @pytest.mark.parametrize("amount", [0, 1.0, 1.5, 5.0, -0.1, 10, 11, True, float("nan"), "half"])
 def test_impossible_amounts_are_refused(amount: Any) -> None:
-    with pytest.raises(InputError, match="of 10 samples a fraction between 0 and 1 or a whole number below 10"):
+    with pytest.raises(
+        InputError, match="the part held out must be a fraction between 0 and 1, or a whole number below the 10"
+    ):
         hold_out(np.zeros(10, int), amount)
 
 

@@ -131,7 +131,7 @@ def test_a_run_and_a_head_side_by_side(
     page = tmp_path / "page.html"
     sources = [str(run_folder), str(head_folder)]
     assert main(["analyse", *sources, "-o", str(page), "--steps", "6", "--points", "40"]) == 0
-    assert f"analysed resnet, head; the page is {page}" in "".join(capsys.readouterr().out.splitlines())
+    assert f"analysed resnet, head; the page is in {page}" in "".join(capsys.readouterr().out.splitlines())
     text = page.read_text()
     found = Page(text)
     titles = {title for _, title in found.all("b")}

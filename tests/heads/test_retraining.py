@@ -30,7 +30,7 @@ def test_a_better_head(features: Features) -> None:
     found = retrain(features, "mac-cal:preset=kept-accuracy", bootstrap=100)
     assert not found.worse and found.warning == ""
     assert found.verdict.startswith("Better in") and "NLL" in found.verdict.split(".")[0]
-    assert found.seconds == found.head.seconds > 0
+    assert found.head.seconds > 0
 
 
 def test_a_worse_head_is_known_by_the_validation_part(features: Features) -> None:

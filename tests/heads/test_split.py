@@ -259,6 +259,12 @@ def test_a_joined_network_moves_with_the_original() -> None:
     assert network.heads.head.weight.dtype == torch.float32  # type: ignore[union-attr]
 
 
+def test_a_head_moves_to_the_device_of_the_classifier() -> None:
+    head = nn.Linear(6, 2)
+    split(ResNetLike().to("meta")).joined(head)
+    assert head.weight.device.type == "meta"
+
+
 def test_a_joined_network_has_its_own_hooks() -> None:
     network = ResNetLike()
     joined = split(network).joined(nn.Linear(6, 2))

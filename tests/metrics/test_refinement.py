@@ -1,4 +1,4 @@
-"""The split of proper scores into what recalibration repairs and what it cannot."""
+"""The split of proper scores into what recalibration corrects and what it cannot."""
 
 import math
 from typing import Any
@@ -57,13 +57,13 @@ def log_loss(said: Array, event: Array) -> float:
 def test_slow_reference(pairs: list[tuple[float, bool]]) -> None:
     found = stats(pairs)
     confidence, correct = found.confidence.numpy(), found.correct.double().numpy()
-    repaired = slow_isotonic(confidence, correct)
+    corrected = slow_isotonic(confidence, correct)
     for calibration, refinement, score in (
         (brier_calibration, brier_refinement, brier_score),
         (nll_calibration, nll_refinement, log_loss),
     ):
-        assert refinement.value(found) == pytest.approx(score(repaired, correct), abs=1e-9)
-        gain = score(confidence, correct) - score(repaired, correct)
+        assert refinement.value(found) == pytest.approx(score(corrected, correct), abs=1e-9)
+        gain = score(confidence, correct) - score(corrected, correct)
         assert gain > -1e-9
         assert calibration.value(found) == pytest.approx(gain, abs=1e-9)
 
@@ -100,7 +100,7 @@ def test_temperature_moves_calibration_and_not_refinement() -> None:
     assert sharp[0] > 5 * soft[0]
 
 
-def test_calibrated_predictions_have_little_to_repair() -> None:
+def test_calibrated_predictions_have_little_to_correct() -> None:
     generator = torch.Generator().manual_seed(0)
     confidence = 0.5 + 0.5 * torch.rand(50_000, generator=generator, dtype=torch.float64)
     found = TopLabels(confidence, torch.rand(50_000, generator=generator, dtype=torch.float64) < confidence)

@@ -119,7 +119,9 @@ def retrained() -> Retrained:
     old, new = (evaluate(side, bootstrap=20) for side in (before, after))
     by = differences(before, after, bootstrap=20, seed=0)
     parts = {"val": after, "test": after}
-    return Retrained(old, new, OWN, by, make_head("mac-cal"), history(12), parts, by, 2.0, Provenance.of({}, {}, 3))
+    head = make_head("mac-cal")
+    head.history, head.seconds = history(12), 2.0
+    return Retrained(old, new, OWN, by, head, parts, by, Provenance.of({}, {}, 3))
 
 
 def analysis() -> Analysis:

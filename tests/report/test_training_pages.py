@@ -182,17 +182,16 @@ def retrained(
     old, new = (evaluate(side, bootstrap=bootstrap) for side in (before, after))
     by = differences(before, after, bootstrap=bootstrap, seed=0)
     on_val = differences(before, after, bootstrap=200, seed=0)
-    parts = {"val": after, "test": after}
+    head = make_head("mac-cal")
+    head.history, head.seconds = rows, 12.345
     return Retrained(
         before=old,
         after=new,
         replaced=replaced,
         differences=by,
-        head=make_head("mac-cal"),
-        history=rows,
-        predictions=parts,
+        head=head,
+        predictions={"val": after, "test": after},
         val_differences=on_val,
-        seconds=12.345,
         provenance=Provenance.of({}, {}, 3),
     )
 

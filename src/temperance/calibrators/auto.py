@@ -36,7 +36,7 @@ from temperance.threads import one_thread
 # predictions.
 MEMBERS = ("gap-scaling", "structured-vector", "structured-matrix", "kernel-logistic")
 
-# The ridge of the last step, far stronger than that of `gap-scaling` alone, since little is left to repair.
+# The ridge of the last step, far stronger than that of `gap-scaling` alone, since little is left to correct.
 LAST_RIDGE = 100.0
 
 # Most of a gain or a loss comes from mistakes, so few of them are weak evidence. With 6 mistakes the trust in the pool

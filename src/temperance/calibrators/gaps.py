@@ -45,8 +45,8 @@ class GapScaling(WithObjective):
     replaces it, so the order stays. It treats all classes alike, which complements methods that tell them apart: `auto`
     ends with it.
 
-    ridge    strength of the penalty on θ
-    rescale  fit T first; false: T = 1
+    ridge    strength of the penalty, which keeps the factors near 1
+    rescale  fit a temperature first; false: the temperature is 1
 
     Rahimi et al., "Intra order-preserving functions for calibration of multi-class neural networks" (NeurIPS 2020).
     """

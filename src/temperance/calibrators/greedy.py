@@ -49,16 +49,16 @@ class ClassTemperatureGreedy(Calibrator):
     program raises the bar at every better candidate of a scan ("ratchet"). `search="local"` tries only the two grid
     values on either side of the current one, as a later version of the program does.
 
-    The grid is `start`, `start + step`, … up to `stop`, or the values in `grid`. `info` holds ECE and accuracy at the
-    start and after every sweep.
+    `info` holds ECE and accuracy at the start and after every sweep.
 
     n_bins             bins of the ECE
-    start, stop, step  the grid of temperatures
-    grid               other temperatures, instead of these
+    start, stop, step  the grid of temperatures: start, start + step, … up to stop
+    grid               other temperatures to try, instead of start, stop and step
     sweeps             maximum number of sweeps over the classes
     constrained        accept only values that keep the accuracy on the fit data
-    accuracy_rule      what that means: "start", "strict" or "ratchet", as above
-    search             "full" grid, or "local": the two values on either side
+    accuracy_rule      the accuracy that a constrained value needs: "start", at least the current one; "strict", more;
+                       "ratchet", at least that of the best value so far
+    search             "full": every value of the grid; "local": the two on either side of the current one
 
     Frenkel and Goldberger, "Network calibration by class-based temperature scaling" (EUSIPCO 2021), Algorithm 1.
     """

@@ -35,10 +35,9 @@ class OrderPreserving(WithObjective):
 
         p = softmax(f),   f_(i) = Σ_{j ≥ i} d_j · m_j,   f_(k) = 0,   m = softplus(network)
 
-    so equal logits stay equal. `variant` says what the network sees. "oi", order-invariant: the sorted logits, so it
-    cannot tell one class from another. "op", order-preserving: the logits in class order. "diag" has no gains: one
-    increasing function, the integral of elu(network) + 1, maps every logit separately. On real predictions "oi" was
-    nearly always the best of the three, and "op" overfitted with many classes.
+    so equal logits stay equal. In the variant "diag" there are no gains: one increasing function, the integral of
+    elu(network) + 1, maps every logit separately. On real predictions "oi" was nearly always the best of the three
+    variants, and "op" overfitted with many classes.
 
     The network, `depth` layers of `width` units, sees z minus its row mean, so a number added to a row changes nothing,
     and log-probabilities work as well as logits. It starts as temperature scaling and minimises the objective with
@@ -48,8 +47,11 @@ class OrderPreserving(WithObjective):
     Their "diag" integrates separately for each logit; here all logits share one fine grid. The slope is linear between
     its nodes and constant beyond them.
 
-    variant                              what the network sees: "oi", "op" or "diag", as above
-    width, depth                         units per layer, and number of layers
+    variant                              what the network sees: "oi" (order-invariant) the sorted logits, so it cannot
+                                         tell one class from another; "op" (order-preserving) the logits in class
+                                         order; "diag" one logit at a time
+    width                                units per layer
+    depth                                number of layers
     epochs, learning_rate, weight_decay  of the training with Adam
     batch_size                           samples per step
     seed                                 for the initial weights and the batches

@@ -56,10 +56,10 @@ class ParameterisedTemperature(Parametric):
     changes; the order of samples by confidence can. The network sees logits clipped to ±100. If its hidden units die,
     or if the samples do not even determine one temperature, all samples get the same: `info["constant"]` says so.
 
-    preset  "robust": two layers of five, started at plain temperature scaling
-            "sctl": the SCTL authors' four layers of two, started at random; many starts die, theirs is `seed=1`
+    preset  "robust": two layers of five, started at plain temperature scaling;
+            "sctl": the SCTL authors' four layers of two, started at random; many starts die, theirs is `seed=1`;
             "paper": the original authors' two layers of five, with their squared error if `objective="brier"`; their
-            program takes 100,000 steps
+            program takes 100,000 steps;
             "smart": SMART's one layer of 16, which sees only the margin z_(1) − z_(2), with its objective if
             `objective="soft-ece"`; its authors take a softplus where we take the absolute value
     solver  "exact" is L-BFGS with a line search towards a local optimum, with a prior for small weights without which

@@ -278,7 +278,7 @@ class PriorShift(Shown):
         changes = ", ".join(
             "class {} {} ({})".format(j, *percents([float(self.applied[j])], [float(self.fit_prior[j])])) for j in most
         )
-        return f"{changed}. The largest changes applied, with the fit part's frequency in parentheses: {changes}"
+        return f"{changed}. The largest changes applied, with the fit part's frequency in brackets: {changes}"
 
     @property
     def about_rest(self) -> str:

@@ -42,7 +42,7 @@ class Spline(LogisticCalibrator):
     its derivative, which need not lie in [0, 1]. This one maximises a likelihood, and its values do.
 
     n_knots    number of knots
-    smoothing  λ; None: chosen by leave-one-out
+    smoothing  λ, the penalty on curvature; None: chosen by leave-one-out
 
     Lucena, "Spline-based probability calibration" (2018).
     Gupta et al., "Calibration of neural networks using splines" (ICLR 2021).

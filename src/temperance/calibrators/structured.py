@@ -81,7 +81,8 @@ class StructuredVector(Structured):
     then minimise the objective plus (k / n) (`diagonal` · ‖v‖² + `intercept` · ‖b‖²). The penalty fades as n grows, so
     this is temperature scaling with few samples per class and vector scaling with many.
 
-    diagonal, intercept  strengths of the penalties on factors and shifts
+    diagonal   strength of the penalty on the factors
+    intercept  strength of the penalty on the shifts
 
     Berta, Holzmüller, Jordan and Bach, Structured matrix scaling for multi-class calibration, AISTATS 2026.
     """
@@ -110,7 +111,9 @@ class StructuredMatrix(Structured):
     parameters of a kind there are, the stronger the penalty on each, so thousands of parameters can be fitted to
     thousands of samples.
 
-    diagonal, intercept, off_diagonal  strengths of the penalties on factors, shifts and the rest
+    diagonal      strength of the penalty on the diagonal of the matrix
+    off_diagonal  strength of the penalty on the other elements of the matrix
+    intercept     strength of the penalty on the shifts
 
     Berta, Holzmüller, Jordan and Bach, Structured matrix scaling for multi-class calibration, AISTATS 2026.
     """

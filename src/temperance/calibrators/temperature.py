@@ -29,7 +29,7 @@ from temperance.threads import one_thread
 LOW, HIGH = 1e-2, 1e2
 S_LOW, S_HIGH = 1 / HIGH, 1 / LOW
 
-# The prior of the temperature: it is around 1.5, because networks are overconfident. The standard deviation of its
+# The prior of the temperature: it is around 1.5, because networks are over-confident. The standard deviation of its
 # logarithm is 1 above and 1/2 below, because few networks are underconfident, and samples without a mistake must not
 # lead to certainty. A handful of mistakes outweighs this prior.
 TYPICAL = math.log(1.5)

@@ -201,7 +201,7 @@ def _not_understood(word: str, command: str, known: Parser) -> InputError:
     """An error about an argument that a command does not have, with the one that was probably meant."""
     options = known.commands[command]._option_string_actions
     name = word.partition("=")[0]
-    meant = get_close_matches(name, options, 1)
+    meant = get_close_matches(name, [option for option in options if option != "--help"], 1)
     if name in ("-o", "--output", "--html") and "--report" in options:
         meant = ["--report FILE.html"]
     if not word.startswith("-"):

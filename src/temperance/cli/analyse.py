@@ -34,7 +34,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     parser.add_argument("--steps", type=int, default=300, metavar="N", help="steps of that training (300)")
     parser.add_argument("--points", type=int, default=1500, metavar="N", help="samples on a map of the logits (1500)")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the samples that are drawn (0)")
-    add_reading_options(parser)
+    add_reading_options(parser, "label", "ignore-index")
     parser.set_defaults(run=run)
 
 
@@ -57,6 +57,6 @@ def run(args: argparse.Namespace) -> None:
             **reading_options(args),
         )
     write_report(found, args.output)
-    print(f"analysed {', '.join(subject.name for subject in found.subjects)}; the page is {args.output}")
+    print(f"analysed {', '.join(subject.name for subject in found.subjects)}; the page is in {args.output}")
     for note in found.notes:
         print(note)

@@ -24,7 +24,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     parser.add_argument("test", type=Path, nargs="*", metavar="TEST", help="predictions to measure on")
     add_each_option(parser)
     add_comparing_options(parser, "save the recommended calibrator here; with --each those of all sets, in a folder")
-    add_reading_options(parser)
+    add_reading_options(parser, "label", "weight", "ignore-index")
     add_ray_option(parser, "fit methods")
     parser.set_defaults(run=run)
 
@@ -109,9 +109,10 @@ def rank(fit: Predictions | Path, test: Predictions | Path | None, args: argpars
     options = comparing_options(args)
     with progress_bar() as tell:
         if vars(args).get("ray") is not None:
+            if options.pop("jobs") != 1:
+                raise InputError("a Ray cluster decides how many methods it fits at once: leave out --jobs or --ray")
             from temperance.interop import ray
 
-            del options["jobs"]
             found = ray.compare(fit, test, address=args.ray or None, progress=tell, **options)
         else:
             from temperance.jobs.comparison import compare

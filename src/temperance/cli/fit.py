@@ -30,7 +30,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="a setting, or objective.KEY=VALUE"
     )
-    add_reading_options(parser)
+    add_reading_options(parser, "label", "weight", "ignore-index")
     parser.set_defaults(run=run)
 
     use = commands.add_parser("apply", help="calibrate predictions with a saved calibrator")
@@ -42,7 +42,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     use.add_argument("--split", choices=("val", "test"), help="which set, in a file with both (default: test)")
     use.add_argument("--prior", metavar="PRIOR", help="as for fit, or adapt: estimate it from these predictions")
     use.add_argument("--again", action="store_true", help="calibrate even if the predictions are calibrated already")
-    add_reading_options(use)
+    add_reading_options(use, "label", "group", "weight")
     add_ray_option(use, "calibrate a folder")
     use.set_defaults(run=run_apply)
 
@@ -89,9 +89,7 @@ def run_apply(args: argparse.Namespace) -> None:
 
     check_output(args.output)
     calibrator = load_calibrator(args.calibrator)
-    # Every row is calibrated, whatever its label.
-    how = reading_options(args) | {"ignore_index": None}
-    data = read_predictions(args.predictions, split=args.split, labels="optional", **how)
+    data = read_predictions(args.predictions, split=args.split, labels="optional", **reading_options(args))
     refuse_overwriting(args.output, [shard.source for shard in data.shards])
     if args.prior is not None:
         calibrator = with_prior(calibrator, read_prior(args.prior, data.k, (UNIFORM, SAME, ADAPT)), data)

@@ -20,6 +20,7 @@ FIGURES = {
     "rival": ("dual-focal", "dual-focal:behaviour=eq24", "dual-focal:behaviour=eq25-26", "focal:gamma=5"),
     "cdf": tuple(f"au:cdf_bandwidth={width}" for width in (0.01, 0.05, 0.1, 0.3)),
 }
+CLASSES = 10  # for smoothing
 RIVAL = 0.45  # the probability of another class
 
 
@@ -37,23 +38,24 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         "the label's probability; rival: the same next to a class of fixed probability, so that predictions are wrong; "
         "cdf: the smoothed distribution of the au loss",
     )
-    parser.add_argument(
-        "--against", choices=("logit", "probability"), default="logit", help="what smoothing is drawn over (logit)"
-    )
-    parser.add_argument("--classes", type=int, default=10, metavar="K", help="number of classes for smoothing (10)")
+    parser.add_argument("--against", choices=("logit", "probability"), help="what smoothing is drawn over (logit)")
+    parser.add_argument("--classes", type=int, metavar="K", help="number of classes for smoothing (10)")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> None:
     check_outputs(args)
     check_page_name(args.output)
-    of_kind("classes", args.classes, Annotated[int, Bounds(3, 10_000)])
+    if args.figure != "smoothing" and (args.against or args.classes is not None):
+        raise InputError(f"--against and --classes are for the figure smoothing; leave them out for {args.figure}")
+    k = CLASSES if args.classes is None else args.classes
+    of_kind("classes", k, Annotated[int, Bounds(3, 10_000)])
 
     from temperance.files import write_text
 
-    losses = {text: _parsed(text, args.classes) for text in args.losses or FIGURES[args.figure]}
-    write_text(args.output, _page(losses, args.figure, args.against, args.classes))
-    print(f"drew {', '.join(losses)}; the page is {args.output}")
+    losses = {text: _parsed(text, k) for text in args.losses or FIGURES[args.figure]}
+    write_text(args.output, _page(losses, args.figure, args.against or "logit", k))
+    print(f"drew {', '.join(losses)}; the page is in {args.output}")
 
 
 def _page(losses: dict[str, Loss], figure: str, against: str, k: int) -> str:

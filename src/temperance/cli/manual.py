@@ -45,7 +45,7 @@ MANUAL: Mapping[str, tuple[str, tuple[str, ...]]] = {
     ),
     "apply": (
         "Calibrates predictions with a saved calibrator. They need no labels, and everything else in the file is kept; "
-        "from a file with val and test parts, one is calibrated and written.",
+        "of a file with val and test sets, one is calibrated and written.",
         (
             "apply cal.safetensors new.npz -o calibrated.npz",
             "apply cal.safetensors predictions/ -o calibrated/",

@@ -34,7 +34,6 @@ def run(args: argparse.Namespace) -> None:
     from temperance.heads.splitting import split
     from temperance.predictions import Predictions, write_predictions
     from temperance.training import open_network, predict
-    from temperance.training.prediction import device_of
 
     folder, head = args.folder, args.head
     if is_retrained(folder):
@@ -47,13 +46,13 @@ def run(args: argparse.Namespace) -> None:
         found = open_network(folder, part.shape, device=args.device or best_device())
         network = found.network
         if head is not None:
-            network = split(network).joined(load_head(head).to(device_of(network)))
+            network = split(network).joined(load_head(head))
         logits = predict(network, part, mean=found.mean, std=found.std).cpu()
     names = found.predictions["test"].class_names
     same = logits.shape[1] == data.k and names in (None, tuple(data.class_names))
     labels = part.labels.cpu() if same else None
     write_predictions(args.output, Predictions.of(logits, labels, from_logits=True, class_names=names))
-    print(f"predicted {len(part):,} {args.part} images of {data.name}; the file is {args.output}")
+    print(f"predicted {len(part):,} {args.part} images of {data.name}; the predictions are in {args.output}")
     if same:
         print(f"next: temperance evaluate {args.output}")
     else:

@@ -14,18 +14,22 @@ def add_each_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--each", action="store_true", help=text)
 
 
-def add_reading_options(parser: argparse.ArgumentParser) -> None:
-    """--logits, --probs, --label, --group, --weight, --ignore-index, --binary, --positive and --normalise."""
+def add_reading_options(parser: argparse.ArgumentParser, *others: str) -> None:
+    """--logits, --probs, --binary, --positive and --normalise.
+
+    others  what the command reads besides scores: label, group, weight; ignore-index if it can leave out rows
+    """
     group = parser.add_argument_group("how the predictions are read")
     for kind in ("logits", "probs"):
-        text = f"the columns of {kind}: a name, a pattern such as '{kind[:-1]}_*', or a list, no,maybe,yes"
+        text = f"the columns of {kind}: a name, a pattern such as '{kind[:-1]}_*', or a list such as no,maybe,yes"
         group.add_argument(f"--{kind}", metavar="NAMES", help=text)
-    for kind in ("label", "group", "weight"):
-        text = f"the column of {kind}s, if it is not called {kind}; for a .npy, the file"
-        group.add_argument(f"--{kind}", f"--{kind}s", metavar="NAME", help=text)
-    group.add_argument(
-        "--ignore-index", type=int, metavar="N", help="leave out rows with the label N, such as unlabelled pixels"
-    )
+    for kind in others:
+        if kind == "ignore-index":
+            text = "leave out rows with the label N, such as unlabelled pixels"
+            group.add_argument("--ignore-index", type=int, metavar="N", help=text)
+        else:
+            text = f"the column of {kind}s, if it is not called {kind}; for a .npy, the file"
+            group.add_argument(f"--{kind}", f"--{kind}s", metavar="NAME", help=text)
     group.add_argument(
         "--binary",
         action="store_true",

@@ -145,7 +145,7 @@ def _draw(outputs: Any, args: argparse.Namespace, output: Any, folder: Path | No
         show(Text("Draw it with -o FILE.svg or -o FILE.html."))
     else:
         _write(drawing, args.output, output, f"{args.paper}, {output.name}")
-        show(Text(f"The picture is {args.output}."))
+        show(Text(f"The picture is in {args.output}."))
     if args.save and folder is not None:
         outputs.store_numbers(args.paper, output.name, numbers, time.perf_counter() - start)
 

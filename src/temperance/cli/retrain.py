@@ -29,7 +29,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     parser.add_argument("--loss", default="cross-entropy", metavar="NAME", help="as `temperance list losses` shows")
     parser.add_argument("--data", metavar="DATA", help="where the images of the run are now, if they have moved")
     parser.add_argument(
-        "--copies", type=int, default=0, metavar="N", help="also train on N cropped and mirrored copies (0)"
+        "--copies", type=int, default=0, metavar="N", help="also train on N cropped and flipped copies (0)"
     )
     parser.add_argument("--device", metavar="NAME", help="cpu, cuda, … (a GPU if there is one)")
     parser.add_argument(

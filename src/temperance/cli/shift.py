@@ -49,9 +49,8 @@ def run(args: argparse.Namespace) -> None:
     if args.head:
         from temperance.heads import load_head
         from temperance.heads.splitting import split
-        from temperance.training.prediction import device_of
 
-        network = split(network).joined(load_head(args.head).to(device_of(network)))
+        network = split(network).joined(load_head(args.head))
     with progress_bar() as tell:
         measured = under_shift(
             network,

@@ -40,7 +40,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     parser.add_argument(
         "-o", "--output", type=Path, required=True, metavar="RUN", help="folder for everything it makes"
     )
-    parser.add_argument("--config", type=Path, metavar="FILE.toml", help="settings in a file; flags override it")
+    parser.add_argument("--config", type=Path, metavar="FILE.toml", help="settings in a file; options override it")
     parser.add_argument("--network", metavar="NAME", help="as `temperance list networks` shows (resnet18)")
     parser.add_argument("--loss", metavar="NAME", help="as `temperance list losses` shows, with :setting=value")
     parser.add_argument(
@@ -56,11 +56,11 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 
 
 def add_data_options(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("how the data is read")
+    group = parser.add_argument_group("how the images are read")
     group.add_argument("--val-fraction", type=float, metavar="X", help="share of the training images held out (0.1)")
     group.add_argument("--split", metavar="NAME", help="how they are chosen: random or stratified")
     group.add_argument("--split-seed", type=int, metavar="N", help="seed of that choice (0)")
-    group.add_argument("--size", type=int, metavar="PIXELS", help="height and width of images from a folder")
+    group.add_argument("--size", type=int, metavar="PIXELS", help="resize images to this height and width")
     group.add_argument("--long-tail", type=float, metavar="X", help="rarest class as a share of the most frequent")
 
 
@@ -83,7 +83,7 @@ def add_recipe_options(parser: argparse.ArgumentParser) -> None:
         ("crop", whole, "crop at random after adding a border of N pixels (4)"),
         ("mix", {"metavar": "NAME"}, "mixup, cutmix or mit, with :alpha=1.0 (none)"),
         ("balance", optional, "confidence in training as a share of accuracy, by a second, fixed classifier (BalCAL)"),
-        ("freeze", optional, "groups of layers frozen one by one from the classifier down (PLP)"),
+        ("freeze", optional | {"metavar": "N"}, "groups of layers frozen one by one from the classifier down (PLP)"),
         ("keep", {"choices": ("last", "best", "refined")}, "which epoch's network is kept (last)"),
         ("keep-from", whole, "epochs that best and refined skip (a third, at most 40)"),
         ("precision", {"choices": ("float32", "bfloat16")}, "of the network's arithmetic (float32)"),
@@ -92,7 +92,7 @@ def add_recipe_options(parser: argparse.ArgumentParser) -> None:
         group.add_argument(f"--{name}", help=text, **how)
     for name, text in (
         ("nesterov", "Nesterov's momentum"),
-        ("flip", "mirror images at random (yes)"),
+        ("flip", "flip half of the images at random (yes)"),
         ("compile", "compile the network first"),
         ("deterministic", "bit-identical runs on a GPU, more slowly"),
     ):

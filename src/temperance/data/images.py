@@ -48,15 +48,15 @@ class Moves(NamedTuple):
 
 
 def draw_moves(n: int, *, pad: int = 4, flip: bool = True, generator: torch.Generator) -> Moves:
-    """Draw where each of n samples is cropped and whether it is mirrored, with a CPU generator.
+    """Draw where each of n samples is cropped and whether it is flipped, with a CPU generator.
 
     An image is given a black border of `pad` pixels and cropped to its size at one of (2·pad + 1)² places; half of
-    them are mirrored.
+    them are flipped.
     """
     of_kind("pad", pad, CountOrZero)
     top, left = torch.randint(2 * pad + 1, (2, n), generator=generator)
-    mirrored = torch.rand(n, generator=generator) < 0.5
-    return Moves(top, left, mirrored if flip else torch.zeros_like(mirrored), pad)
+    flipped = torch.rand(n, generator=generator) < 0.5
+    return Moves(top, left, flipped if flip else torch.zeros_like(flipped), pad)
 
 
 def moved(pixels: Tensor, moves: Moves) -> Tensor:

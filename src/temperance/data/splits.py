@@ -53,7 +53,9 @@ def _number(amount: float, n: int) -> int:
     is_number = isinstance(amount, int) and not isinstance(amount, bool) and 0 < amount < n
     if not is_fraction and not is_number:
         raise InputError(
-            f"of {n} samples a fraction between 0 and 1 or a whole number below {n} can be held out; got {amount!r}"
+            f"the part held out must be a fraction between 0 and 1, or a whole number below the {n} samples; got "
+            f"{amount!r}",
+            flags={"the part held out": "--val-fraction"},
         )
     # A half is rounded up, also where the product came out just below it.
     held = int(amount * n + 0.5 + 1e-9) if is_fraction else int(amount)

@@ -188,7 +188,9 @@ def analyse(
     subjects = _distinct([_subject(source, seed, how) for source in sources])
     for subject in subjects:
         if subject.test.has_weights:
-            raise InputError(f"an analysis counts all samples equally, but {subject.name} has weights: remove them")
+            raise InputError(
+                f"an analysis counts all samples equally, but {subject.name} has weights: rename or remove them"
+            )
         if subject.test.k != subjects[0].test.k:
             raise InputError(
                 f"only networks with the same classes can be drawn side by side; {subjects[0].name} has "

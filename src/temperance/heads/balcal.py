@@ -33,7 +33,7 @@ class BalCAL(Head):
     less confident, λ = 1.
 
     acc_discount  δ of the paper: the accuracy to expect on new data, as a share of that in training
-    share         λ in the first epoch
+    share         λ, the linear classifier's share of the mixture, in the first epoch
     width         hidden units of the adaptor; "auto": features // 4
 
     In the paper the whole network is trained with both classifiers, and the adaptor is a block of two convolutions

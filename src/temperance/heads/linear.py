@@ -22,8 +22,8 @@ class LinearHead(Head):
 
     start  "random", or "classifier": the network's own
 
-    A classifier trained on the features of the network's own training set soon becomes overconfident. With a random
-    start, 40 epochs and cross-entropy it ends up about as overconfident as the network was.
+    A classifier trained on the features of the network's own training set soon becomes over-confident. With a random
+    start, 40 epochs and cross-entropy it ends up about as over-confident as the network was.
     """
 
     def __init__(self, *, start: Start = "random", **training: Unpack[TrainingSettings]) -> None:

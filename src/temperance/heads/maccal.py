@@ -59,39 +59,40 @@ MOTIVATION = {"width": None, "start": "classifier", "epochs": 5, "adapt": False,
     presets={**ABLATION, "motivation": MOTIVATION, "kept-accuracy": KEPT_ACCURACY},
 )
 class MaCCal(Head):
-    """MaC-Cal: a fresh bottleneck classifier trained with masked weights, whose keep rate follows its overconfidence.
+    """MaC-Cal: a fresh bottleneck classifier trained with masked weights, whose keep rate follows its over-confidence.
 
     In every step a Bernoulli mask M keeps each weight with the keep rate, logits = z (M ⊙ W) + b (eq. 9), and only kept
     weights get a gradient (eq. 11). After epoch t the rate q moves by clip(Conf − acc_discount · Acc, ±η_t) (eq. 12).
     Both are measured on the training features, where accuracy is too high; acc_discount corrects for that. η_t decays
     from `first_step` to `last_step` (eq. 13).
 
-    first_step, last_step  η at the start and at the end: how far the keep rate may move after an epoch
-    n_masks                number of masks of deploy="mc_masks"
     width         hidden units of the bottleneck; "auto": max(classes, features // 4); None: one linear layer
     activation    "relu", "tanh", "gelu" or None between the two layers
     start         "random", or "classifier": the network's own, for a single layer
     keep_prob     initial keep rate; with adapt=False that of every epoch
     keep_min      lowest keep rate
-    adapt         update the keep rate by eq. 12
+    adapt         update the keep rate after every epoch (eq. 12)
     acc_discount  γ of eq. 12; "auto": measure confidence and accuracy on held-out features, where no discount is
                   needed; the two are then equal at the end, and `info` has the γ that would lead there
     search        after training, find by bisection the keep rate at which confidence equals accuracy on held-out
                   features, and deploy it with the weights divided by it, so that their mean stays as trained; keep all
                   weights if that does not lower the NLL there significantly
+    first_step    how far the keep rate may move after an epoch, at the start
+    last_step     how far the keep rate may move after an epoch, at the end
     q_means       "sparsity": q is the share of dropped weights; "retention": of kept ones
     restrict      "grad": masked weights get no gradient, though momentum and weight decay still move them;
                   "update": they do not move at all; None: they get the gradient as if they were kept
     mask_every    a new mask for every "batch" or "epoch"
-    mask_layers   "both", "first" or "last"
+    mask_layers   the layers whose weights are masked: "both", "first" or "last"
     in_place      masked weights are set to zero and stay there until their gradient moves them
     measure       how Conf and Acc are measured: "training", in the epoch's own masked steps, or after the epoch with
                   the weights as in one of the ways to `deploy` them
     deploy        the deployed weights: all times the keep rate ("scaled"), all ("full"), those of the "last_mask", or
                   "mc_masks": the mean of the probabilities under `n_masks` masks, drawn once and saved with the head
+    n_masks       number of masks of deploy="mc_masks"
 
     The trap is the sign of eq. 12. The paper calls q both a retention and a sparsity. As a retention it ended at 1 on
-    CIFAR-100, however it was measured, which is plain retraining and just as overconfident. As a sparsity, with the
+    CIFAR-100, however it was measured, which is plain retraining and just as over-confident. As a sparsity, with the
     head measured and deployed as it was trained (weights times the keep rate), it settles where the head is calibrated.
     That is the default here. The paper's text draws one mask per epoch, its Algorithm 1 one per batch; it gives no
     width and no γ.

@@ -32,7 +32,6 @@ from temperance.settings import ResamplesOrNone, of_kind
 from temperance.showing import number_table
 from temperance.training.balanced import Balanced
 from temperance.training.job import open_run, usable_device
-from temperance.training.prediction import device_of
 from temperance.training.run import FORMAT, HEAD, LOG, Run, refuse_taken, write_log
 
 # The file that says where a retrained classifier came from.
@@ -56,10 +55,8 @@ class Retrained(Tabular):
     replaced         what "before" is: the network's own classifier, or, if the features came without one, a linear
                      classifier trained on them
     differences      of the test part's metrics, after minus before, paired by sample
-    history          one row for each epoch of the head's training
     predictions      "val" and "test", with the head
     val_differences  as `differences`, of the validation part; they decide whether the head is worse
-    seconds          the time to train the head, without extracting the features
     """
 
     before: Evaluation
@@ -67,10 +64,8 @@ class Retrained(Tabular):
     replaced: str
     differences: dict[str, Difference]
     head: Head
-    history: list[dict[str, Any]]
     predictions: dict[str, Predictions]
     val_differences: dict[str, Difference]
-    seconds: float
     provenance: Provenance
 
     @property
@@ -140,7 +135,7 @@ class Retrained(Tabular):
             bounds = [f"{moved_by(name, by.low)} … {moved_by(name, by.high)}"] if tested else []
             table.add_row(metric.title, *sides, moved_by(name, by.value), *bounds)
         yield table
-        yield Text(f"before: {self.replaced} · {self.head.name} took {self.seconds:.3g} s to train", style="dim")
+        yield Text(f"before: {self.replaced} · {self.head.name} took {self.head.seconds:.3g} s to train", style="dim")
         yield ""
         yield Text(self.verdict)
 
@@ -182,10 +177,8 @@ def retrain(
         replaced=replaced,
         differences=differences(old["test"], new["test"], bootstrap=bootstrap, seed=seed),
         head=chosen,
-        history=chosen.history,
         predictions=new,
         val_differences=differences(old["val"], new["val"], bootstrap=max(bootstrap, FEWEST_FOR_VAL), seed=seed),
-        seconds=chosen.seconds,
         provenance=Provenance.of({}, settings, seed, str(features.device)),
     )
 
@@ -198,7 +191,13 @@ def features_from(source: str | Path, *, data: str | None = None, device: str = 
     """
     place = Path(source)
     if not place.is_dir():
-        return read_features(place).to(usable_device(device))
+        found = read_features(place)
+        if data is not None or copies:
+            raise InputError(
+                f"{place} is a file of features, without images: leave out data and copies",
+                flags={"data and copies": "--data and --copies"},
+            )
+        return found.to(usable_device(device))
     if (place / HEAD).exists():
         raise FileError(f"{place} holds a retrained classifier: name the run it came from")
     kept = place / (f"features-{copies}.safetensors" if copies else "features.safetensors")
@@ -241,7 +240,7 @@ def write_retrained(
     deployed = anyway or not found.worse
     if deployed:
         found.head.save(place / HEAD)
-    write_log(place / LOG, found.history)
+    write_log(place / LOG, found.head.history)
     write_pair(place / "predictions.npz", found.predictions["val"], found.predictions["test"])
     about = {
         "temperance_retrained": FORMAT,
@@ -251,7 +250,7 @@ def write_retrained(
         "verdict": found.verdict,
         "worse": found.worse,
         "deployed": deployed,
-        "seconds": round(found.seconds, 4),
+        "seconds": round(found.head.seconds, 4),
         "provenance": asdict(found.provenance),
     }
     write_text(place / ABOUT, json.dumps(about, indent=2) + "\n")
@@ -264,7 +263,7 @@ def open_retrained(folder: str | Path, *, data: str | None = None, device: str =
     origin, saved = origin_of(place)
     run, found = open_run(origin, data=data or _about(place)["data"], device=device)
     head = load_head(saved)
-    network = split(run.network).joined(head.to(device_of(run.network)))
+    network = split(run.network).joined(head)
     val, test = read_pair(place / "predictions.npz")
     parts = {"val": val, "test": test}
     return replace(run, network=network, history=head.history, predictions=parts, folder=place), found
@@ -275,7 +274,7 @@ def origin_of(folder: str | Path) -> tuple[Path, Path]:
     place = Path(folder)
     about = _about(place)
     if not (place / HEAD).exists():
-        raise FileError(f"{place} has no new classifier, because it was worse than {about['before']}: {WHAT_TO_DO}")
+        raise FileError(f"{place} has no head, because it was worse than {about['before']}: {WHAT_TO_DO}")
     origin = about["run"]
     if origin is None or not Path(origin).is_dir():
         lost = "a file of features" if origin is None else f"{origin}, which no longer exists"

@@ -32,14 +32,14 @@ class Split:
         return Body(self)
 
     def joined(self, head: nn.Module) -> nn.Module:
-        """The same network with another head in place of its classifier.
+        """The same network with another head in place of its classifier, moved to the classifier's device.
 
         All other layers are shared: training or moving one network changes both. Its `state_dict` has the original
         network's names, with the head's under the name of the classifier.
         """
         if not isinstance(head, nn.Module):
             raise InputError(f"a head must be a module that turns features into logits; got {type(head).__name__}")
-        return _replaced(self.network, self.classifier, head, {})
+        return _replaced(self.network, self.classifier, head.to(self.classifier.weight.device), {})
 
 
 class Body(nn.Module):

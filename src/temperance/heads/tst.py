@@ -97,7 +97,7 @@ class VTST(_TwoStage):
     that they never change.
 
     latent   Z, units of the latent layer
-    n_draws  draws of ε that predictions average over
+    n_draws  random draws of the latent layer that predictions average over
     keep     "best": the epoch with the lowest validation NLL, as in the program; or "last"
 
     It trains as TST does.

@@ -124,7 +124,7 @@ def _passed_over(found: Comparison, lower: Sequence[Outcome]) -> list[str]:
         reason = "which could be chance" if by_chance else f"but {drawbacks} than no calibration"
         by_reason.setdefault(reason, []).append(outcome.label)
     return [
-        f"{_named(labels)} {'have' if len(labels) > 1 else 'has'} a lower NLL, {reason}."
+        f"{named(labels)} {'have' if len(labels) > 1 else 'has'} a lower NLL, {reason}."
         for reason, labels in by_reason.items()
     ]
 
@@ -197,7 +197,7 @@ def _alternatives(found: Comparison) -> list[str]:
     else:
         first = level[0]
     others = [outcome.label for outcome in level if outcome is not first]
-    return [f"Not clearly worse: {_named([first.label + simpler, *others])}."]
+    return [f"Not clearly worse: {named([first.label + simpler, *others])}."]
 
 
 def _change(found: Comparison) -> str:
@@ -225,7 +225,7 @@ def told(moves: Mapping[str, tuple[float, float]], by: Mapping[str, Difference])
     return ", ".join(said)
 
 
-def _named(labels: Sequence[str]) -> str:
+def named(labels: Sequence[str]) -> str:
     """The first of several methods and the number of others; two are both named."""
     others = f"{len(labels) - 1} others" if len(labels) > 2 else "".join(labels[1:])
     return f"{labels[0]} and {others}" if others else labels[0]

@@ -18,7 +18,7 @@ from temperance.predictions.checks import Positive
 from temperance.predictions.given import Set, as_predictions
 from temperance.settings import ResamplesOrNone, Seed, of_kind
 
-# The first rows of a block decide how it is dealt to parts.
+# The first rows of a block decide how its rows are assigned to parts.
 LOOKED_AT = 1 << 10
 
 
@@ -46,7 +46,7 @@ def statistics(
 
     metrics    their names, "all" for every one; by default the headline ones. Those that sort the rows (AURC, adaptive
                and smooth ECE, KS, …) keep about nine bytes of each, the others nothing
-    intervals  deal the rows to parts, so that `combine` can resample them; without it statistics are smaller
+    intervals  assign the rows to parts, so that `combine` can resample them; without it statistics are smaller
 
     The other settings are those of `evaluate`, and must be the same for all blocks.
 
@@ -110,7 +110,7 @@ def _not_measured(requests: Sequence[Request]) -> list[Parts]:
 
 
 def _mark(data: Predictions) -> int:
-    """A number that differs from block to block, so that rows are dealt to parts differently in each."""
+    """A number that differs from block to block, so that rows are assigned to parts differently in each."""
     data.need_labels()
     first = next(data.chunks(LOOKED_AT))
     return zlib.crc32(first.labels.cpu().numpy().tobytes(), zlib.crc32(first.scores.cpu().double().numpy().tobytes()))

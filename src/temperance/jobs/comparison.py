@@ -186,19 +186,28 @@ class Comparison(Results):
 
     @property
     def _imbalance(self) -> str:
-        """A sentence about an imbalanced part to fit on and what to do, unless the recommended method has a prior."""
+        """A sentence about an imbalanced fit part and what to do, unless the recommended method has a prior."""
         found, method = priors.imbalance_of(torch.bincount(self.fit.labels, self.fit.weights)), self.recommended.method
         if not found or "prior" in method.settings:
             return ""
         name = "auto" if self.recommended is self.baseline else method.label
         return (
-            f"The part to fit on is imbalanced ({found}): if class frequencies in use differ, give them as a prior, "
+            f"The fit part is imbalanced ({found}): if class frequencies in use differ, give them as a prior, "
             f"for example temperance fit {name} FIT -o CAL --prior uniform."
         )
 
     def remark(self, outcome: Outcome) -> str:
         """Where one method stands, in a few words."""
         return advice.remark(self, outcome)
+
+    @property
+    def failures(self) -> list[tuple[str, str]]:
+        """Methods that could not be fitted, and why; those with the same reason are one entry."""
+        alike: dict[str, list[Outcome]] = {}
+        for outcome in self.outcomes:
+            if outcome.failure:
+                alike.setdefault(outcome.failure.removeprefix(outcome.method.name), []).append(outcome)
+        return [(advice.named([each.label for each in several]), several[0].failure) for several in alike.values()]
 
     def to_json(self, **extra: Any) -> str:
         failures = {outcome.label: outcome.failure for outcome in self.outcomes if outcome.failure}
@@ -235,9 +244,8 @@ class Comparison(Results):
                 self.remark(outcome),
                 style="bold green" if outcome is self.recommended else "",
             )
-        for outcome in self.outcomes:
-            if outcome.failure:
-                table.add_row(Text(outcome.label), *["–"] * (5 if detailed else 3), Text(outcome.failure), style="dim")
+        for label, failure in self.failures:
+            table.add_row(Text(label), *["–"] * (5 if detailed else 3), Text(failure), style="dim")
         yield table
         yield ""
         yield Text(self.verdict)

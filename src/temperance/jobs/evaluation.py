@@ -22,7 +22,7 @@ from temperance.jobs.gap import calibration_gap, gap_sentence
 from temperance.jobs.measuring import checked_batches, gathered, statistics_of
 from temperance.jobs.results import Provenance, Results, Row, shown, shown_range
 from temperance.jobs.sides import counted
-from temperance.jobs.statistics import NOT_BELOW_GAP, Statistics
+from temperance.jobs.statistics import Statistics, not_below_gap
 from temperance.jobs.verdict import Findings, verdict
 from temperance.metrics import METRICS, Metric
 from temperance.metrics.bins import Bins, SparseBins
@@ -106,7 +106,7 @@ class Evaluation(Results):
 
     @cached_property
     def risk_coverage(self) -> RiskCoverage:
-        """The error among the surest predictions, at every coverage."""
+        """The error among the most confident predictions, at every coverage."""
         return RiskCoverage.of(cast(Ranked, self._pictures["aurc"]))
 
     @property
@@ -272,14 +272,14 @@ def evaluation(
             progress(steps // 2 + len(rows), steps, metric.title)
             start = time.perf_counter()
             value, low, high = measured(metric, parts, options, bootstrap=resamples, level=level, seed=seed)
-            if gap is not None and metric.name in NOT_BELOW_GAP and not math.isnan(low + gap[1]):
+            if gap is not None and not_below_gap(metric) and not math.isnan(low + gap[1]):
                 low, high = min(max(low, gap[1], -gap[2]), value), max(high, gap[2], -gap[1])
             row = Row(
                 source=source,
                 split=measuring.split or "",
                 group=group_name(name),
                 method=measuring.method,
-                params={"metric": options, **measuring.params},
+                params={"metric": metric.chosen | options, **measuring.params},
                 metric=metric.name,
                 value=value,
                 low=low,
@@ -338,7 +338,7 @@ def _classes_note(found: Statistics, rows: Sequence[Row]) -> list[str]:
         return []
     return [
         "The verdict is about predicted classes alone. The probabilities of other classes seem to be off: classwise "
-        f"ECE, which is about all, is {percent(row.value)}, and its interval begins at {percent(row.low)}."
+        f"ECE, which is about all classes, is {percent(row.value)}, and its interval begins at {percent(row.low)}."
     ]
 
 

@@ -58,14 +58,14 @@ class Floored:
         have = "1 label has" if self.n == 1 else f"{self.n:,} labels have"
         rest = nll * self.total - self.nll
         mean = rest / (self.total - self.weight) if self.n < n else 0.0
-        others = f"; on the other {plural(n - self.n, 'sample')} it is {mean:.4g}" if self.n < n else ""
+        others = f"; on the other {plural(n - self.n, 'sample')} it is {mean:.4f}" if self.n < n else ""
         if self.floor == LOG_FLOOR:
             return (
                 f"{have} a probability of 0, or below {LOG_FLOOR:g}, which NLL counts as {LOG_FLOOR:g}. So NLL is "
-                f"{nll:.4g}{others}."
+                f"{nll:.4f}{others}."
             )
         tiny = (rest - math.log(LOG_FLOOR) * self.weight) / self.total
         return (
-            f"{have} a probability that was rounded to 0. With {self.floor:.2g} in its place, NLL is {nll:.4g}; with "
-            f"{LOG_FLOOR:g} it would be {tiny:.4g}{others}."
+            f"{have} a probability that was rounded to 0. With {self.floor:.2g} in its place, NLL is {nll:.4f}; with "
+            f"{LOG_FLOOR:g} it would be {tiny:.4f}{others}."
         )

@@ -59,8 +59,8 @@ class Kept:
 
     def compared(self, name: str, given: Set) -> tuple[Results, Finding]:
         """The comparison on a set: from the folder if it has the same data and settings, else a new one."""
-        ending = suffix_of(Path(name), tuple(FORMATS)) or ""
-        stem = re.sub(r"[^\w.-]+", "_", name[: len(name) - len(ending)])
+        suffix = suffix_of(Path(name), tuple(FORMATS)) or ""
+        stem = re.sub(r"[^\w.-]+", "_", name[: len(name) - len(suffix)])
         if self._names.setdefault(stem, name) != name:
             raise InputError(f"{name} and {self._names[stem]} would both be kept as {stem}; rename one of them")
         asked = self._asked(given)

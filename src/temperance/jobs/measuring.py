@@ -91,7 +91,7 @@ def gathered(
     *,
     of_block: bool = False,
 ) -> Group:
-    """Each metric's statistic of n rows, in one pass; with a generator, of the parts that the rows are dealt to.
+    """Each metric's statistic of n rows, in one pass; with a generator, of the parts that the rows are assigned to.
 
     Rows of weight 0 do not count.
     """

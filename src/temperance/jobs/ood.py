@@ -312,7 +312,8 @@ def _scores(data: Predictions, entries: Sequence[Score], calibrator: Calibrator 
     with data.located():
         if data.has_weights:
             raise InputError(
-                "unfamiliar data are told apart without weights, but there are weights here; rename or remove them"
+                "a comparison with unfamiliar data counts all samples equally, but there are weights here: rename or "
+                "remove them"
             )
         for scores, labels, *_ in data.chunks():
             from_logits = data.from_logits

@@ -13,10 +13,11 @@ from typing import Any
 from temperance.errors import InputError
 from temperance.jobs.floor import Floored
 from temperance.jobs.labels import LabelCounts
-from temperance.metrics import METRICS
+from temperance.metrics import METRICS, Metric
 from temperance.metrics.gather import KEPT_BYTES, ROW_BYTES, Parts, Request, statistic_key
 from temperance.metrics.statistic import RankedSamples, Running, Samples, in_bytes
 from temperance.metrics.tally import Tally
+from temperance.registry import plain_name
 
 # What a reader should know where rows are pixels.
 OF_PIXELS = (
@@ -27,6 +28,13 @@ OF_PIXELS = (
 # Errors that are at least as large as the gap between mean confidence and accuracy, because their bins or kernels count
 # every sample once. So the ends of their intervals are not below those of the gap's.
 NOT_BELOW_GAP = frozenset(("ece", "rms-ce", "adaptive-ece", "ece-sweep", "conditional-ece", "smooth-ece", "ks"))
+
+
+def not_below_gap(metric: Metric) -> bool:
+    """Is the metric at least as large as the gap, with the settings that its name carries?"""
+    every_sample = metric.chosen.get("rule", "sorted") == "sorted"  # other rules leave some samples out
+    return every_sample and plain_name(metric.__name__) in NOT_BELOW_GAP
+
 
 # Fingerprints of blocks from one source are added as 256-bit numbers.
 FINGERPRINTS = 1 << 256
@@ -55,7 +63,7 @@ class Measuring:
     def requests(self) -> list[Request]:
         """The metrics with their settings, followed by the gap where intervals need it."""
         found = [METRICS[name] for name in self.metrics]
-        if self.intervals and not NOT_BELOW_GAP.isdisjoint(self.metrics):
+        if self.intervals and any(map(not_below_gap, found)):
             found.append(METRICS["confidence-gap"])
         return [(metric, metric.binned(self.n_bins)) for metric in found]
 

@@ -38,8 +38,8 @@ RULED_OUT = 0.99  # level of the accuracy's interval, which holds every confiden
 LITTLE = 0.005  # an error that is small, if it is also small relative to the share of mistakes
 NAMED = 3  # classes
 
-REPAIR_IT = "To repair it without retraining, run `temperance compare` on held-out predictions."
-LEAVE_IT = "An error this small seldom needs repair."
+CORRECT_IT = "To correct it without retraining, run `temperance compare` on held-out predictions."
+LEAVE_IT = "An error this small seldom needs correcting."
 
 
 def verdict(by_confidence: Tally, by_class: Tally, class_names: Sequence[str], rows: str = "samples") -> str:
@@ -60,7 +60,7 @@ def verdict(by_confidence: Tally, by_class: Tally, class_names: Sequence[str], r
         *_places(found),
         _classes(found, names),
         _positive(found, names),
-        LEAVE_IT if found.little else REPAIR_IT,
+        LEAVE_IT if found.little else CORRECT_IT,
     ]
     return " ".join(filter(None, parts))
 

@@ -44,7 +44,8 @@ class AdaFocal(Loss):
     initial_gamma         gamma of every bin at the start
     rate                  how fast gammas follow the calibration error
     switch_at             smallest magnitude of a gamma; below it the sign changes
-    min_gamma, max_gamma  bounds of the gammas
+    min_gamma             lowest gamma
+    max_gamma             highest gamma
     n_bins                number of equal-mass bins of the validation set
 
     >>> loss = AdaFocal(n_bins=2)

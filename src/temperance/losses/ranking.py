@@ -126,7 +126,7 @@ class CRL(RankingLoss):
 
     strength   weight of the penalty
     n_samples  size of the training set
-    score      "msp", "margin" or "negative-entropy" (scaled to 0 … 1)
+    score      how confidence is measured: "msp", "margin" or "negative-entropy" (scaled to 0 … 1)
     margin     require confidence to differ by at least |c_i − c_j|; False omits this, as eq. 18 of the ACLS
                supplement does, so that only the order counts
     """

@@ -83,7 +83,7 @@ class AURC(Reweighted):
     gradient; equal scores are ranked in batch order. Zhou et al.'s program applies the weights of the nominal batch
     size to the last, smaller batch, too; here it has its own.
 
-    score    "msp", "margin" or "negative-entropy"
+    score    what ranks the samples: "msp", "margin" or "negative-entropy"
     variant  "paper", or "released": the program applies softmax twice before the score, which changes ranks slightly
     """
 
@@ -166,7 +166,7 @@ class AU(Reweighted):
                     pass through τ, and its negative entropy is constant; "paper": eqs 15 to 17, with the gradient
                     of eq. 27 through Ĝ(g_i) below τ. That gradient can outweigh the loss and push a right prediction
                     down, and in training it does: `temperance gradients au:variant=paper --figure weights` shows where
-    score           "msp", "margin" or "negative-entropy"
+    score           what ranks the samples: "msp", "margin" or "negative-entropy"
     window          "epoch": Ĝ is that of all batches of the epoch so far, including this one; call
                     `update(logits, labels)` after each batch and `end_epoch()` after each epoch. "batch": of this
                     batch alone

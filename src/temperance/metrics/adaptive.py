@@ -31,7 +31,7 @@ def adaptive_ece(samples: TopLabels, *, n_bins: Count = 15, rule: Rule = "sorted
     rule="quantile-left"  edges at sorted confidences, bins [lo, hi), the last one closed, as in AURC's program
 
     n_bins  number of bins of equal mass
-    rule    how the bins are cut, as above
+    rule    how the bins are cut: "sorted", "interp" or "quantile-left"
 
     >>> probs = [[0.9, 0.1], [0.8, 0.2], [0.4, 0.6], [0.55, 0.45]]
     >>> round(adaptive_ece(probs, [0, 1, 1, 0], n_bins=2), 6)

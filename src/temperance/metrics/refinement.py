@@ -1,4 +1,4 @@
-"""What can be repaired after training and what cannot: a proper score of the confidence, split in two.
+"""What can be corrected after training and what cannot: a proper score of the confidence, split in two.
 
 Isotonic regression of correctness on confidence, the best non-decreasing map, replaces every confidence by the accuracy
 of predictions like it. What the score gains is its calibration part; what remains is its refinement part. This is the
@@ -40,8 +40,8 @@ def split(samples: TopLabels, total: GroupScore) -> tuple[float, float]:
         count = torch.bincount(group, samples.weights)
     right = torch.bincount(group, hits, minlength=len(count))
     wrong = count - right
-    repaired = isotonic(right / count, count).clamp(0, 1)
-    refinement = float(total(repaired, right, wrong)) / n
+    corrected = isotonic(right / count, count).clamp(0, 1)
+    refinement = float(total(corrected, right, wrong)) / n
     return max(float(total(confidence, right, wrong)) / n - refinement, 0.0), refinement
 
 

@@ -71,7 +71,7 @@ class FocalNll(Objective):
     objective is then linear in log p until the weights are updated. Its optimum is less confident than the data.
 
     gamma          how fast a sample's weight falls as its label becomes probable; 0 is cross-entropy
-    detach_weight  treat the weight as a constant in each step
+    detach_weight  hold (1 − p)^gamma constant in each step
 
     Lin et al., Focal loss for dense object detection, 2017; Mukhoti et al., Calibrating deep neural networks using
     focal loss, 2020.

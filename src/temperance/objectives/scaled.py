@@ -19,14 +19,16 @@ class ClassScaled(Objective):
     Σ_j (1 + w_j) L_j over the classes that occur (eq. 8), with L_j the class's loss and
     w_j = β / (1 + exp(−L̄_j / α)) − β / 2 (eq. 5) of its normalised loss L̄. The weights are constants to the optimiser
     and are updated by `reweigh`: the first time with α = 1 and β = 1.5; the second time α and β are chosen to minimise
-    the predicted spread of the class losses (eq. 6), and then stay fixed.
+    the predicted spread of the class losses (eq. 6), and then stay fixed. If that search fails, they stay as they were,
+    and `info["caution"]` says so.
 
-    alpha, beta   of eq. 5, used from the start instead of being chosen
+    alpha         α of eq. 5; smaller: weights change faster with the loss; None: chosen by eq. 6
+    beta          β of eq. 5; weights lie between 1 − β/2 and 1 + β/2; None: chosen by eq. 6
     normalise     "nd" (L − mean) / std, "mm" (L − min) / (max − min), "cm" (L − mean) / (max − min); without spread
                   there is no scaling
     class_reduce  "mean" over a class's samples, as in the authors' program, which balances unequal classes too; "sum"
                   as printed in eq. 3
-    ddof          of the std: 1 in the program, 0 in eq. 4
+    ddof          of the standard deviation in "nd": 1 in the authors' program, 0 in eq. 4
     step          how eq. 6 predicts the next losses: "paper" L0 − w (L1 − L0) as printed and programmed;
                   "first-order" L0 + (1 + w)(L1 − L0), the effect of a step along the scaled loss
 
@@ -60,6 +62,7 @@ class ClassScaled(Objective):
         self.class_weights = torch.empty(0, dtype=torch.float64)
         self._first_losses = self.class_weights
         self._renewals = 0
+        self._failed = False
 
     def __call__(self, log_probs: Tensor, labels: Tensor) -> Tensor:
         k = log_probs.shape[1]
@@ -139,12 +142,16 @@ class ClassScaled(Objective):
             warnings.simplefilter("ignore", RuntimeWarning)
             found = minimize(spread, start, method="SLSQP", bounds=(alpha_range, beta_range))
         # At a corner of the box SLSQP may report failure although it succeeded; worse than the start is a real failure.
-        better = np.isfinite(found.x).all() and spread(found.x) <= spread(start)
-        return (float(found.x[0]), float(found.x[1])) if better else (self.alpha, self.beta)
+        self._failed = not (np.isfinite(found.x).all() and spread(found.x) <= spread(start))
+        return (self.alpha, self.beta) if self._failed else (float(found.x[0]), float(found.x[1]))
 
     @property
     def info(self) -> dict[str, Any]:
-        return {"alpha": self.alpha, "beta": self.beta, "class_weights": self.class_weights.tolist()}
+        found = {"alpha": self.alpha, "beta": self.beta, "class_weights": self.class_weights.tolist()}
+        if not self._failed:
+            return found
+        says = f"the search for alpha and beta of class-scaled failed, so they are {self.alpha:g} and {self.beta:g}"
+        return found | {"caution": f"{says}. Set both, or use another objective"}
 
 
 def scale(normalised: Tensor, alpha: float, beta: float) -> Tensor:

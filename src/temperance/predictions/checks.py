@@ -230,6 +230,8 @@ def _check_labels(
                 "numbers",
                 flags={of_arrays: ""},
             )
+    elif labels.kind == "S":
+        raise InputError("labels are bytes; store them as text, which NumPy's labels.astype(str) makes of them")
     elif labels.kind not in "biuf":
         raise InputError(f"labels must be class numbers; got {labels.dtype}")
 

@@ -118,7 +118,7 @@ def _missing(known: list[str], scores: list[str], wanted: Wanted) -> InputError:
     """What a table would need, and how to name columns that have other names."""
     if scores:
         own, flag = '. Name yours with columns={"label": NAME}', ". Name yours with --label NAME"
-        expected = f"expected the column label besides {excerpt(scores)}"
+        expected = f"expected the column label beside {excerpt(scores)}"
     else:
         needed = wanted.labels == "required"
         own = '. Name yours with columns={"logits": NAMES' + ', "label": NAME' * needed + '}, or "probs" for "logits"'

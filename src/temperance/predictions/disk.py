@@ -76,10 +76,7 @@ def read_predictions(
     path = _of_run(Path(path))
     of_kind("labels", labels, Labels)
     if labels == "ignored" and ignore_index is not None:
-        raise InputError(
-            "labels are not read here, so no row can be left out by its label: leave out ignore_index",
-            flags={"leave out ignore_index": "leave out --ignore-index"},
-        )
+        raise InputError("labels are not read here, so no row can be left out by its label: leave out ignore_index")
     if split is not None:
         one_of("split", split, ("val", "test"))
     wanted = Wanted(split, labels, as_positive(positive), ColumnNames.of(columns), ignore_index)

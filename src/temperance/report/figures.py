@@ -128,7 +128,7 @@ def draw_classwise(
 
 
 def draw_risk_coverage(curve: RiskCoverage, ax: Axes | None = None) -> Axes:
-    """The error that remains at every coverage, if the model may decline its least sure predictions.
+    """The error that remains at every coverage, if the model may reject its least confident predictions.
 
     `curve` is `risk_coverage_curve(probs, labels)` or an evaluation's `risk_coverage`.
     """

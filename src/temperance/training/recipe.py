@@ -48,7 +48,7 @@ class Recipe:
     nesterov       use Nesterov's momentum with SGD
     weight_decay   strength of the penalty on squared weights; with AdamW decoupled from the gradient
     schedule       "steps": multiply the learning rate by `factor` at each of `drops`; "cosine": down to 0; "constant"
-    drops          epochs (whole numbers), or shares of all epochs (below 1)
+    drops          when the learning rate drops: epochs (whole numbers), or shares of all epochs (below 1)
     factor         factor of the learning rate at a drop
     warmup         number of epochs in which the learning rate rises to its initial value
     clip           largest norm of the gradient; None: no limit. Without it a steep penalty, such as that of ACLS, can

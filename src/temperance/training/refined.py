@@ -1,4 +1,4 @@
-"""The validation loss after temperature scaling: the part that a calibrator cannot repair afterwards."""
+"""The validation loss after temperature scaling: the part that a calibrator cannot correct afterwards."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def refined_nll(logits: Tensor, labels: Tensor) -> float:
 
     A single sample has no others, and keeps its NLL.
 
-    A network that gets more confident without getting better has a rising NLL, although a temperature would repair it.
+    A network that gets more confident without getting better has a rising NLL, although a temperature would correct it.
     With the temperature, NLL falls as long as the predictions improve.
 
     >>> logits = torch.tensor([[9.0, 0.0], [9.0, 0.0], [0.0, 9.0], [9.0, 0.0]] * 50)

@@ -9,9 +9,9 @@ pooled           "the label is j", one map for all classes together; rows are di
 top-label        "the prediction is right", one map for the confidence; the other classes share the rest in their
                  original proportions
 
-One-versus-rest learns what is particular to a class, but from the few samples of that class: with 1000 classes and
-five samples of each, every method overfits. Pooled learns from all k · n pairs, is the safe choice for many classes,
-and keeps the order of the classes. Top-label repairs the confidence and leaves the other classes as wrong as they were,
+One-versus-rest learns what is particular to a class, but from the few samples of that class: with 1000 classes and five
+samples of each, every method overfits. Pooled learns from all k · n pairs, is the safe choice for many classes, and
+keeps the order of the classes. Top-label corrects the confidence and leaves the other classes as wrong as they were,
 which costs NLL; it can push the confidence below another class's probability and so change a prediction. With two
 classes all three are the same map of the probability of class 1, and `reduction` makes no difference.
 """

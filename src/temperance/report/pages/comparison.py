@@ -101,7 +101,6 @@ def ranking_section(found: Comparison) -> Markup:
         for title, outcomes in ((first, level), ("Behind the best", behind))
         if outcomes
     ]
-    failures = [(outcome.label, outcome.failure) for outcome in found.outcomes if outcome.failure]
     columns = (
         "Method",
         strip_axis(f"{scale.low:.4f}", f"{scale.high:.4f}"),
@@ -124,7 +123,7 @@ def ranking_section(found: Comparison) -> Markup:
             "The best of many methods owes a little to luck.",
             class_="aside",
         ),
-        table(("Could not be fitted", "Why"), failures, "failures") if failures else Markup(),
+        table(("Could not be fitted", "Why"), found.failures, "failures") if found.failures else Markup(),
     )
 
 

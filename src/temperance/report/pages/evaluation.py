@@ -44,9 +44,10 @@ from temperance.report.svg.drawing import Scale
 
 COVERAGES = (1.0, 0.9, 0.8, 0.7, 0.5, 0.3)
 RISK_KEYS = (
-    (stroke("best"), "if every error were among the least sure"),
+    (stroke("best"), "if every error were among the least confident"),
     (stroke("guide"), "if confidence said nothing"),
 )
+ANSWERED = "Answering only the most confident predictions leaves fewer errors if confidence ranks them well."
 GROUP_METRICS = ("ece", "accuracy", "confidence-gap", "nll")  # the first of them ranks the groups
 
 
@@ -176,10 +177,10 @@ def risk_coverage_section(evaluation: Evaluation) -> Markup:
         for coverage, risk, threshold in zip(*columns, strict=True)
     ]
     return section(
-        "If the model may decline, what error remains?",
+        "If the model may abstain, what error remains?",
         split(
             charts.risk_coverage(curve),
-            "Answering only the surest predictions leaves fewer errors if confidence ranks them well.",
+            ANSWERED,
             legend((stroke("curve"), "this model"), *RISK_KEYS),
             table(("Answered", "Error among them", "Confidence at least"), rows),
         ),
@@ -187,12 +188,12 @@ def risk_coverage_section(evaluation: Evaluation) -> Markup:
 
 
 def answered(curve: RiskCoverage) -> list[int]:
-    """How many of the surest samples are answered at each coverage in the table, all of them first."""
+    """How many of the most confident samples are answered at each coverage in the table, all of them first."""
     return sorted({fewest(curve, share) for share in COVERAGES}, reverse=True)
 
 
 def fewest(curve: RiskCoverage, share: float) -> int:
-    """The fewest of the surest samples that make up this share, of the weight where there are weights."""
+    """The fewest of the most confident samples that make up this share, of the weight where there are weights."""
     return int((curve.coverage < share - 1e-9).sum()) + 1
 
 
@@ -301,10 +302,10 @@ def risk_coverage_pair(before: Evaluation, after: Evaluation, method: str, remar
         risks = (float(old.risk[fewest(old, share) - 1]), float(new.risk[m - 1]))
         rows.append((percent(share, 0), *map(percent, risks)))
     return section(
-        "If the model may decline, what error remains?",
+        "If the model may abstain, what error remains?",
         split(
             charts.risk_coverage(new, old),
-            f"Answering only the surest predictions leaves fewer errors if confidence ranks them well. {remark}",
+            f"{ANSWERED} {remark}",
             legend((stroke("curve was"), "before"), (stroke("curve"), f"after {method}"), *RISK_KEYS),
             table(("Answered", "Error before", "After"), rows),
         ),

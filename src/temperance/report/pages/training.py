@@ -88,8 +88,8 @@ def training_section(history: History, name: str = "it") -> Markup:
     return section(
         f"How did {name} get there?",
         "The network on the images that it was trained on and on those held out, epoch by epoch. If the loss on "
-        "held-out images rises while the accuracy stays, its confidence gets worse, usually because it gets surer."
-        f"{took}",
+        "held-out images rises while the accuracy stays, its calibration gets worse, usually because its confidence "
+        f"grows.{took}",
         pair(
             *figure(history, "Loss", {"loss": "training", "val_loss": "held out"}),
             *figure(history, "Accuracy", {"accuracy": "training", "val_accuracy": "held out"}, percent=True),
@@ -130,7 +130,7 @@ def retraining_page(found: Retrained) -> str:
     about = [
         plural(int(before.reliability.n), "test sample"),
         f"{len(before.class_names):,} classes",
-        plural(len(found.history), "epoch"),
+        plural(len(found.head.history), "epoch"),
         f"before: {found.replaced}",
     ]
     titles = {"accuracy": "Accuracy", "nll": "NLL", "ece": "Calibration error"}
@@ -138,7 +138,7 @@ def retraining_page(found: Retrained) -> str:
         heading("Retraining report", f"A new classifier: {name}", about),
         answer(found.verdict, [_moved(found, metric, title) for metric, title in titles.items()]),
         reliability_pair(before, after, name),
-        head_section(found.history),
+        head_section(found.head.history),
         class_changes_section(before, after),
         risk_coverage_pair(before, after, name),
         metrics_pair(before, after),

@@ -135,7 +135,7 @@ def _marks(plot: Plot, accuracy: float, confidence: float) -> Markup:
 
 
 def risk_coverage(curve: RiskCoverage, before: RiskCoverage | None = None) -> Markup:
-    """The error among the surest predictions at every coverage, and the least that it could be.
+    """The error among the most confident predictions at every coverage, and the least that it could be.
 
     `before` is another curve to compare it with.
     """
