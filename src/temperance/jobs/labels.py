@@ -50,7 +50,7 @@ class LabelCounts:
             return ""
         right, chance = percents((accuracy,), (by_chance,))
         return (
-            f"The predictions are right {right} of the time, which could be chance: unrelated labels would give "
+            f"The predictions are right {right} of the time, no better than chance: unrelated labels would give "
             f"{chance}. If you expected more, check that labels and predictions have the same order and number the "
             "classes alike."
         )
