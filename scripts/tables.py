@@ -18,6 +18,7 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks.papers import evidence  # noqa: E402  (needs the root on the path)
 from benchmarks.quality import (  # noqa: E402
+    answers,
     classifiers,
     coverage,
     digits,
@@ -73,6 +74,7 @@ FOUND: dict[str, tuple[str, Callable[[list[dict[str, Any]]], str]]] = {
     "classifiers": ("classifiers.jsonl", classifiers.markdown),
     "digits": ("digits.jsonl", digits.markdown),
     "keep": ("keep.jsonl", keep.markdown),
+    "answers": ("answers.jsonl", answers.markdown),
 }
 FOUND_BY_FAMILY: dict[str, tuple[str, Callable[[list[dict[str, Any]], str], str]]] = {
     "leaderboard": ("leaderboard.jsonl", leaderboard.markdown),

@@ -196,9 +196,9 @@ def test_wrong_content(content: Any, sentence: str, tmp_path: Path, capsys: pyte
 
 
 def test_keys_of_other_names_are_to_be_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    np.savez(tmp_path / "p.npz", confidence=PROBS, correct=LABELS)
+    np.savez(tmp_path / "p.npz", outputs=PROBS, truth=LABELS)
     said = refused(["evaluate", str(tmp_path / "p.npz")], capsys)
-    assert "found confidence, correct. Name yours with --probs NAME --label NAME, or --logits\n" in said
+    assert "found outputs, truth. Name yours with --probs NAME --label NAME, or --logits\n" in said
     with pytest.raises(FileError, match=re.escape('with columns={"probs": NAME, "label": NAME}, or "logits"')):
         temperance.evaluate(tmp_path / "p.npz")
 

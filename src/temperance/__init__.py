@@ -14,6 +14,7 @@ __all__ = [
     "Evaluation",
     "Predictions",
     "Stream",
+    "abstain",
     "apply",
     "calibration_gap",
     "calibrators",
@@ -33,6 +34,7 @@ __all__ = [
 
 if TYPE_CHECKING:
     from temperance import calibrators, losses, metrics
+    from temperance.jobs.abstention import abstain
     from temperance.jobs.application import apply
     from temperance.jobs.blocks import combine, statistics
     from temperance.jobs.comparison import Comparison, compare
@@ -50,6 +52,7 @@ else:
         "Evaluation": "jobs.evaluation",
         "Predictions": "predictions",
         "Stream": "metrics.stream",
+        "abstain": "jobs.abstention",
         "apply": "jobs.application",
         "calibration_gap": "jobs.gap",
         "combine": "jobs.blocks",

@@ -117,9 +117,9 @@ def _decimals(values: set[float], least: int) -> int:
     return next((enough for enough in several if len({percent(v, enough) for v in values}) == len(values)), least)
 
 
-def listed(names: Sequence[str]) -> str:
+def listed(names: Sequence[str], last: str = "and") -> str:
     """Names as a sentence lists them: a, b and c."""
-    return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
+    return f" {last} ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
 
 
 def short(value: Any) -> str:

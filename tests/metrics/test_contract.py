@@ -12,11 +12,13 @@ import torch
 from conftest import random_predictions
 from temperance import metrics
 from temperance.errors import InputError
+from temperance.jobs.evaluation import evaluate
 from temperance.metrics import METRICS, Metric, stats
 from temperance.metrics.batch import batches
 from temperance.metrics.bins import Bins, SparseBins
 from temperance.metrics.statistic import Additive, RankedSamples, Statistic
 from temperance.metrics.stream import Stream
+from temperance.predictions import Predictions
 
 each_metric = pytest.mark.parametrize("metric", list(METRICS), ids=METRICS.names)
 
@@ -102,6 +104,23 @@ def test_stream_gives_the_value_of_the_whole(metric: Metric) -> None:
         stream.update(probs[start : start + 77], labels[start : start + 77])
     assert stream.value == pytest.approx(metric(probs, labels), abs=1e-12)
     assert stream.grows is not isinstance(stream.stats, Additive)
+
+
+@those(lambda metric: not metric.of_classes and not metric.proper)
+def test_answers_need_no_more_than_confidence(metric: Metric) -> None:
+    probs, labels = predictions()
+    confidence, correct = probs.amax(1), (probs.argmax(1) == labels).long()
+    answers = batches(torch.stack([1 - confidence, confidence], 1), correct, answers=True)
+    assert bool((confidence < 0.5).any())  # an answer that is more likely wrong than right is still the prediction
+    assert metric.value(metric.stats_of(answers)) == pytest.approx(metric(probs, labels), abs=1e-12)
+
+
+@those(lambda metric: metric.of_classes)
+def test_what_needs_classes_is_refused_for_answers(metric: Metric) -> None:
+    answers = Predictions.of([0.9, 0.3, 0.8], [1, 0, 1], answers=True)
+    with pytest.raises(InputError, match=f"{metric.name} needs the probabilities of classes"):
+        evaluate(answers, metrics=[metric.name], bootstrap=0)
+    assert metric.name not in [row.metric for row in evaluate(answers, metrics="all", bootstrap=0).rows]
 
 
 @each_metric

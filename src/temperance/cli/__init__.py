@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 
 from temperance import __version__
 from temperance.cli import (
+    abstain,
     analyse,
     compare,
     demo,
@@ -41,6 +42,7 @@ COMMANDS = (
     compare,
     fit,
     export,
+    abstain,
     ood,
     train,
     predict,

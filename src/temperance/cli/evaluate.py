@@ -27,7 +27,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     add_each_option(parser)
     parser.add_argument("--split", choices=("val", "test"), help="which set, in a file with both (default: test)")
     add_measuring_options(parser)
-    add_reading_options(parser, "label", "group", "weight", "ignore-index")
+    add_reading_options(parser, "label", "group", "weight", "ignore-index", "answers")
     add_ray_option(parser, "measure")
     parser.set_defaults(run=run)
 

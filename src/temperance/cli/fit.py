@@ -30,7 +30,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="a setting, or objective.KEY=VALUE"
     )
-    add_reading_options(parser, "label", "weight", "ignore-index")
+    add_reading_options(parser, "label", "weight", "ignore-index", "answers")
     parser.set_defaults(run=run)
 
     use = commands.add_parser("apply", help="calibrate predictions with a saved calibrator")
@@ -42,7 +42,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     use.add_argument("--split", choices=("val", "test"), help="which set, in a file with both (default: test)")
     use.add_argument("--prior", metavar="PRIOR", help="as for fit, or adapt: estimate it from these predictions")
     use.add_argument("--again", action="store_true", help="calibrate even if the predictions are calibrated already")
-    add_reading_options(use, "label", "group", "weight")
+    add_reading_options(use, "label", "group", "weight", "answers")
     add_ray_option(use, "calibrate a folder")
     use.set_defaults(run=run_apply)
 
@@ -100,7 +100,8 @@ def run_apply(args: argparse.Namespace) -> None:
     else:
         write_predictions(args.output, apply(calibrator, data, again=args.again))
     which = f" of the {data.split} set" if data.split else ""
-    print(f"calibrated {plural(data.n, data.row_name)}{which} with {calibrator.name}; probabilities in {args.output}")
+    what = "confidences" if data.answers else "probabilities"
+    print(f"calibrated {plural(data.n, data.row_name)}{which} with {calibrator.name}; {what} in {args.output}")
     if data.other_split:
         other = data.other_split
         print(f"the {other} set is left out; to calibrate it, too, add --split {other}, with another -o")

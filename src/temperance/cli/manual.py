@@ -22,6 +22,7 @@ MANUAL: Mapping[str, tuple[str, tuple[str, ...]]] = {
             "evaluate predictions.parquet --by group",
             "evaluate masks.npz --ignore-index 255",
             "evaluate predictions.npz --weights importance --gap auto",
+            "evaluate answers.csv --answers --by group",
         ),
     ),
     "compare": (
@@ -56,6 +57,15 @@ MANUAL: Mapping[str, tuple[str, tuple[str, ...]]] = {
         "Writes a saved calibrator as an ONNX file that takes logits (n, k) and gives probs (n, k), for any n. It "
         "needs the extra `onnx`.",
         ("export cal.safetensors", "export cal.safetensors -o cal.onnx --type float64"),
+    ),
+    "abstain": (
+        "Finds the lowest confidence at which predictions can be used, so that their error on new samples stays below "
+        "a limit, with a stated probability. The samples must be new to the model and to the calibrator.",
+        (
+            "abstain test.npz --risk 0.05",
+            "abstain test.npz --calibrator cal.safetensors --risk 0.01,0.05 --level 0.99",
+            "abstain answers.csv --answers --json rules.json",
+        ),
     ),
     "ood": (
         "Measures how well confidence tells a model's own data from data that it does not know, for several scores.",

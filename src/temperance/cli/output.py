@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -20,12 +20,13 @@ from temperance.progress import no_progress
 
 if TYPE_CHECKING:
     from temperance.diagnose.shift import Shift
+    from temperance.jobs.abstention import Abstention
     from temperance.jobs.comparison import Comparison
     from temperance.jobs.evaluation import Evaluation
     from temperance.jobs.ood import OODComparison
     from temperance.jobs.several import Comparisons, Evaluations
 
-    Measured = Evaluation | Evaluations | Comparison | Comparisons | OODComparison | Shift
+    Reported = Evaluation | Evaluations | Comparison | Comparisons | OODComparison | Shift
 
 STDOUT = Path("-")
 
@@ -33,12 +34,13 @@ STDOUT = Path("-")
 OUTPUTS = ("json", "csv", "report", "output")
 
 
-def add_output_options(parser: argparse.ArgumentParser) -> None:
-    """--json, --csv and --report, the same for every command that measures."""
+def add_output_options(parser: argparse.ArgumentParser, *, report: bool = True) -> None:
+    """--json, --csv and, where there is a page, --report: the same for every command that measures."""
     for kind in ("json", "csv"):
         text = f"write {kind.upper()} to FILE, or to standard output instead of the table"
         parser.add_argument(f"--{kind}", nargs="?", const=STDOUT, type=Path, metavar="FILE", help=text)
-    parser.add_argument("--report", type=Path, metavar="FILE.html", help="write a self-contained HTML report")
+    if report:
+        parser.add_argument("--report", type=Path, metavar="FILE.html", help="write a self-contained HTML report")
 
 
 def check_outputs(args: argparse.Namespace) -> None:
@@ -66,13 +68,13 @@ def check_calibrator_name(path: Path) -> None:
         raise FileError(f"a calibrator is saved as .safetensors; call it {path.with_suffix('.safetensors')}")
 
 
-def emit(results: Measured, args: argparse.Namespace) -> None:
+def emit(results: Abstention | Reported, args: argparse.Namespace) -> None:
     """Write the files, and print the table unless JSON or CSV goes to standard output."""
-    to_stdout = False
-    if args.report is not None:
+    to_stdout, report = False, vars(args).get("report")
+    if report is not None:
         from temperance.report import write_report
 
-        write_report(results, args.report)
+        write_report(cast("Reported", results), report)
     for path, text in ((args.json, results.to_json), (args.csv, results.to_csv)):
         if path == STDOUT:
             to_stdout = True
@@ -81,8 +83,8 @@ def emit(results: Measured, args: argparse.Namespace) -> None:
             write_file(path, text())
     if not to_stdout:
         show(results)
-    if args.report is not None:
-        print(f"the report is in {args.report}", file=sys.stderr)
+    if report is not None:
+        print(f"the report is in {report}", file=sys.stderr)
 
 
 @contextmanager

@@ -17,14 +17,18 @@ def add_each_option(parser: argparse.ArgumentParser) -> None:
 def add_reading_options(parser: argparse.ArgumentParser, *others: str) -> None:
     """--logits, --probs, --binary, --positive and --normalise.
 
-    others  what the command reads besides scores: label, group, weight; ignore-index if it can leave out rows
+    others  what the command reads besides scores: label, group, weight; ignore-index if it can leave out rows; answers
+            if it can do without classes
     """
     group = parser.add_argument_group("how the predictions are read")
     for kind in ("logits", "probs"):
         text = f"the columns of {kind}: a name, a pattern such as '{kind[:-1]}_*', or a list such as no,maybe,yes"
         group.add_argument(f"--{kind}", metavar="NAMES", help=text)
     for kind in others:
-        if kind == "ignore-index":
+        if kind == "answers":
+            text = "a model's answers: `confidence`, how sure it is of each, and `correct`, whether it is right"
+            group.add_argument("--answers", action="store_true", help=text)
+        elif kind == "ignore-index":
             text = "leave out rows with the label N, such as unlabelled pixels"
             group.add_argument("--ignore-index", type=int, metavar="N", help=text)
         else:
@@ -66,4 +70,5 @@ def reading_options(args: argparse.Namespace) -> dict[str, Any]:
         "positive": 1 if positive is None and given.get("binary") else positive,
         "normalise": bool(given.get("normalise")),
         "ignore_index": given.get("ignore_index"),
+        "answers": bool(given.get("answers")),
     }

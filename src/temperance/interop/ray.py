@@ -90,10 +90,11 @@ def evaluate(
     A task measures a file, several small files, or a part of a large .parquet file; of a data set, a block.
 
     address  of the cluster; by default the one that is running or that RAY_ADDRESS names, or else a local one
-    options  as `statistics` takes them: metrics, calibrator, n_bins, by_group, columns, positive, ignore_index
+    options  as `statistics` takes them: metrics, calibrator, n_bins, by_group, columns, positive, ignore_index, answers
     """
     inspect.signature(blocks.statistics).bind(data, **options)  # a wrong name is refused here, not by the workers
     reading = {name: options.pop(name, None) for name in ("columns", "positive", "ignore_index")}
+    reading["answers"] = options.pop("answers", False)
     measuring = options | {"intervals": bootstrap > 0, "seed": seed}
     resampling: dict[str, Any] = {"bootstrap": bootstrap, "level": level, "seed": seed}
     with _cluster(address):

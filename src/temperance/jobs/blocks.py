@@ -32,6 +32,7 @@ def statistics(
     ignore_index: int | None = None,
     weights: ArrayLike | None = None,
     columns: Mapping[str, str] | None = None,
+    answers: bool = False,
     calibrator: Calibrator | None = None,
     n_bins: int = 15,
     intervals: bool = True,
@@ -64,6 +65,7 @@ def statistics(
         ignore_index=ignore_index,
         columns=columns,
         weights=weights,
+        answers=answers,
     )
     return statistics_of(
         data,

@@ -62,7 +62,7 @@ class Comparison(Results):
     def title(self) -> str:
         """The test file's name and size."""
         rows = counted(self.test.n, self.test.row_name, weights=self.test.has_weights)
-        return f"{Path(self.test.source).name} · {rows} · {self.test.k:,} classes"
+        return f"{Path(self.test.source).name} · {rows}{'' if self.test.answers else f' · {self.test.k:,} classes'}"
 
     @property
     def baseline(self) -> Outcome:
@@ -169,7 +169,7 @@ class Comparison(Results):
         """A sentence about parts whose labels are all of one class."""
         known = {"to fit on": self.fit.labels.aminmax(), "to measure on": self.test.labels.aminmax()}
         alone = {name: int(labels.min) for name, labels in known.items() if int(labels.min) == int(labels.max)}
-        if not alone or self.test.n < ENOUGH_LABELS:
+        if not alone or self.test.n < ENOUGH_LABELS or self.test.answers:
             return ""
         part, label = next(iter(alone.items()))
         both = list(alone.values()) == [label, label]
@@ -188,7 +188,7 @@ class Comparison(Results):
     def _imbalance(self) -> str:
         """A sentence about an imbalanced fit part and what to do, unless the recommended method has a prior."""
         found, method = priors.imbalance_of(torch.bincount(self.fit.labels, self.fit.weights)), self.recommended.method
-        if not found or "prior" in method.settings:
+        if not found or "prior" in method.settings or self.test.answers:
             return ""
         name = "auto" if self.recommended is self.baseline else method.label
         return (
@@ -264,6 +264,7 @@ def compare(
     normalise: bool = False,
     columns: Mapping[str, str] | None = None,
     ignore_index: int | None = None,
+    answers: bool = False,
     methods: Sequence[str] = (),
     n_bins: int = 15,
     bootstrap: int = 500,
@@ -290,7 +291,7 @@ def compare(
     jobs      methods fitted at the same time, each in a process of its own
     run_all   fits and measures the methods elsewhere; see `temperance.interop.ray`
 
-    `positive`, `normalise`, `columns` and `ignore_index` are those of `evaluate`.
+    `positive`, `normalise`, `columns`, `ignore_index` and `answers` are those of `evaluate`.
     """
     of_kind("jobs", jobs, Count)
     of_kind("bootstrap", bootstrap, EnoughResamples)
@@ -302,6 +303,7 @@ def compare(
         "normalise": normalise,
         "columns": columns,
         "ignore_index": ignore_index,
+        "answers": answers,
     }
     first, second = as_sides(fit, labels, test, weights=weights, from_logits=from_logits, **how)
     fit_part, test_part, split = fit_and_test(first, second, seed, **how)
@@ -319,6 +321,7 @@ def compare(
         fit_part.weights,
         test_part.weights,
         None if test_part.from_logits else test_part.scores,
+        test_part.answers,
     )
     baseline = work.run(Method(BASELINE, {}))
     if baseline.failure:

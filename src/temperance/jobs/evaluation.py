@@ -112,7 +112,8 @@ class Evaluation(Results):
     @property
     def title(self) -> str:
         """The file's name and size."""
-        return f"{Path(self.rows[0].source).name} · {self.counted} · {self.provenance.settings['k']:,} classes"
+        classes = "" if self.answers else f" · {self.provenance.settings['k']:,} classes"
+        return f"{Path(self.rows[0].source).name} · {self.counted}{classes}"
 
     @property
     def counted(self) -> str:
@@ -122,9 +123,14 @@ class Evaluation(Results):
 
     @property
     def row_name(self) -> str:
-        """What a row is: a sample, or a pixel."""
+        """What a row is: a sample, a pixel or an answer."""
         name: str = self.provenance.settings.get("rows", "sample")
         return name
+
+    @property
+    def answers(self) -> bool:
+        """Are these a model's answers, each with one confidence, rather than the probabilities of classes?"""
+        return bool(self.provenance.settings.get("answers"))
 
     @property
     def verdict(self) -> str:
@@ -180,6 +186,7 @@ def evaluate(
     ignore_index: int | None = None,
     weights: ArrayLike | None = None,
     columns: Mapping[str, str] | None = None,
+    answers: bool = False,
     calibrator: Calibrator | None = None,
     metrics: Sequence[str] = (),
     n_bins: int = 15,
@@ -197,6 +204,7 @@ def evaluate(
     weights     how much each label counts, for arrays; a file has them in a column of its own
     columns     your own names of a file's columns, {"logits": "logit_*", "label": "y"}; see `read_predictions`
     ignore_index  leave out rows with this label, such as unlabelled pixels
+    answers     for a model that gives each answer a confidence: one column of these, and whether each answer is right
     metrics     their names, "all" for every one; by default the headline ones
     n_bins      for every metric that has bins
     bootstrap   resamples for the intervals; 0 for none
@@ -219,6 +227,7 @@ def evaluate(
         ignore_index=ignore_index,
         columns=columns,
         weights=weights,
+        answers=answers,
     )
     of_kind("bootstrap", bootstrap, ResamplesOrNone)
     found = statistics_of(
@@ -297,7 +306,8 @@ def evaluation(
         "k": measuring.k,
     }
     settings |= {"weights": True} if measuring.weights else {}
-    settings |= {"rows": "pixel"} if measuring.of_pixels else {}
+    settings |= {"rows": measuring.row_name} if measuring.row_name != "sample" else {}
+    settings |= {"answers": True} if measuring.answers else {}
     names = measuring.class_names or tuple(map(str, range(measuring.k)))
     missing = not_enough(round(n * found.accuracy(None)), n)
     nll = next((row.value for row in rows if row.metric == "nll"), None)
@@ -308,7 +318,7 @@ def evaluation(
         tallies=found.tallies,
         notes=(
             *([found.floored.note(nll, n)] if found.floored.n and nll is not None else []),
-            *(found.labels.notes(found.tallies[1], names) if not measuring.weights else []),
+            *(found.labels.notes(found.tallies[1], names, answers=measuring.answers) if not measuring.weights else []),
             *([f"There are no intervals: they need {missing}."] if bootstrap and missing else []),
             *(_groups_note(found) if bootstrap and not missing else []),
             *(_classes_note(found, rows) if not measuring.weights else []),

@@ -48,6 +48,7 @@ def calibration_gap(
     positive: Positive | None = None,
     columns: Mapping[str, str] | None = None,
     weights: ArrayLike | None = None,
+    answers: bool = False,
     method: str = "auto",
     folds: int = 5,
     level: float = 0.95,
@@ -71,15 +72,24 @@ def calibration_gap(
         raise InputError(f"level must lie between 0 and 1; got {level!r}")
     make_calibrator(method)  # a wrong name is refused before anything is read
     data = as_predictions(
-        predictions, labels, from_logits=from_logits, positive=positive, columns=columns, weights=weights
+        predictions,
+        labels,
+        from_logits=from_logits,
+        positive=positive,
+        columns=columns,
+        weights=weights,
+        answers=answers,
     )
     logits, truth, counts = data.logits().double(), data.labels, data.weights
     if counts is not None:
         kept = counts > 0
         logits, truth, counts = logits[kept], truth[kept], counts[kept]
-    prediction, log_odds = top_log_odds(logits)
-    correct = (prediction.squeeze(1) == truth).long()
-    top = torch.stack([torch.zeros_like(log_odds[0]), log_odds[0]], 1)
+    if data.answers:
+        top, correct = logits, truth
+    else:
+        prediction, log_odds = top_log_odds(logits)
+        correct = (prediction.squeeze(1) == truth).long()
+        top = torch.stack([torch.zeros_like(log_odds[0]), log_odds[0]], 1)
     with data.located(), warnings.catch_warnings():
         # Too few samples to learn from make the gain smaller, so the bound still holds.
         warnings.simplefilter("ignore", TemperanceWarning)
@@ -89,9 +99,9 @@ def calibration_gap(
     before, top_before = logits.softmax(1), top.softmax(1)
     found = {
         "nll": _gained(before, after, truth, counts, _log_loss),
-        "brier": _gained(before, after, truth, counts, _squares),
+        "brier": _gained(before, after, truth, counts, _halved if data.answers else _squares),
         "top-l1": _gained(top_before, top_after, correct, counts, None),
-        "top-l2": _gained(top_before, top_after, correct, counts, lambda p: _squares(p) / 2),
+        "top-l2": _gained(top_before, top_after, correct, counts, _halved),
     }
     gaps = {
         name: Gap(max(gains.mean, 0.0), max(_lowest(gains, 1 - level), 0.0), level) for name, gains in found.items()
@@ -157,6 +167,11 @@ def _log_loss(probs: Tensor) -> Tensor:
 def _squares(probs: Tensor) -> Tensor:
     """The same for the Brier score."""
     return probs.square().sum(1, keepdim=True) - 2 * probs + 1
+
+
+def _halved(probs: Tensor) -> Tensor:
+    """The same for the squared error of the confidence alone."""
+    return _squares(probs) / 2
 
 
 def _gained(before: Tensor, after: Tensor, labels: Tensor, counts: Tensor | None, score: Score | None) -> Gains:

@@ -33,11 +33,12 @@ class LabelCounts:
             self.counts += torch.bincount(batch.labels, minlength=len(self.counts)).to(self.counts.device)
             yield batch
 
-    def notes(self, predicted: Tally, names: Sequence[str]) -> list[str]:
+    def notes(self, predicted: Tally, names: Sequence[str], *, answers: bool = False) -> list[str]:
         """What a reader should know about the labels; `predicted` is the tally by predicted class."""
         n, present = int(self.counts.sum()), self.counts.nonzero()
         if len(present) == 1:
-            return [one_class(as_class(names[int(present)]))] if n >= ENOUGH_LABELS else []
+            said = one_outcome(int(present)) if answers else one_class(as_class(names[int(present)]))
+            return [said] if n >= ENOUGH_LABELS else []
         return list(filter(None, [self.unrelated(predicted)]))
 
     def unrelated(self, predicted: Tally) -> str:
@@ -54,6 +55,14 @@ class LabelCounts:
             f"{chance}. If you expected more, check that labels and predictions have the same order and number the "
             "classes alike."
         )
+
+
+def one_outcome(right: int) -> str:
+    """A sentence about answers that are all right or all wrong."""
+    return (
+        f"Every answer is {'right' if right else 'wrong'}, so nothing shows whether confidence tells right from wrong. "
+        "If you expected others, check how the answers were marked."
+    )
 
 
 def one_class(name: str, of_what: str = "") -> str:

@@ -60,8 +60,9 @@ def statistics_of(
         data.decimals,
         data.has_weights,
         tuple(metric.name for metric in left_out),
-        data.of_pixels,
         data.calibrated_by,
+        data.row_name,
+        data.answers,
     )
     requests = measuring.requests
     sizes: dict[str | None, int] = {None: data.n}
@@ -129,6 +130,8 @@ def allowed_metrics(
     A block does not know the weights of others, so with any weights it leaves them out. Named metrics always stay.
     """
     metrics = chosen_metrics(names)
+    if data.answers:
+        metrics = _without_classes(metrics, named=bool(as_names(names)) and "all" not in as_names(names))
     if "all" not in as_names(names) or not data.has_weights:
         return metrics, ()
     with data.located():
@@ -136,6 +139,17 @@ def allowed_metrics(
     if whole and not of_block:
         return metrics, ()
     return [each for each in metrics if not each.whole_weights], [each for each in metrics if each.whole_weights]
+
+
+def _without_classes(metrics: Sequence[Metric], *, named: bool) -> list[Metric]:
+    """The metrics that can be measured on answers, whose classes are not known; others are refused if `named`."""
+    found = [each for each in metrics if not each.of_classes and each.chosen.get("score", "msp") == "msp"]
+    if named and len(found) < len(metrics):
+        other = next(each for each in metrics if each not in found)
+        raise InputError(
+            f"{other.name} needs the probabilities of classes, and answers have only a confidence; leave it out"
+        )
+    return found
 
 
 def check_classes(calibrator: Calibrator, data: Predictions) -> None:
@@ -167,5 +181,7 @@ def checked_batches(
             logits = checked_logits(scores, from_logits=from_logits, first_row=first_row)
             scores, from_logits = calibrator.predict_proba(logits), False
         if len(labels):
-            yield from batches(scores, labels, from_logits=from_logits, first_row=first_row, weights=weights)
+            yield from batches(
+                scores, labels, from_logits=from_logits, first_row=first_row, weights=weights, answers=data.answers
+            )
         first_row += size

@@ -251,7 +251,9 @@ def compare_ood(
 
 
 def _read(given: Set) -> Predictions:
-    return given if isinstance(given, Predictions) else read_predictions(given, labels="ignored")
+    found = given if isinstance(given, Predictions) else read_predictions(given, labels="ignored")
+    found.need_classes()
+    return found
 
 
 def _named(outside: Set | Sequence[Set] | Mapping[str, Set]) -> dict[str, Predictions]:

@@ -138,6 +138,7 @@ class Work:
     fit_weights: Tensor | None = None
     test_weights: Tensor | None = None
     test_probs: Tensor | None = None  # where the test part was given as probabilities
+    answers: bool = False
 
     def run(self, method: Method) -> Outcome:
         """Fit and measure one method. One that cannot be fitted to these data is an outcome, too."""
@@ -181,7 +182,7 @@ class Work:
         """
         given = self.test_probs if found.name == BASELINE else None
         probs = found.predict_proba(self.test_logits) if given is None else given
-        return batches(probs, self.test_labels, weights=self._counts)
+        return batches(probs, self.test_labels, weights=self._counts, answers=self.answers)
 
     def _measure(self, blocks: Iterable[Batch]) -> tuple[dict[str, Interval], dict[str, Draws], Gains, float, int]:
         """All metrics, in one pass over the test part; gains, the chance of harm, and the number of wrong predictions.
@@ -189,7 +190,8 @@ class Work:
         A weight multiplies what a sample gains or loses, but it is still one sample, so the test of the gains holds for
         any weights.
         """
-        requests = {METRICS[name]: METRICS[name].binned(self.n_bins) for name in MEASURED}
+        metrics = [METRICS[name] for name in MEASURED if not (self.answers and METRICS[name].of_classes)]
+        requests = {metric: metric.binned(self.n_bins) for metric in metrics}
         totals: dict[Metric, Any] = {}
         columns: list[tuple[Tensor, ...]] = []
         least = most = if_right = 0.0

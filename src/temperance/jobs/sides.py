@@ -42,6 +42,8 @@ def _check_pair(fit: Predictions, test: Predictions) -> None:
     if fit.has_weights != test.has_weights:
         only = "fit" if fit.has_weights else "test"
         raise InputError(f"either both sets must have weights, or neither; only the {only} set has them")
+    if fit.kind != test.kind and (fit.answers or test.answers):
+        raise InputError(f"both sets must be answers, or neither; got {fit.kind} and {test.kind}")
     if fit.k != test.k:
         raise InputError(f"the two sets must have the same classes; got {fit.k} and {test.k}")
     for j, (one, other) in enumerate(zip(fit.class_names or (), test.class_names or (), strict=False)):

@@ -56,8 +56,9 @@ class Measuring:
     decimals: int | None  # of rounded probabilities
     weights: bool
     left_out: tuple[str, ...]  # metrics that need whole weights
-    of_pixels: bool
     calibrated_by: str | None  # before they were read
+    row_name: str  # what a row is, in a sentence
+    answers: bool  # a confidence in each answer, in place of classes
 
     @property
     def requests(self) -> list[Request]:
@@ -73,7 +74,7 @@ class Measuring:
         why = "Weights that are not whole numbers do not give the number of samples, so these metrics are left out"
         left_out = f"{why}: {', '.join(self.left_out)}." if self.left_out else ""
         calibrated = f"These predictions were calibrated by {self.calibrated_by}." if self.calibrated_by else ""
-        return tuple(filter(None, (calibrated, left_out, OF_PIXELS if self.of_pixels else "")))
+        return tuple(filter(None, (calibrated, left_out, OF_PIXELS if self.row_name == "pixel" else "")))
 
 
 @dataclass(frozen=True)

@@ -247,7 +247,7 @@ def _classes(found: Findings, names: Sequence[str]) -> str:
 
 def _positive(found: Findings, names: Sequence[str]) -> str:
     """The probability that the second of two classes gets, and how often it is the label."""
-    if not found.positive:
+    if not found.positive or not found.by_class.count[0]:  # where all predict the second class, it has been said
         return ""
     given = positive_tally(found.by_class)
     says, is_label = percents((float(given.mean_confidence), float(given.accuracy)), digits=2)

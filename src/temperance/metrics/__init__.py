@@ -17,6 +17,7 @@ from temperance.metrics.selective import (
     aurc,
     coverage_at_risk,
     eaurc,
+    failure_auroc,
     risk_at_coverage,
     risk_coverage_curve,
 )
@@ -53,6 +54,7 @@ __all__ = [
     "ece_sup",
     "ece_sweep",
     "error_over_k",
+    "failure_auroc",
     "fpr_at_tpr",
     "half_map",
     "kde_ece",

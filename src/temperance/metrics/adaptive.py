@@ -41,7 +41,7 @@ def adaptive_ece(samples: TopLabels, *, n_bins: Count = 15, rule: Rule = "sorted
     return _error(found.confidence, found.correct, found.weights, n_bins, rule)
 
 
-@metric(full_rows, title="classwise adaptive ECE", range=(0, 1), percent=True, interval="distance")
+@metric(full_rows, title="classwise adaptive ECE", range=(0, 1), percent=True, interval="distance", of_classes=True)
 def classwise_adaptive_ece(
     samples: FullRows, *, n_bins: Count = 15, rule: Rule = "sorted", classes: Classes = "all"
 ) -> float:
@@ -65,7 +65,7 @@ def classwise_adaptive_ece(
     return sum(errors) / len(errors)
 
 
-@metric(full_rows, title="TACE", range=(0, 1), percent=True, interval="distance")
+@metric(full_rows, title="TACE", range=(0, 1), percent=True, interval="distance", of_classes=True)
 def tace(samples: FullRows, *, n_bins: Count = 15, rule: Rule = "sorted", threshold: Fraction = 1e-3) -> float:
     """Thresholded adaptive calibration error: adaptive ECE of each class's probability where it exceeds a threshold.
 

@@ -35,6 +35,8 @@ class MetricClaims(TypedDict, total=False):
     interval         how resamples bound it: "mean", which varies around the true value; "distance", which noise makes
                      larger; "smooth distance", a distance whose kernel widens with the noise; "none" if they cannot
     whole_weights    depends on the number of samples, so weights must be whole numbers
+    of_classes       depends on more than the confidence in each prediction and whether it is right, so it says nothing
+                     about answers that have only a confidence
     """
 
     range: Required[tuple[float, float]]
@@ -46,6 +48,7 @@ class MetricClaims(TypedDict, total=False):
     quadratic: bool
     interval: IntervalKind
     whole_weights: bool
+    of_classes: bool
 
 
 class Metric:
@@ -69,6 +72,7 @@ class Metric:
     quadratic: bool = False
     interval: IntervalKind = "mean"
     whole_weights: bool = False
+    of_classes: bool = False
 
     def __init__(
         self,

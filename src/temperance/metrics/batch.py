@@ -154,7 +154,10 @@ class Columns:
 
 
 class Batch(Columns):
-    """Rows of logits or probabilities with their labels. Derived quantities are computed on first use."""
+    """Rows of logits or probabilities with their labels. Derived quantities are computed on first use.
+
+    answers  the rows are probabilities that an answer is wrong and that it is right: every row predicts class 1
+    """
 
     def __init__(
         self,
@@ -164,8 +167,10 @@ class Batch(Columns):
         from_logits: bool,
         first_row: int = 0,
         weights: Tensor | None = None,
+        answers: bool = False,
     ) -> None:
         self.from_logits = from_logits
+        self.answers = answers
         self.labels = labels
         self.weights = weights
         self.scores = scores if scores.dtype in (torch.float32, torch.float64) else scores.float()
@@ -177,12 +182,14 @@ class Batch(Columns):
                 refuse_non_finite(self.scores, "logits", first_row)
         else:
             found = check_probs(self.scores, labels, first_row=first_row, tolerance=SUM_TOLERANCE[scores.dtype])
-        self.top, self._hit = found.top, found.hit
+        # An answer is the prediction even where it is more likely wrong than right.
+        self.top, self._hit = (self.scores[:, 1], labels == 1) if answers else (found.top, found.hit)
 
     def select(self, index: Tensor | slice) -> Batch:
         """The same predictions for some of the rows, already checked."""
         part = object.__new__(Batch)
         part.from_logits, part.k, part.labels = self.from_logits, self.k, self.labels[index]
+        part.answers = self.answers
         part.scores, part.top = self.scores[index], self.top[index]
         part._hit = None if self._hit is None else self._hit[index]
         part.weights = None if self.weights is None else self.weights[index]
@@ -222,6 +229,8 @@ class Batch(Columns):
     @cached_property
     def prediction(self) -> Tensor:
         """(n,) the most probable class, the lowest index of tied ones."""
+        if self.answers:
+            return torch.ones_like(self.labels)
         return first_places(self.scores, self.top)
 
 
@@ -234,11 +243,12 @@ def batches(
     weights: ArrayLike | None = None,
     first_row: int = 0,
     tall: bool = False,
+    answers: bool = False,
 ) -> Iterator[Batch]:
     """Checked predictions in blocks that stay in cache. Errors count rows from `first_row`.
 
-    Rows of weight 0 are checked and then left out. With `tall`, for `narrow` statistics, probabilities are checked many
-    rows at a time if each is read only once.
+    Rows of weight 0 are checked and then left out. `answers` is that of `Batch`. With `tall`, for `narrow` statistics,
+    probabilities are checked many rows at a time if each is read only once.
     """
     name = "logits" if from_logits else "probs"
     given = as_scores(scores, name)
@@ -251,7 +261,7 @@ def batches(
         if from_logits and empty:
             refuse_probs(rows, "pass them as probs, not as logits")
         empty = False
-        batch = Batch(rows, y, from_logits=from_logits, first_row=first_row + start, weights=w)
+        batch = Batch(rows, y, from_logits=from_logits, first_row=first_row + start, weights=w, answers=answers)
         if w is not None and not bool(w.all()):
             batch = batch.select(w > 0)
             if not len(batch):

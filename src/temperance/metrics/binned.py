@@ -101,7 +101,14 @@ def _folded_normal_mean(mean: Tensor, deviation: Tensor) -> Tensor:
     return density + mean * torch.erf(ratio / math.sqrt(2))
 
 
-@metric(predicted_class_bins, title="top-label-conditional ECE", range=(0, 1), percent=True, interval="distance")
+@metric(
+    predicted_class_bins,
+    title="top-label-conditional ECE",
+    range=(0, 1),
+    percent=True,
+    interval="distance",
+    of_classes=True,
+)
 def conditional_ece(bins: Bins) -> float:
     """Calibration error of the predicted class, separately for each predicted class.
 

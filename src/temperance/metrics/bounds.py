@@ -31,7 +31,7 @@ def ece_sup(batch: Columns) -> Tensor:
     return (batch.correct.double() - batch.confidence).abs()
 
 
-@mean_metric(title="classwise ECE, supremum", range=(0, 1), percent=True)
+@mean_metric(title="classwise ECE, supremum", range=(0, 1), percent=True, of_classes=True)
 @narrow
 def classwise_ece_sup(batch: Columns) -> Tensor:
     """The largest classwise ECE under any binning: every sample in its own bin.
@@ -46,7 +46,7 @@ def classwise_ece_sup(batch: Columns) -> Tensor:
     return 2 * (1 - batch.label_prob).clamp_min(0) / batch.k
 
 
-@mean_metric(title="error rate / k", range=(0, 0.5), percent=True)
+@mean_metric(title="error rate / k", range=(0, 0.5), percent=True, of_classes=True)
 @narrow
 def error_over_k(batch: Columns) -> Tensor:
     """Error rate divided by the number of classes: a floor under `ece_sup` and `classwise_ece_sup`.

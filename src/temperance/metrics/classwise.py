@@ -56,7 +56,15 @@ def _mean_over_classes(bins: Bins, errors: Tensor, classes: Classes) -> float:
     return float(errors.nanmean())
 
 
-@metric(class_bins, title="classwise ECE", range=(0, float("inf")), headline=9, percent=True, interval="distance")
+@metric(
+    class_bins,
+    title="classwise ECE",
+    range=(0, float("inf")),
+    headline=9,
+    percent=True,
+    interval="distance",
+    of_classes=True,
+)
 def classwise_ece(bins: Bins, *, norm: Norm = "samples", classes: Classes = "all") -> float:
     """Classwise expected calibration error: ECE of each class's probability, averaged over classes.
 
@@ -73,7 +81,14 @@ def classwise_ece(bins: Bins, *, norm: Norm = "samples", classes: Classes = "all
     return _mean_over_classes(bins, class_errors(bins, norm=norm), classes)
 
 
-@metric(class_bins, title="classwise under-confidence", range=(0, float("inf")), percent=True, interval="distance")
+@metric(
+    class_bins,
+    title="classwise under-confidence",
+    range=(0, float("inf")),
+    percent=True,
+    interval="distance",
+    of_classes=True,
+)
 def classwise_under(bins: Bins, *, norm: Norm = "samples", classes: Classes = "all") -> float:
     """The under-confident part of classwise ECE: bins where a class happens more often than predicted.
 
@@ -83,7 +98,14 @@ def classwise_under(bins: Bins, *, norm: Norm = "samples", classes: Classes = "a
     return _mean_over_classes(bins, class_under(bins, norm=norm), classes)
 
 
-@metric(class_bins, title="classwise over-confidence", range=(0, float("inf")), percent=True, interval="distance")
+@metric(
+    class_bins,
+    title="classwise over-confidence",
+    range=(0, float("inf")),
+    percent=True,
+    interval="distance",
+    of_classes=True,
+)
 def classwise_over(bins: Bins, *, norm: Norm = "samples", classes: Classes = "all") -> float:
     """The over-confident part of classwise ECE: bins where a class happens less often than predicted.
 

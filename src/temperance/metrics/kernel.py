@@ -37,8 +37,8 @@ CLAIMS: MetricClaims = {
     "interval": "distance",
 }
 # No value for perfect predictions: the only sample of a class has no neighbour to show that it is right.
-MARGINAL: MetricClaims = {**CLAIMS, "range": (0, math.inf), "perfect": None}
-CANONICAL: MetricClaims = {**CLAIMS, "range": (0, 2), "perfect": None}
+MARGINAL: MetricClaims = {**CLAIMS, "range": (0, math.inf), "perfect": None, "of_classes": True}
+CANONICAL: MetricClaims = {**MARGINAL, "range": (0, 2)}
 
 Bandwidth = Positive | Literal["loo"]
 Power = Annotated[float, Bounds(1)]

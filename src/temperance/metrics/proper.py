@@ -22,7 +22,7 @@ def accuracy(batch: Columns) -> Tensor:
     return batch.correct
 
 
-@mean_metric(title="top-k accuracy", range=(0, 1), lower_is_better=False, perfect=1.0, percent=True)
+@mean_metric(title="top-k accuracy", range=(0, 1), lower_is_better=False, perfect=1.0, percent=True, of_classes=True)
 def top_k_accuracy(batch: Batch, *, top: Count = 5) -> Tensor:
     """Top-k accuracy: how often the label is among the `top` most probable classes, by default five.
 
@@ -56,7 +56,8 @@ def nll(batch: Columns) -> Tensor:
 def brier(batch: Batch, *, mean_over_classes: bool = False) -> Tensor:
     """Brier score: the mean squared distance to the one-hot label, from 0 to 2.
 
-    Summed over classes, as Brier defined it; `mean_over_classes=True` divides by k, as some programs report it.
+    Summed over classes, as Brier defined it; `mean_over_classes=True` divides by k, as some programs report it. Of
+    answers, whose classes are not known, it is (confidence − correct)², from 0 to 1.
 
     mean_over_classes  divide by the number of classes
 
@@ -65,7 +66,7 @@ def brier(batch: Batch, *, mean_over_classes: bool = False) -> Tensor:
     """
     # Σ_j (p_j − 1[j = y])² = Σ_j p_j² − 2 p_y + 1; rounding can make it negative.
     squared = (batch.probs.square().sum(1) - 2 * batch.label_prob + 1).clamp_min(0)
-    return squared / batch.k if mean_over_classes else squared
+    return squared / batch.k if mean_over_classes or batch.answers else squared
 
 
 @narrow
@@ -74,7 +75,7 @@ def class_nll_sums(batch: Columns) -> Sums:
     return Sums(batch.tally(batch.labels, batch.k), batch.tally(batch.labels, batch.k, batch.nll))
 
 
-@metric(class_nll_sums, title="class loss spread", range=(0, float("inf")))
+@metric(class_nll_sums, title="class loss spread", range=(0, float("inf")), of_classes=True)
 def class_loss_spread(sums: Sums, *, reduce: Literal["mean", "sum"] = "mean", ddof: CountOrZero = 0) -> float:
     """How unevenly the loss falls on classes: the standard deviation of their NLL (SCTL eq. 4).
 

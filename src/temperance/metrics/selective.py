@@ -224,6 +224,27 @@ def augrc(samples: Ranked, *, ties: Ties = "stable") -> float:
     return float(_mean(samples, curve.risk * curve.coverage))
 
 
+@metric(ranked, title="failure AUROC", range=(0, 1), lower_is_better=False, perfect=None, percent=True)
+def failure_auroc(samples: Ranked) -> float:
+    """How often a right prediction is more confident than a wrong one: 50 % is no better than chance.
+
+    The area under the ROC curve of confidence, as a test for wrong predictions; equal confidences count by half. It
+    measures the order of the confidences alone, so no calibrator that keeps the order changes it. It is NaN if all
+    predictions are right, or all are wrong.
+
+    >>> failure_auroc([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7]], [0, 1, 1])
+    0.5
+    """
+    loss, weights = samples.ordered.loss.double(), samples.ordered.weights
+    if not bool(((loss == 0) | (loss == 1)).all()):
+        raise InputError('failure_auroc tells right predictions from wrong ones; leave out loss="nll"')
+    _, group = torch.unique_consecutive(samples.ordered.score, return_inverse=True)
+    weight = torch.ones_like(loss) if weights is None else weights
+    wrong, right = (torch.bincount(group, weight * each) for each in (loss, 1 - loss))
+    below = wrong.cumsum(0) - wrong / 2  # the wrong ones that are less confident
+    return float((right * below).sum() / (right.sum() * wrong.sum()))
+
+
 @metric(ranked, title="risk at coverage", range=(0, math.inf), percent=True)
 def risk_at_coverage(samples: Ranked, *, coverage: PositiveFraction = 0.9, ties: Ties = "stable") -> float:
     """The error when only the most confident predictions are kept, by default 90 % of them.

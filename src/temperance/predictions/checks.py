@@ -97,11 +97,16 @@ class ColumnNames:
         return found
 
 
+# What answers are called in files: how sure the model is of each, and whether it is right.
+CONFIDENCE, CORRECT = "confidence", "correct"
+
+
 @dataclass(frozen=True)
 class Wanted:
     """How the caller wants a file to be read; see `read_predictions`.
 
-    part  (i, m): the i-th of m parts of a .parquet file, in which case only its row groups are read
+    answers  one column, the confidence in each answer; the positive class is that the answer is right
+    part     (i, m): the i-th of m parts of a .parquet file, in which case only its row groups are read
     """
 
     split: str | None = None
@@ -110,17 +115,38 @@ class Wanted:
     columns: ColumnNames = ColumnNames()
     ignore_index: int | None = None
     part: tuple[int, int] = (0, 1)
+    answers: bool = False
 
     @property
     def renumbers(self) -> bool:
         """Are labels written as 0 and 1, because the positive label of a binary classifier is a number?"""
-        return isinstance(self.positive, int)
+        return isinstance(self.positive, int) and not self.answers
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """What the scores may be called."""
+        return (CONFIDENCE,) if self.answers else ("logits", "probs")
+
+    @property
+    def own_kind(self) -> str:
+        """What the scores are that the caller named."""
+        return CONFIDENCE if self.answers else self.columns.kind
+
+    @property
+    def label_names(self) -> tuple[str, ...]:
+        """What the labels may be called."""
+        return (CORRECT,) if self.answers else ("label", "labels")
 
     def __post_init__(self) -> None:
         if self.ignore_index is not None and not -(1 << 63) <= self.ignore_index < 1 << 63:
             raise InputError(
                 f"ignore_index must be a label, which is less than 2^63; got {self.ignore_index}",
                 flags={"ignore_index": "--ignore-index"},
+            )
+        if self.answers and self.columns.logits is not None:
+            raise InputError(
+                "answers have a confidence between 0 and 1, not logits; name its column as probs",
+                flags={"name its column as probs": "name its column with --probs"},
             )
 
 
@@ -249,8 +275,15 @@ def as_class_names(names: Iterable[Any]) -> tuple[str, ...]:
     return found
 
 
-def as_positive(value: object) -> Positive | None:
-    """The label of the positive class: a whole number, true or false, or text."""
+def as_positive(value: object, *, answers: bool = False) -> Positive | None:
+    """The label of the positive class: a whole number, true or false, or text; of answers 1, for a right one."""
+    if answers:
+        if value is not None:
+            raise InputError(
+                "answers have no positive class: leave out positive",
+                flags={"leave out positive": "leave out --binary and --positive"},
+            )
+        return 1
     if value is None or (isinstance(value, str) and value):
         return value
     try:
@@ -262,10 +295,11 @@ def as_positive(value: object) -> Positive | None:
     return int(whole)
 
 
-def binary_names(names: tuple[str, ...] | None, positive: Positive | None) -> tuple[str, ...] | None:
-    """The class names; where the positive label of a binary classifier is text, it names both classes."""
+def binary_names(names: tuple[str, ...] | None, wanted: Wanted) -> tuple[str, ...] | None:
+    """The class names; where the positive label of a binary classifier is text, it names both. Answers have none."""
+    positive = wanted.positive
     if not isinstance(positive, str):
-        return names
+        return None if wanted.answers else names
     if names is not None and names[1:] != (positive,):
         raise InputError(
             f"the positive class {positive!r} must be the second of class_names; got {excerpt(names)}. "

@@ -6,10 +6,21 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from temperance.errors import InputError
-from temperance.predictions.checks import MARK, ColumnNames, Wanted, as_class_names, excerpt, is_whole_number, only_one
+from temperance.predictions.checks import (
+    CONFIDENCE,
+    CORRECT,
+    MARK,
+    ColumnNames,
+    Wanted,
+    as_class_names,
+    excerpt,
+    is_whole_number,
+    only_one,
+)
 from temperance.predictions.core import Origin, Predictions
 from temperance.predictions.rows import Chunk
 
+ANSWERS = "answers=True"
 USUAL = ("logits", "probs", "label", "labels")  # columns that need not be named
 
 
@@ -17,7 +28,7 @@ USUAL = ("logits", "probs", "label", "labels")  # columns that need not be named
 class TableColumns:
     """The columns of a table of predictions: `scores` is one column of lists, or one column for each class."""
 
-    from_logits: bool
+    name: str  # what errors call the scores: logits, probs or confidence
     scores: tuple[str, ...]
     is_list: bool
     labels: str | None
@@ -27,8 +38,8 @@ class TableColumns:
     weights: str | None
 
     @property
-    def name(self) -> str:
-        return "logits" if self.from_logits else "probs"
+    def from_logits(self) -> bool:
+        return self.name == "logits"
 
     @property
     def used(self) -> list[str]:
@@ -65,6 +76,7 @@ class TableColumns:
             _read=read,
             _place=place,
             has_weights=self.weights is not None,
+            answers=wanted.answers,
         )
 
 
@@ -73,7 +85,8 @@ def find_columns(names: Iterable[str], wanted: Wanted) -> TableColumns:
     and `weight`.
 
     Or `probs` in place of `logits`. Classes are in the order of their numbers, or of the columns if they have names. A
-    binary classifier has one column of scores, `logits` or `logits_<anything>`.
+    binary classifier has one column of scores, `logits` or `logits_<anything>`; answers have `confidence` and
+    `correct`.
     """
     known = list(names)
     if wanted.split is not None:
@@ -86,17 +99,17 @@ def find_columns(names: Iterable[str], wanted: Wanted) -> TableColumns:
         twice = next(name for i, name in enumerate(known) if name in known[:i])
         raise InputError(f"the column {excerpt([repr(twice)])} occurs more than once; keep one")
     own = wanted.columns
-    what, scores = _score_columns(known) if own.scores is None else (own.kind, own.matching(known))
-    labels = None if wanted.labels == "ignored" else own.named(known, "label") or only_one(known, "label", "labels")
+    what, scores = _score_columns(known, wanted) if own.scores is None else (wanted.own_kind, own.matching(known))
+    labels = own.named(known, "label") or only_one(known, *wanted.label_names)
+    labels = None if wanted.labels == "ignored" else labels
     if not scores or (labels is None and wanted.labels == "required"):
         raise _missing(known, scores, wanted)
     is_list, class_names = False, None
     if wanted.positive is not None:
         if len(scores) > 1:
-            raise InputError(
-                f"positive=… means one column of {what}, the score of the positive class; found {excerpt(scores)}",
-                flags={"positive=…": "--binary"},
-            )
+            given, flag = ("answers=True", "--answers") if wanted.answers else ("positive=…", "--binary")
+            one = "the confidence of answers" if wanted.answers else f"{what}, the score of the positive class"
+            raise InputError(f"{given} means one column of {one}; found {excerpt(scores)}", flags={given: flag})
     elif own.scores in scores:
         is_list = True
     elif own.scores is not None:
@@ -111,14 +124,24 @@ def find_columns(names: Iterable[str], wanted: Wanted) -> TableColumns:
     groups = own.named(known, "group") or only_one(known, "group", "groups")
     weights = own.named(known, "weight") or only_one(known, "weight", "weights")
     mark = MARK if MARK in known else None
-    return TableColumns(what == "logits", tuple(scores), is_list, labels, groups, mark, class_names, weights)
+    return TableColumns(what, tuple(scores), is_list, labels, groups, mark, class_names, weights)
 
 
 def _missing(known: list[str], scores: list[str], wanted: Wanted) -> InputError:
     """What a table would need, and how to name columns that have other names."""
     if scores:
         own, flag = '. Name yours with columns={"label": NAME}', ". Name yours with --label NAME"
-        expected = f"expected the column label beside {excerpt(scores)}"
+        expected = f"expected the column {wanted.label_names[0]} beside {excerpt(scores)}"
+    elif wanted.answers:
+        own = '. Name yours with columns={"probs": NAME, "label": NAME}'
+        flag = ". Name yours with --probs NAME --label NAME"
+        expected = f"expected the columns {CONFIDENCE} and {CORRECT}"
+    elif {CONFIDENCE, CORRECT} <= set(known):
+        own, flag = (
+            f". If these are a model's answers, pass {ANSWERS}",
+            ". If these are a model's answers, add --answers",
+        )
+        expected = "expected a column of logits or probs for each class, and label"
     else:
         needed = wanted.labels == "required"
         own = '. Name yours with columns={"logits": NAMES' + ', "label": NAME' * needed + '}, or "probs" for "logits"'
@@ -143,8 +166,10 @@ def _usual(known: list[str]) -> int:
     return sum(name in USUAL or name.startswith(("logits_", "probs_")) for name in known)
 
 
-def _score_columns(known: list[str]) -> tuple[str, list[str]]:
-    """Whether these are logits or probs, and their columns."""
+def _score_columns(known: list[str], wanted: Wanted) -> tuple[str, list[str]]:
+    """Whether these are logits, probs or a confidence, and their columns."""
+    if wanted.answers:
+        return CONFIDENCE, [name for name in known if name == CONFIDENCE]
     logits, probs = (
         [name for name in known if name == what or name.startswith(f"{what}_")] for what in ("logits", "probs")
     )
@@ -206,7 +231,9 @@ def with_new_scores(
     what, classes = predictions.kind, predictions.class_names or tuple(map(str, range(predictions.k)))
     found = []
     for name in names:
-        if name in columns.scores and columns.is_list and not isinstance(wanted.positive, str):
+        if name in columns.scores and wanted.answers:
+            found.append(NewColumn(name, "score", of_class=1))
+        elif name in columns.scores and columns.is_list and not isinstance(wanted.positive, str):
             found.append(NewColumn(what, "scores"))
         elif name in columns.scores and wanted.positive is not None:
             found += [NewColumn(f"{what}_{each}", "score", of_class=j) for j, each in enumerate(classes)]
@@ -228,7 +255,9 @@ def with_new_scores(
 
 
 def class_columns(predictions: Predictions) -> tuple[str, ...]:
-    """How column names refer to the classes: by name, or by number."""
+    """The columns of scores: `probs_` and the name of each class, or its number; the confidence of answers is one."""
+    if predictions.answers:
+        return (CONFIDENCE,)
     numbers = tuple(map(str, range(predictions.k)))
     classes = predictions.class_names or numbers
     if classes != numbers and any(map(is_whole_number, classes)):
@@ -236,4 +265,4 @@ def class_columns(predictions: Predictions) -> tuple[str, ...]:
             f"class names that are numbers, like {next(filter(is_whole_number, classes))!r}, cannot be told from class "
             "numbers in column names; write .parquet, .npz or .safetensors"
         )
-    return classes
+    return tuple(f"{predictions.kind}_{each}" for each in classes)

@@ -20,6 +20,8 @@ from torch import Tensor
 from temperance.arrays import ArrayLike, as_array, as_labels, checked_logits, to_tensor
 from temperance.errors import FileError, InputError
 from temperance.predictions.checks import (
+    CONFIDENCE,
+    CORRECT,
     Positive,
     Text,
     Wanted,
@@ -90,6 +92,7 @@ class Predictions:
     space: tuple[int, ...] = field(default=(), repr=False)  # (h, w) where rows are all pixels of arrays (n, k, h, w)
     _images: Callable[[], npt.NDArray[np.int64]] | None = field(default=None, repr=False)  # the image of each row
     other_split: str | None = field(default=None, repr=False)  # the other set of a file with both
+    answers: bool = field(default=False, repr=False)  # probabilities that an answer is wrong and that it is right
 
     @classmethod
     def of(
@@ -104,6 +107,7 @@ class Predictions:
         groups: npt.ArrayLike | None = None,
         weights: ArrayLike | None = None,
         ignore_index: int | None = None,
+        answers: bool = False,
     ) -> Predictions:
         """Predictions from arrays: (n, k) probabilities (or logits), (n,) labels, (n,) groups of text or integers.
 
@@ -114,10 +118,16 @@ class Predictions:
         normalise     accept probabilities that were rounded; see `normalised`
         weights       (n,) how much each sample counts
         ignore_index  leave out rows with this label
+        answers       `probs` is one column, the confidence in each answer, and `labels` say which answers are right
+
+        >>> Predictions.of([0.9, 0.6, 0.95], [True, True, False], answers=True).kind
+        'confidence'
         """
-        wanted = Wanted(positive=as_positive(positive), ignore_index=ignore_index)
-        names = binary_names(None if class_names is None else as_class_names(class_names), wanted.positive)
-        meaning = Meaning("logits" if from_logits else "probs", names, wanted)
+        if answers and from_logits:
+            raise InputError("answers have a confidence between 0 and 1, not logits; leave out from_logits")
+        wanted = Wanted(positive=as_positive(positive, answers=answers), ignore_index=ignore_index, answers=answers)
+        names = binary_names(None if class_names is None else as_class_names(class_names), wanted)
+        meaning = Meaning(CONFIDENCE if answers else "logits" if from_logits else "probs", names, wanted)
         scores = to_tensor(probs, meaning.name)
         truth = labels if labels is None or isinstance(labels, Tensor) else as_array(labels, "labels")
         parts = None if groups is None else as_array(groups, "groups")
@@ -146,6 +156,7 @@ class Predictions:
             has_weights=counted is not None,
             space=space,
             _images=image_numbers(images, space),
+            answers=answers,
         )
         found = found if ignore_index is None else labelled(found, ignore_index)
         return found.normalised() if normalise else found
@@ -247,12 +258,21 @@ class Predictions:
     @property
     def row_name(self) -> str:
         """What a row is, in a sentence."""
-        return "pixel" if self.of_pixels else "sample"
+        return "pixel" if self.of_pixels else "answer" if self.answers else "sample"
 
     @property
     def kind(self) -> str:
-        """What the scores are called in files: logits or probs."""
-        return "logits" if self.from_logits else "probs"
+        """What the scores are called in files: logits, probs, or the confidence of answers."""
+        return CONFIDENCE if self.answers else "logits" if self.from_logits else "probs"
+
+    @property
+    def label_name(self) -> str:
+        """What a label is called in tables."""
+        return CORRECT if self.answers else "label"
+
+    def written(self, scores: Tensor) -> Tensor:
+        """Scores as files hold them: (rows, k), or the confidence of answers (rows,)."""
+        return scores[:, 1] if self.answers else scores
 
     @property
     def scores(self) -> Tensor:
@@ -302,6 +322,13 @@ class Predictions:
         """Refuse predictions without labels."""
         if not self.has_labels:
             raise InputError(f"{self.subject} have no labels, but labels are needed here; give them too")
+
+    def need_classes(self) -> None:
+        """Refuse answers, which have a confidence but no classes."""
+        if self.answers:
+            raise InputError(
+                f"{self.subject} are answers with a confidence, but probabilities of classes are needed here"
+            )
 
     def select(self, index: ArrayLike, *, split: str | None = None) -> Predictions:
         """Some of the rows, in memory: those at `index`, in its order, or those where a mask is true.

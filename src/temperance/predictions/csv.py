@@ -47,7 +47,7 @@ def read(path: Path, wanted: Wanted) -> Predictions:
     for piece in pieces(counted):
         n += len(piece.scores)
         marks |= set() if piece.groups is None else set(piece.groups.tolist())
-    names = binary_names(columns.class_names, wanted.positive)
+    names = binary_names(columns.class_names, wanted)
     # Whether labels are numbers or names is known when they are read.
     truth = None if columns.labels is None else Described((n,), "i", "text")
     n, k, _ = check_set(columns.name, Described((n, len(columns.scores)), "f", "float64"), truth, None, names, wanted)
@@ -136,8 +136,8 @@ def _plain_numbers(cells: list[str]) -> npt.NDArray[Any]:
 
 def write(path: Path, predictions: Predictions, extras: Extras) -> None:
     """Write predictions and their extras as a .csv file."""
-    header = [f"{predictions.kind}_{each}" for each in class_columns(predictions)]
-    header += [*["label"] * predictions.has_labels, *["group"] * predictions.has_groups]
+    header = [*class_columns(predictions)]
+    header += [*[predictions.label_name] * predictions.has_labels, *["group"] * predictions.has_groups]
     header += [*["weight"] * predictions.has_weights, *extras]
     marks = [] if predictions.calibrated_by is None else [predictions.calibrated_by]
     others = [_cells(name, array, predictions.n) for name, array in extras.items()]
@@ -153,7 +153,8 @@ def write(path: Path, predictions: Predictions, extras: Extras) -> None:
             columns += [] if chunk.weights is None else [chunk.weights.tolist()]
             columns += [cells[start : start + size] for cells in others]
             rest = zip(*columns, strict=True) if columns else [()] * size
-            rows = zip(chunk.scores.double().tolist(), rest, strict=True)
+            written = predictions.written(chunk.scores).reshape(size, -1)
+            rows = zip(written.double().tolist(), rest, strict=True)
             writer.writerows([*scores, *cells, *marks] for scores, cells in rows)
             start += size
 

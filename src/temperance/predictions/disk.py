@@ -53,6 +53,7 @@ def read_predictions(
     normalise: bool = False,
     columns: Mapping[str, str] | None = None,
     ignore_index: int | None = None,
+    answers: bool = False,
 ) -> Predictions:
     """Open a file of predictions; its rows stay in the file until they are needed.
 
@@ -72,6 +73,8 @@ def read_predictions(
                   group and weight, and the value for scores is a name, a pattern, or a list with commas in the order of
                   the classes
     ignore_index  leave out rows with this label, such as unlabelled pixels
+    answers       the file has a model's answers: `confidence`, between 0 and 1, and whether each is `correct`. Name
+                  other columns as probs and label
     """
     path = _of_run(Path(path))
     of_kind("labels", labels, Labels)
@@ -79,7 +82,14 @@ def read_predictions(
         raise InputError("labels are not read here, so no row can be left out by its label: leave out ignore_index")
     if split is not None:
         one_of("split", split, ("val", "test"))
-    wanted = Wanted(split, labels, as_positive(positive), ColumnNames.of(columns), ignore_index)
+    wanted = Wanted(
+        split,
+        labels,
+        as_positive(positive, answers=answers),
+        ColumnNames.of(columns),
+        ignore_index,
+        answers=answers,
+    )
     paths = shard_paths(path, tuple(FORMATS))
     files = [read_file(each, wanted) for each in ([path] if paths is None else paths)]
     if ignore_index is not None:
@@ -178,10 +188,13 @@ def _write_file(chosen: Format, path: Path, predictions: Predictions) -> None:
         chosen.rewrite(origin, path, predictions)
         return
     found = extras_of(predictions)
-    taken = ("logits", "probs", "label", "labels", "group", "groups", "weight", "weights", "class_names", MARK)
+    taken = (*Wanted(answers=predictions.answers).kinds, *Wanted(answers=predictions.answers).label_names)
+    taken += ("group", "groups", "weight", "weights", "class_names", MARK)
     for name in found:
         if name in taken:
             raise InputError(f"{name} collides with the new {name}; rename or remove it")
+        if predictions.answers:
+            continue
         if _is_table(chosen) and name.startswith(("logits_", "probs_")):
             raise InputError(f"{name} would be read as a column of scores; rename or remove it")
     chosen.write(path, predictions, found)

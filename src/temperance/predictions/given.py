@@ -13,7 +13,7 @@ from temperance.predictions.disk import read_predictions
 from temperance.predictions.frames import column_names, of_table
 
 # The options that say how a file is read.
-READING = ("positive", "normalise", "columns", "ignore_index")
+READING = ("positive", "normalise", "columns", "ignore_index", "answers")
 
 # A set that brings its own labels.
 Set = Predictions | str | Path
@@ -29,6 +29,7 @@ def as_predictions(
     ignore_index: int | None = None,
     columns: Mapping[str, str] | None = None,
     weights: ArrayLike | None = None,
+    answers: bool = False,
 ) -> Predictions:
     """A file, a `Predictions`, or probabilities (with `from_logits=True` logits) and labels, as `Predictions`."""
     if isinstance(given, Set):
@@ -41,11 +42,16 @@ def as_predictions(
             raise InputError("a file or a Predictions brings its own labels, and says whether it holds logits")
         if not isinstance(given, Predictions):
             return read_predictions(
-                given, positive=positive, normalise=normalise, columns=columns, ignore_index=ignore_index
+                given,
+                positive=positive,
+                normalise=normalise,
+                columns=columns,
+                ignore_index=ignore_index,
+                answers=answers,
             )
-        if positive is not None or normalise or columns is not None:
+        if positive is not None or normalise or columns is not None or answers:
             raise InputError(
-                "a Predictions knows what it holds; give positive=, normalise= and columns= when you make it"
+                "a Predictions knows what it holds; give positive=, normalise=, columns= and answers= when you make it"
             )
         return given if ignore_index is None else labelled(given, ignore_index)
     # A DataFrame that comes with labels is an array of scores.
@@ -53,7 +59,12 @@ def as_predictions(
     if names is not None:
         if from_logits or weights is not None:
             raise InputError("a table brings its own labels and weights, and its columns say whether it holds logits")
-        wanted = Wanted(positive=as_positive(positive), columns=ColumnNames.of(columns), ignore_index=ignore_index)
+        wanted = Wanted(
+            positive=as_positive(positive, answers=answers),
+            columns=ColumnNames.of(columns),
+            ignore_index=ignore_index,
+            answers=answers,
+        )
         found = of_table(given, names, wanted, normalise=normalise)
         return found if ignore_index is None else labelled(found, ignore_index)
     if isinstance(given, Mapping):
@@ -62,7 +73,12 @@ def as_predictions(
         raise InputError("columns= names the columns of a file or a table; arrays have none")
     if labels is None:
         raise InputError("arrays need labels: pass probs and labels")
-    how: dict[str, Any] = {"positive": positive, "normalise": normalise, "ignore_index": ignore_index}
+    how: dict[str, Any] = {
+        "positive": positive,
+        "normalise": normalise,
+        "ignore_index": ignore_index,
+        "answers": answers,
+    }
     return Predictions.of(given, labels, from_logits=from_logits, weights=weights, **how)
 
 

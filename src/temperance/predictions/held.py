@@ -14,7 +14,7 @@ from torch import Tensor
 from temperance.arrays import to_tensor
 from temperance.errors import InputError
 from temperance.files import reading
-from temperance.predictions.checks import ColumnNames, Described, Wanted, as_class_names, described
+from temperance.predictions.checks import CONFIDENCE, ColumnNames, Described, Wanted, as_class_names, described
 from temperance.predictions.core import Extras, Origin, Predictions
 from temperance.predictions.keyed import extras_of, open_set
 
@@ -65,21 +65,28 @@ def read(path: Path, wanted: Wanted) -> Predictions:
     if path.suffix.lower() != ".npy":
         return open_set(HeldArrays(path, _load(path)), wanted)
     own = wanted.columns
-    kind = own.kind if own.scores else next((kind for kind in ("logits", "probs") if path.stem.endswith(kind)), None)
+    kind = wanted.own_kind if own.scores else next((kind for kind in wanted.kinds if path.stem.endswith(kind)), None)
+    truth = wanted.label_names[-1]
+    if kind is None and wanted.answers:
+        raise InputError(
+            f"call it {CONFIDENCE}.npy, or name it: columns={{'probs': {path.stem!r}}}",
+            flags={f"columns={{'probs': {path.stem!r}}}": f"--probs {path.stem}"},
+        )
     if kind is None:
         raise InputError(
             f"call it logits.npy or probs.npy, or say which it is: columns={{'logits': {path.stem!r}}}",
             flags={f"columns={{'logits': {path.stem!r}}}": f"--logits {path.stem}"},
         )
     arrays = {kind: _array(path)}
-    for key, other in (("labels", own.label), ("groups", own.group), ("weights", own.weight)):
-        if other is not None and not (key == "labels" and wanted.labels == "ignored"):
+    for key, other in ((truth, own.label), ("groups", own.group), ("weights", own.weight)):
+        if other is not None and not (key == truth and wanted.labels == "ignored"):
             with reading(other):
                 arrays[key] = _array(Path(other))
-    if "labels" not in arrays and wanted.labels == "required":
+    if truth not in arrays and wanted.labels == "required":
+        what = "which answers are right is" if wanted.answers else "the labels are"
         raise InputError(
-            "the labels are in another file; name it: columns={'label': 'labels.npy'}",
-            flags={"columns={'label': 'labels.npy'}": "--label labels.npy"},
+            f"{what} in another file; name it: columns={{'label': '{truth}.npy'}}",
+            flags={f"columns={{'label': '{truth}.npy'}}": f"--label {truth}.npy"},
         )
     return replace(
         open_set(HeldArrays(path, arrays), replace(wanted, columns=ColumnNames())), origin=Origin(path, wanted)

@@ -12,6 +12,8 @@ from torch import Tensor
 from temperance.errors import InputError
 from temperance.files import reading
 from temperance.predictions.checks import (
+    CONFIDENCE,
+    CORRECT,
     MARK,
     ColumnNames,
     Described,
@@ -101,38 +103,45 @@ def find_set(keys: Iterable[str], wanted: Wanted) -> SetKeys:
     own = wanted.columns
     split = wanted.split
     if own.scores is None and split is None:
-        splits = [each for each in (None, "test", "val") if _has_scores(known, each)]
+        splits = [each for each in (None, "test", "val") if _has_scores(known, each, wanted)]
         split = splits[0] if splits else None
     prefix = _prefix(split)
-    scores = _own_scores(known, own) or only_one(known, f"{prefix}logits", f"{prefix}probs")
-    labels = own.named(known, "label") or only_one(known, f"{prefix}labels", f"{prefix}label")
+    scores = _own_scores(known, own) or only_one(known, *(prefix + kind for kind in wanted.kinds))
+    labels = own.named(known, "label") or only_one(known, *(prefix + name for name in wanted.label_names))
     if wanted.labels == "ignored":
         labels = None
     is_required = wanted.labels == "required"
     if scores is not None and labels is None and is_required:
         own_name = '. Name yours with columns={"label": NAME}' * (not prefix)
         raise InputError(
-            f"expected {prefix}labels beside {scores}; found {excerpt(known)}{own_name}",
+            f"expected {prefix}{wanted.label_names[-1]} beside {scores}; found {excerpt(known)}{own_name}",
             flags={own_name: ". Name yours with --label NAME"},
         )
     if scores is None:
-        truth = f" and {prefix}labels" if is_required else ""
-        names = ("logits", "labels") if is_required else ("logits",)
+        kind, *others = wanted.kinds
+        truth = f" and {prefix}{wanted.label_names[-1]}" if is_required else ""
+        names = (kind, wanted.label_names[-1]) if is_required else (kind,)
         pairs = "" if prefix else ", or " + ", ".join(f"{part}_{name}" for part in ("val", "test") for name in names)
-        expected = f"expected {prefix}logits (or {prefix}probs){truth}{pairs}; found {excerpt(known)}"
+        other = "".join(f" (or {prefix}{each})" for each in others)
+        expected = f"expected {prefix}{kind}{other}{truth}{pairs}; found {excerpt(known)}"
+        if {CONFIDENCE, CORRECT} <= set(known) and not wanted.answers:
+            remedy = "pass answers=True"
+            raise InputError(f"{expected}. If these are a model's answers, {remedy}", flags={remedy: "add --answers"})
         if prefix:
             raise InputError(expected)
-        own_names = '. Name yours with columns={"probs": NAME' + ', "label": NAME' * is_required + '}, or "logits"'
-        flag = f". Name yours with --probs NAME{' --label NAME' * is_required}, or --logits"
+        own_names = '. Name yours with columns={"probs": NAME' + ', "label": NAME' * is_required + "}"
+        flag = f". Name yours with --probs NAME{' --label NAME' * is_required}"
+        if not wanted.answers:
+            own_names, flag = f'{own_names}, or "logits"', f"{flag}, or --logits"
         raise InputError(f"{expected}{own_names}", flags={own_names: flag})
-    kind = own.kind if own.scores is not None else scores.removeprefix(prefix)
+    kind = wanted.own_kind if own.scores is not None else scores.removeprefix(prefix)
     groups = own.named(known, "group") or only_one(known, f"{prefix}groups", f"{prefix}group")
     weights = own.named(known, "weight") or only_one(known, f"{prefix}weights", f"{prefix}weight")
     return SetKeys(split, kind, scores, labels, groups, weights)
 
 
-def _has_scores(known: Iterable[str], split: str | None) -> bool:
-    return any(_prefix(split) + kind in known for kind in ("logits", "probs"))
+def _has_scores(known: Iterable[str], split: str | None, wanted: Wanted) -> bool:
+    return any(_prefix(split) + kind in known for kind in wanted.kinds)
 
 
 def _own_scores(known: list[str], own: ColumnNames) -> str | None:
@@ -149,6 +158,11 @@ def _prefix(split: str | None) -> str:
     return f"{split}_" if split else ""
 
 
+def keyed_label(predictions: Predictions) -> str:
+    """The key of the labels in a new file."""
+    return predictions.label_name if predictions.answers else "labels"
+
+
 def extras_of(file: ArrayFile, wanted: Wanted) -> Extras:
     """The arrays that are not predictions, as NumPy arrays."""
     keys = find_set(file.keys(), wanted)
@@ -160,7 +174,7 @@ def extras_of(file: ArrayFile, wanted: Wanted) -> Extras:
 def open_set(file: ArrayFile, wanted: Wanted) -> Predictions:
     """One set of predictions of an open file; its rows stay in the file until they are needed."""
     keys = find_set(file.keys(), wanted)
-    names = binary_names(file.class_names(), wanted.positive)
+    names = binary_names(file.class_names(), wanted)
     truth, groups, counted = (
         None if key is None else file.describe(key) for key in (keys.labels, keys.groups, keys.weights)
     )
@@ -203,5 +217,6 @@ def open_set(file: ArrayFile, wanted: Wanted) -> Predictions:
         has_weights=counted is not None,
         space=space,
         _images=image_numbers(n, space),
-        other_split=other if other and _has_scores(file.keys(), other) else None,
+        other_split=other if other and _has_scores(file.keys(), other, wanted) else None,
+        answers=wanted.answers,
     )

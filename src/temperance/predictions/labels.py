@@ -10,10 +10,13 @@ from torch import Tensor
 
 from temperance.arrays import class_numbers, flatten, to_tensor, whole_numbers
 from temperance.errors import InputError
-from temperance.predictions.checks import Positive, Wanted, excerpt
+from temperance.predictions.checks import CORRECT, Positive, Wanted, excerpt
 
 # The label of a sample that has none.
 NO_LABEL = -1
+
+# How text says whether an answer is right.
+RIGHT = {"true": 1, "right": 1, "correct": 1, "yes": 1, "1": 1, "false": 0, "wrong": 0, "incorrect": 0, "no": 0, "0": 0}
 
 Values = Tensor | npt.NDArray[Any]
 
@@ -42,6 +45,8 @@ def label_numbers(
 
     A number outside 0 … k − 1 is not a class of this model; it is refused later, by measuring and fitting.
     """
+    if wanted.answers:
+        return _is_right(labels, wanted.ignore_index, first_row).to(scores.device)
     if isinstance(labels, np.ndarray) and labels.dtype.kind == "U" and class_names is not None:
         return looked_up(labels.reshape(-1), class_names, first_row)
     if wanted.positive is not None:
@@ -74,6 +79,27 @@ def unknown_label(label: str, row: int, class_names: tuple[str, ...] | None) -> 
     """The error for a label that is neither a class number nor a class name."""
     names = f" or one of the class names {excerpt(class_names)}" if class_names else ", since the classes have no names"
     return InputError(f"labels must be class numbers{names}; row {row} has {excerpt([repr(label)])}", row=row)
+
+
+def _is_right(labels: Values, ignore_index: int | None, first_row: int) -> Tensor:
+    """1 for a right answer, 0 for a wrong one, and ignored ones as they are. (n,)"""
+    if isinstance(labels, np.ndarray) and labels.dtype.kind == "U":
+        words, place = np.unique(labels.reshape(-1), return_inverse=True)
+        known = [RIGHT.get(word.strip().lower(), NO_LABEL) for word in words.tolist()]
+        numbers = torch.from_numpy(np.array(known, np.int64)[place.reshape(-1)])
+    else:
+        numbers = whole_numbers(to_tensor(labels, CORRECT).reshape(-1), first_row)
+    other = (numbers != 0) & (numbers != 1)
+    if ignore_index is not None:
+        other &= numbers != ignore_index
+    if bool(other.any()):
+        row = int(other.nonzero()[0])
+        raise InputError(
+            f"{CORRECT} must be 1 for a right answer and 0 for a wrong one, or true and false; row {first_row + row} "
+            f"has {excerpt([repr(labels.reshape(-1)[row].item())])}",
+            row=first_row + row,
+        )
+    return numbers
 
 
 def _is_positive(labels: Values, positive: Positive, ignore_index: int | None, first_row: int) -> Tensor:

@@ -26,7 +26,7 @@ from temperance.files import reading
 from temperance.predictions.checks import MARK, Described, Wanted, as_class_names
 from temperance.predictions.core import WRITTEN_ROWS, Extras, Origin, Predictions
 from temperance.predictions.dense import in_shape
-from temperance.predictions.keyed import extras_of, find_set, open_set
+from temperance.predictions.keyed import extras_of, find_set, keyed_label, open_set
 from temperance.predictions.rows import as_numpy
 
 # Deflated data never expands by more than this factor; a member that claims to is damaged.
@@ -198,9 +198,9 @@ def _labels(origin: Origin) -> npt.NDArray[Any]:
 
 def _arrays(predictions: Predictions, prefix: str = "") -> dict[str, npt.NDArray[Any]]:
     """The scores, and labels, groups, weights and the calibrator's name where there are any."""
-    arrays = {prefix + predictions.kind: as_numpy(in_shape(predictions, predictions.scores))}
+    arrays = {prefix + predictions.kind: as_numpy(in_shape(predictions, predictions.written(predictions.scores)))}
     if predictions.has_labels:
-        arrays[f"{prefix}labels"] = as_numpy(in_shape(predictions, predictions.whole.labels))
+        arrays[prefix + keyed_label(predictions)] = as_numpy(in_shape(predictions, predictions.whole.labels))
     if predictions.groups is not None:
         arrays[f"{prefix}groups"] = predictions.groups[:: math.prod(predictions.space)]
     if predictions.weights is not None:
@@ -225,7 +225,7 @@ def _add_scores(archive: ZipFile, name: str, predictions: Predictions, compressi
     """Write scores as they are read, so that only some rows, or whole images, are ever held."""
     pixels = math.prod(predictions.space)
     chunks = predictions.chunks(max(1, WRITTEN_ROWS // pixels) * pixels)
-    pieces = (as_numpy(in_shape(predictions, chunk.scores)) for chunk in chunks)
+    pieces = (as_numpy(in_shape(predictions, predictions.written(chunk.scores))) for chunk in chunks)
     first = next(pieces)
     shape = (predictions.n // pixels, *first.shape[1:])
     header = {"descr": npy.dtype_to_descr(first.dtype), "fortran_order": False, "shape": shape}

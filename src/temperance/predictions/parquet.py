@@ -44,7 +44,7 @@ def read(path: Path, wanted: Wanted) -> Predictions:
         marks = set() if columns.mark is None else _texts(file, columns.mark, part)
     stored = (schema.metadata or {}).get(b"class_names")
     names = columns.class_names if stored is None else as_class_names(names_from_json("class_names", stored))
-    names = binary_names(names, wanted.positive)
+    names = binary_names(names, wanted)
     scores = _describe_scores(schema, columns, (n, k))
     truth, groups, counted = (
         None if name is None else _describe(schema.field(name).type, (n,))
@@ -141,9 +141,10 @@ def _batches(predictions: Predictions, others: dict[str, Any]) -> Iterator[Any]:
     start = 0
     for chunk in predictions.chunks(WRITTEN_ROWS):
         size = len(chunk.labels)
-        arrays = {predictions.kind: _lists(as_numpy(chunk.scores))}
+        scores = as_numpy(predictions.written(chunk.scores))
+        arrays = {predictions.kind: pyarrow.array(scores) if scores.ndim == 1 else _lists(scores)}
         if predictions.has_labels:
-            arrays["label"] = pyarrow.array(chunk.labels.cpu().numpy())
+            arrays[predictions.label_name] = pyarrow.array(chunk.labels.cpu().numpy())
         if chunk.groups is not None:
             arrays["group"] = pyarrow.array(chunk.groups.tolist(), pyarrow.string())
         if chunk.weights is not None:

@@ -31,7 +31,7 @@ def read(path: Path, wanted: Wanted) -> Predictions:
         for record in _records(path):
             n += 1
             marks |= {str(record.get(columns.mark) or "")} if columns.mark else set()
-    names = binary_names(columns.class_names, wanted.positive)
+    names = binary_names(columns.class_names, wanted)
     k = len(first[columns.scores[0]]) if columns.is_list else len(columns.scores)
     score = Described((n, k) if columns.is_list else (n,), "f", "float64")
     others = (columns.labels, columns.groups, columns.weights)
@@ -178,13 +178,13 @@ def write(path: Path, predictions: Predictions, extras: Extras) -> None:
 
 def _new_records(predictions: Predictions, extras: Extras) -> Iterator[Record]:
     kind, row = predictions.kind, 0
-    names = None if predictions.class_names is None else [f"{kind}_{each}" for each in class_columns(predictions)]
+    names = None if predictions.class_names is None else class_columns(predictions)
     mark = {} if predictions.calibrated_by is None else {MARK: predictions.calibrated_by}
     for chunk in predictions.chunks(WRITTEN_ROWS):
-        for i, scores in enumerate(chunk.scores.double().tolist()):
+        for i, scores in enumerate(predictions.written(chunk.scores).double().tolist()):
             record: Record = {kind: scores} if names is None else dict(zip(names, scores, strict=True))
             if predictions.has_labels:
-                record["label"] = int(chunk.labels[i])
+                record[predictions.label_name] = int(chunk.labels[i])
             if chunk.groups is not None:
                 record["group"] = str(chunk.groups[i])
             if chunk.weights is not None:

@@ -143,12 +143,16 @@ class Meaning:
         if self.from_logits:
             return torch.stack([torch.zeros_like(column), column], dim=1)
         outside = (column < 0) | (column > 1)
+        if self.wanted.answers:
+            outside |= column.isnan()  # it is not in a class, which the check of probabilities would name
         if bool(outside.any()):
             row = int(outside.nonzero()[0])
+            logits = "If these are logits or decision-function scores, pass from_logits=True"
+            answers = self.wanted.answers
             raise InputError(
-                f"{self.name} of the positive class must lie between 0 and 1; row {first_row + row} has "
-                f"{float(column[row]):.6g}. If these are logits or decision-function scores, "
-                "pass from_logits=True",
+                f"{self.name} {'' if answers else 'of the positive class '}must lie between 0 and 1; row "
+                f"{first_row + row} has {float(column[row]):.6g}. "
+                f"{'If these are percent, divide them by 100' if answers else logits}",
                 row=first_row + row,
                 flags={"pass from_logits=True": "store them under the name logits"},
             )

@@ -22,7 +22,7 @@ from temperance.files import reading, save_tensors
 from temperance.predictions.checks import MARK, Described, Wanted, as_class_names, names_from_json
 from temperance.predictions.core import Extras, Origin, Predictions
 from temperance.predictions.dense import in_shape
-from temperance.predictions.keyed import extras_of, find_set, open_set
+from temperance.predictions.keyed import extras_of, find_set, keyed_label, open_set
 
 # NumPy's letters for the kinds of number that safetensors has; its types are written like F32, BF16, I64, BOOL.
 KINDS = {"F": "f", "BF": "f", "I": "i", "U": "u", "BOOL": "b", "C": "c"}
@@ -116,7 +116,7 @@ def write(path: Path, predictions: Predictions, extras: Extras) -> None:
 def rewrite(origin: Origin, path: Path, predictions: Predictions) -> None:
     """Write a copy of a .safetensors file with new predictions: every other tensor and all metadata stay."""
     tensors = _tensors(predictions)
-    labels = tensors.pop("labels", None)
+    labels = tensors.pop(keyed_label(predictions), None)
     with reading(origin.path):
         file = SafetensorsFile(origin.path)
         keys = find_set(file.keys(), origin.wanted)
@@ -130,9 +130,9 @@ def rewrite(origin: Origin, path: Path, predictions: Predictions) -> None:
 
 
 def _tensors(predictions: Predictions) -> dict[str, Tensor]:
-    tensors = {predictions.kind: in_shape(predictions, predictions.scores).contiguous()}
+    tensors = {predictions.kind: in_shape(predictions, predictions.written(predictions.scores)).contiguous()}
     if predictions.has_labels:
-        tensors["labels"] = in_shape(predictions, predictions.whole.labels).contiguous()
+        tensors[keyed_label(predictions)] = in_shape(predictions, predictions.whole.labels).contiguous()
     return tensors
 
 

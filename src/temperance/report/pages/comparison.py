@@ -7,6 +7,7 @@ from pathlib import PurePath
 from statistics import median_high
 
 from temperance.jobs.comparison import Comparison
+from temperance.jobs.evaluation import Evaluation
 from temperance.jobs.outcomes import Outcome
 from temperance.markup import Markup, join, tag
 from temperance.report.formats import interval_of, points, signed, value_of
@@ -54,19 +55,27 @@ def comparison_page(found: Comparison) -> str:
     unchanged = found.recommended is found.baseline
     before, after, method = found.before, found.after, found.recommended.label
     name = PurePath(before.rows[0].source).name
-    about = [found.split, f"{len(before.class_names):,} classes", f"{len(found.outcomes):,} methods"]
+    classes = "" if before.answers else f"{len(before.class_names):,} classes"
+    about = [found.split, classes, f"{len(found.outcomes):,} methods"]
     titles = {"nll": "NLL", "ece": "Calibration error", "accuracy": "Accuracy"}
     parts = [
         heading("Comparison of calibrators", name, about),
         answer(found.verdict, [_figure(found, title, metric) for metric, title in titles.items()], found.notes),
         reliability_section(before) if unchanged else reliability_pair(before, after, method),
         ranking_section(found),
-        classwise_section(before) if unchanged else class_changes_section(before, after),
+        _classes_section(before, None if unchanged else after),
         risk_coverage_section(before) if unchanged else risk_coverage_pair(before, after, method, SAME_ORDER),
         metrics_section(before) if unchanged else metrics_pair(before, after),
         provenance_section(found.provenance),
     ]
     return page(f"{name} – comparison of calibrators", *parts)
+
+
+def _classes_section(before: Evaluation, after: Evaluation | None) -> Markup:
+    """What calibration changes for each class; answers have no classes."""
+    if before.answers:
+        return Markup()
+    return classwise_section(before) if after is None else class_changes_section(before, after)
 
 
 def _figure(found: Comparison, title: str, metric: str) -> tuple[str, str, str]:

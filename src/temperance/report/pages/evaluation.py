@@ -55,13 +55,13 @@ def evaluation_page(evaluation: Evaluation) -> str:
     """The page: the answer first, then the pictures, then every number, then how it was made."""
     row = evaluation.rows[0]
     name = PurePath(row.source).name
-    k = len(evaluation.class_names)
+    classes = "" if evaluation.answers else f"{len(evaluation.class_names):,} classes"
     parts = [
-        heading("Calibration report", name, [row.split, evaluation.counted, f"{k:,} classes", row.method]),
+        heading("Calibration report", name, [row.split, evaluation.counted, classes, row.method]),
         verdict_section(evaluation),
         reliability_section(evaluation),
         histogram_section(evaluation),
-        classwise_section(evaluation),
+        Markup() if evaluation.answers else classwise_section(evaluation),
         risk_coverage_section(evaluation),
         groups_section(evaluation),
         metrics_section(evaluation),
