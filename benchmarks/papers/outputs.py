@@ -54,6 +54,7 @@ class Cell:
     printed   None where the paper does not have this row
     low, high the 95 % interval, over three or more trainings or over test samples; NaN where there is none
     trainings how many `ours` is the mean of
+    exact     measured on the paper's own predictions, so that `ours` should be `printed`
     """
 
     row: str
@@ -64,6 +65,7 @@ class Cell:
     low: float = math.nan
     high: float = math.nan
     trainings: int = 1
+    exact: bool = False
 
 
 @dataclass(frozen=True)
@@ -172,8 +174,8 @@ def _as_json(cell: Cell) -> dict[str, Any]:
 
 
 def agreement(cells: Sequence[Cell]) -> str:
-    """A sentence about how near our numbers are to the paper's."""
-    found = [abs(cell.ours - cell.printed) for cell in cells if cell.printed is not None]
+    """A sentence about how near our numbers are to the paper's, on its own predictions."""
+    found = [abs(cell.ours - cell.printed) for cell in cells if cell.exact and cell.printed is not None]
     near = sum(difference <= CLOSE for difference in found)
     said = f"{near} of {len(found)} numbers are within {CLOSE} points of the paper's"
     return f"{said}; the largest difference is {max(found):.2f}."
@@ -181,36 +183,38 @@ def agreement(cells: Sequence[Cell]) -> str:
 
 def markdown(cells: Sequence[Cell]) -> str:
     """Cells as a Markdown table: a line for each row and column, and for each metric the paper's number and ours."""
-    head, lines = grid(cells, differences=False)
+    head, lines = grid(cells)
     rows = [f"| {' | '.join(line)} |" for line in [head, *lines]]
     return "\n".join([rows[0], "|---" * len(head) + "|", *rows[1:]])
 
 
-def grid(cells: Sequence[Cell], *, differences: bool) -> tuple[list[str], list[list[str]]]:
-    """The head and lines of a table of cells."""
+def grid(cells: Sequence[Cell]) -> tuple[list[str], list[list[str]]]:
+    """The head and lines of a table of cells; a metric of exact cells has a column of differences."""
     metrics = list(dict.fromkeys(cell.metric for cell in cells))
+    exact = {cell.metric for cell in cells if cell.exact}
     columns = any(cell.column for cell in cells)
     found: dict[tuple[str, str], dict[str, Cell]] = {}
     for cell in cells:
         found.setdefault((cell.column, cell.row), {})[cell.metric] = cell
     head = [*([COLUMN] if columns else []), "method"]
     for metric in metrics:
-        head += [f"{metric}, paper", "ours", *(["difference"] if differences else [])]
+        head += [f"{metric}, paper", "ours", *(["difference"] if metric in exact else [])]
     lines = []
     for (column, row), by_metric in found.items():
-        texts = [_texts(by_metric.get(metric))[: 3 if differences else 2] for metric in metrics]
+        texts = [_texts(by_metric.get(metric))[: 3 if metric in exact else 2] for metric in metrics]
         lines.append([*([column] if columns else []), row, *(text for three in texts for text in three)])
     return head, lines
 
 
 def _texts(cell: Cell | None) -> list[str]:
-    """The paper's number, ours with its interval, and the difference."""
+    """The paper's number, ours with its interval, and the difference of an exact cell."""
     if cell is None:
         return ["", "", ""]
     if cell.printed is None:
         return ["", ours(cell), ""]
     digits = _digits(cell)
-    return [f"{cell.printed:.{digits}f}", ours(cell), signed(cell.ours - cell.printed, digits)]
+    difference = signed(cell.ours - cell.printed, digits) if cell.exact else ""
+    return [f"{cell.printed:.{digits}f}", ours(cell), difference]
 
 
 def ours(cell: Cell) -> str:

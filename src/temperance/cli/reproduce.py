@@ -175,8 +175,7 @@ def _reproduce(outputs: Any, args: argparse.Namespace, output: Any, folder: Path
         cells = outputs.stored(args.paper, output.name)
     if not cells:
         raise FileError(f"{args.paper}, {output.name} has no stored numbers; leave out --quick to measure it")
-    exact = output.state == "exact"
-    head, lines = outputs.grid(cells, differences=exact)
+    head, lines = outputs.grid(cells)
     table = Table(show_edge=False, pad_edge=False)
     for title in head:
         table.add_column(title, no_wrap=True, justify="left" if title in (outputs.COLUMN, "method") else "right")
@@ -186,7 +185,7 @@ def _reproduce(outputs: Any, args: argparse.Namespace, output: Any, folder: Path
     said = ["Numbers are percent."]
     if folder is None:
         said.append(KEPT)
-    if exact:
+    if any(cell.exact for cell in cells):
         said.append(outputs.agreement(cells))
     if any(not math.isnan(cell.low) for cell in cells):
         said.append("In brackets, 95 % intervals: over trainings where a number is the mean of three or more.")
