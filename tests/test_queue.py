@@ -2,18 +2,22 @@
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
-from benchmarks.papers import measuring
+from benchmarks.papers import measuring, outputs, sctl, sctl_tables, trained
 from benchmarks.papers import queue as study
 from benchmarks.papers.measuring import measure_all
+from benchmarks.papers.outputs import stored
 from benchmarks.papers.queue import train_all
-from benchmarks.papers.trainings import Training, published, queue
+from benchmarks.papers.trainings import ON_LONG_TAIL, RATIO, Training, published, queue, training_of
 from benchmarks.quality.table import read
+from commands import run
 from conftest import random_predictions
 from temperance.metrics import ece
 
@@ -123,6 +127,49 @@ def test_a_network_is_shown_other_images(
     confidence = np.exp(logits).max(1) / np.exp(logits).sum(1)
     higher = (confidence[:, None] > 1 - doubt.astype(np.float64)).mean()
     assert lines["as trained"]["unfamiliar"]["cifar100"]["auroc"][0] == pytest.approx(higher, abs=0.01)
+
+
+@pytest.mark.filterwarnings("ignore::temperance.errors.TemperanceWarning")  # 26 samples say little
+def test_a_long_tail_is_measured_with_the_rows_of_sctl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From images to the columns of SCTL's tables: half of a long-tailed subset is for calibration."""
+    training = Training("cifar10", "small-cnn", 1, "cross-entropy", (*ON_LONG_TAIL, "batch_size=16"))
+    monkeypatch.setattr(study, "queue", lambda: [training])
+    monkeypatch.setattr(study, "CORRUPTIONS", ())
+    monkeypatch.setattr(measuring, "RESULTS", tmp_path / "papers.jsonl")
+    monkeypatch.setattr(sctl, "ROWS", ["TS CE", "CTS ND", f"TS {sctl.BALANCED}"])
+    write_images(tmp_path, "cifar10", 4, 0)
+    (tmp_path / "out").mkdir()
+    train_all(tmp_path, tmp_path / "work", tmp_path / "out", device="cpu", seconds=1e6)
+    with np.load(tmp_path / "out" / training.file) as file:
+        counts = np.bincount(file["train_labels"]) + np.bincount(file["val_labels"])
+        assert counts.tolist() == [30, 13, 6, 3] and len(file["val_labels"]) == 26
+        assert np.bincount(file["test_labels"]).tolist() == [10] * 4
+        parts = [torch.from_numpy(file[name]) for name in ("val_logits", "val_labels", "test_logits", "test_labels")]
+    measure_all(tmp_path / "out")
+    lines = {line["state"]: line for line in read(tmp_path / "papers.jsonl")}
+    assert set(lines) >= {"as trained", "temperature", *sctl.ROWS}
+    probs = sctl.calibrated("CTS ND", parts[0].double(), parts[1].long(), parts[2].double())
+    assert lines["CTS ND"]["ece"][0] == pytest.approx(ece(probs, parts[3].long()), abs=1e-6)
+
+    monkeypatch.setattr(trained, "RESULTS", tmp_path)
+    monkeypatch.setattr(trained, "training_of", lambda method, data: replace(training, data=data))
+    found = {(cell.column, cell.row, cell.metric): cell for cell in sctl.own_networks(["uncalibrated", *sctl.ROWS])}
+    cell = found["CIFAR-10-LT, WRN-28, trained here", "CTS ND", "ECE"]
+    assert (cell.printed, cell.exact) == (1.99, False)
+    assert cell.ours == pytest.approx(100 * lines["CTS ND"]["ece"][0])
+    assert found["CIFAR-10-LT, WRN-28, trained here", "uncalibrated", "accuracy"].printed == 85.38
+    assert "CIFAR-10-LT, WRN-28, trained here" in sctl_tables.class_scaling()
+    said = run("reproduce", "sctl", "--table", "4", "--quick")
+    assert said.out.count("trained here") == 4 and outputs.agreement(stored("sctl", "table 4")) in said.out
+
+
+def test_long_tails_have_the_settings_of_the_paper() -> None:
+    lines = {training.line for training in queue() if RATIO in training.changes}
+    assert len(lines) == 8
+    rates = "lr=0.05 weight_decay=0.001"
+    assert f"cifar100 resnet110-sd 200 cross-entropy {' '.join(ON_LONG_TAIL)} {rates}" in lines
+    job = training_of("long-tail:network=wrn-28-10", "cifar10").job("images")
+    assert (job.recipe.drops, job.recipe.lr, job.data_options["val_fraction"]) == ((100, 150), 0.1, 0.5)
 
 
 def test_a_training_that_broke_down_is_a_result(tmp_path: Path, results: Path) -> None:

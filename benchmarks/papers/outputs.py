@@ -106,6 +106,7 @@ class Output:
     data     the predictions that it measures, in the folder of real ones; what comes of it is kept in CELLS
     methods  the trainings of the queue that it shows, {row: method}, on each of `sets`
     figure   how a figure is drawn, where it is more than a table
+    beside   cells of trainings of the queue, to be shown below those of `cells`
     """
 
     name: str
@@ -117,6 +118,7 @@ class Output:
     methods: Mapping[str, str] = field(default_factory=dict)
     sets: tuple[str, ...] = ()
     figure: Figure | None = None
+    beside: Callable[[], Iterator[Cell]] | None = None
 
 
 def outputs_of(paper: str) -> list[Output]:

@@ -4,6 +4,7 @@ A training is written as a line: data, network, epochs, loss, and what differs f
 
     cifar100 resnet18 100 label-smoothing
     cifar100 resnet18 100 cross-entropy mix=mixup seed=1
+    cifar100 densenet40 200 cross-entropy preset=long-tail long_tail=0.1 val_fraction=0.5 lr=0.01 weight_decay=0.0001
 
 Losses have the settings of their paper, or of the first program that is known, on that data.
 """
@@ -83,9 +84,10 @@ def _entry(name: str, settings: Mapping[str, Any]) -> str:
 
 
 def training_of(method: str, data: str) -> Training:
-    """ResNet-18, 100 epochs, with a method of the papers.
+    """ResNet-18, 100 epochs, with a method of the papers, or a network on a long tail.
 
-    method  a loss, with changes to its published settings, or one of RECIPES, with changes to its mix
+    method  a loss, with changes to its published settings; one of RECIPES, with changes to its mix; or LONG_TAIL, with
+            one of the networks of LONG_TAILED
 
     >>> training_of("acls:terms=adaptive", "cifar100").line
     'cifar100 resnet18 100 acls:margin=10.0:terms=adaptive'
@@ -95,6 +97,10 @@ def training_of(method: str, data: str) -> Training:
     'cifar10 resnet18 100 acls clip=2.0'
     """
     name, changes = parse_entry(method)
+    if name == LONG_TAIL:
+        lr, weight_decay = RATES[data][changes["network"]]
+        own = (f"lr={lr:g}", f"weight_decay={weight_decay:g}")
+        return Training(data, changes["network"], 200, "cross-entropy", (*ON_LONG_TAIL, *own))
     if name in RECIPES:
         more = (f"mix.{key}={value}" for key, value in changes.items())
         return Training(data, NETWORK, EPOCHS, "cross-entropy", (RECIPES[name], *more))
@@ -134,6 +140,34 @@ STRENGTHS = {
 # On CIFAR-10: figure 6 of MaC-Cal.
 MIXTURES = {f"{mix} α {alpha}": f"{mix}:alpha={alpha}" for mix in ("mixup", "mit") for alpha in (0.2, 0.5, 2.0)}
 
+# SCTL's classifiers on long-tailed data, half of which is for calibration: the networks by what its table 4 calls them,
+# and the learning rate and weight decay there.
+LONG_TAIL, RATIO = "long-tail", "long_tail=0.1"
+ON_LONG_TAIL = ("preset=long-tail", RATIO, "val_fraction=0.5")
+LONG_TAILED = {
+    name: f"{LONG_TAIL}:network={network}"
+    for name, network in (
+        ("DenseNet-40", "densenet40"),
+        ("WRN-28", "wrn-28-10"),
+        ("ResNet-110", "resnet110"),
+        ("ResNet-110-SD", "resnet110-sd"),
+    )
+}
+RATES = {
+    "cifar100": {
+        "densenet40": (0.01, 1e-4),
+        "wrn-28-10": (0.1, 5e-4),
+        "resnet110": (0.1, 1e-4),
+        "resnet110-sd": (0.05, 1e-3),
+    },
+    "cifar10": {
+        "densenet40": (0.01, 1e-4),
+        "wrn-28-10": (0.1, 5e-4),
+        "resnet110": (0.1, 1e-4),
+        "resnet110-sd": (0.04, 1e-4),
+    },
+}
+
 
 def queue() -> list[Training]:
     """All trainings, in the order in which they are run."""
@@ -161,6 +195,9 @@ def _in_order() -> Iterator[Training]:
     for network in ("densenet121", "wrn-26-10"):
         for method in ("cross-entropy", "au"):
             yield replace(training_of(method, "cifar100"), network=network, epochs=200)
+    for data in ("cifar100", "cifar10"):
+        for method in LONG_TAILED.values():
+            yield training_of(method, data)
     for method in MIXTURES.values():
         yield training_of(method, "cifar10")
     for method in STRENGTHS.values():

@@ -1,5 +1,8 @@
 """The SCTL paper's tables, on the very predictions that it reports on, fitted with the authors' optimisers."""
 
+import os
+import subprocess
+import sys
 from collections.abc import Collection, Iterable
 from itertools import product
 from pathlib import Path
@@ -69,6 +72,25 @@ def test_table_2(shared_data: Path, place: tuple[str, str]) -> None:
 def test_table_3(shared_data: Path, place: tuple[str, str]) -> None:
     name, objective = place
     check(shared_data / sctl.DENSENET, f"{name} {objective}", sctl_printed.TABLE_3[name][objective])
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(("unit", "expected"), [("AVX2", 9.57), ("AVX512", 7.69)])
+def test_rounding_decides_where_a_fit_stops(shared_data: Path, unit: str, expected: float) -> None:
+    """docs/evidence.md: a number of Table 2 depends on the vector instructions."""
+    program = (
+        "import sys, torch; from pathlib import Path; from benchmarks.papers import sctl;"
+        "print(torch.backends.cpu.get_cpu_capability(), sctl.measured(Path(sys.argv[1]), 'ETS FL')[0])"
+    )
+    file = shared_data / sctl.LONG_TAIL["DenseNet-40"]
+    settings = os.environ | {"ATEN_CPU_CAPABILITY": unit.lower(), "PYTHONPATH": os.pathsep.join(sys.path)}
+    said = subprocess.run(
+        [sys.executable, "-c", program, file], env=settings, capture_output=True, text=True, check=True
+    )
+    used, found = said.stdout.split()
+    if used != unit:
+        pytest.skip(f"this processor has no {unit}")
+    assert float(found) == pytest.approx(expected, abs=CLOSE)
 
 
 @pytest.mark.parametrize(("objective", "temperature"), [("nll", 2.875014), ("class-scaled", 2.959335)])

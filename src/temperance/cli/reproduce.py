@@ -175,7 +175,8 @@ def _reproduce(outputs: Any, args: argparse.Namespace, output: Any, folder: Path
         cells = outputs.stored(args.paper, output.name)
     if not cells:
         raise FileError(f"{args.paper}, {output.name} has no stored numbers; leave out --quick to measure it")
-    head, lines = outputs.grid(cells)
+    shown = cells + (list(output.beside()) if output.beside else [])
+    head, lines = outputs.grid(shown)
     table = Table(show_edge=False, pad_edge=False)
     for title in head:
         table.add_column(title, no_wrap=True, justify="left" if title in (outputs.COLUMN, "method") else "right")
@@ -185,9 +186,9 @@ def _reproduce(outputs: Any, args: argparse.Namespace, output: Any, folder: Path
     said = ["Numbers are percent."]
     if folder is None:
         said.append(KEPT)
-    if any(cell.exact for cell in cells):
+    if any(cell.exact for cell in shown):
         said.append(outputs.agreement(cells))
-    if any(not math.isnan(cell.low) for cell in cells):
+    if any(not math.isnan(cell.low) for cell in shown):
         said.append("In brackets, 95 % intervals: over trainings where a number is the mean of three or more.")
         said.append("Elsewhere they are over test samples, and another training may differ by more.")
     show(Text("\n" + " ".join(said)))
