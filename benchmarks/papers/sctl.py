@@ -133,7 +133,8 @@ def calibrated(row: str, logits: Tensor, labels: Tensor, test: Tensor, solver: s
     name, objective = row.split(maxsplit=1)
     method, settings = CALIBRATORS[name]
     found = make_calibrator(method, objective=OBJECTIVES[objective], solver=solver, prior="same", **settings)
-    return found.fit(logits, labels).predict_proba(test)
+    probs: Tensor = found.fit(logits, labels).predict_proba(test)
+    return probs
 
 
 def _cells(row: str, column: str, printed: Iterable[float | None], found: tuple[float, float]) -> Iterator[Cell]:
