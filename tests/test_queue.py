@@ -159,8 +159,18 @@ def test_a_long_tail_is_measured_with_the_rows_of_sctl(tmp_path: Path, monkeypat
     assert cell.ours == pytest.approx(100 * lines["CTS ND"]["ece"][0])
     assert found["CIFAR-10-LT, WRN-28, trained here", "uncalibrated", "accuracy"].printed == 85.38
     assert "CIFAR-10-LT, WRN-28, trained here" in sctl_tables.class_scaling()
-    said = run("reproduce", "sctl", "--table", "4", "--quick")
-    assert said.out.count("trained here") == 4 and outputs.agreement(stored("sctl", "table 4")) in said.out
+    said = " ".join(run("reproduce", "sctl", "--table", "4", "--quick").out.split())
+    assert said.count("trained here") == 4 and outputs.agreement(stored("sctl", "table 4")) in said
+
+
+def test_refined_networks_come_after_the_seeds() -> None:
+    lines = [training.line for training in queue()]
+    seeds, refined, larger = (
+        [i for i, line in enumerate(lines) if part in line] for part in (" seed=2", " keep=refined", " resnet50 ")
+    )
+    assert max(seeds) < min(refined) <= max(refined) < min(larger) and len(refined) == 4
+    assert "cifar10 resnet18 100 acls clip=2.0 keep=refined" in lines
+    assert {training.job("").recipe.keep for training in queue()} == {"last", "refined"}
 
 
 def test_long_tails_have_the_settings_of_the_paper() -> None:

@@ -277,6 +277,20 @@ def test_answers_are_yes_no_or_undecided_for_each_data_set(tmp_path: Path, monke
     assert "| `cifar100 resnet18 100 acls:margin=10.0` | the loss became nan |" in summary.failures()
 
 
+def test_the_refined_network_stands_beside_the_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trained, "RESULTS", tmp_path)
+    states = ("as trained", "temperature", "auto")
+    known = {"accuracy": [0.8, 0.7, 0.9]}
+    last = [line("cross-entropy", 0.1, state) | known | {"nll": [0.9, 0.8, 1.0]} for state in states]
+    write_results(tmp_path, *last)
+    assert summary.kept() == "Not trained yet."
+    refined = [line("cross-entropy keep=refined", 0.1, state) | known | {"nll": [0.7, 0.6, 0.8]} for state in states]
+    write_results(tmp_path, *last, *refined)
+    rows = [each.strip("| ").split(" | ") for each in summary.kept().splitlines()[2:]]
+    assert [row[:3] for row in rows] == [["CIFAR-100", "cross-entropy", f"`{kept}`"] for kept in ("last", "refined")]
+    assert [row[-1] for row in rows] == ["0.9000 (0.8000–1.0000)", "0.7000 (0.6000–0.8000)"]
+
+
 def test_other_images_are_means_over_what_was_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trained, "RESULTS", tmp_path)
     unfamiliar = {"svhn": {"auroc": [0.8, 0.7, 0.9], "fpr95": [0.5, 0.5, 0.5]}}

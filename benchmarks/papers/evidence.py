@@ -222,6 +222,7 @@ def table(name: str) -> str:
         "answers": summary.answers,
         "progress": summary.progress,
         "failures": summary.failures,
+        "kept": summary.kept,
         "situations": situations,
         "cts_1": lambda: markdown(list(cts.table_1(Path()))),
         "cts_2": lambda: markdown(stored("cts", "table II")),

@@ -87,7 +87,7 @@ def training_of(method: str, data: str) -> Training:
     """ResNet-18, 100 epochs, with a method of the papers, or a network on a long tail.
 
     method  a loss, with changes to its published settings; one of RECIPES, with changes to its mix; or LONG_TAIL, with
-            one of the networks of LONG_TAILED
+            one of the networks of LONG_TAILED. Changes to the recipe may follow
 
     >>> training_of("acls:terms=adaptive", "cifar100").line
     'cifar100 resnet18 100 acls:margin=10.0:terms=adaptive'
@@ -95,20 +95,23 @@ def training_of(method: str, data: str) -> Training:
     'cifar10 resnet18 100 cross-entropy mix=mixup'
     >>> training_of("acls", "cifar10").line
     'cifar10 resnet18 100 acls clip=2.0'
+    >>> training_of("focal keep=refined", "cifar10").line
+    'cifar10 resnet18 100 focal keep=refined'
     """
+    method, *recipe = method.split()
     name, changes = parse_entry(method)
     if name == LONG_TAIL:
         lr, weight_decay = RATES[data][changes["network"]]
         own = (f"lr={lr:g}", f"weight_decay={weight_decay:g}")
-        return Training(data, changes["network"], 200, "cross-entropy", (*ON_LONG_TAIL, *own))
+        return Training(data, changes["network"], 200, "cross-entropy", (*ON_LONG_TAIL, *own, *recipe))
     if name in RECIPES:
         more = (f"mix.{key}={value}" for key, value in changes.items())
-        return Training(data, NETWORK, EPOCHS, "cross-entropy", (RECIPES[name], *more))
+        return Training(data, NETWORK, EPOCHS, "cross-entropy", (RECIPES[name], *more, *recipe))
     # As printed, AU does not leave chance with the narrow bandwidth of CIFAR-100.
     _, usual = parse_entry(name if method == AU_AS_PRINTED else published(name, data))
     # Without a limit ACLS became NaN on CIFAR-10 in its first epoch; its own program has this one.
     limit = ("clip=2.0",) if (name, data) == ("acls", "cifar10") else ()
-    return Training(data, NETWORK, EPOCHS, _entry(name, usual | changes), limit)
+    return Training(data, NETWORK, EPOCHS, _entry(name, usual | changes), (*limit, *recipe))
 
 
 NETWORK, EPOCHS = "resnet18", 100
@@ -124,6 +127,9 @@ LOSS_METHODS = (
 METHODS = (*LOSS_METHODS, *MIXES, ACLS_RELEASED, AU_AS_PRINTED, MMCE_AS_PRINTED)
 CLAIMED = ("cross-entropy", "acls", "mbls", "label-smoothing", "au", "focal")
 HEADLINE = ("cross-entropy", "au", "acls", "mbls", "label-smoothing")
+
+# Losses of which the network of the refined epoch is kept too, not only that of the last.
+KEPT, REFINED = ("cross-entropy", "acls"), "keep=refined"
 
 # Changes to one method, by what the tables call them. On CIFAR-100: tables 5 and 6, figure A and table A of ACLS, and
 # figure 2 of selective risk.
@@ -181,8 +187,10 @@ def _in_order() -> Iterator[Training]:
     for data in ("cifar100", "cifar10"):
         for seed in (1, 2):
             for method in CLAIMED:
-                training = training_of(method, data)
-                yield replace(training, changes=(*training.changes, f"seed={seed}"))
+                yield training_of(f"{method} seed={seed}", data)
+    for data in ("cifar100", "cifar10"):
+        for method in KEPT:
+            yield training_of(f"{method} {REFINED}", data)
     for data in ("cifar100", "cifar10"):
         for method in HEADLINE:
             yield replace(training_of(method, data), network="resnet50", epochs=200)
