@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.papers import measuring, outputs, sctl, sctl_tables, trained
+from benchmarks.papers import measuring, outputs, sctl, sctl_tables, selective_risk, trained
 from benchmarks.papers import queue as study
-from benchmarks.papers.measuring import measure_all
+from benchmarks.papers.measuring import CALIBRATORS, measure_all
 from benchmarks.papers.outputs import stored
 from benchmarks.papers.queue import train_all
-from benchmarks.papers.trainings import ON_LONG_TAIL, RATIO, Training, published, queue, training_of
+from benchmarks.papers.trainings import COVERAGES, GAMMAS, ON_LONG_TAIL, RATIO, Training, published, queue, training_of
 from benchmarks.quality.table import read
 from commands import run
 from conftest import random_predictions
@@ -84,6 +84,23 @@ def test_each_state_is_measured_once(tmp_path: Path, results: Path) -> None:
     assert lines[3]["ece"][0] == pytest.approx(ece((logits / 2).half().double(), labels, from_logits=True), abs=1e-6)
     assert lines[3]["keep_rates"] == [0.5]
     assert lines[1]["temperature"] > 1.2  # the logits are too sharp
+
+
+def test_meta_cal_is_measured_and_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert {"meta-mis", "meta-acc"} <= set(CALIBRATORS)
+    monkeypatch.setattr(measuring, "CALIBRATORS", ("meta-mis", "meta-acc"))
+    monkeypatch.setattr(measuring, "RESULTS", tmp_path / "papers.jsonl")
+    monkeypatch.setattr(trained, "RESULTS", tmp_path)
+    assert selective_risk.with_meta().endswith(": none yet")
+    write_predictions(tmp_path, "cifar100 resnet18 100 kde-xe:strength=0.5")
+    measure_all(tmp_path)
+    lines = {line["state"]: line for line in read(tmp_path / "papers.jsonl")}
+    found = {(cell.row, cell.metric): cell for cell in selective_risk.table_s4(tmp_path)}
+    for name, state, printed in (("MetaMis", "meta-mis", (1.20, 74.3)), ("MetaAcc", "meta-acc", (0.68, 38.6))):
+        cells = [found[f"KDE-XE + {name}", metric] for metric in ("AECE", "accuracy")]
+        assert tuple(cell.printed for cell in cells) == printed
+        assert cells[0].ours == pytest.approx(100 * lines[state]["adaptive-ece"][0])
+    assert selective_risk.with_meta().endswith(": KDE-XE")
 
 
 def write_images(folder: Path, name: str, k: int, seed: int) -> None:
@@ -171,6 +188,14 @@ def test_refined_networks_come_after_the_seeds() -> None:
     assert max(seeds) < min(refined) <= max(refined) < min(larger) and len(refined) == 4
     assert "cifar10 resnet18 100 acls clip=2.0 keep=refined" in lines
     assert {training.job("").recipe.keep for training in queue()} == {"last", "refined"}
+
+
+def test_choices_of_settings_come_last() -> None:
+    last = [training_of(method, "cifar100") for method in GAMMAS.values()]
+    last += [training_of(method, "cifar10") for method in COVERAGES.values()]
+    assert queue()[-len(last) :] == last
+    assert last[0].line == "cifar100 resnet18 100 inverse-focal:gamma=1.5"
+    assert last[-1].line == "cifar10 resnet18 100 au:cdf_bandwidth=0.05" and len(COVERAGES) == 8
 
 
 def test_long_tails_have_the_settings_of_the_paper() -> None:

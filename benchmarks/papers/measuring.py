@@ -30,7 +30,7 @@ from temperance.registry import parse_entry
 RESULTS = Path(__file__).resolve().parent.parent / "results" / "papers.jsonl"
 
 # What is fitted to the validation part; the selective-risk paper fits the temperature to the training part too.
-CALIBRATORS = ("temperature", "temperature-ece", "class-temperature-greedy", "auto")
+CALIBRATORS = ("temperature", "temperature-ece", "class-temperature-greedy", "auto", "meta-mis", "meta-acc")
 METRICS = (
     "accuracy",
     "nll",

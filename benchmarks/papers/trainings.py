@@ -143,7 +143,18 @@ STRENGTHS = {
     for negative in (0.0, 0.005, 0.01, 0.015)
     if (positive, negative) not in ((0.0, 0.0), (0.1, 0.01))  # cross-entropy, and ACLS as it is
 }
-# On CIFAR-10: figure 6 of MaC-Cal.
+# On CIFAR-100: figure S4 of selective risk, at the values of γ that the paper chose somewhere and at 4 and 5, where it
+# finds inverse focal loss worse. That of the usual training is left out.
+GAMMAS = {f"inverse focal γ {gamma:g}": f"inverse-focal:gamma={gamma}" for gamma in (1.5, 2.0, 3.0)}
+GAMMAS |= {f"inverse focal γ {gamma}": f"inverse-focal:gamma={gamma}.0:allow_reversal=true" for gamma in (4, 5)}
+GAMMAS |= {f"dual focal γ {gamma:g}": f"dual-focal:gamma={gamma}" for gamma in (1.0, 2.6, 3.9, 6.1)}
+# On CIFAR-10: figure S6 of selective risk, without the usual training, and figure 6 of MaC-Cal.
+COVERAGES = {
+    f"κ {coverage:g}/ν {width:g}": f"au:low_conf_coverage={coverage}:cdf_bandwidth={width}"
+    for coverage in (0.3, 0.6, 0.9)
+    for width in (0.01, 0.05, 0.1)
+    if (coverage, width) != (0.9, 0.1)
+}
 MIXTURES = {f"{mix} α {alpha}": f"{mix}:alpha={alpha}" for mix in ("mixup", "mit") for alpha in (0.2, 0.5, 2.0)}
 
 # SCTL's classifiers on long-tailed data, half of which is for calibration: the networks by what its table 4 calls them,
@@ -210,3 +221,7 @@ def _in_order() -> Iterator[Training]:
         yield training_of(method, "cifar10")
     for method in STRENGTHS.values():
         yield training_of(method, "cifar100")
+    for method in GAMMAS.values():
+        yield training_of(method, "cifar100")
+    for method in COVERAGES.values():
+        yield training_of(method, "cifar10")
