@@ -190,6 +190,11 @@ def test_refined_networks_come_after_the_seeds() -> None:
     assert {training.job("").recipe.keep for training in queue()} == {"last", "refined"}
 
 
+def test_epochs_of_a_long_tail_are_timed_by_themselves() -> None:
+    long, usual = (Training.parse(f"cifar100 resnet18 200 cross-entropy{more}") for more in (f" {RATIO}", ""))
+    assert study._kind(long.file) != study._kind(usual.file) == study._kind("cifar100_resnet18_100_acls_seed_1.npz")
+
+
 def test_choices_of_settings_come_last() -> None:
     last = [training_of(method, "cifar100") for method in GAMMAS.values()]
     last += [training_of(method, "cifar10") for method in COVERAGES.values()]

@@ -172,7 +172,8 @@ def test_what_was_kept_has_the_numbers_that_the_paper_prints(
     assert output.cells is not None
     monkeypatch.setattr(sctl, "measured", lambda file, row: (1.0, 1.0))
     kept = {(cell.column, cell.row, cell.metric): cell.printed for cell in stored("sctl", output.name)}
-    assert kept == {(cell.column, cell.row, cell.metric): cell.printed for cell in output.cells(tmp_path)}
+    printed = {(cell.column, cell.row, cell.metric): cell.printed for cell in output.cells(tmp_path)}
+    assert kept == pytest.approx(printed, abs=1e-4)
 
 
 @pytest.mark.shared
@@ -499,4 +500,4 @@ def test_what_is_measured_is_kept_if_asked(tmp_path: Path, monkeypatch: pytest.M
     assert said.code == 0 and "0 of 16 numbers are within 0.03 points of the paper's" in " ".join(said.out.split())
     assert not outputs.CELLS.exists()
     assert run("reproduce", "sctl", "--table", "3", "--data", tmp_path, "--save").code == 0
-    assert {cell.ours for cell in stored("sctl", "table 3")} == {5.0}
+    assert {cell.ours for cell in stored("sctl", "table 3") if cell.metric == "ECE"} == {5.0}

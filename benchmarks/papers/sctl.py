@@ -14,7 +14,7 @@ ours       the authors' predictions: all numbers to 0.03 points, but for two row
            label smoothing and with class scaling is 0.04 and 0.03 lower (the order of the rows alone changes it by
            0.015)
 seeds      1 for PTS, as in the authors' program; the other fits draw nothing
-hardware   one core of a CPU, six minutes for Table 1, three for Table 2 and five for Table 3
+hardware   one core of a CPU, six minutes for Table 1, two for Table 2 and five for Table 3
 
 Fits use `solver="released"`: the optimiser of the authors' program, in float32, for as many steps. Rounding decides
 when its L-BFGS stops, so processors differ in the second decimal of ECE. One number differs by more: with AVX-512, ETS
