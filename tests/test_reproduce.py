@@ -19,6 +19,7 @@ from benchmarks.papers import (
     mac_cal,
     outputs,
     sctl,
+    sctl_figures,
     sctl_printed,
     selective_risk,
     summary,
@@ -77,7 +78,7 @@ def test_every_table_shows_without_predictions(paper: str, output: Output) -> No
         kind, number = output.name.split()
         said = run("reproduce", paper, "--quick", f"--{kind}", number)
         assert said.code == 0, said.err
-        assert "paper" in said.out and "ours" in said.out
+        assert "ours" in said.out
         assert "Nothing was measured now" in " ".join(said.out.split())
 
 
@@ -95,6 +96,12 @@ def test_only_the_papers_own_predictions_can_agree() -> None:
     assert head == [outputs.COLUMN, "method", "ECE, paper", "ours", "difference", "share, paper", "ours"]
     assert [each[4] for each in lines] == ["+0.01", ""]
     assert outputs.agreement([exact, other, share]).startswith("1 of 1 numbers")
+
+
+def test_numbers_that_the_paper_does_not_print_have_no_column() -> None:
+    head, lines = outputs.grid([Cell("AU", "", "ECE", None, 5.0), Cell("AU", "", "accuracy", 90.0, 91.0)])
+    assert head == ["method", "ECE, ours", "accuracy, paper", "ours"]
+    assert lines == [["AU", "5.00", "90.00", "91.00"]]
 
 
 # ------------------------------------------------------------------------------- what was trained, and what waits
@@ -417,6 +424,31 @@ def test_missing_predictions_are_a_sentence(tmp_path: Path) -> None:
     said = run("reproduce", "sctl", "--table", "1", "--data", tmp_path)
     assert said.code == 2
     assert said.err.count("\n") == 1 and "c10_densenet40.npz" in said.err and "--data FOLDER" in said.err
+
+
+def test_a_folder_without_networks_is_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "logits").mkdir()
+    for table in ("II", "III"):
+        said = refused(["reproduce", "cts", "--table", table, "--data", str(tmp_path)], capsys)
+        assert f"cts, table {table} needs logits/c100_*.npz" in said and "--data FOLDER" in said
+
+
+def test_damaged_predictions_are_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "logits").mkdir()
+    (tmp_path / sctl_figures.FILE).write_text("not an archive")
+    (tmp_path / cts_figures.FILE).touch()
+    published = run("reproduce", "sctl", "--figure", "1", "--data", tmp_path)
+    assert published.code == 2 and published.err.count("\n") == 1
+    assert f"{tmp_path / sctl_figures.FILE} cannot be read" in published.err
+    own = run("reproduce", "cts", "--figure", "1", "--predictions", tmp_path)
+    assert own.code == 2 and f"{tmp_path / cts_figures.FILE} is empty" in own.err
+
+
+def test_flags_that_would_do_nothing_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "--quick measures nothing" in refused(["reproduce", "sctl", "--quick", "--save"], capsys)
+    assert "--list measures nothing" in refused(["reproduce", "sctl", "--list", "--save"], capsys)
+    svg = str(tmp_path / "figure.svg")
+    assert "--list draws nothing" in refused(["reproduce", "sctl", "--list", "--figure", "1", "-o", svg], capsys)
 
 
 def test_without_a_checkout_it_says_what_it_needs(

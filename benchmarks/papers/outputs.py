@@ -103,7 +103,7 @@ class Output:
              data, networks or epochs; not run
     how      what is reduced, or why it is not run
     cells    makes its table, from predictions or from benchmarks/results; None where there is no table to make
-    data     the predictions that it measures, in the folder of real ones; what comes of it is kept in CELLS
+    data     the predictions that it measures, in the folder of real ones, * for any; what comes of it is kept in CELLS
     methods  the trainings of the queue that it shows, {row: method}, on each of `sets`
     figure   how a figure is drawn, where it is more than a table
     beside   cells of trainings of the queue, to be shown below those of `cells`
@@ -191,8 +191,12 @@ def markdown(cells: Sequence[Cell]) -> str:
 
 
 def grid(cells: Sequence[Cell]) -> tuple[list[str], list[list[str]]]:
-    """The head and lines of a table of cells; a metric of exact cells has a column of differences."""
+    """The head and lines of a table of cells.
+
+    A metric has a column of the paper's numbers if it prints any, and one of differences if there are exact cells.
+    """
     metrics = list(dict.fromkeys(cell.metric for cell in cells))
+    printed = {cell.metric for cell in cells if cell.printed is not None}
     exact = {cell.metric for cell in cells if cell.exact}
     columns = any(cell.column for cell in cells)
     found: dict[tuple[str, str], dict[str, Cell]] = {}
@@ -200,10 +204,13 @@ def grid(cells: Sequence[Cell]) -> tuple[list[str], list[list[str]]]:
         found.setdefault((cell.column, cell.row), {})[cell.metric] = cell
     head = [*([COLUMN] if columns else []), "method"]
     for metric in metrics:
-        head += [f"{metric}, paper", "ours", *(["difference"] if metric in exact else [])]
+        names = [f"{metric}, paper", "ours"] if metric in printed else [f"{metric}, ours"]
+        head += [*names, *(["difference"] if metric in exact else [])]
     lines = []
     for (column, row), by_metric in found.items():
-        texts = [_texts(by_metric.get(metric))[: 3 if metric in exact else 2] for metric in metrics]
+        texts = [
+            _texts(by_metric.get(metric))[metric not in printed : 3 if metric in exact else 2] for metric in metrics
+        ]
         lines.append([*([column] if columns else []), row, *(text for three in texts for text in three)])
     return head, lines
 

@@ -147,7 +147,6 @@ def said_of_sides(found: dict[str, Bins]) -> str:
 
 INSTEAD = f"{trained.REDUCED}, in place of ResNet-50, 200 or 250 epochs and three seeds"
 DRAWN = "`temperance gradients --figure weights` draws them from the losses"
-NOT_TRAINED = "trainings that were not made"
 
 OUTPUTS = [
     trained.output("table 1", "accuracy and ECE of seven losses, ten networks", INSTEAD, table_1, LOSSES),
@@ -177,7 +176,7 @@ OUTPUTS = [
     Output(
         "figure S2", "dual focal loss on wrong predictions", "run", "`temperance gradients --figure rival` draws it"
     ),
-    Output("figure S3", "gradients during a training", "not run", NOT_TRAINED),
+    Output("figure S3", "gradients during a training", "not run", "no training here records its gradients"),
     trained.output(
         "figure S4",
         "the choice of γ on Tiny-ImageNet",
@@ -186,7 +185,9 @@ OUTPUTS = [
         trainings.GAMMAS,
         ["cifar100"],
     ),
-    Output("figure S5", "the effect of the bandwidth on the CDF", "run", "`temperance gradients --figure cdf`"),
+    Output(
+        "figure S5", "the effect of the bandwidth on the CDF", "run", "`temperance gradients --figure cdf` draws it"
+    ),
     trained.output(
         "figure S6",
         "ECE by coverage and bandwidth",

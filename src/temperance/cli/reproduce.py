@@ -51,12 +51,12 @@ def run(args: argparse.Namespace) -> None:
     wanted = f"table {args.table}" if args.table else f"figure {args.figure}" if args.figure else ""
     if wanted and args.paper is None:
         raise InputError(f"name a paper: temperance reproduce PAPER, where PAPER is one of {', '.join(NAMES)}")
+    _check_flags(args)
     if args.paper is None or args.list:
         for paper in [args.paper] if args.paper else NAMES:
             show(Text(f"\n{paper}: {outputs.PAPERS[paper]}\n"))
             show(_states(_chosen(outputs.outputs_of(paper), wanted)))
         return
-    _check_output(args)
     for output in _chosen(outputs.outputs_of(args.paper), wanted):
         if output.cells is None and not wanted:
             continue
@@ -70,10 +70,14 @@ def run(args: argparse.Namespace) -> None:
             _reproduce(outputs, args, output, folder)
 
 
-def _check_output(args: argparse.Namespace) -> None:
-    """Refuse a picture that cannot be made or written before anything is measured."""
+def _check_flags(args: argparse.Namespace) -> None:
+    """Refuse flags that would do nothing, and a picture that cannot be made or written, before anything is measured."""
+    if args.save and (args.quick or args.list):
+        raise InputError(f"{'--quick' if args.quick else '--list'} measures nothing that --save could store")
     if args.output is None:
         return
+    if args.list:
+        raise InputError("--list draws nothing: leave out --list or -o")
     if not args.figure:
         raise InputError("a picture is of one figure: name it with --figure N")
     if args.output.suffix.lower() not in (".svg", ".html", ".htm"):
@@ -119,7 +123,7 @@ def _folder(outputs: Any, args: argparse.Namespace, output: Any) -> Path | None:
     trained = bool(figure and figure.trained)
     given, usual = (args.predictions, outputs.PREDICTIONS) if trained else (args.data, outputs.DATA)
     folder = Path(given) if given else usual
-    missing = [name for name in files if not (folder / name).exists()]
+    missing = [name for name in files if not any(folder.glob(name))]
     if missing:
         what, flag = ("trained networks", "--predictions") if trained else ("real predictions", "--data")
         raise FileError(
