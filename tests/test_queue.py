@@ -2,18 +2,22 @@
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
-from benchmarks.papers import measuring
+from benchmarks.papers import measuring, outputs, sctl, sctl_tables, selective_risk, trained
 from benchmarks.papers import queue as study
-from benchmarks.papers.measuring import measure_all
+from benchmarks.papers.measuring import CALIBRATORS, measure_all
+from benchmarks.papers.outputs import stored
 from benchmarks.papers.queue import train_all
-from benchmarks.papers.trainings import Training, published, queue
+from benchmarks.papers.trainings import COVERAGES, GAMMAS, ON_LONG_TAIL, RATIO, Training, published, queue, training_of
 from benchmarks.quality.table import read
+from commands import run
 from conftest import random_predictions
 from temperance.metrics import ece
 
@@ -82,6 +86,23 @@ def test_each_state_is_measured_once(tmp_path: Path, results: Path) -> None:
     assert lines[1]["temperature"] > 1.2  # the logits are too sharp
 
 
+def test_meta_cal_is_measured_and_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert {"meta-mis", "meta-acc"} <= set(CALIBRATORS)
+    monkeypatch.setattr(measuring, "CALIBRATORS", ("meta-mis", "meta-acc"))
+    monkeypatch.setattr(measuring, "RESULTS", tmp_path / "papers.jsonl")
+    monkeypatch.setattr(trained, "RESULTS", tmp_path)
+    assert selective_risk.with_meta().endswith(": none yet")
+    write_predictions(tmp_path, "cifar100 resnet18 100 kde-xe:strength=0.5")
+    measure_all(tmp_path)
+    lines = {line["state"]: line for line in read(tmp_path / "papers.jsonl")}
+    found = {(cell.row, cell.metric): cell for cell in selective_risk.table_s4(tmp_path)}
+    for name, state, printed in (("MetaMis", "meta-mis", (1.20, 74.3)), ("MetaAcc", "meta-acc", (0.68, 38.6))):
+        cells = [found[f"KDE-XE + {name}", metric] for metric in ("AECE", "accuracy")]
+        assert tuple(cell.printed for cell in cells) == printed
+        assert cells[0].ours == pytest.approx(100 * lines[state]["adaptive-ece"][0])
+    assert selective_risk.with_meta().endswith(": KDE-XE")
+
+
 def write_images(folder: Path, name: str, k: int, seed: int) -> None:
     """Pictures of noise, brighter for higher classes: 120 to train on, 40 to test."""
     draw = np.random.default_rng(seed)
@@ -123,6 +144,72 @@ def test_a_network_is_shown_other_images(
     confidence = np.exp(logits).max(1) / np.exp(logits).sum(1)
     higher = (confidence[:, None] > 1 - doubt.astype(np.float64)).mean()
     assert lines["as trained"]["unfamiliar"]["cifar100"]["auroc"][0] == pytest.approx(higher, abs=0.01)
+
+
+@pytest.mark.filterwarnings("ignore::temperance.errors.TemperanceWarning")  # 26 samples say little
+def test_a_long_tail_is_measured_with_the_rows_of_sctl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From images to the columns of SCTL's tables: half of a long-tailed subset is for calibration."""
+    training = Training("cifar10", "small-cnn", 1, "cross-entropy", (*ON_LONG_TAIL, "batch_size=16"))
+    monkeypatch.setattr(study, "queue", lambda: [training])
+    monkeypatch.setattr(study, "CORRUPTIONS", ())
+    monkeypatch.setattr(measuring, "RESULTS", tmp_path / "papers.jsonl")
+    monkeypatch.setattr(sctl, "ROWS", ["TS CE", "CTS ND", f"TS {sctl.BALANCED}"])
+    write_images(tmp_path, "cifar10", 4, 0)
+    (tmp_path / "out").mkdir()
+    train_all(tmp_path, tmp_path / "work", tmp_path / "out", device="cpu", seconds=1e6)
+    with np.load(tmp_path / "out" / training.file) as file:
+        counts = np.bincount(file["train_labels"]) + np.bincount(file["val_labels"])
+        assert counts.tolist() == [30, 13, 6, 3] and len(file["val_labels"]) == 26
+        assert np.bincount(file["test_labels"]).tolist() == [10] * 4
+        parts = [torch.from_numpy(file[name]) for name in ("val_logits", "val_labels", "test_logits", "test_labels")]
+    measure_all(tmp_path / "out")
+    lines = {line["state"]: line for line in read(tmp_path / "papers.jsonl")}
+    assert set(lines) >= {"as trained", "temperature", *sctl.ROWS}
+    probs = sctl.calibrated("CTS ND", parts[0].double(), parts[1].long(), parts[2].double())
+    assert lines["CTS ND"]["ece"][0] == pytest.approx(ece(probs, parts[3].long()), abs=1e-6)
+
+    monkeypatch.setattr(trained, "RESULTS", tmp_path)
+    monkeypatch.setattr(trained, "training_of", lambda method, data: replace(training, data=data))
+    found = {(cell.column, cell.row, cell.metric): cell for cell in sctl.own_networks(["uncalibrated", *sctl.ROWS])}
+    cell = found["CIFAR-10-LT, WRN-28, trained here", "CTS ND", "ECE"]
+    assert (cell.printed, cell.exact) == (1.99, False)
+    assert cell.ours == pytest.approx(100 * lines["CTS ND"]["ece"][0])
+    assert found["CIFAR-10-LT, WRN-28, trained here", "uncalibrated", "accuracy"].printed == 85.38
+    assert "CIFAR-10-LT, WRN-28, trained here" in sctl_tables.class_scaling()
+    said = " ".join(run("reproduce", "sctl", "--table", "4", "--quick").out.split())
+    assert said.count("trained here") == 4 and outputs.agreement(stored("sctl", "table 4")) in said
+
+
+def test_refined_networks_come_after_the_seeds() -> None:
+    lines = [training.line for training in queue()]
+    seeds, refined, larger = (
+        [i for i, line in enumerate(lines) if part in line] for part in (" seed=2", " keep=refined", " resnet50 ")
+    )
+    assert max(seeds) < min(refined) <= max(refined) < min(larger) and len(refined) == 4
+    assert "cifar10 resnet18 100 acls clip=2.0 keep=refined" in lines
+    assert {training.job("").recipe.keep for training in queue()} == {"last", "refined"}
+
+
+def test_epochs_of_a_long_tail_are_timed_by_themselves() -> None:
+    long, usual = (Training.parse(f"cifar100 resnet18 200 cross-entropy{more}") for more in (f" {RATIO}", ""))
+    assert study._kind(long.file) != study._kind(usual.file) == study._kind("cifar100_resnet18_100_acls_seed_1.npz")
+
+
+def test_choices_of_settings_come_last() -> None:
+    last = [training_of(method, "cifar100") for method in GAMMAS.values()]
+    last += [training_of(method, "cifar10") for method in COVERAGES.values()]
+    assert queue()[-len(last) :] == last
+    assert last[0].line == "cifar100 resnet18 100 inverse-focal:gamma=1.5"
+    assert last[-1].line == "cifar10 resnet18 100 au:cdf_bandwidth=0.05" and len(COVERAGES) == 8
+
+
+def test_long_tails_have_the_settings_of_the_paper() -> None:
+    lines = {training.line for training in queue() if RATIO in training.changes}
+    assert len(lines) == 8
+    rates = "lr=0.05 weight_decay=0.001"
+    assert f"cifar100 resnet110-sd 200 cross-entropy {' '.join(ON_LONG_TAIL)} {rates}" in lines
+    job = training_of("long-tail:network=wrn-28-10", "cifar10").job("images")
+    assert (job.recipe.drops, job.recipe.lr, job.data_options["val_fraction"]) == ((100, 150), 0.1, 0.5)
 
 
 def test_a_training_that_broke_down_is_a_result(tmp_path: Path, results: Path) -> None:

@@ -16,8 +16,8 @@ from temperance.diagnose.traces import pearson
 from temperance.metrics import classwise_ece, ece
 from temperance.metrics.bins import Bins
 from temperance.report.formats import percent
-from temperance.report.svg.drawing import FIFTHS, LEFT, RIGHT, Plot, Scale, label, picture
-from temperance.report.svg.lines import BOTTOM, TOP, Line, scatter_chart, y_scale, y_ticks
+from temperance.report.svg.drawing import FIFTHS, LEFT, RIGHT, Plot, Scale, picture
+from temperance.report.svg.lines import BOTTOM, Line, scatter_chart, y_scale, y_ticks
 
 FILE = file_of("cross-entropy")
 METHODS = {"TS": "temperature-ece", "CTS": "class-temperature-greedy"}
@@ -58,7 +58,8 @@ def draw_classes(numbers: dict[str, Any]) -> Drawing:
         group = Line(title, list(zip(accuracy.tolist(), errors.tolist(), strict=True)), colour)
         drawn = scatter_chart([group], x_title="accuracy of the class", y_title="ECE of the class", x_percent=True)
         pictures.append((f"{title}: ECE of each class", drawn))
-    pictures.append(("Both, summed over classes in each bin", _by_bin(numbers["under by bin"], numbers["over by bin"])))
+    both = _by_bin(numbers["under by bin"], numbers["over by bin"])
+    pictures.append(("Sums over classes: under-confident blue, over-confident red", both))
     every, low, high = (pearson(accuracy, errors) for errors in kinds.values())
     first = numbers["under by bin"][0] / sum(numbers["under by bin"])
     return Drawing(
@@ -83,7 +84,6 @@ def _by_bin(under: list[float], over: list[float]) -> Any:
         "Under-confidence and over-confidence in each bin, summed over classes.",
         plot.y_axis(y_ticks(y)),
         *bars,
-        label(RIGHT, TOP + 12, "blue: under-confident, red: over-confident", anchor="end"),
         plot.x_axis(FIFTHS, "probability of the class"),
     )
 

@@ -5,18 +5,16 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from statistics import fmean
 
-from benchmarks.papers import acls, cts, mac_cal, sctl, selective_risk, summary, trained
+from benchmarks.papers import acls, cts, mac_cal, sctl_tables, selective_risk, summary, trained
 from benchmarks.papers.outputs import (
     PAPERS,
     RESULTS,
     Drawing,
-    agreement,
     markdown,
     outputs_of,
     stored,
@@ -37,64 +35,6 @@ def states() -> str:
     for paper in PAPERS:
         found: list[str] = [output.state for output in outputs_of(paper)]
         lines.append(f"| {paper} | {' | '.join(str(found.count(name)) for name in names)} |")
-    return "\n".join(lines)
-
-
-# ---------------------------------------------------------------------------------------------------------------- SCTL
-
-
-def class_scaling() -> str:
-    """ECE by objective, the mean over the four calibrators: the paper's number / ours."""
-    columns = {"CIFAR-10, DenseNet-40": ("table 1", "")}
-    columns |= {f"CIFAR-10-LT, {network}": ("table 2", network) for network in sctl.LONG_TAIL}
-    objectives = {
-        "CE": "NLL",
-        "LS": "label smoothing",
-        "FL": "focal",
-        "ND": "class scaling",
-        sctl.BALANCED: sctl.BALANCED,
-    }
-    lines = [f"| objective | {' | '.join(columns)} |", "|---" * (1 + len(columns)) + "|"]
-    for objective, said in objectives.items():
-        texts = []
-        for table, network in columns.values():
-            names = {f"{name} {objective}" for name in sctl.CALIBRATORS}
-            cells = [cell for cell in stored("sctl", table) if (cell.column, cell.metric) == (network, "ECE")]
-            cells = [cell for cell in cells if cell.row in names]
-            printed = [cell.printed for cell in cells if cell.printed is not None]
-            ours = f"{fmean(cell.ours for cell in cells):.2f}" if cells else ""
-            texts.append(f"{fmean(printed):.2f} / {ours}" if printed else ours)
-        lines.append(f"| {said} | {' | '.join(texts)} |")
-    return "\n".join(lines)
-
-
-def agreement_table() -> str:
-    """How near our numbers are to those of SCTL's tables."""
-    lines = ["| table | agreement |", "|---|---|"]
-    exact = [output.name for output in outputs_of("sctl") if output.state == "exact"]
-    return "\n".join(lines + [f"| {name} | {agreement(stored('sctl', name))} |" for name in exact])
-
-
-def class_scaling_elsewhere() -> str:
-    """ECE with NLL and with class scaling, on the image classifiers and on the language models."""
-    by_method: dict[str, dict[str, float]] = defaultdict(dict)
-    for line in read(RESULTS / "quality.jsonl"):
-        if "ece" in line:
-            by_method[line["method"]][line["set"]] = line["ece"]
-    images = [name for name in by_method["temperature"] if name.startswith(("c10_", "c100_", "fmnist_"))]
-    texts = [name for name in by_method["temperature"] if name not in images]
-    lines = [
-        f"| calibrator | ECE, {len(images)} image sets | lower in | ECE, {len(texts)} language models | lower in |",
-        "|---|---|---|---|---|",
-    ]
-    for method in ("temperature", "class-temperature", "structured-vector"):
-        before, after = by_method[method], by_method[f"{method}:objective=class-scaled"]
-        cells = []
-        for sets in (images, texts):
-            means = (100 * fmean(found[name] for name in sets) for found in (before, after))
-            cells.append(" % → ".join(f"{mean:.2f}" for mean in means) + " %")
-            cells.append(f"{sum(after[name] < before[name] for name in sets)} of {len(sets)}")
-        lines.append(f"| {method} → class-scaled | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
@@ -272,15 +212,17 @@ def table(name: str) -> str:
     """One of the tables of docs/evidence.md by its name there."""
     made: dict[str, Callable[[], str]] = {
         "states": states,
-        "agreement": agreement_table,
-        "class_scaling": class_scaling,
-        "class_scaling_elsewhere": class_scaling_elsewhere,
+        "agreement": sctl_tables.agreement_table,
+        "class_scaling": sctl_tables.class_scaling,
+        "class_scaling_stand_ins": sctl_tables.class_scaling_stand_ins,
+        "class_scaling_elsewhere": sctl_tables.class_scaling_elsewhere,
         "acls": acls_claims,
         "selective_risk": selective_risk_claims,
         "mac_cal": mac_cal_claims,
         "answers": summary.answers,
         "progress": summary.progress,
         "failures": summary.failures,
+        "kept": summary.kept,
         "situations": situations,
         "cts_1": lambda: markdown(list(cts.table_1(Path()))),
         "cts_2": lambda: markdown(stored("cts", "table II")),

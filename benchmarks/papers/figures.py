@@ -13,6 +13,7 @@ from torch import Tensor
 
 from benchmarks.papers.outputs import Drawing, Figure
 from benchmarks.papers.trainings import training_of
+from temperance.files import reading
 from temperance.metrics import ece
 from temperance.metrics.bins import Bins
 from temperance.report.formats import percent, points, signed
@@ -26,7 +27,7 @@ def file_of(method: str, data: str = "cifar100") -> str:
 
 def read_parts(path: Path, *names: str) -> list[Tensor]:
     """Arrays of a file of the queue: logits as float64, labels as int64."""
-    with np.load(path) as file:
+    with reading(path), np.load(path) as file:
         found = [torch.from_numpy(file[name]) for name in names]
     return [array.long() if array.dtype == torch.uint8 else array.double() for array in found]
 

@@ -1,5 +1,7 @@
 """Measure what the queue trained: each file of predictions, as trained and after calibration.
 
+What was trained on a long tail is also measured with every row of SCTL's tables.
+
 One JSON line for each state is added to benchmarks/results/papers.jsonl; what is there already is not measured again.
 """
 
@@ -15,6 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from benchmarks.papers import sctl
+from benchmarks.papers.trainings import RATIO
 from benchmarks.quality.table import read
 from temperance.calibrators import make_calibrator
 from temperance.jobs.evaluation import evaluate
@@ -26,7 +30,7 @@ from temperance.registry import parse_entry
 RESULTS = Path(__file__).resolve().parent.parent / "results" / "papers.jsonl"
 
 # What is fitted to the validation part; the selective-risk paper fits the temperature to the training part too.
-CALIBRATORS = ("temperature", "temperature-ece", "class-temperature-greedy", "auto")
+CALIBRATORS = ("temperature", "temperature-ece", "class-temperature-greedy", "auto", "meta-mis", "meta-acc")
 METRICS = (
     "accuracy",
     "nll",
@@ -73,6 +77,9 @@ def _measured(about: dict[str, Any], file: Any) -> Iterator[dict[str, Any]]:
         yield common | {"state": name} | _calibrated(name, logits["val"], labels["val"], logits["test"], truth)
     fitted = _calibrated("temperature", logits["train"], labels["train"], logits["test"], truth)
     yield common | {"state": "temperature of the training part"} | fitted
+    for row in sctl.ROWS if RATIO in about["training"].split() else ():
+        probs = sctl.calibrated(row, logits["val"].double(), labels["val"], logits["test"].double())
+        yield common | {"state": row} | _metrics(probs, truth, from_logits=False)
     for name in heads:
         head = {part: torch.from_numpy(file[f"{name}/{part}_logits"]).float() for part in ("val", "test")}
         rates = [round(row["keep_rate"], 4) for row in heads[name] if "keep_rate" in row]

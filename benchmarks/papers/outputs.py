@@ -54,6 +54,7 @@ class Cell:
     printed   None where the paper does not have this row
     low, high the 95 % interval, over three or more trainings or over test samples; NaN where there is none
     trainings how many `ours` is the mean of
+    exact     measured on the paper's own predictions, so that `ours` should be `printed`
     """
 
     row: str
@@ -64,6 +65,7 @@ class Cell:
     low: float = math.nan
     high: float = math.nan
     trainings: int = 1
+    exact: bool = False
 
 
 @dataclass(frozen=True)
@@ -101,9 +103,10 @@ class Output:
              data, networks or epochs; not run
     how      what is reduced, or why it is not run
     cells    makes its table, from predictions or from benchmarks/results; None where there is no table to make
-    data     the predictions that it measures, in the folder of real ones; what comes of it is kept in CELLS
+    data     the predictions that it measures, in the folder of real ones, * for any; what comes of it is kept in CELLS
     methods  the trainings of the queue that it shows, {row: method}, on each of `sets`
     figure   how a figure is drawn, where it is more than a table
+    beside   cells of trainings of the queue, to be shown below those of `cells`
     """
 
     name: str
@@ -115,6 +118,7 @@ class Output:
     methods: Mapping[str, str] = field(default_factory=dict)
     sets: tuple[str, ...] = ()
     figure: Figure | None = None
+    beside: Callable[[], Iterator[Cell]] | None = None
 
 
 def outputs_of(paper: str) -> list[Output]:
@@ -172,8 +176,8 @@ def _as_json(cell: Cell) -> dict[str, Any]:
 
 
 def agreement(cells: Sequence[Cell]) -> str:
-    """A sentence about how near our numbers are to the paper's."""
-    found = [abs(cell.ours - cell.printed) for cell in cells if cell.printed is not None]
+    """A sentence about how near our numbers are to the paper's, on its own predictions."""
+    found = [abs(cell.ours - cell.printed) for cell in cells if cell.exact and cell.printed is not None]
     near = sum(difference <= CLOSE for difference in found)
     said = f"{near} of {len(found)} numbers are within {CLOSE} points of the paper's"
     return f"{said}; the largest difference is {max(found):.2f}."
@@ -181,36 +185,45 @@ def agreement(cells: Sequence[Cell]) -> str:
 
 def markdown(cells: Sequence[Cell]) -> str:
     """Cells as a Markdown table: a line for each row and column, and for each metric the paper's number and ours."""
-    head, lines = grid(cells, differences=False)
+    head, lines = grid(cells)
     rows = [f"| {' | '.join(line)} |" for line in [head, *lines]]
     return "\n".join([rows[0], "|---" * len(head) + "|", *rows[1:]])
 
 
-def grid(cells: Sequence[Cell], *, differences: bool) -> tuple[list[str], list[list[str]]]:
-    """The head and lines of a table of cells."""
+def grid(cells: Sequence[Cell]) -> tuple[list[str], list[list[str]]]:
+    """The head and lines of a table of cells.
+
+    A metric has a column of the paper's numbers if it prints any, and one of differences if there are exact cells.
+    """
     metrics = list(dict.fromkeys(cell.metric for cell in cells))
+    printed = {cell.metric for cell in cells if cell.printed is not None}
+    exact = {cell.metric for cell in cells if cell.exact}
     columns = any(cell.column for cell in cells)
     found: dict[tuple[str, str], dict[str, Cell]] = {}
     for cell in cells:
         found.setdefault((cell.column, cell.row), {})[cell.metric] = cell
     head = [*([COLUMN] if columns else []), "method"]
     for metric in metrics:
-        head += [f"{metric}, paper", "ours", *(["difference"] if differences else [])]
+        names = [f"{metric}, paper", "ours"] if metric in printed else [f"{metric}, ours"]
+        head += [*names, *(["difference"] if metric in exact else [])]
     lines = []
     for (column, row), by_metric in found.items():
-        texts = [_texts(by_metric.get(metric))[: 3 if differences else 2] for metric in metrics]
+        texts = [
+            _texts(by_metric.get(metric))[metric not in printed : 3 if metric in exact else 2] for metric in metrics
+        ]
         lines.append([*([column] if columns else []), row, *(text for three in texts for text in three)])
     return head, lines
 
 
 def _texts(cell: Cell | None) -> list[str]:
-    """The paper's number, ours with its interval, and the difference."""
+    """The paper's number, ours with its interval, and the difference of an exact cell."""
     if cell is None:
         return ["", "", ""]
     if cell.printed is None:
         return ["", ours(cell), ""]
     digits = _digits(cell)
-    return [f"{cell.printed:.{digits}f}", ours(cell), signed(cell.ours - cell.printed, digits)]
+    difference = signed(cell.ours - cell.printed, digits) if cell.exact else ""
+    return [f"{cell.printed:.{digits}f}", ours(cell), difference]
 
 
 def ours(cell: Cell) -> str:

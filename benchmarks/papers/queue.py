@@ -100,8 +100,8 @@ def _needed(training: Training, work: Path) -> float:
 
 
 def _kind(name: str) -> tuple[object, ...]:
-    """What decides the seconds of an epoch: the data, the network, and whether images are mixed."""
-    return (*name.split("_")[:2], "_mix_" in name)
+    """What decides the seconds of an epoch: the data, the network, a long tail, and whether images are mixed."""
+    return (*name.split("_")[:2], "_long_tail_" in name, "_mix_" in name)
 
 
 def _folder(training: Training, work: Path) -> Path:
@@ -112,7 +112,7 @@ def _trained(training: Training, images: Path, work: Path, device: str, commit: 
     """Train one network; the arrays of its file. A failure of the loss is a result too."""
     fast = device.startswith("cuda")
     job, place = training.job(str(images), fast=fast), usable_device(device)
-    data = _images(str(images / f"{training.data}.npz"))
+    data = _images(job.data, **job.data_options)
     about: dict[str, Any] = {"training": training.line, "seed": job.recipe.seed}
     about["hardware"] = torch.cuda.get_device_name() if fast else "cpu"
     if fast:
@@ -192,10 +192,10 @@ def _as_bytes(about: dict[str, Any]) -> Any:
 
 
 @cache
-def _images(source: str) -> ImageData:
+def _images(source: str, **options: Any) -> ImageData:
     from temperance.data import read_images
 
-    return read_images(source)
+    return read_images(source, **options)
 
 
 def main() -> None:

@@ -7,7 +7,7 @@ from statistics import fmean
 from benchmarks.papers import mac_cal, trained
 from benchmarks.papers.outputs import Cell, ours
 from benchmarks.papers.trained import SETS, verdict
-from benchmarks.papers.trainings import METHODS
+from benchmarks.papers.trainings import KEPT, METHODS, REFINED
 
 # The states of a training that are shown, by the end of a table's name.
 STATES = {"trained": "as trained", "temperature": "temperature", "auto": "auto", "masked": "mac-cal"}
@@ -95,10 +95,30 @@ def trainings(data: str, short: str) -> str:
     found = {method: trained.lines(method, STATES[short], data) for method in METHODS}
     ranked = sorted((fmean(line["nll"][0] for line in mine), method) for method, mine in found.items() if mine)
     for _, method in ranked:
-        cells = []
-        for key, times, digits in METRICS.values():
-            value, low, high = trained.interval([line[key] for line in found[method]])
-            cells.append(f"{times * value:.{digits}f} ({times * low:.{digits}f}–{times * high:.{digits}f})")
+        cells = [_number(found[method], metric) for metric in METRICS]
         seeds = f", mean of {len(found[method])}" if len(found[method]) > 1 else ""
         lines.append(f"| {method}{seeds} | {' | '.join(cells)} |")
     return "\n".join(lines if ranked else [NOT_YET.capitalize() + "."])
+
+
+def kept() -> str:
+    """The network of the last epoch beside that of the refined one, after calibration."""
+    states = {"as trained": "as trained", "temperature": "with a temperature", "auto": "with `auto`"}
+    heads = ["data", "method", "kept", "accuracy", *(f"NLL {said}" for said in states.values())]
+    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    for data, name in SETS.items():
+        for method in KEPT:
+            if not trained.lines(f"{method} {REFINED}", data=data):
+                continue
+            for said, change in (("last", ""), ("refined", f" {REFINED}")):
+                found = [trained.lines(method + change, state, data) for state in states]
+                cells = [_number(found[0], "accuracy"), *(_number(each, "NLL") for each in found)]
+                lines.append(f"| {name} | {method} | `{said}` | {' | '.join(cells)} |")
+    return "\n".join(lines) if len(lines) > 2 else f"{NOT_YET.capitalize()}."
+
+
+def _number(lines: list[trained.Line], metric: str) -> str:
+    """A metric of all seeds, with its interval."""
+    key, times, digits = METRICS[metric]
+    value, low, high = (times * number for number in trained.interval([line[key] for line in lines]))
+    return f"{value:.{digits}f} ({low:.{digits}f}–{high:.{digits}f})"

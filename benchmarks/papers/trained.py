@@ -1,7 +1,7 @@
 """What the networks of the queue measured (benchmarks/results/papers.jsonl), as cells of the papers' tables.
 
 A method is a loss with the settings of its paper, with changes after a colon where there are any, or a mix: see
-`trainings.training_of`. All are ResNet-18 and 100 epochs, on CIFAR-100 and CIFAR-10; the papers train larger networks.
+`trainings.training_of`. Most are ResNet-18 and 100 epochs, on CIFAR-100 and CIFAR-10; the papers train larger networks.
 """
 
 from __future__ import annotations
@@ -148,8 +148,7 @@ def output(
 ) -> Output:
     """A table or figure of trainings of the queue, {row: method}; state and text say which of them were measured."""
     begun = any(is_measured(method, data) for method in methods.values() for data in sets)
-    counts = ", ".join(progress(methods, data) for data in sets)
-    said = f"{how if begun else 'waiting in the queue'}; trained: {counts}"
+    said = f"{how if begun else 'waiting in the queue'}; trained: {counts(methods, sets)}"
     table = cells if begun else None
     return Output(name, about, "reduced" if begun else "not run", said, table, methods=methods, sets=tuple(sets))
 
@@ -164,6 +163,11 @@ def shown(name: str, about: str, how: str, cells: Callable[[Path], Iterator[Cell
         return Output(name, about, "not run", f"{how}; only later trainings of cross-entropy are shown such images")
     said = " and ".join(SETS[data] for data in found)
     return Output(name, about, "reduced", f"{how}; networks of {said}", cells)
+
+
+def counts(methods: Mapping[str, str], sets: Sequence[str] = tuple(SETS)) -> str:
+    """How many of the methods were trained on each data set."""
+    return ", ".join(progress(methods, data) for data in sets)
 
 
 def progress(methods: Mapping[str, str], data: str) -> str:

@@ -4,6 +4,7 @@ A training is written as a line: data, network, epochs, loss, and what differs f
 
     cifar100 resnet18 100 label-smoothing
     cifar100 resnet18 100 cross-entropy mix=mixup seed=1
+    cifar100 densenet40 200 cross-entropy preset=long-tail long_tail=0.1 val_fraction=0.5 lr=0.01 weight_decay=0.0001
 
 Losses have the settings of their paper, or of the first program that is known, on that data.
 """
@@ -83,9 +84,10 @@ def _entry(name: str, settings: Mapping[str, Any]) -> str:
 
 
 def training_of(method: str, data: str) -> Training:
-    """ResNet-18, 100 epochs, with a method of the papers.
+    """ResNet-18, 100 epochs, with a method of the papers, or a network on a long tail.
 
-    method  a loss, with changes to its published settings, or one of RECIPES, with changes to its mix
+    method  a loss, with changes to its published settings; one of RECIPES, with changes to its mix; or LONG_TAIL, with
+            one of the networks of LONG_TAILED. Changes to the recipe may follow
 
     >>> training_of("acls:terms=adaptive", "cifar100").line
     'cifar100 resnet18 100 acls:margin=10.0:terms=adaptive'
@@ -93,16 +95,23 @@ def training_of(method: str, data: str) -> Training:
     'cifar10 resnet18 100 cross-entropy mix=mixup'
     >>> training_of("acls", "cifar10").line
     'cifar10 resnet18 100 acls clip=2.0'
+    >>> training_of("focal keep=refined", "cifar10").line
+    'cifar10 resnet18 100 focal keep=refined'
     """
+    method, *recipe = method.split()
     name, changes = parse_entry(method)
+    if name == LONG_TAIL:
+        lr, weight_decay = RATES[data][changes["network"]]
+        own = (f"lr={lr:g}", f"weight_decay={weight_decay:g}")
+        return Training(data, changes["network"], 200, "cross-entropy", (*ON_LONG_TAIL, *own, *recipe))
     if name in RECIPES:
         more = (f"mix.{key}={value}" for key, value in changes.items())
-        return Training(data, NETWORK, EPOCHS, "cross-entropy", (RECIPES[name], *more))
+        return Training(data, NETWORK, EPOCHS, "cross-entropy", (RECIPES[name], *more, *recipe))
     # As printed, AU does not leave chance with the narrow bandwidth of CIFAR-100.
     _, usual = parse_entry(name if method == AU_AS_PRINTED else published(name, data))
     # Without a limit ACLS became NaN on CIFAR-10 in its first epoch; its own program has this one.
     limit = ("clip=2.0",) if (name, data) == ("acls", "cifar10") else ()
-    return Training(data, NETWORK, EPOCHS, _entry(name, usual | changes), limit)
+    return Training(data, NETWORK, EPOCHS, _entry(name, usual | changes), (*limit, *recipe))
 
 
 NETWORK, EPOCHS = "resnet18", 100
@@ -119,6 +128,9 @@ METHODS = (*LOSS_METHODS, *MIXES, ACLS_RELEASED, AU_AS_PRINTED, MMCE_AS_PRINTED)
 CLAIMED = ("cross-entropy", "acls", "mbls", "label-smoothing", "au", "focal")
 HEADLINE = ("cross-entropy", "au", "acls", "mbls", "label-smoothing")
 
+# Losses of which the network of the refined epoch is kept too, not only that of the last.
+KEPT, REFINED = ("cross-entropy", "acls"), "keep=refined"
+
 # Changes to one method, by what the tables call them. On CIFAR-100: tables 5 and 6, figure A and table A of ACLS, and
 # figure 2 of selective risk.
 PARTS = {"ACLS (adaptive only)": "acls:terms=adaptive", "ACLS (conditional only)": "acls:terms=conditional"}
@@ -131,8 +143,47 @@ STRENGTHS = {
     for negative in (0.0, 0.005, 0.01, 0.015)
     if (positive, negative) not in ((0.0, 0.0), (0.1, 0.01))  # cross-entropy, and ACLS as it is
 }
-# On CIFAR-10: figure 6 of MaC-Cal.
+# On CIFAR-100: figure S4 of selective risk, at the values of γ that the paper chose somewhere and at 4 and 5, where it
+# finds inverse focal loss worse. That of the usual training is left out.
+GAMMAS = {f"inverse focal γ {gamma:g}": f"inverse-focal:gamma={gamma}" for gamma in (1.5, 2.0, 3.0)}
+GAMMAS |= {f"inverse focal γ {gamma}": f"inverse-focal:gamma={gamma}.0:allow_reversal=true" for gamma in (4, 5)}
+GAMMAS |= {f"dual focal γ {gamma:g}": f"dual-focal:gamma={gamma}" for gamma in (1.0, 2.6, 3.9, 6.1)}
+# On CIFAR-10: figure S6 of selective risk, without the usual training, and figure 6 of MaC-Cal.
+COVERAGES = {
+    f"κ {coverage:g}/ν {width:g}": f"au:low_conf_coverage={coverage}:cdf_bandwidth={width}"
+    for coverage in (0.3, 0.6, 0.9)
+    for width in (0.01, 0.05, 0.1)
+    if (coverage, width) != (0.9, 0.1)
+}
 MIXTURES = {f"{mix} α {alpha}": f"{mix}:alpha={alpha}" for mix in ("mixup", "mit") for alpha in (0.2, 0.5, 2.0)}
+
+# SCTL's classifiers on long-tailed data, half of which is for calibration: the networks by what its table 4 calls them,
+# and the learning rate and weight decay there.
+LONG_TAIL, RATIO = "long-tail", "long_tail=0.1"
+ON_LONG_TAIL = ("preset=long-tail", RATIO, "val_fraction=0.5")
+LONG_TAILED = {
+    name: f"{LONG_TAIL}:network={network}"
+    for name, network in (
+        ("DenseNet-40", "densenet40"),
+        ("WRN-28", "wrn-28-10"),
+        ("ResNet-110", "resnet110"),
+        ("ResNet-110-SD", "resnet110-sd"),
+    )
+}
+RATES = {
+    "cifar100": {
+        "densenet40": (0.01, 1e-4),
+        "wrn-28-10": (0.1, 5e-4),
+        "resnet110": (0.1, 1e-4),
+        "resnet110-sd": (0.05, 1e-3),
+    },
+    "cifar10": {
+        "densenet40": (0.01, 1e-4),
+        "wrn-28-10": (0.1, 5e-4),
+        "resnet110": (0.1, 1e-4),
+        "resnet110-sd": (0.04, 1e-4),
+    },
+}
 
 
 def queue() -> list[Training]:
@@ -147,8 +198,10 @@ def _in_order() -> Iterator[Training]:
     for data in ("cifar100", "cifar10"):
         for seed in (1, 2):
             for method in CLAIMED:
-                training = training_of(method, data)
-                yield replace(training, changes=(*training.changes, f"seed={seed}"))
+                yield training_of(f"{method} seed={seed}", data)
+    for data in ("cifar100", "cifar10"):
+        for method in KEPT:
+            yield training_of(f"{method} {REFINED}", data)
     for data in ("cifar100", "cifar10"):
         for method in HEADLINE:
             yield replace(training_of(method, data), network="resnet50", epochs=200)
@@ -161,7 +214,14 @@ def _in_order() -> Iterator[Training]:
     for network in ("densenet121", "wrn-26-10"):
         for method in ("cross-entropy", "au"):
             yield replace(training_of(method, "cifar100"), network=network, epochs=200)
+    for data in ("cifar100", "cifar10"):
+        for method in LONG_TAILED.values():
+            yield training_of(method, data)
     for method in MIXTURES.values():
         yield training_of(method, "cifar10")
     for method in STRENGTHS.values():
         yield training_of(method, "cifar100")
+    for method in GAMMAS.values():
+        yield training_of(method, "cifar100")
+    for method in COVERAGES.values():
+        yield training_of(method, "cifar10")

@@ -7,6 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from temperance.files import reading
+
 Pair = tuple[Tensor, Tensor, Tensor, Tensor]
 
 # Where a set has probabilities, those below this count as this: a random forest's zeros would decide every mean.
@@ -24,7 +26,7 @@ def sets(*folders: Path) -> Iterator[tuple[str, Path]]:
 
 def fit_and_test(path: Path) -> Pair:
     """The file's own val and test parts, or its first and second half after `default_rng(0).permutation`."""
-    with np.load(path) as found:
+    with reading(path), np.load(path) as found:
         if "val_probs" in found.files:
             fit, test = (np.log(found[name].clip(LEAST)) for name in ("val_probs", "test_probs"))
             arrays = [fit, found["val_labels"], test, found["test_labels"]]

@@ -51,12 +51,12 @@ def run(args: argparse.Namespace) -> None:
     wanted = f"table {args.table}" if args.table else f"figure {args.figure}" if args.figure else ""
     if wanted and args.paper is None:
         raise InputError(f"name a paper: temperance reproduce PAPER, where PAPER is one of {', '.join(NAMES)}")
+    _check_flags(args)
     if args.paper is None or args.list:
         for paper in [args.paper] if args.paper else NAMES:
             show(Text(f"\n{paper}: {outputs.PAPERS[paper]}\n"))
             show(_states(_chosen(outputs.outputs_of(paper), wanted)))
         return
-    _check_output(args)
     for output in _chosen(outputs.outputs_of(args.paper), wanted):
         if output.cells is None and not wanted:
             continue
@@ -70,10 +70,14 @@ def run(args: argparse.Namespace) -> None:
             _reproduce(outputs, args, output, folder)
 
 
-def _check_output(args: argparse.Namespace) -> None:
-    """Refuse a picture that cannot be made or written before anything is measured."""
+def _check_flags(args: argparse.Namespace) -> None:
+    """Refuse flags that would do nothing, and a picture that cannot be made or written, before anything is measured."""
+    if args.save and (args.quick or args.list):
+        raise InputError(f"{'--quick' if args.quick else '--list'} measures nothing that --save could store")
     if args.output is None:
         return
+    if args.list:
+        raise InputError("--list draws nothing: leave out --list or -o")
     if not args.figure:
         raise InputError("a picture is of one figure: name it with --figure N")
     if args.output.suffix.lower() not in (".svg", ".html", ".htm"):
@@ -119,7 +123,7 @@ def _folder(outputs: Any, args: argparse.Namespace, output: Any) -> Path | None:
     trained = bool(figure and figure.trained)
     given, usual = (args.predictions, outputs.PREDICTIONS) if trained else (args.data, outputs.DATA)
     folder = Path(given) if given else usual
-    missing = [name for name in files if not (folder / name).exists()]
+    missing = [name for name in files if not any(folder.glob(name))]
     if missing:
         what, flag = ("trained networks", "--predictions") if trained else ("real predictions", "--data")
         raise FileError(
@@ -175,8 +179,8 @@ def _reproduce(outputs: Any, args: argparse.Namespace, output: Any, folder: Path
         cells = outputs.stored(args.paper, output.name)
     if not cells:
         raise FileError(f"{args.paper}, {output.name} has no stored numbers; leave out --quick to measure it")
-    exact = output.state == "exact"
-    head, lines = outputs.grid(cells, differences=exact)
+    shown = cells + (list(output.beside()) if output.beside else [])
+    head, lines = outputs.grid(shown)
     table = Table(show_edge=False, pad_edge=False)
     for title in head:
         table.add_column(title, no_wrap=True, justify="left" if title in (outputs.COLUMN, "method") else "right")
@@ -186,9 +190,9 @@ def _reproduce(outputs: Any, args: argparse.Namespace, output: Any, folder: Path
     said = ["Numbers are percent."]
     if folder is None:
         said.append(KEPT)
-    if exact:
+    if any(cell.exact for cell in shown):
         said.append(outputs.agreement(cells))
-    if any(not math.isnan(cell.low) for cell in cells):
+    if any(not math.isnan(cell.low) for cell in shown):
         said.append("In brackets, 95 % intervals: over trainings where a number is the mean of three or more.")
         said.append("Elsewhere they are over test samples, and another training may differ by more.")
     show(Text("\n" + " ".join(said)))
