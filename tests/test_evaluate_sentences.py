@@ -3,12 +3,13 @@
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from temperance import Predictions, evaluate, read_predictions
+from temperance import Predictions, combine, evaluate, read_predictions, statistics
 from temperance.jobs.verdict import LEVEL, Findings
 from temperance.metrics.batch import batches
 from temperance.metrics.tally import Tally, tallied
@@ -251,3 +252,38 @@ def test_labels_that_have_nothing_to_do_with_the_predictions_are_noted() -> None
     assert evaluate(probs[:50], shuffled[:50], bootstrap=0).notes == ()  # too few to tell
     constant = torch.tensor([[0.6, 0.4]]).expand(200, 2)
     assert evaluate(constant, torch.arange(200) % 2, metrics="ece", bootstrap=0).notes == ()
+
+
+def test_groups_are_tested_and_corrected_for_their_number() -> None:
+    generator = np.random.default_rng(0)
+    confidence = generator.uniform(0.6, 0.9, 4000)
+    off = np.repeat([0.0, 0.3, -0.1, 0.0], 1000)
+    labels = (generator.random(4000) < confidence - off).astype(int)
+    groups = np.repeat(["a", "b", "c", "d"], 1000)
+    data = Predictions.of(confidence, labels, answers=True, groups=groups)
+    said = next(note for note in evaluate(data, by_group=True, bootstrap=0).notes if "groups" in note)
+    mine = groups == "b"
+    assert said == (
+        "1 of 4 groups is over-confident and 1 of 4 groups is under-confident on average by more than chance. The group "
+        f"b is off the most: {100 * confidence[mine].mean():.1f} % sure on average and right "
+        f"{100 * labels[mine].mean():.1f} % of the time."
+    )
+    halves = [data.select(np.arange(4000) % 2 == i) for i in (0, 1)]
+    together = combine([statistics(half, by_group=True) for half in halves], bootstrap=0)
+    assert said in together.notes
+    assert not any("groups" in note for note in evaluate(data, bootstrap=0).notes)
+
+
+def test_groups_of_a_calibrated_model_are_seldom_called_off() -> None:
+    called = 0
+    for seed in range(60):
+        generator = np.random.default_rng(seed)
+        confidence = generator.uniform(0.5, 1, 600)
+        labels = generator.random(600) < confidence
+        groups = generator.integers(0, 30, 600)
+        data = Predictions.of(confidence, labels, answers=True, groups=groups)
+        (said,) = (
+            note for note in evaluate(data, by_group=True, bootstrap=0, metrics=["ece"]).notes if "groups" in note
+        )
+        called += not said.startswith("None of 30 groups is over- or under-confident")
+    assert called <= 8  # at most one in twenty is expected; more than 8 of 60 has a chance below 1 %

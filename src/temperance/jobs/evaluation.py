@@ -23,7 +23,7 @@ from temperance.jobs.measuring import checked_batches, gathered, statistics_of
 from temperance.jobs.results import Provenance, Results, Row, shown, shown_range
 from temperance.jobs.sides import counted
 from temperance.jobs.statistics import Statistics, not_below_gap
-from temperance.jobs.verdict import Findings, verdict
+from temperance.jobs.verdict import Findings, about_groups, verdict
 from temperance.metrics import METRICS, Metric
 from temperance.metrics.bins import Bins, SparseBins
 from temperance.metrics.gather import Parts, Request
@@ -320,6 +320,7 @@ def evaluation(
             *([found.floored.note(nll, n)] if found.floored.n and nll is not None else []),
             *(found.labels.notes(found.tallies[1], names, answers=measuring.answers) if not measuring.weights else []),
             *([f"There are no intervals: they need {missing}."] if bootstrap and missing else []),
+            *(_groups_found(found) if not measuring.weights else []),
             *(_groups_note(found) if bootstrap and not missing else []),
             *(_classes_note(found, rows) if not measuring.weights else []),
             *(_ties_note(found, rows) if not missing else []),
@@ -328,6 +329,12 @@ def evaluation(
         ),
         _pictures=pictures,
     )
+
+
+def _groups_found(found: Statistics) -> list[str]:
+    """Which groups are over- or under-confident."""
+    tallies = {group_name(name): group.tally for name, group in found.groups.items() if group.tally is not None}
+    return list(filter(None, [about_groups(tallies)]))
 
 
 def _groups_note(found: Statistics) -> list[str]:

@@ -18,7 +18,7 @@ from temperance.metrics import METRICS, Metric
 from temperance.metrics.batch import Batch, batches
 from temperance.metrics.gather import Gatherer, Request
 from temperance.metrics.stats import NBins
-from temperance.metrics.tally import Tally, tallied
+from temperance.metrics.tally import Tally, confidence_tally, tallied
 from temperance.numerics import is_whole
 from temperance.predictions import Predictions
 from temperance.predictions.checks import Text, excerpt
@@ -79,7 +79,7 @@ def statistics_of(
             found = tallied(labels.seen(floored.counted(found)), tallies, n_bins)
         generator = torch.Generator().manual_seed(seed) if intervals else None
         with data.located(), one_thread(where=calibrator is None):  # a calibrator may use all threads
-            groups[group] = gathered(found, n, requests, generator, of_block=of_block)
+            groups[group] = gathered(found, n, requests, generator, of_block=of_block, tally=group is not None)
     inputs = {data.source: data.fingerprint}
     return Statistics(measuring, groups, (tallies[0], tallies[1]), floored, labels, inputs)
 
@@ -91,17 +91,21 @@ def gathered(
     generator: torch.Generator | None = None,
     *,
     of_block: bool = False,
+    tally: bool = False,
 ) -> Group:
     """Each metric's statistic of n rows, in one pass; with a generator, of the parts that the rows are assigned to.
 
-    Rows of weight 0 do not count.
+    Rows of weight 0 do not count. With `tally`, they are also tallied, all in one entry.
     """
     in_parts = generator is not None
     # Rows of a block are sorted when all blocks are there.
     gatherer = Gatherer(requests, n, in_parts=in_parts, as_came=of_block, of_block=of_block, generator=generator)
+    tallies: list[Tally] = []
     for batch in found:
         gatherer.add(batch)
-    return Group(gatherer.n_seen, tuple(gatherer.results()))
+        if tally:
+            tallies = [sum(tallies, start=confidence_tally(batch, 1))]
+    return Group(gatherer.n_seen, tuple(gatherer.results()), *tallies)
 
 
 def group_sizes(data: Predictions) -> dict[str, int]:

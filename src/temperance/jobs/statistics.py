@@ -79,10 +79,11 @@ class Measuring:
 
 @dataclass(frozen=True)
 class Group:
-    """The number of rows that count, and their statistic for each metric."""
+    """The number of rows that count, their statistic for each metric, and a tally of them if they are a group."""
 
     n: int
     parts: tuple[Parts, ...]
+    tally: Tally | None = None
 
 
 @dataclass(frozen=True)
@@ -149,12 +150,14 @@ class RunningGroup:
 
     def __init__(self) -> None:
         self._n = 0
+        self._tally: Tally | None = None
         self._n_parts: dict[Any, int] = {}
         self._running: dict[Any, Running] = {}
 
     def add(self, group: Group, keys: list[Any]) -> None:
         """Add the statistics of more rows."""
         self._n += group.n
+        self._tally = group.tally if self._tally is None or group.tally is None else self._tally + group.tally
         for key, parts in dict(zip(keys, group.parts, strict=True)).items():
             self._n_parts[key] = parts.n_parts
             self._running.setdefault(key, Running()).add(parts.stats)
@@ -172,7 +175,7 @@ class RunningGroup:
             if key not in found:
                 stats = running.total
                 found[key] = Parts(stats.ordered if isinstance(stats, RankedSamples) else stats, self._n_parts[key])
-        return Group(self._n, tuple(found[key] for key in keys))
+        return Group(self._n, tuple(found[key] for key in keys), self._tally)
 
 
 def _both(one: str, other: str) -> str:

@@ -10,8 +10,9 @@ anything, a model is not called calibrated either: the samples may be too few to
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 
 import torch
 from torch import Tensor
@@ -63,6 +64,28 @@ def verdict(by_confidence: Tally, by_class: Tally, class_names: Sequence[str], r
         LEAVE_IT if found.little else CORRECT_IT,
     ]
     return " ".join(filter(None, parts))
+
+
+def about_groups(tallies: Mapping[str, Tally]) -> str:
+    """Which groups are off on average by more than chance, corrected for their number; empty for a single group."""
+    if len(tallies) < 2:
+        return ""
+    names, each = list(tallies), reduce(Tally.beside, tallies.values())
+    signs = _signs(each, significant(each, LEVEL))
+    over, under = (int((signs == sign).sum()) for sign in (1, -1))
+    if not over + under:
+        return f"None of {len(names):,} groups is over- or under-confident on average by more than chance."
+    worst = int(torch.where(signs != 0, each.gap.abs(), -1).argmax())
+    sure, right = percents((float(each.mean_confidence[worst]), float(each.accuracy[worst])))
+    told = [
+        f"{n:,} of {len(names):,} groups {'is' if n == 1 else 'are'} {word}-confident"
+        for n, word in ((over, "over"), (under, "under"))
+        if n
+    ]
+    return (
+        f"{' and '.join(told)} on average by more than chance. The group {names[worst]} is off the most: {sure} sure "
+        f"on average and right {right} of the time."
+    )
 
 
 @dataclass(frozen=True)
