@@ -264,8 +264,8 @@ def test_groups_are_tested_and_corrected_for_their_number() -> None:
     said = next(note for note in evaluate(data, by_group=True, bootstrap=0).notes if "groups" in note)
     mine = groups == "b"
     assert said == (
-        "1 of 4 groups is over-confident and 1 of 4 groups is under-confident on average by more than chance. The group "
-        f"b is off the most: {100 * confidence[mine].mean():.1f} % sure on average and right "
+        "1 of 4 groups is over-confident and 1 of 4 groups is under-confident on average by more than chance. The "
+        f"group b is off the most: {100 * confidence[mine].mean():.1f} % sure on average and right "
         f"{100 * labels[mine].mean():.1f} % of the time."
     )
     halves = [data.select(np.arange(4000) % 2 == i) for i in (0, 1)]
