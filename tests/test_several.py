@@ -159,6 +159,7 @@ def test_each_file_takes_any_formats_and_of_a_training_its_predictions(folder: P
 def test_sets_of_one_name_can_be_told_apart(tmp_path: Path) -> None:
     assert set_names([tmp_path / "a" / "x.npz", tmp_path / "b" / "x.npz"]) == ["a/x.npz", "b/x.npz"]
     assert set_names([tmp_path / "x.npz", tmp_path / "x.npz"]) == ["x.npz", "x.npz (2)"]
+    assert set_names([Path("/one/x.npz"), Path("/two/x.npz")]) == ["/one/x.npz", "/two/x.npz"]
 
 
 def test_files_that_are_not_alike_are_for_each(tmp_path: Path) -> None:
