@@ -282,8 +282,8 @@ def compare(
     Without a second set, a file with val and test parts is fitted on the first and measured on the second; any other
     set is halved at random. No method is ever measured on samples it was fitted on. Among the methods whose gain over
     no calibration is more than chance would give, however few the samples, and which make nothing worse, the one with
-    the lowest NLL is recommended; if there is none, no calibration is. `verdict` says why, and how many samples would
-    be needed to tell.
+    the lowest NLL is recommended; if there is none, one that is more accurate at the price of a higher ECE, or no
+    calibration. `verdict` says why, and how many samples would be needed to tell.
 
     weights   for arrays: how much each label counts; a test set has its weights as the third array
     methods   names, with settings as in `temperature:objective=class-scaled`; by default every one
