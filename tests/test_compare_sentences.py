@@ -133,6 +133,15 @@ def test_labels_that_number_the_classes_otherwise_are_noted() -> None:
     assert not compared(data, ["temperature"]).notes
 
 
+def test_logits_that_no_temperature_suits_are_noted() -> None:
+    found = compared(predictions(2000, 1e-3), ["temperature"])
+    assert found.notes == (
+        "For temperature, the best temperature is below 0.01, the smallest allowed. The logits are tiny: multiply them "
+        "all by the same number.",
+    )
+    assert not compared(predictions(2000, 1e4), ["temperature"]).notes[1:]  # the first is about labels of probability 0
+
+
 def test_few_mistakes_do_not_say_how_many_samples_would_do() -> None:
     found = compared(predictions(40, 4.0, seed=1), ["temperature"])
     assert found.verdict == (

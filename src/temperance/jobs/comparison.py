@@ -162,7 +162,8 @@ class Comparison(Results):
             zeros += " `temperance evaluate` has no such floor for logits."
         pixels = OF_PIXELS if self.test.of_pixels else ""
         about_labels = self._one_class or (labels.unrelated(tallies[1]) if not self.test.has_weights else "")
-        return tuple(filter(None, (zeros, about_labels, self._untold, self._imbalance, pixels)))
+        at_bound = "" if about_labels else self._at_bound
+        return tuple(filter(None, (zeros, about_labels, at_bound, self._untold, self._imbalance, pixels)))
 
     @property
     def _one_class(self) -> str:
@@ -175,6 +176,12 @@ class Comparison(Results):
         both = list(alone.values()) == [label, label]
         name = self.test.class_names[label] if self.test.class_names else str(label)
         return one_class(as_class(name), "" if both else f" of the part {part}")
+
+    @property
+    def _at_bound(self) -> str:
+        """A sentence about logits that are too small, or too uneven, for any allowed temperature."""
+        plain = next((each.fitted.info for each in self.ranked if each.fitted and each.label == "temperature"), {})
+        return f"For temperature, {plain['caution']}." if plain.get("at_bound") else ""
 
     @property
     def _untold(self) -> str:
