@@ -317,6 +317,14 @@ def test_logits_on_a_large_scale_against_every_temperature() -> None:
     assert temperature_of(found) == pytest.approx(1e4 / s, rel=1e-6) and "caution" not in found.info
 
 
+def test_samples_without_a_mistake_are_not_called_tiny_logits() -> None:
+    """Near ties determine a temperature at its bound, but only because none of them is a mistake."""
+    logits, _ = random_predictions(200, 3)
+    with pytest.warns(TemperanceWarning, match="^in 200 samples there is no mistake"):
+        found = Temperature().fit(logits, logits.argmax(1))
+    assert temperature_of(found) > 0.1 and not found.info["at_bound"]
+
+
 @pytest.mark.parametrize("method", ["temperature-ece", "class-temperature-greedy"])
 def test_ece_cannot_choose_without_a_mistake(method: str) -> None:
     labels = torch.arange(30) % 3

@@ -151,7 +151,8 @@ def _fit_ordinary(objective: Objective, logits: Tensor, labels: Tensor, solver: 
         inverse, info = _any_shape(objective, logits, labels)
     # A released optimiser has no bounds: its T can pass infinity and become negative, and so can s.
     inverse = _within_bounds(inverse)
-    if _undetermined(logits, inverse, objective.counts):
+    no_mistake = math.isclose(inverse, S_HIGH) and bool((logits.argmax(1) == labels).all())
+    if no_mistake or _undetermined(logits, inverse, objective.counts):
         inverse, info = _likeliest(objective, logits, labels)
         info["caution"] = _too_few(logits, labels)
     return inverse, info
