@@ -150,6 +150,8 @@ class Comparisons(SeveralSets):
     def verdict(self) -> str:
         """In plain words: which method ranks first, and where it does harm."""
         first, n = self.standings[0], len(self.names)
+        if len(self.standings) == 1:
+            return "Nothing to rank: no calibrator could be fitted."
         equal = [standing.method for standing in self.standings if standing.rank.value == first.rank.value]
         names = listed([f"{method} (no calibration)" if method == BASELINE else method for method in equal])
         low, high = first.rank.low, first.rank.high
