@@ -60,7 +60,8 @@ class Temperature(StreamCalibrator, Parametric):
     difference and is 1.
 
     The trap: samples without a mistake are fitted best by T = 0, and a few samples with a single mistake by a T nearly
-    as small. If the standard error of ln T is above 0.8, a prior around T = 1.5 is used, and `fit` warns.
+    as small. Without a mistake, or if the standard error of ln T is above 0.8, a prior around T = 1.5 is used, and
+    `fit` warns.
 
     smoothing  "laplace" bounds the cost of a confident mistake: p becomes (n p + 1) / (n + k), as if each of the k
                classes had been seen once more than in the n samples of the fit
@@ -199,6 +200,7 @@ def likeliest_inverse_temperature(objective: Objective, logits: Tensor, labels: 
 
 @one_thread()
 def _likeliest(objective: Objective, logits: Tensor, labels: Tensor) -> tuple[float, dict[str, Any]]:
+    """The same for logits on an ordinary scale."""
     weight = sample_weight(objective, labels, logits.shape[1])
     if objective.convex and not objective.adapts:
         return _convex(objective, logits, labels, prior=weight)
