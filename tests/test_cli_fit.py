@@ -7,6 +7,7 @@ import torch
 
 from commands import run
 from conftest import random_predictions
+from temperance import evaluate
 from temperance.calibrators import load_calibrator
 from temperance.predictions import Predictions, write_predictions
 
@@ -52,3 +53,18 @@ def test_a_bad_row_of_a_large_file_is_named(tmp_path: Path, monkeypatch: pytest.
     said = run("fit", "temperature", tmp_path / "in.npz", "-o", tmp_path / "cal.safetensors")
     assert "in.npz: logits must be finite; row 3456 (counting from 0), class 1 is nan" in said.err
     assert not (tmp_path / "cal.safetensors").exists()
+
+
+@pytest.mark.parametrize("method", ["temperature", "auto", "isotonic", "class-temperature"])
+def test_labels_that_have_nothing_to_do_with_the_predictions_are_the_cause(method: str, tmp_path: Path) -> None:
+    """A fit to them fails in many ways, from too few samples to saturated logits; only their cause can be corrected."""
+    logits, labels = random_predictions(200, K)
+    unrelated = labels[torch.randperm(200, generator=torch.Generator().manual_seed(0))]
+    data = Predictions.of(logits, unrelated, from_logits=True)
+    (note,) = evaluate(data, metrics="accuracy", bootstrap=0).notes
+    for name, each in (("unrelated", unrelated), ("right", labels)):
+        write_predictions(tmp_path / f"{name}.npz", Predictions.of(logits, each, from_logits=True))
+    said = run("fit", method, tmp_path / "unrelated.npz", "-o", tmp_path / "cal.safetensors")
+    assert said.code == 0 and said.err == f"temperance: warning: {note}\n"
+    assert load_calibrator(tmp_path / "cal.safetensors").info["caution"] == note
+    assert note not in run("fit", method, tmp_path / "right.npz", "-o", tmp_path / "cal.safetensors").err

@@ -133,6 +133,15 @@ def test_labels_that_number_the_classes_otherwise_are_noted() -> None:
     assert not compared(data, ["temperature"]).notes
 
 
+def test_logits_that_no_temperature_suits_are_noted() -> None:
+    found = compared(predictions(2000, 1e-3), ["temperature"])
+    assert found.notes == (
+        "For temperature, the best temperature is below 0.01, the smallest allowed. The logits are tiny: multiply them "
+        "all by the same number.",
+    )
+    assert not compared(predictions(2000, 1e4), ["temperature"]).notes[1:]  # the first is about labels of probability 0
+
+
 def test_few_mistakes_do_not_say_how_many_samples_would_do() -> None:
     found = compared(predictions(40, 4.0, seed=1), ["temperature"])
     assert found.verdict == (
@@ -221,6 +230,8 @@ def judged(base: Comparison, *outcomes: Outcome) -> Comparison:
         (made_up("less accurate", 0.9, accuracy=0.65), ("a lower accuracy",), False),
         (made_up("more accurate", 0.9, accuracy=0.75), (), True),
         (made_up("higher ece", 0.9, ece=0.2), ("a higher ECE",), False),
+        (made_up("more accurate at a price", 0.9, ece=0.2, accuracy=0.75), ("a higher ECE",), True),
+        (made_up("perhaps better at a price", 0.99, ece=0.2, accuracy=0.75, noise=0.1), (), False),
         (made_up("all worse", 1.1, ece=0.2, accuracy=0.6), ("a higher ECE", "a lower accuracy"), False),
         (made_up("perhaps better", 0.99, noise=0.1), (), False),
         (made_up("the same", 1.0), (), False),
@@ -266,8 +277,26 @@ def test_the_verdict_where_nothing_helps(base: Comparison) -> None:
         "Leave it as it is: no calibrator has a lower NLL on 1,000 test samples."
     )
     assert judged(base, made_up("less accurate", 0.8, accuracy=0.65), NONE).verdict == (
-        "Leave it as it is. less accurate has a lower NLL, but a lower accuracy than no calibration."
+        "Leave it as it is. less accurate has a lower NLL, but a lower accuracy than no calibration. With less "
+        "accurate, NLL goes from 1.0000 to 0.8000, ECE stays at 10.00 %, accuracy goes from 70.00 % to 65.00 %. "
+        "Compare other methods, or fit less accurate by itself if only NLL counts."
     )
+
+
+def test_a_higher_ece_is_the_price_of_better_predictions_if_nothing_has_both(base: Comparison) -> None:
+    sharp, vague = made_up("matrix", 0.7, ece=0.12, accuracy=0.8), made_up("vague", 0.65, ece=0.12)
+    found = judged(base, vague, sharp, NONE)
+    assert found.verdict == (
+        "Use matrix: it is significantly better than no calibration (p ≤ 0.001, corrected for the number of methods). "
+        "The probability that it does harm, a higher NLL on new data, is 12.5 %. NLL goes from 1.0000 to 0.7000, ECE "
+        "from 10.00 % to 12.00 %, accuracy from 70.00 % to 80.00 %. So NLL falls and ECE rises: it is right more "
+        "often, but its confidence is further from how often it is right. No method here gains significantly without "
+        "that; if confidence matters more, leave it as it is. vague has a lower NLL, but a higher ECE than no "
+        "calibration."
+    )
+    assert found.remark(sharp) == "recommended, the lowest NLL that passes, a higher ECE than no calibration"
+    both = made_up("both", 0.9)
+    assert judged(base, vague, sharp, both, NONE).recommended is both
 
 
 def test_a_gain_that_no_number_of_samples_would_show(base: Comparison) -> None:

@@ -152,6 +152,9 @@ def test_groups(tmp_path: Path) -> None:
     mask = torch.tensor(groups == "b")
     assert found.row("ece", group="b").value == pytest.approx(ece(probs[mask], labels[mask]))
     assert (found.row("ece", group="b").n, found.row("ece").n) == (100, 300)
+    out = io.StringIO()
+    Console(file=out, width=160).print(found)
+    assert out.getvalue().count("Expected calibration error") == 1  # explained once, not for each group
 
 
 def test_small_groups_are_said_to_be_small() -> None:

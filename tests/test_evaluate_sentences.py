@@ -145,6 +145,8 @@ def test_class_names_are_used() -> None:
     verdict = evaluate(Predictions.of(probs, labels, class_names=names), bootstrap=0, metrics=["ece"]).verdict
     assert "when it predicts cat, it is " in verdict
     checked(verdict, Facts.of(probs, labels, names))
+    numbered = Predictions.of(probs, labels, class_names=["-3", "-2", "-1", "0", "1"])
+    assert "when it predicts class -1, it is " in evaluate(numbered, bootstrap=0, metrics=["ece"]).verdict
 
 
 @given(

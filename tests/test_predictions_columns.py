@@ -64,6 +64,15 @@ def test_what_the_star_stands_for_is_the_class(tmp_path: Path) -> None:
     assert read_predictions(path, columns={"logits": "score_*_raw"}).class_names == ("cat", "dog")
 
 
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_a_list_of_columns_whose_names_only_begin_alike_is_told_of_the_pattern(tmp_path: Path, suffix: str) -> None:
+    table = {"p cat": [0.5, 0.5], "p cow": [0.5, 0.5], "label": ["cow", "cat"]}
+    path = save(tmp_path / f"in{suffix}", table)
+    with pytest.raises(FileError, match=r"Name the columns by a pattern, 'p \*', and the classes are cat, cow"):
+        _ = read_predictions(path, columns={"probs": "p cat,p cow"}).labels
+    assert read_predictions(path, columns={"probs": "p *"}).class_names == ("cat", "cow")
+
+
 def test_a_column_of_lists_and_an_array_have_one_name(tmp_path: Path) -> None:
     own = {"logits": "scores", "label": "y"}
     table = save(tmp_path / "in.parquet", {"scores": list(SCORES), "y": TRUTH})

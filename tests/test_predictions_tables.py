@@ -203,6 +203,7 @@ def test_csv_values_that_are_not_numbers_stay_what_they_are(tmp_path: Path) -> N
         ("probs_0,probs_1,label\n", "at least one row"),
         ("\n\n\n", "and label; found nothing"),
         ("probs_0;probs_1;label\n0.1;0.9;1\n", "found probs_0;probs_1;label. Cells must be separated by commas, and"),
+        ("probs_0\tprobs_1\tlabel\n0.1\t0.9\t1\n", "Cells are separated by tabs: call the file .tsv"),
         ("probs_0, probs_1, label\n0.1,0.9,1\n", "Remove the spaces around names"),
         ("Probs_0,Probs_1,Label\n0.1,0.9,1\n", "Names must be in lower case"),
         ("probs_0,probs_1, Label\n0.1,0.9,1\n", "Names must be in lower case"),

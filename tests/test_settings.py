@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import numpy as np
 import pytest
 
-from temperance.calibrators import Auto
+from temperance.calibrators import Auto, make_calibrator
 from temperance.errors import InputError
 from temperance.losses import ACLS, MDCA, Focal, make_loss
 from temperance.registry import as_entry, parse_entry
@@ -182,6 +182,30 @@ def test_settings_are_checked_when_an_object_is_made_and_again_when_asked() -> N
 def test_settings_of_settings_are_written_with_a_dot(text: str, name: str, settings: dict[str, Any]) -> None:
     assert parse_entry(text) == (name, settings)
     assert parse_entry(as_entry(name, settings)) == (name, settings)
+
+
+@pytest.mark.parametrize(
+    ("text", "settings"),
+    [
+        ("auto:members=vector+temperature:folds=3", {"members": ["vector", "temperature"], "folds": 3}),
+        ("class-temperature-greedy:grid=0.5+1+2.5", {"grid": [0.5, 1, 2.5]}),
+        ("temperature:prior=1+3", {"prior": [1, 3]}),
+        ("temperature:strength=1e+2", {"strength": 100.0}),
+    ],
+)
+def test_lists_are_written_with_a_plus(text: str, settings: dict[str, Any]) -> None:
+    name, found = parse_entry(text)
+    assert found == settings
+    assert parse_entry(as_entry(name, found)) == (name, found)
+
+
+def test_one_value_is_a_list_where_nothing_else_is_allowed() -> None:
+    assert make_calibrator("auto:members=vector").members == ["vector"]
+    assert make_calibrator("auto:members=none").members is None
+    with pytest.raises(InputError, match="there is no calibrator named 'vektor'; did you mean vector"):
+        make_calibrator("auto:members=temperature+vektor")
+    with pytest.raises(InputError, match=r"grid must be a list of numbers above 0 or none; got \['a', 1\]"):
+        make_calibrator("class-temperature-greedy:grid=a+1")
 
 
 def test_a_loss_within_a_loss_is_written_alike_everywhere() -> None:

@@ -87,6 +87,12 @@ def test_what_is_said_of_several_comparisons(nlls: list[tuple[float, ...]], said
     assert found.verdict == f"{said} The recommendation for a set rests on the tests of that set alone."
 
 
+def test_where_nothing_could_be_fitted_nothing_is_ranked() -> None:
+    findings = {"set": Finding("", "", "", 2, {"identity": {"nll": 0.5}})}
+    found = Comparisons((), Provenance.of({}, {}, 0), {}, findings)
+    assert found.verdict == "Nothing to rank: no calibrator could be fitted."
+
+
 def test_sets_that_tie_are_all_called_the_best(tmp_path: Path) -> None:
     paths = [write(tmp_path / "sets" / f"{name}.npz", 0) for name in "ab"]
     page = evaluations_page(evaluate_each(paths, metrics=["accuracy", "nll"], bootstrap=0))
@@ -159,6 +165,7 @@ def test_each_file_takes_any_formats_and_of_a_training_its_predictions(folder: P
 def test_sets_of_one_name_can_be_told_apart(tmp_path: Path) -> None:
     assert set_names([tmp_path / "a" / "x.npz", tmp_path / "b" / "x.npz"]) == ["a/x.npz", "b/x.npz"]
     assert set_names([tmp_path / "x.npz", tmp_path / "x.npz"]) == ["x.npz", "x.npz (2)"]
+    assert set_names([Path("/one/x.npz"), Path("/two/x.npz")]) == ["/one/x.npz", "/two/x.npz"]
 
 
 def test_files_that_are_not_alike_are_for_each(tmp_path: Path) -> None:

@@ -270,7 +270,9 @@ def check_probs(rows: Tensor, labels: Tensor | None = None, *, first_row: int = 
     i = int(bad[0])
     what = f"contains {float(rows[i].amin()):.4g}" if float(rows[i].amin()) < 0 else f"sums to {float(total[i]):.6g}"
     hint = "If these are logits, pass from_logits=True"
-    if bool(((rows >= 0) & (rows <= 1)).all()):
+    if bool((rows >= 0).all()) and bool(((total - 100).abs() <= 1).all()):
+        hint = "If these are percentages, divide them by 100"
+    elif bool(((rows >= 0) & (rows <= 1)).all()):
         hint += (
             ". If they are rounded, divide each row by its sum. "
             "Independent probabilities, one sigmoid for each class, are not a distribution over classes"

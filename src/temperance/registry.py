@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Generic, TypeVar
 
 from temperance.errors import InputError, unknown_name
-from temperance.settings import REQUIRED, settings_of
+from temperance.settings import REQUIRED, Setting, settings_of
 
 E = TypeVar("E")
 C = TypeVar("C", bound=type)
@@ -50,7 +50,8 @@ class Registry(Generic[E]):
         """Make the entry that `text` names, written as on the command line, with further settings by keyword."""
         name, written = parse_entry(text)
         entry: Any = self[name]
-        given, table = {**written, **folded(settings)}, settings_of(entry)
+        table = settings_of(entry)
+        given = {key: _listed(value, table.get(key)) for key, value in {**written, **folded(settings)}.items()}
         missing = [s.name for s in table.values() if s.default is REQUIRED and s.name not in given]
         if missing:
             raise InputError(f"{name} needs {' and '.join(missing)}: write {name}:{missing[0]}=…")
@@ -96,10 +97,14 @@ def as_names(given: str | Iterable[str]) -> list[str]:
 
 
 def parse_entry(text: str) -> tuple[str, dict[str, Any]]:
-    """The name and settings of an entry, written as on the command line; `.` begins a setting of a setting.
+    """The name and settings of an entry, written as on the command line.
+
+    `.` begins a setting of a setting, and `+` joins the items of a list.
 
     >>> parse_entry("focal:gamma=2")
     ('focal', {'gamma': 2})
+    >>> parse_entry("auto:members=vector+temperature")
+    ('auto', {'members': ['vector', 'temperature']})
     >>> parse_entry("acls:base=focal:base.gamma=2")
     ('acls', {'base': 'focal:gamma=2'})
     """
@@ -121,7 +126,7 @@ def folded(settings: Mapping[str, Any]) -> dict[str, Any]:
         if dot and not isinstance(found.get(owner), str):
             raise InputError(f"{name}={value} is a setting of {owner}: say which one, {owner}=NAME:{name}={value}")
         if dot:
-            found[owner] += f":{inner}={value}"
+            found[owner] += f":{inner}={_text(value)}"
     return found
 
 
@@ -133,12 +138,12 @@ def as_entry(name: str, settings: Mapping[str, Any]) -> str:
     """
     parts = [name]
     for key, value in settings.items():
-        outer, *inner = str(value).split(":")
+        outer, *inner = _text(value).split(":")
         parts += [f"{key}={outer}", *(f"{key}.{pair}" for pair in inner)]
     return ":".join(parts)
 
 
-def _value(text: str) -> bool | int | float | str | None:
+def _value(text: str) -> bool | int | float | str | list[Any] | None:
     named = {"true": True, "false": False, "none": None}
     if text.lower() in named:
         return named[text.lower()]
@@ -147,4 +152,14 @@ def _value(text: str) -> bool | int | float | str | None:
             return kind(text)
         except ValueError:
             continue
-    return text
+    return [_value(item.strip()) for item in text.split("+")] if "+" in text else text
+
+
+def _text(value: object) -> str:
+    """What `_value` reads as this value."""
+    return "+".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+
+
+def _listed(value: Any, setting: Setting | None) -> Any:
+    """A single value as a list, if the setting takes nothing but lists."""
+    return [value] if setting is not None and setting.is_list and not isinstance(value, list | tuple | None) else value

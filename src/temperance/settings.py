@@ -111,6 +111,11 @@ class Setting:
         """Does it name another method, which may have settings of its own?"""
         return any(kind is str or get_args(kind)[:1] == (str,) for kind in _alternatives(self.kind))
 
+    @property
+    def is_list(self) -> bool:
+        """Does it take nothing but lists, or none?"""
+        return all(kind is NoneType or _is_sequence(kind) for kind in _alternatives(self.kind))
+
     def check(self, value: object) -> None:
         """Refuse a value that is not allowed."""
         of_kind(self.name, value, self.kind)
@@ -238,6 +243,12 @@ def _alternatives(kind: Any) -> tuple[Any, ...]:
     return get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
 
 
+def _is_sequence(kind: Any) -> bool:
+    """Does it hold items? A string does too, but letters are no items."""
+    plain = get_origin(kind) or kind
+    return inspect.isclass(plain) and issubclass(plain, Sequence) and kind is not str
+
+
 def _is_a(value: object, kind: Any) -> bool:
     origin = get_origin(kind)
     if origin is Annotated:
@@ -249,8 +260,7 @@ def _is_a(value: object, kind: Any) -> bool:
         return kind in (bool, object)
     if kind is float:
         return isinstance(value, int | float) and abs(value) <= sys.float_info.max  # false for NaN
-    if inspect.isclass(origin or kind) and issubclass(origin or kind, Sequence) and kind is not str:
-        # A string is a sequence too, but of letters.
+    if _is_sequence(kind):
         return isinstance(value, list | tuple) and all(_is_a(item, get_args(kind)[0]) for item in value)
     return isinstance(value, origin or kind)
 
@@ -274,7 +284,7 @@ def _in_words(kind: Any) -> str:
         return f"one of {choices}" if len(get_args(kind)) > 1 else choices
     if kind in WORDS:
         return WORDS[kind]
-    if inspect.isclass(origin or kind) and issubclass(origin or kind, Sequence):
+    if _is_sequence(kind):
         item = get_args(kind)[0]
         plain, rule = get_args(item) if get_origin(item) is Annotated else (item, "")
         if isinstance(rule, NameOf):

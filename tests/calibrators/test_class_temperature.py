@@ -12,6 +12,7 @@ from torch import Tensor
 
 from conftest import random_predictions
 from temperance.calibrators import BiasCorrectedTemperature, ClassTemperature, Temperature
+from temperance.calibrators.temperature import unit_of
 from temperance.metrics import nll
 from temperance.objectives import OBJECTIVES, make_objective
 
@@ -143,4 +144,5 @@ def test_degenerate_data(method: type[ClassTemperature], name: str) -> None:
         found = method(objective=name).fit(logits, labels)
         assert bool(torch.isfinite(found(logits)).all())
         learnt = found.state_dict()["temperatures" if method is ClassTemperature else "temperature"]
-        assert 0.01 <= float(learnt.amin()) <= float(learnt.amax()) <= 100
+        least, most = (float(limit) / unit_of(logits) for limit in learnt.aminmax())
+        assert 1e-4 <= least <= most <= 1e4

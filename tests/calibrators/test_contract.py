@@ -57,6 +57,15 @@ def test_fit_takes_every_kind_of_input(method: Method) -> None:
         method().fit(padded, torch.full_like(marked, 255), ignore_index=255)
 
 
+@pytest.mark.parametrize("scale", [4.0, 1e4, 1e9])
+@pytest.mark.parametrize("method", [method for method in CALIBRATORS if method.scale_free], ids=lambda m: m.name)
+def test_the_scale_of_logits_does_not_matter(method: Method, scale: float) -> None:
+    logits, labels = data()
+    new, _ = data(50, seed=1)
+    found = method().fit(scale * logits, labels).predict_proba(scale * new)
+    assert torch.allclose(found, fitted(method).predict_proba(new), rtol=0, atol=1e-5)
+
+
 @each
 def test_refitting_forgets_and_leaves_inputs_and_global_state_alone(method: Method) -> None:
     logits, labels = data()

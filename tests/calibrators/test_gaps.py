@@ -13,7 +13,6 @@ from conftest import random_predictions
 from temperance import arrays
 from temperance.calibrators import GapScaling, Temperature
 from temperance.calibrators.gaps import RANKS, _depths, _edges, _largest, _Problem
-from temperance.errors import TemperanceWarning
 from temperance.metrics import ece, nll
 
 
@@ -147,8 +146,7 @@ def test_trials_that_overflow_are_quiet() -> None:
     generator = torch.Generator().manual_seed(2)
     logits = torch.randn(60, 4, generator=generator, dtype=torch.float64)
     labels = torch.multinomial(logits.softmax(1), 1, generator=generator).squeeze(1)
-    with pytest.warns(TemperanceWarning, match="divide them all by the same number"):
-        found = GapScaling().fit(5000 * logits, labels)
+    found = GapScaling().fit(5000 * logits, labels)
     assert bool(torch.isfinite(found.slopes).all())
 
 

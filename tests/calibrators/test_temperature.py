@@ -1,6 +1,7 @@
 """Temperature scaling: golden numbers, a plain SciPy reference, invariances and degenerate input."""
 
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from temperance.calibrators import (
     make_calibrator,
     temperature_ece,
 )
-from temperance.calibrators.temperature import SPREAD_ABOVE, SPREAD_BELOW, TYPICAL, UNSURE
+from temperance.calibrators.temperature import SPREAD_ABOVE, SPREAD_BELOW, TYPICAL, UNSURE, unit_of
 from temperance.calibrators.temperature_ece import GRID, ece_of_temperatures
 from temperance.errors import TemperanceWarning
 from temperance.metrics import ece, nll
@@ -95,9 +96,11 @@ def test_the_slope_is_zero_at_the_optimum(seed: int, k: int, log_scale: float, n
     found = Temperature().fit(logits, labels)
     s = 1 / temperature_of(found)
     probs = np.exp(log_softmax(logits * s, axis=1))
-    slope = float(((probs * logits).sum(1) - logits[np.arange(n), labels]).mean())
+    unit = unit_of(torch.from_numpy(logits))
+    slope = float(((probs * logits).sum(1) - logits[np.arange(n), labels]).mean()) / unit
+    s *= unit
     if found.info["at_bound"]:
-        assert slope < 1e-6 if temperature_of(found) == 0.01 else slope > -1e-6
+        assert slope < 1e-6 if s == 100 else slope > -1e-6
     elif "caution" in found.info:
         away = -math.log(s) - TYPICAL
         assert abs(-s * slope + away / (SPREAD_ABOVE if away > 0 else SPREAD_BELOW) ** 2 / n) < 1e-5
@@ -242,7 +245,7 @@ def test_degenerate_data_gives_a_temperature_within_bounds(name: str, solver: An
         cases = [cases[i] for i in (0, 3, 6)]
     for logits, y in cases:
         found = Temperature(objective=name, solver=solver).fit(logits, y)
-        assert 0.01 <= temperature_of(found) <= 100
+        assert 0.01 <= temperature_of(found) / unit_of(logits) <= 100
         assert bool(torch.isfinite(found(logits)).all())
 
 
@@ -291,13 +294,35 @@ def test_where_samples_determine_the_temperature_there_is_no_prior() -> None:
     assert temperature_of(few) > 1.2 / s
 
 
-@pytest.mark.parametrize(("scale", "expected", "says"), [(1e-4, 0.01, "below 0.01"), (1e6, 100, "above 100")])
-def test_bounds_are_reached_and_told(scale: float, expected: float, says: str) -> None:
-    """Where many samples ask for a temperature beyond them."""
+@pytest.mark.parametrize(
+    ("scale", "shift", "expected", "says"),
+    [(1e-4, 0, 0.01, "below 0.01"), (1.0, 1, 100, "above 100"), (1e6, 1, 100 * 2**18, "above 2.62144e+07")],
+)
+def test_bounds_are_reached_and_told(scale: float, shift: int, expected: float, says: str) -> None:
+    """Where many samples ask for a temperature beyond them: tiny logits, or labels that number classes otherwise."""
     logits, labels = random_predictions(20_000, 3)
-    with pytest.warns(TemperanceWarning, match=f"the best temperature is {says}, the (smallest|largest) allowed"):
-        found = Temperature().fit(scale * logits, labels)
+    with pytest.warns(
+        TemperanceWarning, match=f"the best temperature is {re.escape(says)}, the (small|larg)est allowed"
+    ):
+        found = Temperature().fit(scale * logits, (labels + shift) % 3)
     assert temperature_of(found) == expected and found.info["at_bound"] and found.info["converged"]
+
+
+def test_logits_on_a_large_scale_against_every_temperature() -> None:
+    logits, labels = random_predictions(2000, 3, sharpness=3.0)
+    large = 1e4 * logits
+    assert unit_of(logits) == 1 and unit_of(large) > 1000
+    found = Temperature().fit(large, labels)
+    s = minimize_scalar(lambda s: value_at("nll", logits, labels, s), bounds=(0.01, 100), options={"xatol": 1e-10}).x
+    assert temperature_of(found) == pytest.approx(1e4 / s, rel=1e-6) and "caution" not in found.info
+
+
+def test_samples_without_a_mistake_are_not_called_tiny_logits() -> None:
+    """Near ties determine a temperature at its bound, but only because none of them is a mistake."""
+    logits, _ = random_predictions(200, 3)
+    with pytest.warns(TemperanceWarning, match="^in 200 samples there is no mistake"):
+        found = Temperature().fit(logits, logits.argmax(1))
+    assert temperature_of(found) > 0.1 and not found.info["at_bound"]
 
 
 @pytest.mark.parametrize("method", ["temperature-ece", "class-temperature-greedy"])
@@ -321,7 +346,7 @@ def test_one_where_it_makes_no_difference(name: str) -> None:
 def test_a_single_huge_logit_of_a_wrong_class() -> None:
     logits, labels = random_predictions(100, 3)
     logits[0, (labels[0] + 1) % 3] = 1e30
-    with pytest.warns(TemperanceWarning, match="above 100, the largest allowed. The logits may be saturated"):
+    with pytest.warns(TemperanceWarning, match="above 100, the largest allowed. .* or the logits may be saturated"):
         found = Temperature().fit(logits, labels)
     assert temperature_of(found) == 100 and bool(torch.isfinite(found(logits)).all())
 

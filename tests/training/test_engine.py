@@ -400,6 +400,7 @@ def test_an_exploding_loss_is_reported(clip: float | None, said: str, tmp_path: 
         InputError, match=rf"the loss became nan in epoch 1: {said} lower the learning rate \(1e\+12\)$"
     ):
         train(small_network(), digits(200), make_loss("brier"), recipe, folder=tmp_path / "run")
+    assert not (tmp_path / "run").exists()  # nothing was written
 
 
 def test_a_steep_penalty_trains_because_its_gradient_is_clipped() -> None:

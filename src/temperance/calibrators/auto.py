@@ -153,7 +153,9 @@ class Auto(Calibrator):
             "held_out_nll": {name: _mean_and_error(each, counts)[0] for name, each in losses.items()},
             "gain": {step: _mean_and_error(losses[before] - losses[step], counts) for before, step in pairwise(steps)},
             "left_out": failures,
-        } | caution_of(fit_inverse_temperature(counting("nll", all_counts), logits, labels)[1])
+        }
+        if harm < TOO_LIKELY:
+            self.info |= caution_of(fit_inverse_temperature(counting("nll", all_counts), logits, labels)[1])
 
     def _calibrate(self, logits: Tensor) -> Tensor:
         members = [self._modules[name] for name in sorted(self._modules) if name != "last"]

@@ -65,6 +65,7 @@ class Calibrator(Estimator, Shown, HasSettings, nn.Module):
     preserves_argmax: ClassVar[bool]
     takes_objective: ClassVar[bool] = False
     takes_weights: ClassVar[bool] = False
+    scale_free: ClassVar[bool] = False
     min_samples: ClassVar[int] = 1
     steady_from: ClassVar[int] = 1
 
@@ -356,6 +357,7 @@ class CalibratorClaims(TypedDict, total=False):
     preserves_argmax no prediction changes, on any logits
     takes_objective  `objective=` chooses what it minimises
     takes_weights    any sample weights will do (`_fit_weighted`); otherwise only whole ones, and samples are repeated
+    scale_free       logits times any number from 1 on give the same probabilities, if samples determine a temperature
     min_samples      it refuses to fit on fewer
     steady_from      it warns if there are fewer: on real predictions the NLL then doubled in some draws
     """
@@ -364,6 +366,7 @@ class CalibratorClaims(TypedDict, total=False):
     preserves_argmax: Required[bool]
     takes_objective: bool
     takes_weights: bool
+    scale_free: bool
     min_samples: int
     steady_from: int
 

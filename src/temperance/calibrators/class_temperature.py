@@ -30,14 +30,14 @@ from temperance.calibrators.temperature import (
 from temperance.objectives import Objective, ObjectiveName
 
 
-@calibrator(family="temperature", preserves_argmax=False, takes_objective=True, takes_weights=True)
+@calibrator(family="temperature", preserves_argmax=False, takes_objective=True, takes_weights=True, scale_free=True)
 class ClassTemperature(StreamCalibrator, Parametric):
     """A temperature for each class, fitted jointly by gradient.
 
-    p = softmax(z_1 / T_1, …, z_k / T_k), T_j in [0.01, 100], minimising the objective + (2 k / n²) Σ_j (T / T_j − 1)²,
-    with T the best single temperature. The penalty keeps a class that is always predicted right from becoming certain,
-    and is too weak to matter with many samples; `solver="released"` has none. With a convex objective the optimum in
-    1 / T_j is unique. A class without samples keeps T. Predictions can change.
+    p = softmax(z_1 / T_1, …, z_k / T_k), minimising the objective + (2 k / n²) Σ_j (T / T_j − 1)², with T the best
+    single temperature and T_j from T / 100 to 100 T. The penalty keeps a class that is always predicted right from
+    becoming certain, and is too weak to matter with many samples; `solver="released"` has none. With a convex objective
+    the optimum in 1 / T_j is unique. A class without samples keeps T. Predictions can change.
 
     The trap: a negative logit divided by a large T_j *rises*, so unlike temperature scaling this depends on where the
     zero of the logits is. `centre="mean"` or `"max"` first subtracts the mean or maximum of each row; by default logits
@@ -93,7 +93,7 @@ class ClassTemperature(StreamCalibrator, Parametric):
     def _keep_relative(self, found: Solution, shared: float, counts: Tensor) -> None:
         """Store inverse temperatures found in units of the shared one."""
         absent = counts == 0
-        inverse = torch.where(absent, shared, (found.parameters * shared).clamp(S_LOW, S_HIGH))
+        inverse = torch.where(absent, 1.0, found.parameters.clamp(S_LOW, S_HIGH)) * shared
         self.info = found.info | {"absent_classes": absent.nonzero().flatten().tolist()}
         self._keep("temperatures", 1 / inverse)
 
@@ -122,19 +122,19 @@ class RelativeTemperatures:
     def minimise(self, problem: Problem, start: Tensor, counts: Tensor) -> Solution:
         """The optimum within the bounds; a class without samples keeps the shared temperature."""
         one = torch.ones_like(start)
-        low, high = (torch.where(counts == 0, one, one * (bound / self.shared)) for bound in (S_LOW, S_HIGH))
+        low, high = (torch.where(counts == 0, one, one * bound) for bound in (S_LOW, S_HIGH))
         return minimise(problem, start, low=low, high=high)
 
 
-@calibrator(family="temperature", preserves_argmax=False, takes_objective=True, takes_weights=True)
+@calibrator(family="temperature", preserves_argmax=False, takes_objective=True, takes_weights=True, scale_free=True)
 class BiasCorrectedTemperature(Parametric):
     """Temperature scaling with a bias for each class, which also corrects shifted class frequencies.
 
-    p = softmax(z / T + b), T in [0.01, 100], minimising the objective + (2 k / n²) (‖b‖² + (T* / T − 1)²), with T* the
-    best temperature without biases; convex in (1 / T, b). The penalty keeps classes that are separated without a
-    mistake from becoming certain, and is too weak to matter with many samples; `solver="released"` has none. The biases
-    of the classes that occur have mean 0. A class without samples has bias 0: nothing is known about it. Predictions
-    can change.
+    p = softmax(z / T + b), minimising the objective + (2 k / n²) (‖b‖² + (T* / T − 1)²), with T* the best temperature
+    without biases and T from T* / 100 to 100 T*; convex in (1 / T, b). The penalty keeps classes that are separated
+    without a mistake from becoming certain, and is too weak to matter with many samples; `solver="released"` has none.
+    The biases of the classes that occur have mean 0. A class without samples has bias 0: nothing is known about it.
+    Predictions can change.
 
     Alexandari, Kundaje and Shrikumar, Maximum likelihood with bias-corrected calibration is hard-to-beat at label
     shift adaptation, ICML 2020.
@@ -167,11 +167,11 @@ class BiasCorrectedTemperature(Parametric):
             found = train(problem, start)
         else:
             low, high = torch.full_like(start, -torch.inf), torch.full_like(start, torch.inf)
-            low[0], high[0] = S_LOW / shared, S_HIGH / shared
+            low[0], high[0] = S_LOW, S_HIGH
             found = minimise(problem, start, low=low, high=high)
         absent = (present == 0).nonzero().flatten().tolist()
         self.info = found.info | {"absent_classes": absent} | caution_of(record)
-        self._keep("temperature", 1 / (found.parameters[0] * shared).clamp(S_LOW, S_HIGH))
+        self._keep("temperature", 1 / (found.parameters[0].clamp(S_LOW, S_HIGH) * shared))
         self._keep("bias", bias(found.parameters[1:]))
 
     def _calibrate(self, logits: Tensor) -> Tensor:

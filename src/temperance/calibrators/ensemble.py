@@ -62,9 +62,9 @@ class EnsembleTemperature(Parametric):
 
     def _calibrate(self, logits: Tensor) -> Tensor:
         if self.space == "logits":
-            # Unconstrained weights could reverse the order; as everywhere, T′ stays between 0.01 and 100.
-            slope = self.weights[0] / self.temperature + self.weights[1]
-            return (logits * slope.clamp(S_LOW, S_HIGH)).log_softmax(1)
+            # Unconstrained weights could reverse the order; T / T′ stays between 0.01 and 100.
+            relative = self.weights[0] + self.weights[1] * self.temperature
+            return (logits * (relative.clamp(S_LOW, S_HIGH) / self.temperature)).log_softmax(1)
         scaled, plain, uniform = self.weights.log()
         scaled = (logits / self.temperature).log_softmax(1) + scaled
         mixed = torch.logaddexp(scaled, logits.log_softmax(1) + plain)

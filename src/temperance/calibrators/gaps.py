@@ -26,7 +26,7 @@ REACH = 3.0
 MAX_STEPS = 50
 
 
-@calibrator(family="ordered", preserves_argmax=True, takes_objective=True, takes_weights=True)
+@calibrator(family="ordered", preserves_argmax=True, takes_objective=True, takes_weights=True, scale_free=True)
 class GapScaling(WithObjective):
     """Stretches the gaps between sorted logits by factors that depend on how confident the row is; the order stays.
 

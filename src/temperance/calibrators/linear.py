@@ -58,7 +58,7 @@ class Ridged(Parametric):
         raise NotImplementedError
 
 
-@calibrator(family="linear", preserves_argmax=False, takes_objective=True, takes_weights=True)
+@calibrator(family="linear", preserves_argmax=False, takes_objective=True, takes_weights=True, scale_free=True)
 class Vector(StreamCalibrator, Ridged):
     """Vector scaling: a factor and a shift for each class.
 
@@ -115,7 +115,7 @@ class Vector(StreamCalibrator, Ridged):
         return torch.addcmul(self.bias, logits, self.scale).log_softmax(1)
 
 
-@calibrator(family="linear", preserves_argmax=False, takes_objective=True, takes_weights=True)
+@calibrator(family="linear", preserves_argmax=False, takes_objective=True, takes_weights=True, scale_free=True)
 class Matrix(Ridged):
     """Matrix scaling: every new logit is a weighted sum of all the old ones. It overfits: see matrix-odir.
 

@@ -12,7 +12,7 @@ from torch.nn.functional import linear
 from temperance.calibrators._fit.descent import Solution
 from temperance.calibrators._fit.solvers import Parametric, Problem, Solver, minimise, sample_weight, train
 from temperance.calibrators.base import Shared, calibrator
-from temperance.calibrators.temperature import HIGH, LOW, caution_of, divided, fit_inverse_temperature
+from temperance.calibrators.temperature import HIGH, LOW, caution_of, divided, fit_inverse_temperature, unit_of
 from temperance.errors import InputError
 from temperance.objectives import ObjectiveName
 from temperance.settings import NonNegative, Seed
@@ -47,14 +47,15 @@ PRESETS = {
 }
 
 
-@calibrator(family="temperature", preserves_argmax=True, takes_objective=True)
+@calibrator(family="temperature", preserves_argmax=True, takes_objective=True, scale_free=True)
 class ParameterisedTemperature(Parametric):
     """A temperature for each sample, computed by a small network from its largest logits.
 
     p = softmax(z / T(z)), T(z) = |h(z_(1), …, z_(s))| clamped to [0.01, 100], h a ReLU network over the s = 10 largest
     logits (all, if there are fewer) in descending order. Since T is positive, the order of a sample's classes never
-    changes; the order of samples by confidence can. The network sees logits clipped to ±100. If its hidden units die,
-    or if the samples do not even determine one temperature, all samples get the same: `info["constant"]` says so.
+    changes; the order of samples by confidence can. The network sees logits clipped to ±100. If logits differ
+    by more than 256, they are first divided by a power of two. If its hidden units die, or if the samples do not even
+    determine one temperature, all samples get the same: `info["constant"]` says so.
 
     preset  "robust": two layers of five, started at plain temperature scaling;
             "sctl": the SCTL authors' four layers of two, started at random; many starts die, theirs is `seed=1`;
@@ -70,6 +71,8 @@ class ParameterisedTemperature(Parametric):
     Tomani, Cremers and Buettner, Parameterized temperature scaling for boosting the expressive power in post-hoc
     uncertainty calibration, ECCV 2022; Guo et al., Sample margin-aware recalibration of temperature scaling, ICML 2026.
     """
+
+    scale: Tensor  # for logits on a very large scale only
 
     def __init__(
         self,
@@ -94,6 +97,9 @@ class ParameterisedTemperature(Parametric):
             )
 
     def _fit_weighted(self, logits: Tensor, labels: Tensor, weights: Tensor | None) -> None:
+        if (scale := unit_of(logits)) != 1:
+            self._keep("scale", logits.new_tensor(scale))
+            logits = logits / scale
         objective, preset, k = self._make_objective(weights), PRESETS[self.preset], logits.shape[1]
         exact, generator = self.solver == "exact", torch.Generator().manual_seed(self.seed)
         features = _features(logits, preset)
@@ -141,14 +147,15 @@ class ParameterisedTemperature(Parametric):
         layers[-2:] = [unit * layer for layer in layers[-2:]]
         for name, layer in zip(self._names(), layers, strict=True):
             self._keep(name, layer)
-        low, high = (float(limit) for limit in self.temperatures(logits).aminmax())
+        low, high = (float(limit) for limit in self.temperatures(scale * logits).aminmax())
         temperatures = {"temperature_range": [low, high], "constant": high - low <= 1e-6 * high}
         self.info = found.info | temperatures | caution_of(record)
 
     def temperatures(self, logits: Tensor) -> Tensor:
         """The temperature of each row of logits. (n, 1)"""
-        features = _features(logits, PRESETS[self.preset])
-        return _positive(_network(features, [getattr(self, name) for name in self._names()]))
+        scale = self.scale if "scale" in self._buffers else 1.0
+        features = _features(logits / scale, PRESETS[self.preset])
+        return scale * _positive(_network(features, [getattr(self, name) for name in self._names()]))
 
     def _calibrate(self, logits: Tensor) -> Tensor:
         return divided(logits, self.temperatures(logits))

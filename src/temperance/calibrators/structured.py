@@ -73,7 +73,7 @@ class Structured(Parametric):
         raise NotImplementedError
 
 
-@calibrator(family="linear", preserves_argmax=False, takes_objective=True, takes_weights=True)
+@calibrator(family="linear", preserves_argmax=False, takes_objective=True, takes_weights=True, scale_free=True)
 class StructuredVector(Structured):
     """Structured vector scaling (SVS): temperature scaling, then a factor and a shift for each class as the data allow.
 
@@ -102,7 +102,7 @@ class StructuredVector(Structured):
         return torch.addcmul(self.bias, self._features(logits), self.scale).log_softmax(1)
 
 
-@calibrator(family="linear", preserves_argmax=False, takes_objective=True, takes_weights=True)
+@calibrator(family="linear", preserves_argmax=False, takes_objective=True, takes_weights=True, scale_free=True)
 class StructuredMatrix(Structured):
     """Structured matrix scaling (SMS): temperature scaling, then a matrix that moves away from it as the data allow.
 

@@ -25,9 +25,12 @@ from temperance.errors import plural
 from temperance.objectives import Nll, Objective, ObjectiveName
 from temperance.threads import one_thread
 
-# Temperatures stay within these bounds.
+# Temperatures stay within these bounds, times the unit of the logits.
 LOW, HIGH = 1e-2, 1e2
 S_LOW, S_HIGH = 1 / HIGH, 1 / LOW
+
+# Within a row, ordinary logits differ by this much, and by no more than this.
+ORDINARY, MOST = 16.0, 256.0
 
 # The prior of the temperature: it is around 1.5, because networks are over-confident. The standard deviation of its
 # logarithm is 1 above and 1/2 below, because few networks are underconfident, and samples without a mistake must not
@@ -47,16 +50,18 @@ EVERY, ENOUGH_ROWS = (32, 8), 500
 LOG2_E = math.log2(math.e)
 
 
-@calibrator(family="temperature", preserves_argmax=True, takes_objective=True, takes_weights=True)
+@calibrator(family="temperature", preserves_argmax=True, takes_objective=True, takes_weights=True, scale_free=True)
 class Temperature(StreamCalibrator, Parametric):
     """Temperature scaling: divides the logits by one number, fitted to the labels.
 
-    p = softmax(z / T), T = argmin of the objective (by default NLL) over T in [0.01, 100]. A convex objective has one
-    optimum in 1 / T, which safeguarded Newton steps find. The order of the classes, and so the accuracy, never changes.
-    If all logits are equal, T makes no difference and is 1.
+    p = softmax(z / T), T = argmin of the objective (by default NLL) over T in [0.01, 100], times a power of two if the
+    logits of most samples differ by more than 256. A convex objective has one optimum in 1 / T, which safeguarded
+    Newton steps find. The order of the classes, and so the accuracy, never changes. If all logits are equal, T makes no
+    difference and is 1.
 
     The trap: samples without a mistake are fitted best by T = 0, and a few samples with a single mistake by a T nearly
-    as small. If the standard error of ln T is above 0.8, a prior around T = 1.5 is used, and `fit` warns.
+    as small. Without a mistake, or if the standard error of ln T is above 0.8, a prior around T = 1.5 is used, and
+    `fit` warns.
 
     smoothing  "laplace" bounds the cost of a confident mistake: p becomes (n p + 1) / (n + k), as if each of the k
                classes had been seen once more than in the n samples of the fit
@@ -103,7 +108,17 @@ class Temperature(StreamCalibrator, Parametric):
         return torch.logaddexp(log_probs + n.log(), torch.zeros_like(log_probs)) - (n + k).log()
 
 
-@one_thread()  # even for many samples: torch's threads wait for each other after each of many operations
+def unit_of(logits: Tensor) -> float:
+    """A power of two that brings logits on a very large scale to an ordinary one; 1 for all others.
+
+    >>> unit_of(torch.tensor([[4.0, 0.0], [1.0, 9.0]])), unit_of(torch.tensor([[4e4, 0.0], [1e4, 9e4]]))
+    (1.0, 2048.0)
+    """
+    some = logits[:: max(1, len(logits) // (4 * ENOUGH_ROWS))]
+    spread = float((some.amax(1) - some.amin(1)).median())
+    return 1.0 if spread <= MOST else 2.0 ** round(math.log2(spread / ORDINARY))
+
+
 def fit_inverse_temperature(
     objective: Objective, logits: Tensor, labels: Tensor, solver: str = "exact"
 ) -> tuple[float, dict[str, Any]]:
@@ -111,6 +126,23 @@ def fit_inverse_temperature(
 
     If the samples do not determine it, a prior is used; the record then has a `caution`, a sentence for the user.
     """
+    unit = unit_of(logits)
+    inverse, info = _fit_ordinary(objective, logits if unit == 1 else logits / unit, labels, solver)
+    bounds = {
+        S_LOW: f"above {HIGH * unit:g}, the largest allowed. The labels may belong to other rows, or the logits may be "
+        "saturated: check the labels, and use logits that were not clipped",
+        S_HIGH: f"below {LOW * unit:g}, the smallest allowed. The logits are tiny: multiply them all by the same "
+        "number",
+    }
+    reached = [says for bound, says in bounds.items() if math.isclose(inverse, bound)]
+    for says in reached:
+        info["caution"] = f"the best temperature is {says}"
+    return inverse / unit, info | {"at_bound": bool(reached)}
+
+
+@one_thread()  # even for many samples: torch's threads wait for each other after each of many operations
+def _fit_ordinary(objective: Objective, logits: Tensor, labels: Tensor, solver: str) -> tuple[float, dict[str, Any]]:
+    """The same for logits on an ordinary scale."""
     if solver == "released":
         found = train(Problem(objective, divided, logits, labels), logits.new_ones(1))
         inverse, info = float(1 / found.parameters), found.info
@@ -120,18 +152,11 @@ def fit_inverse_temperature(
         inverse, info = _any_shape(objective, logits, labels)
     # A released optimiser has no bounds: its T can pass infinity and become negative, and so can s.
     inverse = _within_bounds(inverse)
-    if _undetermined(logits, inverse, objective.counts):
-        inverse, info = likeliest_inverse_temperature(objective, logits, labels)
+    no_mistake = math.isclose(inverse, S_HIGH) and bool((logits.argmax(1) == labels).all())
+    if no_mistake or _undetermined(logits, inverse, objective.counts):
+        inverse, info = _likeliest(objective, logits, labels)
         info["caution"] = _too_few(logits, labels)
-    bounds = {
-        S_LOW: f"above {HIGH:g}, the largest allowed. The logits may be saturated: use logits that were not clipped. "
-        "If they are on a large scale, divide them all by the same number",
-        S_HIGH: f"below {LOW:g}, the smallest allowed. The logits are tiny: multiply them all by the same number",
-    }
-    reached = [says for bound, says in bounds.items() if math.isclose(inverse, bound)]
-    for says in reached:
-        info["caution"] = f"the best temperature is {says}"
-    return inverse, info | {"at_bound": bool(reached)}
+    return inverse, info
 
 
 def stream_inverse_temperature(objective: Callable[[], Objective], stream: Streamed) -> tuple[float, dict[str, Any]]:
@@ -139,13 +164,14 @@ def stream_inverse_temperature(objective: Callable[[], Objective], stream: Strea
 
     `objective` makes a fresh one. The rows in memory give the starting point, unless the objective adapts its weights.
     """
-    start, whole = 1.0, objective()
+    unit = unit_of(stream.logits)
+    start, whole = 1 / unit, objective()
     if not whole.adapts:
         start, _ = fit_inverse_temperature(objective(), stream.logits, stream.labels)
     problem = StreamedProblem(whole, lambda rows, log_inverse: (rows * log_inverse.exp()).log_softmax(1), stream)
     begin = torch.tensor([math.log(start)], dtype=torch.float64)
-    found = minimise(problem, begin, low=math.log(S_LOW), high=math.log(S_HIGH))
-    return _within_bounds(math.exp(float(found.parameters))), found.info
+    found = minimise(problem, begin, low=math.log(S_LOW / unit), high=math.log(S_HIGH / unit))
+    return _within_bounds(math.exp(float(found.parameters)) * unit) / unit, found.info
 
 
 def _within_bounds(inverse: float) -> float:
@@ -165,9 +191,16 @@ def divided(rows: Tensor, temperature: Tensor) -> Tensor:
 # --------------------------------------------------------------------------------------------------------- few samples
 
 
-@one_thread()
 def likeliest_inverse_temperature(objective: Objective, logits: Tensor, labels: Tensor) -> tuple[float, dict[str, Any]]:
     """The s = 1 / T of the largest posterior, given samples and prior, and the record of how it was found."""
+    unit = unit_of(logits)
+    inverse, info = _likeliest(objective, logits if unit == 1 else logits / unit, labels)
+    return inverse / unit, info
+
+
+@one_thread()
+def _likeliest(objective: Objective, logits: Tensor, labels: Tensor) -> tuple[float, dict[str, Any]]:
+    """The same for logits on an ordinary scale."""
     weight = sample_weight(objective, labels, logits.shape[1])
     if objective.convex and not objective.adapts:
         return _convex(objective, logits, labels, prior=weight)

@@ -30,7 +30,9 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
 
 
 def add_comparing_options(parser: argparse.ArgumentParser, saved: str = "save the recommended calibrator here") -> None:
-    parser.add_argument("--methods", default="", metavar="NAMES", help="comma-separated, with name:setting=value")
+    parser.add_argument(
+        "--methods", default="", metavar="NAMES", help="comma-separated, with name:setting=value; a list is a+b"
+    )
     parser.add_argument("--n-bins", type=int, default=15, metavar="N", help="bins for binned metrics (15)")
     parser.add_argument("--bootstrap", type=int, default=500, metavar="N", help="resamples for intervals (500)")
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="methods fitted at the same time (1)")

@@ -28,7 +28,11 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         "--prior", metavar="PRIOR", help="how common the classes are in use: uniform, same, or a file of numbers"
     )
     parser.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="a setting, or objective.KEY=VALUE"
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="a setting, or objective.KEY=VALUE; a list is a+b",
     )
     add_reading_options(parser, "label", "weight", "ignore-index", "answers")
     parser.set_defaults(run=run)

@@ -7,6 +7,9 @@ The recommended method is the one of lowest NLL that passes three tests on the t
 - Its ECE is not higher than without calibration by more than resampling explains.
 - Its accuracy is not lower by more than that.
 
+If none does, a method that is significantly more accurate may have a higher ECE: ECE compares confidence with how often
+a method's own predictions are right, and does not show that these got better. The verdict then says that ECE rises.
+
 Among many methods one always looks good by chance, so they share an error rate of 5 %. `auto` gets half of it, or
 `temperature` where `auto` is not compared; the others get equal shares of the rest. The favourite is named before any
 data are seen, so the shares are valid for any data. With equal shares for thirty methods, a few hundred samples would
@@ -22,7 +25,7 @@ from typing import TYPE_CHECKING
 
 from temperance.calibrators.auto import FEWEST_MISTAKES
 from temperance.errors import plural
-from temperance.jobs.outcomes import BASELINE, SIGNIFICANT, Outcome
+from temperance.jobs.outcomes import BASELINE, HIGHER_ECE, SIGNIFICANT, Outcome
 from temperance.metrics import METRICS
 from temperance.metrics.gain import MOST_SAMPLES, ROUNDING, Gains, holm
 from temperance.metrics.significance import Difference
@@ -65,14 +68,22 @@ def _gains(outcomes: Sequence[Outcome]) -> dict[str, Gains]:
 
 
 def recommended(outcomes: Sequence[Outcome], baseline: Outcome) -> Outcome:
-    """The outcome with the lowest NLL that passes every test, or no calibration if none does."""
+    """The outcome with the lowest NLL that passes every test, or all but that of ECE if it is more accurate."""
     chance = chance_of_gain(outcomes)
-    return next((each for each in outcomes if passes(each, baseline, chance)), baseline)
+    at_a_price = (each for each in outcomes if _passes_at_a_price(each, baseline, chance))
+    return next((each for each in outcomes if passes(each, baseline, chance)), next(at_a_price, baseline))
 
 
 def passes(outcome: Outcome, baseline: Outcome, chance: Mapping[str, float]) -> bool:
     """Is it better than no calibration by more than chance, without a drawback?"""
     return chance.get(outcome.label, 1.0) < SIGNIFICANT and not outcome.drawbacks(baseline)
+
+
+def _passes_at_a_price(outcome: Outcome, baseline: Outcome, chance: Mapping[str, float]) -> bool:
+    """Is it better by more than chance and more accurate, with no drawback but a higher ECE?"""
+    if chance.get(outcome.label, 1.0) >= SIGNIFICANT:
+        return False
+    return outcome.drawbacks(baseline) == (HIGHER_ECE,) and outcome.more_accurate(baseline)
 
 
 def clearly_behind(outcome: Outcome, other: Outcome) -> bool:
@@ -92,13 +103,13 @@ def verdict(found: Comparison) -> str:
     lower = [outcome for outcome in found.ranked if outcome is not none and _lower(outcome, best)]
     if best is none:
         head = f"Leave it as it is{_why_not(found, lower)}"
-        return " ".join([head, *_passed_over(found, lower), *_risk(found, lower), *_needed(found, lower)])
+        rest = [*_passed_over(found, lower), *_refused(found, lower), *_risk(found, lower), *_needed(found, lower)]
+        return " ".join([head, *rest])
     p_value = max(1, math.ceil(1000 * found.chance[best.label])) / 1000
     corrected = ", corrected for the number of methods" if len(found.chance) > 1 else ""
     head = f"Use {best.label}: it is significantly better than no calibration (p ≤ {p_value:g}{corrected})."
-    return " ".join(
-        [head, *_harm(found, best, "it"), _change(found), *_passed_over(found, lower), *_alternatives(found)]
-    )
+    rest = [_change(found, best), *_price(found), *_passed_over(found, lower), *_alternatives(found)]
+    return " ".join([head, *_harm(found, best, "it"), *rest])
 
 
 def _lower(outcome: Outcome, other: Outcome) -> bool:
@@ -126,6 +137,25 @@ def _passed_over(found: Comparison, lower: Sequence[Outcome]) -> list[str]:
     return [
         f"{named(labels)} {'have' if len(labels) > 1 else 'has'} a lower NLL, {reason}."
         for reason, labels in by_reason.items()
+    ]
+
+
+def _refused(found: Comparison, lower: Sequence[Outcome]) -> list[str]:
+    """What the first method changes whose gain is sure and which has a drawback, and what to do."""
+    refused = next((outcome for outcome in lower if found.chance[outcome.label] < SIGNIFICANT), None)
+    if refused is None:
+        return []
+    advised = f"Compare other methods, or fit {refused.label} by itself if only NLL counts."
+    return [f"With {refused.label}, {_change(found, refused)}", advised]
+
+
+def _price(found: Comparison) -> list[str]:
+    """What a recommended method costs whose ECE is higher."""
+    if HIGHER_ECE not in found.recommended.drawbacks(found.baseline):
+        return []
+    return [
+        "So NLL falls and ECE rises: it is right more often, but its confidence is further from how often it is right. "
+        "No method here gains significantly without that; if confidence matters more, leave it as it is."
     ]
 
 
@@ -200,9 +230,9 @@ def _alternatives(found: Comparison) -> list[str]:
     return [f"Not clearly worse: {named([first.label + simpler, *others])}."]
 
 
-def _change(found: Comparison) -> str:
+def _change(found: Comparison, after: Outcome) -> str:
     """NLL goes from 1.02 to 0.91, ECE from 8.66 % to 1.25 %, accuracy stays at 75.57 %."""
-    before, after = found.baseline, found.recommended
+    before = found.baseline
     names = ("nll", "ece", "accuracy")
     moves = {name: (before.measured[name].value, after.measured[name].value) for name in names}
     by = {name: after.minus(before, name) for name in names}

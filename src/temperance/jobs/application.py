@@ -14,7 +14,9 @@ from temperance.calibrators.base import Calibrator
 from temperance.calibrators.priors import SAME, UNIFORM, as_prior
 from temperance.errors import FileError, InputError, TemperanceWarning, plural
 from temperance.files import reading
-from temperance.jobs.measuring import check_classes
+from temperance.jobs.labels import LabelCounts
+from temperance.jobs.measuring import check_classes, checked_batches
+from temperance.metrics.tally import Tally, tallied
 from temperance.predictions import Predictions, read_predictions
 
 # Files of more values than this are fitted in several passes.
@@ -27,18 +29,36 @@ FLAG = {"prior": "--prior"}
 def fit(calibrator: Calibrator, data: Predictions) -> Calibrator:
     """Fit a calibrator to predictions: in memory, or from a large file in several passes if the method allows it.
 
-    Samples with weights are fitted in memory. The calibrator keeps the names of the classes.
+    Samples with weights are fitted in memory. The calibrator keeps the names of the classes. If the labels have nothing
+    to do with the predictions, the warning names this cause, and not what the method made of it.
     """
     warn_calibrated(data)
-    if isinstance(calibrator, StreamCalibrator) and data.n * data.k > LARGE and not data.has_weights:
-        with data.located():
-            calibrator.fit_stream(LogitBlocks(data), most_values=MOST_VALUES)
-    else:
-        logits, labels = data.logits(), data.labels
-        with data.located():
-            calibrator.fit(logits, labels, weights=data.weights)
+    unrelated = "" if data.has_weights else _unrelated(data)
+    with warnings.catch_warnings():
+        if unrelated:
+            warnings.simplefilter("ignore", TemperanceWarning)
+        if isinstance(calibrator, StreamCalibrator) and data.n * data.k > LARGE and not data.has_weights:
+            with data.located():
+                calibrator.fit_stream(LogitBlocks(data), most_values=MOST_VALUES)
+        else:
+            logits, labels = data.logits(), data.labels
+            with data.located():
+                calibrator.fit(logits, labels, weights=data.weights)
+    if unrelated:
+        calibrator.info["caution"] = unrelated
+        warnings.warn(unrelated, TemperanceWarning, stacklevel=2)
     calibrator.class_names = data.class_names
     return calibrator
+
+
+def _unrelated(data: Predictions) -> str:
+    """A sentence about labels that have nothing to do with the predictions, if that is so, as `evaluate` notes it."""
+    labels = LabelCounts(torch.zeros(data.k, dtype=torch.int64))
+    tallies: list[Tally] = []
+    with data.located():
+        for _ in tallied(labels.seen(checked_batches(data)), tallies):
+            pass
+    return labels.unrelated(tallies[1])
 
 
 class LogitBlocks:

@@ -162,7 +162,8 @@ class Comparison(Results):
             zeros += " `temperance evaluate` has no such floor for logits."
         pixels = OF_PIXELS if self.test.of_pixels else ""
         about_labels = self._one_class or (labels.unrelated(tallies[1]) if not self.test.has_weights else "")
-        return tuple(filter(None, (zeros, about_labels, self._untold, self._imbalance, pixels)))
+        at_bound = "" if about_labels else self._at_bound
+        return tuple(filter(None, (zeros, about_labels, at_bound, self._untold, self._imbalance, pixels)))
 
     @property
     def _one_class(self) -> str:
@@ -175,6 +176,12 @@ class Comparison(Results):
         both = list(alone.values()) == [label, label]
         name = self.test.class_names[label] if self.test.class_names else str(label)
         return one_class(as_class(name), "" if both else f" of the part {part}")
+
+    @property
+    def _at_bound(self) -> str:
+        """A sentence about logits that are too small, or too uneven, for any allowed temperature."""
+        plain = next((each.fitted.info for each in self.ranked if each.fitted and each.label == "temperature"), {})
+        return f"For temperature, {plain['caution']}." if plain.get("at_bound") else ""
 
     @property
     def _untold(self) -> str:
@@ -283,8 +290,8 @@ def compare(
     Without a second set, a file with val and test parts is fitted on the first and measured on the second; any other
     set is halved at random. No method is ever measured on samples it was fitted on. Among the methods whose gain over
     no calibration is more than chance would give, however few the samples, and which make nothing worse, the one with
-    the lowest NLL is recommended; if there is none, no calibration is. `verdict` says why, and how many samples would
-    be needed to tell.
+    the lowest NLL is recommended; if there is none, one that is more accurate at the price of a higher ECE, or no
+    calibration. `verdict` says why, and how many samples would be needed to tell.
 
     weights   for arrays: how much each label counts; a test set has its weights as the third array
     methods   names, with settings as in `temperature:objective=class-scaled`; by default every one

@@ -166,7 +166,8 @@ class Evaluation(Results):
             metric = METRICS[row.metric]
             bounds = [shown_range(row.low, row.high, percent=metric.percent)] if settings["bootstrap"] else []
             last = i + 1 == len(self.rows) or self.rows[i + 1].group != row.group
-            cells = [metric.title, shown(row.value, percent=metric.percent), *bounds, *[metric.summary] * explained]
+            what = metric.summary if not row.group else ""  # once, not again for each group
+            cells = [metric.title, shown(row.value, percent=metric.percent), *bounds, *[what] * explained]
             table.add_row(*([Text(row.group or "all")] if grouped else []), *cells, end_section=last)
         yield Text(self.title, style="bold")  # a table's own title would wrap at the table's width
         yield table

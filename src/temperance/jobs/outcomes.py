@@ -30,6 +30,7 @@ from temperance.threads import one_thread
 
 BASELINE = "identity"
 MEASURED = ("nll", "ece", "accuracy", "brier", "classwise-ece")
+HIGHER_ECE = "a higher ECE"
 SIGNIFICANT = 0.05
 LEVEL = 0.95
 
@@ -117,11 +118,20 @@ class Outcome:
     def drawbacks(self, other: Outcome) -> tuple[str, ...]:
         """Its drawbacks against another, whatever its NLL: an ECE or an accuracy that is worse by more than noise."""
         found = []
-        for name, words in (("ece", "a higher ECE"), ("accuracy", "a lower accuracy")):
-            by = self.minus(other, name)
-            if by.p_value < SIGNIFICANT and (by.value > 0) == (METRICS[name].lower_is_better is not False):
-                found.append(words)
+        if self._rises("ece", other) > 0:
+            found.append(HIGHER_ECE)
+        if self._rises("accuracy", other) < 0:
+            found.append("a lower accuracy")
         return tuple(found)
+
+    def more_accurate(self, other: Outcome) -> bool:
+        """Is its accuracy higher than another's by more than noise?"""
+        return self._rises("accuracy", other) > 0
+
+    def _rises(self, metric: str, other: Outcome) -> float:
+        """How far a metric is above another's, or 0 where noise explains it."""
+        by = self.minus(other, metric)
+        return by.value if by.p_value < SIGNIFICANT else 0.0
 
 
 @dataclass(frozen=True)

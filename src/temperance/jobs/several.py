@@ -150,6 +150,8 @@ class Comparisons(SeveralSets):
     def verdict(self) -> str:
         """In plain words: which method ranks first, and where it does harm."""
         first, n = self.standings[0], len(self.names)
+        if len(self.standings) == 1:
+            return "Nothing to rank: no calibrator could be fitted."
         equal = [standing.method for standing in self.standings if standing.rank.value == first.rank.value]
         names = listed([f"{method} (no calibration)" if method == BASELINE else method for method in equal])
         low, high = first.rank.low, first.rank.high
@@ -322,6 +324,8 @@ def first_sentence(text: str) -> str:
 def set_names(sets: Iterable[Set]) -> list[str]:
     """A name for each set: its path within the folder that holds all of them, numbered where two are the same.
 
+    If only the root folder holds all of them, that is the whole path.
+
     >>> set_names(["runs/a/test.npz", "runs/b/test.npz"])
     ['a/test.npz', 'b/test.npz']
     """
@@ -330,7 +334,8 @@ def set_names(sets: Iterable[Set]) -> list[str]:
     folder = os.path.commonpath(parents) if parents else ""
     found: list[str] = []
     for path in paths:
-        name = plain = path.absolute().relative_to(folder).as_posix()
+        whole = path.absolute()
+        name = plain = (whole if folder == whole.anchor else whole.relative_to(folder)).as_posix()
         while name in found:
             name = f"{plain} ({len(found) + 1})"
         found.append(name)

@@ -147,8 +147,8 @@ class Findings:
 
 
 def as_class(name: str) -> str:
-    """A class in a sentence: class 3, or its own name."""
-    return f"class {name}" if name.isdigit() else name
+    """A class in a sentence: class 3, class -1, or its own name."""
+    return f"class {name}" if name.removeprefix("-").isdigit() else name
 
 
 def _signs(tally: Tally, found: Tensor) -> Tensor:

@@ -78,7 +78,17 @@ def places_among(class_names: tuple[str, ...]) -> Callable[[str], int]:
 def unknown_label(label: str, row: int, class_names: tuple[str, ...] | None) -> InputError:
     """The error for a label that is neither a class number nor a class name."""
     names = f" or one of the class names {excerpt(class_names)}" if class_names else ", since the classes have no names"
-    return InputError(f"labels must be class numbers{names}; row {row} has {excerpt([repr(label)])}", row=row)
+    came = f"row {row} has {excerpt([repr(label)])}"
+    return InputError(f"labels must be class numbers{names}; {came}{_pattern(label, class_names or ())}", row=row)
+
+
+def _pattern(label: str, class_names: tuple[str, ...]) -> str:
+    """What to do about columns such as `prob cat` where the label is cat."""
+    for before in (name.removesuffix(label) for name in class_names if label and name.endswith(label)):
+        if before and all(name.startswith(before) for name in class_names):
+            classes = excerpt([name.removeprefix(before) for name in class_names])
+            return f". Name the columns by a pattern, '{before}*', and the classes are {classes}"
+    return ""
 
 
 def _is_right(labels: Values, ignore_index: int | None, first_row: int) -> Tensor:

@@ -78,9 +78,7 @@ def train(
             network = balanced(network, chosen.balance).to(device)
     with process_group(device):
         training = Training(network, data, as_loss(loss, len(data.train)), chosen)
-        if place is not None:
-            begin_folder(place, resume=resume)
-        with reproducible(chosen.deterministic), enough_memory(chosen, place):
+        with run_folder(place, resume=resume), reproducible(chosen.deterministic), enough_memory(chosen, place):
             progressed = training.run(place, resume=resume, progress=progress, each_epoch=each_epoch)
             predictions = training.predictions()
         run = Run(network, data.mean, data.std, progressed.history, predictions, place, dict(details or {}))
@@ -312,14 +310,27 @@ class Training:
         return {name: tensor.detach().clone() for name, tensor in self.network.state_dict().items()}
 
 
-def begin_folder(folder: Path, *, resume: bool) -> None:
-    """Make the folder of a run; refuse one that holds another run, unless `resume` continues it."""
+@contextmanager
+def run_folder(folder: Path | None, *, resume: bool) -> Iterator[None]:
+    """Make the folder of a run; refuse one that holds another run, unless `resume` continues it.
+
+    If the training fails before anything was written, no empty folder is left.
+    """
+    if folder is None:
+        yield
+        return
     if not (resume and (folder / "checkpoint.safetensors").exists()):
         refuse_taken(folder, "continue it with --resume (`resume=True`), or train in another folder")
+    is_new = rank() == 0 and not folder.exists()
     if rank() == 0:
         make_folder(folder)
         check_writable(folder / "checkpoint.safetensors")
     wait()
+    try:
+        yield
+    finally:
+        if is_new and not any(folder.iterdir()):
+            folder.rmdir()
 
 
 @contextmanager
