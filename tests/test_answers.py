@@ -1,6 +1,7 @@
 """Answers, each with one confidence and right or wrong: read, measured, compared, calibrated and written."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,9 @@ from temperance.jobs.blocks import combine, statistics
 from temperance.jobs.evaluation import evaluate
 from temperance.jobs.gap import calibration_gap
 from temperance.jobs.ood import compare_ood
-from temperance.metrics import failure_auroc
+from temperance.metrics import METRICS, failure_auroc
 from temperance.predictions import Predictions, read_predictions, write_predictions
+from temperance.report import write_report
 
 SUFFIXES = (".npz", ".safetensors", ".parquet", ".csv", ".jsonl")
 
@@ -121,6 +123,26 @@ def test_auroc_of_a_classifier_is_that_of_its_answers() -> None:
         failure_auroc(probs, labels, loss="nll")
 
 
+@pytest.mark.parametrize("name", ["accuracy", "nll", "brier", "ece"])
+def test_what_a_metric_is_holds_for_answers(name: str) -> None:
+    assert "class" not in METRICS[name].summary and "label" not in METRICS[name].summary
+
+
+def test_notes_speak_of_answers() -> None:
+    found = evaluate([1.0, 0.0, 0.8, 0.3] * 10, [0, 0, 1, 1] * 10, answers=True, bootstrap=0)
+    assert found.notes[0].startswith("10 answers are wrong at a confidence of 1, or right at 0: such an outcome has a")
+    assert "on the other 30 answers it is" in found.notes[0]
+    assert evaluate([0.9], [1], answers=True).verdict.startswith("One answer cannot tell.")
+
+
+def test_a_threshold_in_a_report_answers_all_equal_confidences(tmp_path: Path) -> None:
+    confidence, correct = np.repeat([0.9, 0.5], [60, 40]), np.tile([1, 1, 0, 1, 0], 20)
+    write_report(evaluate(confidence, correct, answers=True, bootstrap=0), tmp_path / "page.html")
+    table = (tmp_path / "page.html").read_text().split("Confidence at least")[1].split("</table>")[0]
+    cells = re.findall(r"<t[dh][^>]*>([^<]*)</t[dh]>", table.replace("\u00a0", " "))
+    assert cells == ["100 %", "40.00 %", "50.00 %", "60 %", "40.00 %", "90.00 %"]
+
+
 # -------------------------------------------------------------------------------------------- comparing and calibrating
 
 
@@ -155,6 +177,32 @@ def test_a_file_is_calibrated_and_can_be_read_again(tmp_path: Path, source: str,
     back = np.load(tmp_path / "back.npz")
     assert set(back.files) == {"confidence", "correct", "question", "calibrated_by"}
     assert back["question"].tolist() == list(range(300))
+
+
+@pytest.mark.parametrize(("outcome", "word"), [(1, "right"), (0, "wrong")])
+def test_fitting_needs_right_and_wrong_answers(tmp_path: Path, outcome: int, word: str) -> None:
+    sentence = f"every answer to fit on is {word}, and a calibrator learns from right and wrong ones"
+    with pytest.raises(InputError, match=sentence):
+        temperance.compare([0.7, 0.9] * 20, [outcome] * 40, answers=True, methods=["platt"])
+    path = tmp_path / "answers.csv"
+    path.write_text("confidence,correct\n" + f"0.9,{outcome}\n0.5,{outcome}\n" * 20)
+    said = run("fit", "platt", path, "--answers", "-o", tmp_path / "cal.safetensors")
+    assert said.code == 2 and f"answers.csv: {sentence}" in said.err
+
+
+def test_measuring_on_one_outcome_is_said() -> None:
+    test = ([0.7, 0.9] * 10, [1] * 20)
+    found = temperance.compare(*answers(100), test=test, answers=True, methods=["platt"])
+    assert any(note.startswith("Every answer of the part to measure on is right") for note in found.notes)
+
+
+def test_sets_of_answers_have_no_classes(tmp_path: Path) -> None:
+    path = saved(tmp_path / "answers.npz")
+    page = tmp_path / "page.html"
+    said = run("compare", "--each", path, "--answers", "--methods", "platt", "--report", page)
+    assert said.code == 0 and "2 classes" not in page.read_text()
+    row = next(line for line in said.out.splitlines() if "answers.npz" in line)
+    assert row.split("│")[2].strip() == "–"
 
 
 def test_new_answers_need_no_marks(tmp_path: Path) -> None:
