@@ -14,6 +14,7 @@ import torch
 import temperance
 from commands import applied, run
 from temperance.calibrators import Temperature, load_calibrator
+from temperance.diagnose.analysis import analyse
 from temperance.errors import FileError, InputError
 from temperance.jobs.blocks import combine, statistics
 from temperance.jobs.evaluation import evaluate
@@ -223,6 +224,18 @@ def test_words_for_right_and_wrong(tmp_path: Path, words: tuple[str, str]) -> No
     assert read_predictions(path, answers=True).labels.tolist() == [1, 0]
 
 
+def test_marks_of_pandas_and_missing_ones(tmp_path: Path) -> None:
+    table = pd.DataFrame({"confidence": [0.9, 0.2, 0.4], "correct": [1.0, 0.0, np.nan]})
+    table.to_csv(tmp_path / "answers.csv", index=False)
+    with pytest.raises(FileError, match="line 4 has ''"):
+        evaluate(tmp_path / "answers.csv", answers=True)
+    for kind in ("boolean", object):
+        with pytest.raises(InputError, match="the column correct has no value in row 2"):
+            evaluate(table.astype({"correct": kind}), answers=True)
+    found = evaluate(table[:2].astype({"correct": "boolean"}), answers=True, bootstrap=0)
+    assert found.row("accuracy").value == 0.5
+
+
 def test_own_names_and_two_sets(tmp_path: Path) -> None:
     path = saved(tmp_path / "own.npz", ("stated", "is_right"))
     columns = {"probs": "stated", "label": "is_right"}
@@ -251,6 +264,7 @@ def test_own_names_and_two_sets(tmp_path: Path) -> None:
         ("confidence,correct\n0.9,2\n", ["--answers"], "correct must be 1 for a right answer and 0 for a wrong one"),
         ("confidence,label\n0.9,1\n", ["--answers"], "expected the column correct beside confidence"),
         ("stated,right\n0.9,1\n", ["--answers"], "expected the columns confidence and correct; found stated, right"),
+        ("Confidence,Correct\n0.9,1\n", ["--answers"], "Names must be in lower case"),
         ("stated,right\n0.9,1\n", ["--answers", "--logits", "stated"], "name its column with --probs"),
         ("confidence,correct\n0.9,1\n", ["--answers", "--binary"], "leave out --binary and --positive"),
         (
@@ -275,11 +289,22 @@ def test_arrays_of_classes_are_not_answers(tmp_path: Path) -> None:
         evaluate(Predictions.of([[0.9, 0.1]], [0]), answers=True)
     with pytest.raises(InputError, match="leave out from_logits"):
         evaluate([2.0], [1], answers=True, from_logits=True)
+    with pytest.raises(InputError, match=r"one confidence each, so it must have shape \(1,\); got \(1, 2\)"):
+        evaluate([[0.1, 0.9]], [1], answers=True)
+    with pytest.raises(InputError, match="leave out class_names"):
+        Predictions.of([0.9], [1], answers=True, class_names=["no", "yes"])
     mine = Predictions.of([0.9, 0.4], [1, 0], answers=True)
     with pytest.raises(InputError, match="both sets must be answers, or neither"):
         temperance.compare(mine, Predictions.of([[0.9, 0.1], [0.2, 0.8]], [0, 1]))
     with pytest.raises(InputError, match="probabilities of classes are needed here"):
         compare_ood(mine, mine)
+    with pytest.raises(InputError, match="the answers have only a confidence, but probabilities of classes"):
+        analyse(mine)
+    (tmp_path / "new.csv").write_text("confidence,correct\n0.9,1\n")
+    assert "answers" not in run("ood", tmp_path / "new.csv", tmp_path / "new.csv").err
+    (tmp_path / "other.csv").write_text("stated\n0.9\n")
+    with pytest.raises(FileError, match="expected the column confidence; found stated"):
+        read_predictions(tmp_path / "other.csv", labels="optional", answers=True)
 
 
 @pytest.mark.shared
