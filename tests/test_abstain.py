@@ -67,11 +67,48 @@ def test_right_answers_alone_need_enough_of_them() -> None:
     needed = fewest(0.05, 0.95)
     assert not abstain([0.99] * (needed // 20), [1] * (needed // 20), answers=True, risk=0.05).rules[0].found
     found = abstain([0.999999] * needed, [1] * needed, answers=True, risk=0.05)
-    assert found.rules[0].threshold == 0 and found.verdict.startswith("Use every prediction. On new answers like these")
+    assert found.rules[0].threshold == 0
+    assert found.verdict == (
+        "Use every prediction. On new answers like these, their error is below 5 % with a probability of 95 %. "
+        "Here 0.0 % of them are wrong."
+    )
     few = abstain([0.9] * 20, [1] * 20, answers=True, risk=0.05)
     assert few.verdict == (
         f"On these answers, no threshold can promise an error below 5 %; 5 % takes at least {needed} answers."
     )
+
+
+def test_the_limit_of_chance() -> None:
+    """If the error is the risk at every confidence, a threshold is found no more often than one in ten."""
+    generator = np.random.default_rng(0)
+    found = 0
+    for _ in range(300):
+        confidence = torch.from_numpy(generator.uniform(-4, 12, 300)).sigmoid()
+        found += abstain(confidence, generator.random(300) >= 0.3, answers=True, risk=0.3, level=0.9).rules[0].found
+    assert binom.cdf(300 - found, 300, 0.9) > 0.001
+
+
+def test_a_confidence_at_a_threshold_reaches_it() -> None:
+    at = THRESHOLDS[[0, 100, 240, -1]].repeat_interleave(2)  # with 0.5, which single precision has too
+    correct = torch.tensor([True, False] * 4)
+    kept, wrong = counts(at, correct)
+    for threshold, n, n_wrong in zip(THRESHOLDS, kept, wrong, strict=True):
+        reaches = at >= threshold
+        assert n == reaches.sum() and n_wrong == (reaches & ~correct).sum()
+    assert float(THRESHOLDS[240]) == 0.5 and counts(torch.tensor([0.5, 0.49]), correct[:2])[0, 240] == 1
+
+
+def test_samples_are_counted_as_they_are_read() -> None:
+    confidence, correct = drawn(300_000, seed=0)
+    whole = counts(torch.from_numpy(confidence), torch.from_numpy(correct))
+    rule = abstain(confidence, correct, answers=True, risk=0.3).rules[0]
+    place = THRESHOLDS.tolist().index(rule.threshold)
+    assert rule.kept == whole[0, place] and rule.error == pytest.approx(float(whole[1, place] / whole[0, place]))
+
+
+@pytest.mark.parametrize("risk", [np.float32(0.3), np.array([0.3]), torch.tensor(0.3), (0.3,)])
+def test_a_risk_may_be_any_number(risk: Any) -> None:
+    assert abstain(*drawn(500, seed=0), answers=True, risk=risk).rules[0].risk == pytest.approx(0.3)
 
 
 def test_classes_a_calibrator_and_pixels() -> None:
@@ -105,7 +142,7 @@ def test_the_command(tmp_path: Path) -> None:
         ({"risk": 1.0}, "risk must be a number above 0 and below 1; got 1.0"),
         ({"risk": []}, "risk must be at least one number"),
         ({"level": 1}, "level must be"),
-        ({"risk": "much"}, "risk must be"),
+        ({"risk": "much"}, "risk must be a number above 0 and below 1; got 'much'"),
     ],
 )
 def test_wrong_settings_are_refused(options: dict[str, Any], sentence: str) -> None:

@@ -1,6 +1,7 @@
 """Answers, each with one confidence and right or wrong: read, measured, compared, calibrated and written."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +14,15 @@ import torch
 import temperance
 from commands import applied, run
 from temperance.calibrators import Temperature, load_calibrator
+from temperance.diagnose.analysis import analyse
 from temperance.errors import FileError, InputError
 from temperance.jobs.blocks import combine, statistics
 from temperance.jobs.evaluation import evaluate
 from temperance.jobs.gap import calibration_gap
 from temperance.jobs.ood import compare_ood
-from temperance.metrics import failure_auroc
+from temperance.metrics import METRICS, failure_auroc
 from temperance.predictions import Predictions, read_predictions, write_predictions
+from temperance.report import write_report
 
 SUFFIXES = (".npz", ".safetensors", ".parquet", ".csv", ".jsonl")
 
@@ -121,6 +124,26 @@ def test_auroc_of_a_classifier_is_that_of_its_answers() -> None:
         failure_auroc(probs, labels, loss="nll")
 
 
+@pytest.mark.parametrize("name", ["accuracy", "nll", "brier", "ece"])
+def test_what_a_metric_is_holds_for_answers(name: str) -> None:
+    assert "class" not in METRICS[name].summary and "label" not in METRICS[name].summary
+
+
+def test_notes_speak_of_answers() -> None:
+    found = evaluate([1.0, 0.0, 0.8, 0.3] * 10, [0, 0, 1, 1] * 10, answers=True, bootstrap=0)
+    assert found.notes[0].startswith("10 answers are wrong at a confidence of 1, or right at 0: such an outcome has a")
+    assert "on the other 30 answers it is" in found.notes[0]
+    assert evaluate([0.9], [1], answers=True).verdict.startswith("One answer cannot tell.")
+
+
+def test_a_threshold_in_a_report_answers_all_equal_confidences(tmp_path: Path) -> None:
+    confidence, correct = np.repeat([0.9, 0.5], [60, 40]), np.tile([1, 1, 0, 1, 0], 20)
+    write_report(evaluate(confidence, correct, answers=True, bootstrap=0), tmp_path / "page.html")
+    table = (tmp_path / "page.html").read_text().split("Confidence at least")[1].split("</table>")[0]
+    cells = re.findall(r"<t[dh][^>]*>([^<]*)</t[dh]>", table.replace("\u00a0", " "))
+    assert cells == ["100 %", "40.00 %", "50.00 %", "60 %", "40.00 %", "90.00 %"]
+
+
 # -------------------------------------------------------------------------------------------- comparing and calibrating
 
 
@@ -157,6 +180,32 @@ def test_a_file_is_calibrated_and_can_be_read_again(tmp_path: Path, source: str,
     assert back["question"].tolist() == list(range(300))
 
 
+@pytest.mark.parametrize(("outcome", "word"), [(1, "right"), (0, "wrong")])
+def test_fitting_needs_right_and_wrong_answers(tmp_path: Path, outcome: int, word: str) -> None:
+    sentence = f"every answer to fit on is {word}, and a calibrator learns from right and wrong ones"
+    with pytest.raises(InputError, match=sentence):
+        temperance.compare([0.7, 0.9] * 20, [outcome] * 40, answers=True, methods=["platt"])
+    path = tmp_path / "answers.csv"
+    path.write_text("confidence,correct\n" + f"0.9,{outcome}\n0.5,{outcome}\n" * 20)
+    said = run("fit", "platt", path, "--answers", "-o", tmp_path / "cal.safetensors")
+    assert said.code == 2 and f"answers.csv: {sentence}" in said.err
+
+
+def test_measuring_on_one_outcome_is_said() -> None:
+    test = ([0.7, 0.9] * 10, [1] * 20)
+    found = temperance.compare(*answers(100), test=test, answers=True, methods=["platt"])
+    assert any(note.startswith("Every answer of the part to measure on is right") for note in found.notes)
+
+
+def test_sets_of_answers_have_no_classes(tmp_path: Path) -> None:
+    path = saved(tmp_path / "answers.npz")
+    page = tmp_path / "page.html"
+    said = run("compare", "--each", path, "--answers", "--methods", "platt", "--report", page)
+    assert said.code == 0 and "2 classes" not in page.read_text()
+    row = next(line for line in said.out.splitlines() if "answers.npz" in line)
+    assert row.split("│")[2].strip() == "–"
+
+
 def test_new_answers_need_no_marks(tmp_path: Path) -> None:
     cal = tmp_path / "cal.safetensors"
     Temperature().fit([[0.0, 2.0], [0.0, 1.0]] * 20, [1, 0] * 20).save(cal)
@@ -173,6 +222,18 @@ def test_words_for_right_and_wrong(tmp_path: Path, words: tuple[str, str]) -> No
     path = tmp_path / "answers.csv"
     path.write_text(f"confidence,correct\n0.9,{words[0]}\n0.2,{words[1]}\n")
     assert read_predictions(path, answers=True).labels.tolist() == [1, 0]
+
+
+def test_marks_of_pandas_and_missing_ones(tmp_path: Path) -> None:
+    table = pd.DataFrame({"confidence": [0.9, 0.2, 0.4], "correct": [1.0, 0.0, np.nan]})
+    table.to_csv(tmp_path / "answers.csv", index=False)
+    with pytest.raises(FileError, match="line 4 has ''"):
+        evaluate(tmp_path / "answers.csv", answers=True)
+    for kind in ("boolean", object):
+        with pytest.raises(InputError, match="the column correct has no value in row 2"):
+            evaluate(table.astype({"correct": kind}), answers=True)
+    found = evaluate(table[:2].astype({"correct": "boolean"}), answers=True, bootstrap=0)
+    assert found.row("accuracy").value == 0.5
 
 
 def test_own_names_and_two_sets(tmp_path: Path) -> None:
@@ -203,6 +264,7 @@ def test_own_names_and_two_sets(tmp_path: Path) -> None:
         ("confidence,correct\n0.9,2\n", ["--answers"], "correct must be 1 for a right answer and 0 for a wrong one"),
         ("confidence,label\n0.9,1\n", ["--answers"], "expected the column correct beside confidence"),
         ("stated,right\n0.9,1\n", ["--answers"], "expected the columns confidence and correct; found stated, right"),
+        ("Confidence,Correct\n0.9,1\n", ["--answers"], "Names must be in lower case"),
         ("stated,right\n0.9,1\n", ["--answers", "--logits", "stated"], "name its column with --probs"),
         ("confidence,correct\n0.9,1\n", ["--answers", "--binary"], "leave out --binary and --positive"),
         (
@@ -227,11 +289,22 @@ def test_arrays_of_classes_are_not_answers(tmp_path: Path) -> None:
         evaluate(Predictions.of([[0.9, 0.1]], [0]), answers=True)
     with pytest.raises(InputError, match="leave out from_logits"):
         evaluate([2.0], [1], answers=True, from_logits=True)
+    with pytest.raises(InputError, match=r"one confidence each, so it must have shape \(1,\); got \(1, 2\)"):
+        evaluate([[0.1, 0.9]], [1], answers=True)
+    with pytest.raises(InputError, match="leave out class_names"):
+        Predictions.of([0.9], [1], answers=True, class_names=["no", "yes"])
     mine = Predictions.of([0.9, 0.4], [1, 0], answers=True)
     with pytest.raises(InputError, match="both sets must be answers, or neither"):
         temperance.compare(mine, Predictions.of([[0.9, 0.1], [0.2, 0.8]], [0, 1]))
     with pytest.raises(InputError, match="probabilities of classes are needed here"):
         compare_ood(mine, mine)
+    with pytest.raises(InputError, match="the answers have only a confidence, but probabilities of classes"):
+        analyse(mine)
+    (tmp_path / "new.csv").write_text("confidence,correct\n0.9,1\n")
+    assert "answers" not in run("ood", tmp_path / "new.csv", tmp_path / "new.csv").err
+    (tmp_path / "other.csv").write_text("stated\n0.9\n")
+    with pytest.raises(FileError, match="expected the column confidence; found stated"):
+        read_predictions(tmp_path / "other.csv", labels="optional", answers=True)
 
 
 @pytest.mark.shared

@@ -209,6 +209,20 @@ def test_a_ray_data_set_is_calibrated_and_measured() -> None:
     same_values(found, evaluate(probs, LABELS, metrics=["ece", "nll"], bootstrap=0))
 
 
+def test_a_data_set_of_answers() -> None:
+    confidence, correct = LOGITS.softmax(1).amax(1), LOGITS.argmax(1) == LABELS
+    mine = Predictions.of(confidence, correct, answers=True)
+    calibrator = Temperature().fit(mine.logits(), mine.labels)
+    table = pyarrow.table({"confidence": confidence.numpy(), "correct": correct.numpy()})
+    made = cluster.apply(calibrator, ray.data.from_arrow(table), answers=True).to_pandas()
+    assert list(made.columns) == ["correct", "confidence", "calibrated_by"]
+    assert made["confidence"].to_numpy() == pytest.approx(calibrator.predict_proba(mine.logits())[:, 1].numpy())
+    whole = evaluate(mine, bootstrap=0)
+    assert cluster.evaluate(ray.data.from_arrow(table), answers=True, bootstrap=0).row("ece").value == pytest.approx(
+        whole.row("ece").value
+    )
+
+
 def test_a_bad_row_of_a_ray_data_set() -> None:
     logits = LOGITS.clone()
     logits[1007, 1] = torch.inf

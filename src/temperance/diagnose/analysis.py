@@ -187,6 +187,7 @@ def analyse(
     of_kind("points", points, Annotated[int, Bounds(4)])
     subjects = _distinct([_subject(source, seed, how) for source in sources])
     for subject in subjects:
+        subject.test.need_classes()
         if subject.test.has_weights:
             raise InputError(
                 f"an analysis counts all samples equally, but {subject.name} has weights: rename or remove them"

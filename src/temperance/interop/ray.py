@@ -33,7 +33,7 @@ from temperance.jobs.evaluation import Evaluation
 from temperance.jobs.outcomes import Method, Outcome, Work
 from temperance.jobs.statistics import Statistics, total
 from temperance.predictions import Predictions, read_predictions, write_predictions
-from temperance.predictions.checks import MARK, ColumnNames, Positive, Wanted
+from temperance.predictions.checks import MARK, ColumnNames, Positive, Wanted, as_positive
 from temperance.predictions.columns import find_columns
 from temperance.predictions.core import Origin
 from temperance.predictions.disk import is_folder_name, read_file, shard_folder
@@ -119,15 +119,16 @@ def apply(
     address: str | None = None,
     columns: Mapping[str, str] | None = None,
     positive: Positive | None = None,
+    answers: bool = False,
     again: bool = False,
     progress: Progress = no_progress,
 ) -> Any:
     """As `temperance.apply`: a folder is written as a new folder `output`, file by file, whole or not at all.
 
-    A `ray.data.Dataset` becomes another one, with `probs` in place of its scores, and needs no output. It is computed
-    when it is used.
+    A `ray.data.Dataset` becomes another one, with `probs` (of answers `confidence`) in place of its scores, and needs
+    no output. It is computed when it is used.
     """
-    reading: dict[str, Any] = {"columns": columns, "positive": positive}
+    reading: dict[str, Any] = {"columns": columns, "positive": positive, "answers": answers}
     if isinstance(data, ray.data.Dataset):
         return data.map_batches(
             _calibrated_table, fn_args=(calibrator, reading, again), batch_format="pyarrow", batch_size=None
@@ -205,15 +206,21 @@ def _calibrated_table(table: Any, calibrator: Calibrator, reading: dict[str, Any
     if not table.num_rows:
         return table
     names = column_names(table) or []
-    wanted = Wanted(labels="optional", positive=reading["positive"], columns=ColumnNames.of(reading["columns"]))
+    wanted = Wanted(
+        labels="optional",
+        positive=as_positive(reading["positive"], answers=reading["answers"]),
+        columns=ColumnNames.of(reading["columns"]),
+        answers=reading["answers"],
+    )
     if MARK in names and not again:
         raise InputError("the data set is calibrated already; to do it a second time, pass again=True")
     found = application.apply(calibrator, of_table(table, names, wanted))
-    probs = found.scores.numpy()
-    lists = pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(probs.reshape(-1)), probs.shape[1])
+    scores = pyarrow.array(found.written(found.scores).numpy().reshape(-1))
+    if not found.answers:
+        scores = pyarrow.FixedSizeListArray.from_arrays(scores, found.k)
     kept = table.drop_columns([name for name in names if name in {*find_columns(names, wanted).scores, MARK}])
-    mark = pyarrow.array([calibrator.name] * len(probs))
-    return kept.append_column("probs", lists).append_column(MARK, mark)
+    mark = pyarrow.array([calibrator.name] * found.n)
+    return kept.append_column(found.kind, scores).append_column(MARK, mark)
 
 
 # ---------------------------------------------------------------------------------------------------- what is done here

@@ -5,7 +5,8 @@ samples reach t, and e of these are wrong. For a fixed t, e is binomial given m,
 R(t) ≥ risk. The thresholds are fixed before any sample is seen, so none is chosen for its luck. They are tested from
 the highest down. The probability to be wrong, 1 − level, is shared among a few of them, the starts. A test that rejects
 passes its share on to the next threshold, one that fails loses it (the fallback procedure of Wiens, 2003). So the
-promise holds for all thresholds that are found, together.
+promise holds for all thresholds that are found, together: of all sets of samples that could have been drawn, at most
+1 − level would give any threshold whose error is not below the risk.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -99,11 +101,13 @@ class Abstention(Tabular):
         return f"{100 * self.level:g} %"
 
     def _one(self, rule: Rule) -> str:
-        say = f"Abstain below a confidence of {rule.threshold:g}" if rule.threshold else "Use every prediction"
+        limit = f"is below {100 * rule.risk:g} % with a probability of {self._sure}."
+        wrong = f"{percent(rule.error, 1)} of them are wrong."
+        if not rule.threshold:
+            return f"Use every prediction. On new {self.row_name}s like these, their error {limit} Here {wrong}"
         return (
-            f"{say}. On new {self.row_name}s like these, the error of the others is below {100 * rule.risk:g} % with a "
-            f"probability of {self._sure}. Here they are {percent(rule.coverage, 1)} of all {self.row_name}s, and "
-            f"{percent(rule.error, 1)} of them are wrong."
+            f"Abstain below a confidence of {rule.threshold:g}. On new {self.row_name}s like these, the error of the "
+            f"others {limit} Here they are {percent(rule.coverage, 1)} of all {self.row_name}s, and {wrong}"
         )
 
     def _none(self, risks: Sequence[float]) -> str:
@@ -152,8 +156,10 @@ def abstain(
     """The lowest confidence at which predictions can be used, so that their error on new samples stays below a limit.
 
     For each risk, the error of predictions at or above the threshold is below it with probability `level`, whatever the
-    model and however well it is calibrated, if new samples come from where these came from. The samples must not have
-    been used to train the model or to fit the calibrator. The promise holds for each risk by itself.
+    model and however well it is calibrated. The probability is that of drawing these samples: at most 1 − level of such
+    draws would give a threshold whose error on new samples is not below the risk. The samples must be independent of
+    each other, come from where new ones will come from, and not have been used to train the model or to fit the
+    calibrator. The promise holds for each risk by itself.
 
     risk        the error that is accepted, or several
     level       the probability with which the promise holds
@@ -166,7 +172,7 @@ def abstain(
     >>> found.rules[0].error < 0.05
     True
     """
-    risks = [risk] if isinstance(risk, int | float) else list(risk)
+    risks = np.atleast_1d(risk).tolist()
     for name, value in (*(("risk", each) for each in risks), ("level", level)):
         of_kind(name, value, OpenFraction)
     if not risks:
@@ -184,9 +190,8 @@ def abstain(
     if data.has_weights:
         raise InputError(f"{data.subject} have weights, and the promise is for samples that count equally; remove them")
     with data.located(), one_thread(where=calibrator is None):
-        batches = ((batch.confidence, batch.correct) for batch in checked_batches(data, calibrator=calibrator))
-        confidence, correct = (torch.cat(each).cpu() for each in zip(*batches, strict=True))
-    kept, wrong = counts(confidence, correct)
+        blocks = checked_batches(data, calibrator=calibrator)
+        kept, wrong = torch.stack([counts(batch.confidence.cpu(), batch.correct.cpu()) for batch in blocks]).sum(0)
     rules = tuple(_rule(each, level, kept, wrong) for each in risks)
     settings = {"risk": risks, "level": level, "calibrator": calibrator.name if calibrator else None}
     return Abstention(
@@ -200,12 +205,11 @@ def abstain(
     )
 
 
-def counts(confidence: Tensor, correct: Tensor) -> tuple[Tensor, Tensor]:
-    """How many samples reach each of THRESHOLDS, and how many of these are wrong."""
-    order = confidence.argsort(descending=True, stable=True)
-    errors = torch.cat([torch.zeros(1, dtype=torch.int64), (~correct[order]).long().cumsum(0)])
-    kept = torch.searchsorted(-confidence[order], -THRESHOLDS, right=True)
-    return kept, errors[kept]
+def counts(confidence: Tensor, correct: Tensor) -> Tensor:
+    """How many samples reach each of THRESHOLDS, and how many of these are wrong. (2, number of thresholds)"""
+    highest = torch.searchsorted(-THRESHOLDS, -confidence.double())  # the place of the highest that each reaches
+    each = (torch.bincount(places, minlength=len(THRESHOLDS)) for places in (highest, highest[~correct]))
+    return torch.stack(list(each)).cumsum(1)
 
 
 def _rule(risk: float, level: float, kept: Tensor, wrong: Tensor) -> Rule:

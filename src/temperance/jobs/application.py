@@ -43,6 +43,7 @@ def fit(calibrator: Calibrator, data: Predictions) -> Calibrator:
         else:
             logits, labels = data.logits(), data.labels
             with data.located():
+                data.need_both_outcomes()
                 calibrator.fit(logits, labels, weights=data.weights)
     if unrelated:
         calibrator.info["caution"] = unrelated

@@ -19,7 +19,7 @@ from temperance.jobs import advice
 from temperance.jobs.application import warn_calibrated
 from temperance.jobs.evaluation import Evaluation, evaluate
 from temperance.jobs.floor import Floored
-from temperance.jobs.labels import ENOUGH_LABELS, LabelCounts, one_class
+from temperance.jobs.labels import ENOUGH_LABELS, LabelCounts, one_class, one_outcome
 from temperance.jobs.measuring import checked_batches
 from temperance.jobs.outcomes import BASELINE, SIGNIFICANT, Method, Outcome, Work
 from temperance.jobs.results import Provenance, Results, Row, shown
@@ -157,7 +157,8 @@ class Comparison(Results):
         tallies: list[Tally] = []
         for _ in tallied(labels.seen(floored.counted(checked_batches(self.test), logits=True)), tallies):
             pass
-        zeros = floored.note(self.baseline.measured["nll"].value, self.test.n) if floored.n else ""
+        nll = self.baseline.measured["nll"].value
+        zeros = floored.note(nll, self.test.n, self.test.row_name) if floored.n else ""
         if zeros and self.test.from_logits:
             zeros += " `temperance evaluate` has no such floor for logits."
         pixels = OF_PIXELS if self.test.of_pixels else ""
@@ -170,12 +171,15 @@ class Comparison(Results):
         """A sentence about parts whose labels are all of one class."""
         known = {"to fit on": self.fit.labels.aminmax(), "to measure on": self.test.labels.aminmax()}
         alone = {name: int(labels.min) for name, labels in known.items() if int(labels.min) == int(labels.max)}
-        if not alone or self.test.n < ENOUGH_LABELS or self.test.answers:
+        if not alone or self.test.n < ENOUGH_LABELS:
             return ""
         part, label = next(iter(alone.items()))
         both = list(alone.values()) == [label, label]
+        of_what = "" if both else f" of the part {part}"
+        if self.test.answers:
+            return one_outcome(label, of_what)
         name = self.test.class_names[label] if self.test.class_names else str(label)
-        return one_class(as_class(name), "" if both else f" of the part {part}")
+        return one_class(as_class(name), of_what)
 
     @property
     def _at_bound(self) -> str:
@@ -316,6 +320,7 @@ def compare(
     fit_part, test_part, split = fit_and_test(first, second, seed, **how)
     for part in (fit_part, test_part):
         warn_calibrated(part)
+    fit_part.need_both_outcomes()
     split += ", by their weights" * fit_part.has_weights
     work = Work(
         fit_part.logits(),

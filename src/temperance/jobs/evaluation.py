@@ -318,7 +318,7 @@ def evaluation(
         class_names=names,
         tallies=found.tallies,
         notes=(
-            *([found.floored.note(nll, n)] if found.floored.n and nll is not None else []),
+            *([found.floored.note(nll, n, measuring.row_name)] if found.floored.n and nll is not None else []),
             *(found.labels.notes(found.tallies[1], names, answers=measuring.answers) if not measuring.weights else []),
             *([f"There are no intervals: they need {missing}."] if bootstrap and missing else []),
             *(_groups_found(found) if not measuring.weights else []),

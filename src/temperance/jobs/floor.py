@@ -53,12 +53,15 @@ class Floored:
                 self.total += float(batch.count)
             yield batch
 
-    def note(self, nll: float, n: int) -> str:
-        """What this does to the NLL of n samples, in a sentence."""
+    def note(self, nll: float, n: int, row_name: str) -> str:
+        """What this does to the NLL of n samples, in a sentence; `row_name` is what a sample is called."""
         have = "1 label has" if self.n == 1 else f"{self.n:,} labels have"
+        if row_name == "answer":
+            are = "1 answer is" if self.n == 1 else f"{self.n:,} answers are"
+            have = f"{are} wrong at a confidence of 1, or right at 0: such an outcome has"
         rest = nll * self.total - self.nll
         mean = rest / (self.total - self.weight) if self.n < n else 0.0
-        others = f"; on the other {plural(n - self.n, 'sample')} it is {mean:.4f}" if self.n < n else ""
+        others = f"; on the other {plural(n - self.n, row_name)} it is {mean:.4f}" if self.n < n else ""
         if self.floor == LOG_FLOOR:
             return (
                 f"{have} a probability of 0, or below {LOG_FLOOR:g}, which NLL counts as {LOG_FLOOR:g}. So NLL is "

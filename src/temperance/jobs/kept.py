@@ -31,6 +31,7 @@ class Finding:
     split: str
     k: int
     measured: dict[str, dict[str, float]]
+    answers: bool = False
 
 
 def reduced(found: Comparison) -> tuple[Results, Finding]:
@@ -39,7 +40,7 @@ def reduced(found: Comparison) -> tuple[Results, Finding]:
         outcome.label: {"seconds": outcome.seconds} | {name: each.value for name, each in outcome.measured.items()}
         for outcome in found.ranked
     }
-    finding = Finding(found.recommended.label, found.verdict, found.split, found.test.k, measured)
+    finding = Finding(found.recommended.label, found.verdict, found.split, found.test.k, measured, found.test.answers)
     return Results(found.rows, found.provenance), finding
 
 

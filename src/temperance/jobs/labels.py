@@ -57,11 +57,11 @@ class LabelCounts:
         )
 
 
-def one_outcome(right: int) -> str:
+def one_outcome(right: int, of_what: str = "") -> str:
     """A sentence about answers that are all right or all wrong."""
     return (
-        f"Every answer is {'right' if right else 'wrong'}, so nothing shows whether confidence tells right from wrong. "
-        "If you expected others, check how the answers were marked."
+        f"Every answer{of_what} is {'right' if right else 'wrong'}, so nothing shows whether confidence tells right "
+        "from wrong. If you expected others, check how the answers were marked."
     )
 
 

@@ -230,7 +230,7 @@ class Comparisons(SeveralSets):
             before, after = (finding.measured[method] for method in (BASELINE, finding.recommended))
             table.add_row(
                 Text(name),
-                f"{finding.k:,}",
+                "–" if finding.answers else f"{finding.k:,}",
                 f"{before['nll']:.4f} → {after['nll']:.4f}",
                 f"{shown(before['ece'], percent=True)} → {shown(after['ece'], percent=True)}",
                 Text(finding.recommended),

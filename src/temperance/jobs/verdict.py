@@ -161,7 +161,7 @@ def _signs(tally: Tally, found: Tensor) -> Tensor:
 def _one_sample(found: Findings) -> str:
     outcome = "right" if found.accuracy == 1 else "wrong"
     (sure,) = percents((found.mean_confidence,))
-    return f"One sample cannot tell. The model is {sure} sure, and {outcome}. {_takes(found)}"
+    return f"One {found.rows.removesuffix('s')} cannot tell. The model is {sure} sure, and {outcome}. {_takes(found)}"
 
 
 def _nothing_found(found: Findings) -> str:
@@ -212,7 +212,7 @@ def _head(found: Findings) -> str:
         return f"{'Over' if over else 'Under'}-confident in some places."
     if found.classes.any() or found.positive:
         return "Not calibrated for every class."
-    return "Not calibrated, though these samples do not show where."
+    return f"Not calibrated, though these {found.rows} do not show where."
 
 
 def _places(found: Findings) -> list[str]:

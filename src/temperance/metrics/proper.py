@@ -14,7 +14,9 @@ from temperance.settings import Count, CountOrZero
 @mean_metric(title="accuracy", range=(0, 1), lower_is_better=False, perfect=1.0, headline=1, percent=True)
 @narrow
 def accuracy(batch: Columns) -> Tensor:
-    """Accuracy: how often the most probable class is the label; ties go to the lowest class.
+    """Accuracy: how often the prediction is right.
+
+    The prediction is the most probable class, the lowest of tied ones; each answer is a prediction of its own.
 
     >>> accuracy([[0.9, 0.1], [0.8, 0.2]], [0, 1])
     0.5
@@ -54,10 +56,11 @@ def nll(batch: Columns) -> Tensor:
 
 @mean_metric(title="Brier", range=(0, 2), headline=3, proper=True)
 def brier(batch: Batch, *, mean_over_classes: bool = False) -> Tensor:
-    """Brier score: the mean squared distance to the one-hot label, from 0 to 2.
+    """Brier score: the mean squared distance of the probabilities to the truth, a proper score.
 
-    Summed over classes, as Brier defined it; `mean_over_classes=True` divides by k, as some programs report it. Of
-    answers, whose classes are not known, it is (confidence − correct)², from 0 to 1.
+    The truth is the one-hot label. Summed over classes, as Brier defined it, the score lies between 0 and 2;
+    `mean_over_classes=True` divides by k, as some programs report it. Of answers, whose classes are not known, it is
+    (confidence − correct)², from 0 to 1.
 
     mean_over_classes  divide by the number of classes
 

@@ -185,7 +185,7 @@ def check_set(
         raise InputError(f"{name} must be floating-point numbers; got {scores.dtype}")
     if len(scores.shape) == 1 and scores.kind in "iu" and wanted.positive is None:
         raise as_labels_are(name, *scores.shape)
-    n, k, space = _shape(name, scores.shape, binary=wanted.positive is not None)
+    n, k, space = _shape(name, scores.shape, wanted)
     if 0 in (n, k, *space):
         raise InputError(f"{name} must have at least one row and one column; got shape {scores.shape}")
     if labels is not None:
@@ -211,12 +211,14 @@ def check_set(
     return n, k, space
 
 
-def _shape(name: str, shape: tuple[int, ...], *, binary: bool) -> tuple[int, int, tuple[int, ...]]:
+def _shape(name: str, shape: tuple[int, ...], wanted: Wanted) -> tuple[int, int, tuple[int, ...]]:
     """The numbers of samples and classes, and the space."""
     if not shape:
         raise InputError(f"{name} must have shape (n, k), or (n, k, h, w) for every pixel; got {shape}")
-    if binary:
+    if wanted.positive is not None:
         if len(shape) == 2 and shape[1] != 1:
+            if wanted.answers:
+                raise InputError(f"answers have one {name} each, so it must have shape {shape[:1]}; got {shape}")
             raise InputError(
                 f"positive=… means that {name} is one column, the score of the positive class; got shape {shape}",
                 flags={"positive=…": "--binary"},

@@ -20,9 +20,6 @@ from temperance.predictions.checks import (
 from temperance.predictions.core import Origin, Predictions
 from temperance.predictions.rows import Chunk
 
-ANSWERS = "answers=True"
-USUAL = ("logits", "probs", "label", "labels")  # columns that need not be named
-
 
 @dataclass(frozen=True)
 class TableColumns:
@@ -129,43 +126,42 @@ def find_columns(names: Iterable[str], wanted: Wanted) -> TableColumns:
 
 def _missing(known: list[str], scores: list[str], wanted: Wanted) -> InputError:
     """What a table would need, and how to name columns that have other names."""
+    needed = wanted.labels == "required"
     if scores:
         own, flag = '. Name yours with columns={"label": NAME}', ". Name yours with --label NAME"
         expected = f"expected the column {wanted.label_names[0]} beside {excerpt(scores)}"
     elif wanted.answers:
-        own = '. Name yours with columns={"probs": NAME, "label": NAME}'
-        flag = ". Name yours with --probs NAME --label NAME"
-        expected = f"expected the columns {CONFIDENCE} and {CORRECT}"
-    elif {CONFIDENCE, CORRECT} <= set(known):
-        own, flag = (
-            f". If these are a model's answers, pass {ANSWERS}",
-            ". If these are a model's answers, add --answers",
-        )
-        expected = "expected a column of logits or probs for each class, and label"
+        own = '. Name yours with columns={"probs": NAME' + ', "label": NAME' * needed + "}"
+        flag = f". Name yours with --probs NAME{' --label NAME' * needed}"
+        expected = f"expected the columns {CONFIDENCE} and {CORRECT}" if needed else f"expected the column {CONFIDENCE}"
+    elif {CONFIDENCE, CORRECT} <= set(known) and wanted.labels != "ignored":
+        own, flag = (f". If these are a model's answers, {how}" for how in ("pass answers=True", "add --answers"))
+        expected = f"expected a column of logits or probs for each class{', and label' * needed}"
     else:
-        needed = wanted.labels == "required"
         own = '. Name yours with columns={"logits": NAMES' + ', "label": NAME' * needed + '}, or "probs" for "logits"'
         flag = f". Name yours with --logits NAMES{' --label NAME' * needed}, or --probs for --logits"
         several = "the columns logits_0, logits_1, … (or probs_0, probs_1, …), one for each class"
         one = "the column logits (or probs), the score of the positive class"
         expected = f"expected {several if wanted.positive is None else one}{', and label' * needed}"
-    return InputError(f"{expected}; found {excerpt(known)}{_hint(known) or own}", flags={own: flag})
+    return InputError(f"{expected}; found {excerpt(known)}{_hint(known, wanted) or own}", flags={own: flag})
 
 
-def _hint(known: list[str]) -> str:
+def _hint(known: list[str], wanted: Wanted) -> str:
     if len(known) == 1 and "\t" in known[0]:
         return ". Cells are separated by tabs: call the file .tsv"
     if len(known) == 1 and ";" in known[0]:
         return ". Cells must be separated by commas, and decimals need a point"
     stripped = [name.strip() for name in known]
-    if _usual(stripped) > _usual(known):
+    if _usual(stripped, wanted) > _usual(known, wanted):
         return ". Remove the spaces around names"
-    return ". Names must be in lower case" if _usual([name.lower() for name in stripped]) > _usual(known) else ""
+    lower = [name.lower() for name in stripped]
+    return ". Names must be in lower case" if _usual(lower, wanted) > _usual(known, wanted) else ""
 
 
-def _usual(known: list[str]) -> int:
+def _usual(known: list[str], wanted: Wanted) -> int:
     """How many of these columns need not be named."""
-    return sum(name in USUAL or name.startswith(("logits_", "probs_")) for name in known)
+    names = (*wanted.kinds, *wanted.label_names)
+    return sum(name in names or name.startswith(("logits_", "probs_")) for name in known)
 
 
 def _score_columns(known: list[str], wanted: Wanted) -> tuple[str, list[str]]:

@@ -125,6 +125,8 @@ class Predictions:
         """
         if answers and from_logits:
             raise InputError("answers have a confidence between 0 and 1, not logits; leave out from_logits")
+        if answers and class_names is not None:
+            raise InputError("answers have no classes; leave out class_names")
         wanted = Wanted(positive=as_positive(positive, answers=answers), ignore_index=ignore_index, answers=answers)
         names = binary_names(None if class_names is None else as_class_names(class_names), wanted)
         meaning = Meaning(CONFIDENCE if answers else "logits" if from_logits else "probs", names, wanted)
@@ -305,7 +307,8 @@ class Predictions:
     @property
     def subject(self) -> str:
         """These predictions as the subject of a sentence, with their file if they come from one."""
-        return "the predictions" if self.source == ARRAYS else f"the predictions in {self.source}"
+        what = "the answers" if self.answers else "the predictions"
+        return what if self.source == ARRAYS else f"{what} in {self.source}"
 
     @contextmanager
     def located(self) -> Iterator[None]:
@@ -326,8 +329,14 @@ class Predictions:
     def need_classes(self) -> None:
         """Refuse answers, which have a confidence but no classes."""
         if self.answers:
+            raise InputError(f"{self.subject} have only a confidence, but probabilities of classes are needed here")
+
+    def need_both_outcomes(self) -> None:
+        """Refuse answers that are all right or all wrong, to which no calibrator can be fitted."""
+        if self.answers and bool((self.labels == self.labels[0]).all()):
             raise InputError(
-                f"{self.subject} are answers with a confidence, but probabilities of classes are needed here"
+                f"every answer to fit on is {'right' if self.labels[0] else 'wrong'}, and a calibrator learns from "
+                "right and wrong ones. If you expected others, fit on more answers, or check how they were marked"
             )
 
     def select(self, index: ArrayLike, *, split: str | None = None) -> Predictions:

@@ -61,7 +61,7 @@ def _column(given: Any, name: str) -> npt.NDArray[Any]:
     if values.dtype.kind not in "OT":
         return np.asarray(values)
     rows = values.tolist()
-    missing = next((row for row, value in enumerate(rows) if value is None or value is not value), None)
+    missing = next((row for row, value in enumerate(rows) if _is_missing(value)), None)
     if missing is not None:
         raise InputError(f"the column {excerpt([name])} has no value in row {missing}", row=missing)
     if isinstance(rows[0], str):
@@ -74,6 +74,11 @@ def _column(given: Any, name: str) -> npt.NDArray[Any]:
             row=odd,
         )
     return np.array([np.asarray(value) for value in rows])
+
+
+def _is_missing(value: object) -> bool:
+    """None, NaN, or the value that stands for a missing one in pandas, which is equal to nothing."""
+    return value is None or type(value).__name__ == "NAType" or (isinstance(value, float) and value != value)
 
 
 def _arrow_lists(column: Any) -> npt.NDArray[Any] | None:

@@ -124,7 +124,7 @@ def find_set(keys: Iterable[str], wanted: Wanted) -> SetKeys:
         pairs = "" if prefix else ", or " + ", ".join(f"{part}_{name}" for part in ("val", "test") for name in names)
         other = "".join(f" (or {prefix}{each})" for each in others)
         expected = f"expected {prefix}{kind}{other}{truth}{pairs}; found {excerpt(known)}"
-        if {CONFIDENCE, CORRECT} <= set(known) and not wanted.answers:
+        if {CONFIDENCE, CORRECT} <= set(known) and not wanted.answers and wanted.labels != "ignored":
             remedy = "pass answers=True"
             raise InputError(f"{expected}. If these are a model's answers, {remedy}", flags={remedy: "add --answers"})
         if prefix:

@@ -16,7 +16,8 @@ from temperance.predictions.checks import CORRECT, Positive, Wanted, excerpt
 NO_LABEL = -1
 
 # How text says whether an answer is right.
-RIGHT = {"true": 1, "right": 1, "correct": 1, "yes": 1, "1": 1, "false": 0, "wrong": 0, "incorrect": 0, "no": 0, "0": 0}
+RIGHT = dict.fromkeys(("true", "right", "correct", "yes", "1", "1.0"), 1)
+RIGHT |= dict.fromkeys(("false", "wrong", "incorrect", "no", "0", "0.0"), 0)
 
 Values = Tensor | npt.NDArray[Any]
 

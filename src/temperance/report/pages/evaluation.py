@@ -6,8 +6,6 @@ import math
 from collections.abc import Mapping
 from pathlib import PurePath
 
-import torch
-
 from temperance.errors import amount, plural
 from temperance.jobs.evaluation import Evaluation
 from temperance.jobs.results import Provenance, Row, shown
@@ -170,11 +168,11 @@ def histogram_section(evaluation: Evaluation) -> Markup:
 
 def risk_coverage_section(evaluation: Evaluation) -> Markup:
     curve = evaluation.risk_coverage
-    last = torch.tensor(answered(curve)) - 1
-    columns = (each[last].tolist() for each in (curve.coverage, curve.risk, curve.threshold))
+    # A threshold cannot tell equal confidences apart, so all of them are answered.
+    thresholds = sorted({float(curve.threshold[m - 1]) for m in answered(curve)})
     rows = [
-        (percent(coverage, 0), percent(risk), percent_down(threshold))
-        for coverage, risk, threshold in zip(*columns, strict=True)
+        (percent(curve.coverage_at(least), 0), percent(curve.selective_risk(least)), percent_down(least))
+        for least in thresholds
     ]
     return section(
         "If the model may abstain, what error remains?",

@@ -168,9 +168,10 @@ def sets_section(found: Comparisons) -> Markup:
     rows = []
     for name, finding in list(found.findings.items())[:SHOWN_ROWS]:
         before, after = (finding.measured[method] for method in (BASELINE, finding.recommended))
+        classes = "" if finding.answers else f"{finding.k:,} classes, "
         rows.append(
             (
-                noted(name, f"{finding.k:,} classes, {finding.split}"),
+                noted(name, f"{classes}{finding.split}"),
                 moved(f"{before['nll']:.4f}", f"{after['nll']:.4f}"),
                 moved(percent(before["ece"]), percent(after["ece"])),
                 finding.recommended,
