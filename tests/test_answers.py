@@ -206,6 +206,20 @@ def test_sets_of_answers_have_no_classes(tmp_path: Path) -> None:
     assert row.split("│")[2].strip() == "–"
 
 
+def test_a_calibrator_of_answers_is_not_for_classes(tmp_path: Path) -> None:
+    cal, path = tmp_path / "cal.safetensors", saved(tmp_path / "answers.npz")
+    assert run("fit", "platt", path, "--answers", "-o", cal).code == 0
+    mails = {"probs_ham": [0.9, 0.2], "probs_spam": [0.1, 0.8], "label": ["ham", "spam"]}
+    pd.DataFrame(mails).to_csv(tmp_path / "mails.csv", index=False)
+    for said in (
+        run("apply", cal, tmp_path / "mails.csv", "-o", tmp_path / "out.csv"),
+        run("evaluate", tmp_path / "mails.csv", "--calibrator", cal),
+    ):
+        assert "the calibrator was fitted on answers with a confidence" in said.err
+    assert run("fit", "platt", tmp_path / "mails.csv", "-o", cal).code == 0
+    assert "the calibrator was fitted on classes" in run("evaluate", path, "--answers", "--calibrator", cal).err
+
+
 def test_new_answers_need_no_marks(tmp_path: Path) -> None:
     cal = tmp_path / "cal.safetensors"
     Temperature().fit([[0.0, 2.0], [0.0, 1.0]] * 20, [1, 0] * 20).save(cal)

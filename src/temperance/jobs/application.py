@@ -48,7 +48,7 @@ def fit(calibrator: Calibrator, data: Predictions) -> Calibrator:
     if unrelated:
         calibrator.info["caution"] = unrelated
         warnings.warn(unrelated, TemperanceWarning, stacklevel=2)
-    calibrator.class_names = data.class_names
+    calibrator.class_names = data.outcomes
     return calibrator
 
 

@@ -141,7 +141,7 @@ class Comparison(Results):
             both = Chunk.join([Chunk(part.logits(), part.labels, None, part.weights) for part in parts])
             found.fit(both.scores, both.labels, weights=both.weights)
         found.info["fitted_on"] = _described(parts)
-        found.class_names = self.fit.class_names
+        found.class_names = self.fit.outcomes
         return found
 
     @cached_property

@@ -21,7 +21,7 @@ from temperance.metrics.stats import NBins
 from temperance.metrics.tally import Tally, confidence_tally, tallied
 from temperance.numerics import is_whole
 from temperance.predictions import Predictions
-from temperance.predictions.checks import Text, excerpt
+from temperance.predictions.checks import OUTCOMES, Text, excerpt
 from temperance.progress import Progress, no_progress
 from temperance.registry import as_names
 from temperance.settings import Seed, of_kind
@@ -157,7 +157,12 @@ def _without_classes(metrics: Sequence[Metric], *, named: bool) -> list[Metric]:
 
 
 def check_classes(calibrator: Calibrator, data: Predictions) -> None:
-    """Refuse predictions in which a class of the calibrator has another place."""
+    """Refuse predictions in which a class of the calibrator has another place, and answers in place of classes."""
+    if calibrator.class_names is not None and (calibrator.class_names == OUTCOMES) != data.answers:
+        fitted, given = ("classes", "answers") if data.answers else ("answers with a confidence", "classes")
+        raise InputError(
+            f"the calibrator was fitted on {fitted}, and {data.subject} are {given}; fit another one on these"
+        )
     places = {name: j for j, name in enumerate(calibrator.class_names or ())}
     for j, name in enumerate(data.class_names or ()):
         if places.get(name, j) != j:

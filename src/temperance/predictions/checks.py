@@ -100,6 +100,9 @@ class ColumnNames:
 # What answers are called in files: how sure the model is of each, and whether it is right.
 CONFIDENCE, CORRECT = "confidence", "correct"
 
+# What a calibrator that was fitted on answers calls its two classes.
+OUTCOMES = ("wrong", "right")
+
 
 @dataclass(frozen=True)
 class Wanted:

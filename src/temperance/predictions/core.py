@@ -22,6 +22,7 @@ from temperance.errors import FileError, InputError
 from temperance.predictions.checks import (
     CONFIDENCE,
     CORRECT,
+    OUTCOMES,
     Positive,
     Text,
     Wanted,
@@ -266,6 +267,11 @@ class Predictions:
     def kind(self) -> str:
         """What the scores are called in files: logits, probs, or the confidence of answers."""
         return CONFIDENCE if self.answers else "logits" if self.from_logits else "probs"
+
+    @property
+    def outcomes(self) -> tuple[str, ...] | None:
+        """What a calibrator of these predictions tells apart: the classes, or wrong and right answers."""
+        return OUTCOMES if self.answers else self.class_names
 
     @property
     def label_name(self) -> str:
