@@ -11,6 +11,11 @@ import torch
 
 from conftest import random_predictions
 from temperance.calibrators import Auto, KernelLogistic, Temperature, auto, load_calibrator, make_calibrator
+from temperance.calibrators._fit.inverse_temperature import (
+    SPREAD_ABOVE,
+    SPREAD_BELOW,
+    TYPICAL,
+)
 from temperance.calibrators._fit.pool import PSEUDO_SAMPLES, pool_weights
 from temperance.calibrators.auto import (
     MEMBERS,
@@ -18,7 +23,6 @@ from temperance.calibrators.auto import (
     _chance_of_harm,
     _chance_of_loss,
 )
-from temperance.calibrators.temperature import SPREAD_ABOVE, SPREAD_BELOW, TYPICAL
 from temperance.errors import FileError, TemperanceWarning
 from temperance.metrics import ece, nll
 from temperance.progress import listening

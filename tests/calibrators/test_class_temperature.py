@@ -12,7 +12,9 @@ from torch import Tensor
 
 from conftest import random_predictions
 from temperance.calibrators import BiasCorrectedTemperature, ClassTemperature, Temperature
-from temperance.calibrators.temperature import unit_of
+from temperance.calibrators._fit.inverse_temperature import (
+    unit_of,
+)
 from temperance.metrics import nll
 from temperance.objectives import OBJECTIVES, make_objective
 

@@ -24,7 +24,13 @@ from temperance.calibrators import (
     make_calibrator,
     temperature_ece,
 )
-from temperance.calibrators.temperature import SPREAD_ABOVE, SPREAD_BELOW, TYPICAL, UNSURE, unit_of
+from temperance.calibrators._fit.inverse_temperature import (
+    SPREAD_ABOVE,
+    SPREAD_BELOW,
+    TYPICAL,
+    UNSURE,
+    unit_of,
+)
 from temperance.calibrators.temperature_ece import GRID, ece_of_temperatures
 from temperance.errors import TemperanceWarning
 from temperance.metrics import ece, nll

@@ -8,14 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from temperance.calibrators._fit.pool import PSEUDO_SAMPLES, pool, pool_weights
-from temperance.calibrators.base import Calibrator, Shared, calibrator, make_calibrator
-from temperance.calibrators.gaps import GapScaling
-from temperance.calibrators.linear import ROUGHLY
-from temperance.calibrators.structured import Structured
-from temperance.calibrators.temperature import (
+from temperance.calibrators._fit.inverse_temperature import (
     TYPICAL,
-    Temperature,
     caution_of,
     centred_rows,
     derivatives,
@@ -23,6 +17,12 @@ from temperance.calibrators.temperature import (
     likeliest_inverse_temperature,
     prior_spread,
 )
+from temperance.calibrators._fit.pool import PSEUDO_SAMPLES, pool, pool_weights
+from temperance.calibrators.base import Calibrator, Shared, calibrator, make_calibrator
+from temperance.calibrators.gaps import GapScaling
+from temperance.calibrators.linear import ROUGHLY
+from temperance.calibrators.structured import Structured
+from temperance.calibrators.temperature import Temperature
 from temperance.errors import InputError, plural
 from temperance.objectives import Nll, counting
 from temperance.progress import tell

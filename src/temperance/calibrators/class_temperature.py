@@ -7,6 +7,14 @@ import torch
 from torch import Tensor
 
 from temperance.calibrators._fit.descent import Solution
+from temperance.calibrators._fit.inverse_temperature import (
+    S_HIGH,
+    S_LOW,
+    caution_of,
+    divided,
+    fit_inverse_temperature,
+    stream_inverse_temperature,
+)
 from temperance.calibrators._fit.solvers import (
     Parametric,
     Problem,
@@ -19,14 +27,6 @@ from temperance.calibrators._fit.solvers import (
 )
 from temperance.calibrators._fit.streaming import StreamCalibrator, Streamed
 from temperance.calibrators.base import Shared, calibrator
-from temperance.calibrators.temperature import (
-    S_HIGH,
-    S_LOW,
-    caution_of,
-    divided,
-    fit_inverse_temperature,
-    stream_inverse_temperature,
-)
 from temperance.objectives import Objective, ObjectiveName
 
 

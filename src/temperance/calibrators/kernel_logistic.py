@@ -7,12 +7,15 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
+from temperance.calibrators._fit.inverse_temperature import (
+    caution_of,
+    fit_inverse_temperature,
+)
 from temperance.calibrators._fit.maps import Full
 from temperance.calibrators._fit.regression import fit_map
 from temperance.calibrators.base import Calibrator, Shared, calibrator
 from temperance.calibrators.linear import ROUGHLY
 from temperance.calibrators.ordered import centred
-from temperance.calibrators.temperature import caution_of, fit_inverse_temperature
 from temperance.calibrators.weights import weighed
 from temperance.objectives import counting
 from temperance.settings import Count, Positive, Seed

@@ -9,12 +9,16 @@ from torch import Tensor
 from torch.nn.functional import linear, nll_loss
 
 from temperance.calibrators._fit.descent import Solution
+from temperance.calibrators._fit.inverse_temperature import (
+    caution_of,
+    fit_inverse_temperature,
+    stream_inverse_temperature,
+)
 from temperance.calibrators._fit.maps import Diagonal, Full, Map
 from temperance.calibrators._fit.regression import Regression, fit_map, newton
 from temperance.calibrators._fit.solvers import Parametric, StreamedProblem, minimise, prior_samples
 from temperance.calibrators._fit.streaming import StreamCalibrator, Streamed
 from temperance.calibrators.base import Shared, calibrator
-from temperance.calibrators.temperature import caution_of, fit_inverse_temperature, stream_inverse_temperature
 from temperance.errors import InputError
 from temperance.objectives import Nll, Objective, ObjectiveName, counting
 from temperance.settings import AtLeastTwo, Positive

@@ -11,9 +11,12 @@ import torch
 from torch import Tensor
 from torch.nn.functional import elu, softplus
 
+from temperance.calibrators._fit.inverse_temperature import (
+    caution_of,
+    fit_inverse_temperature,
+)
 from temperance.calibrators._fit.solvers import WithObjective
 from temperance.calibrators.base import Shared, calibrator
-from temperance.calibrators.temperature import caution_of, fit_inverse_temperature
 from temperance.objectives import Nll, ObjectiveName
 from temperance.settings import Count, CountOrZero, NonNegative, PositiveFraction, Seed
 

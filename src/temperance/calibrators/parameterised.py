@@ -10,9 +10,16 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 from temperance.calibrators._fit.descent import Solution
+from temperance.calibrators._fit.inverse_temperature import (
+    HIGH,
+    LOW,
+    caution_of,
+    divided,
+    fit_inverse_temperature,
+    unit_of,
+)
 from temperance.calibrators._fit.solvers import Parametric, Problem, Solver, minimise, sample_weight, train
 from temperance.calibrators.base import Shared, calibrator
-from temperance.calibrators.temperature import HIGH, LOW, caution_of, divided, fit_inverse_temperature, unit_of
 from temperance.errors import InputError
 from temperance.objectives import ObjectiveName
 from temperance.settings import NonNegative, Seed

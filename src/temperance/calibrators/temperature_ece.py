@@ -5,8 +5,13 @@ from typing import Unpack
 import torch
 from torch import Tensor
 
+from temperance.calibrators._fit.inverse_temperature import (
+    caution_of,
+    divided,
+    fit_inverse_temperature,
+    near_blocks,
+)
 from temperance.calibrators.base import Calibrator, Shared, calibrator
-from temperance.calibrators.temperature import caution_of, divided, fit_inverse_temperature, near_blocks
 from temperance.numerics import bin_edges
 from temperance.objectives import Nll
 from temperance.settings import Count

@@ -20,27 +20,24 @@ from temperance.arrays import ArrayLike
 from temperance.calibrators.base import Calibrator, make_calibrator
 from temperance.jobs.gap import calibration_gap, gap_sentence
 from temperance.jobs.measuring import checked_batches, gathered, statistics_of
+from temperance.jobs.notes import group_name, notes
 from temperance.jobs.results import Provenance, Results, Row, shown, shown_range
 from temperance.jobs.sides import counted
 from temperance.jobs.statistics import Statistics, not_below_gap
-from temperance.jobs.verdict import Findings, about_groups, verdict
+from temperance.jobs.verdict import verdict
 from temperance.metrics import METRICS, Metric
 from temperance.metrics.bins import Bins, SparseBins
 from temperance.metrics.gather import Parts, Request
 from temperance.metrics.selective import Ranked, RiskCoverage
-from temperance.metrics.significance import ENOUGH, bounded, can_be_bounded, enough_of_both, not_enough, resample
-from temperance.metrics.statistic import RankedSamples, Statistic
-from temperance.metrics.tally import MOST_BINS, Tally
+from temperance.metrics.significance import bounded, can_be_bounded, enough_of_both, resample
+from temperance.metrics.statistic import Statistic
+from temperance.metrics.tally import Tally
 from temperance.predictions import Predictions
 from temperance.predictions.checks import Positive
 from temperance.predictions.given import Set, as_predictions
 from temperance.progress import Progress, no_progress
 from temperance.settings import ResamplesOrNone, of_kind
-from temperance.showing import listed, percent
 from temperance.threads import one_thread
-
-# A note says so if the order of equal confidences changes a value by this much.
-DECIDED_BY_ORDER = 0.001
 
 # The verdict on samples that have weights.
 WITH_WEIGHTS = "The samples have weights. There is no verdict, because its tests are for samples that count equally"
@@ -310,88 +307,19 @@ def evaluation(
     settings |= {"rows": measuring.row_name} if measuring.row_name != "sample" else {}
     settings |= {"answers": True} if measuring.answers else {}
     names = measuring.class_names or tuple(map(str, range(measuring.k)))
-    missing = not_enough(round(n * found.accuracy(None)), n)
-    nll = next((row.value for row in rows if row.metric == "nll"), None)
     return Evaluation(
         rows=tuple(rows),
         provenance=Provenance.of(found.inputs, settings, seed),
         class_names=names,
         tallies=found.tallies,
-        notes=(
-            *([found.floored.note(nll, n, measuring.row_name)] if found.floored.n and nll is not None else []),
-            *(found.labels.notes(found.tallies[1], names, answers=measuring.answers) if not measuring.weights else []),
-            *([f"There are no intervals: they need {missing}."] if bootstrap and missing else []),
-            *(_groups_found(found) if not measuring.weights else []),
-            *(_groups_note(found) if bootstrap and not missing else []),
-            *(_classes_note(found, rows) if not measuring.weights else []),
-            *(_ties_note(found, rows) if not missing else []),
-            *([_bins_note(measuring.n_bins)] if measuring.n_bins > MOST_BINS and not measuring.weights else []),
-            *measuring.notes,
-        ),
+        notes=notes(found, rows, names, intervals=bootstrap > 0),
         _pictures=pictures,
-    )
-
-
-def _groups_found(found: Statistics) -> list[str]:
-    """Which groups are over- or under-confident."""
-    tallies = {group_name(name): group.tally for name, group in found.groups.items() if group.tally is not None}
-    return list(filter(None, [about_groups(tallies)]))
-
-
-def _groups_note(found: Statistics) -> list[str]:
-    """Which groups have no intervals, so that none is called worse than another by chance."""
-    groups = {name: group.n for name, group in found.groups.items() if name is not None}
-    few = sum(not enough_of_both(round(n * found.accuracy(name)), n) for name, n in groups.items())
-    said = (
-        f"{few:,} of {len(groups):,} groups {'has' if few == 1 else 'have'} no intervals, which need {ENOUGH} right "
-        f"and {ENOUGH} wrong predictions. With fewer, a calibration error can be high by chance alone."
-    )
-    return [said] if few else []
-
-
-def _classes_note(found: Statistics, rows: Sequence[Row]) -> list[str]:
-    """What the verdict does not see: probabilities that are off although those of predicted classes are not."""
-    row = next((row for row in rows if row.metric == "classwise-ece"), None)
-    if row is None or not row.low > 0 or found.measuring.k == 2 or Findings.of(*found.tallies).anything:
-        return []
-    return [
-        "The verdict is about predicted classes alone. The probabilities of other classes seem to be off: classwise "
-        f"ECE, which is about all classes, is {percent(row.value)}, and its interval begins at {percent(row.low)}."
-    ]
-
-
-def _ties_note(found: Statistics, rows: Sequence[Row]) -> list[str]:
-    """Adaptive ECE and AURC without the influence of the row order, where equal confidences make it matter."""
-    names: list[str] = []
-    level: list[str] = []
-    for (metric, options), parts in zip(found.measuring.requests, found.groups[None].parts, strict=False):
-        if metric.name in ("adaptive-ece", "aurc") and isinstance(parts.whole, RankedSamples) and parts.whole.has_ties:
-            value = metric.value(parts.whole.level(), **options)
-            if abs(value - next(row.value for row in rows if row.metric == metric.name)) >= DECIDED_BY_ORDER:
-                names += ["AURC", "E-AURC"] if metric.name == "aurc" else [metric.title]
-                level.append(f"{metric.title} {'is ' * (not level)}{percent(value)}")
-    said = (
-        f"Some confidences are equal, so {listed(names)} depend{'s' * (len(names) == 1)} on the order of the rows. If "
-        f"tied samples share their mistakes equally, {' and '.join(level)}."
-    )
-    return [said] if names else []
-
-
-def _bins_note(n_bins: int) -> str:
-    return (
-        f"The metrics use {n_bins:,} bins. The verdict and the calibration error in it use {MOST_BINS}: with "
-        "more, few bins would have enough samples for a test."
     )
 
 
 def _gap_note(data: Predictions, calibrator: Calibrator | None, method: str, level: float, seed: int) -> str:
     measured = data if calibrator is None else data.calibrated(calibrator.predict_proba, by=calibrator.name)
     return gap_sentence(calibration_gap(measured, method=method, level=level, seed=seed))
-
-
-def group_name(group: str | None) -> str:
-    """The group of a row: empty for all samples, and a readable word for a group whose name is empty."""
-    return "" if group is None else group or "(no name)"
 
 
 def measured(

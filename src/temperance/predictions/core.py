@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import json
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -14,7 +12,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from torch import Tensor
 
 from temperance.arrays import ArrayLike, as_array, as_labels, checked_logits, to_tensor
@@ -33,8 +30,9 @@ from temperance.predictions.checks import (
     described,
 )
 from temperance.predictions.dense import image_numbers, labelled, position
+from temperance.predictions.fingerprint import HASHED_VALUES, Fingerprint
 from temperance.predictions.rounding import decimals_of, unrounded
-from temperance.predictions.rows import Chunk, Meaning, in_array, in_memory, placed
+from temperance.predictions.rows import Chunk, Meaning, in_array, in_memory, placed, row_numbers
 from temperance.settings import Count, Seed, of_kind
 
 # A chunk of predictions takes about this much memory (in float64), unless the caller says how many rows it wants.
@@ -42,9 +40,6 @@ CHUNK_BYTES = 1 << 25
 
 # Rows that are written to a file at a time.
 WRITTEN_ROWS = 1 << 16
-
-# Scores that are hashed at a time, in float64.
-HASHED_VALUES = 1 << 17
 
 # The source of predictions that were never in a file.
 ARRAYS = "arrays"
@@ -350,7 +345,7 @@ class Predictions:
 
         `split` names the part; by default it keeps its name.
         """
-        wanted = self._row_numbers(index)
+        wanted = row_numbers(index, self.n)
         order = wanted.argsort(kind="stable")
         ascending, picked, first = wanted[order], [], 0
         for chunk in self.chunks():
@@ -359,19 +354,6 @@ class Predictions:
                 picked.append(chunk.take(ascending[low:high] - first))
             first += len(chunk.labels)
         return self._part(Chunk.join(picked).take(order.argsort()), self.split if split is None else split, wanted)
-
-    def _row_numbers(self, index: ArrayLike) -> npt.NDArray[np.int64]:
-        given = to_tensor(index, "index").cpu().numpy()
-        if given.dtype == np.bool_ and given.shape == (self.n,):
-            given = given.nonzero()[0]
-        if given.ndim != 1 or given.dtype.kind not in "iu" or not len(given):
-            raise InputError(
-                f"index must be row numbers, at least one, or a mask of shape {(self.n,)} that is true somewhere; "
-                f"got {given.dtype} of shape {given.shape}"
-            )
-        if given.min() < 0 or given.max() >= self.n:
-            raise InputError(f"index must lie in 0 … {self.n - 1}; got {given.min()} … {given.max()}")
-        return given.astype(np.int64)
 
     def halves(self, seed: int = 0) -> tuple[Predictions, Predictions]:
         """Two random halves without a common row: one to fit, one to measure what was fitted.
@@ -405,26 +387,8 @@ class Predictions:
         if "fingerprint" in self.__dict__:
             yield from chunks
             return
-        scores, labels, groups, weights = (hashlib.sha256() for _ in range(4))
+        found = Fingerprint()
         for chunk in chunks:
-            for rows in torch.split(chunk.scores, max(1, HASHED_VALUES // self.k)):
-                scores.update(rows.cpu().double().contiguous().numpy().astype("<f8", copy=False).data)
-            labels.update(chunk.labels.cpu().contiguous().numpy().astype("<i8", copy=False).data)
-            if chunk.groups is not None:
-                # The length in front tells "a", "bc" from "ab", "c".
-                text = "".join(f"{len(name)}:{name}" for name in chunk.groups.tolist())
-                groups.update(text.encode("utf-8", "surrogatepass"))
-            if chunk.weights is not None:
-                weights.update(chunk.weights.cpu().contiguous().numpy().astype("<f8", copy=False).data)
+            found.update(chunk)
             yield chunk
-        content = {
-            "shape": [self.n, self.k],
-            "scores": self.kind,
-            "sha256": [
-                scores.hexdigest(),
-                labels.hexdigest() if self.has_labels else None,
-                groups.hexdigest() if self.has_groups else None,
-                *([weights.hexdigest()] if self.has_weights else []),
-            ],
-        }
-        self.__dict__["fingerprint"] = hashlib.sha256(json.dumps(content).encode()).hexdigest()
+        self.__dict__["fingerprint"] = found.of(self)

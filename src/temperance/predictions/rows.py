@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from temperance.arrays import as_scores, as_weights, flatten, to_tensor
+from temperance.arrays import ArrayLike, as_scores, as_weights, flatten, to_tensor
 from temperance.errors import InputError
 from temperance.predictions.checks import Text, Wanted
 from temperance.predictions.labels import label_numbers, label_rows, no_labels
@@ -157,6 +157,21 @@ class Meaning:
                 flags={"pass from_logits=True": "store them under the name logits"},
             )
         return torch.stack([1 - column, column], dim=1)
+
+
+def row_numbers(index: ArrayLike, n: int) -> npt.NDArray[np.int64]:
+    """Which of n rows an index means: their numbers, or a mask that is true there."""
+    given = to_tensor(index, "index").cpu().numpy()
+    if given.dtype == np.bool_ and given.shape == (n,):
+        given = given.nonzero()[0]
+    if given.ndim != 1 or given.dtype.kind not in "iu" or not len(given):
+        raise InputError(
+            f"index must be row numbers, at least one, or a mask of shape {(n,)} that is true somewhere; got "
+            f"{given.dtype} of shape {given.shape}"
+        )
+    if given.min() < 0 or given.max() >= n:
+        raise InputError(f"index must lie in 0 … {n - 1}; got {given.min()} … {given.max()}")
+    return given.astype(np.int64)
 
 
 def as_numpy(values: Tensor) -> npt.NDArray[Any]:

@@ -1,0 +1,97 @@
+"""What a reader of an evaluation should know besides the verdict: one sentence or two for each reason."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from temperance.jobs.results import Row
+from temperance.jobs.statistics import Statistics
+from temperance.jobs.verdict import Findings, about_groups
+from temperance.metrics.significance import ENOUGH, enough_of_both, not_enough
+from temperance.metrics.statistic import RankedSamples
+from temperance.metrics.tally import MOST_BINS
+from temperance.showing import listed, percent
+
+# A note says so if the order of equal confidences changes a value by this much.
+DECIDED_BY_ORDER = 0.001
+
+
+def notes(found: Statistics, rows: Sequence[Row], names: Sequence[str], *, intervals: bool) -> tuple[str, ...]:
+    """All notes, the most important first; `names` are those of the classes."""
+    measuring, n = found.measuring, found.n
+    nll = next((row.value for row in rows if row.metric == "nll"), None)
+    said = [found.floored.note(nll, n, measuring.row_name)] if found.floored.n and nll is not None else []
+    missing = not_enough(round(n * found.accuracy(None)), n)
+    if not measuring.weights:
+        said += found.labels.notes(found.tallies[1], names, answers=measuring.answers)
+    if intervals and missing:
+        said.append(f"There are no intervals: they need {missing}.")
+    if not measuring.weights:
+        said.append(_groups_off(found))
+    if intervals and not missing:
+        said.append(_small_groups(found))
+    if not measuring.weights:
+        said.append(_other_classes(found, rows))
+    if not missing:
+        said.append(_ties(found, rows))
+    if measuring.n_bins > MOST_BINS and not measuring.weights:
+        said.append(_many_bins(measuring.n_bins))
+    return (*filter(None, said), *measuring.notes)
+
+
+def _groups_off(found: Statistics) -> str:
+    """Which groups are over- or under-confident."""
+    return about_groups({group_name(name): each.tally for name, each in found.groups.items() if each.tally is not None})
+
+
+def _small_groups(found: Statistics) -> str:
+    """Which groups have no intervals, so that none is called worse than another by chance."""
+    groups = {name: group.n for name, group in found.groups.items() if name is not None}
+    few = sum(not enough_of_both(round(n * found.accuracy(name)), n) for name, n in groups.items())
+    if not few:
+        return ""
+    return (
+        f"{few:,} of {len(groups):,} groups {'has' if few == 1 else 'have'} no intervals, which need {ENOUGH} right "
+        f"and {ENOUGH} wrong predictions. With fewer, a calibration error can be high by chance alone."
+    )
+
+
+def _other_classes(found: Statistics, rows: Sequence[Row]) -> str:
+    """What the verdict does not see: probabilities that are off although those of predicted classes are not."""
+    row = next((row for row in rows if row.metric == "classwise-ece"), None)
+    if row is None or not row.low > 0 or found.measuring.k == 2 or Findings.of(*found.tallies).anything:
+        return ""
+    return (
+        "The verdict is about predicted classes alone. The probabilities of other classes seem to be off: classwise "
+        f"ECE, which is about all classes, is {percent(row.value)}, and its interval begins at {percent(row.low)}."
+    )
+
+
+def _ties(found: Statistics, rows: Sequence[Row]) -> str:
+    """Adaptive ECE and AURC without the influence of the row order, where equal confidences make it matter."""
+    names: list[str] = []
+    level: list[str] = []
+    for (metric, options), parts in zip(found.measuring.requests, found.groups[None].parts, strict=False):
+        if metric.name in ("adaptive-ece", "aurc") and isinstance(parts.whole, RankedSamples) and parts.whole.has_ties:
+            value = metric.value(parts.whole.level(), **options)
+            if abs(value - next(row.value for row in rows if row.metric == metric.name)) >= DECIDED_BY_ORDER:
+                names += ["AURC", "E-AURC"] if metric.name == "aurc" else [metric.title]
+                level.append(f"{metric.title} {'is ' * (not level)}{percent(value)}")
+    if not names:
+        return ""
+    return (
+        f"Some confidences are equal, so {listed(names)} depend{'s' * (len(names) == 1)} on the order of the rows. If "
+        f"tied {found.measuring.row_name}s share their mistakes equally, {' and '.join(level)}."
+    )
+
+
+def _many_bins(n_bins: int) -> str:
+    return (
+        f"The metrics use {n_bins:,} bins. The verdict and the calibration error in it use {MOST_BINS}: with "
+        "more, few bins would have enough samples for a test."
+    )
+
+
+def group_name(group: str | None) -> str:
+    """The group of a row: empty for all samples, and a readable word for a group whose name is empty."""
+    return "" if group is None else group or "(no name)"
