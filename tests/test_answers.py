@@ -16,6 +16,7 @@ from commands import applied, run
 from temperance.calibrators import Temperature, load_calibrator
 from temperance.diagnose.analysis import analyse
 from temperance.errors import FileError, InputError
+from temperance.jobs import application
 from temperance.jobs.blocks import combine, statistics
 from temperance.jobs.evaluation import evaluate
 from temperance.jobs.gap import calibration_gap
@@ -181,7 +182,9 @@ def test_a_file_is_calibrated_and_can_be_read_again(tmp_path: Path, source: str,
 
 
 @pytest.mark.parametrize(("outcome", "word"), [(1, "right"), (0, "wrong")])
-def test_fitting_needs_right_and_wrong_answers(tmp_path: Path, outcome: int, word: str) -> None:
+def test_fitting_needs_right_and_wrong_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, outcome: int, word: str
+) -> None:
     sentence = f"every answer to fit on is {word}, and a calibrator learns from right and wrong ones"
     with pytest.raises(InputError, match=sentence):
         temperance.compare([0.7, 0.9] * 20, [outcome] * 40, answers=True, methods=["platt"])
@@ -189,6 +192,9 @@ def test_fitting_needs_right_and_wrong_answers(tmp_path: Path, outcome: int, wor
     path.write_text("confidence,correct\n" + f"0.9,{outcome}\n0.5,{outcome}\n" * 20)
     said = run("fit", "platt", path, "--answers", "-o", tmp_path / "cal.safetensors")
     assert said.code == 2 and f"answers.csv: {sentence}" in said.err
+    monkeypatch.setattr(application, "LARGE", 1)  # as if the file were too large for memory
+    with pytest.raises(FileError, match=sentence):
+        application.fit(Temperature(), read_predictions(path, answers=True))
 
 
 def test_measuring_on_one_outcome_is_said() -> None:
@@ -218,6 +224,11 @@ def test_a_calibrator_of_answers_is_not_for_classes(tmp_path: Path) -> None:
         assert "the calibrator was fitted on answers with a confidence" in said.err
     assert run("fit", "platt", tmp_path / "mails.csv", "-o", cal).code == 0
     assert "the calibrator was fitted on classes" in run("evaluate", path, "--answers", "--calibrator", cal).err
+
+
+def test_classes_may_be_called_wrong_and_right() -> None:
+    marked = Predictions.of([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4]] * 20, [0, 1, 1] * 20, class_names=["wrong", "right"])
+    assert temperance.apply(application.fit(Temperature(), marked), marked).class_names == ("wrong", "right")
 
 
 def test_new_answers_need_no_marks(tmp_path: Path) -> None:

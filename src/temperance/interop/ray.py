@@ -208,7 +208,7 @@ def _calibrated_table(table: Any, calibrator: Calibrator, reading: dict[str, Any
     names = column_names(table) or []
     wanted = Wanted(
         labels="optional",
-        positive=as_positive(reading["positive"], answers=reading["answers"]),
+        positive=as_positive(reading["positive"]),
         columns=ColumnNames.of(reading["columns"]),
         answers=reading["answers"],
     )

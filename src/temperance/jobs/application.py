@@ -32,6 +32,7 @@ def fit(calibrator: Calibrator, data: Predictions) -> Calibrator:
     Samples with weights are fitted in memory. The calibrator keeps the names of the classes. If the labels have nothing
     to do with the predictions, the warning names this cause, and not what the method made of it.
     """
+    data.need_both_outcomes()
     warn_calibrated(data)
     unrelated = "" if data.has_weights else _unrelated(data)
     with warnings.catch_warnings():
@@ -43,7 +44,6 @@ def fit(calibrator: Calibrator, data: Predictions) -> Calibrator:
         else:
             logits, labels = data.logits(), data.labels
             with data.located():
-                data.need_both_outcomes()
                 calibrator.fit(logits, labels, weights=data.weights)
     if unrelated:
         calibrator.info["caution"] = unrelated

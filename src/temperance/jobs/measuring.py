@@ -158,7 +158,7 @@ def _without_classes(metrics: Sequence[Metric], *, named: bool) -> list[Metric]:
 
 def check_classes(calibrator: Calibrator, data: Predictions) -> None:
     """Refuse predictions in which a class of the calibrator has another place, and answers in place of classes."""
-    if calibrator.class_names is not None and (calibrator.class_names == OUTCOMES) != data.answers:
+    if calibrator.class_names is not None and (calibrator.class_names == OUTCOMES) != (data.outcomes == OUTCOMES):
         fitted, given = ("classes", "answers") if data.answers else ("answers with a confidence", "classes")
         raise InputError(
             f"the calibrator was fitted on {fitted}, and {data.subject} are {given}; fit another one on these"

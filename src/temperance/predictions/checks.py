@@ -108,7 +108,7 @@ OUTCOMES = ("wrong", "right")
 class Wanted:
     """How the caller wants a file to be read; see `read_predictions`.
 
-    answers  one column, the confidence in each answer; the positive class is that the answer is right
+    answers  one score for each row, the confidence in an answer; its label says whether the answer is right
     part     (i, m): the i-th of m parts of a .parquet file, in which case only its row groups are read
     """
 
@@ -123,7 +123,12 @@ class Wanted:
     @property
     def renumbers(self) -> bool:
         """Are labels written as 0 and 1, because the positive label of a binary classifier is a number?"""
-        return isinstance(self.positive, int) and not self.answers
+        return isinstance(self.positive, int)
+
+    @property
+    def one_score(self) -> bool:
+        """Does a row have one score, that of the positive class or the confidence in an answer?"""
+        return self.positive is not None or self.answers
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -145,6 +150,11 @@ class Wanted:
             raise InputError(
                 f"ignore_index must be a label, which is less than 2^63; got {self.ignore_index}",
                 flags={"ignore_index": "--ignore-index"},
+            )
+        if self.answers and self.positive is not None:
+            raise InputError(
+                "answers have no positive class: leave out positive",
+                flags={"leave out positive": "leave out --binary and --positive"},
             )
         if self.answers and self.columns.logits is not None:
             raise InputError(
@@ -186,7 +196,7 @@ def check_set(
     """
     if scores.kind not in "fiu":
         raise InputError(f"{name} must be floating-point numbers; got {scores.dtype}")
-    if len(scores.shape) == 1 and scores.kind in "iu" and wanted.positive is None:
+    if len(scores.shape) == 1 and scores.kind in "iu" and not wanted.one_score:
         raise as_labels_are(name, *scores.shape)
     n, k, space = _shape(name, scores.shape, wanted)
     if 0 in (n, k, *space):
@@ -218,7 +228,7 @@ def _shape(name: str, shape: tuple[int, ...], wanted: Wanted) -> tuple[int, int,
     """The numbers of samples and classes, and the space."""
     if not shape:
         raise InputError(f"{name} must have shape (n, k), or (n, k, h, w) for every pixel; got {shape}")
-    if wanted.positive is not None:
+    if wanted.one_score:
         if len(shape) == 2 and shape[1] != 1:
             if wanted.answers:
                 raise InputError(f"answers have one {name} each, so it must have shape {shape[:1]}; got {shape}")
@@ -242,7 +252,7 @@ def _check_labels(
 ) -> None:
     """Check labels against scores of the shape `given`, which stand for predictions of `shape`, (n, k, *space)."""
     n, _, *space = shape
-    is_one_hot = labels.shape == shape and labels.kind in "biuf" and wanted.positive is None
+    is_one_hot = labels.shape == shape and labels.kind in "biuf" and not wanted.one_score
     if labels.shape not in ((n, *space), (n, 1, *space)) and not is_one_hot:
         if space and labels.shape == given[:-1]:
             remedy = f"pass numpy.moveaxis({name}, -1, 1)"
@@ -254,7 +264,7 @@ def _check_labels(
         each = ", a label for each pixel," if space else ""
         raise InputError(f"labels must have shape {(n, *space)}{each} to fit predictions {shape}; got {labels.shape}")
     if labels.kind == "U":
-        if class_names is None and wanted.positive is None:
+        if class_names is None and not wanted.one_score:
             of_arrays = " (Predictions.of takes them)"
             raise InputError(
                 f"labels are text, but there are no class names to match them; give class_names too{of_arrays}, or "
@@ -280,15 +290,8 @@ def as_class_names(names: Iterable[Any]) -> tuple[str, ...]:
     return found
 
 
-def as_positive(value: object, *, answers: bool = False) -> Positive | None:
-    """The label of the positive class: a whole number, true or false, or text; of answers 1, for a right one."""
-    if answers:
-        if value is not None:
-            raise InputError(
-                "answers have no positive class: leave out positive",
-                flags={"leave out positive": "leave out --binary and --positive"},
-            )
-        return 1
+def as_positive(value: object) -> Positive | None:
+    """The label of the positive class: a whole number, true or false, or text."""
     if value is None or (isinstance(value, str) and value):
         return value
     try:

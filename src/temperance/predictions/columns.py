@@ -102,7 +102,7 @@ def find_columns(names: Iterable[str], wanted: Wanted) -> TableColumns:
     if not scores or (labels is None and wanted.labels == "required"):
         raise _missing(known, scores, wanted)
     is_list, class_names = False, None
-    if wanted.positive is not None:
+    if wanted.one_score:
         if len(scores) > 1:
             given, flag = ("answers=True", "--answers") if wanted.answers else ("positive=…", "--binary")
             one = "the confidence of answers" if wanted.answers else f"{what}, the score of the positive class"

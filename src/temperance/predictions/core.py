@@ -123,7 +123,7 @@ class Predictions:
             raise InputError("answers have a confidence between 0 and 1, not logits; leave out from_logits")
         if answers and class_names is not None:
             raise InputError("answers have no classes; leave out class_names")
-        wanted = Wanted(positive=as_positive(positive, answers=answers), ignore_index=ignore_index, answers=answers)
+        wanted = Wanted(positive=as_positive(positive), ignore_index=ignore_index, answers=answers)
         names = binary_names(None if class_names is None else as_class_names(class_names), wanted)
         meaning = Meaning(CONFIDENCE if answers else "logits" if from_logits else "probs", names, wanted)
         scores = to_tensor(probs, meaning.name)
@@ -334,11 +334,16 @@ class Predictions:
 
     def need_both_outcomes(self) -> None:
         """Refuse answers that are all right or all wrong, to which no calibrator can be fitted."""
-        if self.answers and bool((self.labels == self.labels[0]).all()):
-            raise InputError(
-                f"every answer to fit on is {'right' if self.labels[0] else 'wrong'}, and a calibrator learns from "
-                "right and wrong ones. If you expected others, fit on more answers, or check how they were marked"
-            )
+        if not self.answers:
+            return
+        self.need_labels()
+        with self.located():
+            found = {int(label) for chunk in self.chunks() for label in chunk.labels.aminmax()}
+            if len(found) == 1:
+                raise InputError(
+                    f"every answer to fit on is {'right' if 1 in found else 'wrong'}, and a calibrator learns from "
+                    "right and wrong ones. If you expected others, fit on more answers, or check how they were marked"
+                )
 
     def select(self, index: ArrayLike, *, split: str | None = None) -> Predictions:
         """Some of the rows, in memory: those at `index`, in its order, or those where a mask is true.

@@ -87,8 +87,8 @@ def _columns(path: Path, wanted: Wanted) -> tuple[list[str], TableColumns]:
 
 def _numbers(labels: npt.NDArray[Any], meaning: Meaning, start: int) -> npt.NDArray[Any]:
     """Labels as numbers where they are numbers. No class name is a number, so a label cannot be both."""
-    positive, names = meaning.wanted.positive, meaning.class_names
-    if labels.dtype.kind != "U" or isinstance(positive, str):
+    wanted, names = meaning.wanted, meaning.class_names
+    if labels.dtype.kind != "U" or isinstance(wanted.positive, str):
         return labels
     try:
         if any("_" in label for label in labels.tolist()):
@@ -101,7 +101,7 @@ def _numbers(labels: npt.NDArray[Any], meaning: Meaning, start: int) -> npt.NDAr
         whole = _whole(label)
         number = number_of(label) if whole is None else whole
         if whole is None and number == NO_LABEL:
-            if positive is not None and names is None:
+            if wanted.one_score and names is None:
                 return labels
             raise unknown_label(label, start + row, names)
         numbers[row] = number

@@ -82,14 +82,7 @@ def read_predictions(
         raise InputError("labels are not read here, so no row can be left out by its label: leave out ignore_index")
     if split is not None:
         one_of("split", split, ("val", "test"))
-    wanted = Wanted(
-        split,
-        labels,
-        as_positive(positive, answers=answers),
-        ColumnNames.of(columns),
-        ignore_index,
-        answers=answers,
-    )
+    wanted = Wanted(split, labels, as_positive(positive), ColumnNames.of(columns), ignore_index, answers=answers)
     paths = shard_paths(path, tuple(FORMATS))
     files = [read_file(each, wanted) for each in ([path] if paths is None else paths)]
     if ignore_index is not None:
@@ -188,14 +181,12 @@ def _write_file(chosen: Format, path: Path, predictions: Predictions) -> None:
         chosen.rewrite(origin, path, predictions)
         return
     found = extras_of(predictions)
-    taken = (*Wanted(answers=predictions.answers).kinds, *Wanted(answers=predictions.answers).label_names)
-    taken += ("group", "groups", "weight", "weights", "class_names", MARK)
+    read_as = Wanted(answers=predictions.answers)
+    taken = (*read_as.kinds, *read_as.label_names, "group", "groups", "weight", "weights", "class_names", MARK)
     for name in found:
         if name in taken:
             raise InputError(f"{name} collides with the new {name}; rename or remove it")
-        if predictions.answers:
-            continue
-        if _is_table(chosen) and name.startswith(("logits_", "probs_")):
+        if _is_table(chosen) and not predictions.answers and name.startswith(("logits_", "probs_")):
             raise InputError(f"{name} would be read as a column of scores; rename or remove it")
     chosen.write(path, predictions, found)
 

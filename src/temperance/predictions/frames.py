@@ -33,7 +33,7 @@ def of_table(given: Any, names: list[str], wanted: Wanted, *, normalise: bool = 
     if not len(given[columns.scores[0]]):
         raise InputError("the table has no rows; at least one is needed")
     scores = [_column(given, name) for name in columns.scores]
-    if wanted.positive is None and columns.is_list and scores[0].ndim < 2:
+    if not wanted.one_score and columns.is_list and scores[0].ndim < 2:
         raise InputError(
             f"the column {columns.scores[0]} must hold a list of numbers in each row; got {scores[0].dtype}. "
             "If it is the score of a binary classifier's positive class, pass positive=1"
@@ -42,7 +42,7 @@ def of_table(given: Any, names: list[str], wanted: Wanted, *, normalise: bool = 
         scores[0] if len(scores) == 1 else np.stack(scores, axis=1),
         None if columns.labels is None else _column(given, columns.labels),
         from_logits=columns.from_logits,
-        positive=None if wanted.answers else wanted.positive,
+        positive=wanted.positive,
         answers=wanted.answers,
         normalise=normalise,
         class_names=columns.class_names,

@@ -60,7 +60,7 @@ def as_predictions(
         if from_logits or weights is not None:
             raise InputError("a table brings its own labels and weights, and its columns say whether it holds logits")
         wanted = Wanted(
-            positive=as_positive(positive, answers=answers),
+            positive=as_positive(positive),
             columns=ColumnNames.of(columns),
             ignore_index=ignore_index,
             answers=answers,

@@ -75,9 +75,9 @@ def read(path: Path, wanted: Wanted) -> Predictions:
 
 def _find_columns(schema: Any, wanted: Wanted) -> TableColumns:
     columns = find_columns(schema.names, wanted)
-    if wanted.positive is None:
+    if not wanted.one_score:
         return columns
-    # The one column of a binary classifier may hold numbers, or lists of one number.
+    # The one score of a binary classifier or an answer may hold numbers, or lists of one number.
     return replace(columns, is_list=_is_list(schema.field(columns.scores[0]).type))
 
 

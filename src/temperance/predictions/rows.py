@@ -121,13 +121,13 @@ class Meaning:
 
         All pixels of an image have its group.
         """
-        positive = self.wanted.positive
-        given = as_scores(scores if positive is None else self._two_columns(scores, first_row), self.name)
+        one_score = self.wanted.one_score
+        given = as_scores(self._two_columns(scores, first_row) if one_score else scores, self.name)
         rows = flatten(given)
         if labels is None:
             numbers = no_labels(len(rows))
         else:
-            truth = label_rows(labels, tuple(given.shape)) if positive is None else labels.reshape(-1)
+            truth = labels.reshape(-1) if one_score else label_rows(labels, tuple(given.shape))
             numbers = label_numbers(truth, rows, self.class_names, self.wanted, first_row=first_row)
         counted = None
         if weights is not None:
@@ -147,12 +147,12 @@ class Meaning:
             outside |= column.isnan()  # it is not in a class, which the check of probabilities would name
         if bool(outside.any()):
             row = int(outside.nonzero()[0])
-            logits = "If these are logits or decision-function scores, pass from_logits=True"
-            answers = self.wanted.answers
+            what = f"{self.name} of the positive class"
+            remedy = "If these are logits or decision-function scores, pass from_logits=True"
+            if self.wanted.answers:
+                what, remedy = self.name, "If these are percent, divide them by 100"
             raise InputError(
-                f"{self.name} {'' if answers else 'of the positive class '}must lie between 0 and 1; row "
-                f"{first_row + row} has {float(column[row]):.6g}. "
-                f"{'If these are percent, divide them by 100' if answers else logits}",
+                f"{what} must lie between 0 and 1; row {first_row + row} has {float(column[row]):.6g}. {remedy}",
                 row=first_row + row,
                 flags={"pass from_logits=True": "store them under the name logits"},
             )
