@@ -7,12 +7,7 @@ import torch
 from torch import Tensor
 
 from temperance.calibrators._fit.descent import Solution
-from temperance.calibrators._fit.inverse_temperature import (
-    S_HIGH,
-    S_LOW,
-    caution_of,
-    fit_inverse_temperature,
-)
+from temperance.calibrators._fit.inverse_temperature import S_HIGH, S_LOW, caution_of, fit_inverse_temperature
 from temperance.calibrators._fit.solvers import Parametric, Problem, Solver, minimise, train
 from temperance.calibrators.base import Shared, calibrator
 from temperance.objectives import Objective, ObjectiveName

@@ -7,11 +7,7 @@ import torch
 from torch import Tensor
 
 from temperance.calibrators._fit.descent import Solution, descend
-from temperance.calibrators._fit.inverse_temperature import (
-    caution_of,
-    core_rows,
-    fit_inverse_temperature,
-)
+from temperance.calibrators._fit.inverse_temperature import caution_of, core_rows, fit_inverse_temperature
 from temperance.calibrators._fit.solvers import Problem, WithObjective, minimise, sample_weight
 from temperance.calibrators.base import Shared, calibrator
 from temperance.calibrators.ordered import LEAST_GAIN, centred

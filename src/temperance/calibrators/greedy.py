@@ -11,11 +11,7 @@ import torch
 from torch import Tensor
 
 from temperance.arrays import block_rows
-from temperance.calibrators._fit.inverse_temperature import (
-    caution_of,
-    divided,
-    fit_inverse_temperature,
-)
+from temperance.calibrators._fit.inverse_temperature import caution_of, divided, fit_inverse_temperature
 from temperance.calibrators.base import Calibrator, Shared, calibrator
 from temperance.calibrators.temperature_ece import ROUNDING, least_ece
 from temperance.errors import InputError

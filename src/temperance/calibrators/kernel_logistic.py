@@ -7,10 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
-from temperance.calibrators._fit.inverse_temperature import (
-    caution_of,
-    fit_inverse_temperature,
-)
+from temperance.calibrators._fit.inverse_temperature import caution_of, fit_inverse_temperature
 from temperance.calibrators._fit.maps import Full
 from temperance.calibrators._fit.regression import fit_map
 from temperance.calibrators.base import Calibrator, Shared, calibrator

@@ -8,11 +8,7 @@ import torch
 from torch import Tensor
 
 from temperance.calibrators._fit.curve import look_up
-from temperance.calibrators._fit.inverse_temperature import (
-    caution_of,
-    divided,
-    fit_inverse_temperature,
-)
+from temperance.calibrators._fit.inverse_temperature import caution_of, divided, fit_inverse_temperature
 from temperance.calibrators.base import Calibrator, Shared, calibrator
 from temperance.errors import InputError
 from temperance.isotonic import isotonic

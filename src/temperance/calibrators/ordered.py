@@ -11,10 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import elu, softplus
 
-from temperance.calibrators._fit.inverse_temperature import (
-    caution_of,
-    fit_inverse_temperature,
-)
+from temperance.calibrators._fit.inverse_temperature import caution_of, fit_inverse_temperature
 from temperance.calibrators._fit.solvers import WithObjective
 from temperance.calibrators.base import Shared, calibrator
 from temperance.objectives import Nll, ObjectiveName

@@ -7,10 +7,7 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 from temperance.calibrators._fit.descent import TOLERANCE
-from temperance.calibrators._fit.inverse_temperature import (
-    caution_of,
-    fit_inverse_temperature,
-)
+from temperance.calibrators._fit.inverse_temperature import caution_of, fit_inverse_temperature
 from temperance.calibrators._fit.maps import Diagonal, Full, Map
 from temperance.calibrators._fit.regression import fit_map
 from temperance.calibrators._fit.solvers import Parametric

@@ -5,11 +5,7 @@ from typing import Literal, Unpack
 import torch
 from torch import Tensor
 
-from temperance.calibrators._fit.inverse_temperature import (
-    divided,
-    fit_inverse_temperature,
-    stream_inverse_temperature,
-)
+from temperance.calibrators._fit.inverse_temperature import divided, fit_inverse_temperature, stream_inverse_temperature
 from temperance.calibrators._fit.solvers import Parametric, Solver
 from temperance.calibrators._fit.streaming import StreamCalibrator, Streamed
 from temperance.calibrators.base import Shared, calibrator

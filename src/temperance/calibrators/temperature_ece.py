@@ -5,12 +5,7 @@ from typing import Unpack
 import torch
 from torch import Tensor
 
-from temperance.calibrators._fit.inverse_temperature import (
-    caution_of,
-    divided,
-    fit_inverse_temperature,
-    near_blocks,
-)
+from temperance.calibrators._fit.inverse_temperature import caution_of, divided, fit_inverse_temperature, near_blocks
 from temperance.calibrators.base import Calibrator, Shared, calibrator
 from temperance.numerics import bin_edges
 from temperance.objectives import Nll

@@ -10,9 +10,7 @@ import torch
 from torch import Tensor
 
 from temperance.arrays import ArrayLike, as_labels, as_logits, flatten
-from temperance.calibrators._fit.inverse_temperature import (
-    divided,
-)
+from temperance.calibrators._fit.inverse_temperature import divided
 from temperance.calibrators._fit.solvers import Problem, train
 from temperance.errors import InputError
 from temperance.metrics import class_loss_spread, ece

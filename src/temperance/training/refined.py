@@ -5,9 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from temperance.calibrators._fit.inverse_temperature import (
-    fit_inverse_temperature,
-)
+from temperance.calibrators._fit.inverse_temperature import fit_inverse_temperature
 from temperance.metrics import nll
 from temperance.objectives import Nll
 
