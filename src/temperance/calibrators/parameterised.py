@@ -60,9 +60,9 @@ class ParameterisedTemperature(Parametric):
 
     p = softmax(z / T(z)), T(z) = |h(z_(1), …, z_(s))| clamped to [0.01, 100], h a ReLU network over the s = 10 largest
     logits (all, if there are fewer) in descending order. Since T is positive, the order of a sample's classes never
-    changes; the order of samples by confidence can. The network sees logits clipped to ±100. If logits differ
-    by more than 256, they are first divided by a power of two. If its hidden units die, or if the samples do not even
-    determine one temperature, all samples get the same: `info["constant"]` says so.
+    changes; the order of samples by confidence can. The network sees logits clipped to ±100. If the logits of most
+    samples differ by more than 256, logits and T are in units of a power of two. If its hidden units die, or if the
+    samples do not even determine one temperature, all samples get the same: `info["constant"]` says so.
 
     preset  "robust": two layers of five, started at plain temperature scaling;
             "sctl": the SCTL authors' four layers of two, started at random; many starts die, theirs is `seed=1`;

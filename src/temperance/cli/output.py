@@ -41,6 +41,8 @@ def add_output_options(parser: argparse.ArgumentParser, *, report: bool = True) 
         parser.add_argument(f"--{kind}", nargs="?", const=STDOUT, type=Path, metavar="FILE", help=text)
     if report:
         parser.add_argument("--report", type=Path, metavar="FILE.html", help="write a self-contained HTML report")
+    else:
+        parser.set_defaults(report=None)
 
 
 def check_outputs(args: argparse.Namespace) -> None:
@@ -70,11 +72,11 @@ def check_calibrator_name(path: Path) -> None:
 
 def emit(results: Abstention | Reported, args: argparse.Namespace) -> None:
     """Write the files, and print the table unless JSON or CSV goes to standard output."""
-    to_stdout, report = False, vars(args).get("report")
-    if report is not None:
+    to_stdout = False
+    if args.report is not None:
         from temperance.report import write_report
 
-        write_report(cast("Reported", results), report)
+        write_report(cast("Reported", results), args.report)
     for path, text in ((args.json, results.to_json), (args.csv, results.to_csv)):
         if path == STDOUT:
             to_stdout = True
@@ -83,8 +85,8 @@ def emit(results: Abstention | Reported, args: argparse.Namespace) -> None:
             write_file(path, text())
     if not to_stdout:
         show(results)
-    if report is not None:
-        print(f"the report is in {report}", file=sys.stderr)
+    if args.report is not None:
+        print(f"the report is in {args.report}", file=sys.stderr)
 
 
 @contextmanager

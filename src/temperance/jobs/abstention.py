@@ -12,7 +12,6 @@ promise holds for all thresholds that are found, together: of all sets of sample
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,7 +26,7 @@ from temperance.arrays import ArrayLike
 from temperance.calibrators.base import Calibrator
 from temperance.errors import InputError, plural
 from temperance.jobs.measuring import checked_batches
-from temperance.jobs.results import Provenance, Tabular, finite
+from temperance.jobs.results import Provenance, Tabular, as_json
 from temperance.jobs.statistics import OF_PIXELS
 from temperance.predictions.checks import Positive
 from temperance.predictions.given import Set, as_predictions
@@ -86,15 +85,18 @@ class Abstention(Tabular):
     def verdict(self) -> str:
         """What to do, in plain words."""
         found = [rule for rule in self.rules if rule.found]
+        missing = [rule.risk for rule in self.rules if not rule.found]
+        said = []
         if len(found) == 1:
-            said = self._one(found[0])
-        else:
-            said = (
+            said.append(self._one(found[0]))
+        elif found:
+            said.append(
                 f"On new {self.row_name}s like these, predictions at or above a threshold have an error below the "
                 f"limit beside it, each with a probability of {self._sure}."
-            ) * bool(found)
-        missing = [rule.risk for rule in self.rules if not rule.found]
-        return f"{said} {self._none(missing) if missing else ''}".strip()
+            )
+        if missing:
+            said.append(self._none(missing))
+        return " ".join(said)
 
     @property
     def _sure(self) -> str:
@@ -117,10 +119,10 @@ class Abstention(Tabular):
         errors = listed([f"{100 * risk:g} %" for risk in risks], "or")
         return f"On these {self.row_name}s, no threshold can promise an error below {errors}{takes}."
 
-    def to_json(self, **extra: Any) -> str:
+    def to_json(self) -> str:
         """Everything as JSON; numbers that are not finite become null."""
-        about = {"provenance": dataclasses.asdict(self.provenance), "level": self.level, "verdict": self.verdict}
-        return json.dumps(finite({**about, "notes": self.notes, **extra, "rules": self._records()}), indent=2) + "\n"
+        about = {"provenance": dataclasses.asdict(self.provenance), "level": self.level}
+        return as_json({**about, "verdict": self.verdict, "notes": self.notes, "rules": self._records()})
 
     def _records(self) -> list[dict[str, Any]]:
         return [dataclasses.asdict(rule) for rule in self.rules]

@@ -81,9 +81,8 @@ def passes(outcome: Outcome, baseline: Outcome, chance: Mapping[str, float]) -> 
 
 def _passes_at_a_price(outcome: Outcome, baseline: Outcome, chance: Mapping[str, float]) -> bool:
     """Is it better by more than chance and more accurate, with no drawback but a higher ECE?"""
-    if chance.get(outcome.label, 1.0) >= SIGNIFICANT:
-        return False
-    return outcome.drawbacks(baseline) == (HIGHER_ECE,) and outcome.more_accurate(baseline)
+    is_better = chance.get(outcome.label, 1.0) < SIGNIFICANT
+    return is_better and outcome.drawbacks(baseline) == (HIGHER_ECE,) and outcome.more_accurate(baseline)
 
 
 def clearly_behind(outcome: Outcome, other: Outcome) -> bool:

@@ -100,12 +100,13 @@ def gathered(
     in_parts = generator is not None
     # Rows of a block are sorted when all blocks are there.
     gatherer = Gatherer(requests, n, in_parts=in_parts, as_came=of_block, of_block=of_block, generator=generator)
-    tallies: list[Tally] = []
+    total: Tally | None = None
     for batch in found:
         gatherer.add(batch)
         if tally:
-            tallies = [sum(tallies, start=confidence_tally(batch, 1))]
-    return Group(gatherer.n_seen, tuple(gatherer.results()), *tallies)
+            more = confidence_tally(batch, 1)
+            total = more if total is None else total + more
+    return Group(gatherer.n_seen, tuple(gatherer.results()), total)
 
 
 def group_sizes(data: Predictions) -> dict[str, int]:
@@ -133,10 +134,10 @@ def allowed_metrics(
 
     A block does not know the weights of others, so with any weights it leaves them out. Named metrics always stay.
     """
-    metrics = chosen_metrics(names)
+    metrics, given = chosen_metrics(names), as_names(names)
     if data.answers:
-        metrics = _without_classes(metrics, named=bool(as_names(names)) and "all" not in as_names(names))
-    if "all" not in as_names(names) or not data.has_weights:
+        metrics = _without_classes(metrics, named=bool(given) and "all" not in given)
+    if "all" not in given or not data.has_weights:
         return metrics, ()
     with data.located():
         whole = all(is_whole(chunk.weights) for chunk in data.chunks() if chunk.weights is not None)

@@ -133,7 +133,7 @@ class Results(Tabular):
         """Everything as JSON; numbers that are not finite become null."""
         found = {"provenance": dataclasses.asdict(self.provenance), **extra}
         found["rows"] = [dataclasses.asdict(row) for row in self.rows]
-        return json.dumps(finite(found), indent=2, ensure_ascii=False) + "\n"
+        return as_json(found)
 
     def _records(self) -> list[dict[str, Any]]:
         return records(self.rows)
@@ -176,12 +176,16 @@ def shown_range(low: float, high: float, *, percent: bool) -> str:
     return "" if math.isnan(low) else f"{shown(low, percent=percent)} … {shown(high, percent=percent)}"
 
 
-def finite(value: Any) -> Any:
-    """The same, with None for every number that is not finite, as JSON has it."""
+def as_json(found: dict[str, Any]) -> str:
+    """A result as JSON; numbers that are not finite become null."""
+    return json.dumps(_finite(found), indent=2, ensure_ascii=False) + "\n"
+
+
+def _finite(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: finite(item) for key, item in value.items()}
+        return {key: _finite(item) for key, item in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, str):
-        return [finite(item) for item in value]
+        return [_finite(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 

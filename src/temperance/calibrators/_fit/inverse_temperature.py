@@ -60,16 +60,18 @@ def fit_inverse_temperature(
     """
     unit = unit_of(logits)
     inverse, info = _fit_ordinary(objective, logits if unit == 1 else logits / unit, labels, solver)
-    bounds = {
-        S_LOW: f"above {HIGH * unit:g}, the largest allowed. The labels may belong to other rows, or the logits may be "
-        "saturated: check the labels, and use logits that were not clipped",
-        S_HIGH: f"below {LOW * unit:g}, the smallest allowed. The logits are tiny: multiply them all by the same "
-        "number",
-    }
-    reached = [says for bound, says in bounds.items() if math.isclose(inverse, bound)]
-    for says in reached:
-        info["caution"] = f"the best temperature is {says}"
-    return inverse / unit, info | {"at_bound": bool(reached)}
+    largest, smallest = (math.isclose(inverse, bound) for bound in (S_LOW, S_HIGH))
+    if largest:
+        info["caution"] = (
+            f"the best temperature is above {HIGH * unit:g}, the largest allowed. The labels may belong to other rows, "
+            "or the logits may be saturated: check the labels, and use logits that were not clipped"
+        )
+    if smallest:
+        info["caution"] = (
+            f"the best temperature is below {LOW * unit:g}, the smallest allowed. The logits are tiny: multiply them "
+            "all by the same number"
+        )
+    return inverse / unit, info | {"at_bound": largest or smallest}
 
 
 @one_thread()  # even for many samples: torch's threads wait for each other after each of many operations
