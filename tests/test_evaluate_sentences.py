@@ -276,6 +276,11 @@ def test_groups_are_tested_and_corrected_for_their_number() -> None:
     assert not any("groups" in note for note in evaluate(data, bootstrap=0).notes)
 
 
+def test_groups_of_similar_names_are_counted_one_by_one() -> None:
+    data = Predictions.of([0.9, 0.6] * 30, [1, 0] * 30, answers=True, groups=["a", "", "(no name)"] * 20)
+    assert any(note.startswith("None of 3 groups") for note in evaluate(data, by_group=True, bootstrap=0).notes)
+
+
 def test_groups_of_a_calibrated_model_are_seldom_called_off() -> None:
     called = 0
     for seed in range(60):

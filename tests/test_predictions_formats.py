@@ -105,6 +105,14 @@ def test_labels_that_are_ignored_may_be_anything(
             _ = read_predictions(path, labels="optional").labels
 
 
+def test_labels_that_are_ignored_may_be_there_twice(tmp_path: Path) -> None:
+    table, arrays = tmp_path / "p.csv", tmp_path / "p.npz"
+    table.write_text("logits_0,logits_1,label,labels\n0,1,0,1\n")
+    np.savez(arrays, logits=[[0.0, 1.0]], label=[0], labels=[1])
+    for path in (table, arrays):
+        assert not read_predictions(path, labels="ignored").has_labels
+
+
 def test_labels_that_are_not_needed_may_be_missing(tmp_path: Path) -> None:
     table, arrays = tmp_path / "p.csv", tmp_path / "p.npz"
     table.write_text("a,b\n1,2\n")

@@ -41,7 +41,8 @@ def notes(found: Statistics, rows: Sequence[Row], names: Sequence[str], *, inter
 
 def _groups_off(found: Statistics) -> str:
     """Which groups are over- or under-confident."""
-    return about_groups({group_name(name): each.tally for name, each in found.groups.items() if each.tally is not None})
+    tallies = {name: each.tally for name, each in found.groups.items() if each.tally is not None}
+    return about_groups([group_name(name) for name in tallies], list(tallies.values()))
 
 
 def _small_groups(found: Statistics) -> str:

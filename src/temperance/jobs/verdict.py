@@ -10,7 +10,7 @@ anything, a model is not called calibrated either: the samples may be too few to
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 
@@ -66,11 +66,11 @@ def verdict(by_confidence: Tally, by_class: Tally, class_names: Sequence[str], r
     return " ".join(filter(None, parts))
 
 
-def about_groups(tallies: Mapping[str, Tally]) -> str:
+def about_groups(names: Sequence[str], tallies: Sequence[Tally]) -> str:
     """Which groups are off on average by more than chance, corrected for their number; empty for a single group."""
-    if len(tallies) < 2:
+    if len(names) < 2:
         return ""
-    names, each = list(tallies), reduce(Tally.beside, tallies.values())
+    each = reduce(Tally.beside, tallies)
     signs = _signs(each, significant(each, LEVEL))
     over, under = (int((signs == sign).sum()) for sign in (1, -1))
     if not over + under:

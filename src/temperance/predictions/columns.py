@@ -97,8 +97,9 @@ def find_columns(names: Iterable[str], wanted: Wanted) -> TableColumns:
         raise InputError(f"the column {excerpt([repr(twice)])} occurs more than once; keep one")
     own = wanted.columns
     what, scores = _score_columns(known, wanted) if own.scores is None else (wanted.own_kind, own.matching(known))
-    labels = own.named(known, "label") or only_one(known, *wanted.label_names)
-    labels = None if wanted.labels == "ignored" else labels
+    labels = None
+    if wanted.labels != "ignored":
+        labels = own.named(known, "label") or only_one(known, *wanted.label_names)
     if not scores or (labels is None and wanted.labels == "required"):
         raise _missing(known, scores, wanted)
     is_list, class_names = False, None

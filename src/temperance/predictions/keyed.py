@@ -107,9 +107,9 @@ def find_set(keys: Iterable[str], wanted: Wanted) -> SetKeys:
         split = splits[0] if splits else None
     prefix = _prefix(split)
     scores = _own_scores(known, own) or only_one(known, *(prefix + kind for kind in wanted.kinds))
-    labels = own.named(known, "label") or only_one(known, *(prefix + name for name in wanted.label_names))
-    if wanted.labels == "ignored":
-        labels = None
+    labels = None
+    if wanted.labels != "ignored":
+        labels = own.named(known, "label") or only_one(known, *(prefix + name for name in wanted.label_names))
     is_required = wanted.labels == "required"
     if scores is not None and labels is None and is_required:
         own_name = '. Name yours with columns={"label": NAME}' * (not prefix)
