@@ -10,10 +10,11 @@ import numpy.typing as npt
 import pandas as pd
 import pytest
 import torch
+from safetensors.numpy import save_file
 
 import temperance
 from commands import applied, run
-from temperance.calibrators import Temperature, load_calibrator
+from temperance.calibrators import Temperature, load_calibrator, make_calibrator
 from temperance.diagnose.analysis import analyse
 from temperance.errors import FileError, InputError
 from temperance.jobs import application
@@ -179,6 +180,32 @@ def test_a_file_is_calibrated_and_can_be_read_again(tmp_path: Path, source: str,
     back = np.load(tmp_path / "back.npz")
     assert set(back.files) == {"confidence", "correct", "question", "calibrated_by"}
     assert back["question"].tolist() == list(range(300))
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".safetensors"])
+def test_another_confidence_is_not_lost(tmp_path: Path, suffix: str) -> None:
+    confidence, correct = answers(300)
+    arrays = {"stated": confidence, "is_right": correct.astype(np.int64), "probs": confidence}
+    own = {"probs": "stated", "label": "is_right"}
+    for extra in ({}, {"confidence": confidence}):
+        path = saved_as(tmp_path / f"answers{suffix}", arrays | extra)
+        data = read_predictions(path, answers=True, columns=own)
+        found = temperance.apply(application.fit(make_calibrator("platt"), data), data)
+        if extra:
+            with pytest.raises(FileError, match="confidence collides with the new confidence; rename or remove it"):
+                write_predictions(tmp_path / f"new{suffix}", found)
+        else:
+            write_predictions(tmp_path / f"new{suffix}", found)
+            back = read_predictions(tmp_path / f"new{suffix}", answers=True, columns={"label": "is_right"})
+            assert torch.equal(back.scores[:, 1], found.scores[:, 1])
+
+
+def saved_as(path: Path, arrays: dict[str, npt.NDArray[Any]]) -> Path:
+    if path.suffix == ".npz":
+        np.savez(path, **arrays)  # type: ignore[arg-type]
+    else:
+        save_file(arrays, path)
+    return path
 
 
 @pytest.mark.parametrize(("outcome", "word"), [(1, "right"), (0, "wrong")])

@@ -76,6 +76,7 @@ PUBLISHED = {
     name: tuple(f"logits/{prefix}_{network}.npz" for network in STAND_INS)
     for name, prefix in (("CIFAR-10", "c10"), ("CIFAR-100", "c100"))
 }
+BALANCED_DATA = (DENSENET, *PUBLISHED["CIFAR-10"], *PUBLISHED["CIFAR-100"])
 SCALED = ("ND", "CM", "MM")
 BELOW = "share of networks below CE"
 
@@ -168,7 +169,7 @@ OUTPUTS = [
         "exact",
         f"DenseNet-40 on CIFAR-10; {INSTEAD}",
         table_1,
-        (DENSENET, *PUBLISHED["CIFAR-10"], *PUBLISHED["CIFAR-100"]),
+        BALANCED_DATA,
     ),
     Output(
         "table 2",
@@ -188,7 +189,7 @@ OUTPUTS = [
         "exact",
         f"DenseNet-40 on CIFAR-10; {INSTEAD}",
         table_3,
-        (DENSENET, *PUBLISHED["CIFAR-10"], *PUBLISHED["CIFAR-100"]),
+        BALANCED_DATA,
     ),
     Output(
         "table 4",

@@ -219,6 +219,8 @@ def _calibrated_table(table: Any, calibrator: Calibrator, reading: dict[str, Any
     if not found.answers:
         scores = pyarrow.FixedSizeListArray.from_arrays(scores, found.k)
     kept = table.drop_columns([name for name in names if name in {*find_columns(names, wanted).scores, MARK}])
+    if found.kind in kept.column_names:
+        raise InputError(f"the column {found.kind} collides with a new one; rename or remove it")
     mark = pyarrow.array([calibrator.name] * found.n)
     return kept.append_column(found.kind, scores).append_column(MARK, mark)
 

@@ -228,7 +228,7 @@ class Batch(Columns):
 
     @cached_property
     def prediction(self) -> Tensor:
-        """(n,) the most probable class, the lowest index of tied ones."""
+        """(n,) the most probable class, the lowest index of tied ones; of answers, that they are right."""
         if self.answers:
             return torch.ones_like(self.labels)
         return first_places(self.scores, self.top)

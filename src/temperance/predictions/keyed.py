@@ -91,9 +91,10 @@ class SetKeys(NamedTuple):
         mine = [key for key in known if other is None or not key.startswith(_prefix(other))]
         plain = {key: key.removeprefix(self.prefix) for key in mine}
         found = {key: name if name == key or name not in known else key for key, name in plain.items()}
+        new = CONFIDENCE if self.kind == CONFIDENCE else "probs"
         for key, name in found.items():
-            if name == "probs" and key != self.scores:
-                raise InputError(f"{key} collides with the new probs; rename or remove it")
+            if name == new and key != self.scores:
+                raise InputError(f"{key} collides with the new {new}; rename or remove it")
         return found
 
 
