@@ -61,6 +61,8 @@ def calibration_gap(
     Gaffke's test, which holds for few samples; it treats fits that share samples as independent. Where every prediction
     is right, or every one wrong, there is nothing to learn about the confidence: "top-l1" and "top-l2" are left out.
 
+    `positive`, `columns`, `weights` and `answers` are those of `evaluate`.
+
     >>> from temperance.demo import demo_predictions
     >>> found = calibration_gap(demo_predictions()[1], method="temperature")
     >>> found["top-l1"].low < found["top-l1"].value

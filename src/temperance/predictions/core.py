@@ -330,7 +330,9 @@ class Predictions:
     def need_classes(self) -> None:
         """Refuse answers, which have a confidence but no classes."""
         if self.answers:
-            raise InputError(f"{self.subject} have only a confidence, but probabilities of classes are needed here")
+            raise InputError(
+                f"{self.subject} have only a confidence, but probabilities of classes are needed here; give those"
+            )
 
     def need_both_outcomes(self) -> None:
         """Refuse answers that are all right or all wrong, to which no calibrator can be fitted."""

@@ -73,13 +73,16 @@ def as_predictions(
         raise InputError("columns= names the columns of a file or a table; arrays have none")
     if labels is None:
         raise InputError("arrays need labels: pass probs and labels")
-    how: dict[str, Any] = {
-        "positive": positive,
-        "normalise": normalise,
-        "ignore_index": ignore_index,
-        "answers": answers,
-    }
-    return Predictions.of(given, labels, from_logits=from_logits, weights=weights, **how)
+    return Predictions.of(
+        given,
+        labels,
+        from_logits=from_logits,
+        positive=positive,
+        normalise=normalise,
+        ignore_index=ignore_index,
+        weights=weights,
+        answers=answers,
+    )
 
 
 def as_sides(
