@@ -221,6 +221,9 @@ def test_a_data_set_of_answers() -> None:
     assert cluster.evaluate(ray.data.from_arrow(table), answers=True, bootstrap=0).row("ece").value == pytest.approx(
         whole.row("ece").value
     )
+    twice = table.append_column("stated", table["confidence"])
+    with pytest.raises(Exception, match="the column confidence collides with a new one; rename or remove it"):
+        cluster.apply(calibrator, ray.data.from_arrow(twice), columns={"probs": "stated"}, answers=True).to_pandas()
 
 
 def test_a_bad_row_of_a_ray_data_set() -> None:
