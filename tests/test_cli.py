@@ -236,6 +236,7 @@ def test_wrong_options(good: Path, tmp_path: Path, capsys: pytest.CaptureFixture
     no_groups = tmp_path / "plain.npz"
     np.savez(no_groups, probs=PROBS, labels=LABELS)
     assert "have no groups" in refused(["evaluate", str(no_groups), "--by", "group"], capsys)
+    assert "write --by group --group site" in refused(["evaluate", str(no_groups), "--by", "site"], capsys)
 
 
 @pytest.mark.parametrize(

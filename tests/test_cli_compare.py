@@ -368,6 +368,9 @@ def test_apply_refuses(val: Path, three: Path, tmp_path: Path, capsys: pytest.Ca
     assert f"{val} is not a calibrator saved by temperance" in refused(
         ["apply", str(val), str(val), "-o", str(out)], capsys
     )
+    assert f"the calibrator comes first: temperance apply {saved} {val} -o" in refused(
+        ["apply", str(val), str(saved), "-o", str(out)], capsys
+    )
     cut = tmp_path / "cut.safetensors"
     cut.write_bytes(saved.read_bytes()[:200])
     assert "damaged" in refused(["apply", str(cut), str(val), "-o", str(out)], capsys)

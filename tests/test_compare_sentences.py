@@ -168,6 +168,11 @@ def test_an_imbalanced_fit_part_is_noted_with_the_command_to_use() -> None:
     assert f"imbalanced ({counts[most]:,} of class {most}, {counts[0]:,} of class 0)" in note
     assert note.endswith("for example temperance fit temperature FIT -o CAL --prior uniform.")
     assert compare(tail, test, methods=["temperature:prior=uniform"], bootstrap=100).notes == ()
+    named = dataclasses.replace(tail, class_names=("cat", "dog", "elk", "fox"))
+    (note,) = compare(
+        named, dataclasses.replace(test, class_names=named.class_names), methods=["temperature"], bootstrap=100
+    ).notes
+    assert f"{counts[0]:,} of cat)" in note
     assert compare(data, test, methods=["temperature"], bootstrap=100).notes == ()
 
 

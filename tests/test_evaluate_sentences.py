@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from temperance import Predictions, combine, evaluate, read_predictions, statistics
+from temperance.calibrators import Identity
 from temperance.jobs.verdict import LEVEL, Findings
 from temperance.metrics.batch import batches
 from temperance.metrics.tally import Tally, tallied
@@ -294,3 +295,14 @@ def test_groups_of_a_calibrated_model_are_seldom_called_off() -> None:
         )
         called += not said.startswith("None of 30 groups is over- or under-confident")
     assert called <= 8  # at most one in twenty is expected; more than 8 of 60 has a chance below 1 %
+
+
+def test_calibrated_predictions_are_not_to_be_calibrated_again() -> None:
+    generator = torch.Generator().manual_seed(0)
+    logits, labels = 9 * torch.randn(2000, 3, generator=generator), torch.randint(3, (2000,), generator=generator)
+    plain = evaluate(logits, labels, from_logits=True, bootstrap=0)
+    assert "run `temperance compare`" in plain.verdict
+    after = evaluate(logits, labels, from_logits=True, calibrator=Identity().fit(logits, labels), bootstrap=0)
+    assert "run `temperance compare`" not in after.verdict
+    assert after.verdict.endswith("fit one to the model's own predictions on samples like these.")
+    assert "These predictions were calibrated by identity." in after.notes

@@ -32,6 +32,7 @@ from benchmarks.quality.table import read
 from commands import refused, run
 from conftest import random_predictions
 from pages import Page
+from temperance import cli
 from temperance.calibrators import make_calibrator
 from temperance.cli import reproduce
 from temperance.diagnose.traces import pearson
@@ -415,6 +416,8 @@ def test_the_list_names_everything() -> None:
 
 
 def test_a_table_that_is_not_there_is_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["reproduce", "cts", "--table", "2", "--quick"]) == 0  # the paper's Table II
+    assert "cts, table II: " in capsys.readouterr().out
     assert "there is no table 9; there are table 1, " in refused(["reproduce", "sctl", "--table", "9"], capsys)
     assert "name a paper: temperance reproduce PAPER" in refused(["reproduce", "--table", "1"], capsys)
     assert "did you mean sctl" in refused(["reproduce", "sclt", "--list"], capsys)

@@ -314,6 +314,16 @@ def test_a_bad_file_is_named_and_the_others_are_measured(folder: Path, tmp_path:
     assert "bad.csv" in page.read_text()
 
 
+def test_every_bad_file_has_a_line_in_the_words_of_the_command_line(folder: Path) -> None:
+    for name in ("bad.csv", "worse.csv"):  # the same mistake twice
+        (folder / name).write_text("nothing\n1\n")
+    said = run("evaluate", "--each", folder, "--bootstrap", "0")
+    head, bad, worse = said.err.strip().splitlines()
+    assert head == "temperance: 2 of 5 sets could not be measured:"
+    assert "bad.csv" in bad and "worse.csv" in worse
+    assert all("--label NAME" in line and "columns=" not in line for line in (bad, worse))
+
+
 def test_a_method_that_cannot_be_fitted_somewhere_has_no_means(folder: Path, tmp_path: Path) -> None:
     np.savez(folder / "d.npz", logits=3 * np.eye(2)[[0, 1] * 4], labels=np.array([0, 1] * 4))
     page = tmp_path / "page.html"

@@ -252,6 +252,8 @@ CLAUSES: dict[str, Callable[..., None]] = {
     rf"The mean probability of (.+?) is (only )?{PERCENT} %, but (only )?{PERCENT} % of the samples belong "
     r"to it\.": positive,
     r"An error this small seldom needs correcting\.": nothing,
+    r"A calibrator has been applied and leaves this error: to do better, fit one to the model's own predictions on "
+    r"samples like these\.": nothing,
     r"To correct it without retraining, run `temperance compare` on held-out predictions\.": nothing,
 }
 

@@ -2,13 +2,15 @@
 
 TemperanceError
 ├── InputError          the data, a setting or a name is not what was expected (also a ValueError)
-│   └── NothingCountsError   every label is ignored, or every weight is 0
+│   ├── NothingCountsError   every label is ignored, or every weight is 0
+│   └── SeveralErrors        some of several sets could not be measured
 ├── FileError           a file cannot be read, understood or written
 ├── NotFittedError      a calibrator was used before it was fitted
 ├── DeviceError         a device is missing or too small
 └── MissingExtraError   an optional dependency is not installed (also an ImportError)
 
-The command line prints the message of any of these on one line and exits with code 2.
+The command line prints the message of any of these on one line (of several errors, each on its own) and
+exits with code 2.
 
 A TemperanceWarning comes with a result and says what not to trust about it.
 """
@@ -41,6 +43,14 @@ class InputError(TemperanceError, ValueError):
 
 class NothingCountsError(InputError):
     """Every label is ignored, or every weight is 0."""
+
+
+class SeveralErrors(InputError):
+    """Errors of several sets in one: `head`, then each error with the words before it."""
+
+    def __init__(self, head: str, each: Iterable[tuple[str, TemperanceError]]) -> None:
+        self.head, self.each = head, tuple(each)
+        super().__init__(f"{head}: {'; '.join(f'{before}{error}' for before, error in self.each)}")
 
 
 class FileError(TemperanceError):

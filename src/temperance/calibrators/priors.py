@@ -21,7 +21,7 @@ splits of one pool, so the null distribution can be simulated exactly, for any n
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,13 +67,14 @@ SIGNIFICANT = 0.05
 Z95 = 1.959964
 
 
-def imbalance_of(counts: Tensor) -> str:
+def imbalance_of(counts: Tensor, names: Sequence[str] | None = None) -> str:
     """A phrase that says how imbalanced these class counts are, or nothing if they are not."""
     rarest, commonest = (int(counts.where(counts > 0, counts.max()).argmin()), int(counts.argmax()))
     few, many = round(float(counts[rarest])), round(float(counts[commonest]))
     if int((counts > 0).sum()) < 3 or many < IMBALANCED * (few + SPARE):
         return ""
-    return f"{many:,} of class {commonest}, {few:,} of class {rarest}"
+    most, least = (names[i] if names else f"class {i}" for i in (commonest, rarest))
+    return f"{many:,} of {most}, {few:,} of {least}"
 
 
 def imbalance(counts: Tensor) -> str:

@@ -33,7 +33,7 @@ from temperance.cli import (
 )
 from temperance.cli.manual import describe
 from temperance.cli.terminal import transliterate_output
-from temperance.errors import InputError, TemperanceError, TemperanceWarning, unknown_name
+from temperance.errors import InputError, SeveralErrors, TemperanceError, TemperanceWarning, unknown_name
 from temperance.settings import one_of
 
 COMMANDS = (
@@ -124,6 +124,9 @@ def warnings_as_sentences() -> Iterator[None]:
 
 def in_flags(error: TemperanceError, options: Container[str]) -> str:
     """An error's sentence with the flags of a command in place of Python arguments, where the command has them."""
+    if isinstance(error, SeveralErrors):
+        each = [f"{before}{in_flags(one, options)}" for before, one in error.each]
+        return f"{error.head}: {each[0]}" if len(each) == 1 else "\n  ".join([f"{error.head}:", *each])
     said = str(error)
     for words, instead in error.flags.items():
         flag = re.search(r"--[a-z-]+", instead)

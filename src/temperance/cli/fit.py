@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from temperance.cli.output import check_calibrator_name, check_outputs, progress_bar
 from temperance.cli.reading import add_ray_option, add_reading_options, reading_options
-from temperance.errors import InputError, plural
+from temperance.errors import FileError, InputError, TemperanceError, plural
 from temperance.files import refuse_overwriting
 from temperance.progress import listening
+
+if TYPE_CHECKING:
+    from temperance.calibrators import Calibrator
 
 # Not listed: what `auto` records for those who study it (docs/calibrators/combination.md), and sentences that are
 # printed anyway (the verdict of `auto`, and the caution as a warning).
@@ -83,16 +87,35 @@ def run(args: argparse.Namespace) -> None:
         print(f"  {name}: {short(value)}")
 
 
+def _calibrator(args: argparse.Namespace) -> Calibrator:
+    """The calibrator to apply. If it is where the predictions should be, the error has the right order."""
+    from temperance.calibrators import load_calibrator
+
+    try:
+        return load_calibrator(args.calibrator)
+    except FileError:
+        try:
+            load_calibrator(args.predictions)
+        except (TemperanceError, OSError):
+            swapped = False
+        else:
+            swapped = True
+        if not swapped:
+            raise
+    raise InputError(
+        f"the calibrator comes first: temperance apply {args.predictions} {args.calibrator} -o {args.output}"
+    )
+
+
 def run_apply(args: argparse.Namespace) -> None:
     check_outputs(args)
 
-    from temperance.calibrators import load_calibrator
     from temperance.calibrators.priors import SAME, UNIFORM
     from temperance.jobs.application import ADAPT, apply, read_prior, with_prior
     from temperance.predictions import check_output, read_predictions, write_predictions
 
     check_output(args.output)
-    calibrator = load_calibrator(args.calibrator)
+    calibrator = _calibrator(args)
     data = read_predictions(args.predictions, split=args.split, labels="optional", **reading_options(args))
     refuse_overwriting(args.output, [shard.source for shard in data.shards])
     if args.prior is not None:

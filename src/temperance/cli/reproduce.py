@@ -20,6 +20,7 @@ from temperance.errors import FileError, InputError, unknown_name
 # The root of a source checkout, the folder that holds src/temperance.
 ROOT = Path(__file__).resolve().parents[3]
 KEPT = "Nothing was measured now: these numbers come from benchmarks/results."
+ROMAN = {"1": "i", "2": "ii", "3": "iii", "4": "iv", "5": "v", "6": "vi"}
 NAMES = ("sctl", "cts", "acls", "selective-risk", "mac-cal")
 
 
@@ -98,7 +99,9 @@ def _outputs() -> Any:
 
 
 def _chosen(outputs: list[Any], wanted: str) -> list[Any]:
-    found = [output for output in outputs if wanted.lower() in ("", output.name.lower())]
+    kind, _, number = wanted.lower().partition(" ")
+    same = {"", wanted.lower(), f"{kind} {ROMAN.get(number, number)}"}  # table 2 is also table II, where papers say so
+    found = [output for output in outputs if output.name.lower() in same or not wanted]
     if not found:
         raise InputError(f"there is no {wanted}; there are {', '.join(output.name for output in outputs)}")
     return found

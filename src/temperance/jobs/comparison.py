@@ -198,7 +198,9 @@ class Comparison(Results):
     @property
     def _imbalance(self) -> str:
         """A sentence about an imbalanced fit part and what to do, unless the recommended method has a prior."""
-        found, method = priors.imbalance_of(torch.bincount(self.fit.labels, self.fit.weights)), self.recommended.method
+        names = self.fit.class_names and [as_class(name) for name in self.fit.class_names]
+        found = priors.imbalance_of(torch.bincount(self.fit.labels, self.fit.weights), names)
+        method = self.recommended.method
         if not found or "prior" in method.settings or self.test.answers:
             return ""
         name = "auto" if self.recommended is self.baseline else method.label

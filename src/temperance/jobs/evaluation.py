@@ -130,6 +130,11 @@ class Evaluation(Results):
         return bool(self.provenance.settings.get("answers"))
 
     @property
+    def calibrated(self) -> bool:
+        """Are these the predictions of a calibrator, rather than the model's own?"""
+        return bool(self.provenance.settings.get("calibrated_by"))
+
+    @property
     def verdict(self) -> str:
         """One paragraph in plain words: over- or under-confident, where, and what to do.
 
@@ -138,7 +143,7 @@ class Evaluation(Results):
         if self.provenance.settings.get("weights"):
             has_intervals = any(not math.isnan(row.low) for row in self.rows)
             return f"{WITH_WEIGHTS}{'; the intervals are of the weighted samples' * has_intervals}."
-        return verdict(*self.tallies, self.class_names, f"{self.row_name}s")
+        return verdict(*self.tallies, self.class_names, f"{self.row_name}s", calibrated=self.calibrated)
 
     def to_json(self, **extra: Any) -> str:
         return super().to_json(verdict=self.verdict, notes=self.notes, **extra)
@@ -306,6 +311,7 @@ def evaluation(
     settings |= {"weights": True} if measuring.weights else {}
     settings |= {"rows": measuring.row_name} if measuring.row_name != "sample" else {}
     settings |= {"answers": True} if measuring.answers else {}
+    settings |= {"calibrated_by": measuring.made_by} if measuring.made_by else {}
     names = measuring.class_names or tuple(map(str, range(measuring.k)))
     return Evaluation(
         rows=tuple(rows),

@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from temperance.errors import InputError, TemperanceError, plural
+from temperance.errors import InputError, SeveralErrors, TemperanceError, plural
 from temperance.files import PathLike, check_folder
 from temperance.jobs.application import refuse_calibrated
 from temperance.jobs.comparison import chosen_methods, compare
@@ -59,10 +59,9 @@ class SeveralSets(Results):
         """Raise one error that names every set that could not be measured, if there are any."""
         if not self.failures:
             return
-        reasons = "; ".join(f"{why}" if name in str(why) else f"{name}: {why}" for name, why in self.failures.items())
+        each = [("" if name in str(why) else f"{name}: ", why) for name, why in self.failures.items()]
         total = plural(len(self.names) + len(self.failures), "set")
-        flags = {words: flag for error in self.failures.values() for words, flag in error.flags.items()}
-        raise InputError(f"{len(self.failures)} of {total} could not be measured: {reasons}", flags=flags)
+        raise SeveralErrors(f"{len(self.failures)} of {total} could not be measured", each)
 
     def to_json(self, **extra: Any) -> str:
         return super().to_json(failures={name: str(error) for name, error in self.failures.items()}, **extra)

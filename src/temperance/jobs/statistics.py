@@ -69,11 +69,16 @@ class Measuring:
         return [(metric, metric.binned(self.n_bins)) for metric in found]
 
     @property
+    def made_by(self) -> str | None:
+        """The calibrator whose probabilities are measured: applied here, or before the predictions were read."""
+        return self.method if self.params else self.calibrated_by
+
+    @property
     def notes(self) -> tuple[str, ...]:
         """What a reader should know about it."""
         why = "Weights that are not whole numbers do not give the number of samples, so these metrics are left out"
         left_out = f"{why}: {', '.join(self.left_out)}." if self.left_out else ""
-        calibrated = f"These predictions were calibrated by {self.calibrated_by}." if self.calibrated_by else ""
+        calibrated = f"These predictions were calibrated by {self.made_by}." if self.made_by else ""
         return tuple(filter(None, (calibrated, left_out, OF_PIXELS if self.row_name == "pixel" else "")))
 
 

@@ -40,11 +40,25 @@ LITTLE = 0.005  # an error that is small, if it is also small relative to the sh
 NAMED = 3  # classes
 
 CORRECT_IT = "To correct it without retraining, run `temperance compare` on held-out predictions."
+CORRECT_AGAIN = (
+    "A calibrator has been applied and leaves this error: to do better, fit one to the model's own predictions on "
+    "samples like these."
+)
 LEAVE_IT = "An error this small seldom needs correcting."
 
 
-def verdict(by_confidence: Tally, by_class: Tally, class_names: Sequence[str], rows: str = "samples") -> str:
-    """One paragraph: over- or under-confident, by how much, where, which classes, and what to do."""
+def verdict(
+    by_confidence: Tally,
+    by_class: Tally,
+    class_names: Sequence[str],
+    rows: str = "samples",
+    *,
+    calibrated: bool = False,
+) -> str:
+    """One paragraph: over- or under-confident, by how much, where, which classes, and what to do.
+
+    calibrated  the predictions are a calibrator's, so the advice is not to calibrate them
+    """
     found = replace(Findings.of(by_confidence, by_class), rows=rows)
     if found.n == 1:
         return _one_sample(found)
@@ -61,7 +75,7 @@ def verdict(by_confidence: Tally, by_class: Tally, class_names: Sequence[str], r
         *_places(found),
         _classes(found, names),
         _positive(found, names),
-        LEAVE_IT if found.little else CORRECT_IT,
+        LEAVE_IT if found.little else CORRECT_AGAIN if calibrated else CORRECT_IT,
     ]
     return " ".join(filter(None, parts))
 
