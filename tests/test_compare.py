@@ -16,8 +16,9 @@ from rich.console import Console
 from torch import Tensor
 
 from conftest import ROOT, over_confident, random_predictions
-from temperance.calibrators import CALIBRATORS, Temperature
+from temperance.calibrators import CALIBRATORS, Matrix, Temperature
 from temperance.errors import InputError, plural
+from temperance.jobs import comparison
 from temperance.jobs.comparison import Comparison, compare
 from temperance.jobs.evaluation import evaluate
 from temperance.jobs.outcomes import MEASURED, Method, Outcome
@@ -348,3 +349,15 @@ def test_options_that_no_set_can_use_are_refused(tmp_path: Path) -> None:
     for given in (data, path):
         found = compare(given, test=arrays, from_logits=True, methods=["temperature"], bootstrap=20)
         assert found.test.from_logits and found.test.n == other.n
+
+
+def test_slow_methods_are_left_out_unless_they_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Matrix, "most_classes", 2)
+    some = [Method("temperature", {}), Method("matrix", {})]
+    monkeypatch.setattr(comparison, "chosen_methods", lambda methods: some)
+    logits, labels = random_predictions(200, 3)
+    found = compare(logits, labels, from_logits=True, bootstrap=20)
+    assert found.left_out == ("matrix",) and [each.label for each in found.outcomes if each.label == "matrix"] == []
+    assert any(note.startswith("With 3 classes, these methods would take minutes") for note in found.notes)
+    named = compare(logits, labels, from_logits=True, bootstrap=20, methods=["temperature", "matrix"])
+    assert not named.left_out and "matrix" in [each.label for each in named.outcomes]

@@ -148,9 +148,10 @@ def headline(rows: list[Row]) -> str:
         f"**It chooses for you, and rarely does harm.** On {n_sets} sets of real predictions, `auto` has a mean rank "
         f"of {rank('auto')} among {len(found)} methods and makes {harm('auto')} of the sets worse. The best method of "
         f"another library (probmetrics' structured matrix scaling) ranks {rank(peer)} and harms {harm(peer)}, "
-        f"temperature scaling {rank('temperature')} and {harm('temperature')}, scikit-learn's isotonic calibration "
-        f"{rank(isotonic)} and {harm(isotonic)} ([leaderboard](docs/leaderboard.md)). `auto` also predicts the risk of "
-        "harm, and [that prediction was tested](docs/results.md#how-often-calibrating-does-harm)."
+        f"temperature scaling {rank('temperature')} and {harm('temperature')}, scikit-learn's isotonic calibration, "
+        f"which fails on {found[isotonic].failures} sets, {rank(isotonic)} and {harm(isotonic)} "
+        "([leaderboard](docs/leaderboard.md)). `auto` also predicts the risk of harm, and [that prediction was "
+        "tested](docs/results.md#how-often-calibrating-does-harm)."
     )
     return fill(text, 120, initial_indent="- ", subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
 

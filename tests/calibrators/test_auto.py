@@ -387,3 +387,13 @@ def test_a_class_may_be_missing_among_the_samples_held_out(monkeypatch: pytest.M
     found = Auto(prior="same").fit(logits, labels)
     assert found.info["trust"] > 0.1 and "last" in found._modules
     assert found.predict_proba(logits).isfinite().all()
+
+
+@pytest.mark.filterwarnings("ignore::temperance.errors.TemperanceWarning")
+def test_members_that_are_slow_with_many_classes_are_left_out() -> None:
+    logits, labels = random_predictions(40, 1001)
+    found = Auto(folds=2).fit(logits, labels)
+    slow = {name for name in auto.MEMBERS if make_calibrator(name).most_classes <= 1000}
+    assert set(found.info["left_out"]) == slow == {"structured-matrix", "kernel-logistic"}
+    named = Auto(members=["kernel-logistic"], folds=2).fit(logits[:, :5], labels % 5)
+    assert not named.info["left_out"]

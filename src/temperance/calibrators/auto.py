@@ -84,7 +84,8 @@ class Auto(Calibrator):
     tells classes apart, it learns the class frequencies; if they differ in use, give it a `prior`.
 
     members  the methods to choose from, by default gap-scaling, structured-vector, structured-matrix and
-             kernel-logistic, and for two classes venn-abers; temperature scaling is always among them
+             kernel-logistic (of more than 1,000 classes the first two, because the others are slow), and for two
+             classes venn-abers; temperature scaling is always among them
     folds    number of folds of the cross-validation
     seed     for assigning samples to folds
     """
@@ -185,9 +186,14 @@ class Auto(Calibrator):
         """The members, their log-probabilities (m, n, k) of the folds held out, and why the other members failed."""
         usual = (*MEMBERS, OF_TWO_CLASSES) if logits.shape[1] == 2 else MEMBERS
         names = list(dict.fromkeys(("temperature", *(self.members or usual))))
+        limits = {name: make_calibrator(name).most_classes for name in usual if not self.members}
         parts = fold[fold < n_out]
         found = logits.new_empty(len(names), len(parts), logits.shape[1])
-        failures: dict[str, str] = {}
+        failures = {
+            name: f"it is slow with more than {limit:,.0f} classes"
+            for name, limit in limits.items()
+            if limit < logits.shape[1]
+        }
         for out in range(n_out):
             inside = fold != out
             rows, truth, each, left_out = logits[inside], labels[inside], counts[inside], logits[fold == out]

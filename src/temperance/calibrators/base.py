@@ -8,6 +8,7 @@ in float64; they only follow it to another device.
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields
@@ -68,6 +69,7 @@ class Calibrator(Estimator, Shown, HasSettings, nn.Module):
     scale_free: ClassVar[bool] = False
     min_samples: ClassVar[int] = 1
     steady_from: ClassVar[int] = 1
+    most_classes: ClassVar[float] = math.inf
 
     n_classes: Tensor
     implied_prior: Tensor
@@ -360,6 +362,7 @@ class CalibratorClaims(TypedDict, total=False):
     scale_free       logits times any number from 1 on give the same probabilities, if samples determine a temperature
     min_samples      it refuses to fit on fewer
     steady_from      it warns if there are fewer: on real predictions the NLL then doubled in some draws
+    most_classes     with more, a fit takes minutes, so `compare` and `auto` leave it out unless it is named
     """
 
     family: Required[str]
@@ -369,6 +372,7 @@ class CalibratorClaims(TypedDict, total=False):
     scale_free: bool
     min_samples: int
     steady_from: int
+    most_classes: float
 
 
 def calibrator(*, name: str | None = None, **claims: Unpack[CalibratorClaims]) -> Callable[[C], C]:

@@ -18,7 +18,7 @@ from temperance.objectives import counting
 from temperance.settings import Count, Positive, Seed
 
 
-@calibrator(family="linear", preserves_argmax=False, takes_weights=True, scale_free=True)
+@calibrator(family="linear", preserves_argmax=False, takes_weights=True, scale_free=True, most_classes=1000)
 class KernelLogistic(Calibrator):
     """Kernel logistic regression on the logits: learns corrections that no linear map of them can make.
 

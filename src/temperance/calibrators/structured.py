@@ -102,7 +102,14 @@ class StructuredVector(Structured):
         return torch.addcmul(self.bias, self._features(logits), self.scale).log_softmax(1)
 
 
-@calibrator(family="linear", preserves_argmax=False, takes_objective=True, takes_weights=True, scale_free=True)
+@calibrator(
+    family="linear",
+    preserves_argmax=False,
+    takes_objective=True,
+    takes_weights=True,
+    scale_free=True,
+    most_classes=1000,
+)
 class StructuredMatrix(Structured):
     """Structured matrix scaling (SMS): temperature scaling, then a matrix that moves away from it as the data allow.
 

@@ -50,6 +50,7 @@ class Comparison(Results):
 
     fit, test   what the methods were fitted to, and what they were measured on
     split       how the two were chosen, in words
+    left_out    methods that are slow with so many classes and were not named
     """
 
     outcomes: tuple[Outcome, ...]
@@ -57,6 +58,7 @@ class Comparison(Results):
     fit: Predictions
     test: Predictions
     split: str
+    left_out: tuple[str, ...] = ()
 
     @property
     def title(self) -> str:
@@ -164,7 +166,7 @@ class Comparison(Results):
         pixels = OF_PIXELS if self.test.of_pixels else ""
         about_labels = self._one_class or (labels.unrelated(tallies[1]) if not self.test.has_weights else "")
         at_bound = "" if about_labels else self._at_bound
-        return tuple(filter(None, (zeros, about_labels, at_bound, self._untold, self._imbalance, pixels)))
+        return tuple(filter(None, (zeros, about_labels, at_bound, self._untold, self._imbalance, pixels, self._slow)))
 
     @property
     def _one_class(self) -> str:
@@ -186,6 +188,16 @@ class Comparison(Results):
         """A sentence about logits that are too small, or too uneven, for any allowed temperature."""
         plain = next((each.fitted.info for each in self.ranked if each.fitted and each.label == "temperature"), {})
         return f"For temperature, {plain['caution']}." if plain.get("at_bound") else ""
+
+    @property
+    def _slow(self) -> str:
+        """A sentence about methods that were left out."""
+        if not self.left_out:
+            return ""
+        return (
+            f"With {self.test.k:,} classes, these methods would take minutes each and are left out unless they are "
+            f"named: {', '.join(self.left_out)}."
+        )
 
     @property
     def _untold(self) -> str:
@@ -323,6 +335,8 @@ def compare(
     for part in (fit_part, test_part):
         warn_calibrated(part)
     fit_part.need_both_outcomes()
+    slow = () if as_names(methods) else tuple(each.label for each in chosen if each.make().most_classes < fit_part.k)
+    chosen = [each for each in chosen if each.label not in slow]
     split += ", by their weights" * fit_part.has_weights
     work = Work(
         fit_part.logits(),
@@ -359,6 +373,7 @@ def compare(
         fit=fit_part,
         test=test_part,
         split=split,
+        left_out=slow,
     )
 
 
