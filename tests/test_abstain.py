@@ -74,7 +74,8 @@ def test_right_answers_alone_need_enough_of_them() -> None:
     )
     few = abstain([0.9] * 20, [1] * 20, answers=True, risk=0.05)
     assert few.verdict == (
-        f"On these answers, no threshold can promise an error below 5 %; 5 % takes at least {needed} answers."
+        f"On these answers, no threshold can promise an error below 5 %; 5 % takes at least {needed} answers. "
+        "One may with more answers, or if confidence told right from wrong better."
     )
 
 

@@ -397,7 +397,7 @@ def test_a_table_that_changes_between_reading_and_writing(calibrator: Calibrator
 
 def test_a_saved_calibrator_is_not_a_set_of_predictions(saved: Path, tmp_path: Path) -> None:
     said = run("apply", saved, saved, "-o", tmp_path / "out.npz")
-    assert said.code == 2 and "expected logits (or probs)" in said.err
+    assert said.code == 2 and "this is a calibrator, not predictions" in said.err
     assert load_calibrator(saved).name == "temperature"
 
 

@@ -16,6 +16,7 @@ import pytest
 import temperance
 from commands import refused
 from conftest import random_predictions
+from temperance.calibrators import Temperature
 from temperance.cli import main, parser
 from temperance.cli.list_methods import KINDS, described
 from temperance.cli.manual import MANUAL
@@ -343,3 +344,15 @@ def test_help_has_a_description_and_examples_that_work(command: str) -> None:
     (commands,) = (action.choices for action in parser()._actions if isinstance(action.choices, dict))
     shown = commands[command].format_help()
     assert all(f"temperance {example}" in shown for example in examples)
+
+
+def test_files_that_are_something_else_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Temperature().fit(*random_predictions(50, 3)).save(tmp_path / "cal.safetensors")
+    (tmp_path / "unlabelled.csv").write_text("logits_0,logits_1,label\n1,2,0\n2,1,\n")
+    (tmp_path / "table.xlsx").write_text("PK")
+    for name, sentence in {
+        "cal.safetensors": "this is a calibrator, not predictions",
+        "unlabelled.csv": "line 3 has no label; fill it in, or leave the row out",
+        "table.xlsx": "its suffix is '.xlsx'; save the table as .csv",
+    }.items():
+        assert sentence in refused(["evaluate", str(tmp_path / name)], capsys)

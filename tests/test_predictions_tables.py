@@ -194,7 +194,7 @@ def test_csv_values_that_are_not_numbers_stay_what_they_are(tmp_path: Path) -> N
         ("probs_0,probs_1,label\n0.1,0.9,1\n0.2,0.8,1.5\n", "line 3 has '1.5'"),
         ("probs_0,probs_1,label\n0.1,0.9,1\n0.2,0.8,nan\n", "line 3 has 'nan'"),
         ("probs_0,probs_1,label\n0.1,0.9,1\n0.2,0.8,1e300\n", "line 3 has '1e300'"),
-        ("probs_0,probs_1,label\n0.1,0.9,1\n0.2,0.8,\n", "line 3 has ''"),
+        ("probs_0,probs_1,label\n0.1,0.9,1\n0.2,0.8,\n", "line 3 has no label; fill it in, or leave the row out"),
         ("probs_0,probs_1,label\n0.1,0.9,99999999999999999999\n", "line 2 has '99999999999999999999'"),
         ("probs_0,probs_1,label\n0.1,0.9,cat\n", "classes have no names; line 2 has 'cat'"),
         ("probs_cat,probs_dog,label\n0.1,0.9,dog\n\n0.1,0.9,cow\n", "class names cat, dog; line 4 has 'cow'"),

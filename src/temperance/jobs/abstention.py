@@ -117,7 +117,10 @@ class Abstention(Tabular):
         needed = fewest(max(risks), self.level)
         takes = f"; {100 * max(risks):g} % takes at least {needed:,} {self.row_name}s" * (self.n < needed)
         errors = listed([f"{100 * risk:g} %" for risk in risks], "or")
-        return f"On these {self.row_name}s, no threshold can promise an error below {errors}{takes}."
+        return (
+            f"On these {self.row_name}s, no threshold can promise an error below {errors}{takes}. One may with more "
+            f"{self.row_name}s, or if confidence told right from wrong better."
+        )
 
     def to_json(self) -> str:
         """Everything as JSON; numbers that are not finite become null."""

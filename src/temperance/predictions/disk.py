@@ -44,6 +44,10 @@ FORMATS: dict[str, Format] = {
 }
 
 
+# Tables that other programs write and that are not read.
+TABLES = (".xlsx", ".xls", ".ods", ".txt", ".feather", ".dta", ".sav")
+
+
 def read_predictions(
     path: PathLike,
     split: str | None = None,
@@ -254,5 +258,8 @@ def _format_of(path: PathLike) -> Format:
     suffix = suffix_of(Path(path), tuple(FORMATS))
     if suffix is None:
         given = Path(path).suffix.lower()
-        raise FileError(f"{path} must be a file in one of the formats {', '.join(FORMATS)}; its suffix is {given!r}")
+        table = "; save the table as .csv" if given in TABLES else ""
+        raise FileError(
+            f"{path} must be a file in one of the formats {', '.join(FORMATS)}; its suffix is {given!r}{table}"
+        )
     return FORMATS[suffix]

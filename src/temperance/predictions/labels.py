@@ -78,6 +78,8 @@ def places_among(class_names: tuple[str, ...]) -> Callable[[str], int]:
 
 def unknown_label(label: str, row: int, class_names: tuple[str, ...] | None) -> InputError:
     """The error for a label that is neither a class number nor a class name."""
+    if not label:
+        return InputError(f"row {row} has no label; fill it in, or leave the row out", row=row)
     names = f" or one of the class names {excerpt(class_names)}" if class_names else ", since the classes have no names"
     came = f"row {row} has {excerpt([repr(label)])}"
     return InputError(f"labels must be class numbers{names}; {came}{_pattern(label, class_names or ())}", row=row)

@@ -84,7 +84,10 @@ class SafetensorsFile:
 
 def read(path: Path, wanted: Wanted) -> Predictions:
     """Open the predictions in a .safetensors file."""
-    return open_set(SafetensorsFile(path), wanted)
+    file = SafetensorsFile(path)
+    if "temperance" in file.metadata:
+        raise InputError("this is a calibrator, not predictions; name the file of predictions here")
+    return open_set(file, wanted)
 
 
 def extras(origin: Origin) -> Extras:
