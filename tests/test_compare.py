@@ -240,7 +240,8 @@ def test_the_lowest_nll_is_first_and_no_calibration_among_them(found: Comparison
     assert found.recommended is found.ranked[0]
     assert found.verdict.startswith(
         f"Use {found.recommended.label}: it is significantly better than no calibration (p ≤ 0.001, "
-        "corrected for the number of methods). The probability that it does harm, a higher NLL on new data, is less"
+        "corrected for the number of methods). The probability that it does harm, "
+        "a higher NLL on new data like these, is less"
     )
 
 

@@ -42,7 +42,8 @@ def test_over_and_under_confident(sharpness: float) -> None:
     assert found.recommended.label in ("temperature", "structured-vector")
     assert found.verdict.startswith(
         f"Use {found.recommended.label}: it is significantly better than no calibration (p ≤ 0.001, "
-        "corrected for the number of methods). The probability that it does harm, a higher NLL on new data, is less "
+        "corrected for the number of methods). The probability that it does harm, "
+        "a higher NLL on new data like these, is less "
         "than 0.1 %. NLL goes from "
     )
     nll = found.verdict.split("NLL goes from")[1].split(", ECE")[0]
@@ -82,7 +83,8 @@ def test_few_samples_say_how_many_would_do() -> None:
     assert found.recommended is found.baseline
     said = re.fullmatch(
         "Leave it as it is: 60 test samples cannot tell whether a calibrator helps. temperature has a lower NLL, which "
-        r"could be chance\. The probability that temperature does harm, a higher NLL on new data, is \d+\.\d %\. If "
+        r"could be chance\. The probability that temperature does harm, "
+        r"a higher NLL on new data like these, is \d+\.\d %\. If "
         r"the gain of temperature is as large as it looks here, about (\d+) test samples would tell\.",
         found.verdict,
     )
@@ -254,7 +256,8 @@ def test_the_verdict_says_which_were_passed_over_and_why(base: Comparison) -> No
     found = judged(base, bad, lucky, best, close, NONE, worst)
     assert found.verdict == (
         "Use better: it is significantly better than no calibration (p ≤ 0.001, "
-        "corrected for the number of methods). The probability that it does harm, a higher NLL on new data, is "
+        "corrected for the number of methods). The probability that it does harm, "
+        "a higher NLL on new data like these, is "
         "12.5 %. NLL goes from 1.0000 to 0.9000, ECE from 10.00 % to "
         "5.00 %, accuracy stays at 70.00 %. less accurate has a lower NLL, but a lower accuracy than no calibration. "
         "lucky has a lower NLL, which could be chance. Not clearly worse: nearly as good."
@@ -275,7 +278,8 @@ def test_the_verdict_where_nothing_helps(base: Comparison) -> None:
     assert found.verdict.startswith(
         "Leave it as it is: 1,000 test samples cannot tell whether a calibrator helps. "
         "perhaps and temperature have a lower NLL, which could be chance. The probability that temperature does harm, "
-        "a higher NLL on new data, is 12.5 %. If the gain of temperature is as large as it looks here, about "
+        "a higher NLL on new data like these, is 12.5 %. If the gain of temperature is as large as it looks here, "
+        "about "
     )
     assert found.verdict.endswith(" test samples would tell.")
     assert judged(base, NONE, made_up("worse", 1.2)).verdict == (
@@ -293,7 +297,8 @@ def test_a_higher_ece_is_the_price_of_better_predictions_if_nothing_has_both(bas
     found = judged(base, vague, sharp, NONE)
     assert found.verdict == (
         "Use matrix: it is significantly better than no calibration (p ≤ 0.001, corrected for the number of methods). "
-        "The probability that it does harm, a higher NLL on new data, is 12.5 %. NLL goes from 1.0000 to 0.7000, ECE "
+        "The probability that it does harm, "
+        "a higher NLL on new data like these, is 12.5 %. NLL goes from 1.0000 to 0.7000, ECE "
         "from 10.00 % to 12.00 %, accuracy from 70.00 % to 80.00 %. So NLL falls and ECE rises: it is right more "
         "often, but its confidence is further from how often it is right. No method here gains significantly without "
         "that; if confidence matters more, leave it as it is. vague has a lower NLL, but a higher ECE than no "

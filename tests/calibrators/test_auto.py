@@ -266,7 +266,7 @@ def test_harm_is_unlikely_where_calibrating_is_needed() -> None:
     found = Auto().fit(*random_predictions(400, 4, sharpness=4.0))
     assert found.info["harm"] < 0.01
     assert found.info["verdict"] == (
-        "The probability that calibrating does harm, a higher NLL on new data, is less than 0.1 %."
+        "The probability that calibrating does harm, a higher NLL on new data like these, is less than 0.1 %."
     )
 
 

@@ -329,12 +329,14 @@ def _verdict(harm: float, wrong: int, n: int) -> str:
     """The probability of harm in words, and what was done about it."""
     if wrong < FEWEST_MISTAKES:
         few = f"{plural(wrong, 'mistake')} in {plural(n, 'sample')} {'is' if wrong == 1 else 'are'} too few to"
-        said = f"{few} say how likely calibrating is to do harm, a higher NLL on new data"
+        said = f"{few} say how likely calibrating is to do harm, a higher NLL on new data like these"
         if harm >= TOO_LIKELY:
             said = f"Probabilities are left as they are: {few} show that calibrating helps"
         return f"{said}. Collect samples until {FEWEST_MISTAKES} are predicted wrong."
     if harm < TOO_LIKELY:
-        return f"The probability that calibrating does harm, a higher NLL on new data, is {likelihood(harm)}."
+        return (
+            f"The probability that calibrating does harm, a higher NLL on new data like these, is {likelihood(harm)}."
+        )
     return f"Probabilities are left as they are: with a probability of {likelihood(harm)} calibrating would do harm."
 
 

@@ -162,7 +162,9 @@ def _harm(found: Comparison, outcome: Outcome, name: str) -> list[str]:
     """How likely a method is to do harm, where there are enough mistakes to say so."""
     if found.baseline.mistakes < FEWEST_MISTAKES:
         return []
-    return [f"The probability that {name} does harm, a higher NLL on new data, is {likelihood(outcome.harm)}."]
+    return [
+        f"The probability that {name} does harm, a higher NLL on new data like these, is {likelihood(outcome.harm)}."
+    ]
 
 
 def _risk(found: Comparison, lower: Sequence[Outcome]) -> list[str]:
