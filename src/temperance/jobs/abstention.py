@@ -224,7 +224,7 @@ def _rule(risk: float, level: float, kept: Tensor, wrong: Tensor) -> Rule:
     share, allowed, lowest = (1 - level) / len(STARTS), 0.0, -1
     for i, p_value in enumerate(binom.cdf(wrong.numpy(), kept.numpy(), risk)):
         allowed += share * (i in STARTS)
-        if p_value <= allowed:
+        if allowed and p_value <= allowed:  # a p-value can round to 0
             lowest = i
         else:
             allowed = 0.0
