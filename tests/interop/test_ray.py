@@ -79,7 +79,7 @@ class Deadly(Temperature):
         super().__init__()
         self.marker, self.here = marker, os.getpid()
 
-    def predict_proba(self, logits: Any) -> Any:
+    def predict_proba(self, logits: Any, *, groups: Any = None) -> Any:
         if os.getpid() != self.here and not self.marker.exists():
             self.marker.touch()
             os.kill(os.getpid(), signal.SIGKILL)

@@ -7,6 +7,7 @@ from temperance.calibrators.class_temperature import BiasCorrectedTemperature, C
 from temperance.calibrators.ensemble import EnsembleTemperature
 from temperance.calibrators.gaps import GapScaling
 from temperance.calibrators.greedy import ClassTemperatureGreedy
+from temperance.calibrators.grouped import Grouped
 from temperance.calibrators.identity import Identity
 from temperance.calibrators.isotonic import CentredIsotonic, Isotonic
 from temperance.calibrators.kernel_logistic import KernelLogistic
@@ -35,6 +36,7 @@ __all__ = [
     "Dirichlet",
     "EnsembleTemperature",
     "GapScaling",
+    "Grouped",
     "HistogramBinning",
     "Identity",
     "Isotonic",

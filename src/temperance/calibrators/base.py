@@ -10,17 +10,19 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Required, Self, TypedDict, TypeVar, Unpack
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from temperance.arrays import ArrayLike, as_labels, as_logits, as_scores, flatten, refuse_probs, unflatten
 from temperance.calibrators import priors
+from temperance.calibrators.buffers import Learnt
 from temperance.calibrators.estimator import Estimator, names_of, numbered
+from temperance.calibrators.groups import known_groups, numbered_groups
 from temperance.calibrators.weights import counted_rows, either, repeated
 from temperance.errors import InputError, NotFittedError, TemperanceWarning, amount, plural
 from temperance.numerics import working_type
@@ -49,7 +51,7 @@ class Shared(TypedDict, total=False):
     prior: Prior | None
 
 
-class Calibrator(Estimator, Shown, HasSettings, nn.Module):
+class Calibrator(Estimator, Shown, HasSettings, Learnt):
     """Turns logits into calibrated probabilities.
 
     `fit(logits, labels)` learns from held-out predictions and forgets any earlier fit; `predict_proba(logits)` gives
@@ -66,18 +68,14 @@ class Calibrator(Estimator, Shown, HasSettings, nn.Module):
     preserves_argmax: ClassVar[bool]
     takes_objective: ClassVar[bool] = False
     takes_weights: ClassVar[bool] = False
+    takes_groups: ClassVar[bool] = False
     scale_free: ClassVar[bool] = False
     min_samples: ClassVar[int] = 1
     steady_from: ClassVar[int] = 1
     most_classes: ClassVar[float] = math.inf
 
-    n_classes: Tensor
     implied_prior: Tensor
     target_prior: Tensor  # with a prior only
-    # `n_classes` as a Python number, which can be read while a network is traced.
-    _k: int | None = None
-    # Where it computes; known before it is fitted, so that loaded buffers go to the same device.
-    _device: torch.device = torch.device("cpu")
 
     def __init__(self, *, prior: Prior | None = None) -> None:
         super().__init__()
@@ -106,6 +104,14 @@ class Calibrator(Estimator, Shown, HasSettings, nn.Module):
         """Log-probabilities (n, k) of float64 logits (n, k)."""
         raise NotImplementedError
 
+    def _fit_to_groups(self, logits: Tensor, labels: Tensor, weights: Tensor | None, groups: Tensor) -> None:
+        """After `_fit`, learn from the number of each row's group (n,); a method that `takes_groups` has this."""
+        raise NotImplementedError
+
+    def _calibrate_groups(self, logits: Tensor, groups: Tensor) -> Tensor:
+        """Log-probabilities of rows whose groups have these numbers (n,), `groups.UNKNOWN` if it has no number."""
+        raise NotImplementedError
+
     # What users call.
 
     def fit(
@@ -113,6 +119,7 @@ class Calibrator(Estimator, Shown, HasSettings, nn.Module):
         logits: ArrayLike,
         labels: ArrayLike,
         *,
+        groups: ArrayLike | None = None,
         ignore_index: int | None = None,
         weights: ArrayLike | None = None,
         sample_weight: ArrayLike | None = None,
@@ -120,6 +127,7 @@ class Calibrator(Estimator, Shown, HasSettings, nn.Module):
         """Learn from logits (n, k) or (n, k, *space) and labels that the network was not trained on.
 
         Labels are class numbers, or text: then the columns are the sorted classes, as in scikit-learn.
+        `groups` (n,), text or integers, are for methods that tell groups of samples apart.
         `weights` say how much each sample counts: a whole number w counts as w equal samples, 0 as none. If some are
         not whole, only their proportions matter, and together they count as (Σw)² / Σw² samples.
         `sample_weight` is scikit-learn's name for them.
@@ -134,10 +142,13 @@ class Calibrator(Estimator, Shown, HasSettings, nn.Module):
             names = names_of(labels, given.shape[1])
             truth = as_labels(numbered(labels, names), given, ignore_index=ignore_index).reshape(-1).to(exact)
             rows = flatten(given).to(exact).double()
-            rows, truth, counts = counted_rows(rows, truth, ignore_index, weights, given)
-            self._fit_rows(rows, truth, counts)
-            self.class_names = names
-            self._keep_reference(rows, truth, counts)
+            self._check_groups(groups)
+            kept, counts = counted_rows(truth, ignore_index, weights, given)
+            known, parts = ((), None) if groups is None else numbered_groups(groups, given.to(exact), kept)
+            rows, truth = rows[kept], truth[kept]
+            self._fit_rows(rows, truth, counts, parts)
+            self.class_names, self.group_names = names, known
+            self._keep_reference(rows, truth, counts, parts)
         return self.set_prior(self.prior).to(home)._warn(torch.bincount(truth, counts))
 
     def _warn(self, counts: Tensor) -> Self:
@@ -148,17 +159,22 @@ class Calibrator(Estimator, Shown, HasSettings, nn.Module):
             warnings.warn(caution, TemperanceWarning, stacklevel=3)
         return self
 
-    def _fit_rows(self, logits: Tensor, labels: Tensor, weights: Tensor | None = None) -> None:
+    def _fit_rows(
+        self, logits: Tensor, labels: Tensor, weights: Tensor | None = None, groups: Tensor | None = None
+    ) -> None:
         """Fit to checked float64 logits (n, k) and int64 labels (n,), without a warning."""
         if weights is not None and self._one_by_one:
             index = repeated(self._one_by_one, weights)
             logits, labels, weights = logits[index], labels[index], None
+            groups = None if groups is None else groups[index]
         self._check_fit(logits, labels)
         self._forget()
         if weights is None:
             self._fit(logits, labels)
         else:
             self._fit_weighted(logits, labels, weights)
+        if groups is not None:
+            self._fit_to_groups(logits, labels, weights, groups)
         n = len(labels) if weights is None else float(weights.sum())
         if n < self.steady_from:
             says = f"with fewer than about {self.steady_from} samples {self.name} can double the NLL; got {amount(n)}"
@@ -166,11 +182,14 @@ class Calibrator(Estimator, Shown, HasSettings, nn.Module):
         self._keep("n_classes", torch.tensor(logits.shape[1], device=logits.device))
 
     @one_thread()  # also for many samples: its many small operations would wait for torch's threads
-    def _keep_reference(self, logits: Tensor, labels: Tensor, weights: Tensor | None = None) -> None:
+    def _keep_reference(
+        self, logits: Tensor, labels: Tensor, weights: Tensor | None = None, groups: Tensor | None = None
+    ) -> None:
         """Store what `set_prior` and `adapt` need to know about the fit part; of very many rows, a sample is enough."""
         some = slice(None, None, max(1, logits.numel() // priors.MOST_VALUES))
         rows, counts = logits[some], None if weights is None else weights[some]
-        found = priors.FitPart.of(rows, self._calibrate(rows), labels[some], counts)
+        calibrated = self._calibrated(rows, None if groups is None else groups[some])
+        found = priors.FitPart.of(rows, calibrated, labels[some], counts)
         for name in FIT_PART:
             self._keep(name, getattr(found, name))
 
@@ -186,7 +205,7 @@ class Calibrator(Estimator, Shown, HasSettings, nn.Module):
             self._keep("target_prior", priors.as_prior(prior, self.implied_prior))
         return self
 
-    def adapt(self, logits: ArrayLike) -> priors.PriorShift:
+    def adapt(self, logits: ArrayLike, *, groups: ArrayLike | None = None) -> priors.PriorShift:
         """Estimate the class frequencies of predictions without labels, and correct for them.
 
         The result has an interval for each frequency and says whether the frequencies differ from those of the fit
@@ -194,11 +213,12 @@ class Calibrator(Estimator, Shown, HasSettings, nn.Module):
         few predictions to tell. It warns if something else has changed too.
         """
         self._check_fit_part()
-        rows = flatten(as_logits(logits)).to(self._device)
+        given = as_logits(logits).to(self._device)
+        rows, parts = flatten(given), self._known_groups(groups, given)
         rows = rows.to(working_type(rows.device))
         about = priors.FitPart(*(self.get_buffer(name) for name in FIT_PART))
         with torch.no_grad():
-            found = priors.estimate(self._calibrate(rows), rows, about)
+            found = priors.estimate(self._calibrated(rows, parts), rows, about)
         if found.applied is not None or found.as_fitted:
             self.set_prior(found.applied)
         if found.other_shift:
@@ -210,26 +230,55 @@ class Calibrator(Estimator, Shown, HasSettings, nn.Module):
         if any(name not in self._buffers for name in FIT_PART):
             raise InputError(f"this {self.name} calibrator was saved without its class frequencies: fit it again")
 
-    def forward(self, logits: Tensor) -> Tensor:
-        """Log-probabilities, of the logits' shape and type, as the last layer of a network."""
+    def forward(self, logits: Tensor, groups: Tensor | None = None) -> Tensor:
+        """Log-probabilities, of the logits' shape and type, as the last layer of a network.
+
+        groups  the place of each row's group in `group_names`, or −1, for methods that tell groups apart
+        """
         rows = flatten(logits)
         # While TorchScript traces, sizes are tensors, and it warns when they are compared.
         is_traced = torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
         if not is_traced and rows.shape[1] != self.k:
             raise InputError(f"this calibrator was fitted on {self.k} classes; these logits have {rows.shape[1]}")
-        found = self._calibrate(rows.to(working_type(rows.device)))
+        found = self._calibrated(rows.to(working_type(rows.device)), groups)
         target = self._buffers.get("target_prior")
         if target is not None:
             found = (found + (target / self.implied_prior).log()).log_softmax(1)
         return unflatten(found.to(logits.dtype) if logits.is_floating_point() else found, logits.shape)
 
-    def predict_proba(self, logits: ArrayLike) -> Any:
-        """Calibrated probabilities in float64, of the logits' shape: a tensor for a tensor, else a NumPy array."""
+    def _calibrated(self, rows: Tensor, groups: Tensor | None) -> Tensor:
+        return self._calibrate(rows) if groups is None else self._calibrate_groups(rows, groups)
+
+    def _check_groups(self, groups: ArrayLike | None) -> None:
+        if groups is not None and not self.takes_groups:
+            instead = f"Grouped(base={self.name!r}) tells them apart"
+            raise InputError(f"{self.name} treats all groups of samples alike, so leave out groups; {instead}")
+
+    def _known_groups(self, groups: ArrayLike | None, given: Tensor) -> Tensor | None:
+        """The numbers of the groups of rows; they must be known where they were in the fit."""
+        self._check_groups(groups)
+        if groups is None and self.group_names:
+            raise InputError(
+                f"this {self.name} calibrator was fitted on {plural(len(self.group_names), 'group')} of samples: give "
+                "the group of each sample here, too"
+            )
+        return known_groups(groups, self.group_names, given) if groups is not None and self.group_names else None
+
+    def predict_proba(self, logits: ArrayLike, *, groups: ArrayLike | None = None) -> Any:
+        """Calibrated probabilities in float64, of the logits' shape: a tensor for a tensor, else a NumPy array.
+
+        groups  of the samples (n,), for a method that was fitted with groups; those it does not know share one map
+        """
         given = as_logits(logits)
         refuse_probs(flatten(given), AS_LOGITS)
         with torch.no_grad():
-            probs = self(given.to(working_type(given.device))).exp_()
+            probs = self(given.to(working_type(given.device)), self._known_groups(groups, given)).exp_()
         return probs if isinstance(logits, Tensor) else probs.cpu().numpy()
+
+    def probs_of(self, logits: Tensor, groups: ArrayLike | None) -> Tensor:
+        """`predict_proba` of rows that may have groups; only a method that tells them apart looks at them."""
+        found: Tensor = self.predict_proba(logits, groups=groups if self.takes_groups else None)
+        return found
 
     @property
     def k(self) -> int:
@@ -259,53 +308,6 @@ class Calibrator(Estimator, Shown, HasSettings, nn.Module):
     def claims(cls) -> dict[str, Any]:
         """What the registry says about it; the contract tests check it."""
         return {name: getattr(cls, name) for name in CalibratorClaims.__annotations__}
-
-    def _keep(self, name: str, value: Tensor) -> None:
-        """Store something learnt as a buffer."""
-        self.register_buffer(name, value.detach().clone())
-        if name == "n_classes":
-            self._k = int(value)
-
-    def _restore(self, tensors: dict[str, Tensor]) -> None:
-        """Restore what was saved; a method made of other calibrators rebuilds them here."""
-        for name, tensor in tensors.items():
-            self._keep(name, tensor)
-
-    def _forget(self) -> None:
-        self._buffers.clear()
-        self._modules.clear()
-        self._k = None
-        self.class_names = None
-        self.info = {}
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        """Move the buffers with the network, but do not round them when the network is cast."""
-        device = fn(torch.empty(0, dtype=torch.float32, device=self._device)).device
-
-        def moved(tensor: Tensor) -> Tensor:
-            wanted = working_type(device) if tensor.is_floating_point() else tensor.dtype
-            # A device without float64 cannot receive it either: round before moving there, widen after moving back.
-            given = tensor.to(wanted) if wanted == torch.float32 else tensor
-            found = fn(given)
-            return (found if found.dtype == given.dtype else given.to(device)).to(wanted)
-
-        self._device = device
-        super()._apply(moved, recurse)  # type: ignore[no-untyped-call]
-        return self
-
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *more: Any) -> None:
-        """Load as any layer does, except that an unfitted calibrator, or one of other shapes, takes the saved ones."""
-        given = {name.removeprefix(prefix): value for name, value in state_dict.items() if name.startswith(prefix)}
-        if given and _shapes(given) != _shapes(self.state_dict()):
-            device = self._device
-            self._forget()
-            self._restore(given)
-            self.to(device)
-        super()._load_from_state_dict(state_dict, prefix, *more)
-        self._device = next((buffer.device for buffer in self.buffers()), self._device)
-        self._apply(lambda tensor: tensor)  # widens a state that was cast
-        if self._k is not None:
-            self._k = int(self.n_classes)
 
     def _check_fit(self, logits: Tensor, labels: Tensor) -> None:
         n, k = logits.shape
@@ -359,6 +361,7 @@ class CalibratorClaims(TypedDict, total=False):
     preserves_argmax no prediction changes, on any logits
     takes_objective  `objective=` chooses what it minimises
     takes_weights    any sample weights will do (`_fit_weighted`); otherwise only whole ones, and samples are repeated
+    takes_groups     it learns how groups of samples differ (`_fit_to_groups`)
     scale_free       logits times any number from 1 on give the same probabilities, if samples determine a temperature
     min_samples      it refuses to fit on fewer
     steady_from      it warns if there are fewer: on real predictions the NLL then doubled in some draws
@@ -369,6 +372,7 @@ class CalibratorClaims(TypedDict, total=False):
     preserves_argmax: Required[bool]
     takes_objective: bool
     takes_weights: bool
+    takes_groups: bool
     scale_free: bool
     min_samples: int
     steady_from: int
@@ -378,10 +382,6 @@ class CalibratorClaims(TypedDict, total=False):
 def calibrator(*, name: str | None = None, **claims: Unpack[CalibratorClaims]) -> Callable[[C], C]:
     """Register a calibrator with its claims."""
     return registered(CALIBRATORS, name, claims)
-
-
-def _shapes(tensors: Mapping[str, Tensor]) -> dict[str, torch.Size]:
-    return {name: tensor.shape for name, tensor in tensors.items()}
 
 
 def make_calibrator(name: str, **settings: Any) -> Calibrator:

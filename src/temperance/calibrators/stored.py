@@ -21,6 +21,8 @@ def save_calibrator(calibrator: Calibrator, path: str | Path) -> None:
     }
     if calibrator.class_names is not None:
         header["class_names"] = json.dumps(calibrator.class_names)
+    if calibrator.group_names:
+        header["group_names"] = json.dumps(calibrator.group_names)
     write_tensors(path, calibrator.state_dict(), header)
 
 
@@ -35,6 +37,7 @@ def load_calibrator(path: str | Path) -> Calibrator:
         found.info = json.loads(header["info"])
         if "class_names" in header:
             found.class_names = tuple(json.loads(header["class_names"]))
+        found.group_names = tuple(json.loads(header.get("group_names", "[]")))
         found._restore(tensors)
         found.cpu()  # a file from a device without float64 holds float32
         found.k  # noqa: B018  (raises if what it learnt is missing)

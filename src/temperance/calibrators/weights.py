@@ -16,9 +16,9 @@ def either(weights: ArrayLike | None, sample_weight: ArrayLike | None) -> ArrayL
 
 
 def counted_rows(
-    rows: Tensor, labels: Tensor, ignore_index: int | None, weights: ArrayLike | None, given: Tensor
-) -> tuple[Tensor, Tensor, Tensor | None]:
-    """The rows and labels that are neither ignored nor of weight 0, and how many samples each of them counts as.
+    labels: Tensor, ignore_index: int | None, weights: ArrayLike | None, given: Tensor
+) -> tuple[Tensor | slice, Tensor | None]:
+    """Which rows are neither ignored nor of weight 0, and how many samples each of them counts as.
 
     `given` are the original logits, (n, k, *space).
     """
@@ -26,12 +26,12 @@ def counted_rows(
     if not bool(labelled.any()):
         raise InputError(f"every label is ignore_index={ignore_index}: there is nothing to fit")
     if weights is None:
-        return (rows, labels, None) if ignore_index is None else (rows[labelled], labels[labelled], None)
+        return slice(None) if ignore_index is None else labelled, None
     counts = as_weights(weights, (given.shape[0], *given.shape[2:])).reshape(-1).to(labels.device)
     kept = labelled & (counts > 0)
     if not bool(kept.any()):
         raise no_weight()
-    return rows[kept], labels[kept], _sample_counts(counts[kept])
+    return kept, _sample_counts(counts[kept])
 
 
 def _sample_counts(weights: Tensor) -> Tensor:

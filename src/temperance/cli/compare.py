@@ -9,7 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from temperance.cli.output import add_output_options, check_calibrator_name, check_outputs, emit, progress_bar
-from temperance.cli.reading import add_each_option, add_ray_option, add_reading_options, one_set_on_ray, reading_options
+from temperance.cli.reading import (
+    add_by_option,
+    add_each_option,
+    add_ray_option,
+    add_reading_options,
+    one_set_on_ray,
+    reading_options,
+)
 from temperance.errors import InputError, plural
 from temperance.files import check_writable
 
@@ -24,7 +31,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     parser.add_argument("test", type=Path, nargs="*", metavar="TEST", help="predictions to measure on")
     add_each_option(parser)
     add_comparing_options(parser, "save the recommended calibrator here; with --each those of all sets, in a folder")
-    add_reading_options(parser, "label", "weight", "ignore-index", "answers")
+    add_reading_options(parser, "label", "group", "weight", "ignore-index", "answers")
     add_ray_option(parser, "fit methods")
     parser.set_defaults(run=run)
 
@@ -33,6 +40,7 @@ def add_comparing_options(parser: argparse.ArgumentParser, saved: str = "save th
     parser.add_argument(
         "--methods", default="", metavar="NAMES", help="comma-separated, with name:setting=value; a list is a+b"
     )
+    add_by_option(parser, "also fit `grouped`, whose correction differs between groups of samples")
     parser.add_argument("--n-bins", type=int, default=15, metavar="N", help="bins for binned metrics (15)")
     parser.add_argument("--bootstrap", type=int, default=500, metavar="N", help="resamples for intervals (500)")
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="methods fitted at the same time (1)")
@@ -140,6 +148,7 @@ def comparing_options(args: argparse.Namespace) -> dict[str, Any]:
         "n_bins": args.n_bins,
         "bootstrap": args.bootstrap,
         "jobs": args.jobs,
+        "by_group": args.by is not None,
         "seed": args.seed,
         **reading_options(args),
     }

@@ -38,7 +38,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         metavar="KEY=VALUE",
         help="a setting, or objective.KEY=VALUE; a list is a+b",
     )
-    add_reading_options(parser, "label", "weight", "ignore-index", "answers")
+    add_reading_options(parser, "label", "group", "weight", "ignore-index", "answers")
     parser.set_defaults(run=run)
 
     use = commands.add_parser("apply", help="calibrate predictions with a saved calibrator")

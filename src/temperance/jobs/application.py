@@ -15,9 +15,10 @@ from temperance.calibrators.priors import SAME, UNIFORM, as_prior
 from temperance.errors import FileError, InputError, TemperanceWarning, plural
 from temperance.files import reading
 from temperance.jobs.labels import LabelCounts
-from temperance.jobs.measuring import check_classes, checked_batches
+from temperance.jobs.measuring import check_classes, checked_batches, group_sizes
 from temperance.metrics.tally import Tally, tallied
 from temperance.predictions import Predictions, read_predictions
+from temperance.predictions.checks import Text, excerpt
 
 # Files of more values than this are fitted in several passes.
 LARGE = 1 << 24
@@ -34,6 +35,8 @@ def fit(calibrator: Calibrator, data: Predictions) -> Calibrator:
     """
     data.need_both_outcomes()
     warn_calibrated(data)
+    if calibrator.takes_groups:
+        data.need_groups(f"{calibrator.name} learns how groups of samples differ, and ")
     unrelated = "" if data.has_weights else _unrelated(data)
     with warnings.catch_warnings():
         if unrelated:
@@ -44,12 +47,17 @@ def fit(calibrator: Calibrator, data: Predictions) -> Calibrator:
         else:
             logits, labels = data.logits(), data.labels
             with data.located():
-                calibrator.fit(logits, labels, weights=data.weights)
+                calibrator.fit(logits, labels, groups=_groups(calibrator, data), weights=data.weights)
     if unrelated:
         calibrator.info["caution"] = unrelated
         warnings.warn(unrelated, TemperanceWarning, stacklevel=2)
     calibrator.class_names = data.outcomes
     return calibrator
+
+
+def _groups(calibrator: Calibrator, data: Predictions) -> Text | None:
+    """The groups of samples, for a calibrator that tells them apart."""
+    return data.groups if calibrator.takes_groups else None
 
 
 def _unrelated(data: Predictions) -> str:
@@ -103,9 +111,10 @@ def apply(
     if not again:
         refuse_calibrated(data, "to do it a second time, pass again=True")
     check_classes(calibrator, data)
+    _warn_unknown_groups(calibrator, data)
     if prior is not None:
         calibrator = with_prior(calibrator, prior, data)
-    found = data.calibrated(calibrator.predict_proba, by=calibrator.name)
+    found = data.calibrated(calibrator.probs_of, by=calibrator.name)
     next(found.chunks(1))  # one row shows whether the calibrator is for these classes
     return found
 
@@ -119,13 +128,29 @@ def with_prior(calibrator: Calibrator, prior: str | ArrayLike, data: Predictions
                 f"{data.subject} have weights, but class frequencies can only be estimated from samples that count "
                 "equally: rename or remove the weights, or give the prior in numbers"
             )
-        found = corrected.adapt(data.logits())
+        found = corrected.adapt(data.logits(), groups=_groups(calibrator, data))
         corrected.info["adapted"] = found.about_classes
         if found.applied is not None:
             corrected.info["prior"] = found.applied.tolist()
     else:
         corrected.set_prior(prior)
     return corrected
+
+
+def _warn_unknown_groups(calibrator: Calibrator, data: Predictions) -> None:
+    """Warn about groups of samples that a calibrator was not fitted on."""
+    if not calibrator.group_names:
+        return
+    sizes = group_sizes(data)
+    unknown = [name for name in sizes if name not in calibrator.group_names]
+    if unknown:
+        n = sum(sizes[name] for name in unknown)
+        warnings.warn(
+            f"the calibrator was not fitted on {plural(len(unknown), 'group')} of these ({excerpt(unknown)}): "
+            f"{plural(n, data.row_name)} get the correction that all groups share",
+            TemperanceWarning,
+            stacklevel=3,
+        )
 
 
 def read_prior(given: str, k: int, words: Sequence[str] = (UNIFORM, SAME)) -> str | list[float]:

@@ -140,8 +140,9 @@ class Comparison(Results):
         found, parts = copy.deepcopy(self.recommended.fitted), [self.fit]
         if refit:
             parts = [self.fit, self.test]
-            both = Chunk.join([Chunk(part.logits(), part.labels, None, part.weights) for part in parts])
-            found.fit(both.scores, both.labels, weights=both.weights)
+            both = Chunk.join([Chunk(part.logits(), part.labels, part.groups, part.weights) for part in parts])
+            groups = both.groups if found.takes_groups else None
+            found.fit(both.scores, both.labels, groups=groups, weights=both.weights)
         found.info["fitted_on"] = _described(parts)
         found.class_names = self.fit.outcomes
         return found
@@ -290,6 +291,7 @@ def compare(
     columns: Mapping[str, str] | None = None,
     ignore_index: int | None = None,
     answers: bool = False,
+    by_group: bool = False,
     methods: Sequence[str] = (),
     n_bins: int = 15,
     bootstrap: int = 500,
@@ -313,6 +315,7 @@ def compare(
 
     weights   for arrays: how much each label counts; a test set has its weights as the third array
     methods   names, with settings as in `temperature:objective=class-scaled`; by default every one
+    by_group  also fit `grouped`, whose correction differs between the groups of samples
     jobs      methods fitted at the same time, each in a process of its own
     run_all   fits and measures the methods elsewhere; see `temperance.interop.ray`
 
@@ -321,7 +324,7 @@ def compare(
     of_kind("jobs", jobs, Count)
     of_kind("bootstrap", bootstrap, EnoughResamples)
     of_kind("n_bins", n_bins, NBins)
-    chosen = chosen_methods(methods)
+    chosen = chosen_methods(methods, by_group=by_group)
     of_kind("seed", seed, Seed)
     how: dict[str, Any] = {
         "positive": positive,
@@ -334,6 +337,8 @@ def compare(
     fit_part, test_part, split = fit_and_test(first, second, seed, **how)
     for part in (fit_part, test_part):
         warn_calibrated(part)
+        if by_group or any(each.make().takes_groups for each in chosen):
+            part.need_groups()
     fit_part.need_both_outcomes()
     slow = () if as_names(methods) else tuple(each.label for each in chosen if each.make().most_classes < fit_part.k)
     chosen = [each for each in chosen if each.label not in slow]
@@ -350,6 +355,8 @@ def compare(
         test_part.weights,
         None if test_part.from_logits else test_part.scores,
         test_part.answers,
+        fit_part.groups,
+        test_part.groups,
     )
     baseline = work.run(Method(BASELINE, {}))
     if baseline.failure:
@@ -377,9 +384,13 @@ def compare(
     )
 
 
-def chosen_methods(methods: Sequence[str]) -> list[Method]:
-    """The methods to fit, without duplicates and without the baseline, which is always fitted."""
-    named = [Method.parse(text) for text in as_names(methods)] or [Method(name, {}) for name in CALIBRATORS.names]
+def chosen_methods(methods: Sequence[str], *, by_group: bool = False) -> list[Method]:
+    """The methods to fit, without duplicates and without the baseline, which is always fitted.
+
+    By default these are all, but those that tell groups of samples apart only if asked.
+    """
+    usual = [Method(each.name, {}) for each in CALIBRATORS if by_group or not each.takes_groups]
+    named = [Method.parse(text) for text in as_names(methods)] or usual
     return list({method.label: method for method in named if method.name != BASELINE}.values())
 
 

@@ -324,7 +324,7 @@ def evaluation(
 
 
 def _gap_note(data: Predictions, calibrator: Calibrator | None, method: str, level: float, seed: int) -> str:
-    measured = data if calibrator is None else data.calibrated(calibrator.predict_proba, by=calibrator.name)
+    measured = data if calibrator is None else data.calibrated(calibrator.probs_of, by=calibrator.name)
     return gap_sentence(calibration_gap(measured, method=method, level=level, seed=seed))
 
 

@@ -91,7 +91,7 @@ class Kept:
         return {
             "fit": fit.fingerprint,
             "test": test.fingerprint,
-            "methods": [method.label for method in chosen_methods(options["methods"])],
+            "methods": [method.label for method in chosen_methods(options["methods"], by_group=options["by_group"])],
             "refit": self.refit,
             "version": temperance.__version__,
             **{name: options[name] for name in ("n_bins", "bootstrap", "seed")},

@@ -111,8 +111,7 @@ def gathered(
 
 def group_sizes(data: Predictions) -> dict[str, int]:
     """How many samples each group has, groups in alphabetical order."""
-    if not data.has_groups:
-        raise InputError(f"{data.subject} have no groups: store them under the name groups, one for each sample")
+    data.need_groups()
     found: Counter[str] = Counter()
     for chunk in data.chunks():
         found.update(cast(Text, chunk.groups).tolist())
@@ -158,12 +157,17 @@ def _without_classes(metrics: Sequence[Metric], *, named: bool) -> list[Metric]:
 
 
 def check_classes(calibrator: Calibrator, data: Predictions) -> None:
-    """Refuse predictions in which a class of the calibrator has another place, and answers in place of classes."""
+    """Refuse predictions that a calibrator is not for.
+
+    A class has another place, answers are in place of classes, or groups are missing.
+    """
     if calibrator.class_names is not None and (calibrator.class_names == OUTCOMES) != (data.outcomes == OUTCOMES):
         fitted, given = ("classes", "answers") if data.answers else ("answers with a confidence", "classes")
         raise InputError(
             f"the calibrator was fitted on {fitted}, and {data.subject} are {given}; fit another one on these"
         )
+    if calibrator.group_names:
+        data.need_groups("the calibrator corrects each group of samples, and ")
     places = {name: j for j, name in enumerate(calibrator.class_names or ())}
     for j, name in enumerate(data.class_names or ()):
         if places.get(name, j) != j:
@@ -187,9 +191,10 @@ def checked_batches(
         if group is not None:
             mine = torch.from_numpy(cast(Text, groups) == group).to(labels.device)
             scores, labels, weights = scores[mine], labels[mine], None if weights is None else weights[mine]
+            groups = cast(Text, groups)[mine.cpu().numpy()]
         if calibrator is not None:
             logits = checked_logits(scores, from_logits=from_logits, first_row=first_row)
-            scores, from_logits = calibrator.predict_proba(logits), False
+            scores, from_logits = calibrator.probs_of(logits, groups), False
         if len(labels):
             yield from batches(
                 scores, labels, from_logits=from_logits, first_row=first_row, weights=weights, answers=data.answers

@@ -317,11 +317,11 @@ def _scores(data: Predictions, entries: Sequence[Score], calibrator: Calibrator 
                 "a comparison with unfamiliar data counts all samples equally, but there are weights here: rename or "
                 "remove them"
             )
-        for scores, labels, *_ in data.chunks():
+        for scores, labels, groups, _ in data.chunks():
             from_logits = data.from_logits
             if calibrator is not None:
                 logits = checked_logits(scores, from_logits=from_logits, first_row=first_row)
-                scores = calibrator.predict_proba(logits)
+                scores = calibrator.probs_of(logits, groups)
                 from_logits = False
             for batch in batches(scores, torch.zeros_like(labels), from_logits=from_logits, first_row=first_row):
                 for entry in entries:

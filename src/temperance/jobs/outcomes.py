@@ -25,6 +25,7 @@ from temperance.metrics.batch import Batch, batches
 from temperance.metrics.gain import ROUNDING, Gains, chance_of_harm
 from temperance.metrics.resamples import Resamples
 from temperance.metrics.significance import ENOUGH, Difference, Draws, Interval, bounded, enough_of_both
+from temperance.predictions.checks import Text
 from temperance.registry import as_entry, parse_entry
 from temperance.threads import one_thread
 
@@ -149,6 +150,8 @@ class Work:
     test_weights: Tensor | None = None
     test_probs: Tensor | None = None  # where the test part was given as probabilities
     answers: bool = False
+    fit_groups: Text | None = None
+    test_groups: Text | None = None
 
     def run(self, method: Method) -> Outcome:
         """Fit and measure one method. One that cannot be fitted to these data is an outcome, too."""
@@ -157,7 +160,9 @@ class Work:
             with warnings.catch_warnings():
                 # The comparison itself shows whether a method can be trusted.
                 warnings.simplefilter("ignore", TemperanceWarning)
-                found = method.make().fit(self.fit_logits, self.fit_labels, weights=self.fit_weights)
+                made = method.make()
+                groups = self.fit_groups if made.takes_groups else None
+                found = made.fit(self.fit_logits, self.fit_labels, groups=groups, weights=self.fit_weights)
             seconds = time.perf_counter() - start
             with one_thread():
                 return Outcome(method, found, "", seconds, *self._measure(self._rows(found)))
@@ -191,7 +196,7 @@ class Work:
         the edge of a bin.
         """
         given = self.test_probs if found.name == BASELINE else None
-        probs = found.predict_proba(self.test_logits) if given is None else given
+        probs = found.probs_of(self.test_logits, self.test_groups) if given is None else given
         return batches(probs, self.test_labels, weights=self._counts, answers=self.answers)
 
     def _measure(self, blocks: Iterable[Batch]) -> tuple[dict[str, Interval], dict[str, Draws], Gains, float, int]:

@@ -174,14 +174,15 @@ class Predictions:
             _images=None if images is None else lambda: images()[rows],
         )
 
-    def calibrated(self, probs: Callable[[Tensor], Tensor], by: str) -> Predictions:
-        """The same samples with the probabilities that a calibrator makes from logits; `by` is its name.
+    def calibrated(self, probs: Callable[[Tensor, Text | None], Tensor], by: str) -> Predictions:
+        """The same samples with the probabilities that a calibrator makes from logits and groups; `by` is its name.
 
         Rows of a file are calibrated as they are read. Rows in memory are calibrated now.
         """
 
-        def calibrated(scores: Tensor, first_row: int) -> Tensor:
-            return probs(checked_logits(scores, from_logits=self.from_logits, first_row=first_row))
+        def calibrated(chunk: Chunk, first_row: int) -> Tensor:
+            logits = checked_logits(chunk.scores, from_logits=self.from_logits, first_row=first_row)
+            return probs(logits, chunk.groups)
 
         read = self._reader(calibrated)
         return dataclasses.replace(
@@ -213,17 +214,17 @@ class Predictions:
             self,
             decimals=decimals,
             shards=tuple(shard._rounded_to(decimals) for shard in self.shards),
-            _read=self._reader(lambda scores, first_row: unrounded(scores, decimals, first_row=first_row)),
+            _read=self._reader(lambda chunk, first_row: unrounded(chunk.scores, decimals, first_row=first_row)),
         )
 
-    def _reader(self, changed: Callable[[Tensor, int], Tensor]) -> Callable[[int], Iterator[Chunk]]:
-        """A reader of the same rows with other scores; `changed` gets scores and the index of their first row."""
+    def _reader(self, changed: Callable[[Chunk, int], Tensor]) -> Callable[[int], Iterator[Chunk]]:
+        """A reader of the same rows with other scores; `changed` gets a chunk and the index of its first row."""
 
         def read(rows: int) -> Iterator[Chunk]:
             first = 0
             with self.located():
                 for chunk in self.chunks(rows):
-                    yield chunk._replace(scores=changed(chunk.scores, first))
+                    yield chunk._replace(scores=changed(chunk, first))
                     first += len(chunk.labels)
 
         return read
@@ -326,6 +327,11 @@ class Predictions:
         """Refuse predictions without labels."""
         if not self.has_labels:
             raise InputError(f"{self.subject} have no labels, but labels are needed here; give them too")
+
+    def need_groups(self, why: str = "") -> None:
+        """Refuse predictions without groups; `why` says what they are for."""
+        if not self.has_groups:
+            raise InputError(f"{why}{self.subject} have no groups: store them under the name groups, one per sample")
 
     def need_classes(self) -> None:
         """Refuse answers, which have a confidence but no classes."""
