@@ -23,6 +23,7 @@ from benchmarks.quality import (  # noqa: E402
     coverage,
     digits,
     few,
+    groups,
     harm,
     heads,
     keep,
@@ -75,6 +76,7 @@ FOUND: dict[str, tuple[str, Callable[[list[dict[str, Any]]], str]]] = {
     "digits": ("digits.jsonl", digits.markdown),
     "keep": ("keep.jsonl", keep.markdown),
     "answers": ("answers.jsonl", answers.markdown),
+    "groups": ("groups.jsonl", groups.markdown),
 }
 FOUND_BY_FAMILY: dict[str, tuple[str, Callable[[list[dict[str, Any]], str], str]]] = {
     "leaderboard": ("leaderboard.jsonl", leaderboard.markdown),

@@ -265,8 +265,6 @@ def test_options_that_a_command_does_not_have(
 @pytest.mark.parametrize(
     ("command", "unread"),
     [
-        ("compare", ["--group"]),
-        ("fit", ["--group"]),
         ("apply", ["--ignore-index"]),  # every row is calibrated, whatever its label
         ("ood", ["--label", "--group", "--weight", "--ignore-index"]),
         ("analyse", ["--group", "--weight"]),

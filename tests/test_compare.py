@@ -355,7 +355,7 @@ def test_options_that_no_set_can_use_are_refused(tmp_path: Path) -> None:
 def test_slow_methods_are_left_out_unless_they_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Matrix, "most_classes", 2)
     some = [Method("temperature", {}), Method("matrix", {})]
-    monkeypatch.setattr(comparison, "chosen_methods", lambda methods: some)
+    monkeypatch.setattr(comparison, "chosen_methods", lambda methods, by_group: some)
     logits, labels = random_predictions(200, 3)
     found = compare(logits, labels, from_logits=True, bootstrap=20)
     assert found.left_out == ("matrix",) and [each.label for each in found.outcomes if each.label == "matrix"] == []

@@ -88,7 +88,7 @@ def test_parts_and_copies_keep_their_weights(tmp_path: Path, suffix: str) -> Non
     first, second = data.halves()
     assert first.weights is not None and second.weights is not None
     assert float(first.weights.sum() + second.weights.sum()) == float(weights.sum())
-    write_predictions(tmp_path / f"copy{suffix}", data.calibrated(lambda z: z.softmax(1), "test"))
+    write_predictions(tmp_path / f"copy{suffix}", data.calibrated(lambda z, _: z.softmax(1), "test"))
     copied = read_predictions(tmp_path / f"copy{suffix}").weights
     assert copied is not None and torch.equal(copied, weights)
 

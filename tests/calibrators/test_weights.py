@@ -13,7 +13,9 @@ from temperance.errors import InputError
 from temperance.objectives import OBJECTIVES
 
 # Without these settings, folds are drawn among the rows, and equal rows are not one row.
-NOTHING_DRAWN = {name: {"off_diagonal": 1.0, "intercept": 1.0} for name in ("matrix-odir", "dirichlet")}
+NOTHING_DRAWN: dict[str, dict[str, Any]] = {
+    name: {"off_diagonal": 1.0, "intercept": 1.0} for name in ("matrix-odir", "dirichlet")
+} | {"grouped": {"base": "temperature"}}
 
 names = [name for name in CALIBRATORS.names if name != "auto"]
 any_weights = [name for name in names if CALIBRATORS[name].takes_weights]

@@ -53,7 +53,7 @@ def check_export(found: Calibrator, path: Path, dtype: torch.dtype) -> None:
 class Together(nn.Module):
     """Every method, and variants of one, in one file: what an export costs beside its operations is paid once."""
 
-    k, name = 4, "all"
+    k, name, group_names = 4, "all", ()
 
     def __init__(self) -> None:
         super().__init__()

@@ -18,8 +18,9 @@ from temperance.settings import NameOf
 # No group makes predictions less than a tenth as sharp as the base does.
 LEAST_SLOPE = -0.9
 
-# A variance between groups below this changes no probability that anyone looks at, and counts as none.
-NEGLIGIBLE = 1e-6
+# Groups differ by more than chance if Σ (s² − I) is this many of its standard errors above 0: in a simulation of two to
+# fifty groups that do not differ, 1 to 9 % were that far above it.
+CRITICAL = 2.0
 
 
 class Spread(NamedTuple):
@@ -29,7 +30,7 @@ class Spread(NamedTuple):
     shifts: float
 
 
-@calibrator(family="combination", preserves_argmax=False, takes_weights=True, takes_groups=True)
+@calibrator(family="combination", preserves_argmax=False, takes_weights=True, takes_groups=True, min_samples=4)
 class Grouped(Calibrator):
     """A shared calibrator, and a correction for each group of samples that shrinks where the group has few samples.
 
@@ -41,7 +42,7 @@ class Grouped(Calibrator):
     The variances σ² between groups are estimated by their moments, from the first two derivatives s_g and I_g of the
     log-likelihood at b = a = 0: if groups do not differ, s_g varies by I_g, and any more is due to the groups,
     E s_g² = I_g + σ² I_g². So σ² = Σ (s_g² − I_g) / Σ I_g², for a_g with the sum of squares and the trace in place of
-    s_g² and I_g. If that is not positive, groups do not differ by more than chance, and all share the base.
+    s_g² and I_g. Where it could be chance, it is 0: then the groups share the slope, or the shifts, of the base.
 
     The trap: groups must be known when the calibrator is used. A group that the fit part did not have gets the base
     alone, and so does every sample if it was fitted without groups.
@@ -131,8 +132,14 @@ def _spread(log_probs: Tensor, labels: Tensor, counts: Tensor, groups: Tensor, n
         information = (p * each).sum(0).diag() - p.T @ (p * each)
         shift_excess += float(missing.square().sum() - information.trace())
         shift_size += float(information.square().sum())
-    slopes = float((slope.square() - slope_information).sum() / slope_information.square().sum().clamp_min(1e-300))
-    return Spread(*(each if each > NEGLIGIBLE else 0.0 for each in (slopes, shift_excess / max(shift_size, 1e-300))))
+    slope_excess = float((slope.square() - slope_information).sum())
+    slope_size = float(slope_information.square().sum())
+    return Spread(_variance(slope_excess, slope_size), _variance(shift_excess, shift_size))
+
+
+def _variance(excess: float, size: float) -> float:
+    """Σ (s² − I) / Σ I², or 0 if chance explains it; the variance of s², if groups do not differ, is 2 I²."""
+    return excess / size if excess > CRITICAL * math.sqrt(2 * size) else 0.0
 
 
 def _corrections(
@@ -144,8 +151,8 @@ def _corrections(
     free = torch.where(of_slopes, spread.slopes > 0, spread.shifts > 0)
     start = log_probs.new_zeros(n_groups * (k + 1))
     objective = counting("nll", weights)
-    strength = torch.where(of_slopes, spread.slopes, spread.shifts).clamp_min(NEGLIGIBLE).reciprocal().double()
-    strength /= 2 * objective.n_samples(labels)
+    variance = torch.where(of_slopes, spread.slopes or 1.0, spread.shifts or 1.0).double()
+    strength = 1 / (2 * variance * objective.n_samples(labels))
     problem = Problem(
         objective,
         lambda rows, theta: _of_groups(rows[:, :k], theta.view(n_groups, k + 1), rows[:, k].long()),

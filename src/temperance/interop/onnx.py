@@ -108,6 +108,11 @@ def _model_and_example(
 ) -> tuple[nn.Module, tuple[Tensor, ...]]:
     """A copy of both in evaluation mode, and example inputs with at least two samples."""
     k = calibrator.k
+    if calibrator.group_names:
+        raise InputError(
+            f"this {calibrator.name} calibrator needs the group of each sample, which an exported one cannot be told; "
+            "export a calibrator that all groups share"
+        )
     if inputs is None:
         if network is not None:
             raise InputError("pass inputs, too: an example batch for the network, with samples in the first dimension")
