@@ -94,7 +94,7 @@ def thresholds_section(found: Decisions, curve: Curve) -> Markup:
     figures.append((tag("b", "Decision curve: net benefit"), drawn))
     costs = (
         "The first picture is the mean cost if the threshold were another one. With calibrated probabilities, the "
-        "threshold that follows from the costs is near the lowest point. "
+        "threshold that follows from the costs should be near the lowest point. "
         if curve.cost
         else ""
     )
@@ -115,7 +115,7 @@ def taken_section(found: Decisions) -> Markup:
     columns = ("Decision", *map(capital, found.taken_columns))
     rows = [[found.costs.decisions[d], *map(_minus, found.taken_cells(d))] for d in listed]
     many = len(rows) > SHOWN_ROWS
-    drawn = searchable("decisions", columns, rows, "standings") if many else table(columns, rows, "standings")
+    drawn = searchable("decisions", columns, rows, "standings") if many else table(columns, rows)
     left_out = len(found.costs.decisions) - len(listed)
     return section(
         "What is decided?",
@@ -140,7 +140,7 @@ def policies_section(found: Decisions) -> Markup:
         "Every way to decide",
         f"{how}The best single decision is chosen in hindsight, on these samples. In small print: 95{PERCENT} "
         "intervals that hold for few samples, too.",
-        table(("Decided by", f"Cost per {found.row_name}"), rows, "standings"),
+        table(("Decided by", f"Cost per {found.row_name}"), rows),
     )
 
 
@@ -160,7 +160,7 @@ def costs_section(found: Decisions) -> Markup:
     return section(
         "The costs",
         "A row for each true class, a column for each decision.",
-        table(("True class", *costs.decisions), rows, "standings"),
+        table(("True class", *costs.decisions), rows),
     )
 
 
