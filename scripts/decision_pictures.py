@@ -26,13 +26,13 @@ def decisions() -> Figure:
     for name, color in (("these probabilities", OVER), ("calibrated by auto", UNDER)):
         costs.plot(curve.thresholds, curve.cost[name], lw=1.4, color=color, label=name)
         benefits.plot(curve.thresholds, curve.net_benefit[name], lw=1.4, color=color)
-    costs.set(xlabel="act above a probability of", ylabel="cost per sample", xlim=(0, 0.6), ylim=(0, None))
-    costs.legend(loc="upper left", bbox_to_anchor=(0.12, 1), fontsize="small", frameon=False)
+    costs.set(xlabel="act above a probability of", ylabel="cost per sample", xlim=(0, 0.4), ylim=(0, 0.45))
+    costs.legend(loc="upper left", bbox_to_anchor=(0.15, 1), fontsize="small", frameon=False)
     title(costs, "false alarm 1, miss 20")
     benefits.plot(curve.thresholds, curve.net_benefit["act on all"], lw=1.2, ls="--", color=GUIDE)
     benefits.annotate("act on all", (0.06, 0.006), fontsize="small", color=GUIDE)
     benefits.axhline(0, lw=1.2, ls=":", color=GUIDE)
-    benefits.annotate("act on none", (0.72, 0.001), fontsize="small", color=GUIDE)
+    benefits.annotate("act on none", (0.3, 0.001), fontsize="small", color=GUIDE)
     benefits.set(xlabel="threshold probability", ylabel="net benefit", xlim=(0, 1), ylim=(-0.006, 0.052))
     title(benefits, "decision curve")
     for ax in (costs, benefits):

@@ -115,7 +115,7 @@ def taken_section(found: Decisions) -> Markup:
     columns = ("Decision", *map(capital, found.taken_columns))
     rows = [[found.costs.decisions[d], *map(_minus, found.taken_cells(d))] for d in listed]
     many = len(rows) > SHOWN_ROWS
-    drawn = searchable("decisions", columns, rows, "standings") if many else table(columns, rows)
+    drawn = searchable("decisions", columns, rows, "standings") if many else table(columns, rows, "standings")
     left_out = len(found.costs.decisions) - len(listed)
     return section(
         "What is decided?",
@@ -140,7 +140,7 @@ def policies_section(found: Decisions) -> Markup:
         "Every way to decide",
         f"{how}The best single decision is chosen in hindsight, on these samples. In small print: 95{PERCENT} "
         "intervals that hold for few samples, too.",
-        table(("Decided by", f"Cost per {found.row_name}"), rows),
+        table(("Decided by", f"Cost per {found.row_name}"), rows, "standings"),
     )
 
 
@@ -160,7 +160,7 @@ def costs_section(found: Decisions) -> Markup:
     return section(
         "The costs",
         "A row for each true class, a column for each decision.",
-        table(("True class", *costs.decisions), rows),
+        table(("True class", *costs.decisions), rows, "standings"),
     )
 
 
