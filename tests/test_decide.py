@@ -201,7 +201,7 @@ def test_what_is_said_otherwise() -> None:
     noise = decide(logits, labels[torch.randperm(2000, generator=torch.Generator().manual_seed(0))], miss=1, **how)
     assert noise.verdict.startswith("At these costs, nothing shows")
     always = decide(logits, labels, costs=[[0, 1], [0, 1]], from_logits=True, method="temperature")
-    assert "Whatever the probability of class 1, choose 0." in always.verdict
+    assert "Whatever the probability of class 1, choose class 0." in always.verdict
 
 
 def test_gains_have_no_percentage() -> None:

@@ -20,6 +20,7 @@ from torch import Tensor
 from temperance.arrays import ArrayLike, to_tensor
 from temperance.errors import InputError, plural
 from temperance.files import reading
+from temperance.jobs.verdict import as_class
 from temperance.predictions import Predictions
 from temperance.predictions.checks import as_number, excerpt
 from temperance.predictions.csv_parsing import lines_of
@@ -142,10 +143,14 @@ class Costs:
                 return tuple(found)
             low, now = high, following
 
+    def named(self, decision: int) -> str:
+        """A decision in a sentence: act, spam, class 3."""
+        name = self.decisions[decision]
+        return as_class(name) if name in self.classes else name
+
     def phrase(self, decision: int) -> str:
         """A decision as what to do: act, choose spam."""
-        name = self.decisions[decision]
-        return name if self.said else f"choose {name}"
+        return self.decisions[decision] if self.said else f"choose {self.named(decision)}"
 
 
 def costs_for(

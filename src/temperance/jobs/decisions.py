@@ -20,7 +20,7 @@ from temperance.jobs import spending
 from temperance.jobs.application import apply, fit, refuse_calibrated
 from temperance.jobs.costs import Costs, CostsLike, costs_for
 from temperance.jobs.cross_fitting import cross_fitted
-from temperance.jobs.policies import LEVEL, Curve, Policy, Saving, decision_curve, measured, saved
+from temperance.jobs.policies import LEVEL, DecisionCurve, Policy, Saving, decision_curve, measured, saved
 from temperance.jobs.results import Provenance, Tabular, as_json
 from temperance.jobs.sides import own_parts
 from temperance.jobs.spending import capital
@@ -61,7 +61,7 @@ class Decisions(Tabular):
     calibrated: Policy | None
     saving: Saving | None
     helps: tuple[Saving, ...]
-    curve: Curve | None
+    curve: DecisionCurve | None
     how: str
     answers: bool
     source: str

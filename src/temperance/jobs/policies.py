@@ -65,7 +65,7 @@ class Saving:
 
 
 @dataclass(frozen=True)
-class Curve:
+class DecisionCurve:
     """What acting above each threshold brings, for two classes; to act is to treat a sample as the second class.
 
     net_benefit  for each policy the share of samples that are acted on rightly, minus that of false alarms times
@@ -112,7 +112,7 @@ def _bounded(values: Tensor, least: float, most: float) -> tuple[Interval, float
     return Interval(unit * gains.mean, unit * low, unit * high, LEVEL), p_value
 
 
-def decision_curve(probs: dict[str, Tensor], labels: Tensor, costs: Costs) -> Curve:
+def decision_curve(probs: dict[str, Tensor], labels: Tensor, costs: Costs) -> DecisionCurve:
     """The curve of each policy by its probabilities (n, 2), beside acting on all samples and on none."""
     chosen = costs.rule[1].low if len(costs.rule) == 2 else None
     thresholds = torch.from_numpy(np.union1d(THRESHOLDS, [] if chosen is None else [chosen]))
@@ -132,7 +132,7 @@ def decision_curve(probs: dict[str, Tensor], labels: Tensor, costs: Costs) -> Cu
             prices = costs.values[:, [part.decision for part in costs.rule]].flatten()
             cost[name] = prices @ counts.double() / n
     net, mean = ({name: tuple(line.tolist()) for name, line in lines.items()} for lines in (net_benefit, cost))
-    return Curve(tuple(thresholds.tolist()), net, mean, chosen)
+    return DecisionCurve(tuple(thresholds.tolist()), net, mean, chosen)
 
 
 def _above(values: Tensor, thresholds: Tensor) -> Tensor:

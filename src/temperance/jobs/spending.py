@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import torch
-
 from temperance.errors import plural
 from temperance.jobs.verdict import as_class
 from temperance.showing import percents
@@ -50,7 +48,8 @@ def _calibration(found: Decisions) -> str:
     if not saving.changed:
         return f"With probabilities {found.calibrated.name}, every decision is the same."
     after = f"With probabilities {found.calibrated.name} it costs {found.money(found.calibrated.cost)}"
-    changed = f"{saving.changed:,} of {plural(found.n, found.row_name)} are decided differently."
+    are = "is" if saving.changed == 1 else "are"
+    changed = f"{saving.changed:,} of {plural(found.n, found.row_name)} {are} decided differently."
     value, low, high = saving.value, saving.low, saving.high
     if value < 0:
         value, low, high = -value, -high, -low
@@ -71,7 +70,7 @@ def _share(found: Decisions, value: float) -> str:
 
 def _constant(found: Decisions) -> str:
     """What it costs not to look at the probabilities at all."""
-    best = found.costs.decisions[int(torch.tensor(found.constant.shares).argmax())]
+    best = found.costs.named(found.constant.shares.index(1.0))
     cheapest = min(policy.cost for policy in found.by_probabilities)
     less = ", which is less" * (found.money(found.constant.cost) != found.money(cheapest))
     return (

@@ -6,7 +6,7 @@ from pathlib import PurePath
 
 from temperance.errors import plural
 from temperance.jobs.decisions import Decisions
-from temperance.jobs.policies import Curve
+from temperance.jobs.policies import DecisionCurve
 from temperance.jobs.spending import capital
 from temperance.markup import Markup, tag
 from temperance.report.formats import PERCENT
@@ -58,7 +58,7 @@ def _figures(found: Decisions) -> list[tuple[str, str, str]]:
     return [(title, _minus(number), _minus(note)) for title, number, note in figures]
 
 
-def thresholds_section(found: Decisions, curve: Curve) -> Markup:
+def thresholds_section(found: Decisions, curve: DecisionCurve) -> Markup:
     """What other thresholds would bring: the mean cost at each, and the decision curve."""
     names = [policy.name for policy in found.by_probabilities]
     numbers = {name: i for i, name in enumerate([*names, "act on all", "act on none"])}
