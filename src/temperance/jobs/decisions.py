@@ -134,9 +134,11 @@ class Decisions(Tabular):
         return found
 
     def taken(self, most: int) -> tuple[int, ...]:
-        """The decisions that are taken most often, before or after calibration."""
+        """All decisions, or if there are more than `most` those that are taken most often, these first."""
+        if len(self.costs.decisions) <= most:
+            return tuple(range(len(self.costs.decisions)))
         shares = torch.tensor([policy.shares for policy in self.by_probabilities]).amax(0)
-        return tuple(shares.argsort(descending=True, stable=True)[:most].sort().values.tolist())
+        return tuple(shares.argsort(descending=True, stable=True)[:most].tolist())
 
     def taken_cells(self, decision: int) -> list[str]:
         """How often a decision is taken, before and after calibration, and the mean cost each time."""

@@ -8,25 +8,30 @@ from temperance.errors import plural
 from temperance.jobs.decisions import Decisions
 from temperance.jobs.policies import DecisionCurve
 from temperance.jobs.spending import capital
+from temperance.jobs.verdict import as_class
 from temperance.markup import Markup, tag
 from temperance.report.formats import PERCENT
 from temperance.report.page import (
     LISTED_ROWS,
-    SHOWN_ROWS,
     answer,
+    folded,
+    grouped_table,
     heading,
     noted,
     page,
     pair,
     searchable,
     section,
+    split,
     table,
 )
 from temperance.report.pages.evaluation import provenance_section
 from temperance.report.svg.drawing import FIFTHS
 from temperance.report.svg.lines import Line, line_chart, line_legend
+from temperance.report.svg.policies import policies_chart
 
-MOST_COSTS = 12  # classes and decisions of a matrix that is shown
+MOST_COSTS = 16  # in a matrix that is shown
+MOST_TAKEN = 20  # decisions that are shown at first
 BELOW = 0.25  # how far below zero a decision curve is drawn, as a share of its height above
 
 
@@ -39,8 +44,8 @@ def decisions_page(found: Decisions) -> str:
         heading("Decisions and costs", name, [plural(found.n, found.row_name), classes]),
         answer(found.verdict, _figures(found), found.notes),
         thresholds_section(found, found.curve) if found.curve is not None else Markup(),
-        taken_section(found),
         policies_section(found),
+        taken_section(found),
         costs_section(found),
         provenance_section(found.provenance),
     )
@@ -111,18 +116,22 @@ def thresholds_section(found: Decisions, curve: DecisionCurve) -> Markup:
 
 def taken_section(found: Decisions) -> Markup:
     """How often each decision is taken and what the samples cost that it is taken for."""
-    listed = found.taken(LISTED_ROWS)
     columns = ("Decision", *map(capital, found.taken_columns))
-    rows = [[found.costs.decisions[d], *map(_minus, found.taken_cells(d))] for d in listed]
-    many = len(rows) > SHOWN_ROWS
-    drawn = searchable("decisions", columns, rows, "standings") if many else table(columns, rows, "standings")
-    left_out = len(found.costs.decisions) - len(listed)
+    some, all_of_them = (
+        [[found.costs.decisions[d], *map(_minus, found.taken_cells(d))] for d in found.taken(most)]
+        for most in (MOST_TAKEN, LISTED_ROWS)
+    )
+    n, said, more = len(found.costs.decisions), "", Markup()
+    if len(some) < n:
+        said = f" These are the {len(some)} of {n:,} decisions that are taken most often."
+        summary = "All decisions" if len(all_of_them) == n else f"The {len(all_of_them):,} that are taken most often"
+        more = folded(summary, searchable("decisions", columns, all_of_them, "standings"))
     return section(
         "What is decided?",
         "How often each decision is taken, and the mean cost of the samples that it is taken for"
-        f"{', before and after calibration' if found.calibrated else ''}."
-        f"{f' {left_out:,} decisions that are taken less often are left out.' if left_out else ''}",
-        drawn,
+        f"{', before and after calibration' * (found.calibrated is not None)}.{said}",
+        table(columns, some, "standings"),
+        more,
     )
 
 
@@ -140,7 +149,7 @@ def policies_section(found: Decisions) -> Markup:
         "Every way to decide",
         f"{how}The best single decision is chosen in hindsight, on these samples. In small print: 95{PERCENT} "
         "intervals that hold for few samples, too.",
-        table(("Decided by", f"Cost per {found.row_name}"), rows, "standings"),
+        split(policies_chart(found), table(("Decided by", f"Cost per {found.row_name}"), rows, "standings")),
     )
 
 
@@ -149,19 +158,15 @@ def _interval(found: Decisions, value: float, low: float, high: float) -> tuple[
 
 
 def costs_section(found: Decisions) -> Markup:
-    """The matrix of costs, if it is small."""
+    """The costs, if there are few."""
     costs = found.costs
-    if max(costs.values.shape) > MOST_COSTS:
+    if costs.values.numel() > MOST_COSTS:
         return Markup()
-    rows = [
-        (name, *(_minus(f"{value:,.10g}") for value in row))
+    groups = [
+        (f"If {as_class(name)} is true", [(costs.decisions[d], _minus(f"{cost:,.10g}")) for d, cost in enumerate(row)])
         for name, row in zip(costs.classes, costs.values.tolist(), strict=True)
     ]
-    return section(
-        "The costs",
-        "A row for each true class, a column for each decision.",
-        table(("True class", *costs.decisions), rows, "standings"),
-    )
+    return section("The costs", grouped_table(("Decision", "Cost"), groups, "standings"))
 
 
 def _minus(text: str) -> str:
