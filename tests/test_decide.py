@@ -254,7 +254,7 @@ def test_answers_are_used_or_not() -> None:
     used = confidence > 0.8
     assert found.given.cost == pytest.approx(float(np.where(used, 5.0 * ~correct, 1.0).mean()))
     assert found.most_probable is None
-    assert "Use if the" in found.verdict and "confidence in an answer is above 80 %, else abstain." in found.verdict
+    assert found.verdict.endswith("confidence is above 80 %, else abstain.") and "Use the answer if" in found.verdict
     with pytest.raises(InputError, match="leave out miss"):
         decide(confidence, correct, answers=True, false_alarm=5, abstain=1, miss=2)
 

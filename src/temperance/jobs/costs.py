@@ -29,7 +29,7 @@ from temperance.settings import NonNegative, of_kind
 
 CostsLike = str | Path | ArrayLike | Mapping[str, Mapping[str, float] | Sequence[float]]
 
-LEAVE, ACT, USE, ABSTAIN = "do not act", "act", "use", "abstain"
+LEAVE, ACT, USE, ABSTAIN = "do not act", "act", "use the answer", "abstain"
 CLASS_COLUMNS = ("", "class", "label")  # heads of a first column that names the classes
 BLOCK_VALUES = 1 << 22  # expected costs that are held at a time
 FLAGS = {

@@ -331,7 +331,7 @@ def _decided(
         row_name=data.row_name,
         notes=tuple(notes),
         provenance=Provenance.of(
-            {data.source: data.fingerprint}, {"calibrated by": name, "n": data.n, "k": data.k}, seed=seed
+            {data.source: data.fingerprint}, {"calibrator": name or None, "n": data.n, "k": data.k}, seed=seed
         ),
     )
 

@@ -87,7 +87,7 @@ def rule(found: Decisions) -> str:
     parts = [(costs.phrase(part.decision), _threshold(part.low), _threshold(part.high)) for part in costs.rule]
     (below, _, _), (above, threshold, _) = parts[0], parts[-1]
     calibrated = "calibrated " * (found.saving is not None and found.saving.saves)
-    of = "confidence in an answer" if found.answers else f"probability of {as_class(costs.classes[1])}"
+    of = "confidence" if found.answers else f"probability of {as_class(costs.classes[1])}"
     if len(parts) == 1:
         return f"Whatever the {calibrated}{of}, {above}."
     if len(parts) == 2:
