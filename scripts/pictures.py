@@ -8,6 +8,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 from PIL import Image
 
+import decision_pictures
 import family_pictures
 import loss_pictures
 import result_pictures
@@ -46,6 +47,7 @@ if __name__ == "__main__":
         **loss_pictures.FAMILIES,
         **result_pictures.STUDIES,
         **shift_pictures.PICTURES,
+        **decision_pictures.PICTURES,
     }
     PICTURES.mkdir(exist_ok=True)
     for name in sys.argv[1:] or drawings:

@@ -21,6 +21,7 @@ __all__ = [
     "combine",
     "compare",
     "compare_each",
+    "decide",
     "difference",
     "evaluate",
     "evaluate_each",
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from temperance.jobs.application import apply
     from temperance.jobs.blocks import combine, statistics
     from temperance.jobs.comparison import Comparison, compare
+    from temperance.jobs.decisions import decide
     from temperance.jobs.evaluation import Evaluation, evaluate
     from temperance.jobs.gap import calibration_gap
     from temperance.jobs.several import compare_each, evaluate_each
@@ -58,6 +60,7 @@ else:
         "combine": "jobs.blocks",
         "compare": "jobs.comparison",
         "compare_each": "jobs.several",
+        "decide": "jobs.decisions",
         "difference": "metrics.significance",
         "evaluate": "jobs.evaluation",
         "evaluate_each": "jobs.several",

@@ -5,6 +5,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 
 from conftest import random_predictions
@@ -17,6 +18,7 @@ from temperance.heads.change import differences
 from temperance.heads.masked import MaskedInference
 from temperance.heads.retraining import OWN, Retrained
 from temperance.jobs.comparison import Comparison, compare
+from temperance.jobs.decisions import decide
 from temperance.jobs.evaluation import Evaluation, evaluate
 from temperance.jobs.ood import compare_ood
 from temperance.jobs.results import Provenance, Row
@@ -27,6 +29,7 @@ from temperance.predictions import Predictions
 from temperance.registry import parse_entry
 from temperance.report.pages.analysis import analysis_page
 from temperance.report.pages.comparison import comparison_page
+from temperance.report.pages.decisions import decisions_page
 from temperance.report.pages.evaluation import evaluation_page
 from temperance.report.pages.gradients import distribution_page, smoothing_page, weights_page
 from temperance.report.pages.ood import ood_page
@@ -180,6 +183,24 @@ PAGES: dict[str, Callable[[], str]] = {
     "evaluations": lambda: evaluations_page(evaluate_each(several(), bootstrap=20)),
     "comparisons": lambda: comparisons_page(
         compare_each(several(), methods=["temperature", "vector", "bias-corrected-temperature"], bootstrap=20)
+    ),
+    "decisions": lambda: decisions_page(
+        decide(predictions(), costs=1 - 1.01 * np.eye(len(NAMES), len(NAMES) + 1), method="temperature")
+    ),
+    "threshold": lambda: decisions_page(
+        decide(
+            *random_predictions(240, 2, sharpness=3.0),
+            from_logits=True,
+            false_alarm=1,
+            miss=1000,
+            abstain=40.5,
+            method="temperature",
+        )
+    ),
+    "two decisions": lambda: decisions_page(
+        decide(
+            *random_predictions(240, 2, sharpness=3.0), from_logits=True, false_alarm=9, miss=1, method="temperature"
+        )
     ),
     "ood": lambda: ood_page(
         compare_ood(predictions(), {"near.npz": predictions(seed=1), LONG_PATH: predictions(seed=2)}, bootstrap=20)

@@ -67,6 +67,17 @@ MANUAL: Mapping[str, tuple[str, tuple[str, ...]]] = {
             "abstain answers.csv --answers --json rules.json",
         ),
     ),
+    "decide": (
+        "Takes the decision with the least expected cost for each sample, and measures what that costs before and "
+        "after calibration, beside the most probable class and the best single decision for all. Costs are those of a "
+        "false alarm and a miss, or a matrix of any true classes and decisions.",
+        (
+            "decide predictions.npz --false-alarm 1 --miss 10",
+            "decide predictions.npz --false-alarm 1 --miss 10 --abstain 0.5 --report decisions.html",
+            "decide predictions.csv --costs costs.csv --calibrator cal.safetensors",
+            "decide answers.csv --answers --false-alarm 5 --abstain 1",
+        ),
+    ),
     "ood": (
         "Measures how well confidence tells a model's own data from data that it does not know, for several scores.",
         (

@@ -22,11 +22,12 @@ if TYPE_CHECKING:
     from temperance.diagnose.shift import Shift
     from temperance.jobs.abstention import Abstention
     from temperance.jobs.comparison import Comparison
+    from temperance.jobs.decisions import Decisions
     from temperance.jobs.evaluation import Evaluation
     from temperance.jobs.ood import OODComparison
     from temperance.jobs.several import Comparisons, Evaluations
 
-    Reported = Evaluation | Evaluations | Comparison | Comparisons | OODComparison | Shift
+    Reported = Evaluation | Evaluations | Comparison | Comparisons | Decisions | OODComparison | Shift
 
 STDOUT = Path("-")
 

@@ -22,13 +22,12 @@ from temperance.arrays import LOG_FLOOR, ArrayLike
 from temperance.calibrators._fit.reduction import top_log_odds
 from temperance.calibrators.base import make_calibrator
 from temperance.errors import InputError, TemperanceWarning
+from temperance.jobs.cross_fitting import cross_fitted
 from temperance.jobs.results import shown
 from temperance.metrics.gain import Gains
 from temperance.predictions.checks import Positive
 from temperance.predictions.given import Set, as_predictions
 from temperance.settings import AtLeastTwo, Seed, of_kind
-
-HALVINGS = 50
 
 
 @dataclass(frozen=True)
@@ -96,7 +95,7 @@ def calibration_gap(
         # Too few samples to learn from make the gain smaller, so the bound still holds.
         warnings.simplefilter("ignore", TemperanceWarning)
         after, top_after = (
-            _cross_fitted(method, z, y, counts, folds, seed) for z, y in ((logits, truth), (top, correct))
+            cross_fitted(method, z, y, counts, folds=folds, seed=seed) for z, y in ((logits, truth), (top, correct))
         )
     before, top_before = logits.softmax(1), top.softmax(1)
     found = {
@@ -105,9 +104,7 @@ def calibration_gap(
         "top-l1": _gained(top_before, top_after, correct, counts, None),
         "top-l2": _gained(top_before, top_after, correct, counts, _halved),
     }
-    gaps = {
-        name: Gap(max(gains.mean, 0.0), max(_lowest(gains, 1 - level), 0.0), level) for name, gains in found.items()
-    }
+    gaps = {name: Gap(max(gains.mean, 0.0), max(gains.lowest(1 - level), 0.0), level) for name, gains in found.items()}
     mean, square = gaps.pop("top-l1"), gaps.pop("top-l2")
     if bool((correct == correct[0]).all()):
         return gaps
@@ -134,28 +131,6 @@ def gap_sentence(gaps: Mapping[str, Gap]) -> str:
         f"{told('nll', percent=False)} and Brier by {told('brier', percent=False)}{confidence} "
         f'Each "at least" is a one-sided {100 * first.level:g} % bound.'
     )
-
-
-def _cross_fitted(method: str, logits: Tensor, labels: Tensor, counts: Tensor | None, folds: int, seed: int) -> Tensor:
-    """Probabilities of each sample by a calibrator that was not fitted on it. (n, k)
-
-    Where all samples to fit on have one label, there is nothing to learn: the probabilities stay as they are.
-    """
-    n = len(labels)
-    order = torch.randperm(n, generator=torch.Generator().manual_seed(seed)).to(labels.device)
-    found = torch.empty_like(logits)
-    for i in range(min(folds, n)):
-        out = order[i::folds]
-        inside = torch.ones(n, dtype=torch.bool, device=labels.device)
-        inside[out] = False
-        if torch.all(labels[inside] == labels[inside][:1]):
-            found[out] = logits[out].softmax(1)
-            continue
-        weights = None if counts is None else counts[inside]
-        found[out] = (
-            make_calibrator(method).fit(logits[inside], labels[inside], weights=weights).predict_proba(logits[out])
-        )
-    return found
 
 
 Score = Callable[[Tensor], Tensor]
@@ -186,13 +161,3 @@ def _gained(before: Tensor, after: Tensor, labels: Tensor, counts: Tensor | None
     if counts is not None:
         change = change * (counts / counts.mean())[:, None]
     return Gains(change.gather(1, labels[:, None]).squeeze(1), float(change.min()), float(change.max()))
-
-
-def _lowest(gains: Gains, level: float) -> float:
-    """The largest mean gain that Gaffke's test rejects at this level."""
-    low, high = gains.least, gains.mean
-    for _ in range(HALVINGS):
-        middle = (low + high) / 2
-        moved = Gains(gains.values - middle, gains.least - middle, gains.most - middle)
-        low, high = (middle, high) if moved.p_value() <= level else (low, middle)
-    return low

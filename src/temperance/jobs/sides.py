@@ -22,14 +22,19 @@ def fit_and_test(fit: Set, test: Set | None, seed: int, **how: Any) -> tuple[Pre
         )
     whole = fit if isinstance(fit, Predictions) else read_predictions(fit, **how)
     if not isinstance(fit, Predictions) and whole.split is not None:
-        val, held_out = map(counting, read_pair(fit, **how))
-        _check_pair(val, held_out)
-        fitted, measured = (plural(part.n, f"{part.split} {part.row_name}") for part in (val, held_out))
-        return val, held_out, f"fitted on its {fitted}, measured on its {measured}"
+        return own_parts(fit, **how)
     whole = counting(whole)
     first, second = whole.halves(seed)
     what = "its images split at random" if whole.of_pixels else "split at random"
     return first, second, f"{what}: fitted on {plural(first.n, whole.row_name)}, measured on the other {second.n:,}"
+
+
+def own_parts(path: str | Path, **how: Any) -> tuple[Predictions, Predictions, str]:
+    """The val and the test part of a file that has both, and words that say so."""
+    val, held_out = map(counting, read_pair(path, **how))
+    _check_pair(val, held_out)
+    fitted, measured = (plural(part.n, f"{part.split} {part.row_name}") for part in (val, held_out))
+    return val, held_out, f"fitted on its {fitted}, measured on its {measured}"
 
 
 def read_for_fitting(path: str | Path, **how: Any) -> Predictions:

@@ -35,23 +35,34 @@ FEWEST_SAMPLES = 10
 MOST_SAMPLES = 10_000_000  # if more are needed, it does not matter how many
 SCEPTICAL = 5.0  # the number of pseudo-samples in `chance_of_harm`
 ROUNDING = 1e-9  # predictions whose logarithms differ by less are equal
+HALVINGS = 50  # of the interval that holds a bound
 
 
 @dataclass(frozen=True)
 class Gains:
-    """The gain of each sample (n,), and the least and the largest gain that any label of any sample would give."""
+    """The gain of each sample (n,), and the least and the largest gain that any label of any sample would give.
+
+    counts  how many samples have each value, if equal gains are listed once
+    """
 
     values: Tensor
     least: float
     most: float
+    counts: Tensor | None = None
 
     def __neg__(self) -> Gains:
         """The gains of the first predictions over the second."""
-        return Gains(-self.values, -self.most, -self.least)
+        return Gains(-self.values, -self.most, -self.least, self.counts)
+
+    @property
+    def n(self) -> int:
+        """The number of samples."""
+        return len(self.values) if self.counts is None else int(self.counts.sum())
 
     @property
     def mean(self) -> float:
-        return float(self.values.mean())
+        total = self.values.sum() if self.counts is None else self.values.double() @ self.counts.double()
+        return float(total) / self.n
 
     def p_value(self, times: float = 1.0) -> float:
         """The p-value of no gain on average; with `times` as many samples of the same kind.
@@ -61,15 +72,25 @@ class Gains:
         percent, and errs on the side of caution.
         """
         worst = -self.least
-        if len(self.values) * times < FEWEST_SAMPLES or worst < ROUNDING:
+        if self.n * times < FEWEST_SAMPLES or worst < ROUNDING:
             return 1.0
         x = np.append(np.maximum(self.values.double().cpu().numpy() / worst, -1.0), -1.0)
-        found = saddlepoint_tail(x, np.append(np.full(len(x) - 1, times), 1.0))
+        counts = np.ones(len(x) - 1) if self.counts is None else self.counts.double().cpu().numpy()
+        found = saddlepoint_tail(x, np.append(times * counts, 1.0))
         return 1.0 if found is None else found
+
+    def lowest(self, level: float) -> float:
+        """The largest mean gain that the test rejects at this level: the true one is above it."""
+        low, high = self.least, self.mean
+        for _ in range(HALVINGS):
+            middle = (low + high) / 2
+            moved = Gains(self.values - middle, self.least - middle, self.most - middle, self.counts)
+            low, high = (middle, high) if moved.p_value() <= level else (low, middle)
+        return low
 
     def samples_needed(self, level: float) -> float:
         """About how many samples of the same kind would give a p-value of at most `level`; infinity for too many."""
-        n = len(self.values)
+        n = self.n
         few, many = 1.0, 2.0
         while self.p_value(many) > level:
             few, many = many, 2 * many

@@ -27,6 +27,7 @@ from temperance.report.svg.drawing import (
 COLOURS, DASHES = 7, 4  # of page.css
 TOP, BOTTOM = 8.0, 220.0
 MOST_POINTS = 1000  # of one line
+LETTER = 6.1  # the width of a letter of a name
 
 
 def series(i: int) -> str:
@@ -95,8 +96,9 @@ def line_chart(
     parts += [drawn_line(plot, line, dots=dots) for line in lines]
     for i, (value, name) in enumerate(at):
         parts.append(plot.line([(value, y.low), (value, y.high)], "mark plain"))
-        # The name is to the right of its line, unless the next one is too near.
-        crowded = i + 1 < len(at) and x(at[i + 1][0]) - x(value) < 18
+        # The name is to the right of its line, unless the next one or the edge is too near.
+        near_next = i + 1 < len(at) and x(at[i + 1][0]) - x(value) < 18
+        crowded = near_next or x(value) + LETTER * len(name) > RIGHT
         parts.append(label(x(value) + (-4 if crowded else 4), TOP + 10, name, anchor="end" if crowded else "start"))
     return picture(
         BOTTOM + 42,

@@ -8,11 +8,11 @@ from importlib.resources import files
 
 from temperance.markup import Markup, join, tag
 from temperance.report.svg.drawing import WIDTH, label
-from temperance.report.svg.lines import Line
+from temperance.report.svg.lines import LETTER, Line
 
 MARGIN, BETWEEN = 14.0, 30.0  # around the pictures, and from one to the next
 CAPTION, NOTE = 20.0, 16.0  # heights of a line of a caption and of the legend
-STROKE, LETTER = 26.0, 6.1  # widths in the legend: of a line, and of a letter of its name
+STROKE = 26.0  # the width of a line in the legend
 
 
 def sheet(pictures: Sequence[tuple[str, Markup]], *, legend: Sequence[Line] = (), columns: int = 2) -> str:

@@ -1,0 +1,416 @@
+"""Decisions with costs: the cheapest is taken, what it costs is counted right, and no saving is claimed by chance."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from commands import run
+from conftest import random_predictions
+from temperance import decide, read_predictions
+from temperance.calibrators import Temperature
+from temperance.errors import InputError
+from temperance.jobs.costs import Costs
+from temperance.jobs.decisions import Decisions
+from temperance.jobs.policies import THRESHOLDS
+from temperance.predictions import Predictions, write_predictions
+
+CLASSES = ("cat", "dog", "owl")
+
+
+def two_classes(n: int, seed: int, sharpness: float = 1.0) -> tuple[torch.Tensor, torch.Tensor]:
+    """Logits of two classes and labels drawn from them; with a sharpness of 1 they are calibrated."""
+    generator = torch.Generator().manual_seed(seed)
+    x = 2 * torch.randn(n, generator=generator, dtype=torch.float64) - 1
+    labels = (torch.rand(n, generator=generator, dtype=torch.float64) < x.sigmoid()).long()
+    return torch.stack([torch.zeros_like(x), sharpness * x], 1), labels
+
+
+def matrix(values: Any, classes: tuple[str, ...] | None = None) -> Costs:
+    array = torch.as_tensor(values, dtype=torch.float64)
+    names = classes or tuple(map(str, range(len(array))))
+    return Costs(array, names, tuple(f"d{i}" for i in range(array.shape[1])))
+
+
+# -------------------------------------------------------------------------------------------------------------- numbers
+
+
+def test_numbers_by_hand() -> None:
+    probs = [0.05, 0.2, 0.6, 0.95, 0.08]
+    labels = [0, 1, 0, 1, 1]
+    found = decide(probs, labels, positive=1, false_alarm=1, miss=9, method="temperature")
+    # Acting above 10 %: the second, third and fourth; a false alarm for the third, a miss of the fifth.
+    assert found.given.cost == pytest.approx((1 + 9) / 5)
+    assert found.given.shares == pytest.approx((2 / 5, 3 / 5)) and found.given.means == pytest.approx((9 / 2, 1 / 3))
+    # The most probable class: the third and fourth; a false alarm and two misses. Always acting: two false alarms.
+    assert found.most_probable is not None and found.most_probable.cost == pytest.approx(19 / 5)
+    assert found.constant.cost == pytest.approx(2 / 5) and found.constant.name == "always act"
+    assert found.costs.rule[1].low == pytest.approx(0.1)
+    assert found.curve is not None
+    place = found.curve.thresholds.index(0.5)
+    assert found.curve.net_benefit["these probabilities"][place] == pytest.approx(1 / 5 - 1 / 5)
+    assert found.curve.net_benefit["act on all"][place] == pytest.approx(3 / 5 - 2 / 5)
+    assert found.curve.cost["these probabilities"][place] == pytest.approx(19 / 5)
+    assert found.curve.cost["these probabilities"][found.curve.thresholds.index(0.1)] == pytest.approx(10 / 5)
+
+
+@pytest.mark.parametrize(("false_alarm", "miss"), [(1, 1), (1, 10), (3, 0.5), (2, 0), (0, 2)])
+def test_the_threshold_is_that_of_the_formula(false_alarm: float, miss: float) -> None:
+    logits, labels = two_classes(500, 0)
+    found = decide(logits, labels, from_logits=True, false_alarm=false_alarm, miss=miss, method="temperature")
+    acts = logits.softmax(1)[:, 1] > false_alarm / (false_alarm + miss)
+    wrong = torch.where(acts, (labels == 0) * false_alarm, (labels == 1) * miss)
+    assert found.given.cost == pytest.approx(float(wrong.double().mean()))
+
+
+def test_abstaining_has_two_thresholds() -> None:
+    logits, labels = two_classes(2000, 0)
+    how: dict[str, Any] = {"from_logits": True, "false_alarm": 1, "miss": 10, "method": "temperature"}
+    found = decide(logits, labels, abstain=0.5, **how)
+    names = [(found.costs.decisions[part.decision], part.low, part.high) for part in found.costs.rule]
+    assert names == [("do not act", 0, 0.05), ("abstain", 0.05, 0.5), ("act", 0.5, 1)]
+    assert found.verdict.endswith("of class 1: act above 50 %, abstain from 5 % to 50 %, do not act below.")
+    dear = decide(logits, labels, abstain=0.95, **how)
+    assert dear.notes == ("Never taken: abstain. Whatever the probabilities, another decision costs no more.",)
+    assert (
+        dear.given == decide(logits, labels, **how).given or dear.given.cost == decide(logits, labels, **how).given.cost
+    )
+
+
+@given(st.integers(2, 5), st.integers(2, 6), st.integers(0, 10_000))
+def test_the_cheapest_decision_equals_brute_force(k: int, n_decisions: int, seed: int) -> None:
+    generator = np.random.default_rng(seed)
+    costs = generator.integers(-3, 10, (k, n_decisions)).astype(float)
+    if (costs == costs[:, :1]).all():
+        return
+    probs = generator.dirichlet(np.ones(k), 50)
+    prices = matrix(costs)
+    found = prices.cheapest(torch.from_numpy(probs))
+    for row, decision in zip(probs, found.tolist(), strict=True):
+        expected = [sum(p * c for p, c in zip(row, column, strict=True)) for column in costs.T]
+        assert expected[decision] == pytest.approx(min(expected))
+        assert prices.decisions[decision] not in prices.never
+        if k == 2:
+            (stretch,) = [part for part in prices.rule if part.low < row[1] <= part.high]
+            assert expected[stretch.decision] == pytest.approx(min(expected))
+    for name in prices.never:
+        column = costs[:, prices.decisions.index(name)]
+        others = [other for d, other in enumerate(costs.T) if prices.decisions[d] not in prices.never]
+        grid = generator.dirichlet(np.ones(k), 100)
+        assert all(min(row @ other for other in others) <= row @ column + 1e-12 for row in grid)
+
+
+@given(st.integers(0, 10_000))
+def test_net_benefit_is_its_definition(seed: int) -> None:
+    logits, labels = two_classes(60, seed)
+    p = logits.softmax(1)[:, 1]
+    curve = decide(logits, labels, from_logits=True, false_alarm=1, miss=3, method="temperature").curve
+    assert curve is not None and curve.chosen == 0.25 and set(THRESHOLDS) <= set(curve.thresholds)
+    for i in (0, 49, 50, 120, 198):
+        t = curve.thresholds[i]
+        acts = p > t
+        benefit = float(((acts & (labels == 1)).double() - t / (1 - t) * (acts & (labels == 0)).double()).mean())
+        assert curve.net_benefit["these probabilities"][i] == pytest.approx(benefit)
+        cost = float(((acts & (labels == 0)).double() + 3 * (~acts & (labels == 1)).double()).mean())
+        assert curve.cost["these probabilities"][i] == pytest.approx(cost)
+        assert curve.net_benefit["act on none"][i] == 0
+
+
+def test_parts_add_up_and_intervals_hold_the_value() -> None:
+    logits, labels = random_predictions(800, 4)
+    costs = np.random.default_rng(0).uniform(0, 5, (4, 5))
+    found = decide(logits, labels, from_logits=True, costs=costs, method="temperature")
+    assert found.costs.decisions == ("0", "1", "2", "3", "decision 4") and found.curve is None
+    assert len(found.policies) == 4 and found.saving is not None and found.calibrated is not None
+    for policy in found.policies:
+        whole = sum(s * m for s, m in zip(policy.shares, policy.means, strict=True) if s)
+        assert policy.cost == pytest.approx(whole) and policy.low <= policy.cost <= policy.high
+    assert found.saving.value == pytest.approx(found.given.cost - found.calibrated.cost)
+    assert found.saving.low <= found.saving.value <= found.saving.high
+    assert (found.saving.p_value < 0.05) == (found.saving.saves or found.saving.loses)
+
+
+def test_the_unit_of_costs_does_not_matter() -> None:
+    logits, labels = two_classes(400, 0, sharpness=3)
+    small, large = (
+        decide(logits, labels, from_logits=True, false_alarm=u, miss=7 * u, method="temperature").saving
+        for u in (1e-8, 1e6)
+    )
+    assert small is not None and large is not None and small.p_value == pytest.approx(large.p_value)
+    assert small.low * 1e14 == pytest.approx(large.low) and small.changed == large.changed
+
+
+# --------------------------------------------------------------------------------------------------------------- claims
+
+
+def test_a_saving_is_seldom_claimed_for_calibrated_predictions() -> None:
+    claims, differences = 0, []
+    for seed in range(200):
+        logits, labels = two_classes(300, seed)
+        found = decide(logits, labels, from_logits=True, false_alarm=1, miss=5, method="temperature").saving
+        assert found is not None
+        claims += found.saves
+        differences.append(found.value)
+    assert claims <= 10
+    # Probabilities that are right cannot be improved on average.
+    assert np.mean(differences) <= 2 * np.std(differences) / np.sqrt(len(differences))
+
+
+def test_few_samples_claim_nothing() -> None:
+    logits, labels = two_classes(9, 0, sharpness=50)
+    found = decide(logits, labels, from_logits=True, false_alarm=1, miss=10, method="temperature")
+    assert found.saving is not None and found.saving.p_value == 1 and found.saving.low < 0 < found.saving.high
+    assert found.verdict.startswith("At these costs, nothing shows that the probabilities help.")
+
+
+def test_what_is_said_of_a_saving() -> None:
+    found = decide(*two_classes(4000, 0, sharpness=6), from_logits=True, false_alarm=1, miss=10, method="temperature")
+    assert found.saving is not None and found.calibrated is not None
+    share = round(100 * found.saving.value / found.given.cost)
+    assert found.verdict == (
+        "Calibrate before you decide. "
+        f"Deciding by these probabilities costs {found.given.cost:.2f} per sample. With probabilities calibrated by "
+        f"temperature it costs {found.calibrated.cost:.2f}: calibration saves {found.saving.value:.2f} (95 % interval "
+        f"{found.saving.low:.2f} to {found.saving.high:.2f}), {share} %. {found.saving.changed:,} of 4,000 samples are "
+        f"decided differently. The best single decision for all samples, act, costs {found.constant.cost:.2f}. Act if "
+        "the calibrated probability of class 1 is above 9.09 %, else do not act."
+    )
+
+
+def test_what_is_said_otherwise() -> None:
+    logits, labels = two_classes(2000, 0)
+    how: dict[str, Any] = {"from_logits": True, "false_alarm": 1}
+    same = decide(logits, labels, miss=1, method="temperature", **how)
+    assert (
+        same.verdict.startswith("Calibration changes no decision. Deciding")
+        and "every decision is the same" in same.verdict
+    )
+    unsure = decide(logits, labels, miss=4, method="temperature", **how)
+    assert unsure.verdict.startswith("2,000 samples cannot tell whether calibration saves anything.")
+    assert "which could be chance (95 % interval" in unsure.verdict and "%." not in unsure.verdict.split("interval")[0]
+    harmful = Temperature().fit(*two_classes(2000, 1, sharpness=0.1))
+    worse = decide(logits, labels, miss=10, calibrator=harmful, **how)
+    assert worse.verdict.startswith("Decide by the probabilities as they are.") and " more (95 %" in worse.verdict
+    useless = decide(logits, labels, miss=10_000, method="temperature", **how)
+    assert useless.verdict.startswith("At these costs, nothing shows that the probabilities help.")
+    noise = decide(logits, labels[torch.randperm(2000, generator=torch.Generator().manual_seed(0))], miss=1, **how)
+    assert noise.verdict.startswith("At these costs, nothing shows")
+    always = decide(logits, labels, costs=[[0, 1], [0, 1]], from_logits=True, method="temperature")
+    assert "Whatever the probability of class 1, choose class 0." in always.verdict
+
+
+def test_gains_have_no_percentage() -> None:
+    found = decide(*two_classes(4000, 0, sharpness=6), from_logits=True, costs=[[0, 1], [9, -1]], method="temperature")
+    assert found.saving is not None and found.saving.saves and "), " not in found.verdict.partition(". 1,")[0]
+
+
+# ------------------------------------------------------------------------------------------------- how it is calibrated
+
+
+def test_a_file_with_two_parts_is_fitted_on_one(tmp_path: Path) -> None:
+    val, test = two_classes(600, 0, sharpness=3), two_classes(500, 1, sharpness=3)
+    path = tmp_path / "both.npz"
+    np.savez(path, val_logits=val[0], val_labels=val[1], test_logits=test[0], test_labels=test[1])
+    found = decide(path, false_alarm=1, miss=5, method="temperature")
+    other = decide(*test, from_logits=True, false_alarm=1, miss=5, calibrator=Temperature().fit(*val))
+    assert found.n == 500 and found.saving == other.saving
+    assert [policy.cost for policy in found.policies] == [policy.cost for policy in other.policies]
+    assert found.how == "calibrated by temperature, fitted on its 600 val samples, measured on its 500 test samples"
+
+
+def test_calibrated_predictions_are_not_calibrated_again(tmp_path: Path) -> None:
+    data = Predictions.of(*two_classes(600, 0, sharpness=3), from_logits=True)
+    calibrator = Temperature().fit(data.scores, data.labels)
+    done = data.calibrated(calibrator.predict_proba, by="temperature")
+    found = decide(done, false_alarm=1, miss=5)
+    assert found.calibrated is None and found.saving is None and len(found.policies) == 3
+    assert found.notes == ("These probabilities were calibrated by temperature, so they are not calibrated again.",)
+    assert found.verdict.startswith("Deciding by these probabilities costs")
+    write_predictions(tmp_path / "done.npz", done)
+    calibrator.save(tmp_path / "cal.safetensors")
+    said = run(
+        "decide",
+        tmp_path / "done.npz",
+        "--false-alarm",
+        "1",
+        "--miss",
+        "5",
+        "--calibrator",
+        tmp_path / "cal.safetensors",
+    )
+    assert said.code == 2 and "are calibrated already, by temperature; leave out" in said.err
+
+
+def test_answers_are_used_or_not() -> None:
+    generator = np.random.default_rng(0)
+    confidence = generator.uniform(0.2, 1, 3000)
+    correct = generator.random(3000) < confidence**2
+    found = decide(confidence, correct, answers=True, false_alarm=5, abstain=1, method="temperature")
+    used = confidence > 0.8
+    assert found.given.cost == pytest.approx(float(np.where(used, 5.0 * ~correct, 1.0).mean()))
+    assert found.most_probable is None
+    assert found.verdict.endswith("confidence is above 80 %, else abstain.") and "Use the answer if" in found.verdict
+    with pytest.raises(InputError, match="leave out miss"):
+        decide(confidence, correct, answers=True, false_alarm=5, abstain=1, miss=2)
+
+
+def test_one_sample_and_one_class() -> None:
+    one = decide([[0.2, 0.8]], [1], false_alarm=1, miss=2)
+    assert one.n == 1 and one.verdict.startswith("At these costs, nothing shows")
+    single = decide(two_classes(100, 0)[0], torch.zeros(100, dtype=torch.long), from_logits=True, false_alarm=1, miss=2)
+    assert single.constant.cost == 0 and single.constant.low == 0
+
+
+def test_pixels_are_said_to_be_alike() -> None:
+    dense = Predictions.of(np.full((2, 2, 8, 8), 0.5), np.arange(128).reshape(2, 8, 8) % 2)
+    assert "Every pixel counts as a sample" in decide(dense, false_alarm=1, miss=2, method="temperature").notes[0]
+
+
+# -------------------------------------------------------------------------------------------------------------- on disk
+
+
+@pytest.fixture(scope="module")
+def animals(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("animals") / "animals.npz"
+    logits, labels = random_predictions(600, 3)
+    write_predictions(path, Predictions.of(logits, labels, from_logits=True, class_names=CLASSES))
+    return path
+
+
+def test_a_matrix_is_matched_by_name(animals: Path, tmp_path: Path) -> None:
+    values = [[0, 2, 3, 1], [4, 0, 5, 1], [6, 7, 0, 1]]
+    ordered, shuffled = tmp_path / "ordered.csv", tmp_path / "shuffled.tsv"
+    ordered.write_text("cat,dog,owl,call\n" + "\n".join(",".join(map(str, row)) for row in values))
+    shuffled.write_text("class\tcall\towl\tdog\tcat\nowl\t1\t0\t7\t6\ncat\t1\t3\t2\t0\ndog\t1\t5\t0\t4\n")
+    mapping = {name: {cls: values[j][d] for j, cls in enumerate(CLASSES)} for d, name in enumerate((*CLASSES, "call"))}
+    names, found = (*CLASSES, "call"), []
+    for costs in (ordered, str(shuffled), mapping, {n: [row[d] for row in values] for d, n in enumerate(names)}):
+        each = decide(animals, costs=costs, method="temperature")
+        place = [each.costs.decisions.index(name) for name in names]
+        found.append([each.costs.values[:, place].tolist(), [p.cost for p in each.policies]])
+    assert found[0][0] == values and all(each == found[0] for each in found)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("cat,dog\n1,2\n2,1\n", "a row for each of the 3 classes; got 2 rows below the header cat, dog"),
+        ("a,b\n1,2\n2,1\nnan,0\n", "that of 'a' for the class 'owl' is nan"),
+        ("a,b\n1,2\n2,1,7\n0,1\n", "line 3 has 3 cells, and the header has 2"),
+        ("class,a,b\ncat,1,2\ndog,1,much\nowl,1,3\n", "line 3: a cost must be a number; got 'much'"),
+        ("class,a,b\ncat,1,2\ndog,1,0\n", "there are no costs for the class 'owl'; got cat, dog"),
+        ("class,a,b\ncat,1,2\ndog,1,0\nowl,1,3\nbat,1,1\n", "'bat' is not a class; the classes are cat, dog, owl"),
+        ("class,a,b\ncat,1,2\ndog,1,0\nowl,1,3\nowl,1,3\n", "'owl' is there twice"),
+        ("class,a\ncat,1\ndog,1\nowl,1\n", "at least two decisions; got a"),
+        ("a,a\n1,2\n3,4\n5,6\n", "every decision must have a name of its own; 'a' is there twice"),
+        ("a,b\n1,1\n3,3\n5,5\n", "every decision costs the same whatever the class"),
+        ("", "is empty"),
+    ],
+)
+def test_wrong_matrices_are_refused(animals: Path, tmp_path: Path, text: str, sentence: str) -> None:
+    path = tmp_path / "costs.csv"
+    path.write_text(text)
+    said = run("decide", animals, "--costs", path)
+    assert said.code == 2 and sentence in said.err and said.err.count("\n") == 1 and str(path) in said.err
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({}, "the costs are missing; give false_alarm and miss, or a matrix, costs="),
+        ({"false_alarm": 1}, "the costs are missing"),
+        ({"false_alarm": -1, "miss": 1}, "false_alarm must be a number of at least 0; got -1"),
+        ({"false_alarm": float("nan"), "miss": 1}, "false_alarm must be"),
+        ({"false_alarm": 0, "miss": 0}, "every decision costs the same"),
+        ({"false_alarm": 1, "miss": 2, "abstain": float("inf")}, "abstain must be a number or none; got inf"),
+        ({"costs": np.eye(2), "miss": 1}, "not both"),
+        (
+            {"costs": np.eye(3)},
+            r"a row for each of the 2 classes and a column for each decision; got the shape \(3, 3\)",
+        ),
+        ({"costs": [1, 2]}, r"got the shape \(2,\)"),
+        ({"costs": {}}, "at least two decisions"),
+        ({"costs": {"a": [1, 2, 3], "b": [0, 0]}}, "costs of 'a' must be a number for each of the 2 classes"),
+        ({"costs": {"a": {"no": 1, "yes": 2}, "b": [0, 0]}}, "they are numbers from 0"),
+        ({"false_alarm": 1, "miss": 1, "method": "magic"}, "there is no calibrator named 'magic'"),
+        ({"false_alarm": 1, "miss": 1, "method": "auto", "calibrator": Temperature()}, "give one of them"),
+    ],
+)
+def test_wrong_settings_are_refused(options: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(InputError, match=sentence):
+        decide([[0.2, 0.8], [0.6, 0.4]], [1, 0], **options)
+
+
+def test_wrong_input_is_refused(animals: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="have weights, and the costs are of samples that count equally"):
+        decide(Predictions.of([[0.2, 0.8]], [1], weights=[2]), false_alarm=1, miss=1)
+    pandas = pytest.importorskip("pandas")
+    table = pandas.DataFrame(np.eye(2), columns=["a", "b"])
+    with pytest.raises(InputError, match=r"pass a table as table\.to_dict\(\)"):
+        decide([[0.2, 0.8]], [1], costs=table)
+    assert decide([[0.2, 0.8]] * 9, [1] * 9, costs=table.to_dict(), method="temperature").costs.decisions == ("a", "b")
+    for arguments, sentence in (
+        (["--false-alarm", "1", "--miss", "2"], "the costs of 3 classes are a matrix; give it as --costs FILE.csv"),
+        (["--costs", "nowhere.csv"], "nowhere.csv does not exist"),
+        (["--costs", str(animals)], "a matrix of costs is a .csv file"),
+        (["--false-alarm", "much"], "--false-alarm must be a number; got 'much'"),
+    ):
+        said = run("decide", animals, *arguments)
+        assert said.code == 2 and sentence in said.err, said.err
+    path = tmp_path / "two.csv"
+    path.write_text("probs_0,probs_1,label\n0.2,0.8,1\n0.6,0.4,0\n")
+    assert "give --false-alarm and --miss, or a matrix, --costs FILE.csv" in run("decide", path).err
+    assert (
+        "--false-alarm must be a number of at least 0" in run("decide", path, "--false-alarm", "-1", "--miss", "1").err
+    )
+
+
+def test_every_output(animals: Path, tmp_path: Path) -> None:
+    costs = tmp_path / "costs.csv"
+    costs.write_text("cat,dog,owl,call\n0,2,3,1\n4,0,5,1\n6,7,0,1\n")
+    page, table = tmp_path / "page.html", tmp_path / "table.csv"
+    asked: list[str | Path] = ["decide", animals, "--costs", costs, "--method", "temperature"]
+    said = run(*asked, "--json", "--report", page, "--csv", table)
+    found = json.loads(said.out)
+    assert said.code == 0 and found["costs"]["decisions"] == ["cat", "dog", "owl", "call"] and found["rule"] == []
+    assert [policy["name"] for policy in found["policies"]][1:] == [
+        "most probable class",
+        "these probabilities",
+        "calibrated by temperature",
+    ]
+    assert table.read_text().startswith("policy,decision,share,cost,low,high\n") and "The costs" in page.read_text()
+    shown = " ".join(run(*asked).out.split())
+    assert found["verdict"] in shown and "Calibrated by temperature, each sample by a fit on others." in shown
+
+
+# ------------------------------------------------------------------------------------------------------------ real data
+
+
+def consistent(found: Decisions) -> None:
+    """Costs, shares and intervals fit together."""
+    for policy in found.policies:
+        assert policy.low <= policy.cost <= policy.high and sum(policy.shares) == pytest.approx(1)
+    assert found.constant.cost >= 0 and found.verdict
+
+
+@pytest.mark.parametrize("name", ["binary/adult_rf", "tabular/spambase__rf"])
+def test_real_binary_predictions(shared_data: Path, tmp_path: Path, name: str) -> None:
+    path = shared_data / "more" / f"{name}.npz"
+    said = run("decide", path, "--false-alarm", "1", "--miss", "10", "--report", tmp_path / "page.html", "--json")
+    assert said.code == 0 and len(json.loads(said.out)["curve"]["thresholds"]) == 200
+    consistent(decide(read_predictions(path), false_alarm=1, miss=5, abstain=0.2))
+
+
+def test_real_predictions_of_many_classes(shared_data: Path) -> None:
+    path = shared_data / "logits" / "c100_resnet20.npz"
+    costs = np.random.default_rng(0).exponential(1, (100, 100))
+    np.fill_diagonal(costs, 0)
+    found = decide(path, costs=costs, method="temperature")
+    consistent(found)
+    assert found.saving is not None and found.most_probable is not None
+    assert found.given.cost < found.most_probable.cost
