@@ -256,7 +256,7 @@ def test_a_calibrator_is_measured() -> None:
 def test_the_verdict_says_which_way(gap: float, word: str) -> None:
     found = evaluate(*confident(20_000, gap), bootstrap=0).verdict
     assert found.startswith(word)
-    assert ("temperance compare" in found) == (gap != 0)
+    assert ("To correct it without retraining, run `temperance compare`" in found) == (gap != 0)
 
 
 def test_the_verdict_sees_errors_that_cancel() -> None:
