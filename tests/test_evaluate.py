@@ -155,6 +155,7 @@ def test_groups(tmp_path: Path) -> None:
     out = io.StringIO()
     Console(file=out, width=160).print(found)
     assert out.getvalue().count("Expected calibration error") == 1  # explained once, not for each group
+    assert re.findall(r"│ (all|a|b) +│ +(\d+) │", out.getvalue()) == [("all", "300"), ("a", "200"), ("b", "100")]
 
 
 def test_small_groups_are_said_to_be_small() -> None:
