@@ -16,6 +16,7 @@ from temperance.heads import make_head
 from temperance.heads.change import differences
 from temperance.heads.masked import MaskedInference
 from temperance.heads.retraining import OWN, Retrained
+from temperance.jobs.abstention import abstain
 from temperance.jobs.comparison import Comparison, compare
 from temperance.jobs.evaluation import Evaluation, evaluate
 from temperance.jobs.ood import compare_ood
@@ -25,6 +26,7 @@ from temperance.metrics import ece
 from temperance.metrics.bins import Bins
 from temperance.predictions import Predictions
 from temperance.registry import parse_entry
+from temperance.report.pages.abstention import abstention_page
 from temperance.report.pages.analysis import analysis_page
 from temperance.report.pages.comparison import comparison_page
 from temperance.report.pages.evaluation import evaluation_page
@@ -180,6 +182,10 @@ PAGES: dict[str, Callable[[], str]] = {
     "evaluations": lambda: evaluations_page(evaluate_each(several(), bootstrap=20)),
     "comparisons": lambda: comparisons_page(
         compare_each(several(), methods=["temperature", "vector", "bias-corrected-temperature"], bootstrap=20)
+    ),
+    "abstention": lambda: abstention_page(abstain(predictions(n=2000, sharpness=6.0))),
+    "abstention by group": lambda: abstention_page(
+        abstain(predictions(n=4000, sharpness=6.0, groups=[GROUPS[i % 5 // 2] for i in range(4000)]), by_group=True)
     ),
     "ood": lambda: ood_page(
         compare_ood(predictions(), {"near.npz": predictions(seed=1), LONG_PATH: predictions(seed=2)}, bootstrap=20)

@@ -8,14 +8,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from temperance.cli.output import add_output_options, check_outputs, emit, progress_bar
-from temperance.cli.reading import add_each_option, add_ray_option, add_reading_options, one_set_on_ray, reading_options
+from temperance.cli.reading import (
+    add_by_option,
+    add_each_option,
+    add_ray_option,
+    add_reading_options,
+    one_set_on_ray,
+    reading_options,
+)
 from temperance.errors import InputError
 
 if TYPE_CHECKING:
     from temperance.predictions import Predictions
-
-
-GROUPED = ("group", "groups")
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -43,22 +47,13 @@ def add_measuring_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--bootstrap", type=int, default=500, metavar="N", help="resamples for intervals (500; 0: none)"
     )
-    parser.add_argument("--by", type=_by, choices=GROUPED, help="also measure each group separately")
+    add_by_option(parser, "also measure each group separately")
     parser.add_argument("--calibrator", type=Path, metavar="CAL", help="apply a saved calibrator first")
     parser.add_argument(
         "--gap", metavar="METHOD", help="also measure the error without bins, with this calibrator, such as auto"
     )
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the resampling (0)")
     add_output_options(parser)
-
-
-def _by(given: str) -> str:
-    """The word after --by: the column has an option of its own, so its name here is refused with both options."""
-    if given not in GROUPED:
-        raise argparse.ArgumentTypeError(
-            f"must be group; got {given!r}. If that is a column, write --by group --group {given}"
-        )
-    return given
 
 
 def run(args: argparse.Namespace) -> None:

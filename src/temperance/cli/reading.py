@@ -7,11 +7,27 @@ from typing import Any
 
 from temperance.errors import InputError
 
+GROUPED = ("group", "groups")
+
 
 def add_each_option(parser: argparse.ArgumentParser) -> None:
     """--each, the same for every command that takes several sets."""
     text = "treat every file as a set of its own; otherwise the files of a folder or a pattern are one set"
     parser.add_argument("--each", action="store_true", help=text)
+
+
+def add_by_option(parser: argparse.ArgumentParser, text: str) -> None:
+    """--by group, the same for every command that tells groups apart."""
+    parser.add_argument("--by", type=_by, choices=GROUPED, help=text)
+
+
+def _by(given: str) -> str:
+    """The word after --by: the column has an option of its own, so its name here is refused with both options."""
+    if given not in GROUPED:
+        raise argparse.ArgumentTypeError(
+            f"must be group; got {given!r}. If that is a column, write --by group --group {given}"
+        )
+    return given
 
 
 def add_reading_options(parser: argparse.ArgumentParser, *others: str) -> None:

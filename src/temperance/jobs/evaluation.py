@@ -170,7 +170,7 @@ class Evaluation(Results):
             bounds = [shown_range(row.low, row.high, percent=metric.percent)] if settings["bootstrap"] else []
             first = not i or self.rows[i - 1].group != row.group
             last = i + 1 == len(self.rows) or self.rows[i + 1].group != row.group
-            group = [Text(row.group or "all"), f"{row.n:,}" * first] if grouped else []
+            group = [Text(row.group or "all"), Text(f"{row.n:,}" * first)] if grouped else []
             what = metric.summary if not row.group else ""  # once, not again for each group
             cells = [metric.title, shown(row.value, percent=metric.percent), *bounds, *[what] * explained]
             table.add_row(*group, *cells, end_section=last)
