@@ -92,5 +92,5 @@ def _title(rule: Rule, row_name: str) -> str:
 def _cells(rule: Rule) -> list[str]:
     limit = f"{100 * rule.risk:g}\u00a0%"
     if not rule.found:
-        return [limit, noted("–", why_none(rule)), "–", "–"]
+        return [noted(limit, why_none(rule)), "–", "–", "–"]
     return [limit, f"{rule.threshold:g}", noted(percent(rule.coverage), f"{rule.kept:,}"), percent(rule.error)]
