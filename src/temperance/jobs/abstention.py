@@ -17,7 +17,7 @@ from temperance.calibrators.base import Calibrator
 from temperance.errors import InputError, plural
 from temperance.jobs.measuring import checked_batches, group_sizes
 from temperance.jobs.notes import group_name
-from temperance.jobs.results import Provenance, Tabular, as_json
+from temperance.jobs.results import Provenance, Tabular, as_json, how_read
 from temperance.jobs.statistics import OF_PIXELS
 from temperance.jobs.thresholds import Rule, counts, curve_of, rule_for
 from temperance.metrics.selective import RiskCoverage
@@ -213,7 +213,8 @@ def abstain(
     groups: list[str | None] = [*group_sizes(data)] if by_group else [None]
     counted = [(group_name(group), _counted(data, group, calibrator)) for group in groups]
     allowed = (1 - level) / len(counted)
-    settings = {"risk": risks, "level": level, "calibrator": calibrator.name if calibrator else None}
+    made_by = calibrator.name if calibrator else data.calibrated_by
+    settings = {"risk": risks, "level": level, "by_group": by_group, "n": data.n, "k": data.k}
     return Abstention(
         rules=tuple(rule_for(each, risk, allowed, group) for group, each in counted for risk in risks),
         curves=tuple(curve_of(each) for _, each in counted),
@@ -222,7 +223,7 @@ def abstain(
         n=data.n,
         row_name=data.row_name,
         notes=(OF_PIXELS,) if data.of_pixels else (),
-        provenance=Provenance.of({data.source: data.fingerprint}, settings, seed=0),
+        provenance=Provenance.of({data.source: data.fingerprint}, settings | how_read(data, made_by), seed=0),
     )
 
 

@@ -21,7 +21,7 @@ from temperance.calibrators.base import Calibrator, make_calibrator
 from temperance.jobs.gap import calibration_gap, gap_sentence
 from temperance.jobs.measuring import checked_batches, gathered, statistics_of
 from temperance.jobs.notes import group_name, notes
-from temperance.jobs.results import Provenance, Results, Row, shown, shown_range
+from temperance.jobs.results import Provenance, Results, Row, how_read, shown, shown_range
 from temperance.jobs.sides import counted
 from temperance.jobs.statistics import Statistics, not_below_gap
 from temperance.jobs.verdict import verdict
@@ -311,10 +311,7 @@ def evaluation(
         "n": n,
         "k": measuring.k,
     }
-    settings |= {"weights": True} if measuring.weights else {}
-    settings |= {"rows": measuring.row_name} if measuring.row_name != "sample" else {}
-    settings |= {"answers": True} if measuring.answers else {}
-    settings |= {"calibrated_by": measuring.made_by} if measuring.made_by else {}
+    settings |= how_read(measuring, measuring.made_by)
     names = measuring.class_names or tuple(map(str, range(measuring.k)))
     return Evaluation(
         rows=tuple(rows),

@@ -34,7 +34,7 @@ COLUMNS = ("Limit", "Abstain below", "Used", "Wrong here")
 def abstention_page(found: Abstention) -> str:
     """The page: the promise, the error at every coverage with the thresholds marked, every rule."""
     name = PurePath(found.source).name
-    settings = found.provenance.settings
+    calibrated_by = found.provenance.settings.get("calibrated_by", "")
     groups = plural(len(found.groups), "group") if found.by_group else ""
     n_found = sum(rule.found for rule in found.rules)
     wrong = sum(float(each.risk[-1]) * rules[0].n for each, rules in zip(found.curves, found.groups, strict=True))
@@ -45,7 +45,7 @@ def abstention_page(found: Abstention) -> str:
     ]
     return page(
         f"{name} – when to abstain",
-        heading("When to abstain", name, [plural(found.n, found.row_name), groups, settings["calibrator"] or ""]),
+        heading("When to abstain", name, [plural(found.n, found.row_name), groups, calibrated_by]),
         answer(found.verdict, figures, found.notes),
         _curves_section(found),
         _rules_section(found),
