@@ -1,5 +1,6 @@
 """temperance fit: its prior, and files that are larger than the memory."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,9 @@ from commands import run
 from conftest import random_predictions
 from temperance import evaluate
 from temperance.calibrators import load_calibrator
+from temperance.jobs import application
+from temperance.jobs.measuring import checked_batches
+from temperance.metrics.batch import Batch
 from temperance.predictions import Predictions, write_predictions
 from temperance.settings import settings_of
 
@@ -101,3 +105,24 @@ def test_labels_that_have_nothing_to_do_with_the_predictions_are_the_cause(metho
     assert said.code == 0 and said.err == f"temperance: warning: {note}\n"
     assert load_calibrator(tmp_path / "cal.safetensors").info["caution"] == note
     assert note not in run("fit", method, tmp_path / "right.npz", "-o", tmp_path / "cal.safetensors").err
+
+
+def test_the_first_rows_show_that_labels_are_related(monkeypatch: pytest.MonkeyPatch) -> None:
+    logits, labels = random_predictions(300_000, K)
+    read = 0
+
+    def counted(given: Predictions) -> Iterator[Batch]:
+        nonlocal read
+        for batch in checked_batches(given):
+            read += len(batch.labels)
+            yield batch
+
+    monkeypatch.setattr(application, "checked_batches", counted)
+    monkeypatch.setattr(application, "FIRST_BATCHES", 1)
+    assert application._unrelated(Predictions.of(logits, labels, from_logits=True)) == ""
+    assert read < 300_000
+    alone = torch.cat([(labels == 0).nonzero().squeeze(1).repeat(2), torch.arange(300_000)])  # the first show nothing
+    assert application._unrelated(Predictions.of(logits[alone], labels[alone], from_logits=True)) == ""
+    shuffled = labels[torch.randperm(300_000, generator=torch.Generator().manual_seed(1))]
+    data = Predictions.of(logits, shuffled, from_logits=True)
+    assert "no better than chance" in application._unrelated(data)

@@ -3,6 +3,7 @@
 import copy
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,9 @@ from temperance.predictions.given import as_predictions
 
 # Files of more values than this are fitted in several passes.
 LARGE = 1 << 24
+
+# As many batches show whether labels belong to predictions.
+FIRST_BATCHES = 4
 
 ADAPT = "adapt"
 FLAG = {"prior": "--prior"}
@@ -56,12 +60,18 @@ def fit(calibrator: Calibrator, data: Predictions) -> Calibrator:
 
 
 def _unrelated(data: Predictions) -> str:
-    """A sentence about labels that have nothing to do with the predictions, if that is so, as `evaluate` notes it."""
-    labels = LabelCounts(torch.zeros(data.k, dtype=torch.int64))
-    tallies: list[Tally] = []
-    with data.located():
-        for _ in tallied(labels.seen(checked_batches(data)), tallies):
-            pass
+    """A sentence about labels that have nothing to do with the predictions, if that is so, as `evaluate` notes it.
+
+    Usually the first rows show that it is not so, and the others are not read.
+    """
+    for most in (FIRST_BATCHES, None):
+        labels = LabelCounts(torch.zeros(data.k, dtype=torch.int64))
+        tallies: list[Tally] = []
+        with data.located():
+            for _ in tallied(labels.seen(islice(checked_batches(data), most)), tallies):
+                pass
+        if labels.related(tallies[1]):
+            break
     return labels.unrelated(tallies[1])
 
 
