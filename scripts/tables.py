@@ -18,6 +18,7 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks.papers import evidence  # noqa: E402  (needs the root on the path)
 from benchmarks.quality import (  # noqa: E402
+    abstain,
     answers,
     classifiers,
     coverage,
@@ -63,6 +64,7 @@ FOUND: dict[str, tuple[str, Callable[[list[dict[str, Any]]], str]]] = {
     "adapted_few": ("shift.jsonl", shift.few_markdown),
     "coverage": ("coverage.jsonl", coverage.markdown),
     "coverage_headline": ("coverage.jsonl", coverage.headline),
+    "abstain": ("abstain.jsonl", abstain.markdown),
     "few": ("few.jsonl", few.markdown),
     "robust": ("robust.jsonl", robust.markdown),
     "recommended": ("recommend.jsonl", recommend.markdown),

@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from conftest import random_predictions
 from temperance import abstain
 from temperance.calibrators import Temperature
 from temperance.errors import InputError
-from temperance.jobs.abstention import STARTS, THRESHOLDS, counts, fewest
+from temperance.jobs.thresholds import STARTS, THRESHOLDS, counts, fewest
 from temperance.predictions import Predictions
 
 
@@ -64,7 +65,7 @@ def test_more_risk_uses_more() -> None:
 
 
 def test_right_answers_alone_need_enough_of_them() -> None:
-    needed = fewest(0.05, 0.95)
+    needed = fewest(0.05, 0.05)
     assert not abstain([0.99] * (needed // 20), [1] * (needed // 20), answers=True, risk=0.05).rules[0].found
     found = abstain([0.999999] * needed, [1] * needed, answers=True, risk=0.05)
     assert found.rules[0].threshold == 0
@@ -75,8 +76,40 @@ def test_right_answers_alone_need_enough_of_them() -> None:
     few = abstain([0.9] * 20, [1] * 20, answers=True, risk=0.05)
     assert few.verdict == (
         f"On these answers, no threshold can promise an error below 5 %; 5 % takes at least {needed} answers. "
-        "One may with more answers, or if confidence told right from wrong better."
+        "More answers may give one, and so may a confidence that tells right from wrong better."
     )
+
+
+def test_groups_share_the_probability() -> None:
+    confidence, correct = drawn(6000, seed=0)
+    names = np.array(["", "(no name)", "few"])[np.minimum(np.arange(6000) % 100 // 49, 2)]
+    data = Predictions.of(confidence, correct, answers=True, groups=names)
+    found = abstain(data, risk=[0.1, 0.2, 0.3], by_group=True)
+    assert [rule.group for rule in found.rules] == ["(no name)"] * 6 + ["few"] * 3
+    for name, rules in zip(("", "(no name)", "few"), found.groups, strict=True):
+        mine = names == name
+        alone = abstain(confidence[mine], correct[mine], answers=True, risk=[0.1, 0.2, 0.3], level=1 - 0.05 / 3)
+        assert [replace(rule, group="") for rule in rules] == pytest.approx(alone.rules, nan_ok=True)
+    assert "For each limit, this holds for all groups at once with a probability of 95 %" in found.verdict
+    assert f"a group needs at least {fewest(0.1, 0.05 / 3)} answers for an error below 10 %" in found.verdict
+    few = abstain(data.select(names == "few"), risk=0.05, by_group=True, level=0.9)
+    assert few.verdict == (
+        f"1 of 1 group has no threshold for this limit. Even without a mistake, a group needs at least "
+        f"{fewest(0.05, 0.1)} answers for an error below 5 %. More answers may give one, and so may a confidence that "
+        "tells right from wrong better."
+    )
+
+
+def test_the_promise_is_kept_in_all_groups_at_once() -> None:
+    """Three groups whose error is the risk at every confidence: any threshold breaks the promise."""
+    generator = np.random.default_rng(0)
+    broken = 0
+    for _ in range(200):
+        confidence = torch.from_numpy(generator.uniform(-4, 12, 900)).sigmoid()
+        correct, groups = generator.random(900) >= 0.3, generator.integers(0, 3, 900)
+        data = Predictions.of(confidence, correct, answers=True, groups=groups)
+        broken += any(rule.found for rule in abstain(data, risk=0.3, level=0.9, by_group=True).rules)
+    assert binom.cdf(200 - broken, 200, 0.9) > 0.001
 
 
 def test_the_limit_of_chance() -> None:
@@ -130,11 +163,16 @@ def test_the_command(tmp_path: Path) -> None:
     rules = json.loads(said.out)["rules"]
     assert [rule["risk"] for rule in rules] == [0.2, 0.3]
     assert said.code == 0 and rules[1]["coverage"] > rules[0]["coverage"]
+    np.savez(path, confidence=confidence, correct=correct, site=np.repeat(["north", "[x]"], [1990, 10]))
+    said = run("abstain", path, "--answers", "--risk", "0.3", "--by", "group", "--group", "site")
+    assert said.code == 0 and "north" in said.out and f"takes at least {fewest(0.3, 0.05 / 2)}" in said.out
     said = run("abstain", path, "--answers", "--risk", "0.01,0.05,0.3,0.5")
     assert "each with a probability of 95 %." in " ".join(said.out.split())
     assert "On these answers, no threshold can promise an error below 1 % or 5 %." in " ".join(said.out.split())
+    page = tmp_path / "page.html"
+    assert run("abstain", path, "--answers", "--report", page).code == 0 and "When to abstain" in page.read_text()
     assert run("abstain", path, "--answers", "--csv", tmp_path / "rules.csv").code == 0
-    assert (tmp_path / "rules.csv").read_text().startswith("risk,threshold,coverage,error,kept\n")
+    assert (tmp_path / "rules.csv").read_text().startswith("group,risk,threshold,coverage,error,kept,n,needed\n")
 
 
 @pytest.mark.parametrize(
@@ -154,6 +192,8 @@ def test_wrong_settings_are_refused(options: dict[str, Any], sentence: str) -> N
 def test_wrong_input_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="have weights, and the promise is for samples that count equally"):
         abstain(Predictions.of([0.9, 0.8], [1, 0], answers=True, weights=[1, 2]))
+    with pytest.raises(InputError, match="have no groups"):
+        abstain(Predictions.of([0.9, 0.8], [1, 0], answers=True), by_group=True)
     (tmp_path / "new.csv").write_text("confidence\n0.9\n")
     assert "expected the column correct" in run("abstain", tmp_path / "new.csv", "--answers").err
     (tmp_path / "answers.csv").write_text("confidence,correct\n0.9,1\n")

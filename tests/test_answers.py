@@ -367,3 +367,18 @@ def test_stated_confidences_of_language_models(shared_data: Any) -> None:
     assert before.row("ece").value == pytest.approx(0.2087, abs=5e-4)
     found = temperance.compare(path, answers=True, methods=["auto", "temperature"], bootstrap=100)
     assert found.recommended.label == "auto" and found.after.row("ece").value < 0.03
+
+
+def test_every_job_says_how_answers_were_read() -> None:
+    confidence, correct = answers(600)
+    data = Predictions.of(confidence, correct, answers=True)
+    calibrator = Temperature().fit(data.logits(), data.labels)
+    jobs = (
+        evaluate(data, bootstrap=0),
+        temperance.compare(data, methods=["temperature"], bootstrap=20),
+        temperance.abstain(data),
+        temperance.abstain(data, calibrator=calibrator),
+    )
+    said = [{name: job.provenance.settings.get(name) for name in ("answers", "rows", "calibrated_by")} for job in jobs]
+    plain = {"answers": True, "rows": "answer", "calibrated_by": None}
+    assert said == [plain, plain, plain, plain | {"calibrated_by": "temperature"}]

@@ -18,7 +18,7 @@ from safetensors.torch import save_file
 
 from commands import applied, run
 from conftest import random_predictions
-from temperance.calibrators import Calibrator, Temperature, load_calibrator
+from temperance.calibrators import Calibrator, Temperature, load_calibrator, make_calibrator
 from temperance.errors import FileError, InputError
 from temperance.jobs.application import apply
 from temperance.jobs.blocks import statistics
@@ -302,6 +302,22 @@ def test_statistics_of_calibrated_and_other_predictions_do_not_add(calibrator: C
     before, after = (statistics(each, metrics=["nll"]) for each in (data, apply(calibrator, data)))
     with pytest.raises(InputError, match="calibrated by nothing, another predictions calibrated by temperature"):
         before + after
+
+
+def test_python_reads_a_file_as_the_command_does(tmp_path: Path) -> None:
+    path = tmp_path / "in.csv"
+    path.write_text("score,kind\n" + "".join(f"{x / 10},{'spam' if x % 3 else 'ham'}\n" for x in range(-20, 20)))
+    how: dict[str, Any] = {"positive": "spam", "columns": {"logits": "score", "label": "kind"}}
+    data = read_predictions(path, **how)
+    fitted = make_calibrator("platt").fit(data.logits(), data.labels)
+    found = apply(fitted, path, **how)
+    assert torch.equal(found.scores, apply(fitted, data).scores) and found.class_names == ("not spam", "spam")
+    with pytest.raises(InputError, match="a Predictions knows what it holds"):
+        apply(fitted, data, positive="spam")
+    (tmp_path / "answers.csv").write_text("confidence\n0.9\n0.2\n")
+    given = Predictions.of([0.9, 0.6, 0.3, 0.8] * 9, [1, 0, 1, 1] * 9, answers=True)
+    calibrator = make_calibrator("platt").fit(given.logits(), given.labels)
+    assert apply(calibrator, tmp_path / "answers.csv", answers=True).answers
 
 
 def test_the_same_from_python(calibrator: Calibrator, tmp_path: Path) -> None:

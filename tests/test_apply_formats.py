@@ -1,5 +1,6 @@
 """Calibrating into another kind of file: every column and key goes with it, or it is refused with the reason."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -99,3 +100,21 @@ def test_what_only_a_parquet_can_hold(saved: Path, tmp_path: Path, column: Any, 
     pq.write_table(pa.table({"logits": list(LOGITS), "label": LABELS, "extra": column}), tmp_path / "in.parquet")
     said = run("apply", saved, tmp_path / "in.parquet", "-o", tmp_path / "out.npz")
     assert said.code == 2 and sentence in said.err
+
+
+@pytest.mark.parametrize("after", [".csv", ".parquet", ".npz", ".jsonl", ".safetensors"])
+@pytest.mark.parametrize("before", [".csv", ".parquet", ".npz", ".jsonl"])
+def test_text_labels_stay_text_in_every_format(before: str, after: str, tmp_path: Path) -> None:
+    """Of a binary classifier whose labels are spam, ham and eggs, through two formats and back."""
+    kinds = ["spam", "ham", "eggs", "spam"] * 10
+    scores = np.random.default_rng(0).normal(size=40)
+    first = tmp_path / "first.csv"
+    first.write_text("logits,label\n" + "".join(f"{x},{kind}\n" for x, kind in zip(scores, kinds, strict=True)))
+    data = read_predictions(first, positive="spam")
+    paths = [tmp_path / f"second{before}", tmp_path / f"third{after}", tmp_path / "last.jsonl"]
+    for path in paths:
+        write_predictions(path, data)
+        data = read_predictions(path)
+        assert data.labels.tolist() == [int(kind == "spam") for kind in kinds]
+    written = [json.loads(line)["label"] for line in paths[-1].read_text().splitlines()]
+    assert written == (data.labels.tolist() if after == ".safetensors" else kinds)

@@ -264,11 +264,10 @@ def test_fit_shows_what_it_found(val: Path, tmp_path: Path, capsys: pytest.Captu
     lines = said("temperature", "--objective", "class-scaled")
     fitted = load_calibrator(saved)
     assert lines[1] == f"  temperature: {float(fitted.state_dict()['temperature']):.4g}"
-    weights = fitted.info["class_weights"]
-    assert f"  class_weights: 4 numbers, {min(weights):.4g} … {max(weights):.4g}" in lines
-    lines = said("vector")
-    scale = load_calibrator(saved).state_dict()["scale"]
-    assert lines[1] == f"  scale: 4 numbers, {float(scale.min()):.4g} … {float(scale.max()):.4g}"
+    assert len(fitted.info["class_weights"]) == 4 and not any("class_weights" in line for line in lines)
+    lines = said("class-temperature")
+    each = load_calibrator(saved).state_dict()["temperatures"]
+    assert lines[1] == f"  temperature of each class: 4 numbers, {float(each.min()):.4g} … {float(each.max()):.4g}"
     assert not any("n_classes" in line or "[" in line for line in lines)
 
 

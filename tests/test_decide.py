@@ -226,7 +226,7 @@ def test_a_file_with_two_parts_is_fitted_on_one(tmp_path: Path) -> None:
 def test_calibrated_predictions_are_not_calibrated_again(tmp_path: Path) -> None:
     data = Predictions.of(*two_classes(600, 0, sharpness=3), from_logits=True)
     calibrator = Temperature().fit(data.scores, data.labels)
-    done = data.calibrated(calibrator.predict_proba, by="temperature")
+    done = data.calibrated(calibrator.probs_of, by="temperature")
     found = decide(done, false_alarm=1, miss=5)
     assert found.calibrated is None and found.saving is None and len(found.policies) == 3
     assert found.notes == ("These probabilities were calibrated by temperature, so they are not calibrated again.",)

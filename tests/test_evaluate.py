@@ -155,6 +155,7 @@ def test_groups(tmp_path: Path) -> None:
     out = io.StringIO()
     Console(file=out, width=160).print(found)
     assert out.getvalue().count("Expected calibration error") == 1  # explained once, not for each group
+    assert re.findall(r"│ (all|a|b) +│ +(\d+) │", out.getvalue()) == [("all", "300"), ("a", "200"), ("b", "100")]
 
 
 def test_small_groups_are_said_to_be_small() -> None:
@@ -256,7 +257,7 @@ def test_a_calibrator_is_measured() -> None:
 def test_the_verdict_says_which_way(gap: float, word: str) -> None:
     found = evaluate(*confident(20_000, gap), bootstrap=0).verdict
     assert found.startswith(word)
-    assert ("temperance compare" in found) == (gap != 0)
+    assert ("To correct it without retraining, run `temperance compare`" in found) == (gap != 0)
 
 
 def test_the_verdict_sees_errors_that_cancel() -> None:

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from temperance import Predictions, combine, evaluate, read_predictions, statistics
+from temperance import Predictions, combine, compare, evaluate, read_predictions, statistics
 from temperance.calibrators import Identity
 from temperance.jobs.verdict import LEVEL, Findings
 from temperance.metrics.batch import batches
@@ -17,7 +17,7 @@ from temperance.metrics.tally import Tally, tallied
 from temperance.showing import percents
 from verdicts import Data, Facts, always, checked, made, mostly_over, off_by, one_class_off, opposite, rare, steep
 
-TOO_FEW = r"samples are too few to tell\."
+TOO_FEW = r"samples are too few to tell whether the average confidence is off\."
 CASES: dict[str, tuple[Data, list[str], list[str]]] = {
     # name: data, what must be said, what must not be said
     "over, many": (
@@ -104,12 +104,12 @@ CASES: dict[str, tuple[Data, list[str], list[str]]] = {
         [],
     ),
     "one sample, surely wrong": (always(1, 1.0, 0.0), [r"^One sample cannot tell\. .* and wrong\. "], ["confident"]),
-    "sure and right, few": (always(40, 1.0, 1.0), [f"^40 {TOO_FEW}"], ["No miscalibration"]),
+    "sure and right, few": (always(40, 1.0, 1.0), [f"^40 {TOO_FEW}"], ["No miscalibration", "temperance compare"]),
     "sure and right, enough": (always(300, 1.0, 1.0), [r" within 1\.8 points "], ["It takes about"]),
     "sure and right, many": (
         always(5000, 1.0, 1.0),
         [r"^No miscalibration .* 100\.0 % sure .* right 100\.0 % .* within 0\.2 points "],
-        ["To correct", "up to"],
+        ["To correct", "up to", "temperance compare"],
     ),
     "sure and wrong": (
         always(5, 1.0, 0.0),
@@ -223,6 +223,24 @@ def test_what_evaluate_says_of_real_predictions(pattern: str, shared_data: Path)
         checked(evaluate(data, bootstrap=0, metrics=["ece"]).verdict, Facts.of(probs, data.labels, names))
 
 
+@pytest.mark.parametrize(("n", "said"), [(400, f"^400 {TOO_FEW}"), (4000, "^No miscalibration found")])
+def test_what_evaluate_cannot_tell_compare_may(n: int, said: str) -> None:
+    """The confidence is right, but half of the other probability goes to a class that never occurs."""
+    draw = torch.Generator().manual_seed(0)
+    says = 0.4 + 0.35 * torch.rand(n, generator=draw, dtype=torch.float64)
+    rest = 1 - says[:, None]
+    probs = torch.cat([says[:, None], rest / 4, rest / 4, rest / 2], 1)
+    shuffled = torch.rand(n, 3, generator=draw).argsort(1)  # any of the first three classes may be predicted
+    places = torch.cat([shuffled, torch.full((n, 1), 3)], 1)
+    true = torch.multinomial(torch.cat([says[:, None], rest / 2, rest / 2], 1), 1, generator=draw)
+    labels = places.gather(1, true).squeeze(1)
+    probs = torch.empty_like(probs).scatter_(1, places, probs)
+    verdict = evaluate(probs, labels, bootstrap=0, metrics=["ece"]).verdict
+    assert re.search(said, verdict) and "`temperance compare` tests each prediction" in verdict, verdict
+    checked(verdict, Facts.of(probs, labels))
+    assert "significantly better than no calibration" in compare(probs, labels, methods=["vector"]).verdict
+
+
 def test_many_bins_are_those_of_the_metrics_alone() -> None:
     many, few = (evaluate(*off_by(500, 0.1), n_bins=n_bins, bootstrap=0) for n_bins in (1000, 100))
     assert " in 100 bins" in many.verdict and many.row("ece").params["metric"]["n_bins"] == 1000
@@ -302,7 +320,10 @@ def test_calibrated_predictions_are_not_to_be_calibrated_again() -> None:
     logits, labels = 9 * torch.randn(2000, 3, generator=generator), torch.randint(3, (2000,), generator=generator)
     plain = evaluate(logits, labels, from_logits=True, bootstrap=0)
     assert "run `temperance compare`" in plain.verdict
-    after = evaluate(logits, labels, from_logits=True, calibrator=Identity().fit(logits, labels), bootstrap=0)
+    fitted = Identity().fit(logits, labels)
+    after = evaluate(logits, labels, from_logits=True, calibrator=fitted, bootstrap=0)
     assert "run `temperance compare`" not in after.verdict
+    some = evaluate(logits[:30] / 90, labels[:30], from_logits=True, calibrator=fitted, bootstrap=0)
+    assert "too few" in some.verdict and "temperance compare" not in some.verdict
     assert after.verdict.endswith("fit one to the model's own predictions on samples like these.")
     assert "These predictions were calibrated by identity." in after.notes

@@ -223,6 +223,10 @@ def samples_it_takes(facts: Facts, needed: str) -> None:
     assert int(needed.replace(",", "")) > len(facts.labels)
 
 
+def not_certain(facts: Facts) -> None:
+    assert facts.mean()[0] < 1, "a model that is certain and always right cannot gain"
+
+
 def nothing(facts: Facts, *_: str) -> None:
     """A clause without numbers, or one whose numbers another clause has."""
 
@@ -231,12 +235,14 @@ PERCENT = r"(\d+(?:\.\d+)?)"
 MEANS = rf"is {PERCENT} % sure on average and right {PERCENT} % of the time"
 CLAUSES: dict[str, Callable[..., None]] = {
     rf"One sample cannot tell\. The model is {PERCENT} % sure, and (right|wrong)\.": one_sample,
-    rf"([\d,]+) samples are too few to tell\. The model {MEANS}; its true accuracy may lie anywhere from "
-    rf"{PERCENT} % to {PERCENT} % \(99 % interval\)\.": too_few,
+    rf"([\d,]+) samples are too few to tell whether the average confidence is off\. The model {MEANS}; its true "
+    rf"accuracy may lie anywhere from {PERCENT} % to {PERCENT} % \(99 % interval\)\.": too_few,
     r"It takes about ([\d,]+) samples to see an average error of 2 points\.": samples_it_takes,
     rf"No miscalibration found in ([\d,]+) samples\. The model {MEANS}; its true accuracy is within {PERCENT} points "
     rf"of that mean confidence \(99 % interval\)\. Its expected calibration error in (\d+) bins? is {PERCENT} %\."
     rf"(?: Chance alone gives up to {PERCENT} %, so a true error below that may not show\.)?": nothing_found,
+    r"This verdict tests averages; `temperance compare` tests each prediction, so it may still find that a calibrator "
+    r"helps\.": not_certain,
     r"(Over|Under)-confident(| on average, but not (?:everywhere|for every class)|, but only by a "
     r"little)\.": over_or_under,
     r"Over-confident in some places and under-confident in others\.": nothing,

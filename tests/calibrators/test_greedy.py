@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from conftest import SHARED, random_predictions
-from temperance.calibrators import greedy, make_calibrator
+from temperance.calibrators import Calibrator, TemperatureEce, greedy, make_calibrator
 from temperance.calibrators.greedy import ClassTemperatureGreedy
 from temperance.errors import InputError
 from temperance.metrics import accuracy, ece
@@ -228,3 +228,13 @@ def test_what_is_not_a_grid_is_refused(wrong: dict[str, Any]) -> None:
         make_calibrator("class-temperature-greedy", **wrong)
     with pytest.raises(InputError, match="class-temperature-greedy: "):
         ClassTemperatureGreedy(**wrong).fit(*random_predictions(20, 3))
+
+
+@pytest.mark.parametrize("method", [ClassTemperatureGreedy, TemperatureEce])
+@pytest.mark.parametrize("scale", [1e4, 1e9])
+def test_the_grid_is_in_the_unit_of_the_logits(method: type[Calibrator], scale: float) -> None:
+    logits, labels = random_predictions(2000, 4, 0, sharpness=3.0)
+    before, after = (
+        ece(method().fit(factor * logits, labels).predict_proba(factor * logits), labels) for factor in (1, scale)
+    )
+    assert after == pytest.approx(before, abs=0.01)

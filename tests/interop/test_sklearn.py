@@ -236,6 +236,17 @@ def test_display(cancer: Split) -> None:
     assert display.figure_.axes[0] is display.ax_
 
 
+def test_display_of_answers() -> None:
+    generator = np.random.default_rng(0)
+    confidence = generator.beta(2, 2, 400)
+    correct = generator.random(400) < confidence
+    display = ReliabilityDisplay.from_predictions(correct, confidence, answers=True)
+    assert display.bins.confidence.sum() == pytest.approx(confidence.sum())  # also below one half
+    assert display.bins.hits.sum() == correct.sum()
+    with pytest.raises(InputError, match="answers have no classes"):
+        ReliabilityDisplay.from_predictions(correct, confidence, answers=True, labels=[0, 1])
+
+
 # --------------------------------------------------------------------------------------------------------- wrong input
 
 

@@ -17,6 +17,7 @@ from temperance.heads import make_head
 from temperance.heads.change import differences
 from temperance.heads.masked import MaskedInference
 from temperance.heads.retraining import OWN, Retrained
+from temperance.jobs.abstention import abstain
 from temperance.jobs.comparison import Comparison, compare
 from temperance.jobs.decisions import decide
 from temperance.jobs.evaluation import Evaluation, evaluate
@@ -27,6 +28,7 @@ from temperance.metrics import ece
 from temperance.metrics.bins import Bins
 from temperance.predictions import Predictions
 from temperance.registry import parse_entry
+from temperance.report.pages.abstention import abstention_page
 from temperance.report.pages.analysis import analysis_page
 from temperance.report.pages.comparison import comparison_page
 from temperance.report.pages.decisions import decisions_page
@@ -201,6 +203,10 @@ PAGES: dict[str, Callable[[], str]] = {
         decide(
             *random_predictions(240, 2, sharpness=3.0), from_logits=True, false_alarm=9, miss=1, method="temperature"
         )
+    ),
+    "abstention": lambda: abstention_page(abstain(predictions(n=2000, sharpness=6.0))),
+    "abstention by group": lambda: abstention_page(
+        abstain(predictions(n=4000, sharpness=6.0, groups=[GROUPS[i % 5 // 2] for i in range(4000)]), by_group=True)
     ),
     "ood": lambda: ood_page(
         compare_ood(predictions(), {"near.npz": predictions(seed=1), LONG_PATH: predictions(seed=2)}, bootstrap=20)

@@ -56,7 +56,9 @@ class EnsembleTemperature(Parametric):
             problem = Problem(objective, lambda z, w: _mix_logits(z, w, inverse), logits, labels)
             start = logits.new_tensor([1.0, 0.0, 0.0])
             found = train(problem, start) if self.solver == "released" else minimise(problem, start)
-        self.info = found.info | {"temperature_at_bound": first["at_bound"]} | caution_of(first)
+        mixture = dict(zip(("temperature", "identity", "uniform"), found.parameters.tolist(), strict=True))
+        bound = {"temperature_at_bound": first["at_bound"]}
+        self.info = {"weights": mixture} | found.info | bound | caution_of(first)
         self._keep("temperature", logits.new_tensor(1 / inverse))
         self._keep("weights", found.parameters)
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from temperance.arrays import block_rows
-from temperance.calibrators._fit.inverse_temperature import caution_of, divided, fit_inverse_temperature
+from temperance.calibrators._fit.inverse_temperature import caution_of, divided, fit_inverse_temperature, unit_of
 from temperance.calibrators.base import Calibrator, Shared, calibrator
 from temperance.calibrators.temperature_ece import ROUNDING, least_ece
 from temperance.errors import InputError
@@ -41,7 +41,8 @@ class ClassTemperatureGreedy(Calibrator):
 
     The trap: ECE falls on the data it was fitted on, by construction. On new data the gain is smaller and can be a
     loss, more so with more classes and fewer samples; compare it on held-out data, with a proper score. Samples without
-    a mistake get the single temperature of `temperature`, with a warning.
+    a mistake get the single temperature of `temperature`, with a warning. If the logits of most samples differ by more
+    than 256, start, stop and step are multiplied by a power of two, as are the bounds of `temperature`.
 
     Unlike a single temperature, it can change predictions. `constrained=True` accepts only values that keep the
     accuracy on the fit data, as the paper does; `False` is its U-CTS. The paper's text asks for an accuracy not below
@@ -96,6 +97,8 @@ class ClassTemperatureGreedy(Calibrator):
     def _fit(self, logits: Tensor, labels: Tensor) -> None:
         n, k = logits.shape
         grid, caution = self._values().to(logits.device), {}
+        if self.grid is None:
+            grid *= unit_of(logits)
         if bool((logits.argmax(1) == labels).all()):
             # The least ECE is then at an end of any grid.
             inverse, record = fit_inverse_temperature(Nll(), logits, labels)

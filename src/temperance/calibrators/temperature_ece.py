@@ -5,7 +5,13 @@ from typing import Unpack
 import torch
 from torch import Tensor
 
-from temperance.calibrators._fit.inverse_temperature import caution_of, divided, fit_inverse_temperature, near_blocks
+from temperance.calibrators._fit.inverse_temperature import (
+    caution_of,
+    divided,
+    fit_inverse_temperature,
+    near_blocks,
+    unit_of,
+)
 from temperance.calibrators.base import Calibrator, Shared, calibrator
 from temperance.numerics import bin_edges
 from temperance.objectives import Nll
@@ -22,7 +28,8 @@ ROUNDING = 1e-12
 class TemperatureEce(Calibrator):
     """Temperature scaling with the temperature that gives the least ECE on the data it is fitted to.
 
-    T is the best of 0.1, 0.2, …, 10, the smallest of equally good ones. ECE jumps when a sample changes bins, so a
+    T is the best of 0.1, 0.2, …, 10, the smallest of equally good ones; these are multiplied by a power of two if the
+    logits of most samples differ by more than 256. ECE jumps when a sample changes bins, so a
     finer grid or a search would follow noise; and the T with the least ECE on the fitted data is not quite the best on
     new data. Samples without a mistake lead to an end of the grid, which is not an optimum; T is then that of
     `temperature`, and `fit` warns.
@@ -39,15 +46,16 @@ class TemperatureEce(Calibrator):
         self.n_bins = n_bins
 
     def _fit(self, logits: Tensor, labels: Tensor) -> None:
-        best, error = least_ece(logits, labels, GRID.to(logits.device), self.n_bins)
-        temperature, self.info = GRID[best].to(logits.device), {"ece": error, "at_bound": False}
+        grid = GRID.to(logits.device) * unit_of(logits)
+        best, error = least_ece(logits, labels, grid, self.n_bins)
+        temperature, self.info = grid[best], {"ece": error, "at_bound": False}
         if best in (0, len(GRID) - 1):
             inverse, record = fit_inverse_temperature(Nll(), logits, labels)
             temperature = logits.new_tensor(1 / inverse)
             self.info = {
                 "ece": float(ece_of_temperatures(logits, labels, temperature[None], self.n_bins)),
                 "at_bound": True,
-                "caution": f"the least ECE is at {float(GRID[best]):g}, an end of the grid. The least NLL is at "
+                "caution": f"the least ECE is at {float(grid[best]):g}, an end of the grid. The least NLL is at "
                 f"{1 / inverse:.3g}, which is taken instead",
             } | caution_of(record)
         self._keep("temperature", temperature)

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from temperance.cli.output import add_output_options, check_outputs, emit
-from temperance.cli.reading import add_reading_options, reading_options
+from temperance.cli.reading import add_by_option, add_reading_options, reading_options
 from temperance.errors import InputError
 
 
@@ -28,8 +28,9 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         "--level", type=float, default=0.95, metavar="P", help="the probability with which the promise holds (0.95)"
     )
     parser.add_argument("--calibrator", type=Path, metavar="CAL", help="apply a saved calibrator first")
-    add_output_options(parser, report=False)
-    add_reading_options(parser, "label", "ignore-index", "answers")
+    add_by_option(parser, "a threshold for each group; the promise holds for all of them at once")
+    add_output_options(parser)
+    add_reading_options(parser, "label", "group", "ignore-index", "answers")
     parser.set_defaults(run=run)
 
 
@@ -46,7 +47,8 @@ def run(args: argparse.Namespace) -> None:
         refuse_calibrated(data, "leave out --calibrator")
     calibrator = load_calibrator(args.calibrator) if args.calibrator else None
     risks = RISKS if args.risk is None else _numbers(args.risk)
-    emit(abstain(data, risk=risks, level=args.level, calibrator=calibrator), args)
+    by_group = args.by is not None
+    emit(abstain(data, risk=risks, level=args.level, calibrator=calibrator, by_group=by_group), args)
 
 
 def _numbers(text: str) -> list[float]:

@@ -15,9 +15,19 @@ from temperance.progress import listening
 if TYPE_CHECKING:
     from temperance.calibrators import Calibrator
 
-# Not listed: what `auto` records for those who study it (docs/calibrators/combination.md), and sentences that are
-# printed anyway (the verdict of `auto`, and the caution as a warning).
-UNLISTED = ("verdict", "harm", "trust", "gain", "caution")
+# What is printed of what a fit learnt and recorded, and in which words. The rest is in the calibrator and its `info`.
+WORDS = {
+    "temperature": "temperature",
+    "temperatures": "temperature of each class",
+    "temperature_range": "lowest and highest temperature",
+    "threshold": "entropy above which predictions become uniform",
+    "coefficients": "coefficients",
+    "off_diagonal": "penalty on weights between classes (off_diagonal)",
+    "intercept": "penalty on shifts (intercept)",
+    "weights": "weights",
+    "held_out_nll": "NLL on samples left out of the fit",
+    "left_out": "methods that could not be fitted",
+}
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -63,6 +73,7 @@ def run(args: argparse.Namespace) -> None:
     from temperance.jobs.application import fit, read_prior
     from temperance.jobs.outcomes import Method
     from temperance.jobs.sides import counted, read_for_fitting
+    from temperance.predictions.checks import excerpt
     from temperance.registry import as_entry
     from temperance.showing import short
 
@@ -81,10 +92,16 @@ def run(args: argparse.Namespace) -> None:
     print(f"fitted {method.label} on {rows}; saved in {args.output}")
     if "verdict" in found.info:
         print(found.info["verdict"])
-    whole = {name: value.tolist() for name, value in found.learnt.items() if "." not in name}
-    shown = {name: value for name, value in found.info.items() if name not in UNLISTED}
-    for name, value in {**whole, **shown}.items():
-        print(f"  {name}: {short(value)}")
+    known = {name: value.tolist() for name, value in found.learnt.items()} | found.info
+    for name, words in WORDS.items():
+        if known.get(name, {}) != {}:
+            print(f"  {words}: {short(known[name])}")
+    print(f"  numbers learnt: {found.n_parameters:,}")
+    absent = [found.class_names[j] if found.class_names else str(j) for j in known.get("absent_classes", ())]
+    if absent:
+        print(f"  classes without {data.row_name}s: {excerpt(absent)}")
+    if known.get("converged") is False:
+        print("  It stopped before it settled: more steps could still change it.")
 
 
 def _calibrator(args: argparse.Namespace) -> Calibrator:

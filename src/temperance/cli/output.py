@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from temperance.jobs.ood import OODComparison
     from temperance.jobs.several import Comparisons, Evaluations
 
-    Reported = Evaluation | Evaluations | Comparison | Comparisons | Decisions | OODComparison | Shift
+    Measured = Abstention | Evaluation | Evaluations | Comparison | Comparisons
+    Reported = Measured | Decisions | OODComparison | Shift
 
 STDOUT = Path("-")
 
@@ -35,15 +36,12 @@ STDOUT = Path("-")
 OUTPUTS = ("json", "csv", "report", "output")
 
 
-def add_output_options(parser: argparse.ArgumentParser, *, report: bool = True) -> None:
-    """--json, --csv and, where there is a page, --report: the same for every command that measures."""
+def add_output_options(parser: argparse.ArgumentParser) -> None:
+    """--json, --csv and --report: the same for every command that measures."""
     for kind in ("json", "csv"):
         text = f"write {kind.upper()} to FILE, or to standard output instead of the table"
         parser.add_argument(f"--{kind}", nargs="?", const=STDOUT, type=Path, metavar="FILE", help=text)
-    if report:
-        parser.add_argument("--report", type=Path, metavar="FILE.html", help="write a self-contained HTML report")
-    else:
-        parser.set_defaults(report=None)
+    parser.add_argument("--report", type=Path, metavar="FILE.html", help="write a self-contained HTML report")
 
 
 def check_outputs(args: argparse.Namespace) -> None:
@@ -71,13 +69,13 @@ def check_calibrator_name(path: Path) -> None:
         raise FileError(f"a calibrator is saved as .safetensors; call it {path.with_suffix('.safetensors')}")
 
 
-def emit(results: Abstention | Reported, args: argparse.Namespace) -> None:
+def emit(results: Reported, args: argparse.Namespace) -> None:
     """Write the files, and print the table unless JSON or CSV goes to standard output."""
     to_stdout = False
     if args.report is not None:
         from temperance.report import write_report
 
-        write_report(cast("Reported", results), args.report)
+        write_report(results, args.report)
     for path, text in ((args.json, results.to_json), (args.csv, results.to_csv)):
         if path == STDOUT:
             to_stdout = True

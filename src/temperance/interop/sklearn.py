@@ -12,7 +12,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -21,8 +21,10 @@ from temperance.arrays import LOG_FLOOR, as_array, as_probs
 from temperance.calibrators import Calibrator, make_calibrator
 from temperance.calibrators.estimator import Request, weights_request
 from temperance.errors import InputError, TemperanceWarning, optional
+from temperance.jobs.measuring import checked_batches
 from temperance.metrics import METRICS, Metric, ece
 from temperance.metrics.bins import Bins
+from temperance.predictions import Predictions
 from temperance.registry import parse_entry
 from temperance.report.figures import draw_reliability
 from temperance.report.numbers import bars
@@ -359,8 +361,17 @@ class ReliabilityDisplay:
         sample_weight: Any = None,
         n_bins: int = 15,
         name: str | None = None,
+        answers: bool = False,
     ) -> Self:
-        """The display of probabilities (n, k), or (n,) of the second of two classes; `labels` names the columns."""
+        """The display of probabilities (n, k), or (n,) of the second of two classes; `labels` names the columns.
+
+        With `answers`, `y_prob` (n,) is the confidence in each answer, and `y_true` says which answers are right.
+        """
+        if answers:
+            if labels is not None:
+                raise InputError("answers have no classes; leave out labels")
+            data = Predictions.of(y_prob, y_true, answers=True, weights=sample_weight)
+            return cls(cast(Bins, ece.stats_of(checked_batches(data), n_bins=n_bins)), name)
         classes = np.unique(y_true) if labels is None else np.asarray(list(labels))
         shape = np.shape(y_prob)
         if len(classes) != (shape[1] if len(shape) == 2 and shape[1] > 1 else 2):

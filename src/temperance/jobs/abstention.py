@@ -1,20 +1,10 @@
-"""When to abstain: the lowest confidence from which the error stays below a limit, with a stated probability.
-
-Predictions below a threshold t are left to someone else. The error R(t) of the others on new samples is unknown; m of n
-samples reach t, and e of these are wrong. For a fixed t, e is binomial given m, so P(Bin(m, risk) ≤ e) is a p-value of
-R(t) ≥ risk. The thresholds are fixed before any sample is seen, so none is chosen for its luck. They are tested from
-the highest down. The probability to be wrong, 1 − level, is shared among a few of them, the starts. A test that rejects
-passes its share on to the next threshold, one that fails loses it (the fallback procedure of Wiens, 2003). So the
-promise holds for all thresholds that are found, together: of all sets of samples that could have been drawn, at most
-1 − level would give any threshold whose error is not below the risk.
-"""
+"""When to abstain: for each error that is accepted, the threshold to use, as a table and in words."""
 
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,50 +15,31 @@ from torch import Tensor
 from temperance.arrays import ArrayLike
 from temperance.calibrators.base import Calibrator
 from temperance.errors import InputError, plural
-from temperance.jobs.measuring import checked_batches
-from temperance.jobs.results import Provenance, Tabular, as_json
+from temperance.jobs.measuring import checked_batches, group_sizes
+from temperance.jobs.notes import group_name
+from temperance.jobs.results import Provenance, Tabular, as_json, how_read
 from temperance.jobs.statistics import OF_PIXELS
+from temperance.jobs.thresholds import Rule, counts, curve_of, rule_for
+from temperance.metrics.selective import RiskCoverage
+from temperance.predictions import Predictions
 from temperance.predictions.checks import Positive
 from temperance.predictions.given import Set, as_predictions
 from temperance.settings import OpenFraction, of_kind
 from temperance.showing import listed, number_table, percent
 from temperance.threads import one_thread
 
-# From nearly certain down to 0, in steps of 0.05 in the log-odds; rounded, so that people can write them. Every
-# thirtieth is a start.
-LOG_ODDS = torch.arange(12, -4.01, -0.05, dtype=torch.float64)
-THRESHOLDS = torch.cat([LOG_ODDS.sigmoid().mul(1e6).round() / 1e6, torch.zeros(1)])
-STARTS = range(0, len(LOG_ODDS), 30)
 RISKS = (0.01, 0.02, 0.05, 0.1, 0.2)
-
-
-@dataclass(frozen=True)
-class Rule:
-    """Abstain below a threshold. Without one that keeps the error below the risk, all but `risk` is NaN or 0.
-
-    threshold  the lowest confidence of a prediction that is used
-    coverage   the share of samples that reach it
-    error      the share of these that are wrong, here
-    kept       how many samples reach it
-    """
-
-    risk: float
-    threshold: float
-    coverage: float
-    error: float
-    kept: int
-
-    @property
-    def found(self) -> bool:
-        """Is there such a threshold?"""
-        return not math.isnan(self.threshold)
 
 
 @dataclass(frozen=True, repr=False)
 class Abstention(Tabular):
-    """For each risk, the threshold below which to abstain, with the most predictions used."""
+    """For each risk, and if asked for each group, the threshold below which to abstain, with the most predictions used.
+
+    curves  the error at every threshold, for each group in the order of the rules
+    """
 
     rules: tuple[Rule, ...]
+    curves: tuple[RiskCoverage, ...] = field(compare=False)
     level: float
     source: str
     n: int
@@ -82,10 +53,23 @@ class Abstention(Tabular):
         return f"{Path(self.source).name} · {plural(self.n, self.row_name)}"
 
     @property
+    def by_group(self) -> bool:
+        """Does each group have rules of its own?"""
+        return bool(self.rules[0].group)
+
+    @property
+    def groups(self) -> list[tuple[Rule, ...]]:
+        """The rules of each group, one for each risk; without groups, those of all samples."""
+        risks = len(self.rules) // len(self.curves)
+        return [self.rules[i : i + risks] for i in range(0, len(self.rules), risks)]
+
+    @property
     def verdict(self) -> str:
         """What to do, in plain words."""
+        if self.by_group:
+            return self._of_groups()
         found = [rule for rule in self.rules if rule.found]
-        missing = [rule.risk for rule in self.rules if not rule.found]
+        missing = [rule for rule in self.rules if not rule.found]
         said = []
         if len(found) == 1:
             said.append(self._one(found[0]))
@@ -97,6 +81,32 @@ class Abstention(Tabular):
         if missing:
             said.append(self._none(missing))
         return " ".join(said)
+
+    def _of_groups(self) -> str:
+        missing = [rule for rule in self.rules if not rule.found]
+        said = []
+        if len(missing) < len(self.rules):
+            said.append(
+                f"On new {self.row_name}s like these, predictions at or above the threshold of their group have an "
+                f"error below the limit beside it. For each limit, this holds for all groups at once with a "
+                f"probability of {self._sure}: the groups share the other {100 * (1 - self.level):.3g} %."
+            )
+        if missing:
+            groups = self.groups
+            without = sum(not all(rule.found for rule in each) for each in groups)
+            (lowest, needed), *others = sorted({rule.risk: rule.needed for rule in missing}.items())
+            takes = [f"{needed:,} {self.row_name}s for an error below {100 * lowest:g} %"]
+            takes += [f"{fewer:,} for one below {100 * risk:g} %" for risk, fewer in others]
+            limits = "this limit" if len(groups[0]) == 1 else "one limit or more"
+            said.append(
+                f"{without:,} of {plural(len(groups), 'group')} {'has' if without == 1 else 'have'} no threshold for "
+                f"{limits}. Even without a mistake, a group needs at least {listed(takes)}. {self._may_help}"
+            )
+        return " ".join(said)
+
+    @property
+    def _may_help(self) -> str:
+        return f"More {self.row_name}s may give one, and so may a confidence that tells right from wrong better."
 
     @property
     def _sure(self) -> str:
@@ -112,15 +122,12 @@ class Abstention(Tabular):
             f"others {limit} Here they are {percent(rule.coverage, 1)} of all {self.row_name}s, and {wrong}"
         )
 
-    def _none(self, risks: Sequence[float]) -> str:
+    def _none(self, rules: Sequence[Rule]) -> str:
         """Which errors cannot be promised, and how many samples the largest of them takes."""
-        needed = fewest(max(risks), self.level)
-        takes = f"; {100 * max(risks):g} % takes at least {needed:,} {self.row_name}s" * (self.n < needed)
-        errors = listed([f"{100 * risk:g} %" for risk in risks], "or")
-        return (
-            f"On these {self.row_name}s, no threshold can promise an error below {errors}{takes}. One may with more "
-            f"{self.row_name}s, or if confidence told right from wrong better."
-        )
+        most = max(rules, key=lambda rule: rule.risk)
+        takes = f"; {100 * most.risk:g} % takes at least {most.needed:,} {self.row_name}s" * (self.n < most.needed)
+        errors = listed([f"{100 * rule.risk:g} %" for rule in rules], "or")
+        return f"On these {self.row_name}s, no threshold can promise an error below {errors}{takes}. {self._may_help}"
 
     def to_json(self) -> str:
         """Everything as JSON; numbers that are not finite become null."""
@@ -133,10 +140,14 @@ class Abstention(Tabular):
     def _printed(self, width: int) -> Iterator[Any]:
         from rich.text import Text
 
-        table = number_table("error below", "abstain below", "used", "wrong here", title=Text(self.title, style="bold"))
+        numbers = ("error below", "abstain below", "used", "wrong here")
+        first, *rest = ("group", f"{self.row_name}s", *numbers, "why none") if self.by_group else numbers
+        table = number_table(first, *rest, title=Text(self.title, style="bold"))
         for rule in self.rules:
             cells = [f"{rule.threshold:g}", percent(rule.coverage), percent(rule.error)] if rule.found else ["–"] * 3
-            table.add_row(percent(rule.risk), *cells)
+            group = [Text(rule.group), Text(f"{rule.n:,}")] if self.by_group else []
+            why = [why_none(rule)] if self.by_group else []
+            table.add_row(*group, percent(rule.risk), *cells, *why, end_section=rule.risk == self.rules[-1].risk)
         yield table
         yield ""
         yield Text(self.verdict)
@@ -157,6 +168,7 @@ def abstain(
     columns: Mapping[str, str] | None = None,
     ignore_index: int | None = None,
     answers: bool = False,
+    by_group: bool = False,
 ) -> Abstention:
     """The lowest confidence at which predictions can be used, so that their error on new samples stays below a limit.
 
@@ -166,9 +178,13 @@ def abstain(
     each other, come from where new ones will come from, and not have been used to train the model or to fit the
     calibrator. The promise holds for each risk by itself.
 
+    With `by_group`, each group of the predictions has a threshold of its own. The groups share 1 − level equally, so
+    with probability `level` the promise holds for all of them at once.
+
     risk        the error that is accepted, or several
     level       the probability with which the promise holds
     calibrator  use the confidence that this fitted calibrator makes
+    by_group    a threshold for each group
 
     The other settings are those of `evaluate`.
 
@@ -194,46 +210,32 @@ def abstain(
     )
     if data.has_weights:
         raise InputError(f"{data.subject} have weights, and the promise is for samples that count equally; remove them")
-    with data.located(), one_thread(where=calibrator is None):
-        blocks = checked_batches(data, calibrator=calibrator)
-        kept, wrong = torch.stack([counts(batch.confidence.cpu(), batch.correct.cpu()) for batch in blocks]).sum(0)
-    rules = tuple(_rule(each, level, kept, wrong) for each in risks)
-    settings = {"risk": risks, "level": level, "calibrator": calibrator.name if calibrator else None}
+    groups: list[str | None] = [*group_sizes(data)] if by_group else [None]
+    counted = [(group_name(group), _counted(data, group, calibrator)) for group in groups]
+    allowed = (1 - level) / len(counted)
+    made_by = calibrator.name if calibrator else data.calibrated_by
+    settings = {"risk": risks, "level": level, "by_group": by_group, "n": data.n, "k": data.k}
     return Abstention(
-        rules=rules,
+        rules=tuple(rule_for(each, risk, allowed, group) for group, each in counted for risk in risks),
+        curves=tuple(curve_of(each) for _, each in counted),
         level=level,
         source=data.source,
         n=data.n,
         row_name=data.row_name,
         notes=(OF_PIXELS,) if data.of_pixels else (),
-        provenance=Provenance.of({data.source: data.fingerprint}, settings, seed=0),
+        provenance=Provenance.of({data.source: data.fingerprint}, settings | how_read(data, made_by), seed=0),
     )
 
 
-def counts(confidence: Tensor, correct: Tensor) -> Tensor:
-    """How many samples reach each of THRESHOLDS, and how many of these are wrong. (2, number of thresholds)"""
-    highest = torch.searchsorted(-THRESHOLDS, -confidence.double())  # the place of the highest that each reaches
-    each = (torch.bincount(places, minlength=len(THRESHOLDS)) for places in (highest, highest[~correct]))
-    return torch.stack(list(each)).cumsum(1)
+def _counted(data: Predictions, group: str | None, calibrator: Calibrator | None) -> Tensor:
+    """How many samples of a group reach each threshold, and how many of these are wrong."""
+    with data.located(), one_thread(where=calibrator is None):
+        blocks = checked_batches(data, group=group, calibrator=calibrator)
+        return torch.stack([counts(batch.confidence.cpu(), batch.correct.cpu()) for batch in blocks]).sum(0)
 
 
-def _rule(risk: float, level: float, kept: Tensor, wrong: Tensor) -> Rule:
-    """The lowest threshold whose test rejects that the error is too high."""
-    from scipy.stats import binom
-
-    share, allowed, lowest = (1 - level) / len(STARTS), 0.0, -1
-    for i, p_value in enumerate(binom.cdf(wrong.numpy(), kept.numpy(), risk)):
-        allowed += share * (i in STARTS)
-        if allowed and p_value <= allowed:  # a p-value can round to 0
-            lowest = i
-        else:
-            allowed = 0.0
-    if lowest < 0:
-        return Rule(risk, math.nan, math.nan, math.nan, 0)
-    n_kept = int(kept[lowest])
-    return Rule(risk, float(THRESHOLDS[lowest]), n_kept / int(kept[-1]), int(wrong[lowest]) / n_kept, n_kept)
-
-
-def fewest(risk: float, level: float) -> int:
-    """How many predictions without a mistake a promise takes."""
-    return math.ceil(math.log((1 - level) / len(STARTS)) / math.log1p(-risk))
+def why_none(rule: Rule) -> str:
+    """Why a rule has no threshold, in a few words; empty where it has one."""
+    if rule.found:
+        return ""
+    return f"takes at least {rule.needed:,}" if rule.n < rule.needed else "not shown by these"

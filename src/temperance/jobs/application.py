@@ -2,8 +2,10 @@
 
 import copy
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,10 +20,14 @@ from temperance.jobs.labels import LabelCounts
 from temperance.jobs.measuring import check_classes, checked_batches, group_sizes
 from temperance.metrics.tally import Tally, tallied
 from temperance.predictions import Predictions, read_predictions
-from temperance.predictions.checks import Text, excerpt
+from temperance.predictions.checks import Positive, Text, excerpt
+from temperance.predictions.given import as_predictions
 
 # Files of more values than this are fitted in several passes.
 LARGE = 1 << 24
+
+# As many batches show whether labels belong to predictions.
+FIRST_BATCHES = 4
 
 ADAPT = "adapt"
 FLAG = {"prior": "--prior"}
@@ -61,12 +67,18 @@ def _groups(calibrator: Calibrator, data: Predictions) -> Text | None:
 
 
 def _unrelated(data: Predictions) -> str:
-    """A sentence about labels that have nothing to do with the predictions, if that is so, as `evaluate` notes it."""
-    labels = LabelCounts(torch.zeros(data.k, dtype=torch.int64))
-    tallies: list[Tally] = []
-    with data.located():
-        for _ in tallied(labels.seen(checked_batches(data)), tallies):
-            pass
+    """A sentence about labels that have nothing to do with the predictions, if that is so, as `evaluate` notes it.
+
+    Usually the first rows show that it is not so, and the others are not read.
+    """
+    for most in (FIRST_BATCHES, None):
+        labels = LabelCounts(torch.zeros(data.k, dtype=torch.int64))
+        tallies: list[Tally] = []
+        with data.located():
+            for _ in tallied(labels.seen(islice(checked_batches(data), most)), tallies):
+                pass
+        if labels.related(tallies[1]):
+            break
     return labels.unrelated(tallies[1])
 
 
@@ -90,6 +102,10 @@ def apply(
     *,
     prior: str | ArrayLike | None = None,
     again: bool = False,
+    positive: Positive | None = None,
+    normalise: bool = False,
+    columns: Mapping[str, str] | None = None,
+    answers: bool = False,
 ) -> Predictions:
     """The probabilities that a fitted calibrator makes from predictions, with their labels and groups.
 
@@ -101,13 +117,19 @@ def apply(
     prior  how common the classes are: "uniform", a number for each class, "same" as in the fit part, or "adapt" to
            estimate it from these predictions; by default the calibrator's own. The calibrator itself is not changed
 
+    `positive`, `normalise`, `columns` and `answers` say how a file is read, as in `read_predictions`.
+
     >>> from temperance.calibrators import Temperature
     >>> fitted = Temperature().fit([[3.0, 0.0], [0.0, 2.0], [1.0, 0.0]] * 20, [0, 1, 1] * 20)
     >>> found = apply(fitted, Predictions.of([[2.0, 0.0]], from_logits=True))
     >>> found.calibrated_by
     'temperature'
     """
-    data = predictions if isinstance(predictions, Predictions) else read_predictions(predictions, labels="optional")
+    how: dict[str, Any] = {"positive": positive, "normalise": normalise, "columns": columns, "answers": answers}
+    if isinstance(predictions, Predictions):
+        data = as_predictions(predictions, **how)
+    else:
+        data = read_predictions(predictions, labels="optional", **how)
     if not again:
         refuse_calibrated(data, "to do it a second time, pass again=True")
     check_classes(calibrator, data)

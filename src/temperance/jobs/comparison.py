@@ -22,7 +22,7 @@ from temperance.jobs.floor import Floored
 from temperance.jobs.labels import ENOUGH_LABELS, LabelCounts, one_class, one_outcome
 from temperance.jobs.measuring import checked_batches
 from temperance.jobs.outcomes import BASELINE, SIGNIFICANT, Method, Outcome, Work
-from temperance.jobs.results import Provenance, Results, Row, shown
+from temperance.jobs.results import Provenance, Results, Row, how_read, shown
 from temperance.jobs.sides import counted, fit_and_test
 from temperance.jobs.statistics import OF_PIXELS
 from temperance.jobs.verdict import as_class
@@ -368,11 +368,12 @@ def compare(
             progress(len(outcomes) - 1, len(chosen), outcome.label)
     outcomes.sort(key=lambda o: o.measured["nll"].value if o.measured else float("inf"))
     options: dict[str, Any] = {"n_bins": n_bins, "bootstrap": bootstrap, "seed": seed}
+    options |= {"methods": [method.label for method in chosen], "n_fit": fit_part.n, "n_test": test_part.n}
     return Comparison(
         rows=tuple(row for outcome in outcomes for row in _rows(outcome, test_part)),
         provenance=Provenance.of(
             {f"fit: {fit_part.source}": fit_part.fingerprint, f"test: {test_part.source}": test_part.fingerprint},
-            {**options, "methods": [method.label for method in chosen], "n_fit": fit_part.n, "n_test": test_part.n},
+            options | how_read(test_part, test_part.calibrated_by),
             seed,
         ),
         outcomes=tuple(outcomes),

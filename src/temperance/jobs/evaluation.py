@@ -21,7 +21,7 @@ from temperance.calibrators.base import Calibrator, make_calibrator
 from temperance.jobs.gap import calibration_gap, gap_sentence
 from temperance.jobs.measuring import checked_batches, gathered, statistics_of
 from temperance.jobs.notes import group_name, notes
-from temperance.jobs.results import Provenance, Results, Row, shown, shown_range
+from temperance.jobs.results import Provenance, Results, Row, how_read, shown, shown_range
 from temperance.jobs.sides import counted
 from temperance.jobs.statistics import Statistics, not_below_gap
 from temperance.jobs.verdict import verdict
@@ -158,6 +158,7 @@ class Evaluation(Results):
         table = Table()
         if grouped:
             table.add_column("group", no_wrap=True)
+            table.add_column(f"{self.row_name}s", justify="right", no_wrap=True)
         table.add_column("metric", no_wrap=True)
         table.add_column("value", justify="right", no_wrap=True)
         if settings["bootstrap"]:
@@ -167,10 +168,12 @@ class Evaluation(Results):
         for i, row in enumerate(self.rows):
             metric = METRICS[row.metric]
             bounds = [shown_range(row.low, row.high, percent=metric.percent)] if settings["bootstrap"] else []
+            first = not i or self.rows[i - 1].group != row.group
             last = i + 1 == len(self.rows) or self.rows[i + 1].group != row.group
+            group = [Text(row.group or "all"), Text(f"{row.n:,}" * first)] if grouped else []
             what = metric.summary if not row.group else ""  # once, not again for each group
             cells = [metric.title, shown(row.value, percent=metric.percent), *bounds, *[what] * explained]
-            table.add_row(*([Text(row.group or "all")] if grouped else []), *cells, end_section=last)
+            table.add_row(*group, *cells, end_section=last)
         yield Text(self.title, style="bold")  # a table's own title would wrap at the table's width
         yield table
         yield ""
@@ -308,10 +311,7 @@ def evaluation(
         "n": n,
         "k": measuring.k,
     }
-    settings |= {"weights": True} if measuring.weights else {}
-    settings |= {"rows": measuring.row_name} if measuring.row_name != "sample" else {}
-    settings |= {"answers": True} if measuring.answers else {}
-    settings |= {"calibrated_by": measuring.made_by} if measuring.made_by else {}
+    settings |= how_read(measuring, measuring.made_by)
     names = measuring.class_names or tuple(map(str, range(measuring.k)))
     return Evaluation(
         rows=tuple(rows),

@@ -16,6 +16,7 @@ from temperance.showing import percents
 ENOUGH_LABELS = 10  # fewer are often of one class by chance
 ENOUGH_ROWS = 100  # with fewer, a fair model may be no better than chance
 CHANCE = 2  # standard deviations that chance explains
+CERTAIN = 6  # and that it never does
 
 
 class LabelCounts:
@@ -33,28 +34,42 @@ class LabelCounts:
             self.counts += torch.bincount(batch.labels, minlength=len(self.counts)).to(self.counts.device)
             yield batch
 
+    @property
+    def n(self) -> int:
+        """How many rows there are."""
+        return int(self.counts.sum())
+
+    def _by_chance(self, predicted: Tally) -> float:
+        """How often predictions would be right if the labels had nothing to do with them."""
+        return float((self.counts / self.n) @ (predicted.count / self.n))
+
     def notes(self, predicted: Tally, names: Sequence[str], *, answers: bool = False) -> list[str]:
         """What a reader should know about the labels; `predicted` is the tally by predicted class."""
-        n, present = int(self.counts.sum()), self.counts.nonzero()
+        present = self.counts.nonzero()
         if len(present) == 1:
             said = one_outcome(int(present)) if answers else one_class(as_class(names[int(present)]))
-            return [said] if n >= ENOUGH_LABELS else []
+            return [said] if self.n >= ENOUGH_LABELS else []
         return list(filter(None, [self.unrelated(predicted)]))
+
+    def related(self, predicted: Tally, deviations: float = CERTAIN) -> bool:
+        """Are the predictions right more often than chance explains, by this many standard deviations?"""
+        by_chance = self._by_chance(predicted)
+        return _accuracy(predicted) - by_chance > deviations * math.sqrt(by_chance * (1 - by_chance) / self.n)
 
     def unrelated(self, predicted: Tally) -> str:
         """A sentence about labels of several classes that have nothing to do with the predictions, if that is so."""
-        n = int(self.counts.sum())
-        by_chance = float((self.counts / n) @ (predicted.count / n))
-        accuracy = float(predicted.hits.sum() / n)
-        above_chance = accuracy - by_chance > CHANCE * math.sqrt(by_chance * (1 - by_chance) / n)
-        if n < ENOUGH_ROWS or above_chance or int((predicted.count > 0).sum()) == 1:
+        if self.n < ENOUGH_ROWS or self.related(predicted, CHANCE) or int((predicted.count > 0).sum()) == 1:
             return ""
-        right, chance = percents((accuracy,), (by_chance,))
+        right, chance = percents((_accuracy(predicted),), (self._by_chance(predicted),))
         return (
             f"The predictions are right {right} of the time, no better than chance: unrelated labels would give "
             f"{chance}. If you expected more, check that labels and predictions have the same order and number the "
             "classes alike."
         )
+
+
+def _accuracy(predicted: Tally) -> float:
+    return float(predicted.hits.sum() / predicted.count.sum())
 
 
 def one_outcome(right: int, of_what: str = "") -> str:

@@ -22,19 +22,19 @@ def notes(found: Statistics, rows: Sequence[Row], names: Sequence[str], *, inter
     nll = next((row.value for row in rows if row.metric == "nll"), None)
     said = [found.floored.note(nll, n, measuring.row_name)] if found.floored.n and nll is not None else []
     missing = not_enough(round(n * found.accuracy(None)), n)
-    if not measuring.weights:
+    if not measuring.has_weights:
         said += found.labels.notes(found.tallies[1], names, answers=measuring.answers)
     if intervals and missing:
         said.append(f"There are no intervals: they need {missing}.")
-    if not measuring.weights:
+    if not measuring.has_weights:
         said.append(_groups_off(found))
     if intervals and not missing:
         said.append(_small_groups(found))
-    if not measuring.weights:
+    if not measuring.has_weights:
         said.append(_other_classes(found, rows))
     if not missing:
         said.append(_ties(found, rows))
-    if measuring.n_bins > MOST_BINS and not measuring.weights:
+    if measuring.n_bins > MOST_BINS and not measuring.has_weights:
         said.append(_many_bins(measuring.n_bins))
     return (*filter(None, said), *measuring.notes)
 

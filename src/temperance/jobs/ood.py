@@ -17,7 +17,7 @@ from temperance.arrays import checked_logits
 from temperance.calibrators.base import Calibrator
 from temperance.errors import InputError, plural
 from temperance.jobs.measuring import check_classes
-from temperance.jobs.results import Provenance, Results, Row, shown
+from temperance.jobs.results import Provenance, Results, Row, how_read, shown
 from temperance.jobs.several import set_names
 from temperance.metrics.batch import batches
 from temperance.metrics.detection import MEASURES, Detection, detection, detection_draws
@@ -236,9 +236,9 @@ def compare_ood(
                 rows.append(Row(source, "", group, name, params, metric, value, span.low, span.high, n, seconds))
         histograms.append(_histogram(name, inner[name], dict(zip(others, outer, strict=True))))
     progress(len(names) + 1, len(names) + 1, "done")
+    made_by = calibrator.name if calibrator else own.calibrated_by
     settings = {
         "inside": PurePath(own.source).name,
-        "calibrator": calibrator.name if calibrator else None,
         "n": own.n,
         "k": own.k,
         "bootstrap": bootstrap,
@@ -247,7 +247,9 @@ def compare_ood(
     inputs = {f"inside: {own.source}": own.fingerprint}
     inputs |= {f"outside: {name}": other.fingerprint for name, other in others.items()}
     sizes = {name: other.n for name, other in others.items()}
-    return OODComparison(tuple(rows), Provenance.of(inputs, settings, seed), tuple(histograms), sizes)
+    return OODComparison(
+        tuple(rows), Provenance.of(inputs, settings | how_read(own, made_by), seed), tuple(histograms), sizes
+    )
 
 
 def _read(given: Set) -> Predictions:

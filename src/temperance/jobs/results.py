@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -79,6 +79,28 @@ class Provenance:
             command=_command(),
             created=datetime.now(UTC).isoformat(timespec="seconds"),
         )
+
+
+class Read(Protocol):
+    """Predictions, or what is known of those that were measured."""
+
+    @property
+    def has_weights(self) -> bool: ...
+    @property
+    def row_name(self) -> str: ...
+    @property
+    def answers(self) -> bool: ...
+
+
+def how_read(predictions: Read, calibrated_by: str | None) -> dict[str, Any]:
+    """How predictions were read, for the settings of every job; what is usual is left out."""
+    found = {
+        "weights": predictions.has_weights,
+        "rows": predictions.row_name if predictions.row_name != "sample" else None,
+        "answers": predictions.answers,
+        "calibrated_by": calibrated_by,
+    }
+    return {name: value for name, value in found.items() if value}
 
 
 class Tabular(Shown):

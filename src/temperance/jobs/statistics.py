@@ -54,7 +54,7 @@ class Measuring:
     class_names: tuple[str, ...] | None
     split: str | None
     decimals: int | None  # of rounded probabilities
-    weights: bool
+    has_weights: bool
     left_out: tuple[str, ...]  # metrics that need whole weights
     calibrated_by: str | None  # before they were read
     row_name: str  # what a row is, in a sentence
@@ -199,7 +199,7 @@ def _check_adds(one: Measuring, other: Measuring) -> None:
         "from_logits": lambda each: "logits" if each.from_logits else "probabilities",
         "class_names": lambda each: f"the classes {', '.join(each.class_names or ('without names',))}",
         "split": lambda each: f"a {each.split} set" if each.split else "one set",
-        "weights": lambda each: "weights" if each.weights else "no weights",
+        "has_weights": lambda each: "weights" if each.has_weights else "no weights",
         "calibrated_by": lambda each: f"predictions calibrated by {each.calibrated_by or 'nothing'}",
         "decimals": lambda each: "no rounding" if each.decimals is None else f"{each.decimals} decimals",
     }

@@ -45,6 +45,10 @@ CORRECT_AGAIN = (
     "samples like these."
 )
 LEAVE_IT = "An error this small seldom needs correcting."
+MAY_HELP = (
+    "This verdict tests averages; `temperance compare` tests each prediction, so it may still find that a calibrator "
+    "helps."
+)
 
 
 def verdict(
@@ -63,7 +67,8 @@ def verdict(
     if found.n == 1:
         return _one_sample(found)
     if not found.anything:
-        return _nothing_found(found)
+        certain = found.mean_confidence == 1  # and always right, so nothing can be gained
+        return " ".join([_nothing_found(found), *[MAY_HELP] * (not calibrated and not certain)])
     names = [as_class(name) for name in class_names]
     sure_and_right = found.mean_confidence, found.accuracy
     averages = [sure_and_right] if found.average else [(each,) for each in sure_and_right]
@@ -185,8 +190,8 @@ def _nothing_found(found: Findings) -> str:
     if hidden > MUCH:
         sure, right, least, most = percents((found.mean_confidence,), (found.accuracy,), (low, high))
         return (
-            f"{found.n:,} {found.rows} are too few to tell. The model is {sure} sure on average and right "
-            f"{right} of the time; its true accuracy may lie anywhere from {least} to {most} "
+            f"{found.n:,} {found.rows} are too few to tell whether the average confidence is off. The model is {sure} "
+            f"sure on average and right {right} of the time; its true accuracy may lie anywhere from {least} to {most} "
             f"({percent(RULED_OUT, 0)} interval). {more}"
         ).strip()
     sure, right, error, by_chance = percents(

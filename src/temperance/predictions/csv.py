@@ -137,7 +137,8 @@ def _plain_numbers(cells: list[str]) -> npt.NDArray[Any]:
 def write(path: Path, predictions: Predictions, extras: Extras) -> None:
     """Write predictions and their extras as a .csv file."""
     header = [*class_columns(predictions)]
-    header += [*[predictions.label_name] * predictions.has_labels, *["group"] * predictions.has_groups]
+    numbered = predictions.has_labels and predictions.label_name not in extras  # text labels are among the extras
+    header += [*[predictions.label_name] * numbered, *["group"] * predictions.has_groups]
     header += [*["weight"] * predictions.has_weights, *extras]
     marks = [] if predictions.calibrated_by is None else [predictions.calibrated_by]
     others = [_cells(name, array, predictions.n) for name, array in extras.items()]
@@ -148,7 +149,7 @@ def write(path: Path, predictions: Predictions, extras: Extras) -> None:
         start = 0
         for chunk in predictions.chunks(WRITTEN_ROWS):
             size = len(chunk.labels)
-            columns = [chunk.labels.tolist()] if predictions.has_labels else []
+            columns = [chunk.labels.tolist()] if numbered else []
             columns += [] if chunk.groups is None else [chunk.groups.tolist()]
             columns += [] if chunk.weights is None else [chunk.weights.tolist()]
             columns += [cells[start : start + size] for cells in others]

@@ -7,12 +7,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
+
 from temperance.errors import FileError, InputError
 from temperance.files import PathLike, atomic_folder, atomic_write, check_new_folder, check_writable, reading
 from temperance.predictions import csv, held, npz, parquet, records, safetensors
 from temperance.predictions.checks import MARK, ColumnNames, Labels, Positive, Wanted, as_positive
 from temperance.predictions.core import Extras, Origin, Predictions
 from temperance.predictions.dense import refuse_none, without
+from temperance.predictions.keyed import keyed_label
+from temperance.predictions.labels import places_among
 from temperance.predictions.remote import as_url, local_copy
 from temperance.predictions.shards import files_in, joined, joined_extras, shard_paths, suffix_of
 from temperance.settings import of_kind, one_of
@@ -192,7 +196,7 @@ def _write_file(chosen: Format, path: Path, predictions: Predictions) -> None:
             raise InputError(f"{name} collides with the new {name}; rename or remove it")
         if _is_table(chosen) and not predictions.answers and name.startswith(("logits_", "probs_")):
             raise InputError(f"{name} would be read as a column of scores; rename or remove it")
-    chosen.write(path, predictions, found)
+    chosen.write(path, predictions, _text_labels(predictions, chosen) | found)
 
 
 def _check_rows(chosen: Format, predictions: Predictions) -> None:
@@ -220,6 +224,25 @@ def extras_of(predictions: Predictions) -> Extras:
     shards = predictions.shards or (predictions,)
     extras = [_format_of(shard.origin.path).extras(shard.origin) for shard in shards if shard.origin is not None]
     return joined_extras(extras, shards) if extras else {}
+
+
+def _text_labels(predictions: Predictions, chosen: Format) -> Extras:
+    """Labels that are text in the files that were read, under their name in a new file that can hold text."""
+    shards = predictions.shards or (predictions,)
+    origins = [shard.origin for shard in shards if shard.origin is not None]
+    names = predictions.class_names
+    if chosen is safetensors or predictions.of_pixels or not predictions.has_labels or names is None or not origins:
+        return {}
+    place, found = places_among(names), []
+    for origin in origins:
+        read = _format_of(origin.path).extras
+        own = read(origin)
+        every = read(origin._replace(wanted=replace(origin.wanted, labels="ignored")))
+        (labels,) = (array for name, array in every.items() if name not in own)
+        if labels.dtype.kind != "U" or any(place(label) < 0 for label in np.unique(labels).tolist()):
+            return {}  # numbers, or some of them
+        found.append(labels)
+    return {keyed_label(predictions) if chosen is npz else predictions.label_name: np.concatenate(found)}
 
 
 @contextmanager

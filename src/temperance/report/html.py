@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from temperance.diagnose.analysis import Analysis
     from temperance.diagnose.shift import Shift
     from temperance.heads.retraining import Retrained
+    from temperance.jobs.abstention import Abstention
     from temperance.jobs.comparison import Comparison
     from temperance.jobs.decisions import Decisions
     from temperance.jobs.evaluation import Evaluation
@@ -21,18 +22,8 @@ if TYPE_CHECKING:
     from temperance.jobs.several import Comparisons, Evaluations
     from temperance.training.run import Run
 
-    Reported = (
-        Evaluation
-        | Evaluations
-        | Comparison
-        | Comparisons
-        | Decisions
-        | OODComparison
-        | Shift
-        | Run
-        | Retrained
-        | Analysis
-    )
+    Measured = Abstention | Evaluation | Evaluations | Comparison | Comparisons | Decisions | OODComparison | Shift
+    Reported = Measured | Run | Retrained | Analysis
 
 # The function that makes the page of each kind of result. It is imported when it is needed: a page of predictions does
 # not need the training package.
@@ -41,6 +32,7 @@ PAGES = {
     "Evaluations": ("pages.several", "evaluations_page"),
     "Comparison": ("pages.comparison", "comparison_page"),
     "Comparisons": ("pages.several", "comparisons_page"),
+    "Abstention": ("pages.abstention", "abstention_page"),
     "Decisions": ("pages.decisions", "decisions_page"),
     "OODComparison": ("pages.ood", "ood_page"),
     "Shift": ("pages.shift", "shift_page"),

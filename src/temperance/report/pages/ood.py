@@ -34,7 +34,7 @@ def ood_page(found: OODComparison) -> str:
     settings, first = found.provenance.settings, found.scores[0]
     name = settings["inside"]
     against = listed([f"{other} ({plural(n, 'sample')})" for other, n in found.sizes.items()])
-    about = [plural(settings["n"], "sample"), f"{settings['k']:,} classes", settings["calibrator"] or ""]
+    about = [plural(settings["n"], "sample"), f"{settings['k']:,} classes", settings.get("calibrated_by", "")]
     figures = [
         _figure(f"AUROC by {first}", found.row("auroc", method=first)),
         _figure(f"FPR95 by {first}", found.row("fpr95", method=first)),

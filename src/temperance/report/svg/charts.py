@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
@@ -21,6 +21,7 @@ from temperance.report.svg.drawing import (
     RIGHT,
     LogScale,
     Plot,
+    Point,
     RootScale,
     Scale,
     decades,
@@ -134,10 +135,13 @@ def _marks(plot: Plot, accuracy: float, confidence: float) -> Markup:
     return join(parts)
 
 
-def risk_coverage(curve: RiskCoverage, before: RiskCoverage | None = None) -> Markup:
+def risk_coverage(
+    curve: RiskCoverage, before: RiskCoverage | None = None, chosen: Mapping[Point, str] | None = None
+) -> Markup:
     """The error among the most confident predictions at every coverage, and the least that it could be.
 
-    `before` is another curve to compare it with.
+    before  another curve to compare it with
+    chosen  points to mark, a coverage and an error each, and their names
     """
     shown = [curve] if before is None else [before, curve]
     highest, everything = min(max(map(highest_risk, shown)), 1.0), float(curve.risk[-1])
@@ -156,8 +160,14 @@ def risk_coverage(curve: RiskCoverage, before: RiskCoverage | None = None) -> Ma
         plot.line(best, "best"),
         join(plot.line(line, "curve was") for line in drawn[:-1]),
         plot.line(drawn[-1], "curve"),
+        join(_named_dot(plot, point, name) for point, name in (chosen or {}).items()),
         plot.x_axis(FIFTHS, "answered (coverage)"),
     )
+
+
+def _named_dot(plot: Plot, point: Point, name: str) -> Markup:
+    x, y = point
+    return join([plot.dot(x, y, "dot"), label(plot.x(x) - 4, plot.y(y) - 6, name, anchor="end")])
 
 
 # ------------------------------------------------------------------------------------------------------- many classes
