@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from temperance.predictions import Predictions
 
 
-GROUPED = ("group", "groups")
+GROUPED = ("group", "groups", "label", "labels")
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -30,7 +30,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     add_each_option(parser)
     parser.add_argument("--split", choices=("val", "test"), help="which set, in a file with both (default: test)")
     add_measuring_options(parser)
-    add_reading_options(parser, "label", "group", "weight", "ignore-index", "answers")
+    add_reading_options(parser, "label", "group", "weight", "ignore-index", "answers", "multilabel")
     add_ray_option(parser, "measure")
     parser.set_defaults(run=run)
 
@@ -43,7 +43,9 @@ def add_measuring_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--bootstrap", type=int, default=500, metavar="N", help="resamples for intervals (500; 0: none)"
     )
-    parser.add_argument("--by", type=_by, choices=GROUPED, help="also measure each group separately")
+    parser.add_argument(
+        "--by", type=_by, choices=GROUPED, help="also measure each group, or each of several labels, separately"
+    )
     parser.add_argument("--calibrator", type=Path, metavar="CAL", help="apply a saved calibrator first")
     parser.add_argument(
         "--gap", metavar="METHOD", help="also measure the error without bins, with this calibrator, such as auto"

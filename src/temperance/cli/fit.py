@@ -38,7 +38,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         metavar="KEY=VALUE",
         help="a setting, or objective.KEY=VALUE; a list is a+b",
     )
-    add_reading_options(parser, "label", "weight", "ignore-index", "answers")
+    add_reading_options(parser, "label", "weight", "ignore-index", "answers", "multilabel")
     parser.set_defaults(run=run)
 
     use = commands.add_parser("apply", help="calibrate predictions with a saved calibrator")
@@ -50,7 +50,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     use.add_argument("--split", choices=("val", "test"), help="which set, in a file with both (default: test)")
     use.add_argument("--prior", metavar="PRIOR", help="as for fit, or adapt: estimate it from these predictions")
     use.add_argument("--again", action="store_true", help="calibrate even if the predictions are calibrated already")
-    add_reading_options(use, "label", "group", "weight", "answers")
+    add_reading_options(use, "label", "group", "weight", "answers", "multilabel")
     add_ray_option(use, "calibrate a folder")
     use.set_defaults(run=run_apply)
 

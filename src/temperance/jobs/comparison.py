@@ -64,7 +64,7 @@ class Comparison(Results):
     def title(self) -> str:
         """The test file's name and size."""
         rows = counted(self.test.n, self.test.row_name, weights=self.test.has_weights)
-        return f"{Path(self.test.source).name} · {rows}{'' if self.test.answers else f' · {self.test.k:,} classes'}"
+        return f"{Path(self.test.source).name} · {rows}{'' if self.test.one_score else f' · {self.test.k:,} classes'}"
 
     @property
     def baseline(self) -> Outcome:
@@ -178,7 +178,7 @@ class Comparison(Results):
         part, label = next(iter(alone.items()))
         both = list(alone.values()) == [label, label]
         of_what = "" if both else f" of the part {part}"
-        if self.test.answers:
+        if self.test.one_score:
             return one_outcome(label, of_what)
         name = self.test.class_names[label] if self.test.class_names else str(label)
         return one_class(as_class(name), of_what)
@@ -213,7 +213,7 @@ class Comparison(Results):
         names = self.fit.class_names and [as_class(name) for name in self.fit.class_names]
         found = priors.imbalance_of(torch.bincount(self.fit.labels, self.fit.weights), names)
         method = self.recommended.method
-        if not found or "prior" in method.settings or self.test.answers:
+        if not found or "prior" in method.settings or self.test.one_score:
             return ""
         name = "auto" if self.recommended is self.baseline else method.label
         return (
@@ -290,6 +290,7 @@ def compare(
     columns: Mapping[str, str] | None = None,
     ignore_index: int | None = None,
     answers: bool = False,
+    multilabel: bool = False,
     methods: Sequence[str] = (),
     n_bins: int = 15,
     bootstrap: int = 500,
@@ -316,7 +317,7 @@ def compare(
     jobs      methods fitted at the same time, each in a process of its own
     run_all   fits and measures the methods elsewhere; see `temperance.interop.ray`
 
-    `positive`, `normalise`, `columns`, `ignore_index` and `answers` are those of `evaluate`.
+    `positive`, `normalise`, `columns`, `ignore_index`, `answers` and `multilabel` are those of `evaluate`.
     """
     of_kind("jobs", jobs, Count)
     of_kind("bootstrap", bootstrap, EnoughResamples)
@@ -329,6 +330,7 @@ def compare(
         "columns": columns,
         "ignore_index": ignore_index,
         "answers": answers,
+        "multilabel": multilabel,
     }
     first, second = as_sides(fit, labels, test, weights=weights, from_logits=from_logits, **how)
     fit_part, test_part, split = fit_and_test(first, second, seed, **how)
@@ -349,7 +351,7 @@ def compare(
         fit_part.weights,
         test_part.weights,
         None if test_part.from_logits else test_part.scores,
-        test_part.answers,
+        test_part.one_score,
     )
     baseline = work.run(Method(BASELINE, {}))
     if baseline.failure:

@@ -18,7 +18,10 @@ import torch
 
 from temperance.arrays import ArrayLike
 from temperance.calibrators.base import Calibrator, make_calibrator
+from temperance.errors import plural
 from temperance.jobs.gap import calibration_gap, gap_sentence
+from temperance.jobs.label_verdict import verdict_of_labels
+from temperance.jobs.macro import MEAN_OF_LABELS, SUMMARIES, TITLES, mean_over_labels
 from temperance.jobs.measuring import checked_batches, gathered, statistics_of
 from temperance.jobs.notes import group_name, notes
 from temperance.jobs.results import Provenance, Results, Row, shown, shown_range
@@ -90,6 +93,7 @@ class Evaluation(Results):
     tallies: tuple[Tally, Tally]  # by confidence and by predicted class, for the verdict
     notes: tuple[str, ...]
     _pictures: Pictures = field(compare=False)
+    label_tally: Tally | None = None  # of several labels, by label and score. (L, n_bins)
 
     @cached_property
     def reliability(self) -> Bins:
@@ -109,13 +113,16 @@ class Evaluation(Results):
     @property
     def title(self) -> str:
         """The file's name and size."""
-        classes = "" if self.answers else f" · {self.provenance.settings['k']:,} classes"
+        classes = "" if self.answers or self.multilabel else f" · {self.provenance.settings['k']:,} classes"
         return f"{Path(self.rows[0].source).name} · {self.counted}{classes}"
 
     @property
     def counted(self) -> str:
         """How many samples were measured, in words."""
         settings = self.provenance.settings
+        if self.multilabel:
+            samples = counted(settings["samples"], "sample", weights=settings.get("weights", False))
+            return f"{samples} · {plural(len(self.class_names), 'label')}"
         return counted(settings["n"], self.row_name, weights=settings.get("weights", False))
 
     @property
@@ -128,6 +135,19 @@ class Evaluation(Results):
     def answers(self) -> bool:
         """Are these a model's answers, each with one confidence, rather than the probabilities of classes?"""
         return bool(self.provenance.settings.get("answers"))
+
+    @property
+    def multilabel(self) -> bool:
+        """Can a sample have several labels, each with a score of its own?"""
+        return self.label_tally is not None
+
+    def metric_title(self, name: str) -> str:
+        """What a metric is called; some have another name where a label applies or does not."""
+        return TITLES.get(name, METRICS[name].title) if self.multilabel else METRICS[name].title
+
+    def metric_summary(self, name: str) -> str:
+        """What a metric is, in a line."""
+        return SUMMARIES.get(name, METRICS[name].summary) if self.multilabel else METRICS[name].summary
 
     @property
     def calibrated(self) -> bool:
@@ -143,6 +163,9 @@ class Evaluation(Results):
         if self.provenance.settings.get("weights"):
             has_intervals = any(not math.isnan(row.low) for row in self.rows)
             return f"{WITH_WEIGHTS}{'; the intervals are of the weighted samples' * has_intervals}."
+        if self.label_tally is not None:
+            samples: int = self.provenance.settings["samples"]
+            return verdict_of_labels(self.label_tally, self.class_names, samples, calibrated=self.calibrated)
         return verdict(*self.tallies, self.class_names, f"{self.row_name}s", calibrated=self.calibrated)
 
     def to_json(self, **extra: Any) -> str:
@@ -157,7 +180,7 @@ class Evaluation(Results):
         explained = width >= 110
         table = Table()
         if grouped:
-            table.add_column("group", no_wrap=True)
+            table.add_column("label" if self.multilabel else "group", no_wrap=True)
         table.add_column("metric", no_wrap=True)
         table.add_column("value", justify="right", no_wrap=True)
         if settings["bootstrap"]:
@@ -168,8 +191,13 @@ class Evaluation(Results):
             metric = METRICS[row.metric]
             bounds = [shown_range(row.low, row.high, percent=metric.percent)] if settings["bootstrap"] else []
             last = i + 1 == len(self.rows) or self.rows[i + 1].group != row.group
-            what = metric.summary if not row.group else ""  # once, not again for each group
-            cells = [metric.title, shown(row.value, percent=metric.percent), *bounds, *[what] * explained]
+            what = self.metric_summary(row.metric) if not row.group else ""  # once, not again for each group
+            cells = [
+                self.metric_title(row.metric),
+                shown(row.value, percent=metric.percent),
+                *bounds,
+                *[what] * explained,
+            ]
             table.add_row(*([Text(row.group or "all")] if grouped else []), *cells, end_section=last)
         yield Text(self.title, style="bold")  # a table's own title would wrap at the table's width
         yield table
@@ -190,6 +218,7 @@ def evaluate(
     weights: ArrayLike | None = None,
     columns: Mapping[str, str] | None = None,
     answers: bool = False,
+    multilabel: bool = False,
     calibrator: Calibrator | None = None,
     metrics: Sequence[str] = (),
     n_bins: int = 15,
@@ -208,10 +237,12 @@ def evaluate(
     columns     your own names of a file's columns, {"logits": "logit_*", "label": "y"}; see `read_predictions`
     ignore_index  leave out rows with this label, such as unlabelled pixels
     answers     for a model that gives each answer a confidence: one column of these, and whether each answer is right
+    multilabel  a sample can have several labels: a column for each, the probability that it applies, and labels of 0
+                and 1. Measured over all labels of all samples, and as the mean over the labels
     metrics     their names, "all" for every one; by default the headline ones
     n_bins      for every metric that has bins
     bootstrap   resamples for the intervals; 0 for none
-    by_group    also measure each group of the predictions separately
+    by_group    also measure each group of the predictions separately; with several labels, each label
     gap         add a note about the calibration error without bins, by this method; see `calibration_gap`
     calibrator  measure the probabilities that this fitted calibrator makes
 
@@ -231,6 +262,7 @@ def evaluate(
         columns=columns,
         weights=weights,
         answers=answers,
+        multilabel=multilabel,
     )
     of_kind("bootstrap", bootstrap, ResamplesOrNone)
     found = statistics_of(
@@ -273,7 +305,8 @@ def evaluation(
     pictures.keep(requests, found.groups[None].parts)
     rows: list[Row] = []
     steps = 2 * len(found.groups) * len(requests)
-    for name, group in found.groups.items():
+    shown_groups = {name: group for name, group in found.groups.items() if name is None or measuring.by_group}
+    for name, group in shown_groups.items():
         right = round(group.n * found.accuracy(name))
         resamples = bootstrap if enough_of_both(right, group.n) else 0
         gap = None
@@ -300,6 +333,8 @@ def evaluation(
                 seconds=time.perf_counter() - start,
             )
             rows.append(row)
+        if name is None and measuring.multilabel:
+            rows += _means_over_labels(found, rows, bootstrap=resamples, level=level, seed=seed)
     progress(steps, steps, "done")
     settings: dict[str, Any] = {
         "n_bins": measuring.n_bins,
@@ -311,8 +346,9 @@ def evaluation(
     settings |= {"weights": True} if measuring.weights else {}
     settings |= {"rows": measuring.row_name} if measuring.row_name != "sample" else {}
     settings |= {"answers": True} if measuring.answers else {}
+    settings |= {"multilabel": True, "samples": found.n_samples} if measuring.multilabel else {}
     settings |= {"calibrated_by": measuring.made_by} if measuring.made_by else {}
-    names = measuring.class_names or tuple(map(str, range(measuring.k)))
+    names = found.names
     return Evaluation(
         rows=tuple(rows),
         provenance=Provenance.of(found.inputs, settings, seed),
@@ -320,7 +356,19 @@ def evaluation(
         tallies=found.tallies,
         notes=notes(found, rows, names, intervals=bootstrap > 0),
         _pictures=pictures,
+        label_tally=found.label_tally,
     )
+
+
+def _means_over_labels(found: Statistics, rows: Sequence[Row], *, bootstrap: int, level: float, seed: int) -> list[Row]:
+    """For each metric of all rows, its mean over the labels; n is the number of these."""
+    means = []
+    for i, row in enumerate(rows):
+        start = time.perf_counter()
+        value, low, high, n = mean_over_labels(found, i, bootstrap=bootstrap, level=level, seed=seed)
+        seconds = time.perf_counter() - start
+        means.append(replace(row, group=MEAN_OF_LABELS, value=value, low=low, high=high, n=n, seconds=seconds))
+    return means
 
 
 def _gap_note(data: Predictions, calibrator: Calibrator | None, method: str, level: float, seed: int) -> str:

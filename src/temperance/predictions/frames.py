@@ -44,6 +44,7 @@ def of_table(given: Any, names: list[str], wanted: Wanted, *, normalise: bool = 
         from_logits=columns.from_logits,
         positive=wanted.positive,
         answers=wanted.answers,
+        multilabel=wanted.multilabel,
         normalise=normalise,
         class_names=columns.class_names,
         groups=None if columns.groups is None else _column(given, columns.groups),
