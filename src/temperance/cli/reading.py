@@ -29,9 +29,7 @@ def add_reading_options(parser: argparse.ArgumentParser, *others: str) -> None:
             text = "a model's answers: `confidence`, how sure it is of each, and `correct`, whether it is right"
             group.add_argument("--answers", action="store_true", help=text)
         elif kind == "multilabel":
-            text = (
-                "a sample can have several labels: a score for each, and `labels` that are 1 where it applies, else 0"
-            )
+            text = "a sample can have several labels: a score for each, and in `labels` a 1 if it applies, else 0"
             group.add_argument("--multilabel", action="store_true", help=text)
         elif kind == "ignore-index":
             text = "leave out rows with the label N, such as unlabelled pixels"

@@ -63,8 +63,8 @@ def _named(average: Tally, off: list[int], names: Sequence[str], n_labels: int) 
     others = "; ".join(f"{name}: {score} and {share}" for name, score, share in rest)
     count = f"{len(off):,} of {n_labels:,} labels {'is' if len(off) == 1 else 'are'}" if n_labels > 1 else "It is"
     return (
-        f"{count} off on average by more than chance{', these three the most' if len(off) > NAMED else ''}: {first} has "
-        f"a mean probability of {score}, and applies to {share} of the samples{f' ({others})' if others else ''}."
+        f"{count} off on average by more than chance{', these three the most' if len(off) > NAMED else ''}: {first} "
+        f"has a mean probability of {score}, and applies to {share} of the samples{f' ({others})' if others else ''}."
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import cast
 
 import numpy as np
@@ -163,7 +164,7 @@ class _Split:
         whole = SparseBins(*Cells.merge([part % self.n_parts * size + place], *sums), stats.shape)
         edges = torch.searchsorted(part, torch.arange(self.n_labels + 1, device=part.device) * self.n_parts).tolist()
         labels = []
-        for j, (start, end) in enumerate(zip(edges[:-1], edges[1:], strict=True)):
+        for j, (start, end) in enumerate(pairwise(edges)):
             of_label = stats._occupied().of(torch.arange(start, end, device=part.device))
             cells = of_label._replace(cell=of_label.cell - j * self.n_parts * size)
             labels.append(Parts(SparseBins(*cells, stats.shape), self.n_parts))

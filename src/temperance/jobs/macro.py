@@ -20,9 +20,12 @@ from temperance.threads import one_thread
 MEAN_OF_LABELS = "mean of labels"
 
 # Values of a metric that are computed for the interval of its mean: resamples times labels. With more labels there are
-# fewer resamples, but not fewer than these.
+# fewer resamples, but not fewer than these. Resamples of metrics that keep their rows take longer, so with many rows
+# there are fewer of them, and with many labels there is no interval.
 DRAWN_VALUES = 50_000
+DRAWN_ROWS = 20_000_000
 FEWEST_RESAMPLES = 100
+MOST_LABELS = 100
 
 # What some metrics are called where a row is a label that applies or does not.
 TITLES = {"confidence-gap": "mean score − prevalence", "failure-auroc": "AUROC"}
@@ -49,9 +52,11 @@ def mean_over_labels(
         if not known:
             return math.nan, math.nan, math.nan, 0
         value = sum(value for _, value in known) / len(known)
-        if not bootstrap or metric.interval == "none":
+        keeps_rows = isinstance(known[0][0].stats, Samples)
+        if not bootstrap or metric.interval == "none" or (keeps_rows and len(known) > MOST_LABELS):
             return value, math.nan, math.nan, len(known)
-        n_resamples = min(bootstrap, max(FEWEST_RESAMPLES, DRAWN_VALUES // len(known)))
+        affordable = DRAWN_ROWS // found.n if keeps_rows else DRAWN_VALUES // len(known)
+        n_resamples = min(bootstrap, max(FEWEST_RESAMPLES, affordable))
         draws = [_draws(metric, each, options, n_resamples, seed) for each, _ in known]
     # A label that no drawn sample has may have no value.
     means = torch.stack([each.values for each in draws]).nanmean(0)

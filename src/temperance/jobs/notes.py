@@ -58,9 +58,9 @@ def _of_labels(found: Statistics, rows: Sequence[Row], *, intervals: bool) -> li
     )
     if few:
         said.append(
-            f"{few:,} of {len(shares):,} labels {'applies' if few == 1 else 'apply'} to fewer than {ENOUGH} samples, or to "
-            f"all but fewer than {ENOUGH}{', so they have no intervals of their own' * intervals}. A calibration error "
-            "of so few can be high by chance alone."
+            f"{few:,} of {len(shares):,} labels {'applies' if few == 1 else 'apply'} to fewer than {ENOUGH} samples, "
+            f"or to all but fewer than {ENOUGH}{', so they have no intervals of their own' * intervals}. A calibration "
+            "error of so few can be high by chance alone."
         )
     return said
 

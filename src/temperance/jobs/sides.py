@@ -44,12 +44,17 @@ def _check_pair(fit: Predictions, test: Predictions) -> None:
         raise InputError(f"either both sets must have weights, or neither; only the {only} set has them")
     if fit.kind != test.kind and (fit.answers or test.answers):
         raise InputError(f"both sets must be answers, or neither; got {fit.kind} and {test.kind}")
+    if fit.multilabel != test.multilabel:
+        raise InputError("both sets must have several labels for each sample, or neither; only one of them has")
+    if fit.multilabel and len(fit.label_names) != len(test.label_names):
+        fitted, given = len(fit.label_names), len(test.label_names)
+        raise InputError(f"the two sets must have the same labels; got {fitted} and {given}")
     if fit.k != test.k:
         raise InputError(f"the two sets must have the same classes; got {fit.k} and {test.k}")
     for j, (one, other) in enumerate(zip(fit.class_names or (), test.class_names or (), strict=False)):
         if one != other:
             raise InputError(
-                f"the two sets must have the same classes; class {j} is {one!r} in one, {other!r} in the other"
+                f"the two sets must have the same {'labels; label' if fit.multilabel else 'classes; class'} {j} is {one!r} in one, {other!r} in the other"
             )
     if fit.fingerprint == test.fingerprint:
         raise InputError(

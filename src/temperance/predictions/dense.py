@@ -49,6 +49,18 @@ def weights_of_samples(predictions: Predictions, weights: Tensor) -> Tensor:
     return shaped[:, 0] if predictions.multilabel else shaped
 
 
+def line_chunks(predictions: Predictions, lines: int) -> Iterator[Chunk]:
+    """Chunks of the lines of a table, one for each sample: of several labels, scores and labels are (lines, L)."""
+    if not predictions.multilabel:
+        yield from predictions.chunks(lines)
+        return
+    n_labels = math.prod(predictions.space)
+    for chunk in predictions.chunks(max(1, lines // n_labels) * n_labels):
+        scores, labels = (in_shape(predictions, each) for each in (predictions.written(chunk.scores), chunk.labels))
+        weights = None if chunk.weights is None else weights_of_samples(predictions, chunk.weights)
+        yield Chunk(scores, labels, None, weights)
+
+
 def labelled(predictions: Predictions, ignore_index: int) -> Predictions:
     """The rows whose label is not `ignore_index`, at least one. Their `origin` is dropped: a copy would lack rows."""
     found = without(predictions, ignore_index)

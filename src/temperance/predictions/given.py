@@ -53,8 +53,8 @@ def as_predictions(
             )
         if positive is not None or normalise or columns is not None or answers or multilabel:
             raise InputError(
-                "a Predictions knows what it holds; give positive=, normalise=, columns=, answers= and multilabel= when "
-                "you make it"
+                "a Predictions knows what it holds; give positive=, normalise=, columns=, answers= and multilabel= "
+                "when you make it"
             )
         return given if ignore_index is None else labelled(given, ignore_index)
     # A DataFrame that comes with labels is an array of scores.

@@ -119,7 +119,8 @@ class Meaning:
     ) -> Chunk:
         """Checked rows, one for each sample, pixel or label of a sample; `first_row` is the index of the first one.
 
-        All pixels of an image have its group. All labels of a sample have its weight, and the group of each is its name.
+        All pixels of an image have its group. All labels of a sample have its weight, and the group of
+        each is its name.
         """
         one_score = self.wanted.one_score
         given = as_scores(self._two_columns(scores, first_row) if one_score else scores, self.name)
@@ -135,10 +136,11 @@ class Meaning:
             if self.wanted.multilabel:
                 each = each.repeat_interleave(len(rows) // max(len(each), 1))
             counted = as_weights(each, (len(rows),), first_row=first_row).to(rows.device)
+        parts: Text | None = None
         if self.wanted.multilabel:
             parts = np.tile(label_texts(self.class_names, scores.shape[1]), len(scores))
-        else:
-            parts = None if groups is None else groups.astype(np.str_).repeat(len(rows) // len(groups))
+        elif groups is not None:
+            parts = groups.astype(np.str_).repeat(len(rows) // len(groups))
         return Chunk(rows, numbers.to(rows.device), parts, counted)
 
     def _two_columns(self, scores: Values, first_row: int) -> Tensor:
