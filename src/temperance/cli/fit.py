@@ -77,7 +77,7 @@ def run(args: argparse.Namespace) -> None:
     with progress_bar() as tell, listening(tell):
         found = fit(made, data)
     found.save(args.output)
-    rows = counted(data.n, data.row_name, weights=data.has_weights)
+    rows = counted(data.n_counted, data.row_name, weights=data.has_weights)
     print(f"fitted {method.label} on {rows}; saved in {args.output}")
     if "verdict" in found.info:
         print(found.info["verdict"])
@@ -128,7 +128,7 @@ def run_apply(args: argparse.Namespace) -> None:
         write_predictions(args.output, apply(calibrator, data, again=args.again))
     which = f" of the {data.split} set" if data.split else ""
     what = "confidences" if data.answers else "probabilities"
-    print(f"calibrated {plural(data.n, data.row_name)}{which} with {calibrator.name}; {what} in {args.output}")
+    print(f"calibrated {plural(data.n_counted, data.row_name)}{which} with {calibrator.name}; {what} in {args.output}")
     if data.other_split:
         other = data.other_split
         print(f"the {other} set is left out; to calibrate it, too, add --split {other}, with another -o")

@@ -192,6 +192,8 @@ def abstain(
         ignore_index=ignore_index,
         answers=answers,
     )
+    if data.multilabel:
+        raise InputError("abstain is about predictions that are right or wrong, and these are scores of several labels")
     if data.has_weights:
         raise InputError(f"{data.subject} have weights, and the promise is for samples that count equally; remove them")
     with data.located(), one_thread(where=calibrator is None):

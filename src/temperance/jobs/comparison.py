@@ -19,7 +19,7 @@ from temperance.jobs import advice
 from temperance.jobs.application import warn_calibrated
 from temperance.jobs.evaluation import Evaluation, evaluate
 from temperance.jobs.floor import Floored
-from temperance.jobs.labels import ENOUGH_LABELS, LabelCounts, one_class, one_outcome
+from temperance.jobs.labels import ENOUGH_LABELS, LabelCounts, one_class, one_label_outcome, one_outcome
 from temperance.jobs.measuring import checked_batches
 from temperance.jobs.outcomes import BASELINE, SIGNIFICANT, Method, Outcome, Work
 from temperance.jobs.results import Provenance, Results, Row, shown
@@ -63,8 +63,10 @@ class Comparison(Results):
     @property
     def title(self) -> str:
         """The test file's name and size."""
-        rows = counted(self.test.n, self.test.row_name, weights=self.test.has_weights)
-        return f"{Path(self.test.source).name} · {rows}{'' if self.test.one_score else f' · {self.test.k:,} classes'}"
+        rows = counted(self.test.n_counted, self.test.row_name, weights=self.test.has_weights)
+        classes = "" if self.test.one_score else f" · {self.test.k:,} classes"
+        classes = f" · {plural(len(self.test.label_names), 'label')}" if self.test.multilabel else classes
+        return f"{Path(self.test.source).name} · {rows}{classes}"
 
     @property
     def baseline(self) -> Outcome:
@@ -160,11 +162,14 @@ class Comparison(Results):
         for _ in tallied(labels.seen(floored.counted(checked_batches(self.test), logits=True)), tallies):
             pass
         nll = self.baseline.measured["nll"].value
-        zeros = floored.note(nll, self.test.n, self.test.row_name) if floored.n else ""
+        zeros = (
+            floored.note(nll, self.test.n, "label" if self.test.multilabel else self.test.row_name) if floored.n else ""
+        )
         if zeros and self.test.from_logits:
             zeros += " `temperance evaluate` has no such floor for logits."
         pixels = OF_PIXELS if self.test.of_pixels else ""
-        about_labels = self._one_class or (labels.unrelated(tallies[1]) if not self.test.has_weights else "")
+        told = not self.test.has_weights and not self.test.multilabel
+        about_labels = self._one_class or (labels.unrelated(tallies[1]) if told else "")
         at_bound = "" if about_labels else self._at_bound
         return tuple(filter(None, (zeros, about_labels, at_bound, self._untold, self._imbalance, pixels, self._slow)))
 
@@ -178,6 +183,8 @@ class Comparison(Results):
         part, label = next(iter(alone.items()))
         both = list(alone.values()) == [label, label]
         of_what = "" if both else f" of the part {part}"
+        if self.test.multilabel:
+            return one_label_outcome(label, of_what)
         if self.test.one_score:
             return one_outcome(label, of_what)
         name = self.test.class_names[label] if self.test.class_names else str(label)
@@ -253,7 +260,8 @@ class Comparison(Results):
         title = Text.assemble((self.title, "bold"), f"\n{self.split}")
         detailed = width >= 110
         cost = ("parameters", "seconds") if detailed else ()
-        table = number_table("method", "NLL", "ECE", "accuracy", *cost, title=title)
+        accuracy = () if self.test.multilabel else ("accuracy",)
+        table = number_table("method", "NLL", "ECE", *accuracy, *cost, title=title)
         table.add_column("", style="dim")
         for outcome in self.ranked:
             m = outcome.measured
@@ -264,13 +272,13 @@ class Comparison(Results):
                 Text(outcome.label),
                 f"{m['nll'].value:.4f}",
                 shown(m["ece"].value, percent=True),
-                f"{shown(m['accuracy'].value, percent=True)}{moved}",
+                *[f"{shown(m['accuracy'].value, percent=True)}{moved}"] * len(accuracy),
                 *costs,
                 self.remark(outcome),
                 style="bold green" if outcome is self.recommended else "",
             )
         for label, failure in self.failures:
-            table.add_row(Text(label), *["–"] * (5 if detailed else 3), Text(failure), style="dim")
+            table.add_row(Text(label), *["–"] * (2 + len(accuracy) + len(cost)), Text(failure), style="dim")
         yield table
         yield ""
         yield Text(self.verdict)
@@ -352,6 +360,7 @@ def compare(
         test_part.weights,
         None if test_part.from_logits else test_part.scores,
         test_part.one_score,
+        None if not test_part.multilabel else test_part.samples_of_rows(),
     )
     baseline = work.run(Method(BASELINE, {}))
     if baseline.failure:
@@ -391,7 +400,7 @@ def _described(parts: Sequence[Predictions]) -> str:
     where = " and ".join(names) if len(parts) == 1 or len(names) > 1 else f"all of {next(iter(names))}"
     if len(parts) == 1 and parts[0].split:
         where = f"{parts[0].split} of {where}"
-    return f"{plural(sum(part.n for part in parts), parts[0].row_name)} ({where})"
+    return f"{plural(sum(part.n_counted for part in parts), parts[0].row_name)} ({where})"
 
 
 def _rows(outcome: Outcome, test: Predictions) -> Iterator[Row]:

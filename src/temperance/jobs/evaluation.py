@@ -102,7 +102,9 @@ class Evaluation(Results):
 
     @cached_property
     def classwise(self) -> Bins:
-        """Samples by the probability of each class. (k, n_bins)"""
+        """Samples by the probability of each class, or of each of several labels. (k, n_bins)"""
+        if self.label_tally is not None:
+            return Bins(self.label_tally.count, self.label_tally.confidence, self.label_tally.hits)
         return self._pictures.bins("classwise-ece")
 
     @cached_property
@@ -113,7 +115,7 @@ class Evaluation(Results):
     @property
     def title(self) -> str:
         """The file's name and size."""
-        classes = "" if self.answers or self.multilabel else f" · {self.provenance.settings['k']:,} classes"
+        classes = "" if self.one_score else f" · {self.provenance.settings['k']:,} classes"
         return f"{Path(self.rows[0].source).name} · {self.counted}{classes}"
 
     @property
@@ -135,6 +137,11 @@ class Evaluation(Results):
     def answers(self) -> bool:
         """Are these a model's answers, each with one confidence, rather than the probabilities of classes?"""
         return bool(self.provenance.settings.get("answers"))
+
+    @property
+    def one_score(self) -> bool:
+        """Does a row have one probability: that an answer is right, or that a label applies?"""
+        return self.answers or self.multilabel
 
     @property
     def multilabel(self) -> bool:

@@ -18,18 +18,22 @@ def fit_and_test(fit: Set, test: Set | None, seed: int, **how: Any) -> tuple[Pre
         return (
             fit_part,
             test_part,
-            f"fitted on {plural(fit_part.n, fit_part.row_name)}, measured on {test_part.n:,} others",
+            f"fitted on {plural(fit_part.n_counted, fit_part.row_name)}, measured on {test_part.n_counted:,} others",
         )
     whole = fit if isinstance(fit, Predictions) else read_predictions(fit, **how)
     if not isinstance(fit, Predictions) and whole.split is not None:
         val, held_out = map(counting, read_pair(fit, **how))
         _check_pair(val, held_out)
-        fitted, measured = (plural(part.n, f"{part.split} {part.row_name}") for part in (val, held_out))
+        fitted, measured = (plural(part.n_counted, f"{part.split} {part.row_name}") for part in (val, held_out))
         return val, held_out, f"fitted on its {fitted}, measured on its {measured}"
     whole = counting(whole)
     first, second = whole.halves(seed)
     what = "its images split at random" if whole.of_pixels else "split at random"
-    return first, second, f"{what}: fitted on {plural(first.n, whole.row_name)}, measured on the other {second.n:,}"
+    return (
+        first,
+        second,
+        f"{what}: fitted on {plural(first.n_counted, whole.row_name)}, measured on the other {second.n_counted:,}",
+    )
 
 
 def read_for_fitting(path: str | Path, **how: Any) -> Predictions:
@@ -53,8 +57,9 @@ def _check_pair(fit: Predictions, test: Predictions) -> None:
         raise InputError(f"the two sets must have the same classes; got {fit.k} and {test.k}")
     for j, (one, other) in enumerate(zip(fit.class_names or (), test.class_names or (), strict=False)):
         if one != other:
+            classes, which = ("labels", "label") if fit.multilabel else ("classes", "class")
             raise InputError(
-                f"the two sets must have the same {'labels; label' if fit.multilabel else 'classes; class'} {j} is {one!r} in one, {other!r} in the other"
+                f"the two sets must have the same {classes}; {which} {j} is {one!r} in one, {other!r} in the other"
             )
     if fit.fingerprint == test.fingerprint:
         raise InputError(

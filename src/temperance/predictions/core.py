@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from torch import Tensor
 
 from temperance.arrays import ArrayLike, as_array, as_labels, checked_logits, to_tensor
@@ -278,16 +279,21 @@ class Predictions:
         last = max(int(name) for chunk in self.chunks() for name in np.unique(chunk.groups))  # type: ignore[arg-type]
         return tuple(label_texts(None, last + 1).tolist())
 
-    @property
-    def n_samples(self) -> int:
-        """How many samples the rows are of. (A sample can have several labels, an image many pixels.)"""
-        return self.n if self._images is None else len(np.unique(self._images()))
+    def samples_of_rows(self) -> Tensor:
+        """Of several labels, the number of each row's sample, from 0 on. (n,)"""
+        assert self._images is not None
+        return torch.from_numpy(np.unique(self._images(), return_inverse=True)[1].reshape(-1))
+
+    @cached_property
+    def n_counted(self) -> int:
+        """How many samples, pixels or answers these are; `n` rows are more where a sample can have several labels."""
+        if not self.multilabel or self._images is None:
+            return self.n
+        return self.n // self.space[0] if self.space else len(np.unique(self._images()))
 
     @property
     def row_name(self) -> str:
         """What a row is, in a sentence."""
-        if self.multilabel:
-            return "label of a sample"
         return "pixel" if self.of_pixels else "answer" if self.answers else "sample"
 
     @property
