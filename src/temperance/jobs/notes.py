@@ -22,35 +22,6 @@ def notes(found: Statistics, rows: Sequence[Row], names: Sequence[str], *, inter
     """All notes, the most important first; `names` are those of the classes."""
     measuring, n = found.measuring, found.n
     nll = next((row.value for row in rows if row.metric == "nll"), None)
-    said = (
-        [found.floored.note(nll, n, "label" if measuring.multilabel else measuring.row_name)]
-        if found.floored.n and nll is not None
-        else []
-    )
-    missing = not_enough(round(n * found.accuracy(None)), n)
-    if measuring.multilabel:
-        return (*filter(None, [*said, *_of_labels(found, rows, intervals=intervals)]), *measuring.notes)
-    if not measuring.weights:
-        said += found.labels.notes(found.tallies[1], names, answers=measuring.answers)
-    if intervals and missing:
-        said.append(f"There are no intervals: they need {missing}.")
-    if not measuring.weights:
-        said.append(_groups_off(found))
-    if intervals and not missing:
-        said.append(_small_groups(found))
-    if not measuring.weights:
-        said.append(_other_classes(found, rows))
-    if not missing:
-        said.append(_ties(found, rows))
-    if measuring.n_bins > MOST_BINS and not measuring.weights:
-        said.append(_many_bins(measuring.n_bins))
-    return (*filter(None, said), *measuring.notes)
-
-
-def _of_labels(found: Statistics, rows: Sequence[Row], *, intervals: bool) -> list[str]:
-    """What a reader should know about several labels."""
-    shares = {name: float(group.tally.accuracy) for name, group in found.groups.items() if name and group.tally}
-    never, always = (sorted(name for name, share in shares.items() if share == end) for end in (0, 1))
     row_name = "label" if measuring.multilabel else measuring.row_name
     said = [found.floored.note(nll, n, row_name)] if found.floored.n and nll is not None else []
     missing = not_enough(round(n * found.accuracy(None)), n)

@@ -58,9 +58,7 @@ def classwise_section(evaluation: Evaluation) -> Markup:
         f"first. Expected is the sum of the {name}'s probabilities: {_expected(name)}.",
         legend(("over", "probability too high"), ("under", "probability too low")),
         table(columns, rows[:WORST], "classes"),
-        folded(_title(k, "furthest off", names), searchable(names, columns, rows, "classes"))
-        if k > WORST
-        else Markup(),
+        every if k > WORST else Markup(),
         _error_distribution(errors, names) if k >= MANY else Markup(),
     )
 
@@ -111,9 +109,7 @@ def class_changes_section(before: Evaluation, after: Evaluation) -> Markup:
         f"{k:,} {names} got better, {len(worse):,} worse. A {name} {few} may change by chance.",
         legend(("point none", "before"), ("point", "after")),
         tag("div", *(_change_table(title, entries, largest) for title, entries in lists if entries), class_="pair"),
-        _every_change(changes, largest, (name, names, truth))
-        if sum(len(entries) for _, entries in lists) < k
-        else Markup(),
+        _every_change(changes, largest, words) if sum(len(entries) for _, entries in lists) < k else Markup(),
         _change_distribution(torch.tensor([entry.change for entry in changes]), names) if k >= MANY else Markup(),
     )
 
