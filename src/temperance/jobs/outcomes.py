@@ -242,7 +242,8 @@ class Work:
             low, high = (self._of_samples(torch.cat(each).cpu()) for each in zip(*ends, strict=True))
             least, most = min(0.0, float(low.min())), max(0.0, float(high.max()))
         harm = chance_of_harm(gain, if_right)
-        return measured, draws, Gains(gain, least, most), harm, int((~correct).sum())
+        wrong = int((~correct).sum()) * len(gain) // len(correct)  # of several labels, as many as if a sample had one
+        return measured, draws, Gains(gain, least, most), harm, wrong
 
     def _of_samples(self, values: Tensor) -> Tensor:
         """The sum of a value over the rows of each sample, in units that leave the mean as it was. (samples,)"""

@@ -51,6 +51,7 @@ OFF_LABELS = (
     ("over", "too high: labels apply less often than it says"),
     ("under", "too low: labels apply more often than it says"),
 )
+TOGETHER = "The labels of a sample go together, which these intervals do not know: they may be too narrow."
 RISK_KEYS = (
     (stroke("best"), "if every error were among the least confident"),
     (stroke("guide"), "if confidence said nothing"),
@@ -170,6 +171,7 @@ def reliability_explained(bins: Bins, words: Words) -> Markup:
                 *([] if bins.is_weighted else of_intervals),
                 (stroke("guide"), "perfect calibration"),
             ),
+            tag("p", TOGETHER) if words is OF_LABELS and not bins.is_weighted else Markup(),
             tag("p", f"The strip below counts the {words.rows}. A gap in a bin with many {words.rows} weighs more."),
         ]
     )
