@@ -12,7 +12,7 @@ from temperance.jobs.statistics import Statistics
 from temperance.metrics import Metric
 from temperance.metrics.bins import Bins
 from temperance.metrics.gather import Parts
-from temperance.metrics.significance import Draws, bounded, resample
+from temperance.metrics.significance import DRAWN_ROWS, FEWEST_RESAMPLES, Draws, bounded, resample
 from temperance.metrics.statistic import Samples, Statistic
 from temperance.threads import one_thread
 
@@ -21,10 +21,8 @@ MEAN_OF_LABELS = "mean of labels"
 
 # Values of a metric that are computed for the interval of its mean: resamples times labels. With more labels there are
 # fewer resamples, but not fewer than these. Resamples of metrics that keep their rows take longer, so with many rows
-# there are fewer of them, and with many labels there is no interval.
+# there are fewer of them, and with more than a hundred labels there is no interval; with others, five times as many.
 DRAWN_VALUES = 50_000
-DRAWN_ROWS = 20_000_000
-FEWEST_RESAMPLES = 100
 MOST_LABELS = 100
 
 # What some metrics are called where a row is a label that applies or does not.
@@ -53,7 +51,8 @@ def mean_over_labels(
             return math.nan, math.nan, math.nan, 0
         value = sum(value for _, value in known) / len(known)
         keeps_rows = isinstance(known[0][0].stats, Samples)
-        if not bootstrap or metric.interval == "none" or (keeps_rows and len(known) > MOST_LABELS):
+        most = MOST_LABELS if keeps_rows else 5 * MOST_LABELS
+        if not bootstrap or metric.interval == "none" or len(known) > most:
             return value, math.nan, math.nan, len(known)
         affordable = DRAWN_ROWS // found.n if keeps_rows else DRAWN_VALUES // len(known)
         n_resamples = min(bootstrap, max(FEWEST_RESAMPLES, affordable))

@@ -34,6 +34,11 @@ QUADRATIC_ROWS = 1_000
 DRAWN_VALUES = 1 << 21
 FEWEST_ROWS = 500
 
+# Where whole parts of rows that are kept are drawn, every resample looks at all rows. With many rows there are fewer
+# resamples, but not fewer than these.
+DRAWN_ROWS = 20_000_000
+FEWEST_RESAMPLES = 100
+
 # Resamples say nothing about a bin with fewer samples, nor about an error if such bins make up more than this share.
 FEWEST_IN_BIN = 10
 MOST_FROM_THIN_BINS = 1 / 3
@@ -254,7 +259,8 @@ def resample(
     of_kind("n_resamples", n_resamples, AtLeastTwo)
     drawn: Iterable[Statistic]
     if isinstance(parts.stats, Samples) and parts.row_part is not None:
-        weights = part_weights(parts.n_parts, n_resamples, generator, parts.n_drawn)
+        affordable = min(n_resamples, max(FEWEST_RESAMPLES, DRAWN_ROWS // len(parts.stats)))
+        weights = part_weights(parts.n_parts, affordable, generator, parts.n_drawn)
         drawn, share = _whole_parts(parts.stats, parts.row_part, weights), parts.n_drawn / parts.n_parts
     elif isinstance(parts.stats, Samples):
         rows = parts.stats
