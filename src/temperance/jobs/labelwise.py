@@ -33,7 +33,7 @@ FEWEST_DRAWN = 100
 
 
 @dataclass(frozen=True)
-class Pairs:
+class SampleLabels:
     """Which sample and which label each row is about."""
 
     names: tuple[str, ...]
@@ -42,7 +42,7 @@ class Pairs:
     _sample: Tensor | None
 
     @classmethod
-    def of(cls, data: Predictions) -> Pairs:
+    def of(cls, data: Predictions) -> SampleLabels:
         """The samples and labels of these rows."""
         names = data.label_names
         if data.space:
@@ -87,7 +87,7 @@ def gathered_by_label(
     n_bins: int,
 ) -> LabelStatistics:
     """Each metric's statistic of all rows and of each label; with a generator, of parts that whole samples are in."""
-    pairs = Pairs.of(data)
+    pairs = SampleLabels.of(data)
     n_labels, first = len(pairs.names), next(found)
     n_parts = _n_parts(requests, first, pairs) if generator is not None else 1
     part_of_sample = torch.randperm(pairs.n_samples, generator=generator) % n_parts
@@ -113,7 +113,7 @@ def _chained(first: Batch, others: Iterator[Batch]) -> Iterator[Batch]:
     yield from others
 
 
-def _n_parts(requests: Sequence[Request], batch: Batch, pairs: Pairs) -> int:
+def _n_parts(requests: Sequence[Request], batch: Batch, pairs: SampleLabels) -> int:
     """How many parts the samples are assigned to, so that those of all labels fit into memory."""
     row = batch.select(slice(0, 1))
     sizes = [metric.of_batch(row, **metric.own_stats_options(options)) for metric, options in requests]
